@@ -1,0 +1,98 @@
+"""What the user gets: a real list of samples that also knows its columns.
+
+Made in the prefetch thread or the consumer, used by the user in whatever way he likes.  Guarantees that both readings
+show the same memory, writable and private to the user, valid as long as anything refers to it; that changing the
+*list* (not what its arrays hold) detaches the columns, which are from then on collated from the list.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .layout import Layout
+from .transport import Contents
+from .tree import Node, describe, gather, merge, scatter, stack
+
+
+def samples_of(contents: Contents) -> list[Any]:
+    """The batch as a list: rows of the columns, and the odd ones as they are."""
+    asides = iter(list(zip(*contents.asides, strict=True)) if contents.asides else ())
+    samples = list(gather(contents.tree, iter(contents.columns), asides, contents.rows))
+    for row, sample in contents.odd.items():
+        samples[row] = sample
+    if contents.failed:
+        samples = [sample for row, sample in enumerate(samples) if row not in contents.failed]
+    return samples
+
+
+def columns_of(contents: Contents) -> Any:
+    """The batch as one tree of columns."""
+    if contents.odd or contents.failed or not contents.rows:
+        return collate(samples_of(contents))
+    asides = iter(list(zip(*contents.asides, strict=True)) if contents.asides else ())
+    return stack(contents.tree, iter(contents.columns), asides)
+
+
+def collate(samples: Sequence[Any]) -> Any:
+    """Stack samples into columns; what they disagree on becomes a list."""
+    if not samples:
+        return []
+    tree: Node = describe(samples[0])
+    for sample in samples[1:]:
+        merged = merge(tree, describe(sample))
+        if merged is None:
+            raise TypeError(
+                f"the samples of this batch are built differently ({type(samples[0]).__name__} and "
+                f"{type(sample).__name__}, or other lengths or keys), so it has no columns; use it as a list."
+            )
+        tree = merged
+    columns = Layout(tree, len(samples)).columns(np.zeros(Layout(tree, len(samples)).size, np.uint8))
+    asides: list[Any] = []
+    fits = scatter(tree, samples, iter(columns), 0, asides)
+    assert fits, "a tree merged from all samples fits them all"
+    return stack(tree, iter(columns), iter(asides))
+
+
+def _detaching(name: str) -> Callable[..., Any]:
+    """A list method that changes the list, and so parts it from its columns."""
+    method = getattr(list, name)
+
+    @functools.wraps(method)
+    def changed(self: Batch, *args: Any, **kwargs: Any) -> Any:
+        self._contents = None
+        return method(self, *args, **kwargs)
+
+    return changed
+
+
+class Batch(list[Any]):
+    """A list of samples with ``columns``: the same memory, stacked."""
+
+    __slots__ = ("_contents",)
+    _contents: Contents | None
+
+    def __init__(self, contents: Contents) -> None:
+        super().__init__(samples_of(contents))
+        self._contents = contents
+
+    @property
+    def columns(self) -> Any:
+        """The samples stacked leaf by leaf, in the containers of a sample: ``x, y = batch.columns``."""
+        return collate(self) if self._contents is None else columns_of(self._contents)
+
+    def __reduce__(self) -> Any:
+        return list, (list(self),)
+
+    def __copy__(self) -> list[Any]:
+        return list(self)
+
+    for _name in (
+        *("__setitem__", "__delitem__", "__iadd__", "__imul__", "append", "clear", "extend"),
+        *("insert", "pop", "remove", "reverse", "sort"),
+    ):
+        locals()[_name] = _detaching(_name)
+    del _name

@@ -1,0 +1,272 @@
+"""The two transports of the core: ``slots``, rows written in place into shared memory, and ``packed``, rows sent along.
+
+Both plan columns from the first sample and use the same pen.  ``slots`` needs workers that share memory with us: one
+copy a sample, none a batch; what is handed out are views on a leased slot.  ``packed`` needs nothing but a Pool: the
+worker writes into a private buffer, which travels with the ticket and is copied once into the batch's own memory.
+"""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .envelope import Sealer, opened, seal_or_hold
+from .errors import OptionError
+from .layout import Layout, Pen, RowState
+from .memory import Arena
+from .planner import Planner, collect
+from .slots import Slot, Slots
+from .transport import Contents, Large, LoosePen, Room, Site, Transport, Writer
+
+
+_MOST_AT_ONCE = 64  # rows written at once: numpy's cost per call is then negligible
+_BYTES_AT_ONCE = 1 << 18  # …unless they are so large that they would have left the cache
+
+
+class _LayoutReader:
+    """Remembers the layouts that briefs describe, a worker's few."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Layout] = {}
+
+    def __call__(self, brief: bytes) -> Layout:
+        layout = self._known.get(brief)
+        if layout is None:
+            if len(self._known) > 8:
+                self._known.clear()
+            layout = self._known[brief] = pickle.loads(brief)
+        return layout
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _LayoutReader, ()
+
+
+class _RowPen:
+    """A pen on some of a room's rows; what finds no room there goes along with the ticket."""
+
+    def __init__(
+        self, layout: Layout, memory: memoryview, sealer: Sealer, first: int = 0, sends: memoryview | None = None
+    ) -> None:
+        self._pen = Pen(layout, memory, sealer)
+        self.stride = max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // layout.row_bytes))
+        self._first = first  # the batch's row that the memory's first row is
+        self._rows = layout.rows
+        self._sends = sends  # memory that must travel itself
+        self._large: Large = []
+
+    def write(self, row: int, samples: Sequence[Any]) -> None:
+        large = self._pen.write(row - self._first, samples)
+        if large:
+            self._large += [(at + self._first, envelope) for at, envelope in large]
+
+    def fail(self, row: int) -> None:
+        self._pen.states[row - self._first] = RowState.FAILED
+
+    def payload(self) -> Any:
+        return self._large if self._sends is None else (self._first, self._rows, self._sends.obj, self._large)
+
+
+class SlotWriter:
+    """The worker's end of ``slots``: a map of the arena."""
+
+    def __init__(self, arena: Arena, sealer: Sealer) -> None:
+        self._arena, self._sealer = arena, sealer
+        self._layout = _LayoutReader()
+
+    def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> Any:
+        if not address:
+            return LoosePen(self._sealer)
+        layout = self._layout(brief)
+        room = memoryview(self._arena.map)[address[0] : address[0] + layout.size]
+        return _RowPen(layout, room, self._sealer)
+
+
+class PackedWriter:
+    """The worker's end of ``packed``: private buffers."""
+
+    def __init__(self, sealer: Sealer) -> None:
+        self._sealer = sealer
+        self._layout = _LayoutReader()
+
+    def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> Any:
+        if not address:
+            return LoosePen(self._sealer)
+        layout = Layout(self._layout(brief).tree, rows)
+        memory = memoryview(bytearray(layout.size))
+        return _RowPen(layout, memory, self._sealer, row, sends=memory)
+
+
+class _PlannedRoom:
+    """A batch on its way, in memory laid out by the plan."""
+
+    address: tuple[int, ...] = (0,)
+
+    def __init__(self, planner: Planner, rows: int) -> None:
+        assert planner.layout is not None
+        self._planner, self._layout, self._rows = planner, planner.layout, rows
+        self.brief, self.size = planner.brief, self._layout.size
+        self._large: dict[int, Any] = {}
+        self._failed: set[int] = set()
+        self._pen: Pen
+
+    def place(self, row: int, sample: Any) -> None:
+        self._large.update(self._pen.write(row, [sample]))
+
+    def fail(self, row: int) -> None:
+        self._failed.add(row)
+
+    def receive(self, payload: Any) -> None:
+        self._large.update(payload)
+
+    def _collect(self, copy: bool) -> Contents:
+        failed = frozenset(self._failed)
+        contents = collect(self._pen, self._layout, self._rows, self._large, failed, copy)
+        self._planner.follow(contents.odd, self._large, self._rows)
+        return contents
+
+    def discard(self) -> None: ...
+
+
+class _SlotRoom(_PlannedRoom):
+    def __init__(self, transport: SlotTransport, slot: Slot, rows: int) -> None:
+        super().__init__(transport.planner, rows)
+        self._transport, self._slot = transport, slot
+        self.address = (slot.start,)
+        self._pen = Pen(self._layout, transport.slots.view(slot), seal_or_hold)
+        self._pen.states[:] = bytes(self._layout.rows)
+
+    def contents(self) -> Contents:
+        slots = self._transport.slots
+        if self._transport.must_copy():
+            contents = self._collect(copy=True)
+            slots.give_back(self._slot)
+        else:
+            self._pen = Pen(self._layout, memoryview(slots.lease(self._slot)).cast("B"))
+            contents = self._collect(copy=False)
+        return contents
+
+    def discard(self) -> None:
+        self._transport.slots.give_back(self._slot)
+
+
+class _PrivateRoom(_PlannedRoom):
+    """Ordinary memory; the rows come one by one.  For when the user holds every slot and there can be no more."""
+
+    address = ()
+
+    def __init__(self, planner: Planner, rows: int) -> None:
+        super().__init__(planner, rows)
+        self._pen = Pen(self._layout, memoryview(np.empty(self._layout.size, np.uint8)), seal_or_hold)
+        self._pen.states[:] = bytes(self._layout.rows)
+
+    def receive(self, payload: Any) -> None:
+        for row, sealed in payload:
+            self.place(row, opened(sealed))
+
+    def contents(self) -> Contents:
+        return self._collect(copy=False)
+
+
+class _PackedRoom(_PrivateRoom):
+    """Ordinary memory, filled from the buffers that the workers send."""
+
+    address = (0,)
+
+    def receive(self, payload: Any) -> None:
+        first, rows, memory, large = payload
+        theirs = Pen(Layout(self._layout.tree, rows), memoryview(memory))
+        for mine, column in zip(self._pen.columns, theirs.columns, strict=True):
+            mine[first : first + rows] = column
+        self._pen.states[first : first + rows] = theirs.states
+        self._large.update(large)
+
+
+class _Planned:
+    """What both transports do about the plan."""
+
+    planner: Planner
+
+    def bind(self, site: Site) -> None:
+        self._site = site
+        most = site.most_bytes // (2 * site.reserve)
+        self.planner = Planner(site.batch_size, most, site.dumps)
+
+    def plan(self, sample: Any) -> None:
+        self.planner.plan(sample)
+
+    @property
+    def planned(self) -> bool:
+        return self.planner.layout is not None
+
+    @property
+    def room_bytes(self) -> int:
+        return self.planner.layout.size if self.planner.layout else 0
+
+    def close(self) -> None: ...
+
+
+class SlotTransport(_Planned):
+    """Shared slots, leased to the user."""
+
+    def __init__(self, copy: bool = False) -> None:
+        self._copy = copy
+        self._warned = False
+
+    def bind(self, site: Site) -> None:
+        super().bind(site)
+        self._arena: Arena = site.arena()
+        self.slots = Slots(self._arena, site.most_bytes, site.returned)
+
+    def writer(self) -> Writer:
+        return SlotWriter(self._arena, self._site.sealer)
+
+    def room(self, rows: int) -> Room | None:
+        assert self.planner.layout is not None
+        if self.planner.layout.size != self.slots.size:
+            self.slots.resize(self.planner.layout.size)
+        slot = self.slots.acquire()
+        if slot is not None:
+            return _SlotRoom(self, slot, rows)
+        return None if self.slots.count > self.slots.leased else _PrivateRoom(self.planner, rows)
+
+    def close(self) -> None:
+        self.slots.close()
+
+    def must_copy(self) -> bool:
+        """Did the user ask for copies, or does he keep so many batches that slots run short?"""
+        if self._copy or self.slots.can_lease(self._site.reserve):
+            return self._copy
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{self.slots.leased} batches are kept alive, all that fits into {self._site.most_bytes / 1e6:.0f} MB of "
+                f"shared memory; further ones are copied until some are dropped. Keep fewer batches, or pass copy=True.",
+                ResourceWarning,
+                stacklevel=2,
+            )
+        return True
+
+
+class PackedTransport(_Planned):
+    """Rows packed into buffers that travel with the tickets."""
+
+    def writer(self) -> Writer:
+        return PackedWriter(self._site.sealer)
+
+    def room(self, rows: int) -> Room | None:
+        return _PackedRoom(self.planner, rows)
+
+
+def transport_for(serializer: Any, copy: bool) -> Transport:
+    """The transport that the ``serializer=`` argument asks for."""
+    if serializer == "slots":
+        return SlotTransport(copy)
+    if serializer == "packed":
+        return PackedTransport()
+    if isinstance(serializer, str) or not hasattr(serializer, "room"):
+        raise OptionError(f"serializer={serializer!r:.60} is unknown; use 'slots', 'packed' or a transport object.")
+    return serializer  # type: ignore[no-any-return]

@@ -1,0 +1,128 @@
+"""``state_dict()``: an iterator's place as JSON-able plain values, and the careful way back.
+
+Pure.  Guarantees that whatever is loaded has been checked key by key before anything changes, and that nothing of it
+is ever unpickled, imported or evaluated: a state is numbers, strings and lists of numbers.  The size is constant with
+our own orders; with an ``order_sampler`` the current order goes along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from .cursor import Cursor, Pace
+from .errors import StateError
+from .order import Order, OrderSampler, Sampled, Sequential, Shuffled
+
+VERSION = 1
+_KINDS = {Sequential: "sequential", Shuffled: "shuffled", Sampled: "sampled"}
+_LARGEST = 2**53  # what every JSON reader keeps exactly
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a state must agree with: the options of the iterator that saves or loads it."""
+
+    pace: Pace
+    dataset_length: int
+    order: Order
+    sampler: Any  # () -> the order sampler of the moment
+
+
+def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
+    order: dict[str, Any] = {"kind": _KINDS[type(cursor.order)]}
+    if isinstance(cursor.order, Sampled):
+        order["indices"] = cursor.order.array().tolist()
+    return {
+        "mpiter": VERSION,
+        "epoch": cursor.epoch,
+        "position": cursor.position,
+        "is_new_epoch": cursor.is_new_epoch,
+        "previous_epoch_detail": cursor.previous_epoch_detail,
+        "seed": str(seed),  # as text: seeds may exceed what JSON readers keep exactly
+        "order": order,
+        "dataset_length": around.dataset_length,
+        "batch_size": around.pace.batch_size,
+        "wrap": around.pace.wrap,
+        "drop_last": around.pace.drop_last,
+    }
+
+
+def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
+    """The cursor and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
+    if not isinstance(state, Mapping):
+        raise StateError(f"a state is a dict as state_dict() returns it, not {type(state).__name__}.")
+    if "mpiter" not in state:
+        raise StateError("this is no state of mpiter: the key 'mpiter' (its version) is missing.")
+    if state["mpiter"] != VERSION or type(state["mpiter"]) is not int:
+        raise StateError(f"the state has version {state['mpiter']!r:.40}; this mpiter reads version {VERSION}.")
+    for name, mine in [
+        ("dataset_length", around.dataset_length),
+        ("batch_size", around.pace.batch_size),
+        ("wrap", around.pace.wrap),
+        ("drop_last", around.pace.drop_last),
+    ]:
+        saved = _typed(state, name, type(mine))
+        if saved != mine:
+            raise StateError(f"the state was saved with {name}={saved!r:.40}, this iterator has {name}={mine!r}.")
+    seed = _seed(state)
+    order = _order(state, seed, _number(state, "epoch", 0, _LARGEST), around)
+    cursor = Cursor(
+        position=_number(state, "position", 0, max(len(order) - 1, 0)),
+        epoch=_number(state, "epoch", 0, _LARGEST if around.pace.epochs is None else around.pace.epochs),
+        is_new_epoch=_typed(state, "is_new_epoch", bool),
+        order=order,
+        previous_epoch_detail=_detail(state),
+    )
+    return cursor, seed
+
+
+def _order(state: Mapping[str, Any], seed: int, epoch: int, around: Surroundings) -> Order:
+    saved = _typed(state, "order", dict)
+    kind, mine = saved.get("kind"), _KINDS[type(around.order)]
+    if kind != mine:
+        raise StateError(f"the state was saved with a {kind!r:.40} order, this iterator has a {mine!r} one.")
+    if mine == "sequential":
+        return around.order
+    if mine == "shuffled":
+        return Shuffled(around.dataset_length, seed, epoch)
+    indices = _typed(saved, "indices", list)
+    if not all(type(i) is int and -_LARGEST <= i <= _LARGEST for i in indices):
+        raise StateError("the state's order holds something other than whole numbers.")
+    if len(indices) != len(around.order):
+        raise StateError(f"the state's order has {len(indices)} indices, this iterator's has {len(around.order)}.")
+    sampler: OrderSampler = around.sampler
+    return Sampled(np.array(indices, np.int64), sampler)  # type: ignore[arg-type]
+
+
+def _seed(state: Mapping[str, Any]) -> int:
+    text = _typed(state, "seed", str)
+    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 40):
+        raise StateError(f"the state's 'seed' is {text!r:.40}, not a whole number.")
+    return int(text)
+
+
+def _detail(state: Mapping[str, Any]) -> float:
+    detail = _typed(state, "previous_epoch_detail", float)
+    if not isfinite(detail) or not -1 <= detail <= _LARGEST:
+        raise StateError(f"the state's 'previous_epoch_detail' is {detail!r}.")
+    return detail
+
+
+def _number(state: Mapping[str, Any], name: str, low: int, high: int) -> int:
+    number = _typed(state, name, int)
+    if not low <= number <= high:
+        raise StateError(f"the state's {name!r} is {number}, not within {low} … {high}.")
+    return number
+
+
+def _typed(state: Mapping[str, Any], name: str, wanted: type) -> Any:
+    if name not in state:
+        raise StateError(f"the state is incomplete: {name!r} is missing.")
+    if type(state[name]) is not wanted:
+        raise StateError(f"the state's {name!r} is {state[name]!r:.40}, not of type {wanted.__name__}.")
+    return state[name]

@@ -1,0 +1,105 @@
+"""The bounded queue between the prefetch thread and the consumer.
+
+``put`` runs in the prefetch thread and waits while ``n_prefetch`` deliveries are queued; ``get`` runs in the consumer
+and waits while none is.  Guarantees that after ``reset`` nothing of an earlier generation is handed out, and that both
+sides come back at once after ``terminate``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+_GLANCE_S = 1.0  # how often a waiting consumer looks whether the prefetch thread is still there
+
+
+class Terminated(Exception):
+    """The other side has ended the conversation."""
+
+
+class _Communicator(Generic[T]):
+    """A queue of at most ``n_prefetch`` deliveries."""
+
+    def __init__(self, n_prefetch: int) -> None:
+        self._n_prefetch = n_prefetch
+        self._lock = threading.Lock()
+        self._not_empty = threading.Condition(self._lock)
+        self._not_full = threading.Condition(self._lock)
+        self._queue: deque[T] = deque()  # guarded by _lock, like all below
+        self._generation = 0
+        self._terminated = False
+        self._taken = 0
+        self.last_taken: T | None = None
+        self._on_take: Callable[[], None] | None = None
+
+    def put(self, delivery: T, generation: int) -> bool:
+        """Queue a delivery; False if it belongs to an earlier generation."""
+        with self._lock:
+            self._not_full.wait_for(
+                lambda: len(self._queue) < self._n_prefetch or self._terminated or generation != self._generation
+            )
+            if self._terminated:
+                raise Terminated
+            if generation != self._generation:
+                return False
+            self._queue.append(delivery)
+            self._not_empty.notify()
+            return True
+
+    def get(self, is_alive: Callable[[], bool], stalled: Callable[[float], None]) -> T:
+        """The next delivery; ``stalled`` is told from time to time how long there was none."""
+        began = time.monotonic()
+        while True:
+            with self._lock:
+                self._not_empty.wait_for(lambda: self._queue or self._terminated, _GLANCE_S)
+                if self._queue:
+                    return self._take_locked()
+                if self._terminated:
+                    raise Terminated
+            if not is_alive():
+                raise Terminated
+            stalled(time.monotonic() - began)
+
+    def _take_locked(self) -> T:
+        delivery = self._queue.popleft()
+        self._taken += 1
+        self.last_taken = delivery
+        self._not_full.notify()
+        if self._on_take is not None:
+            self._on_take()
+            self._on_take = None
+        return delivery
+
+    def call_on_take(self, callback: Callable[[], None], taken: int) -> None:
+        """Call once when the consumer takes something, or now if it has since ``taken`` were counted."""
+        with self._lock:
+            if self._taken != taken:
+                callback()
+            else:
+                self._on_take = callback
+
+    @property
+    def taken(self) -> int:
+        return self._taken
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def reset(self, generation: int) -> None:
+        """Drop what is queued; from now on only deliveries of ``generation`` are taken."""
+        with self._lock:
+            self._generation = generation
+            self._queue.clear()
+            self.last_taken = None
+            self._not_full.notify()
+
+    def terminate(self) -> None:
+        with self._lock:
+            self._terminated = True
+            self._queue.clear()
+            self._not_empty.notify_all()
+            self._not_full.notify_all()

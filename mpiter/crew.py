@@ -1,0 +1,89 @@
+"""The workers of one iterator: started once, given tasks, ended in bounded time.
+
+Runs in the consumer process.  ``Crew`` is made in the caller's thread (a fork happens where the caller expects it) and
+from then on used by the prefetch thread.  Guarantees that starting ships the dataset once, and that ``dispose`` is
+idempotent and leaves neither process nor descriptor.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from . import fetch
+from .backends import Backend
+from .board import board_bytes, snapshot
+from .envelope import seal, seal_or_hold
+from .layout import PAGE
+from .machine import memory_total
+from .memory import Arena
+from .task import Task
+from .transport import Site, Transport
+from .worker import Wiring, begin
+
+_dataset_ids = itertools.count(1)
+_SHARE = 8  # of the memory: what batches may take unless told otherwise
+
+
+class Crew:
+    """A Pool at work on one dataset."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        transport: Transport,
+        workers: int,
+        batch_size: int,
+        reserve: int,
+        cargo: tuple[Any, Any],
+        seed: int,
+        returned: Callable[[], None],
+    ) -> None:
+        self.workers = workers
+        self.most_bytes = memory_total() // _SHARE
+        self._launch = backend.launch(cargo)
+        self._dataset = os.getpid() << 32 | next(_dataset_ids)
+        self._arena: Arena | None = None
+        self._board: Any = self._shared().map if backend.shares_memory else bytearray(board_bytes(workers))
+        if self._arena is not None:
+            self._arena.allocate(max(PAGE, board_bytes(workers)))
+        sealer = seal_or_hold if backend.in_process else seal
+        transport.bind(Site(batch_size, self.most_bytes, reserve, self._launch.dumps, self._shared, sealer, returned))
+        wiring = Wiring(
+            dataset=self._dataset,
+            cargo=self._launch.cargo,
+            writer=transport.writer(),
+            board=self._arena or self._board,
+            workers=workers,
+            seed=seed,
+            backend=backend.name,
+            environment=None if backend.in_process else dict(os.environ),
+        )
+        self._pool: Any = self._launch.pool(workers, begin, (wiring,))
+        self.dataset = self._dataset
+
+    def _shared(self) -> Arena:
+        """The arena, made when somebody needs it."""
+        if self._arena is None:
+            self._arena = Arena()
+        return self._arena
+
+    def submit(self, task: Task, arrived: Callable[[Any], None]) -> None:
+        """Hand a task to whichever worker is free; its ticket, or an exception, will arrive."""
+        self._pool.map_async(fetch._fetch_run, [task], 1, lambda tickets: arrived(tickets[0]), arrived)
+
+    def board(self) -> list[dict[str, int]]:
+        """What each worker does right now."""
+        return snapshot(self._board, 0, self.workers)
+
+    def dispose(self, timeout: float = 5.0) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        pool.dispose(timeout)
+        fetch.forget(self._dataset)
+        self._launch.close()
+        if self._arena is not None:
+            self._arena.close()

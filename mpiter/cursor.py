@@ -1,0 +1,110 @@
+"""Chainer's iterator state machine: from one place in the epochs to the next, and what lies between.
+
+Pure: functions of values, no thread, no clock.  Guarantees Chainer's epoch arithmetic exactly (``wrap=True`` is its
+``repeat=True``: a batch runs on into the next epoch, several times if it is larger than the dataset; ``wrap=False``
+with ``epochs=1`` its ``repeat=False``: the last batch is short).  The order sampler is asked once per epoch boundary,
+with the order and the position that Chainer passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .errors import OptionError
+from .order import Indices, Order
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A place between two batches: what the user has been handed so far."""
+
+    position: int  # samples of this epoch already handed out
+    epoch: int
+    is_new_epoch: bool  # did the last batch cross an epoch boundary?
+    order: Order
+    previous_epoch_detail: float = -1.0  # -1 stands for "no batch yet", as in Chainer's snapshots
+
+    @property
+    def epoch_detail(self) -> float:
+        return self.epoch + self.position / len(self.order) if len(self.order) else float(self.epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A run of samples within one epoch: the ``indices`` at ``position``, ``position + 1``, … of ``epoch``."""
+
+    row: int
+    epoch: int
+    position: int
+    indices: Indices
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One batch to come: which samples, and where the iterator stands once it has been handed out."""
+
+    number: int
+    rows: int
+    stretches: tuple[Stretch, ...]
+    before: Cursor
+    after: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a stream of batches is cut from the epochs."""
+
+    batch_size: int
+    wrap: bool = True
+    epochs: int | None = None
+    drop_last: bool = False
+
+
+def step(cursor: Cursor, pace: Pace, number: int = 0) -> Plan | None:
+    """The batch that follows ``cursor``, or None at the end."""
+    if pace.epochs is not None and cursor.epoch >= pace.epochs:
+        return None
+    plan = _wrapped(cursor, pace, number) if pace.wrap else _bounded(cursor, pace, number)
+    return plan
+
+
+def _wrapped(cursor: Cursor, pace: Pace, number: int) -> Plan:
+    if len(cursor.order) == 0:
+        raise OptionError("Epoch size must be positive for an iterator that repeats: the dataset is empty.")
+    place, wanted, stretches = replace(cursor, is_new_epoch=False), pace.batch_size, list[Stretch]()
+    while place.position + wanted >= len(place.order):
+        rest = _stretch(place, len(place.order), pace.batch_size - wanted)
+        wanted -= len(rest.indices)
+        stretches.append(rest)
+        place = _next_epoch(place)
+    stretches.append(_stretch(place, place.position + wanted, pace.batch_size - wanted))
+    place = replace(place, position=place.position + wanted, previous_epoch_detail=cursor.epoch_detail)
+    return Plan(number, pace.batch_size, tuple(s for s in stretches if len(s.indices)), cursor, place)
+
+
+def _bounded(cursor: Cursor, pace: Pace, number: int) -> Plan | None:
+    length = len(cursor.order)
+    stop = min(length, cursor.position + pace.batch_size)
+    if pace.drop_last and stop - cursor.position < pace.batch_size:
+        return None if length < pace.batch_size else step(_next_epoch(cursor), pace, number)
+    stretch = _stretch(cursor, stop, 0)
+    over = stop >= length or (pace.drop_last and length - stop < pace.batch_size)
+    place = _next_epoch(cursor) if over else replace(cursor, position=stop, is_new_epoch=False)
+    place = replace(place, previous_epoch_detail=cursor.epoch_detail)
+    if not length:
+        return None  # an empty epoch has no batch to hand out
+    return Plan(number, len(stretch.indices), (stretch,), cursor, place)
+
+
+def _stretch(cursor: Cursor, stop: int, row: int) -> Stretch:
+    return Stretch(row, cursor.epoch, cursor.position, cursor.order.take(cursor.position, stop))
+
+
+def _next_epoch(cursor: Cursor) -> Cursor:
+    return replace(
+        cursor,
+        position=0,
+        epoch=cursor.epoch + 1,
+        is_new_epoch=True,
+        order=cursor.order.following(cursor.position),
+    )

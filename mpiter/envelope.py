@@ -1,0 +1,126 @@
+"""An object as bytes: what doesn't fit a column travels in one of these, its big buffers raw and out of line.
+
+Runs in workers (``seal``) and in the consumer process (``open_envelope``).  Layout: the length of the header, the
+header (msgpack: how many bytes of pickle, how long each buffer), the pickle, then each buffer at a multiple of 64, so
+that arrays come back as aligned, writable views of wherever the envelope lies.  Classes of ``__main__`` come back as
+the caller's own.  Assumes that both sides are ours: envelopes hold pickles and never come from a file or a network.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import msgpack
+
+ALIGN = 64
+_LENGTH = 4  # bytes that hold the header's length
+
+
+def aligned(offset: int, to: int = ALIGN) -> int:
+    return -(-offset // to) * to
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A sealed object: parts to be laid down one after another, and how much room they need."""
+
+    head: bytes
+    buffers: tuple[memoryview, ...]
+    size: int
+
+    def write(self, room: memoryview) -> None:
+        """Lay the envelope down in ``room``, which must hold ``size`` bytes."""
+        room[: len(self.head)] = self.head
+        at = aligned(len(self.head))
+        for buffer in self.buffers:
+            room[at : at + buffer.nbytes] = buffer
+            at = aligned(at + buffer.nbytes)
+
+    def bytes(self) -> bytearray:
+        room = bytearray(self.size)
+        self.write(memoryview(room))
+        return room
+
+
+def dumps(value: Any, callback: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
+    """Pickle by reference where the other side can follow it, else by value.
+
+    In a forked worker ``__main__`` is the caller's, so plain pickle succeeds; in any other worker it isn't, plain
+    pickle fails, and cloudpickle sends the class by value under the identity that it came with.
+    """
+    try:
+        return pickle.dumps(value, protocol=5, buffer_callback=callback)
+    except Exception:
+        pass  # cloudpickle knows more, and its error is the one to show
+    return cloudpickle.dumps(value, protocol=5, buffer_callback=callback)  # type: ignore[no-any-return]
+
+
+def loads(data: Any, buffers: Sequence[Any] = ()) -> Any:
+    return _Unpickler(io.BytesIO(data), buffers=buffers).load()
+
+
+def seal(value: Any) -> Envelope:
+    found: list[pickle.PickleBuffer] = []
+    pickled = dumps(value, found.append)
+    if any(not buffer.raw().nbytes for buffer in found):
+        found, pickled = [], dumps(value)  # empty buffers have no place of their own
+    raw = tuple(buffer.raw() for buffer in found)
+    header: bytes = msgpack.packb([len(pickled), [buffer.nbytes for buffer in raw]])
+    head = len(header).to_bytes(_LENGTH, "little") + header + pickled
+    size = aligned(len(head))
+    for buffer in raw:
+        size = aligned(size + buffer.nbytes)
+    return Envelope(head, raw, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An object that cannot be pickled and need not be, since nobody leaves the process."""
+
+    value: Any
+    size: int = 1 << 62  # fits no margin
+
+    def write(self, room: memoryview) -> None:
+        raise TypeError("an object that is held has no bytes")
+
+    def bytes(self) -> Held:
+        return self
+
+
+Sealer = Callable[[Any], Envelope | Held]
+
+
+def seal_or_hold(value: Any) -> Envelope | Held:
+    """For threads: an envelope where possible, so that samples are private; else the object itself."""
+    try:
+        return seal(value)
+    except Exception:
+        return Held(value)
+
+
+def opened(sent: Any) -> Any:
+    """What somebody sealed, from the bytes that travelled."""
+    return sent.value if isinstance(sent, Held) else open_envelope(memoryview(sent))
+
+
+def open_envelope(room: memoryview) -> Any:
+    """The object again; its arrays are views of ``room``."""
+    start = _LENGTH + int.from_bytes(room[:_LENGTH], "little")
+    pickled, sizes = msgpack.unpackb(room[_LENGTH:start], strict_map_key=True)
+    at, buffers = aligned(start + pickled), []
+    for size in sizes:
+        buffers.append(room[at : at + size])
+        at = aligned(at + size)
+    return loads(room[start : start + pickled], buffers)
+
+
+class _Unpickler(pickle.Unpickler):
+    """A worker that had to import the caller's script knows ``__main__`` under another name."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return super().find_class("__main__" if module == "__mp_main__" else module, name)

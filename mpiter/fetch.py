@@ -1,0 +1,215 @@
+"""The module-level fetch function that every Pool runs, and the module-global registry of datasets behind it.
+
+Runs in workers: processes, threads, or the caller itself.  Guarantees that whatever a dataset raises becomes a fault
+of its row and never leaves by the Pool; that rows are finished in order, so that a count says which; that a task ends
+soon after its time budget, but never with less than one row.  Assumes that ``worker.begin`` has put a post into the
+registry for the dataset that a task names.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from . import info, limits, seeding
+from .board import Cell
+from .errors import SampleNotSendable
+from .faults import take_down
+from .mail import Outbox
+from .task import Fault, Piece, Task, Ticket
+from .transport import WorkerPen, Writer
+
+_clock = time.monotonic_ns
+
+
+@dataclass(slots=True)
+class Post:
+    """A worker's place of work: one dataset, and what is needed to fetch from it."""
+
+    info: info.WorkerInfo
+    dataset: Any
+    writer: Writer
+    cells: memoryview  # this worker's line of the board
+    habits: Habits
+    outbox: Outbox | None = None
+    startup: str | None = None
+    tasks: int = 0
+
+
+@dataclass(slots=True)
+class Habits:
+    """How a backend fetches, and what has been learnt of the dataset."""
+
+    lets_interrupts_pass: bool = False  # it is the caller's own thread
+    restores_globals: bool = False  # …whose random state is none of our business
+    owns_globals: bool = True  # the global generators are this worker's to seed
+    seeds: bool = False  # the dataset draws from the globals (or must not be fetched twice to find out)
+    state: Any = field(default=None)  # of the global generators after the last task
+
+
+_registry: dict[int, dict[int, Post]] = {}  # dataset id -> thread id -> post
+
+
+def register(dataset: int, post: Post) -> None:
+    _registry.setdefault(dataset, {})[threading.get_ident()] = post
+
+
+def forget(dataset: int) -> None:
+    """In-process workers leave nothing behind."""
+    _registry.pop(dataset, None)
+
+
+def _post(dataset: int) -> Post:
+    """This thread's post; the serial backend has one only, whoever calls."""
+    posts = _registry[dataset]
+    return posts.get(threading.get_ident()) or next(iter(posts.values()))
+
+
+def _fetch_run(task: Task) -> Ticket:
+    """Fetch what ``task`` asks for: the function that ``Pool.map_async`` is given."""
+    post = _post(task.dataset)
+    if post.startup is not None:
+        return _ticket(task, post, startup=post.startup)
+    post.cells[Cell.GENERATION], post.cells[Cell.TASK], post.cells[Cell.ACTIVE] = task.generation, task.number, 1
+    outer = info.get_worker_info()
+    info.enter(post.info)
+    try:
+        ticket = _watched(task, post)
+    finally:
+        info.enter(outer)
+        seeding.at(None)
+        post.cells[Cell.ACTIVE] = 0
+    post.tasks += 1
+    if post.tasks == 1 and post.habits.owns_globals and not post.habits.restores_globals:
+        limits.limit_loaded_libraries()
+    return ticket
+
+
+def _ticket(task: Task, post: Post, rows: int = 0, seconds: float = 0.0, **rest: Any) -> Ticket:
+    mail = post.outbox.take() if post.outbox else ()
+    return Ticket(task.number, task.generation, post.info.id, rows, seconds, rest.pop("payloads", ()), mail=mail, **rest)
+
+
+def _watched(task: Task, post: Post) -> Ticket:
+    """Fetch with the global generators as the guarantee wants them, at no cost where nobody draws from them."""
+    habits = post.habits
+    if not habits.owns_globals:
+        return _fetch(task, post, seeded=False)
+    before = seeding.globals_state() if habits.restores_globals or habits.state is None else habits.state
+    try:
+        if not habits.seeds:
+            ticket = _fetch(task, post, seeded=False)
+            habits.state = seeding.globals_state()
+            if habits.state == before:
+                return ticket
+            habits.seeds = True
+        ticket = _fetch(task, post, seeded=True)
+        return ticket
+    finally:
+        if habits.restores_globals and habits.seeds:
+            seeding.restore_globals(before)
+
+
+def _fetch(task: Task, post: Post, seeded: bool) -> Ticket:
+    began = _clock()
+    deadline = began + task.budget_ns
+    payloads: list[Any] = []
+    faults: list[Fault] = []
+    rows = 0
+    for piece in task.pieces:
+        pen = post.writer.pen(task.brief, piece.address, piece.row, piece.rows)
+        done = _fetch_piece(_Errand(task, post, piece, pen, faults, seeded, deadline, rows == 0))
+        payloads.append(pen.payload())
+        rows += done
+        if done < piece.rows:
+            break
+    seconds = (_clock() - began) / 1e9
+    return _ticket(task, post, rows, seconds, payloads=tuple(payloads), faults=tuple(faults))
+
+
+@dataclass(slots=True)
+class _Errand:
+    """One piece being fetched."""
+
+    task: Task
+    post: Post
+    piece: Piece
+    pen: WorkerPen
+    faults: list[Fault]
+    seeded: bool
+    deadline: int
+    must_begin: bool  # nothing of this task is done yet: the budget must not end it
+
+    def fault(self, error: BaseException, row: int, index: int) -> None:
+        self.pen.fail(row)
+        self.faults.append(take_down(error, self.piece, row, index, self.post.info.name))
+
+
+def _fetch_piece(errand: _Errand) -> int:
+    """Fetch rows in order until the piece or the time is over; how many."""
+    piece, cells = errand.piece, errand.post.cells
+    seed, epoch, offset = errand.task.seed, piece.epoch, piece.position - piece.row
+    seeding.at(lambda: (seed, epoch, offset + cells[Cell.ROW]))
+    cells[Cell.BATCH] = piece.batch
+    indices = np.frombuffer(piece.indices, np.int64).tolist()
+    done, total, stride = 0, len(indices), errand.pen.stride
+    while done < total:
+        count = _fetch_some(errand, indices, done, min(total, done + stride))
+        if not count:
+            break
+        done += count
+    return done
+
+
+def _fetch_some(errand: _Errand, indices: list[int], done: int, stop: int) -> int:
+    """Fetch the rows ``done`` to ``stop`` of the piece and write them at once; 0 when time is up."""
+    cells, dataset, deadline, seeded = errand.post.cells, errand.post.dataset, errand.deadline, errand.seeded
+    start = errand.piece.row + done
+    samples: list[Any] = []
+    row = start
+    try:
+        for row, index in enumerate(indices[done:stop], start):
+            now = _clock()
+            if now > deadline and (samples or done or not errand.must_begin):
+                break
+            cells[5] = row  # Cell.ROW and Cell.SINCE, spelled out: this line runs for every sample
+            cells[6] = now
+            if seeded:
+                _seed_for(errand, row)
+            samples.append(dataset[index])
+    except BaseException as error:
+        if errand.post.habits.lets_interrupts_pass and not isinstance(error, Exception):
+            raise
+        _write(errand, indices, start, samples)
+        errand.fault(error, row, indices[row - errand.piece.row])
+        return len(samples) + 1
+    _write(errand, indices, start, samples)
+    return len(samples)
+
+
+def _seed_for(errand: _Errand, row: int) -> None:
+    piece = errand.piece
+    seeding.seed_globals(errand.task.seed, piece.epoch, piece.position + row - piece.row)
+
+
+def _write(errand: _Errand, indices: list[int], start: int, samples: list[Any]) -> None:
+    """Write the samples; one that cannot travel becomes the fault of its own row only."""
+    if not samples:
+        return
+    try:
+        errand.pen.write(start, samples)
+    except Exception:
+        for row, sample in enumerate(samples, start):
+            try:
+                errand.pen.write(row, [sample])
+            except Exception as error:
+                index = indices[row - errand.piece.row]
+                unsendable = SampleNotSendable(
+                    f"dataset[{index}] returned {type(sample).__qualname__}, which cannot be sent from a worker: {error}. "
+                    f"Return arrays, numbers, strings or containers of them."
+                )
+                errand.fault(unsendable, row, index)

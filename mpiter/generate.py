@@ -1,0 +1,65 @@
+"""``batches()``: the shortest way from a dataset to stacked arrays.
+
+The same engine as the iterators; each batch is handed out as its columns, in the containers of a sample, epoch after
+epoch with a short (or dropped) last batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .batch import columns_of
+from .cursor import Pace
+from .iterator import DatasetIterator
+from .options import Options
+
+
+class Batches(DatasetIterator):
+    """An iterator of stacked batches; ``batches()`` makes it."""
+
+    _opens = staticmethod(columns_of)
+
+    def __len__(self) -> int:
+        """The number of batches in all epochs."""
+        pace, length = self._options.pace, len(self._cursor.order)
+        if pace.epochs is None:
+            raise TypeError("endless batches have no length; pass epochs=.")
+        each = length // pace.batch_size if pace.drop_last else -(-length // pace.batch_size)
+        return each * pace.epochs
+
+
+def batches(
+    dataset: Any,
+    batch_size: int,
+    *,
+    n_processes: int | None = None,
+    shuffle: bool = True,
+    seed: int | None = None,
+    epochs: int | None = 1,
+    drop_last: bool = False,
+    n_prefetch: int = 2,
+    **options: Any,
+) -> Batches:
+    """Iterate over ``dataset`` in stacked batches.
+
+    Takes the keyword arguments of :class:`MultiprocessIterator` besides its own; ``epochs=None`` goes on for ever.
+
+    >>> import numpy as np
+    >>> dataset = [(np.full(2, i), i) for i in range(4)]
+    >>> for x, y in batches(dataset, 2, n_processes=0, shuffle=False):
+    ...     print(x.shape, y)
+    (2, 2) [0 1]
+    (2, 2) [2 3]
+    """
+    pace = Pace(batch_size, wrap=False, epochs=epochs, drop_last=drop_last)
+    return Batches(
+        Options(
+            dataset=dataset,
+            pace=pace,
+            shuffle=None if options.get("order_sampler") is not None else shuffle,
+            n_workers=n_processes,
+            n_prefetch=n_prefetch,
+            seed=seed,
+            **options,
+        )
+    )

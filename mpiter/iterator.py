@@ -1,0 +1,498 @@
+"""The iterators: Chainer's contract on the outside, the prefetch loop within.
+
+Runs in the consumer's thread.  Guarantees that constructing starts neither thread nor process; that attributes and
+``state_dict()`` describe what has been handed out, never what is prefetched; that ``close()`` works from any thread, in
+any state, any number of times, and ends in bounded time, as do dropping the iterator and leaving the interpreter.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing.util  # noqa: F401  # registers its own exit function first, so that ours runs before it
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from . import checkpoint, mail
+from .backends import Backend
+from .batch import Batch
+from .checkpoint import Surroundings
+from .crew import Crew
+from .cursor import Cursor, Pace
+from .errors import IteratorClosed
+from .options import Options
+from .order import Order, Sampled, Sequential, Shuffled
+from .prefetch import Course, Delivery, Rules, _PrefetchLoop
+from .stats import Stats
+from .transport import Contents
+
+_running: weakref.WeakSet[_PrefetchLoop] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for loop in list(_running):
+        if loop.pid == os.getpid():
+            loop.stop()
+            loop.join()
+
+
+def _let_go(loop: _PrefetchLoop) -> None:
+    """The iterator was dropped: end its loop without waiting, since this may run in any thread."""
+    if loop.pid == os.getpid():
+        loop.stop()
+        if not loop.has_thread:
+            loop.join()
+
+
+class _SamplerOfTheMoment:
+    """Where the loop finds the order sampler at each epoch; knows nothing of the iterator."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __call__(self) -> Any:
+        return self.sampler
+
+
+class DatasetIterator:
+    """What all iterators are: a place in the epochs, and a loop that fetches from there on."""
+
+    class TimeoutWarning(RuntimeWarning):
+        """A batch has been longer in coming than ``dataset_timeout``."""
+
+    _opens: Callable[[Contents], Any] = Batch
+    _revives = False  # may be used again after close()
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.dataset = options.dataset
+        self.batch_size = options.pace.batch_size
+        self._sampling = _SamplerOfTheMoment(options.order_sampler)
+        self._seed = int(np.random.randint(0, 1 << 63, dtype=np.int64)) if options.seed is None else options.seed
+        self._loop: _PrefetchLoop | None = None
+        self._letting_go: Any = None
+        self._generation = 0
+        self._closed = False
+        self._last_stats = Stats()
+        self._place(self._start())
+
+    # -- handing out ---------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        if self._exhausted:
+            self._over()
+        loop = self._running_loop()
+        began = time.perf_counter()
+        try:
+            delivery = loop.get(self._stalled)
+        except BaseException as error:
+            self._interrupted(error)
+            raise
+        finally:
+            loop.tally.wait_s += time.perf_counter() - began
+        return self._hand_out(loop, delivery)
+
+    def next(self) -> Any:
+        return self.__next__()
+
+    def _hand_out(self, loop: _PrefetchLoop, delivery: Delivery) -> Any:
+        if delivery.counts:
+            self._cursor = delivery.after
+        else:
+            self._exhausted = delivery.error is None
+            self._loop_has_stopped = True
+        while loop.mail:
+            mail.deliver(loop.mail.popleft())
+        if delivery.error is not None:
+            raise delivery.error
+        if delivery.contents is None:
+            self._over()
+        contents: Any = delivery.contents
+        loop.tally.batches += 1
+        loop.tally.samples += contents.rows - len(contents.failed)
+        return type(self)._opens(contents)
+
+    def _over(self) -> None:
+        self._exhausted = True
+        self._cursor = replace(self._cursor, previous_epoch_detail=self._cursor.epoch_detail)
+        raise StopIteration
+
+    def _interrupted(self, error: BaseException) -> None:
+        """next() was left by Ctrl-C or the end of the loop: nothing has been handed out."""
+        if self._closed:
+            raise IteratorClosed("the iterator was closed while next() waited.") from None
+        self._loop_has_stopped = True
+
+    def _stalled(self, seconds: float) -> None:
+        """Warn once a batch has been overdue for too long."""
+        limit = self._options.dataset_timeout
+        if limit is not None and seconds > limit and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"no batch for {seconds:.0f} s (dataset_timeout={limit:g}); the dataset may be stuck.",
+                self.TimeoutWarning,
+                stacklevel=4,
+            )
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def _running_loop(self) -> _PrefetchLoop:
+        if self._closed:
+            if not self._revives:
+                raise IteratorClosed("the iterator is closed; make a new one, or use reset() before closing.")
+            self._closed = False
+        if self._loop is not None and self._loop.pid != os.getpid():
+            self._loop = None  # the parent's: this process has been forked
+        self._has_warned = False
+        if self._loop is None:
+            if self._is_at_its_end():
+                self._over()
+            self._launch()
+        elif self._loop_has_stopped:
+            self._loop.restart(self._course())
+        self._loop_has_stopped = False
+        assert self._loop is not None
+        return self._loop
+
+    def _is_at_its_end(self) -> bool:
+        epochs = self._options.pace.epochs
+        return epochs is not None and (self._cursor.epoch >= epochs or len(self._cursor.order) == 0)
+
+    def _launch(self) -> None:
+        options = self._options
+        backend: Backend = options.backend
+        has_workers = backend.name != "serial"  # else nobody could work ahead
+        rules = Rules(
+            pace=options.pace,
+            n_prefetch=options.n_prefetch if has_workers else 1,
+            run_ahead=options.run_ahead if has_workers else 0,
+            workers=options.workers,
+            skips_errors=options.skips_errors,
+            in_order=options.in_order,
+        )
+        transport = options.make_transport()
+        make_crew = partial(
+            Crew, backend, transport, options.workers, self.batch_size, rules.reserve, options.cargo, self._seed
+        )
+        loop = _PrefetchLoop(rules, transport, make_crew)
+        self._letting_go = weakref.finalize(self, _let_go, loop)
+        self._letting_go.atexit = False
+        try:
+            loop.launch(self._course(), threaded=has_workers)
+        except BaseException:
+            self._letting_go.detach()
+            loop.stop()
+            loop.join()
+            raise
+        _running.add(loop)
+        self._loop = loop
+
+    def _course(self) -> Course:
+        self._generation += 1
+        return Course(self._generation, self._cursor, self._seed)
+
+    def _place(self, cursor: Cursor) -> None:
+        """Go on from ``cursor``; whatever is on its way is dropped."""
+        self._cursor = cursor
+        self._exhausted = False
+        self._has_warned = False
+        self._loop_has_stopped = False
+        if self._loop is not None and self._loop.pid == os.getpid():
+            self._loop.restart(self._course())
+
+    def _start(self) -> Cursor:
+        return Cursor(0, 0, False, self._first_order())
+
+    def _first_order(self) -> Order:
+        length = len(self.dataset)
+        if self._sampling.sampler is not None:
+            return Sampled(self._sampling.sampler(np.arange(length), 0), self._sampling)
+        return Shuffled(length, self._seed) if self._options.shuffles else Sequential(length)
+
+    # -- ending and starting over --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the workers and give everything back; batches already handed out stay valid."""
+        self._closed = True
+        loop, self._loop = self._loop, None
+        if loop is not None and loop.pid == os.getpid():
+            self._letting_go.detach()
+            self._last_stats = loop.stats()
+            loop.stop()
+            loop.join()
+
+    def finalize(self) -> None:
+        """Chainer's name for ``close``."""
+        self.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def reset(self) -> None:
+        """Start over, from the first epoch."""
+        if self._closed and not self._revives:
+            raise IteratorClosed("a closed iterator cannot be reset; make a new one.")
+        self._place(self._start())
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place after the last batch handed out, as JSON-able values."""
+        return checkpoint.save(self._cursor, self._seed, self._surroundings())
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from where ``state`` was saved, whatever number of workers it was saved with."""
+        if self._closed and not self._revives:
+            raise IteratorClosed("a closed iterator cannot load a state; make a new one.")
+        cursor, seed = checkpoint.load(state, self._surroundings())
+        self._seed = seed
+        self._place(cursor)
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(self._options.pace, len(self.dataset), self._cursor.order, self._sampling)
+
+    def __copy__(self) -> Any:
+        other = type(self).__new__(type(self))
+        other.__setstate__(self.__getstate__())
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        options = replace(self._options, order_sampler=self._sampling.sampler, seed=self._seed)
+        extra = {name: value for name, value in self.__dict__.items() if name not in _OWN}
+        indices = self._cursor.order.array() if isinstance(self._cursor.order, Sampled) else None
+        place = (self._cursor.position, self._cursor.epoch, self._cursor.is_new_epoch)
+        return {
+            "options": options,
+            "extra": extra,
+            "place": (*place, self._cursor.previous_epoch_detail),
+            "indices": indices,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        DatasetIterator.__init__(self, replace(state["options"], order_sampler=None))
+        self._options = state["options"]
+        self._sampling.sampler = self._options.order_sampler
+        self.__dict__.update(state["extra"])
+        position, epoch, is_new_epoch, detail = state["place"]
+        order: Order = Sequential(len(self.dataset))
+        if state["indices"] is not None:
+            order = Sampled(state["indices"], self._sampling)
+        elif self._options.shuffles:
+            order = Shuffled(len(self.dataset), self._seed, epoch)
+        self._place(Cursor(position, epoch, is_new_epoch, order, detail))
+
+    # -- what Chainer's trainers read ----------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        return self._cursor.epoch
+
+    @property
+    def current_position(self) -> int:
+        return self._cursor.position
+
+    @property
+    def is_new_epoch(self) -> bool:
+        return self._cursor.is_new_epoch
+
+    @property
+    def epoch_detail(self) -> float:
+        return self._cursor.epoch_detail
+
+    @property
+    def previous_epoch_detail(self) -> float | None:
+        detail = self._cursor.previous_epoch_detail
+        return None if detail < 0 else detail
+
+    @property
+    def repeat(self) -> bool:
+        return self._options.pace.wrap
+
+    @property
+    def order_sampler(self) -> Any:
+        """Asked for the order of each epoch; a new one governs from the next epoch on."""
+        return self._sampling.sampler
+
+    @order_sampler.setter
+    def order_sampler(self, sampler: Any) -> None:
+        self._sampling.sampler = sampler
+        order = self._cursor.order
+        if sampler is not None and not isinstance(order, Sampled):
+            order = Sampled(np.arange(len(order)) if order.array() is None else order.array(), self._sampling)
+        self._place(replace(self._cursor, order=order))
+
+    @property
+    def seed(self) -> int:
+        """What the order and the samples' randomness are drawn from."""
+        return self._seed
+
+    def stats(self) -> Stats:
+        """A snapshot of the counters."""
+        return self._last_stats if self._loop is None else self._loop.stats()
+
+
+_OWN = frozenset(
+    "_options _sampling _seed _loop _letting_go _generation _closed _last_stats _cursor _exhausted "
+    "_has_warned _loop_has_stopped".split()
+)
+
+
+class MultiprocessIterator(DatasetIterator):
+    """Batches fetched by worker processes, ahead of time: Chainer's arguments, in Chainer's order, and some more.
+
+    Args:
+        dataset: anything with ``len`` and ``[]``.
+        batch_size: samples in a batch.
+        repeat: go on into the next epoch for ever; False stops after one, with a short last batch.
+        shuffle: visit each epoch in an order of its own; None means True unless there is an ``order_sampler``.
+        n_processes: worker processes; None means all cores this process may use, 0 none (as ``backend="serial"``).
+        n_prefetch: finished batches that wait for the consumer.
+        shared_mem: accepted for Chainer's sake; slots are sized by what the samples need.
+        order_sampler: called as ``order_sampler(order, position)`` before each epoch, returns the next order.
+        dataset_timeout: seconds without a batch after which a ``TimeoutWarning`` is given; None for never.
+        maxtasksperchild: samples that a worker fetches before it is replaced by a fresh one.
+        seed: of the order and of the samples' randomness; None draws one from NumPy's global generator, once.
+        backend: "process", "thread", "serial", or an object such as ``mpiter.Process(start_method="spawn")``.
+        serializer: "slots" (shared memory), "packed", or a transport object.
+        copy: hand out private copies rather than views of shared slots.
+        on_error: "raise" what the dataset raises, in place of the batch, or "skip" the sample.
+        run_ahead: batches on their way beyond ``n_prefetch``; None as the workers need, 0 strictly none.
+        worker_init: called once in each worker with its ``WorkerInfo``.
+        in_order: deliver batches in the order of the plan; False: as they finish.
+
+    >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=0) as it:
+    ...     print(list(it))
+    [[10, 20], [30]]
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        repeat: bool = True,
+        shuffle: bool | None = None,
+        n_processes: int | None = None,
+        n_prefetch: int = 1,
+        shared_mem: int | None = None,
+        order_sampler: Any = None,
+        dataset_timeout: float | None = 30.0,
+        maxtasksperchild: int | None = None,
+        *,
+        seed: int | None = None,
+        backend: Any = "process",
+        serializer: Any = "slots",
+        copy: bool = False,
+        on_error: str = "raise",
+        run_ahead: int | None = None,
+        worker_init: Any = None,
+        in_order: bool = True,
+    ) -> None:
+        self.n_prefetch = n_prefetch
+        self.shared_mem = shared_mem
+        self.shuffle = shuffle
+        self.dataset_timeout = dataset_timeout
+        options = Options(
+            dataset=dataset,
+            pace=Pace(batch_size, wrap=repeat, epochs=None if repeat else 1),
+            shuffle=shuffle,
+            n_workers=n_processes,
+            n_prefetch=n_prefetch,
+            order_sampler=order_sampler,
+            dataset_timeout=dataset_timeout,
+            max_samples=maxtasksperchild,
+            seed=seed,
+            backend=backend,
+            serializer=serializer,
+            copy=copy,
+            on_error=on_error,
+            run_ahead=run_ahead,
+            worker_init=worker_init,
+            in_order=in_order,
+        )
+        self.n_processes = options.workers
+        super().__init__(options)
+
+
+class MultithreadIterator(DatasetIterator):
+    """``MultiprocessIterator`` with threads: for datasets that wait or release the GIL.
+
+    >>> it = MultithreadIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_threads=2)
+    >>> [list(batch) for batch in it]
+    [[10, 20], [30]]
+    >>> it.close()
+    """
+
+    _revives = True
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        repeat: bool = True,
+        shuffle: bool | None = None,
+        n_threads: int = 1,
+        order_sampler: Any = None,
+        *,
+        n_prefetch: int = 1,
+        **options: Any,
+    ) -> None:
+        self.n_threads = n_threads
+        self.shuffle = shuffle
+        super().__init__(
+            Options(
+                dataset=dataset,
+                pace=Pace(batch_size, wrap=repeat, epochs=None if repeat else 1),
+                shuffle=shuffle,
+                n_workers=n_threads,
+                n_prefetch=n_prefetch,
+                order_sampler=order_sampler,
+                backend="thread",
+                **options,
+            )
+        )
+
+
+class SerialIterator(DatasetIterator):
+    """``MultiprocessIterator`` without workers: everything happens in ``next()``.
+
+    >>> [list(batch) for batch in SerialIterator([10, 20, 30], 2, repeat=False, shuffle=False)]
+    [[10, 20], [30]]
+    """
+
+    _revives = True
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        repeat: bool = True,
+        shuffle: bool | None = None,
+        order_sampler: Any = None,
+        **options: Any,
+    ) -> None:
+        self.shuffle = shuffle
+        super().__init__(
+            Options(
+                dataset=dataset,
+                pace=Pace(batch_size, wrap=repeat, epochs=None if repeat else 1),
+                shuffle=shuffle,
+                n_workers=0,
+                order_sampler=order_sampler,
+                backend="serial",
+                **options,
+            )
+        )

@@ -1,0 +1,107 @@
+"""Where everything of one batch lies in a stretch of memory, and the pen that writes rows into it.
+
+Pure arithmetic and numpy views; runs on both sides.  A batch's room holds, in this order: one state byte a row, one
+length a row (of what the row carries beside its columns), the columns, and a margin a row for that.  Guarantees that
+nothing is written beyond a row's own share, data before state, and that both sides compute the same offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from .envelope import Sealer, aligned, open_envelope, seal
+from .tree import Column, Node, asides_of, columns_of, scatter
+
+PAGE = 4096
+
+
+class RowState(IntEnum):
+    """What has become of a row; the row being fetched right now is named by its worker on the board."""
+
+    TODO = 0  # nobody has finished it
+    DONE = 1  # its columns are written, and what stands aside lies in its margin or travelled with the ticket
+    ODD = 2  # it doesn't fit the columns: the whole sample lies in its margin or travelled with the ticket
+    FAILED = 3  # the dataset raised; the ticket says what
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Offsets within a room of ``rows`` samples shaped like ``tree``, with ``margin`` bytes a row to spare."""
+
+    tree: Node
+    rows: int
+    margin: int = 0
+    offsets: tuple[int, ...] = field(init=False)
+    lengths_at: int = field(init=False)
+    margin_at: int = field(init=False)
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        lengths_at = aligned(self.rows)
+        at, offsets = aligned(lengths_at + 4 * self.rows), []
+        for leaf in columns_of(self.tree):
+            offsets.append(at)
+            at = aligned(at + self.rows * leaf.dtype.itemsize * int(np.prod(leaf.shape, dtype=object)))
+        for name, value in (("lengths_at", lengths_at), ("offsets", tuple(offsets)), ("margin_at", at)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "size", aligned(at + self.rows * self.margin, PAGE))
+
+    @property
+    def row_bytes(self) -> int:
+        return self.size // max(self.rows, 1)
+
+    def columns(self, room: Any, rows: int | None = None) -> list[Column]:
+        """The columns as arrays on ``room``, any writable buffer."""
+        count = self.rows if rows is None else rows
+        leaves = zip(columns_of(self.tree), self.offsets, strict=True)
+        return [np.ndarray((count, *leaf.shape), leaf.dtype, room, at) for leaf, at in leaves]
+
+
+class Pen:
+    """Writes samples into the rows of one room."""
+
+    def __init__(self, layout: Layout, room: memoryview, sealer: Sealer = seal) -> None:
+        self.layout = layout
+        self._seal = sealer
+        self.columns = layout.columns(room)
+        self.states = room[: layout.rows]
+        self.lengths = room[layout.lengths_at : layout.lengths_at + 4 * layout.rows].cast("i")
+        self._margins = room[layout.margin_at : layout.margin_at + layout.rows * layout.margin]
+        self._has_asides = asides_of(layout.tree) > 0
+
+    def write(self, row: int, samples: Sequence[Any]) -> list[tuple[int, Any]]:
+        """Write ``samples`` into the rows from ``row`` on; returns what must travel with the ticket, by row."""
+        asides: list[Any] = []
+        if scatter(self.layout.tree, samples, iter(self.columns), row, asides):
+            if self._has_asides:
+                return self._keep_aside(row, zip(*asides, strict=True), RowState.DONE)
+            self.states[row : row + len(samples)] = bytes((RowState.DONE,)) * len(samples)
+            return []
+        if len(samples) == 1:
+            return self._keep_aside(row, samples, RowState.ODD)
+        return [large for at, sample in enumerate(samples, row) for large in self.write(at, [sample])]
+
+    def _keep_aside(self, row: int, values: Any, state: RowState) -> list[tuple[int, Any]]:
+        large = []
+        for at, value in enumerate(values, row):
+            envelope = self._seal(value)
+            fits = envelope.size <= self.layout.margin
+            if fits:
+                start = at * self.layout.margin
+                envelope.write(self._margins[start : start + envelope.size])
+            else:
+                large.append((at, envelope.bytes()))
+            self.lengths[at] = envelope.size if fits else 0
+            self.states[at] = state
+        return large
+
+    def aside(self, row: int, copy: bool = False) -> Any:
+        """What lies in the margin of ``row``: its arrays are views of it, or of a copy."""
+        start = row * self.layout.margin
+        found = self._margins[start : start + self.lengths[row]]
+        return open_envelope(memoryview(bytearray(found)) if copy else found)

@@ -1,0 +1,200 @@
+"""The kinds of value that a column can hold: how each is recognised, written and read back.
+
+Pure; runs on both sides.  Guarantees that what ``write`` accepts ``read`` gives back with value, type, dtype and byte
+order; whatever is not plainly of a known kind stands aside and travels as an object.  ``write`` takes the values of
+many rows at once, since numpy's cost per call is what small samples pay.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from . import tensors
+
+Column = np.ndarray[Any, Any]
+_dtype_of, _shape_of = attrgetter("dtype"), attrgetter("shape")
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A value of no fixed size or of no known kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column: one value a row, all of this dtype and shape."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+
+    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+        """Put ``values`` into the rows from ``start`` on, unless one of them is of another kind."""
+        raise NotImplementedError
+
+    def read(self, column: Column) -> Sequence[Any]:
+        """One value a row, as they went in."""
+        raise NotImplementedError
+
+    def stack(self, column: Column) -> Any:
+        """The whole column, as the user sees it."""
+        return column
+
+
+class Array(Leaf):
+    """ndarrays of one dtype and shape."""
+
+    __slots__ = ()
+
+    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+        if set(map(type, values)) != {np.ndarray} or set(map(_shape_of, values)) != {self.shape}:
+            return False
+        if set(map(_dtype_of, values)) != {self.dtype}:
+            return False
+        if len(values) > 1 and self.shape and self.dtype.isnative and self.dtype.kind in "biufc":
+            rows = column[start : start + len(values)]
+            flat = rows.reshape(len(values) * self.shape[0], *self.shape[1:])
+            np.concatenate(values, out=flat, casting="no")
+        else:
+            for row, value in enumerate(values, start):
+                column[row] = value
+        return True
+
+    def read(self, column: Column) -> Sequence[Any]:
+        return list(column) if self.shape else [column[row, ...] for row in range(len(column))]
+
+
+class Tensor(Array):
+    """Dense torch tensors on the CPU."""
+
+    __slots__ = ()
+
+    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+        return super(Tensor, self).write(column, start, [tensors.as_array(value) for value in values])
+
+    def read(self, column: Column) -> Sequence[Any]:
+        return tensors.rows(column)
+
+    def stack(self, column: Column) -> Any:
+        return tensors.from_array(column)
+
+
+class Scalar(Leaf):
+    """numpy scalars of one dtype."""
+
+    __slots__ = ()
+
+    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+        if set(map(type, values)) != {self.dtype.type} or set(map(_dtype_of, values)) != {self.dtype}:
+            return False
+        if self.dtype.kind == "V":
+            for row, value in enumerate(values, start):
+                column[row] = value
+        else:
+            column[start : start + len(values)] = values
+        return True
+
+    def read(self, column: Column) -> Sequence[Any]:
+        return list(column)
+
+
+class _Number(Leaf):
+    """Python's own numbers; ``tolist`` gives back exactly these."""
+
+    __slots__ = ()
+
+    def read(self, column: Column) -> Sequence[Any]:
+        return column.tolist()  # type: ignore[no-any-return]
+
+
+class Bool(_Number):
+    """bool, which is an int to isinstance but not to us."""
+
+    __slots__ = ()
+
+    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+        if set(map(type, values)) != {bool}:
+            return False
+        column[start : start + len(values)] = np.frombuffer(bytes(values), bool)
+        return True
+
+
+class Int(_Number):
+    """int within 64 bits; larger ones travel as objects."""
+
+    __slots__ = ()
+
+    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+        if set(map(type, values)) != {int}:
+            return False
+        try:
+            column[start : start + len(values)] = array("q", values)
+        except OverflowError:
+            return False
+        return True
+
+
+class Float(_Number):
+    """float"""
+
+    __slots__ = ()
+
+    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+        if set(map(type, values)) != {float}:
+            return False
+        column[start : start + len(values)] = array("d", values)
+        return True
+
+
+class Complex(_Number):
+    """complex"""
+
+    __slots__ = ()
+
+    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+        if set(map(type, values)) != {complex}:
+            return False
+        column[start : start + len(values)] = values
+        return True
+
+
+_NUMBERS: dict[type, Leaf] = {
+    bool: Bool(np.dtype(bool)),
+    int: Int(np.dtype(np.int64)),
+    float: Float(np.dtype(np.float64)),
+    complex: Complex(np.dtype(np.complex128)),
+}
+
+
+def leaf_for(value: Any) -> Leaf | Aside:
+    """What a column of such values would be."""
+    kind = type(value)
+    if kind in _NUMBERS:
+        if kind is int and not -(1 << 63) <= value < 1 << 63:
+            return Aside()
+        return _NUMBERS[kind]
+    if kind is np.ndarray and _is_raw(value.dtype):
+        return Array(value.dtype, value.shape)
+    if isinstance(value, np.generic) and kind is value.dtype.type and _is_raw(value.dtype):
+        return Aside() if value.dtype.kind in "SU" else Scalar(value.dtype)
+    if tensors.is_plain(value) and (shared := tensors.as_array(value)) is not None and shared.ndim:
+        return Tensor(shared.dtype, shared.shape)
+    return Aside()
+
+
+def _is_raw(dtype: np.dtype[Any]) -> bool:
+    """Are an array's bytes and its dtype's name all there is to it?"""
+    if dtype.hasobject or dtype.kind not in "biufcmMSUV" or dtype.metadata:
+        return False
+    try:
+        if dtype.names is not None:
+            described = np.lib.format.dtype_to_descr(dtype)
+            return bool(np.lib.format.descr_to_dtype(described) == dtype)
+        return bool(np.dtype(dtype.str) == dtype)
+    except (TypeError, ValueError):  # overlapping fields, titles and the like
+        return False

@@ -1,0 +1,187 @@
+"""The book of unfinished rows: which batches are on their way, what of them is with a worker, what must be cut again.
+
+Runs in the prefetch thread alone.  Guarantees that every planned row is asked for until it is settled exactly once,
+that batches leave in order (or, if asked, as they finish), and that a room is given up only when no worker can write
+into it any more.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .cursor import Plan
+from .envelope import opened
+from .task import Fault, Piece, Ticket
+from .transport import Room
+
+
+@dataclass(slots=True, eq=False)
+class Assembly:
+    """A batch on its way."""
+
+    plan: Plan
+    missing: int  # rows
+    room: Room | None = None
+    faults: list[Fault] = field(default_factory=list)
+    errands: int = 0  # tasks in flight that may write into its room
+    abandoned: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        return self.missing == 0 and self.errands == 0
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A task in flight."""
+
+    pieces: tuple[Piece, ...]
+    assemblies: tuple[Assembly, ...]  # one for each piece
+
+
+class Ledger:
+    """Unfinished rows, from plan to completion."""
+
+    def __init__(self, in_order: bool = True) -> None:
+        self._in_order = in_order
+        self._assemblies: OrderedDict[int, Assembly] = OrderedDict()
+        self._uncut: deque[tuple[Piece, Assembly]] = deque()
+        self._uncut_rows = 0
+        self._sent: dict[int, _Sent] = {}
+
+    @property
+    def batches(self) -> int:
+        return len(self._assemblies)
+
+    @property
+    def tasks(self) -> int:
+        return len(self._sent)
+
+    @property
+    def uncut_rows(self) -> int:
+        """Rows that are with no worker and not settled."""
+        return self._uncut_rows
+
+    def enter(self, plan: Plan, room: Room | None) -> Assembly:
+        """A batch is to be made; in ``room``, or, before there is a plan, from a first sample."""
+        assembly = Assembly(plan, plan.rows, room)
+        self._assemblies[plan.number] = assembly
+        self._uncut_rows += plan.rows
+        self._uncut.extend((piece, assembly) for piece in _pieces(plan, room.address if room else ()))
+        return assembly
+
+    def probed(self, ticket: Ticket) -> tuple[Assembly, int]:
+        """The batch, and its row, that a task without a room has just fetched."""
+        assembly = next(iter(self._assemblies.values()))
+        return assembly, assembly.plan.rows - assembly.missing - 1
+
+    def seat(self, assembly: Assembly, room: Room) -> None:
+        """Give a batch its room after all."""
+        assembly.room = room
+        self._uncut = deque(
+            (_moved(piece, room.address) if owner is assembly else piece, owner) for piece, owner in self._uncut
+        )
+
+    def drop_rest(self, assembly: Assembly) -> None:
+        """Ask for no more rows of a batch that has failed anyway."""
+        rest = [entry for entry in self._uncut if entry[1] is assembly]
+        dropped = sum(piece.rows for piece, _ in rest)
+        assembly.missing -= dropped
+        self._uncut_rows -= dropped
+        self._uncut = deque(entry for entry in self._uncut if entry[1] is not assembly)
+
+    def cut(self, number: int, rows: int) -> tuple[bytes, tuple[Piece, ...]]:
+        """Take the next ``rows`` rows for task ``number``, as pieces of rooms with one brief."""
+        taken: list[tuple[Piece, Assembly]] = []
+        brief = _brief(self._uncut[0][1])
+        while self._uncut and rows > 0 and _brief(self._uncut[0][1]) == brief:
+            piece, assembly = self._uncut.popleft()
+            if piece.rows > rows:
+                self._uncut.appendleft((piece.rest(rows), assembly))
+                piece = piece.first(rows)
+            rows -= piece.rows
+            self._uncut_rows -= piece.rows
+            assembly.errands += 1
+            taken.append((piece, assembly))
+        self._sent[number] = _Sent(tuple(p for p, _ in taken), tuple(a for _, a in taken))
+        return brief, self._sent[number].pieces
+
+    def settle(self, ticket: Ticket) -> bool:
+        """Enter what a worker finished; what it didn't is uncut again, before everything else (True if any)."""
+        sent = self._sent.pop(ticket.number)
+        left, again = ticket.rows, []
+        for at, (piece, assembly) in enumerate(zip(sent.pieces, sent.assemblies, strict=True)):
+            done = min(left, piece.rows)
+            left -= done
+            assembly.errands -= 1
+            if assembly.abandoned:
+                self._give_up(assembly)  # a late answer to what nobody waits for any more
+                continue
+            assembly.missing -= done
+            if at < len(ticket.payloads) and assembly.room is not None:
+                assembly.room.receive(ticket.payloads[at])
+            if done < piece.rows:
+                again.append((piece.rest(done), assembly))
+                self._uncut_rows += piece.rows - done
+        self._uncut.extendleft(reversed(again))
+        for fault in ticket.faults:
+            self._enter_fault(fault, sent)
+        return bool(again)
+
+    def _enter_fault(self, fault: Fault, sent: _Sent) -> None:
+        for piece, assembly in zip(sent.pieces, sent.assemblies, strict=True):
+            if piece.batch == fault.batch and not assembly.abandoned:
+                assembly.faults.append(fault)
+                if assembly.room is not None:
+                    assembly.room.fail(fault.row)
+                return
+
+    def completed(self) -> Iterator[Assembly]:
+        """Batches that can be handed over, taken out of the book one by one."""
+        while (assembly := self._next_complete()) is not None:
+            del self._assemblies[assembly.plan.number]
+            yield assembly
+
+    def _next_complete(self) -> Assembly | None:
+        for assembly in self._assemblies.values():
+            if assembly.is_complete:
+                return assembly
+            if self._in_order:
+                return None
+        return None
+
+    def abandon(self) -> None:
+        """Nobody waits for these batches any more."""
+        self._uncut.clear()
+        self._uncut_rows = 0
+        for assembly in self._assemblies.values():
+            assembly.abandoned = True
+            self._give_up(assembly)
+        self._assemblies.clear()
+
+    def _give_up(self, assembly: Assembly) -> None:
+        if assembly.errands == 0 and assembly.room is not None:
+            assembly.room.discard()
+            assembly.room = None
+
+
+def _pieces(plan: Plan, address: tuple[int, ...]) -> Iterator[Piece]:
+    for stretch in plan.stretches:
+        row, epoch, position = stretch.row, stretch.epoch, stretch.position
+        yield Piece(plan.number, row, epoch, position, stretch.indices.tobytes(), address)
+
+
+def _moved(piece: Piece, address: tuple[int, ...]) -> Piece:
+    return Piece(piece.batch, piece.row, piece.epoch, piece.position, piece.indices, address)
+
+
+def _brief(assembly: Assembly) -> bytes:
+    return assembly.room.brief if assembly.room else b""
+
+
+def first_sample(ticket: Ticket) -> Any:
+    """The sample that a task without a room brought along."""
+    return opened(ticket.payloads[0][0][1])

@@ -1,0 +1,35 @@
+"""One thread for each worker: numerical libraries would otherwise start as many as there are cores, in every worker.
+
+Runs in workers.  Libraries loaded later read the environment, those already loaded are told directly.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import threadpoolctl
+
+_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+def limit_libraries_to_come() -> None:
+    """Before the dataset is loaded; what the user has set is kept."""
+    for name in _VARIABLES:
+        os.environ.setdefault(name, "1")
+
+
+def limit_loaded_libraries() -> None:
+    """After the dataset is loaded, and once more after its first samples, which may have imported something."""
+    if any(os.environ.get(name) == "1" for name in _VARIABLES):
+        threadpoolctl.threadpool_limits(1)
+    if (cv2 := sys.modules.get("cv2")) is not None and hasattr(cv2, "setNumThreads"):
+        cv2.setNumThreads(0)
+    if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "set_num_threads"):
+        torch.set_num_threads(1)

@@ -1,0 +1,76 @@
+"""What the next rooms look like: columns planned from the first sample, replanned when the samples turn out otherwise.
+
+Runs in the consumer process, in the prefetch thread.  Guarantees that plans only ever widen (a leaf that varies steps
+aside, a margin grows), so that they settle.  A plan is a guess that costs speed when it is wrong, never correctness:
+the row that doesn't fit travels as an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .envelope import ALIGN, Held, aligned, opened, seal_or_hold
+from .layout import Layout, Pen, RowState
+from .transport import Contents
+from .tree import Node, asides_of, describe, merge
+
+_COMMON = 4  # replan when one row in so many did not fit
+
+
+class Planner:
+    """The layout of the moment, and how it follows the samples."""
+
+    def __init__(self, batch_size: int, most_bytes: int, dumps: Callable[[Any], bytes]) -> None:
+        self._batch_size, self._dumps = batch_size, dumps
+        self._most_bytes = most_bytes  # of one room
+        self.layout: Layout | None = None
+        self.brief = b""
+
+    def plan(self, sample: Any) -> None:
+        """Lay out rooms for samples like this one."""
+        tree = describe(sample)
+        trial = Layout(tree, 1)
+        larges = Pen(trial, memoryview(bytearray(trial.size)), seal_or_hold).write(0, [sample])
+        self._lay_out(tree, max((self._widened(large) for _, large in larges), default=0))
+
+    def follow(self, odd: dict[int, Any], larges: dict[int, Any], rows: int) -> None:
+        """Replan if too many rows of the last batch did not fit."""
+        assert self.layout is not None
+        tree, margin = self.layout.tree, self.layout.margin
+        if len(odd) * _COMMON >= rows:
+            for sample in odd.values():
+                tree = merge(tree, describe(sample)) or tree
+        if len(larges) * _COMMON >= rows:
+            margin = max(margin, *(self._widened(large) for large in larges.values()))
+        if (tree, margin) != (self.layout.tree, self.layout.margin):
+            self._lay_out(tree, margin)
+
+    def _widened(self, large: Any) -> int:
+        size = 0 if isinstance(large, Held) else len(large)
+        return aligned(size + size // 4, ALIGN)
+
+    def _lay_out(self, tree: Node, margin: int) -> None:
+        layout = Layout(tree, self._batch_size, margin)
+        if layout.size > self._most_bytes:
+            layout = Layout(tree, self._batch_size, self.layout.margin if self.layout else 0)
+        self.layout, self.brief = layout, self._dumps(layout)
+
+
+def collect(pen: Pen, layout: Layout, rows: int, larges: dict[int, Any], failed: frozenset[int], copy: bool) -> Contents:
+    """Read what a pen's room holds; views of it, or copies."""
+    columns = [column[:rows] for column in pen.columns]
+    contents = Contents(layout.tree, rows, [c.copy() for c in columns] if copy else columns, failed=failed, copied=copy)
+    count = asides_of(layout.tree)
+    states = bytes(pen.states[:rows])
+    if count:
+        contents.asides = [(None,) * count] * rows
+    if count or RowState.ODD in states:
+        for row, state in enumerate(states):
+            if state == RowState.ODD or (state == RowState.DONE and count):
+                value = opened(larges[row]) if row in larges else pen.aside(row, copy)
+                if state == RowState.ODD:
+                    contents.odd[row] = value
+                elif contents.asides is not None:
+                    contents.asides[row] = value
+    return contents

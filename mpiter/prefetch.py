@@ -1,0 +1,344 @@
+"""The engine: plans batches ahead of the consumer, has them fetched, and hands them over in order.
+
+Runs in a background thread of its own, or in the consumer's for the serial backend.  Everything that happens to it
+(tickets, returned slots, restarts, the end) arrives in one inbox, the one place where it waits.  Guarantees that
+run-ahead is bounded in batches and bytes, that whatever goes wrong is delivered to the consumer, and that it ends its
+workers itself, so that it can be stopped from any thread, the garbage collector's included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from .communicator import Terminated, _Communicator
+from .crew import Crew
+from .cursor import Cursor, Pace, Plan, step
+from .cutting import PROBE, cut
+from .errors import WorkerStartError
+from .faults import raised
+from .ledger import Assembly, Ledger, first_sample
+from .order import Sampled
+from .stats import Stats, Tally
+from .task import Task, Ticket
+from .transport import Contents, Transport
+
+_CLOSE_S = 5.0  # how long an end may take
+_WAKE = object()
+_AUTO_RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What ``next()`` gets: a batch, an error in its place, or neither at the end."""
+
+    after: Cursor
+    contents: Contents | None = None
+    error: BaseException | None = None
+    counts: bool = True  # as handed out: ``after`` is where the iterator then stands
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Where to go on from, and under which number."""
+
+    generation: int
+    cursor: Cursor
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The options that bind the engine."""
+
+    pace: Pace
+    n_prefetch: int
+    run_ahead: int | None
+    workers: int
+    skips_errors: bool
+    in_order: bool
+
+    @property
+    def reserve(self) -> int:
+        """Rooms that the engine needs for itself, whatever the user keeps."""
+        return self.n_prefetch + self.workers + 2
+
+
+class _PrefetchLoop:
+    """Plan → task → ticket → batch, for one iterator."""
+
+    def __init__(self, rules: Rules, transport: Transport, make_crew: Callable[[Callable[[], None]], Crew]) -> None:
+        self.pid = os.getpid()
+        self.tally = Tally()
+        self.mail: deque[tuple[Any, ...]] = deque()
+        self._rules, self._transport, self._make_crew = rules, transport, make_crew
+        self._inbox: SimpleQueue[Any] = SimpleQueue()
+        self._communicator: _Communicator[Delivery] = _Communicator(rules.n_prefetch)
+        self._ledger = Ledger(rules.in_order)
+        self._crew: Crew | None = None
+        self._thread: threading.Thread | None = None
+        self._course: Course
+        self._next: Plan | None = None  # planned, but there was no room yet
+        self._planned_to: Cursor | None = None  # None: nothing is left to plan
+        self._ended = False  # the end has been delivered
+        self._batch_number = self._task_number = 0
+        self._wants_room = False
+        self._stopping = False
+        self._cut = PROBE
+
+    # -- the consumer's side -------------------------------------------------------------------------------------
+
+    def launch(self, course: Course, threaded: bool) -> None:
+        """Start the workers, in the caller's thread, then the loop."""
+        self._crew = self._make_crew(self._slot_returned)
+        self._communicator.reset(course.generation)
+        self._begin(course)
+        if threaded:
+            self._thread = threading.Thread(target=self._run, name="mpiter-prefetch", daemon=True)
+            self._thread.start()
+
+    def restart(self, course: Course) -> None:
+        """Drop all that is on its way and go on from another place."""
+        self._communicator.reset(course.generation)
+        self._inbox.put(course)
+
+    def get(self, stalled: Callable[[float], None]) -> Delivery:
+        """The next delivery, waiting for it."""
+        if self._thread is not None:
+            return self._communicator.get(self._thread.is_alive, stalled)
+        while not len(self._communicator):
+            self._turn()
+        return self._communicator.get(lambda: True, stalled)
+
+    def stop(self) -> None:
+        """Ask for the end; from any thread, at any time."""
+        self._stopping = True
+        self._communicator.terminate()
+        self._inbox.put(None)
+
+    @property
+    def has_thread(self) -> bool:
+        return self._thread is not None
+
+    def join(self, timeout: float = _CLOSE_S) -> None:
+        """Wait until everything is gone."""
+        if self._thread is None:
+            self._dispose()
+        elif self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def stats(self) -> Stats:
+        transport, tally, slots = self._transport, self.tally, getattr(self._transport, "slots", None)
+        counters = {name: getattr(tally, name) for name in Tally.__dataclass_fields__}
+        ready, size = len(self._communicator), transport.room_bytes if self._crew else 0
+        return Stats(
+            **counters,
+            ready_batches=ready,
+            in_flight_batches=self._ledger.batches + ready,
+            in_flight_bytes=(self._ledger.batches + ready) * size,
+            room_bytes=size,
+            leased_batches=max(0, slots.leased - ready) if slots else 0,
+            slots=slots.count if slots else 0,
+            slot_bytes=slots.bytes if slots else 0,
+        )
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        with contextlib.suppress(Terminated):
+            while not self._stopping:
+                self._turn()
+        self._dispose()
+
+    def _turn(self) -> None:
+        try:
+            self._take_in_what_is_there()
+            self._plan_ahead()
+            self._submit()
+            if not self._hand_over():
+                self._wait()
+        except Terminated:
+            raise
+        except Exception as error:
+            self._fail(error)
+
+    def _plan_ahead(self) -> None:
+        """Enter batches into the ledger as long as there is room for them."""
+        while self._may_plan:
+            plan = self._next or self._step()
+            if plan is None:
+                break
+            self._next, self._wants_room = plan, True  # said first: a slot may come home at any moment
+            room = self._transport.room(plan.rows) if self._transport.planned else None
+            if room is None and self._transport.planned:
+                break
+            self._next, self._wants_room = None, False
+            self._ledger.enter(plan, room)
+        self.tally.in_flight(self._in_flight, self._in_flight * self._transport.room_bytes)
+
+    @property
+    def _in_flight(self) -> int:
+        return self._ledger.batches + len(self._communicator)
+
+    @property
+    def _may_plan(self) -> bool:
+        if self._next is None and self._planned_to is None:
+            return False
+        if not self._transport.planned:
+            return self._ledger.batches == 0  # a first sample is on its way
+        return self._in_flight < self._window and not self._is_an_epoch_ahead()
+
+    @property
+    def _window(self) -> int:
+        """How many batches may be on their way or waiting."""
+        return self._rules.n_prefetch + min(self._cut.batches, self._most_run_ahead)
+
+    @property
+    def _most_run_ahead(self) -> int:
+        most = _AUTO_RUN_AHEAD if self._rules.run_ahead is None else self._rules.run_ahead
+        size, crew = self._transport.room_bytes, self._crew
+        return min(most, max(1, crew.most_bytes // size - self._rules.reserve)) if size and crew else most
+
+    def _is_an_epoch_ahead(self) -> bool:
+        """Order samplers have state of their own, and may be replaced between epochs: not too far ahead with them."""
+        planned_to, taken = self._planned_to, self._communicator.last_taken
+        if planned_to is None or not isinstance(planned_to.order, Sampled):
+            return False
+        return planned_to.epoch > (taken.after.epoch if taken else self._course.cursor.epoch) + 1
+
+    def _step(self) -> Plan | None:
+        assert self._planned_to is not None
+        plan = step(self._planned_to, self._rules.pace, self._batch_number)
+        self._batch_number += 1
+        self._planned_to = plan.after if plan else None
+        return plan
+
+    def _submit(self) -> None:
+        """Cut tasks: of full size, or of what there is while a worker has nothing to do."""
+        assert self._crew is not None
+        ledger = self._ledger
+        while ledger.tasks < self._cut.tasks and ledger.uncut_rows:
+            if ledger.uncut_rows < self._cut.rows and ledger.tasks >= self._rules.workers and self._planned_to:
+                return
+            brief, pieces = ledger.cut(self._task_number, self._cut.rows)
+            course, number = self._course, self._task_number
+            self._task_number += 1
+            task = Task(
+                self._crew.dataset, course.generation, number, course.seed, self._cut.budget_ns, brief, pieces
+            )
+            self._crew.submit(task, self._inbox.put)
+
+    def _hand_over(self) -> bool:
+        """Put one finished batch, or the end, into the communicator; False if there is none."""
+        for assembly in self._ledger.completed():
+            delivery = self._delivery(assembly)
+            if delivery is not None:
+                self._communicator.put(delivery, self._course.generation)
+            return True
+        if self._ended or self._planned_to is not None or self._next is not None or self._ledger.batches:
+            return False
+        self._ended = True
+        return self._communicator.put(Delivery(self._course.cursor, counts=False), self._course.generation)
+
+    def _delivery(self, assembly: Assembly) -> Delivery | None:
+        faults, room, after = assembly.faults, assembly.room, assembly.plan.after
+        self.tally.errors += len(faults)
+        if faults and not self._rules.skips_errors:
+            if room is not None:
+                room.discard()
+            return Delivery(after, error=raised(min(faults, key=lambda fault: fault.row)))
+        if room is None or len(faults) == assembly.plan.rows:
+            if room is not None:
+                room.discard()
+            self.tally.skipped += len(faults)
+            return None  # an empty batch is never handed out
+        contents = room.contents()
+        self.tally.skipped += len(faults)
+        self.tally.odd_rows += len(contents.odd)
+        self.tally.copies += contents.copied
+        return Delivery(after, contents)
+
+    def _wait(self) -> None:
+        """Wait until something happens."""
+        if (self._planned_to or self._next) and self._transport.planned and not self._may_plan:
+            taken = self._communicator.taken
+            if self._may_plan:
+                return
+            self._communicator.call_on_take(self._wake, taken)
+        self._take_in(self._inbox.get())
+
+    def _take_in_what_is_there(self) -> None:
+        with contextlib.suppress(Empty):
+            while not self._inbox.empty():
+                self._take_in(self._inbox.get_nowait())
+
+    def _wake(self) -> None:
+        self._inbox.put(_WAKE)
+
+    def _slot_returned(self) -> None:
+        if self._wants_room:
+            self._inbox.put(_WAKE)
+
+    def _take_in(self, event: Any) -> None:
+        if event is None:
+            raise Terminated
+        if isinstance(event, Ticket):
+            self._settle(event)
+        elif isinstance(event, Course):
+            self._begin(event)
+        elif isinstance(event, BaseException):
+            raise event
+
+    def _begin(self, course: Course) -> None:
+        self._ledger.abandon()
+        self._course, self._planned_to, self._next = course, course.cursor, None
+        self._ended = False
+
+    def _settle(self, ticket: Ticket) -> None:
+        if ticket.mail:
+            self.mail.append(ticket.mail)
+        if ticket.startup is not None:
+            raise WorkerStartError(f"worker {ticket.worker} could not start:\n\n{ticket.startup}")
+        again = self._ledger.settle(ticket)
+        self.tally.tasks += 1
+        self.tally.cut_again += again
+        self.tally.timed(ticket.seconds, ticket.rows)
+        if not self._transport.planned and ticket.generation == self._course.generation:
+            self._plan_from(ticket)
+        if self._transport.planned:
+            most = self._rules.n_prefetch + self._most_run_ahead
+            self._cut = cut(self.tally.sample_s, self._rules.pace.batch_size, self._rules.workers, most)
+
+    def _plan_from(self, ticket: Ticket) -> None:
+        """The first sample has arrived: lay out the columns, and let the rest of its batch follow."""
+        assembly, row = self._ledger.probed(ticket)
+        if not ticket.faults:
+            sample = first_sample(ticket)
+            self._transport.plan(sample)
+            room = self._transport.room(assembly.plan.rows)
+            assert room is not None, "the first room is there or raises"
+            room.place(row, sample)
+            self._ledger.seat(assembly, room)
+        elif not self._rules.skips_errors:
+            self._ledger.drop_rest(assembly)
+
+    def _fail(self, error: Exception) -> None:
+        """Something is wrong with more than one batch: the consumer hears of it and may try again."""
+        self._ledger.abandon()
+        self._planned_to = self._next = None
+        self._ended = True
+        self._communicator.put(Delivery(self._course.cursor, error=error, counts=False), self._course.generation)
+
+    def _dispose(self) -> None:
+        self._communicator.terminate()
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.dispose(_CLOSE_S)
+        self._transport.close()
+        self._ledger = Ledger()

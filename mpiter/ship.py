@@ -1,0 +1,166 @@
+"""The dataset's journey to the workers: pickled once, its arrays mapped by all of them.
+
+``Shipment`` is packed in the consumer process and opened in each worker.  Guarantees one copy of in-memory arrays
+however many workers there are (a private, writable map of one unnamed file), that ``np.memmap`` travels as the name of
+its file, that classes and functions of ``__main__`` travel by value, and that what cannot travel is named by its path
+(``dataset.transform.lock``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import mmap
+import os
+import pickle
+from multiprocessing import reduction
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from .envelope import aligned
+from .errors import DatasetNotPicklable
+from .layout import PAGE
+from .memory import unnamed_file
+
+_SEARCH_DEPTH = 6
+
+
+class Kept:
+    """What needs no journey: threads and forked workers have it already."""
+
+    def __init__(self, cargo: Any) -> None:
+        self._cargo = cargo
+
+    def open(self) -> Any:
+        return self._cargo
+
+    def close(self) -> None: ...
+
+
+class Shipment:
+    """A pickled cargo with its buffers in a file that the workers map."""
+
+    def __init__(self, cargo: Any, by_value: bool = True) -> None:
+        buffers: list[pickle.PickleBuffer] = []
+        self._pickled = _dumps(cargo, buffers, by_value)
+        raw = [buffer.raw() for buffer in buffers]
+        self._sizes = [buffer.nbytes for buffer in raw]
+        self._fd = unnamed_file()
+        at = 0
+        for buffer in raw:
+            _write_all(self._fd, buffer, at)
+            at += aligned(buffer.nbytes, PAGE)
+        self._size = at
+        os.ftruncate(self._fd, at)
+
+    def open(self) -> Any:
+        """The cargo, unpickled; its arrays are private to this worker once it writes to them."""
+        if not self._size:
+            return pickle.loads(self._pickled, buffers=[bytearray() for _ in self._sizes])
+        memory = memoryview(mmap.mmap(self._fd, self._size, access=mmap.ACCESS_COPY))
+        views, at = [], 0
+        for size in self._sizes:
+            views.append(memory[at : at + size])
+            at += aligned(size, PAGE)
+        return pickle.loads(self._pickled, buffers=views)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        handle = reduction.DupFd(self._fd)  # type: ignore[no-untyped-call]
+        return {"pickled": self._pickled, "sizes": self._sizes, "size": self._size, "fd": handle}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._pickled, self._sizes, self._size = state["pickled"], state["sizes"], state["size"]
+        self._fd = state["fd"].detach()
+
+
+class _ByValue(cloudpickle.Pickler):  # type: ignore[misc, name-defined]
+    """cloudpickle, which knows in addition that a memmap is a file."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is np.memmap and (where := _place_in_file(value)) is not None:
+            return _map_again, where
+        return super().reducer_override(value)
+
+
+class _ByReference(pickle.Pickler):
+    """Plain pickle, likewise; the workers import the caller's script."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is np.memmap and (where := _place_in_file(value)) is not None:
+            return _map_again, where
+        return NotImplemented
+
+
+def _dumps(cargo: Any, buffers: list[pickle.PickleBuffer], by_value: bool) -> bytes:
+    out = io.BytesIO()
+    pickler = _ByValue if by_value else _ByReference
+    pickler(out, protocol=5, buffer_callback=buffers.append).dump(cargo)
+    return out.getvalue()
+
+
+def _place_in_file(value: Any) -> tuple[Any, ...] | None:
+    """(file, dtype, mode, offset, shape) of a memmap or a contiguous part of one."""
+    mapped = getattr(value, "_mmap", None)
+    if mapped is None or value.filename is None or not value.flags.c_contiguous or value.dtype.hasobject:
+        return None
+    if value.mode == "c":
+        return None  # the caller's own changes live in his memory only
+    start = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
+    skipped = value.offset - value.offset % mmap.ALLOCATIONGRANULARITY
+    offset = skipped + value.__array_interface__["data"][0] - start
+    mode = "r" if value.mode == "r" else "r+"
+    return str(value.filename), value.dtype, mode, offset, value.shape
+
+
+def _map_again(filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[int, ...]) -> Any:
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    return np.memmap(filename, dtype, mode, offset, shape)
+
+
+def _write_all(fd: int, buffer: memoryview, at: int) -> None:
+    done = 0
+    while done < buffer.nbytes:
+        done += os.pwrite(fd, buffer[done : done + (1 << 30)], at + done)
+
+
+def explain(cargo: Any, name: str, error: Exception) -> DatasetNotPicklable:
+    """The error to raise when ``cargo`` cannot travel, naming the attribute that is to blame."""
+    path, value, reason = _culprit(cargo, name, error, _SEARCH_DEPTH)
+    return DatasetNotPicklable(
+        f"{path} ({type(value).__name__}) cannot be pickled: {reason}. Open such things in worker_init or on first "
+        f"use, leave them out in __getstate__, or pass backend=mpiter.Process(start_method='fork')."
+    )
+
+
+def _culprit(value: Any, path: str, error: Exception, depth: int) -> tuple[str, Any, str]:
+    for name, part in _parts(value, path) if depth else []:
+        try:
+            _dumps(part, [], by_value=True)
+        except Exception as inner:
+            return _culprit(part, name, inner, depth - 1)
+    return path, value, str(error).strip().rstrip(".") or type(error).__name__
+
+
+def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [(f"{path}[{key!r}]", part) for key, part in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [(f"{path}[{at}]", part) for at, part in enumerate(value)]
+    parts = [(f"{path}.{key}", part) for key, part in getattr(value, "__dict__", {}).items()]
+    with contextlib.suppress(AttributeError, ValueError):  # what a function has closed over
+        names = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        parts += [(f"{path}:{name}", cell.cell_contents) for name, cell in names]
+    return parts
+
+
+def by_value(value: Any) -> bytes:
+    """Pickle something small for a worker that has not imported the caller's script."""
+    return cloudpickle.dumps(value, protocol=5)  # type: ignore[no-any-return]

@@ -1,0 +1,148 @@
+"""Slots: equal rooms in the arena, lent to batches and to the user, and back again in any order.
+
+Runs in the consumer process: ``acquire`` and ``lease`` in the prefetch thread, the return of a lease in whichever
+thread drops the last view.  A lease is a ctypes object on the slot's memory; every array made on it keeps it alive
+through its ``base``, and its weak reference's callback brings the slot home.  Guarantees that a slot is never written
+while anything can still see it, that a hoarding user never starves the engine (``can_lease``), and that the callback
+takes no lock, since the garbage collector may run it anywhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from .errors import SharedMemoryFull
+from .memory import Arena
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A range of the arena."""
+
+    start: int
+    size: int
+
+
+class _Lease(weakref.ref[Any]):
+    """The weak reference that notices when the user has let go of a slot."""
+
+    __slots__ = ("slot",)
+    slot: Slot
+
+
+@functools.lru_cache(maxsize=64)
+def _memory_type(size: int) -> Any:
+    return ctypes.c_char * size
+
+
+class Slots:
+    """The slots of one layout at a time; those of earlier layouts go home to the arena."""
+
+    def __init__(self, arena: Arena, most_bytes: int, returned: Callable[[], None]) -> None:
+        self._arena = arena
+        self._most_bytes = most_bytes  # the arena's share that slots may take
+        self._say_returned = returned
+        self._free: list[Slot] = []  # last in, first out: the hottest is used first
+        self._home: SimpleQueue[Slot] = SimpleQueue()  # filled by the callbacks
+        self._leases: dict[Slot, _Lease] = {}
+        self._refused = False  # the system gave no more memory
+        self.size = 0
+        self.count = 0
+        self.bytes = 0
+
+    def resize(self, size: int) -> None:
+        """From now on hand out slots of another size."""
+        self.collect()
+        self.size = size
+        for slot in self._free:
+            self._retire(slot)
+        self._free.clear()
+
+    def acquire(self) -> Slot | None:
+        """A slot nobody can see, or None while there is none to be had."""
+        self.collect()
+        if self._free:
+            return self._free.pop()
+        return self._grow() if self.can_grow else None
+
+    @property
+    def can_grow(self) -> bool:
+        fits = self.bytes + self.size <= self._most_bytes or self.count == 0
+        return fits and not self._refused
+
+    def can_lease(self, reserve: int) -> bool:
+        """Would the engine still have ``reserve`` slots to work with?"""
+        self.collect()
+        return self.can_grow or self.count - len(self._leases) > reserve
+
+    def lease(self, slot: Slot) -> Any:
+        """The slot's memory as an object to build arrays on; the slot comes home when it is dropped."""
+        memory = _memory_type(slot.size).from_buffer(self._arena.map, slot.start)
+        watch = _Lease(memory, self._come_home)
+        watch.slot = slot
+        self._leases[slot] = watch
+        return memory
+
+    def view(self, slot: Slot) -> memoryview:
+        """The slot's memory for the engine's own eyes."""
+        return memoryview(self._arena.map)[slot.start : slot.start + slot.size]
+
+    def give_back(self, slot: Slot) -> None:
+        """Return a slot that was never leased."""
+        if slot.size == self.size:
+            self._free.append(slot)
+        else:
+            self._retire(slot)
+
+    def collect(self) -> None:
+        """Take in the slots whose leases have ended."""
+        while True:
+            try:
+                slot = self._home.get_nowait()
+            except Empty:
+                return
+            self._leases.pop(slot, None)
+            self.give_back(slot)
+
+    def shrink(self, keep: int) -> None:
+        """Give the memory of slots beyond ``keep`` free ones back to the system."""
+        while len(self._free) > keep:
+            self._retire(self._free.pop(0))
+
+    def close(self) -> None:
+        """Give back what is free; what is leased lives as long as its views."""
+        self.collect()
+        self.shrink(0)
+        del self._arena
+
+    @property
+    def leased(self) -> int:
+        return len(self._leases)
+
+    def _come_home(self, lease: weakref.ref[Any]) -> None:
+        self._home.put(lease.slot)  # type: ignore[attr-defined]
+        self._say_returned()
+
+    def _grow(self) -> Slot | None:
+        try:
+            slot = Slot(self._arena.allocate(self.size), self.size)
+        except SharedMemoryFull:
+            if not self.count:
+                raise
+            self._refused = True
+            return None
+        self.count += 1
+        self.bytes += slot.size
+        return slot
+
+    def _retire(self, slot: Slot) -> None:
+        self._arena.free(slot.start, slot.size)
+        self.count -= 1
+        self.bytes -= slot.size
+        self._refused = False

@@ -1,0 +1,64 @@
+"""Counters of one iterator, and the frozen snapshot that ``stats()`` returns.
+
+The tally is written by the prefetch thread (and, for the waiting time, by the consumer); the snapshot is for everybody:
+the progress line, the tuner, the report, the tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What an iterator has done so far, and what it holds at the moment."""
+
+    batches: int = 0  # handed out
+    samples: int = 0
+    odd_rows: int = 0  # that fitted no column and travelled as objects
+    copies: int = 0  # batches handed out as copies
+    errors: int = 0  # samples whose fetch raised
+    skipped: int = 0  # …and that on_error="skip" left out
+    restarts: int = 0  # of the workers
+    tasks: int = 0
+    cut_again: int = 0  # tasks that ran over their time budget
+    sample_s: float = 0.0  # seconds that fetching a sample takes, lately
+    wait_s: float = 0.0  # seconds that next() waited
+    ready_batches: int = 0  # finished, waiting to be taken
+    in_flight_batches: int = 0  # planned and not yet taken, the ready ones included
+    in_flight_bytes: int = 0
+    peak_in_flight_batches: int = 0
+    peak_in_flight_bytes: int = 0
+    room_bytes: int = 0  # one batch on its way
+    leased_batches: int = 0  # handed out and still referenced
+    slots: int = 0
+    slot_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Tally:
+    """The counters behind ``Stats``."""
+
+    batches: int = 0
+    samples: int = 0
+    odd_rows: int = 0
+    copies: int = 0
+    errors: int = 0
+    skipped: int = 0
+    restarts: int = 0
+    tasks: int = 0
+    cut_again: int = 0
+    sample_s: float = 0.0
+    wait_s: float = 0.0
+    peak_in_flight_batches: int = 0
+    peak_in_flight_bytes: int = 0
+
+    def timed(self, seconds: float, rows: int) -> None:
+        """Follow the time that a sample takes."""
+        if rows:
+            now = seconds / rows
+            self.sample_s = now if not self.sample_s else 0.75 * self.sample_s + 0.25 * now
+
+    def in_flight(self, batches: int, size: int) -> None:
+        self.peak_in_flight_batches = max(self.peak_in_flight_batches, batches)
+        self.peak_in_flight_bytes = max(self.peak_in_flight_bytes, size)

@@ -1,0 +1,81 @@
+"""What travels between the processes, named for its place on the journey: piece and task out, fault and ticket back.
+
+Plain frozen values, pickled by the Pool.  A *task* is what one worker is asked to do in one go: pieces of one or
+several batches, with a time budget.  A *ticket* is its answer: how many rows it finished before the budget ended, and
+what travels beside the rooms.  The wire format is frozen: it names the dataset, the generation and the budget, so that
+supervision can fetch again exactly what is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of rows of one batch, all of one epoch."""
+
+    batch: int
+    row: int
+    epoch: int
+    position: int  # in the epoch's order, of the first row
+    indices: bytes  # int64, one a row
+    address: tuple[int, ...]  # the room's; empty before there is a plan
+
+    @property
+    def rows(self) -> int:
+        return len(self.indices) // 8
+
+    def rest(self, done: int) -> Piece:
+        """What is left of it after ``done`` rows."""
+        return Piece(
+            self.batch, self.row + done, self.epoch, self.position + done, self.indices[8 * done :], self.address
+        )
+
+    def first(self, rows: int) -> Piece:
+        """Its first ``rows`` rows."""
+        return Piece(self.batch, self.row, self.epoch, self.position, self.indices[: 8 * rows], self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one worker is asked to do."""
+
+    dataset: int  # key in the registry of datasets
+    generation: int  # restarts of the iterator so far; late answers to earlier ones are dropped
+    number: int
+    seed: int
+    budget_ns: int  # return what is finished after this long
+    brief: bytes  # the transport's word to its pens
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A row whose fetch raised."""
+
+    batch: int
+    row: int
+    index: int
+    epoch: int
+    position: int
+    worker: str
+    summary: str  # type and message
+    trace: str  # the worker's traceback
+    pickled: bytes | None  # the exception itself, where it survives the journey
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A worker's answer to a task."""
+
+    number: int
+    generation: int
+    worker: int
+    rows: int  # finished, in the order of the task's pieces
+    seconds: float  # spent fetching them
+    payloads: tuple[Any, ...]  # one for each piece that was begun
+    faults: tuple[Fault, ...] = ()
+    mail: tuple[Any, ...] = ()  # prints, log records and warnings
+    startup: str | None = None  # why this worker cannot work at all

@@ -1,0 +1,42 @@
+"""torch tensors as leaves of a sample, without importing torch.
+
+Runs in workers and in the consumer process.  Guarantees that torch is touched only when the program has already
+imported it, and that torch's own way of sending tensors (one descriptor each) is never used.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+
+def is_plain(value: Any) -> bool:
+    """Is this a dense CPU tensor without gradient, whose memory an ndarray can describe?"""
+    torch = sys.modules.get("torch")
+    if torch is None or type(value) is not torch.Tensor:
+        return False
+    if value.requires_grad or value.device.type != "cpu" or value.layout is not torch.strided:
+        return False
+    return not (value.is_conj() or value.is_neg() or value.dtype is torch.bfloat16)
+
+
+def as_array(value: Any) -> np.ndarray[Any, Any] | None:
+    """The tensor's memory as an ndarray, or None where there is no such thing."""
+    try:
+        return value.numpy() if is_plain(value) else None  # type: ignore[no-any-return]
+    except (TypeError, RuntimeError):  # dtypes that numpy doesn't know
+        return None
+
+
+def from_array(array: np.ndarray[Any, Any]) -> Any:
+    """A tensor on the array's memory; it keeps the array, and so the lease, alive."""
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def rows(column: np.ndarray[Any, Any]) -> list[Any]:
+    """One tensor a row, each a view."""
+    return list(from_array(column).unbind(0)) if len(column) else []

@@ -1,0 +1,193 @@
+"""The shape of a sample, and the one traversal that every other module uses.
+
+Pure; runs in workers (``scatter``) and in the consumer process (``describe``, ``merge``, ``gather``).  A sample is a
+tree: groups (tuple, list, dict, namedtuple, dataclass) over leaves.  A leaf is a *column* where every sample has the
+same kind, dtype and shape, so that a batch of it is one array; any other value stands *aside* and travels as an
+object.  Guarantees that a value comes back as it went in, or that ``scatter`` says no and the caller sends the whole
+row as an object.  Types are compared exactly: a subclass is never taken for its base.  The kinds of leaf are in
+``leaves.py``; a new one is one class there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import numpy as np
+
+from .leaves import Aside, Leaf, leaf_for
+
+Column = np.ndarray[Any, Any]
+_DEEPEST = 32  # nesting beyond this (a cycle, most likely) travels as an object
+_WIDEST = 256  # a longer list is data, not structure: it travels as an object
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """A container: its exact type, what names its parts, and the parts."""
+
+    kind: str  # tuple, list, dict, namedtuple or dataclass
+    cls: type
+    names: tuple[Any, ...]
+    parts: tuple[Node, ...]
+
+    def split(self, values: Sequence[Any]) -> list[Sequence[Any]] | None:
+        """The values of each part, or None if one of ``values`` is built differently."""
+        if set(map(type, values)) != {self.cls}:
+            return None
+        if self.kind == "dict":
+            if any(tuple(value) != self.names for value in values):
+                return None
+            return [list(map(itemgetter(name), values)) for name in self.names]
+        if self.kind == "dataclass":
+            if not all(map(_is_plain, values)):
+                return None
+            return [list(map(attrgetter(name), values)) for name in self.names]
+        if set(map(len, values)) != {len(self.parts)}:
+            return None
+        return list(zip(*values, strict=True))
+
+    def join(self, parts: Sequence[Sequence[Any]], rows: int) -> list[Any]:
+        """The opposite: one container a row."""
+        together: Any = zip(*parts, strict=True) if parts else [()] * rows
+        if self.kind == "tuple":
+            return list(together)
+        if self.kind == "dict":
+            return [dict(zip(self.names, values, strict=True)) for values in together]
+        return [self.build(values) for values in together]
+
+    def build(self, values: Any) -> Any:
+        """One container around ``values``."""
+        if self.kind == "dict":
+            return dict(zip(self.names, values, strict=True))
+        if self.kind == "dataclass":
+            made = object.__new__(self.cls)
+            for name, value in zip(self.names, values, strict=True):
+                object.__setattr__(made, name, value)
+            return made
+        return tuple.__new__(self.cls, values) if self.kind == "namedtuple" else self.cls(values)
+
+
+Node = Group | Leaf | Aside
+
+
+class _Unplannable(Exception):
+    """The sample is nested too deeply (a cycle, most likely) to be planned."""
+
+
+def describe(sample: Any) -> Node:
+    """Plan a tree from one sample."""
+    try:
+        return _describe(sample, _DEEPEST)
+    except _Unplannable:
+        return Aside()
+
+
+def _describe(value: Any, depth: int) -> Node:
+    group = _group_of(value)
+    if group is None:
+        return leaf_for(value)
+    if not depth:
+        raise _Unplannable
+    inner = group.split([value]) or []
+    return dataclasses.replace(group, parts=tuple(_describe(part[0], depth - 1) for part in inner))
+
+
+def _group_of(value: Any) -> Group | None:
+    kind = type(value)
+    if kind in (tuple, list, dict):
+        if len(value) > _WIDEST:
+            return None
+        return Group(kind.__name__, kind, tuple(value) if kind is dict else (), (Aside(),) * len(value))
+    if isinstance(value, tuple) and hasattr(kind, "_fields") and kind.__base__ is tuple:
+        return Group("namedtuple", kind, (), (Aside(),) * len(value))
+    if dataclasses.is_dataclass(value) and _is_plain(value):
+        names = _field_names(kind)
+        return Group("dataclass", kind, names, (Aside(),) * len(names))
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def _field_names(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+@functools.lru_cache(maxsize=256)
+def _says_how_to_copy(cls: type) -> bool:
+    """Does the class bring its own way of being pickled?"""
+    own = [name for name in ("__getnewargs__", "__getnewargs_ex__") if hasattr(cls, name)]
+    own += [name for name in ("__reduce__", "__reduce_ex__") if getattr(cls, name) is not getattr(object, name)]
+    states = (getattr(cls, name, None) for name in ("__getstate__", "__setstate__"))
+    plain_states = (None, getattr(object, "__getstate__", None))
+    return bool(own) or any(s not in plain_states and s.__module__ != "dataclasses" for s in states)
+
+
+def _is_plain(value: Any) -> bool:
+    """Does the dataclass instance consist of its fields and nothing else?"""
+    if _says_how_to_copy(type(value)):
+        return False
+    names = _field_names(type(value))
+    held = getattr(value, "__dict__", None)
+    return all(hasattr(value, name) for name in names) if held is None else tuple(held) == names
+
+
+def columns_of(node: Node) -> Iterator[Leaf]:
+    """The leaves that are columns, in the order of the traversal."""
+    if isinstance(node, Group):
+        for part in node.parts:
+            yield from columns_of(part)
+    elif isinstance(node, Leaf):
+        yield node
+
+
+def asides_of(node: Node) -> int:
+    """How many values of a sample stand aside."""
+    if isinstance(node, Group):
+        return sum(map(asides_of, node.parts))
+    return int(isinstance(node, Aside))
+
+
+def scatter(node: Node, samples: Sequence[Any], columns: Iterator[Column], start: int, asides: list[Any]) -> bool:
+    """Write ``samples`` into the rows from ``start`` on; append the values that stand aside, a list for each place.
+
+    False if a sample does not fit the tree; some columns may then have been written, but nothing beyond these rows.
+    """
+    if isinstance(node, Group):
+        parts = node.split(samples)
+        return parts is not None and all(
+            scatter(part, values, columns, start, asides) for part, values in zip(node.parts, parts, strict=True)
+        )
+    if isinstance(node, Leaf):
+        return node.write(next(columns), start, samples)
+    asides.append(samples)
+    return True
+
+
+def gather(node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]], rows: int) -> Sequence[Any]:
+    """The samples again: one a row, arrays as views of the columns."""
+    if isinstance(node, Group):
+        return node.join([gather(part, columns, asides, rows) for part in node.parts], rows)
+    return node.read(next(columns)) if isinstance(node, Leaf) else next(asides)
+
+
+def stack(node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]]) -> Any:
+    """The batch as one tree of columns; values that stand aside as a list."""
+    if isinstance(node, Group):
+        return node.build([stack(part, columns, asides) for part in node.parts])
+    return node.stack(next(columns)) if isinstance(node, Leaf) else list(next(asides))
+
+
+def merge(planned: Node, seen: Node) -> Node | None:
+    """A tree that both fit, what they disagree on standing aside; None where they are built differently."""
+    if planned == seen or isinstance(planned, Aside):
+        return planned
+    if isinstance(planned, Group) and isinstance(seen, Group):
+        if (planned.cls, planned.names, len(planned.parts)) != (seen.cls, seen.names, len(seen.parts)):
+            return None
+        parts = [merge(mine, theirs) for mine, theirs in zip(planned.parts, seen.parts, strict=True)]
+        return dataclasses.replace(planned, parts=tuple(part or Aside() for part in parts))
+    return Aside()
+

@@ -1,0 +1,112 @@
+"""How a worker begins: the initializer that every Pool runs once in each of its workers.
+
+Runs in workers.  Guarantees that nothing it meets can kill the worker or start a respawn loop: a failure is kept and
+answered to the first task.  In a process of its own it first makes itself at home (signals, environment, thread
+limits, outgoing mail), then opens the dataset, then calls the user's ``worker_init``.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from . import fetch, info, limits
+from .board import Cell, line
+from .fetch import Habits, Post
+from .mail import Outbox
+from .transport import Writer
+
+NAME = "mpiter-worker-"  # processes are named so, and know their number by it
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """All that a worker must know, sent to it once."""
+
+    dataset: int  # key in the registry
+    cargo: Any  # opens to (dataset, worker_init)
+    writer: Writer
+    board: Any  # an Arena or a stretch of ordinary memory, holding the lines of all workers at 0
+    workers: int
+    seed: int
+    backend: str
+    environment: dict[str, str] | None  # of the caller; None for workers inside of its process
+
+
+_numbers = itertools.count()
+_first_breath = threading.Lock()
+
+
+def begin(wiring: Wiring) -> None:
+    """Take up work.  Never raises."""
+    own_process = wiring.environment is not None
+    number = _number(wiring.workers)
+    cells = line(getattr(wiring.board, "map", wiring.board), 0, number)
+    cells[Cell.PID], cells[Cell.TASK] = os.getpid(), -1
+    nobody = info.WorkerInfo(number, wiring.workers, wiring.seed, None, wiring.backend)
+    post = Post(nobody, None, wiring.writer, cells, _habits(wiring.backend))
+    fetch.register(wiring.dataset, post)
+    try:
+        if own_process:
+            post.outbox = _settle_in(wiring.environment or {})
+        dataset, worker_init = wiring.cargo.open()
+        post.dataset = dataset
+        post.info = info.WorkerInfo(number, wiring.workers, wiring.seed, dataset, wiring.backend)
+        post.habits.seeds = getattr(dataset, "repeatable", True) is False
+        _call_hooks(post, worker_init)
+        if own_process:
+            limits.limit_loaded_libraries()
+            gc.freeze()
+    except BaseException as error:
+        post.startup = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    cells[Cell.READY] = 1
+
+
+def _call_hooks(post: Post, worker_init: Any) -> None:
+    """The user's function, then the dataset's own method."""
+    info.enter(post.info)
+    try:
+        for hook in (worker_init, getattr(post.dataset, "worker_init", None)):
+            if hook is not None:
+                hook(post.info)
+    finally:
+        info.enter(None)
+
+
+def _settle_in(environment: dict[str, str]) -> Outbox:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who closes us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    os.environ.update(environment)
+    limits.limit_libraries_to_come()
+    outbox = Outbox()
+    outbox.open()
+    return outbox
+
+
+def _number(workers: int) -> int:
+    """This worker's place among ``workers``: by its process's name, else in order of appearance."""
+    name = multiprocessing.current_process().name
+    if name.startswith(NAME):
+        return int(name.removeprefix(NAME)) % workers
+    with _first_breath:
+        return next(_numbers) % workers
+
+
+def _habits(backend: str) -> Habits:
+    return Habits(
+        lets_interrupts_pass=backend == "serial",
+        restores_globals=backend == "serial",
+        owns_globals=backend != "thread",
+    )
