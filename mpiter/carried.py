@@ -105,27 +105,29 @@ class _PlannedRoom:
 
     address: tuple[int, ...] = (0,)
 
-    def __init__(self, planner: Planner, rows: int) -> None:
+    def __init__(self, planner: Planner, rows: int, memory: memoryview) -> None:
         assert planner.layout is not None
         self._planner, self._layout, self._rows = planner, planner.layout, rows
         self.brief, self.size = planner.brief, self._layout.size
+        self._memory = memory
+        self._memory[: self._layout.rows] = bytes(self._layout.rows)  # RowState.TODO
         self._large: dict[int, Any] = {}
         self._failed: set[int] = set()
-        self._pen: Pen
 
     def place(self, row: int, sample: Any) -> None:
-        self._large.update(self._pen.write(row, [sample]))
+        self._large.update(Pen(self._layout, self._memory, seal_or_hold).write(row, [sample]))
 
     def fail(self, row: int) -> None:
         self._failed.add(row)
 
     def receive(self, payload: Any) -> None:
-        self._large.update(payload)
+        if payload:
+            self._large.update(payload)
 
-    def _collect(self, copy: bool) -> Contents:
-        failed = frozenset(self._failed)
-        contents = collect(self._pen, self._layout, self._rows, self._large, failed, copy)
-        self._planner.follow(contents.odd, self._large, self._rows)
+    def _collect(self, memory: Any, copy: bool = False) -> Contents:
+        contents = collect(self._layout, memory, self._rows, self._large, frozenset(self._failed), copy)
+        if contents.odd or self._large:
+            self._planner.follow(contents.odd, self._large, self._rows)
         return contents
 
     def discard(self) -> None: ...
@@ -133,20 +135,16 @@ class _PlannedRoom:
 
 class _SlotRoom(_PlannedRoom):
     def __init__(self, transport: SlotTransport, slot: Slot, rows: int) -> None:
-        super().__init__(transport.planner, rows)
+        super().__init__(transport.planner, rows, transport.slots.view(slot))
         self._transport, self._slot = transport, slot
         self.address = (slot.start,)
-        self._pen = Pen(self._layout, transport.slots.view(slot), seal_or_hold)
-        self._pen.states[:] = bytes(self._layout.rows)
 
     def contents(self) -> Contents:
         slots = self._transport.slots
-        if self._transport.must_copy():
-            contents = self._collect(copy=True)
-            slots.give_back(self._slot)
-        else:
-            self._pen = Pen(self._layout, memoryview(slots.lease(self._slot)).cast("B"))
-            contents = self._collect(copy=False)
+        if not self._transport.must_copy():
+            return self._collect(slots.lease(self._slot))
+        contents = self._collect(self._memory, copy=True)
+        slots.give_back(self._slot)
         return contents
 
     def discard(self) -> None:
@@ -159,16 +157,15 @@ class _PrivateRoom(_PlannedRoom):
     address = ()
 
     def __init__(self, planner: Planner, rows: int) -> None:
-        super().__init__(planner, rows)
-        self._pen = Pen(self._layout, memoryview(np.empty(self._layout.size, np.uint8)), seal_or_hold)
-        self._pen.states[:] = bytes(self._layout.rows)
+        assert planner.layout is not None
+        super().__init__(planner, rows, memoryview(np.empty(planner.layout.size, np.uint8)))
 
     def receive(self, payload: Any) -> None:
         for row, sealed in payload:
             self.place(row, opened(sealed))
 
     def contents(self) -> Contents:
-        return self._collect(copy=False)
+        return self._collect(self._memory)
 
 
 class _PackedRoom(_PrivateRoom):
@@ -178,10 +175,11 @@ class _PackedRoom(_PrivateRoom):
 
     def receive(self, payload: Any) -> None:
         first, rows, memory, large = payload
-        theirs = Pen(Layout(self._layout.tree, rows), memoryview(memory))
-        for mine, column in zip(self._pen.columns, theirs.columns, strict=True):
-            mine[first : first + rows] = column
-        self._pen.states[first : first + rows] = theirs.states
+        theirs = Layout(self._layout.tree, rows)
+        columns = zip(self._layout.columns(self._memory), theirs.columns(memory), strict=True)
+        for mine, arrived in columns:
+            mine[first : first + rows] = arrived
+        self._memory[first : first + rows] = memoryview(memory)[:rows]
         self._large.update(large)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -30,28 +30,40 @@ class _Communicator(Generic[T]):
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
         self._queue: deque[T] = deque()  # guarded by _lock, like all below
+        self._line: deque[T] = deque()  # what a waiting put has brought
         self._generation = 0
         self._terminated = False
         self._taken = 0
         self.last_taken: T | None = None
         self._on_take: Callable[[], None] | None = None
 
-    def put(self, delivery: T, generation: int) -> bool:
-        """Queue a delivery; False if it belongs to an earlier generation."""
+    def put(self, deliveries: Iterable[T], generation: int) -> bool:
+        """Queue deliveries, waiting until the last of them is in; False if they belong to an earlier generation.
+
+        What doesn't fit yet stands in line, and the consumer lets it in as it takes: one wake-up for all of them.
+        """
         with self._lock:
-            self._not_full.wait_for(
-                lambda: len(self._queue) < self._n_prefetch or self._terminated or generation != self._generation
-            )
-            if self._terminated:
-                raise Terminated
             if generation != self._generation:
                 return False
-            self._queue.append(delivery)
+            self._line.extend(deliveries)
+            self._admit_locked()
             self._not_empty.notify()
-            return True
+            self._not_full.wait_for(lambda: not self._line or self._terminated)
+            if self._terminated:
+                raise Terminated
+            return generation == self._generation
+
+    def _admit_locked(self) -> None:
+        while self._line and len(self._queue) < self._n_prefetch:
+            self._queue.append(self._line.popleft())
+        if not self._line:
+            self._not_full.notify()
 
     def get(self, is_alive: Callable[[], bool], stalled: Callable[[float], None]) -> T:
         """The next delivery; ``stalled`` is told from time to time how long there was none."""
+        with self._lock:
+            if self._queue:
+                return self._take_locked()
         began = time.monotonic()
         while True:
             with self._lock:
@@ -68,7 +80,7 @@ class _Communicator(Generic[T]):
         delivery = self._queue.popleft()
         self._taken += 1
         self.last_taken = delivery
-        self._not_full.notify()
+        self._admit_locked()
         if self._on_take is not None:
             self._on_take()
             self._on_take = None
@@ -94,6 +106,7 @@ class _Communicator(Generic[T]):
         with self._lock:
             self._generation = generation
             self._queue.clear()
+            self._line.clear()
             self.last_taken = None
             self._not_full.notify()
 
@@ -101,5 +114,6 @@ class _Communicator(Generic[T]):
         with self._lock:
             self._terminated = True
             self._queue.clear()
+            self._line.clear()
             self._not_empty.notify_all()
             self._not_full.notify_all()

@@ -71,15 +71,15 @@ def step(cursor: Cursor, pace: Pace, number: int = 0) -> Plan | None:
 def _wrapped(cursor: Cursor, pace: Pace, number: int) -> Plan:
     if len(cursor.order) == 0:
         raise OptionError("Epoch size must be positive for an iterator that repeats: the dataset is empty.")
-    place, wanted, stretches = replace(cursor, is_new_epoch=False), pace.batch_size, list[Stretch]()
+    place, wanted, stretches = cursor, pace.batch_size, list[Stretch]()
     while place.position + wanted >= len(place.order):
         rest = _stretch(place, len(place.order), pace.batch_size - wanted)
         wanted -= len(rest.indices)
         stretches.append(rest)
         place = _next_epoch(place)
     stretches.append(_stretch(place, place.position + wanted, pace.batch_size - wanted))
-    place = replace(place, position=place.position + wanted, previous_epoch_detail=cursor.epoch_detail)
-    return Plan(number, pace.batch_size, tuple(s for s in stretches if len(s.indices)), cursor, place)
+    after = Cursor(place.position + wanted, place.epoch, place.epoch > cursor.epoch, place.order, cursor.epoch_detail)
+    return Plan(number, pace.batch_size, tuple(s for s in stretches if len(s.indices)), cursor, after)
 
 
 def _bounded(cursor: Cursor, pace: Pace, number: int) -> Plan | None:

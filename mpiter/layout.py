@@ -36,20 +36,27 @@ class Layout:
     tree: Node
     rows: int
     margin: int = 0
-    offsets: tuple[int, ...] = field(init=False)
+    leaves: tuple[tuple[tuple[int, ...], np.dtype[Any], int], ...] = field(init=False)  # shape, dtype, offset
+    asides: int = field(init=False)
     lengths_at: int = field(init=False)
     margin_at: int = field(init=False)
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
         lengths_at = aligned(self.rows)
-        at, offsets = aligned(lengths_at + 4 * self.rows), []
+        at, leaves = aligned(lengths_at + 4 * self.rows), []
         for leaf in columns_of(self.tree):
-            offsets.append(at)
+            leaves.append((leaf.shape, leaf.dtype, at))
             at = aligned(at + self.rows * leaf.dtype.itemsize * int(np.prod(leaf.shape, dtype=object)))
-        for name, value in (("lengths_at", lengths_at), ("offsets", tuple(offsets)), ("margin_at", at)):
+        found = {
+            "leaves": tuple(leaves),
+            "asides": asides_of(self.tree),
+            "lengths_at": lengths_at,
+            "margin_at": at,
+            "size": aligned(at + self.rows * self.margin, PAGE),
+        }
+        for name, value in found.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "size", aligned(at + self.rows * self.margin, PAGE))
 
     @property
     def row_bytes(self) -> int:
@@ -58,8 +65,7 @@ class Layout:
     def columns(self, room: Any, rows: int | None = None) -> list[Column]:
         """The columns as arrays on ``room``, any writable buffer."""
         count = self.rows if rows is None else rows
-        leaves = zip(columns_of(self.tree), self.offsets, strict=True)
-        return [np.ndarray((count, *leaf.shape), leaf.dtype, room, at) for leaf, at in leaves]
+        return [np.ndarray((count, *shape), dtype, room, at) for shape, dtype, at in self.leaves]
 
 
 class Pen:
@@ -72,13 +78,12 @@ class Pen:
         self.states = room[: layout.rows]
         self.lengths = room[layout.lengths_at : layout.lengths_at + 4 * layout.rows].cast("i")
         self._margins = room[layout.margin_at : layout.margin_at + layout.rows * layout.margin]
-        self._has_asides = asides_of(layout.tree) > 0
 
     def write(self, row: int, samples: Sequence[Any]) -> list[tuple[int, Any]]:
         """Write ``samples`` into the rows from ``row`` on; returns what must travel with the ticket, by row."""
         asides: list[Any] = []
         if scatter(self.layout.tree, samples, iter(self.columns), row, asides):
-            if self._has_asides:
+            if self.layout.asides:
                 return self._keep_aside(row, zip(*asides, strict=True), RowState.DONE)
             self.states[row : row + len(samples)] = bytes((RowState.DONE,)) * len(samples)
             return []

@@ -13,7 +13,7 @@ from typing import Any
 from .envelope import ALIGN, Held, aligned, opened, seal_or_hold
 from .layout import Layout, Pen, RowState
 from .transport import Contents
-from .tree import Node, asides_of, describe, merge
+from .tree import Node, describe, merge
 
 _COMMON = 4  # replan when one row in so many did not fit
 
@@ -57,20 +57,23 @@ class Planner:
         self.layout, self.brief = layout, self._dumps(layout)
 
 
-def collect(pen: Pen, layout: Layout, rows: int, larges: dict[int, Any], failed: frozenset[int], copy: bool) -> Contents:
-    """Read what a pen's room holds; views of it, or copies."""
-    columns = [column[:rows] for column in pen.columns]
+def collect(
+    layout: Layout, room: Any, rows: int, larges: dict[int, Any], failed: frozenset[int], copy: bool = False
+) -> Contents:
+    """Read what has been written into ``room``: views of it, or copies."""
+    columns = layout.columns(room, rows)
     contents = Contents(layout.tree, rows, [c.copy() for c in columns] if copy else columns, failed=failed, copied=copy)
-    count = asides_of(layout.tree)
-    states = bytes(pen.states[:rows])
-    if count:
-        contents.asides = [(None,) * count] * rows
-    if count or RowState.ODD in states:
-        for row, state in enumerate(states):
-            if state == RowState.ODD or (state == RowState.DONE and count):
-                value = opened(larges[row]) if row in larges else pen.aside(row, copy)
-                if state == RowState.ODD:
-                    contents.odd[row] = value
-                elif contents.asides is not None:
-                    contents.asides[row] = value
+    states = bytes(memoryview(room)[:rows])
+    if not layout.asides and RowState.ODD not in states:
+        return contents
+    pen = Pen(layout, memoryview(room).cast("B"))
+    if layout.asides:
+        contents.asides = [(None,) * layout.asides] * rows
+    for row, state in enumerate(states):
+        if state == RowState.ODD or (state == RowState.DONE and layout.asides):
+            value = opened(larges[row]) if row in larges else pen.aside(row, copy)
+            if state == RowState.ODD:
+                contents.odd[row] = value
+            elif contents.asides is not None:
+                contents.asides[row] = value
     return contents

@@ -37,6 +37,28 @@ class _NoWorker:
         return False
 
 
+class _NobodyToNotify:
+    """Takes the place of the queue through which a Pool wakes its worker handler whenever no task is left."""
+
+    def put(self, _: Any) -> None: ...
+
+
+class _QuietPool(mp_pool.Pool):
+    """A Pool whose worker handler sleeps until the end.
+
+    The stock one also watches the pipe of results: at each it wakes, looks after workers that need no looking after,
+    and spins until the result has been read: 0.4 ms of processor time a task, more than all else together.
+    """
+
+    def _get_sentinels(self) -> list[Any]:
+        return [self._change_notifier._reader]  # type: ignore[attr-defined]
+
+
+def _quieten(pool: Any) -> None:
+    with contextlib.suppress(AttributeError):
+        pool._cache.notifier = _NobodyToNotify()
+
+
 class WatchedContext:
     """A start method's context that remembers its processes."""
 
@@ -105,6 +127,7 @@ class WatchedThreads:
 
         self._pool = mp_pool.ThreadPool(workers, begin, initargs)
         self.map_async = self._pool.map_async
+        _quieten(self._pool)
 
     def dispose(self, timeout: float = 5.0) -> bool:
         end = time.monotonic() + timeout
@@ -119,8 +142,9 @@ class WatchedPool:
 
     def __init__(self, method: str, workers: int, initializer: Any, initargs: tuple[Any, ...]) -> None:
         self._context = WatchedContext(method, workers)
-        self._pool = mp_pool.Pool(workers, initializer, initargs, context=self._context)
+        self._pool = _QuietPool(workers, initializer, initargs, context=self._context)
         self.map_async = self._pool.map_async
+        _quieten(self._pool)
 
     @property
     def processes(self) -> list[Any]:

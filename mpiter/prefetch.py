@@ -91,6 +91,7 @@ class _PrefetchLoop:
         self._wants_room = False
         self._stopping = False
         self._cut = PROBE
+        self._window = 1  # how many batches may be on their way or waiting
 
     # -- the consumer's side -------------------------------------------------------------------------------------
 
@@ -195,11 +196,6 @@ class _PrefetchLoop:
         return self._in_flight < self._window and not self._is_an_epoch_ahead()
 
     @property
-    def _window(self) -> int:
-        """How many batches may be on their way or waiting."""
-        return self._rules.n_prefetch + min(self._cut.batches, self._most_run_ahead)
-
-    @property
     def _most_run_ahead(self) -> int:
         most = _AUTO_RUN_AHEAD if self._rules.run_ahead is None else self._rules.run_ahead
         size, crew = self._transport.room_bytes, self._crew
@@ -235,16 +231,18 @@ class _PrefetchLoop:
             self._crew.submit(task, self._inbox.put)
 
     def _hand_over(self) -> bool:
-        """Put one finished batch, or the end, into the communicator; False if there is none."""
-        for assembly in self._ledger.completed():
-            delivery = self._delivery(assembly)
-            if delivery is not None:
-                self._communicator.put(delivery, self._course.generation)
-            return True
-        if self._ended or self._planned_to is not None or self._next is not None or self._ledger.batches:
-            return False
-        self._ended = True
-        return self._communicator.put(Delivery(self._course.cursor, counts=False), self._course.generation)
+        """Put the finished batches, or the end, into the communicator; False if there is nothing to put."""
+        finished = [self._delivery(assembly) for assembly in self._ledger.completed()]
+        if not finished and self._is_over:
+            self._ended = True
+            finished = [Delivery(self._course.cursor, counts=False)]
+        if finished:
+            self._communicator.put([delivery for delivery in finished if delivery], self._course.generation)
+        return bool(finished)
+
+    @property
+    def _is_over(self) -> bool:
+        return not (self._ended or self._planned_to or self._next or self._ledger.batches)
 
     def _delivery(self, assembly: Assembly) -> Delivery | None:
         faults, room, after = assembly.faults, assembly.room, assembly.plan.after
@@ -314,6 +312,7 @@ class _PrefetchLoop:
         if self._transport.planned:
             most = self._rules.n_prefetch + self._most_run_ahead
             self._cut = cut(self.tally.sample_s, self._rules.pace.batch_size, self._rules.workers, most)
+            self._window = self._rules.n_prefetch + min(self._cut.batches, self._most_run_ahead)
 
     def _plan_from(self, ticket: Ticket) -> None:
         """The first sample has arrived: lay out the columns, and let the rest of its batch follow."""
@@ -333,7 +332,8 @@ class _PrefetchLoop:
         self._ledger.abandon()
         self._planned_to = self._next = None
         self._ended = True
-        self._communicator.put(Delivery(self._course.cursor, error=error, counts=False), self._course.generation)
+        failure = Delivery(self._course.cursor, error=error, counts=False)
+        self._communicator.put([failure], self._course.generation)
 
     def _dispose(self) -> None:
         self._communicator.terminate()
