@@ -34,7 +34,6 @@ class _Communicator(Generic[T]):
         self._generation = 0
         self._terminated = False
         self._taken = 0
-        self.last_taken: T | None = None
         self._on_take: Callable[[], None] | None = None
 
     def put(self, deliveries: Iterable[T], generation: int) -> bool:
@@ -79,7 +78,6 @@ class _Communicator(Generic[T]):
     def _take_locked(self) -> T:
         delivery = self._queue.popleft()
         self._taken += 1
-        self.last_taken = delivery
         self._admit_locked()
         if self._on_take is not None:
             self._on_take()
@@ -107,7 +105,6 @@ class _Communicator(Generic[T]):
             self._generation = generation
             self._queue.clear()
             self._line.clear()
-            self.last_taken = None
             self._not_full.notify()
 
     def terminate(self) -> None:

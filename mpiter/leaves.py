@@ -7,7 +7,6 @@ many rows at once, since numpy's cost per call is what small samples pay.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -120,7 +119,7 @@ class Bool(_Number):
     def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
         if set(map(type, values)) != {bool}:
             return False
-        column[start : start + len(values)] = np.frombuffer(bytes(values), bool)
+        column[start : start + len(values)] = values
         return True
 
 
@@ -133,7 +132,7 @@ class Int(_Number):
         if set(map(type, values)) != {int}:
             return False
         try:
-            column[start : start + len(values)] = array("q", values)
+            column[start : start + len(values)] = values
         except OverflowError:
             return False
         return True
@@ -147,7 +146,7 @@ class Float(_Number):
     def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
         if set(map(type, values)) != {float}:
             return False
-        column[start : start + len(values)] = array("d", values)
+        column[start : start + len(values)] = values
         return True
 
 

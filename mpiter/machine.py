@@ -6,6 +6,7 @@ what the container allows, so that nothing is sized for a host that isn't ours.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,14 +40,17 @@ def memory_total() -> int:
 
 
 def _memory_limits() -> Iterator[tuple[int, int]]:
-    for folder in _cgroup_folders():
-        for limit_file, used_file in [
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ]:
-            limit, used = _read(folder / limit_file), _read(folder / used_file)
-            if limit.isdigit() and used.isdigit():
-                yield int(limit), int(used)
+    for limit_file, used_file in _memory_files():
+        limit, used = _read(limit_file), _read(used_file)
+        if limit.isdigit() and used.isdigit():
+            yield int(limit), int(used)
+
+
+@functools.cache
+def _memory_files() -> list[tuple[Path, Path]]:
+    names = [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")]
+    files = [(folder / limit, folder / used) for folder in _cgroup_folders() for limit, used in names]
+    return [(limit, used) for limit, used in files if limit.exists()]
 
 
 def _cgroup_folders() -> Iterator[Path]:

@@ -111,11 +111,14 @@ class _PrefetchLoop:
 
     def get(self, stalled: Callable[[float], None]) -> Delivery:
         """The next delivery, waiting for it."""
-        if self._thread is not None:
-            return self._communicator.get(self._thread.is_alive, stalled)
-        while not len(self._communicator):
+        while self._thread is None and not len(self._communicator):
             self._turn()
-        return self._communicator.get(lambda: True, stalled)
+        delivery = self._communicator.get(self._is_alive, stalled)
+        self._epoch_taken = delivery.after.epoch
+        return delivery
+
+    def _is_alive(self) -> bool:
+        return self._thread is None or self._thread.is_alive()
 
     def stop(self) -> None:
         """Ask for the end; from any thread, at any time."""
@@ -203,10 +206,10 @@ class _PrefetchLoop:
 
     def _is_an_epoch_ahead(self) -> bool:
         """Order samplers have state of their own, and may be replaced between epochs: not too far ahead with them."""
-        planned_to, taken = self._planned_to, self._communicator.last_taken
+        planned_to = self._planned_to
         if planned_to is None or not isinstance(planned_to.order, Sampled):
             return False
-        return planned_to.epoch > (taken.after.epoch if taken else self._course.cursor.epoch) + 1
+        return planned_to.epoch > self._epoch_taken + 1
 
     def _step(self) -> Plan | None:
         assert self._planned_to is not None
@@ -296,6 +299,7 @@ class _PrefetchLoop:
     def _begin(self, course: Course) -> None:
         self._ledger.abandon()
         self._course, self._planned_to, self._next = course, course.cursor, None
+        self._epoch_taken = course.cursor.epoch
         self._ended = False
 
     def _settle(self, ticket: Ticket) -> None:
