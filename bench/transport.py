@@ -1,0 +1,304 @@
+"""The transport benchmark: mpiter, its peers and the limit, interleaved in one run; prints tables, verdicts and JSON.
+
+    python bench/transport.py --python-chainer PATH --python-torch PATH --out bench/results/transport.json
+    python bench/transport.py --quick                       # one short round: a smoke test, never a conclusion
+
+Every turn (loader x dataset x round) runs in a fresh process of its own (turn.py), in the environment of its loader, so
+that no pool outlives its turn; rounds are interleaved and each starts with another loader. The warm-up is excluded.
+Guarantees: a loader that fails, hangs or is not installed is a line in the answer, not the end of the run; the first
+round also reads every loader's batches to the last byte, outside the timed part, against the in-process loop.
+Exit status: 0, or 1 when a requirement or a checksum fails or a turn raises.
+The variants of mpiter, which enter no requirement, get half the time in every other round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cases import CASES
+from measure import Spread, commit, machine, spread
+from peers import ROWS, STRAGGLER_ROWS
+from turn import WARMUP_BATCHES, Turn
+from verdict import Verdict, verdicts
+
+SCHEMA = "mpiter.bench.transport/1"
+HERE = Path(__file__).resolve().parent
+DEFAULT_CASES = ("28x28", "3x64x64", "3x224x224", "straggler")
+NOISY = 0.15
+FIGURES = (
+    "batches_per_s",
+    "cpu_s_per_batch",
+    "parent_cpu_s_per_batch",
+    "workers_cpu_s_per_batch",
+    "first_batch_s",
+    "peak_in_flight_batches",
+    "peak_in_flight_bytes",
+)
+Key = tuple[str, str]  # (case, row)
+
+
+@dataclass
+class Run:
+    """What has been measured so far."""
+
+    turns: list[dict[str, Any]] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)  # row -> why
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, answer: dict[str, Any]) -> None:
+        self.turns.append(answer)
+        where = f"{answer['row']} on {answer['case']}"
+        if "absent" in answer:
+            self.absent[answer["row"]] = answer["absent"]
+        if "error" in answer:
+            self.problems.append(f"{where}: {answer['error']}")
+        for way, digest in answer.get("digests", {}).items():
+            if digest != answer["expected_digest"]:
+                self.problems.append(f"{where}: the {way} differ from the in-process loop's")
+
+    def summary(self) -> dict[Key, dict[str, Spread]]:
+        figures: dict[Key, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for answer in self.turns:
+            for name in FIGURES:
+                if answer.get(name) is not None:
+                    figures[answer["case"], answer["row"]][name].append(answer[name])
+        return {key: {name: spread(values) for name, values in named.items()} for key, named in figures.items()}
+
+    def versions(self) -> dict[str, dict[str, str]]:
+        return {answer["row"]: answer["versions"] for answer in self.turns if "versions" in answer}
+
+    def warnings(self) -> Iterator[str]:
+        for (case, row), figures in self.summary().items():
+            rate = figures["batches_per_s"]
+            if rate.relative > NOISY:
+                yield f"{row} on {case}: IQR is {rate.relative:.0%} of the median; the machine was not quiet"
+        for answer in self.turns:
+            if answer.get("workers_changed"):
+                where = f"{answer['row']} on {answer['case']}"
+                yield f"{where}: processes came or went in the timed part; CPU is a lower bound"
+
+
+def rows_of(case: str, wanted: Sequence[str]) -> list[str]:
+    return [row for row in wanted if not case.startswith("straggler") or row in STRAGGLER_ROWS]
+
+
+def plan(options: argparse.Namespace) -> Iterator[Turn]:
+    """Round by round, case by case, each round starting with another row."""
+    for number in range(options.rounds):
+        for case in options.cases:
+            rows = [row for row in rows_of(case, options.rows) if number % 2 == 0 or not ROWS[row].variant]
+            shift = number % max(len(rows), 1)
+            for row in rows[shift:] + rows[:shift]:
+                yield Turn(
+                    row=row,
+                    case=case,
+                    workers=options.workers,
+                    n_prefetch=options.n_prefetch,
+                    shuffle=options.shuffle,
+                    warmup_s=options.warmup,
+                    seconds=options.seconds / 2 if ROWS[row].variant else options.seconds,
+                    verify=number == 0,
+                )
+
+
+def take(turn: Turn, python: str, timeout_s: float) -> dict[str, Any]:
+    """Run one turn in its own session; the whole session is gone when this returns."""
+    with tempfile.TemporaryDirectory(prefix="mpiter-bench-") as folder:
+        result = Path(folder) / "result.json"
+        command = [python, str(HERE / "turn.py"), json.dumps(asdict(turn)), str(result)]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(_search_path())}
+        noise = Path(folder) / "noise.txt"
+        with noise.open("wb") as said:
+            process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=said, stderr=said)
+            try:
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                said.write(f"\nnothing within {timeout_s:g} s".encode())
+            finally:
+                _end_session(process)
+        if result.exists():
+            answer: dict[str, Any] = json.loads(result.read_text())
+            return answer
+        complaint = noise.read_text(errors="replace").strip()[-2000:]
+        return asdict(turn) | {"error": f"no result (exit status {process.returncode}): {complaint}"}
+
+
+def _search_path() -> list[str]:
+    """This checkout first, so that it is measured and not an installed mpiter."""
+    return [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+
+
+def _end_session(leader: subprocess.Popen[bytes], grace_s: float = 2.0) -> None:
+    """Kill what is left of the session; helpers that end with their parent (a resource tracker) get a moment."""
+    deadline = time.monotonic() + (grace_s if leader.poll() is not None else 0.0)
+    try:
+        while time.monotonic() < deadline:
+            os.killpg(leader.pid, 0)
+            time.sleep(0.01)
+        os.killpg(leader.pid, signal.SIGKILL)
+    except ProcessLookupError:  # all gone, as it should be
+        return
+    leader.wait()
+
+
+def measure(options: argparse.Namespace) -> Run:
+    run, turns = Run(), list(plan(options))
+    for number, turn in enumerate(turns, 1):
+        if turn.row in run.absent:
+            continue
+        _progress(f"{number}/{len(turns)} {turn.case} {turn.row}")
+        run.add(take(turn, options.pythons[ROWS[turn.row].environment], options.timeout))
+    _progress("")
+    return run
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
+
+
+def table(case: str, summary: Mapping[Key, Mapping[str, Spread]], rows: Sequence[str]) -> str:
+    batch = CASES[case]
+    shape = "x".join(map(str, batch.shape))
+    lines = [
+        f"\n{case}: batches of {batch.batch_size} x {shape} float32 and an int64 label"
+        + (f"; {batch.work_s * 1e6:g} us of CPU a sample, one in 50 takes 50x" if batch.work_s else ""),
+        f"{'':16}{'batches/s':>10}{'IQR':>8}{'of limit':>9}{'CPU ms/batch: parent':>22}{'workers':>9}{'first s':>9}"
+        f"{'peak in flight':>16}",
+    ]
+    limit = summary.get((case, "limit"))
+    lines += [_line(row, summary[case, row], limit) for row in rows if (case, row) in summary]
+    return "\n".join(lines)
+
+
+def _line(row: str, figures: Mapping[str, Spread], limit: Mapping[str, Spread] | None) -> str:
+    rate = figures["batches_per_s"]
+    share = f"{rate.median / limit['batches_per_s'].median:.2f}" if limit else ""
+    parent, workers = (1e3 * figures[f"{side}_cpu_s_per_batch"].median for side in ("parent", "workers"))
+    first = f"{figures['first_batch_s'].median:.2f}" if "first_batch_s" in figures else "-"
+    return (
+        f"{row:16}{rate.median:10.1f}{rate.relative:8.0%}{share:>9}{parent:22.3f}{workers:9.3f}{first:>9}"
+        f"{_in_flight(figures):>16}"
+    )
+
+
+def _in_flight(figures: Mapping[str, Spread]) -> str:
+    if "peak_in_flight_batches" not in figures:
+        return "-"
+    count = figures["peak_in_flight_batches"].median
+    held = figures["peak_in_flight_bytes"].median if "peak_in_flight_bytes" in figures else 0.0
+    return f"{count:.0f} / {held / 2**20:.1f} MiB"
+
+
+def document(
+    options: argparse.Namespace, run: Run, judged: list[Verdict], started: float, load: tuple[float, float, float]
+) -> dict[str, Any]:
+    """The JSON answer: everything that is printed, and every turn."""
+    return {
+        "schema": SCHEMA,
+        "command": shlex.join([sys.executable, *sys.orig_argv[1:]]),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(started)),
+        "took_s": time.time() - started,
+        "machine": machine() | {"load_before": load, "load_after": os.getloadavg()},
+        "commit": commit(HERE.parent),
+        "versions": run.versions(),
+        "settings": {
+            "rounds": options.rounds,
+            "seconds": options.seconds,
+            "warmup_s": options.warmup,
+            "warmup_batches": WARMUP_BATCHES,
+            "warmup_excluded": True,
+            "workers": options.workers,
+            "n_prefetch": options.n_prefetch,
+            "shuffle": options.shuffle,
+        },
+        "cases": {name: asdict(CASES[name]) for name in options.cases},
+        "rows": {name: ROWS[name].says for name in options.rows},
+        "absent": run.absent,
+        "problems": run.problems,
+        "warnings": list(run.warnings()),
+        "summary": [
+            {"case": case, "row": row} | {name: asdict(value) for name, value in figures.items()}
+            for (case, row), figures in run.summary().items()
+        ],
+        "verdicts": [asdict(verdict) | {"says": verdict.says.value} for verdict in judged],
+        "turns": run.turns,
+    }
+
+
+def report(options: argparse.Namespace, run: Run, judged: list[Verdict]) -> None:
+    summary = run.summary()
+    print(
+        f"{options.rounds} interleaved round(s) of {options.seconds:g} s a turn"
+        f" (variants: {options.seconds / 2:g} s, every other round)"
+        f" after a warm-up of {options.warmup:g} s and {WARMUP_BATCHES} batches, which is excluded; medians."
+        f" {options.workers} workers, prefetch {options.n_prefetch}, shuffled: {options.shuffle}."
+    )
+    for case in options.cases:
+        print(table(case, summary, options.rows))
+    print()
+    for row, why in run.absent.items():
+        print(f"absent   {row}: {why}")
+    for problem in run.problems:
+        print(f"PROBLEM  {problem}")
+    for warning in run.warnings():
+        print(f"warning  {warning}")
+    checked = {answer["row"] for answer in run.turns if "digests" in answer}
+    print(f"checksums taken outside the timed part, against the in-process loop: {', '.join(sorted(checked))}\n")
+    for verdict in judged:
+        print(verdict.line())
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.5, help="timed part of a turn (default 1.5)")
+    parser.add_argument("--warmup", type=float, default=0.4, help="seconds of warm-up, excluded (default 0.4)")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--n-prefetch", type=int, default=2, help="torch's prefetch_factor too (default 2)")
+    parser.add_argument("--no-shuffle", dest="shuffle", action="store_false", help="sequential order in the timed part")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(DEFAULT_CASES), metavar="CASE")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds after which a turn is given up")
+    parser.add_argument("--python", default=sys.executable, help="the Python of mpiter, the loop and the limit")
+    parser.add_argument("--python-chainer", help="the Python that has Chainer (needs NumPy < 1.24)")
+    parser.add_argument("--python-torch", help="the Python that has torch")
+    parser.add_argument("--out", type=Path, help="write the JSON answer here")
+    parser.add_argument("--quick", action="store_true", help="one round of 0.3 s: a smoke test")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.rounds, options.seconds, options.warmup = 1, 0.3, 0.3
+    options.pythons = {
+        "ours": options.python,
+        "chainer": options.python_chainer or options.python,
+        "torch": options.python_torch or options.python,
+    }
+    return options
+
+
+def main() -> int:
+    options, started, load = parse(), time.time(), os.getloadavg()
+    run = measure(options)
+    judged = verdicts(run.summary(), options.rounds, options.cases)
+    report(options, run, judged)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(document(options, run, judged, started, load), indent=1) + "\n")
+    return int(bool(run.problems) or any(verdict.failed for verdict in judged))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

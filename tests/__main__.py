@@ -1,0 +1,152 @@
+"""`python3 tests`: the suite, from a fresh clone, in an environment of its own (`.venv`).
+
+    python3 tests              the suite on this Python
+    python3 tests -k order     the same; what follows goes to pytest
+    python3 tests --all        style, every supported Python, Chainer with its NumPy, and torch; a table at the end
+
+Read by Pythons too old for mpiter as well, to be told so: the syntax is that of 3.6.
+"""
+
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as xml
+from typing import NamedTuple
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".ci"))
+
+import bootstrap
+from bootstrap import Environment, Trouble
+
+PYTHONS = ("3.11", "3.12", "3.13")
+CHAINER_PYTHON = "3.11"  # Chainer imports numpy.distutils, which ends with Python 3.11
+LIMIT_S = 24 * 60  # for everything together: continuous integration gives up at 25 minutes
+NO_TESTS = 5  # pytest's exit code when nothing was selected
+
+
+class Job(NamedTuple):
+    """A run of pytest in an environment of its own; no Python means that this machine has none that fits."""
+
+    name: str
+    environment: Environment
+    arguments: tuple = ()
+
+
+class Row(NamedTuple):
+    """A line of the table at the end."""
+
+    name: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    note: str = ""
+
+
+def main(arguments: list) -> int:
+    """The suite on this Python, or with `--all` in every environment."""
+    if "--all" in arguments:
+        return everything([argument for argument in arguments if argument != "--all"])
+    return bootstrap.run(bootstrap.prepare(Environment(".venv", extras="test")), "-m", "pytest", *arguments)
+
+
+def everything(arguments: list) -> int:
+    """Runs every environment, whatever becomes of the others, and ends with the table."""
+    deadline = time.monotonic() + LIMIT_S
+    rows = [timed("style", style, deadline)]
+    for job in jobs():
+        rows.append(timed(job.name, suite, job, arguments, deadline))
+    return report(rows)
+
+
+def jobs() -> list:
+    """Every environment with its part of the suite: all of it here, the quick part elsewhere."""
+    here = "{}.{}".format(*sys.version_info)
+    found = [Job("python " + here, Environment(".venv", extras="test"))]
+    for version in PYTHONS:
+        if version != here:
+            found.append(Job("python " + version, elsewhere(".venv-" + version, version), ("-m", "not slow")))
+    chainer = elsewhere(".venv-chainer", CHAINER_PYTHON, extras="test,chainer", build=("setuptools<81",))
+    found.append(Job("chainer", chainer, ("-m", "not slow")))
+    found.append(Job("torch", Environment(".venv-torch", extras="test", wanted=("torch==2.13.0",)), ("-m", "torch")))
+    return found
+
+
+def elsewhere(folder: str, version: str, extras: str = "test", **others) -> Environment:
+    """An environment on a Python of this version: the running one if it fits, one found on this machine, or ""."""
+    fits = version == "{}.{}".format(*sys.version_info)
+    python = sys.executable if fits else bootstrap.find_python(version) or ""
+    return Environment(folder, python=python, extras=extras, **others)
+
+
+def timed(name: str, work, *arguments) -> Row:
+    """Does the work under a heading; its row, with the seconds it took. Trouble is a failure like any other."""
+    print(f"\n== {name} ==", flush=True)
+    began = time.monotonic()
+    try:
+        row = work(*arguments)
+    except Trouble as trouble:
+        row = Row(name, failed=1, note=str(trouble))
+    except subprocess.TimeoutExpired:
+        row = Row(name, failed=1, note=f"cut short: {LIMIT_S // 60} minutes for everything together were over")
+    return row._replace(seconds=time.monotonic() - began)
+
+
+def style(deadline: float) -> Row:
+    """ruff and mypy, each counting as one test."""
+    python = bootstrap.prepare(Environment(".venv", extras="lint"))
+    checks = [("ruff", "check", "."), ("mypy",)]
+    codes = [bootstrap.run(python, "-m", *check, timeout=left(deadline)) for check in checks]
+    failed = sum(map(bool, codes))
+    return Row("style", passed=len(codes) - failed, failed=failed)
+
+
+def suite(job: Job, arguments: list, deadline: float) -> Row:
+    """pytest in the job's environment; the counts come from its own report."""
+    if not job.environment.python:
+        return Row(job.name, note="not on this machine")
+    python = bootstrap.prepare(job.environment)
+    counts = bootstrap.ROOT / job.environment.folder / "counts.xml"
+    if counts.exists():
+        counts.unlink()
+    command = ["-m", "pytest", f"--junitxml={counts}", *job.arguments, *arguments]
+    return row_of(job.name, bootstrap.run(python, *command, timeout=left(deadline)), counts)
+
+
+def row_of(name: str, code: int, counts) -> Row:
+    """What pytest's exit code and its report come to."""
+    if code == NO_TESTS:
+        return Row(name, note="no tests")
+    if not counts.exists():
+        return Row(name, failed=1, note=f"pytest ended with exit code {code}")
+    total, failures, errors, skipped = count(counts)
+    failed = failures + errors
+    if code and not failed:
+        return Row(name, total - skipped, 1, skipped, note=f"pytest ended with exit code {code}")
+    return Row(name, total - failed - skipped, failed, skipped)
+
+
+def count(counts) -> tuple:
+    """(tests, failures, errors, skipped) of a junit file."""
+    suites = list(xml.parse(str(counts)).getroot().iter("testsuite"))
+    return tuple(sum(int(each.get(key, 0)) for each in suites) for key in ("tests", "failures", "errors", "skipped"))
+
+
+def left(deadline: float) -> float:
+    """Seconds that remain for everything; never none at all."""
+    return max(1.0, deadline - time.monotonic())
+
+
+def report(rows: list) -> int:
+    """Prints the table and its sum; 1 if anything failed."""
+    print("\n{:<14} {:>7} {:>7} {:>8} {:>8}".format("environment", "passed", "failed", "skipped", "seconds"))
+    for row in rows:
+        print("{:<14} {:>7} {:>7} {:>8} {:>8.1f}  {}".format(*row).rstrip())
+    passed, failed = sum(row.passed for row in rows), sum(row.failed for row in rows)
+    print(f"\n{passed} passed, {failed} failed", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    bootstrap.start(main, "tests")
