@@ -45,10 +45,17 @@ def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
         "previous_epoch_detail": cursor.previous_epoch_detail,
         "seed": str(seed),  # as text: seeds may exceed what JSON readers keep exactly
         "order": order,
+        **_pace(around),
+    }
+
+
+def _pace(around: Surroundings) -> dict[str, Any]:
+    """What must agree, as plain values (the user may have passed ``np.int64(32)`` or ``repeat=1``)."""
+    return {
         "dataset_length": around.dataset_length,
-        "batch_size": around.pace.batch_size,
-        "wrap": around.pace.wrap,
-        "drop_last": around.pace.drop_last,
+        "batch_size": int(around.pace.batch_size),
+        "wrap": bool(around.pace.wrap),
+        "drop_last": bool(around.pace.drop_last),
     }
 
 
@@ -58,14 +65,9 @@ def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
         raise StateError(f"a state is a dict as state_dict() returns it, not {type(state).__name__}.")
     if "mpiter" not in state:
         raise StateError("this is no state of mpiter: the key 'mpiter' (its version) is missing.")
-    if state["mpiter"] != VERSION or type(state["mpiter"]) is not int:
+    if type(state["mpiter"]) is not int or state["mpiter"] != VERSION:
         raise StateError(f"the state has version {state['mpiter']!r:.40}; this mpiter reads version {VERSION}.")
-    for name, mine in [
-        ("dataset_length", around.dataset_length),
-        ("batch_size", around.pace.batch_size),
-        ("wrap", around.pace.wrap),
-        ("drop_last", around.pace.drop_last),
-    ]:
+    for name, mine in _pace(around).items():
         saved = _typed(state, name, type(mine))
         if saved != mine:
             raise StateError(f"the state was saved with {name}={saved!r:.40}, this iterator has {name}={mine!r}.")
@@ -83,7 +85,7 @@ def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
 
 def _order(state: Mapping[str, Any], seed: int, epoch: int, around: Surroundings) -> Order:
     saved = _typed(state, "order", dict)
-    kind, mine = saved.get("kind"), _KINDS[type(around.order)]
+    kind, mine = _typed(saved, "kind", str), _KINDS[type(around.order)]
     if kind != mine:
         raise StateError(f"the state was saved with a {kind!r:.40} order, this iterator has a {mine!r} one.")
     if mine == "sequential":

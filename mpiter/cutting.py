@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-WORTHWHILE_S = 4e-3  # bench/transport.py: below this the hand-over shows, above it nothing is gained
+WORTHWHILE_S = 8e-3  # bench/transport.py: below this the hand-over shows, above it nothing is gained
 DEAR_S = 30e-3  # a batch that takes longer is split, in parts of…
 PART_S = 10e-3
 MOST_BATCHES = 16  # to a task

@@ -8,6 +8,7 @@ the caller's own.  Assumes that both sides are ours: envelopes hold pickles and 
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 from collections.abc import Callable, Sequence
@@ -120,7 +121,20 @@ def open_envelope(room: memoryview) -> Any:
 
 
 class _Unpickler(pickle.Unpickler):
-    """A worker that had to import the caller's script knows ``__main__`` under another name."""
+    """Two corrections to what pickle would find.
+
+    A worker that had to import the caller's script knows ``__main__`` under another name.  And an array that was
+    read-only in the worker (``np.asarray`` of a PIL image is) belongs to the user here, who may write to it.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
-        return super().find_class("__main__" if module == "__mp_main__" else module, name)
+        found = super().find_class("__main__" if module == "__mp_main__" else module, name)
+        return functools.partial(_writable, found) if name == "_frombuffer" and module in _NUMERIC else found
+
+
+_NUMERIC = ("numpy.core.numeric", "numpy._core.numeric")
+
+
+def _writable(frombuffer: Callable[..., Any], *args: Any) -> Any:
+    array = frombuffer(*args)
+    return array if array.flags.writeable else array.copy(order="K")

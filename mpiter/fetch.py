@@ -48,7 +48,7 @@ class Habits:
     restores_globals: bool = False  # …whose random state is none of our business
     owns_globals: bool = True  # the global generators are this worker's to seed
     seeds: bool = False  # the dataset draws from the globals (or must not be fetched twice to find out)
-    state: Any = field(default=None)  # of the global generators after the last task
+    mark: Any = field(default=None)  # of the global generators after the last task
 
 
 _registry: dict[int, dict[int, Post]] = {}  # dataset id -> thread id -> post
@@ -99,19 +99,22 @@ def _watched(task: Task, post: Post) -> Ticket:
     habits = post.habits
     if not habits.owns_globals:
         return _fetch(task, post, seeded=False)
-    before = seeding.globals_state() if habits.restores_globals or habits.state is None else habits.state
+    callers = seeding.globals_state() if habits.restores_globals else None
+    if not habits.seeds:
+        before = habits.mark or seeding.globals_mark()
+        ticket = _fetch(task, post, seeded=False)
+        after = seeding.globals_mark()
+        habits.mark = after if callers is None else None
+        if after == before and not (callers and seeding.has_used_reserve(callers)):
+            return ticket
+        habits.seeds = True  # and this task is fetched again
+        if callers is not None:
+            seeding.restore_globals(callers)
     try:
-        if not habits.seeds:
-            ticket = _fetch(task, post, seeded=False)
-            habits.state = seeding.globals_state()
-            if habits.state == before:
-                return ticket
-            habits.seeds = True
-        ticket = _fetch(task, post, seeded=True)
-        return ticket
+        return _fetch(task, post, seeded=True)
     finally:
-        if habits.restores_globals and habits.seeds:
-            seeding.restore_globals(before)
+        if callers is not None:
+            seeding.restore_globals(callers)
 
 
 def _fetch(task: Task, post: Post, seeded: bool) -> Ticket:

@@ -192,6 +192,8 @@ def _is_raw(dtype: np.dtype[Any]) -> bool:
         return False
     try:
         if dtype.names is not None:
+            if dtype.type is not np.void:  # of np.record or the user's, which equality overlooks
+                return False
             described = np.lib.format.dtype_to_descr(dtype)
             return bool(np.lib.format.descr_to_dtype(described) == dtype)
         return bool(np.dtype(dtype.str) == dtype)

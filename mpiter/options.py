@@ -51,6 +51,8 @@ class Options:
         _whole("maxtasksperchild", self.max_samples, least=1, optional=True)
         _whole("seed", self.seed, optional=True)
         _whole("epochs", self.pace.epochs, least=0, optional=True)
+        if self.seed is not None and not -(1 << 127) <= self.seed < 1 << 128:
+            raise OptionError(f"seed has {int(self.seed).bit_length()} bits; use a whole number of at most 128.")
         if self.dataset_timeout is not None and not (isinstance(self.dataset_timeout, Real) and self.dataset_timeout > 0):
             raise OptionError(f"dataset_timeout={self.dataset_timeout!r} must be a number of seconds above 0, or None.")
         if self.on_error not in ("raise", "skip"):

@@ -267,7 +267,8 @@ class _PrefetchLoop:
 
     def _wait(self) -> None:
         """Wait until something happens."""
-        if (self._planned_to or self._next) and self._transport.planned and not self._may_plan:
+        has_capacity = self._transport.planned and self._ledger.tasks < self._cut.tasks
+        if has_capacity and (self._planned_to or self._next) and not self._may_plan:
             taken = self._communicator.taken
             if self._may_plan:
                 return

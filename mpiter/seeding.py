@@ -8,6 +8,7 @@ around a task; the first task that did is fetched again, and from then on every 
 
 from __future__ import annotations
 
+import ctypes
 import random
 import sys
 import threading
@@ -18,6 +19,7 @@ import numpy as np
 
 from .order import keys
 
+_MERSENNE_BYTES = 4 * 624 + 4  # the words and the position among them
 _STREAM, _GLOBALS = 0x5A3, 0x610  # what tells the two uses of one place apart
 
 
@@ -36,8 +38,8 @@ def get_rng() -> np.random.Generator:
 
     Outside of a fetch it is an ordinary, unseeded generator.
 
-    >>> get_rng().integers(1)
-    np.int64(0)
+    >>> int(get_rng().integers(1))
+    0
     """
     if _place.at is None:
         return np.random.default_rng()
@@ -66,19 +68,42 @@ def seed_globals(seed: int, epoch: int, position: int) -> None:
         torch.default_generator.manual_seed(int(words[1] >> np.uint64(1)))
 
 
-def globals_state() -> tuple[Any, ...]:
-    """The global generators' states, to be compared or restored."""
-    name, key, *rest = np.random.get_state(legacy=True)
+def globals_mark() -> tuple[Any, ...]:
+    """What tells whether somebody has drawn from the global generators: cheap, compared around every task.
+
+    Whole states, since a position within one comes back after 624 words.  The one thing left out is the normal number
+    that numpy keeps in reserve: ``seed_globals`` clears it, and the serial backend looks at full states while it holds one.
+    """
     torch = _torch()
-    return random.getstate(), (name, key.tobytes(), *rest), torch and torch.get_rng_state().numpy().tobytes()
+    numpy_state: Any = _mersenne_memory()
+    return random.getstate(), numpy_state, torch and torch.get_rng_state().numpy().tobytes()
+
+
+def _mersenne_memory() -> Any:
+    """The bytes of numpy's global generator; its full state where that isn't a Mersenne twister."""
+    generator = np.random.mtrand._rand._bit_generator  # type: ignore[attr-defined]
+    if type(generator) is np.random.MT19937:
+        return ctypes.string_at(generator.ctypes.state_address, _MERSENNE_BYTES)
+    return str(generator.state)
+
+
+def globals_state() -> tuple[Any, ...]:
+    """The global generators' states, to be restored."""
+    torch = _torch()
+    return random.getstate(), np.random.get_state(legacy=False), torch and torch.get_rng_state()
+
+
+def has_used_reserve(before: tuple[Any, ...]) -> bool:
+    """Has the normal number that numpy kept in reserve been taken, which leaves no other trace?"""
+    return bool(before[1].get("has_gauss", 0)) and not np.random.get_state(legacy=False)["has_gauss"]
 
 
 def restore_globals(state: tuple[Any, ...]) -> None:
-    python, (name, key, *rest), torch_state = state
+    python, numpy_state, torch_state = state
     random.setstate(python)
-    np.random.set_state((name, np.frombuffer(key, np.uint32), *rest))
+    np.random.set_state(numpy_state)
     if torch_state is not None and (torch := _torch()) is not None:
-        torch.set_rng_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
+        torch.set_rng_state(torch_state)
 
 
 def _torch() -> Any:

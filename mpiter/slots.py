@@ -137,6 +137,7 @@ class Slots:
                 raise
             self._refused = True
             return None
+        self._arena.populate(slot.start, slot.size)
         self.count += 1
         self.bytes += slot.size
         return slot

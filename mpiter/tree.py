@@ -23,6 +23,9 @@ from .leaves import Aside, Leaf, leaf_for
 Column = np.ndarray[Any, Any]
 _DEEPEST = 32  # nesting beyond this (a cycle, most likely) travels as an object
 _WIDEST = 256  # a longer list is data, not structure: it travels as an object
+_MOST_PARTS = 1024  # in all; parts that are shared count at each place, so this also ends what unfolds without end
+_PLAIN_KEYS = {str, int, bool, bytes, type(None)}  # whose type and value are all there is to them
+_HEAP_TYPE = 1 << 9  # the flag of classes that are written in Python
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,13 +36,14 @@ class Group:
     cls: type
     names: tuple[Any, ...]
     parts: tuple[Node, ...]
+    key_types: tuple[type, ...] = ()  # of a dict: 1, True and 1.0 are the same key to Python
 
     def split(self, values: Sequence[Any]) -> list[Sequence[Any]] | None:
         """The values of each part, or None if one of ``values`` is built differently."""
         if set(map(type, values)) != {self.cls}:
             return None
         if self.kind == "dict":
-            if any(tuple(value) != self.names for value in values):
+            if any(tuple(value) != self.names or tuple(map(type, value)) != self.key_types for value in values):
                 return None
             return [list(map(itemgetter(name), values)) for name in self.names]
         if self.kind == "dataclass":
@@ -75,25 +79,25 @@ Node = Group | Leaf | Aside
 
 
 class _Unplannable(Exception):
-    """The sample is nested too deeply (a cycle, most likely) to be planned."""
+    """The sample is nested too deeply (a cycle, most likely) or has too many parts to be planned."""
 
 
 def describe(sample: Any) -> Node:
     """Plan a tree from one sample."""
     try:
-        return _describe(sample, _DEEPEST)
+        return _describe(sample, _DEEPEST, iter(range(_MOST_PARTS)))
     except _Unplannable:
         return Aside()
 
 
-def _describe(value: Any, depth: int) -> Node:
+def _describe(value: Any, depth: int, left: Iterator[int]) -> Node:
     group = _group_of(value)
     if group is None:
         return leaf_for(value)
-    if not depth:
+    if not depth or any(next(left, None) is None for _ in group.parts):
         raise _Unplannable
     inner = group.split([value]) or []
-    return dataclasses.replace(group, parts=tuple(_describe(part[0], depth - 1) for part in inner))
+    return dataclasses.replace(group, parts=tuple(_describe(part[0], depth - 1, left) for part in inner))
 
 
 def _group_of(value: Any) -> Group | None:
@@ -101,8 +105,12 @@ def _group_of(value: Any) -> Group | None:
     if kind in (tuple, list, dict):
         if len(value) > _WIDEST:
             return None
-        return Group(kind.__name__, kind, tuple(value) if kind is dict else (), (Aside(),) * len(value))
-    if isinstance(value, tuple) and hasattr(kind, "_fields") and kind.__base__ is tuple:
+        keys = tuple(value) if kind is dict else ()
+        key_types = tuple(map(type, keys))
+        if not _PLAIN_KEYS.issuperset(key_types):
+            return None
+        return Group(kind.__name__, kind, keys, (Aside(),) * len(value), key_types)
+    if isinstance(value, tuple) and _is_namedtuple(kind):
         return Group("namedtuple", kind, (), (Aside(),) * len(value))
     if dataclasses.is_dataclass(value) and _is_plain(value):
         names = _field_names(kind)
@@ -110,9 +118,22 @@ def _group_of(value: Any) -> Group | None:
     return None
 
 
+def _is_namedtuple(cls: type) -> bool:
+    return hasattr(cls, "_fields") and cls.__base__ is tuple and cls.__dict__.get("__slots__") == ()
+
+
 @functools.lru_cache(maxsize=256)
 def _field_names(cls: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(cls))
+
+
+@functools.lru_cache(maxsize=256)
+def _holds_more(cls: type) -> bool:
+    """Has an instance contents (of a list, say) or slots that are no fields?"""
+    builtin = next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    declared = [base.__dict__.get("__slots__", ()) for base in cls.__mro__]
+    slots = {name for names in declared for name in ([names] if isinstance(names, str) else names)}
+    return builtin is not object or not slots <= {*_field_names(cls), "__weakref__", "__dict__"}
 
 
 @functools.lru_cache(maxsize=256)
@@ -127,7 +148,7 @@ def _says_how_to_copy(cls: type) -> bool:
 
 def _is_plain(value: Any) -> bool:
     """Does the dataclass instance consist of its fields and nothing else?"""
-    if _says_how_to_copy(type(value)):
+    if _says_how_to_copy(type(value)) or _holds_more(type(value)):
         return False
     names = _field_names(type(value))
     held = getattr(value, "__dict__", None)
@@ -185,9 +206,10 @@ def merge(planned: Node, seen: Node) -> Node | None:
     if planned == seen or isinstance(planned, Aside):
         return planned
     if isinstance(planned, Group) and isinstance(seen, Group):
-        if (planned.cls, planned.names, len(planned.parts)) != (seen.cls, seen.names, len(seen.parts)):
+        mine, theirs = dataclasses.replace(planned, parts=()), dataclasses.replace(seen, parts=())
+        if mine != theirs or len(planned.parts) != len(seen.parts):
             return None
-        parts = [merge(mine, theirs) for mine, theirs in zip(planned.parts, seen.parts, strict=True)]
+        parts = map(merge, planned.parts, seen.parts)
         return dataclasses.replace(planned, parts=tuple(part or Aside() for part in parts))
     return Aside()
 

@@ -17,7 +17,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from . import fetch, info, limits
+from . import fetch, info, limits, seeding
 from .board import Cell, line
 from .fetch import Habits, Post
 from .mail import Outbox
@@ -63,6 +63,7 @@ def begin(wiring: Wiring) -> None:
         _call_hooks(post, worker_init)
         if own_process:
             limits.limit_loaded_libraries()
+            seeding.seed_globals(wiring.seed, -1, number)
             gc.freeze()
     except BaseException as error:
         post.startup = "".join(traceback.format_exception(type(error), error, error.__traceback__))
