@@ -24,7 +24,7 @@ from .transport import Contents, Large, LoosePen, Room, Site, Transport, Writer
 
 
 _MOST_AT_ONCE = 64  # rows written at once: numpy's cost per call is then negligible
-_BYTES_AT_ONCE = 1 << 20  # …unless they are so large that they would have left the cache
+_BYTES_AT_ONCE = 1 << 22  # …unless they are so large that they would have left the cache
 
 
 class _LayoutReader:
