@@ -50,12 +50,12 @@ def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
 
 
 def _pace(around: Surroundings) -> dict[str, Any]:
-    """What must agree, as plain values (the user may have passed ``np.int64(32)`` or ``repeat=1``)."""
+    """What must agree."""
     return {
         "dataset_length": around.dataset_length,
-        "batch_size": int(around.pace.batch_size),
-        "wrap": bool(around.pace.wrap),
-        "drop_last": bool(around.pace.drop_last),
+        "batch_size": around.pace.batch_size,
+        "wrap": around.pace.wrap,
+        "drop_last": around.pace.drop_last,
     }
 
 
@@ -73,9 +73,10 @@ def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
             raise StateError(f"the state was saved with {name}={saved!r:.40}, this iterator has {name}={mine!r}.")
     seed = _seed(state)
     order = _order(state, seed, _number(state, "epoch", 0, _LARGEST), around)
+    epoch = _number(state, "epoch", 0, _LARGEST if around.pace.epochs is None else around.pace.epochs)
     cursor = Cursor(
-        position=_number(state, "position", 0, max(len(order) - 1, 0)),
-        epoch=_number(state, "epoch", 0, _LARGEST if around.pace.epochs is None else around.pace.epochs),
+        position=_number(state, "position", 0, 0 if epoch == around.pace.epochs else max(len(order) - 1, 0)),
+        epoch=epoch,
         is_new_epoch=_typed(state, "is_new_epoch", bool),
         order=order,
         previous_epoch_detail=_detail(state),

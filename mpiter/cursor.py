@@ -59,6 +59,11 @@ class Pace:
     epochs: int | None = None
     drop_last: bool = False
 
+    def plain(self) -> Pace:
+        """The same in Python's own types, whatever ``np.int64(32)`` or ``repeat=1`` the user passed."""
+        epochs = None if self.epochs is None else int(self.epochs)
+        return Pace(int(self.batch_size), bool(self.wrap), epochs, bool(self.drop_last))
+
 
 def step(cursor: Cursor, pace: Pace, number: int = 0) -> Plan | None:
     """The batch that follows ``cursor``, or None at the end."""

@@ -81,6 +81,8 @@ class Ledger:
     def seat(self, assembly: Assembly, room: Room) -> None:
         """Give a batch its room after all."""
         assembly.room = room
+        for fault in assembly.faults:
+            room.fail(fault.row)
         self._uncut = deque(
             (_moved(piece, room.address) if owner is assembly else piece, owner) for piece, owner in self._uncut
         )

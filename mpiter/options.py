@@ -64,6 +64,9 @@ class Options:
             raise OptionError("shuffle and order_sampler exclude each other; leave shuffle at None to use the sampler.")
         if self.pace.wrap and len(self.dataset) == 0 and self.order_sampler is None:
             raise OptionError("the dataset is empty, so it cannot be repeated; pass repeat=False or fill it.")
+        if self.seed is not None:  # plain numbers from here on: np.int64 overflows, and is no JSON
+            object.__setattr__(self, "seed", int(self.seed))
+        object.__setattr__(self, "pace", self.pace.plain())
         backend = Serial() if self.n_workers == 0 else backend_for(self.backend)
         object.__setattr__(self, "backend", backend)
         object.__setattr__(self, "workers", self._count_workers(backend))

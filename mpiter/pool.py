@@ -15,8 +15,10 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from multiprocessing import pool as mp_pool
+from multiprocessing import process as mp_process
 from multiprocessing import spawn
 from typing import Any
 
@@ -35,6 +37,20 @@ class _NoWorker:
     def join(self, timeout: float | None = None) -> None: ...
     def is_alive(self) -> bool:
         return False
+
+
+_ours: weakref.WeakSet[Any] = weakref.WeakSet()  # worker processes that this process has started
+
+
+def _disown() -> None:
+    """In a fork of the consumer: its workers are not the child's, whose normal exit would terminate them."""
+    children = getattr(mp_process, "_children", set())
+    children.difference_update(set(_ours))
+    _ours.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown)
 
 
 class _NobodyToNotify:
@@ -76,6 +92,7 @@ class WatchedContext:
         process = self._base.Process(*args, **kwargs)  # type: ignore[attr-defined]
         process.name = f"{NAME}{len(self.processes)}"
         self.processes.append(process)
+        _ours.add(process)
         return process
 
 

@@ -1,0 +1,100 @@
+"""A clean house after each test: threads, worker processes, descriptors and shared names are compared, not hoped for."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_PATIENCE = 10.0  # a generous deadline for what ends in the background (a dropped iterator's workers)
+_STANDING_STAFF = ("resource_tracker", "forkserver import main")  # multiprocessing's own, kept until the end
+
+
+def _workers() -> set[str]:
+    """Our child processes, by pid and command, without multiprocessing's standing staff."""
+    found = set()
+    for task in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((task / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (task / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (OSError, IndexError, ValueError):
+            continue
+        grandparent = _parent(parent)
+        if parent == os.getpid() and not any(staff in command for staff in _STANDING_STAFF):
+            found.add(f"{task.name} {command}")
+        elif grandparent == os.getpid() and "forkserver" in command:
+            found.add(f"{task.name} {command}")
+    return found
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _threads() -> set[str]:
+    return {f"{t.name} {t.ident}" for t in threading.enumerate() if t is not threading.main_thread()}
+
+
+def _descriptors() -> set[str]:
+    """What is open, by what it is: numbers are used again."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(link)
+        except OSError:
+            continue
+        if "mpiter" in target or target.startswith(("pipe:", "socket:")):
+            found.add(target)
+    return found
+
+
+def _shared_names() -> set[str]:
+    """Names in /dev/shm that this process has mapped; others' are none of our business."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {line.split(maxsplit=5)[5] for line in lines if "/dev/shm/" in line}
+
+
+def _house() -> dict[str, set[str]]:
+    return {
+        "worker processes": _workers(),
+        "threads": _threads(),
+        "descriptors": _descriptors(),
+        "names in /dev/shm": _shared_names(),
+    }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _staff() -> None:
+    """Start multiprocessing's standing staff before anything is compared."""
+    from multiprocessing import forkserver, resource_tracker
+
+    import mpiter
+
+    with mpiter.MultiprocessIterator([1, 2], 1, n_processes=1, repeat=False) as it:
+        list(it)
+    resource_tracker.ensure_running()
+    forkserver.ensure_running()
+
+
+@pytest.fixture(autouse=True)
+def clean_house(request: pytest.FixtureRequest, _staff: None) -> Iterator[None]:
+    """Whatever a test starts is gone when it ends."""
+    gc.collect()
+    before = _house()
+    yield
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        gc.collect()
+        left = {what: now - before[what] for what, now in _house().items()}
+        if not any(left.values()) or time.monotonic() > deadline:
+            break
+        time.sleep(0.02)  # polling with a deadline: ends as soon as the house is clean
+    assert not any(left.values()), f"left behind: { {k: v for k, v in left.items() if v} }"
