@@ -32,7 +32,7 @@ from .errors import (
 )
 from .generate import batches
 from .info import WorkerInfo, get_worker_info
-from .iterator import MultiprocessIterator, MultithreadIterator, SerialIterator
+from .iterators import MultiprocessIterator, MultithreadIterator, SerialIterator
 from .seeding import get_rng
 from .stats import Stats
 

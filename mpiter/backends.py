@@ -24,8 +24,8 @@ from .pool import WatchedPool, WatchedThreads, hidden_main, interrupts_later
 class Pool(Protocol):
     """What the engine needs of whoever runs the fetches."""
 
-    map_async: Callable[..., Any]
-
+    @property
+    def map_async(self) -> Callable[..., Any]: ...
     def dispose(self, timeout: float = ...) -> bool: ...
 
 
@@ -110,7 +110,7 @@ class _Processes:
 
 def _preload() -> None:
     """Let the fork server import us once, unless it runs already or the user chose what it imports."""
-    server = mp_forkserver._forkserver  # type: ignore[attr-defined]
+    server = mp_forkserver._forkserver
     if getattr(server, "_preload_modules", None) == ["__main__"]:
         mp_forkserver.set_forkserver_preload(["mpiter.worker"])
 

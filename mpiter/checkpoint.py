@@ -110,14 +110,14 @@ def _seed(state: Mapping[str, Any]) -> int:
 
 
 def _detail(state: Mapping[str, Any]) -> float:
-    detail = _typed(state, "previous_epoch_detail", float)
+    detail: float = _typed(state, "previous_epoch_detail", float)
     if not isfinite(detail) or not -1 <= detail <= _LARGEST:
         raise StateError(f"the state's 'previous_epoch_detail' is {detail!r}.")
     return detail
 
 
 def _number(state: Mapping[str, Any], name: str, low: int, high: int) -> int:
-    number = _typed(state, name, int)
+    number: int = _typed(state, name, int)
     if not low <= number <= high:
         raise StateError(f"the state's {name!r} is {number}, not within {low} … {high}.")
     return number

@@ -61,8 +61,15 @@ class Crew:
             backend=backend.name,
             environment=None if backend.in_process else dict(os.environ),
         )
+        self._wiring = wiring
         self._pool: Any = self._launch.pool(workers, begin, (wiring,))
         self.dataset = self._dataset
+
+    def renew(self) -> None:
+        """Replace the workers by fresh ones; none of them may have a task."""
+        self._pool.dispose()
+        fetch.forget(self._dataset)
+        self._pool = self._launch.pool(self.workers, begin, (self._wiring,))
 
     def _shared(self) -> Arena:
         """The arena, made when somebody needs it."""

@@ -31,8 +31,11 @@ class Cut:
 PROBE = Cut(rows=1, budget_ns=10**15, tasks=1, batches=1)  # the first sample, before anything is known
 
 
-def cut(sample_s: float, batch_size: int, workers: int, most_batches: int) -> Cut:
-    """The sizes for samples that take ``sample_s`` seconds each, with ``most_batches`` on their way at once."""
+def cut(sample_s: float, batch_size: int, workers: int, most_batches: int, experience: int) -> Cut:
+    """The sizes for samples that take ``sample_s`` seconds each, with ``most_batches`` on their way at once.
+
+    ``experience`` is the number of tasks that this time was measured on: what one sample says is not relied upon.
+    """
     tasks = TASKS_PER_WORKER * workers
     batch_s = max(sample_s * batch_size, 1e-9)
     share = -(-batch_size // workers)  # a worker's, of one batch
@@ -41,6 +44,7 @@ def cut(sample_s: float, batch_size: int, workers: int, most_batches: int) -> Cu
     elif most_batches < workers:  # too few for one each
         rows = share
     else:
-        rows = batch_size * max(1, min(MOST_BATCHES, int(WORTHWHILE_S / batch_s), most_batches // tasks))
+        group = min(MOST_BATCHES, experience, int(WORTHWHILE_S / batch_s), most_batches // tasks)
+        rows = batch_size * max(1, group)
     budget = max(_LEAST_BUDGET_S, _PATIENCE * rows * sample_s)
     return Cut(rows, int(budget * 1e9), tasks, min(most_batches, -(-tasks * rows // batch_size) + 1))

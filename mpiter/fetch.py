@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -93,14 +93,16 @@ def _fetch_run(task: Task) -> Ticket:
 
 def _ticket(task: Task, post: Post, rows: int = 0, seconds: float = 0.0, **rest: Any) -> Ticket:
     mail = post.outbox.take() if post.outbox else ()
-    return Ticket(task.number, task.generation, post.info.id, rows, seconds, rest.pop("payloads", ()), mail=mail, **rest)
+    return Ticket(
+        task.number, task.generation, post.info.id, rows, seconds, rest.pop("payloads", ()), mail=mail, **rest
+    )
 
 
 def _watched(task: Task, post: Post) -> Ticket:
     """Fetch with the global generators as the guarantee wants them, at no cost where nobody draws from them."""
     habits = post.habits
     if not habits.owns_globals:
-        return _fetch(task, post, seeded=False)
+        return _with_a_warning(task, post) if post.tasks == 0 else _fetch(task, post, seeded=False)
     callers = seeding.globals_state() if habits.restores_globals else None
     if not habits.seeds:
         before = habits.mark or seeding.globals_mark()
@@ -117,6 +119,20 @@ def _watched(task: Task, post: Post) -> Ticket:
     finally:
         if callers is not None:
             seeding.restore_globals(callers)
+
+
+def _with_a_warning(task: Task, post: Post) -> Ticket:
+    """A thread's first task: the caller waits in next(), so whoever draws from the global generators is the dataset."""
+    before = seeding.globals_mark()
+    ticket = _fetch(task, post, seeded=False)
+    if seeding.globals_mark() == before:
+        return ticket
+    name = type(post.dataset).__qualname__
+    text = (
+        f"{name} draws from the global random generators, which threads share: its samples depend on timing. "
+        f"Draw from mpiter.get_rng() instead, or use processes."
+    )
+    return replace(ticket, mail=(*ticket.mail, ("warning", text, "builtins:RuntimeWarning", __file__, 0)))
 
 
 def _fetch(task: Task, post: Post, seeded: bool) -> Ticket:

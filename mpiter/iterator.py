@@ -1,4 +1,4 @@
-"""The iterators: Chainer's contract on the outside, the prefetch loop within.
+"""What all iterators are: Chainer's contract on the outside, the prefetch loop within.
 
 Runs in the consumer's thread.  Guarantees that constructing starts neither thread nor process; that attributes and
 ``state_dict()`` describe what has been handed out, never what is prefetched; that ``close()`` works from any thread, in
@@ -24,12 +24,14 @@ from . import checkpoint, mail
 from .backends import Backend
 from .batch import Batch
 from .checkpoint import Surroundings
+from .communicator import Terminated
+from .course import Course, Delivery, Rules
 from .crew import Crew
-from .cursor import Cursor, Pace
+from .cursor import Cursor
 from .errors import IteratorClosed
 from .options import Options
 from .order import Order, Sampled, Sequential, Shuffled
-from .prefetch import Course, Delivery, Rules, _PrefetchLoop
+from .prefetch import _PrefetchLoop
 from .stats import Stats
 from .transport import Contents
 
@@ -80,6 +82,7 @@ class DatasetIterator:
         self._loop: _PrefetchLoop | None = None
         self._letting_go: Any = None
         self._generation = 0
+        self._has_warned = False
         self._closed = False
         self._last_stats = Stats()
         self._place(self._start())
@@ -130,7 +133,7 @@ class DatasetIterator:
 
     def _interrupted(self, error: BaseException) -> None:
         """next() was left by Ctrl-C or the end of the loop: nothing has been handed out."""
-        if self._closed:
+        if isinstance(error, Terminated):
             raise IteratorClosed("the iterator was closed while next() waited.") from None
         self._loop_has_stopped = True
 
@@ -180,6 +183,7 @@ class DatasetIterator:
             workers=options.workers,
             skips_errors=options.skips_errors,
             in_order=options.in_order,
+            max_samples=options.max_samples if has_workers else None,
         )
         transport = options.make_transport()
         make_crew = partial(
@@ -346,153 +350,18 @@ class DatasetIterator:
 
 
 _OWN = frozenset(
-    "_options _sampling _seed _loop _letting_go _generation _closed _last_stats _cursor _exhausted "
-    "_has_warned _loop_has_stopped".split()
+    [
+        "_options",
+        "_sampling",
+        "_seed",
+        "_loop",
+        "_letting_go",
+        "_generation",
+        "_closed",
+        "_last_stats",
+        "_cursor",
+        "_exhausted",
+        "_has_warned",
+        "_loop_has_stopped",
+    ]
 )
-
-
-class MultiprocessIterator(DatasetIterator):
-    """Batches fetched by worker processes, ahead of time: Chainer's arguments, in Chainer's order, and some more.
-
-    Args:
-        dataset: anything with ``len`` and ``[]``.
-        batch_size: samples in a batch.
-        repeat: go on into the next epoch for ever; False stops after one, with a short last batch.
-        shuffle: visit each epoch in an order of its own; None means True unless there is an ``order_sampler``.
-        n_processes: worker processes; None means all cores this process may use, 0 none (as ``backend="serial"``).
-        n_prefetch: finished batches that wait for the consumer.
-        shared_mem: accepted for Chainer's sake; slots are sized by what the samples need.
-        order_sampler: called as ``order_sampler(order, position)`` before each epoch, returns the next order.
-        dataset_timeout: seconds without a batch after which a ``TimeoutWarning`` is given; None for never.
-        maxtasksperchild: samples that a worker fetches before it is replaced by a fresh one.
-        seed: of the order and of the samples' randomness; None draws one from NumPy's global generator, once.
-        backend: "process", "thread", "serial", or an object such as ``mpiter.Process(start_method="spawn")``.
-        serializer: "slots" (shared memory), "packed", or a transport object.
-        copy: hand out private copies rather than views of shared slots.
-        on_error: "raise" what the dataset raises, in place of the batch, or "skip" the sample.
-        run_ahead: batches on their way beyond ``n_prefetch``; None as the workers need, 0 strictly none.
-        worker_init: called once in each worker with its ``WorkerInfo``.
-        in_order: deliver batches in the order of the plan; False: as they finish.
-
-    >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=0) as it:
-    ...     print(list(it))
-    [[10, 20], [30]]
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        batch_size: int,
-        repeat: bool = True,
-        shuffle: bool | None = None,
-        n_processes: int | None = None,
-        n_prefetch: int = 1,
-        shared_mem: int | None = None,
-        order_sampler: Any = None,
-        dataset_timeout: float | None = 30.0,
-        maxtasksperchild: int | None = None,
-        *,
-        seed: int | None = None,
-        backend: Any = "process",
-        serializer: Any = "slots",
-        copy: bool = False,
-        on_error: str = "raise",
-        run_ahead: int | None = None,
-        worker_init: Any = None,
-        in_order: bool = True,
-    ) -> None:
-        self.n_prefetch = n_prefetch
-        self.shared_mem = shared_mem
-        self.shuffle = shuffle
-        self.dataset_timeout = dataset_timeout
-        options = Options(
-            dataset=dataset,
-            pace=Pace(batch_size, wrap=repeat, epochs=None if repeat else 1),
-            shuffle=shuffle,
-            n_workers=n_processes,
-            n_prefetch=n_prefetch,
-            order_sampler=order_sampler,
-            dataset_timeout=dataset_timeout,
-            max_samples=maxtasksperchild,
-            seed=seed,
-            backend=backend,
-            serializer=serializer,
-            copy=copy,
-            on_error=on_error,
-            run_ahead=run_ahead,
-            worker_init=worker_init,
-            in_order=in_order,
-        )
-        self.n_processes = options.workers
-        super().__init__(options)
-
-
-class MultithreadIterator(DatasetIterator):
-    """``MultiprocessIterator`` with threads: for datasets that wait or release the GIL.
-
-    >>> it = MultithreadIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_threads=2)
-    >>> [list(batch) for batch in it]
-    [[10, 20], [30]]
-    >>> it.close()
-    """
-
-    _revives = True
-
-    def __init__(
-        self,
-        dataset: Any,
-        batch_size: int,
-        repeat: bool = True,
-        shuffle: bool | None = None,
-        n_threads: int = 1,
-        order_sampler: Any = None,
-        *,
-        n_prefetch: int = 1,
-        **options: Any,
-    ) -> None:
-        self.n_threads = n_threads
-        self.shuffle = shuffle
-        super().__init__(
-            Options(
-                dataset=dataset,
-                pace=Pace(batch_size, wrap=repeat, epochs=None if repeat else 1),
-                shuffle=shuffle,
-                n_workers=n_threads,
-                n_prefetch=n_prefetch,
-                order_sampler=order_sampler,
-                backend="thread",
-                **options,
-            )
-        )
-
-
-class SerialIterator(DatasetIterator):
-    """``MultiprocessIterator`` without workers: everything happens in ``next()``.
-
-    >>> [list(batch) for batch in SerialIterator([10, 20, 30], 2, repeat=False, shuffle=False)]
-    [[10, 20], [30]]
-    """
-
-    _revives = True
-
-    def __init__(
-        self,
-        dataset: Any,
-        batch_size: int,
-        repeat: bool = True,
-        shuffle: bool | None = None,
-        order_sampler: Any = None,
-        **options: Any,
-    ) -> None:
-        self.shuffle = shuffle
-        super().__init__(
-            Options(
-                dataset=dataset,
-                pace=Pace(batch_size, wrap=repeat, epochs=None if repeat else 1),
-                shuffle=shuffle,
-                n_workers=0,
-                order_sampler=order_sampler,
-                backend="serial",
-                **options,
-            )
-        )

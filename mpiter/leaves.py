@@ -82,7 +82,7 @@ class Tensor(Array):
     __slots__ = ()
 
     def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
-        return super(Tensor, self).write(column, start, [tensors.as_array(value) for value in values])
+        return super().write(column, start, [tensors.as_array(value) for value in values])
 
     def read(self, column: Column) -> Sequence[Any]:
         return tensors.rows(column)

@@ -47,7 +47,9 @@ class Outbox:
         taken, self._letters = tuple(self._letters), []
         return taken
 
-    def _warned(self, message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+    def _warned(
+        self, message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+    ) -> None:
         name = f"{category.__module__}:{category.__qualname__}"
         self.add("warning", str(message), name, filename, lineno)
 

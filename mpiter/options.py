@@ -13,11 +13,11 @@ from numbers import Integral, Real
 from typing import Any
 
 from .backends import Backend, Serial, backend_for
-from .carried import transport_for
 from .cursor import Pace
 from .errors import OptionError
 from .machine import cores
 from .transport import Transport
+from .transports import transport_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,9 @@ class Options:
         _whole("epochs", self.pace.epochs, least=0, optional=True)
         if self.seed is not None and not -(1 << 127) <= self.seed < 1 << 128:
             raise OptionError(f"seed has {int(self.seed).bit_length()} bits; use a whole number of at most 128.")
-        if self.dataset_timeout is not None and not (isinstance(self.dataset_timeout, Real) and self.dataset_timeout > 0):
+        if self.dataset_timeout is not None and not (
+            isinstance(self.dataset_timeout, Real) and self.dataset_timeout > 0
+        ):
             raise OptionError(f"dataset_timeout={self.dataset_timeout!r} must be a number of seconds above 0, or None.")
         if self.on_error not in ("raise", "skip"):
             raise OptionError(f"on_error={self.on_error!r} is unknown; use 'raise' or 'skip'.")

@@ -41,7 +41,10 @@ def mix(x: Any) -> Any:
 
 def keys(count: int, *words: int) -> NDArray[np.uint64]:
     """Draw ``count`` independent words from a few integers of any size."""
-    return np.random.SeedSequence([w & (1 << 128) - 1 for w in words]).generate_state(count, np.uint64)
+    state: NDArray[np.uint64] = np.random.SeedSequence([w & (1 << 128) - 1 for w in words]).generate_state(
+        count, np.uint64
+    )  # type: ignore[assignment]
+    return state
 
 
 def shuffled(positions: Indices, length: int, round_keys: NDArray[np.uint64]) -> Indices:

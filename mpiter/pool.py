@@ -10,6 +10,7 @@ are missing it falls back on ``terminate`` in a thread of its own.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -44,7 +45,7 @@ _ours: weakref.WeakSet[Any] = weakref.WeakSet()  # worker processes that this pr
 
 def _disown() -> None:
     """In a fork of the consumer: its workers are not the child's, whose normal exit would terminate them."""
-    children = getattr(mp_process, "_children", set())
+    children: set[Any] = getattr(mp_process, "_children", set())
     children.difference_update(set(_ours))
     _ours.clear()
 
@@ -73,6 +74,13 @@ class _QuietPool(mp_pool.Pool):
 def _quieten(pool: Any) -> None:
     with contextlib.suppress(AttributeError):
         pool._cache.notifier = _NobodyToNotify()
+
+
+def _widen_pipes(pool: Any) -> None:
+    """A megabyte of pipe: the stock reader allocates all that remains of a message for each pipeful that it reads."""
+    with contextlib.suppress(AttributeError, OSError):  # not Linux, or the user's share of pipe memory is used up
+        for queue in (pool._inqueue, pool._outqueue):
+            fcntl.fcntl(queue._writer.fileno(), fcntl.F_SETPIPE_SZ, 1 << 20)
 
 
 class WatchedContext:
@@ -112,7 +120,7 @@ def hidden_main() -> Iterator[None]:
                     data.pop(key, None)
             return data
 
-        spawn.get_preparation_data = without_main  # type: ignore[assignment]
+        spawn.get_preparation_data = without_main
         try:
             yield
         finally:
@@ -162,6 +170,7 @@ class WatchedPool:
         self._pool = _QuietPool(workers, initializer, initargs, context=self._context)
         self.map_async = self._pool.map_async
         _quieten(self._pool)
+        _widen_pipes(self._pool)
 
     @property
     def processes(self) -> list[Any]:
@@ -178,9 +187,9 @@ class WatchedPool:
 def _dispose(pool: Any, processes: list[Any], end: float) -> bool:
     handlers = pool._worker_handler, pool._task_handler, pool._result_handler
     pool._terminate.cancel()  # nothing is left to hang at interpreter exit
-    pool._state = mp_pool.TERMINATE  # type: ignore[attr-defined]
+    pool._state = mp_pool.TERMINATE
     for handler in handlers:
-        handler._state = mp_pool.TERMINATE  # type: ignore[attr-defined]
+        handler._state = mp_pool.TERMINATE
     pool._change_notifier.put(None)
     pool._worker_handler.join(_left(end))
     if not _kill(processes, end):

@@ -13,13 +13,13 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from .communicator import Terminated, _Communicator
+from .course import Course, Delivery, Rules
 from .crew import Crew
-from .cursor import Cursor, Pace, Plan, step
+from .cursor import Cursor, Plan, step
 from .cutting import PROBE, cut
 from .errors import WorkerStartError
 from .faults import raised
@@ -27,47 +27,11 @@ from .ledger import Assembly, Ledger, first_sample
 from .order import Sampled
 from .stats import Stats, Tally
 from .task import Task, Ticket
-from .transport import Contents, Transport
+from .transport import Transport
 
 _CLOSE_S = 5.0  # how long an end may take
 _WAKE = object()
 _AUTO_RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """What ``next()`` gets: a batch, an error in its place, or neither at the end."""
-
-    after: Cursor
-    contents: Contents | None = None
-    error: BaseException | None = None
-    counts: bool = True  # as handed out: ``after`` is where the iterator then stands
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """Where to go on from, and under which number."""
-
-    generation: int
-    cursor: Cursor
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The options that bind the engine."""
-
-    pace: Pace
-    n_prefetch: int
-    run_ahead: int | None
-    workers: int
-    skips_errors: bool
-    in_order: bool
-
-    @property
-    def reserve(self) -> int:
-        """Rooms that the engine needs for itself, whatever the user keeps."""
-        return self.n_prefetch + self.workers + 2
 
 
 class _PrefetchLoop:
@@ -90,6 +54,7 @@ class _PrefetchLoop:
         self._batch_number = self._task_number = 0
         self._wants_room = False
         self._stopping = False
+        self._fetched_by_crew = 0
         self._cut = PROBE
         self._window = 1  # how many batches may be on their way or waiting
 
@@ -222,16 +187,23 @@ class _PrefetchLoop:
         """Cut tasks: of full size, or of what there is while a worker has nothing to do."""
         assert self._crew is not None
         ledger = self._ledger
+        if self._workers_are_worn():
+            if ledger.tasks:
+                return  # their last tasks first
+            self._crew.renew()
+            self._fetched_by_crew = 0
         while ledger.tasks < self._cut.tasks and ledger.uncut_rows:
             if ledger.uncut_rows < self._cut.rows and ledger.tasks >= self._rules.workers and self._planned_to:
                 return
             brief, pieces = ledger.cut(self._task_number, self._cut.rows)
             course, number = self._course, self._task_number
             self._task_number += 1
-            task = Task(
-                self._crew.dataset, course.generation, number, course.seed, self._cut.budget_ns, brief, pieces
-            )
+            task = Task(self._crew.dataset, course.generation, number, course.seed, self._cut.budget_ns, brief, pieces)
             self._crew.submit(task, self._inbox.put)
+
+    def _workers_are_worn(self) -> bool:
+        most = self._rules.max_samples
+        return most is not None and self._fetched_by_crew >= most * self._rules.workers
 
     def _hand_over(self) -> bool:
         """Put the finished batches, or the end, into the communicator; False if there is nothing to put."""
@@ -309,6 +281,7 @@ class _PrefetchLoop:
         if ticket.startup is not None:
             raise WorkerStartError(f"worker {ticket.worker} could not start:\n\n{ticket.startup}")
         again = self._ledger.settle(ticket)
+        self._fetched_by_crew += ticket.rows
         self.tally.tasks += 1
         self.tally.cut_again += again
         self.tally.timed(ticket.seconds, ticket.rows)
@@ -316,7 +289,8 @@ class _PrefetchLoop:
             self._plan_from(ticket)
         if self._transport.planned:
             most = self._rules.n_prefetch + self._most_run_ahead
-            self._cut = cut(self.tally.sample_s, self._rules.pace.batch_size, self._rules.workers, most)
+            rules, tally = self._rules, self.tally
+            self._cut = cut(tally.sample_s, rules.pace.batch_size, rules.workers, most, experience=tally.tasks - 1)
             self._window = self._rules.n_prefetch + min(self._cut.batches, self._most_run_ahead)
 
     def _plan_from(self, ticket: Ticket) -> None:

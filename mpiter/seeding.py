@@ -81,7 +81,7 @@ def globals_mark() -> tuple[Any, ...]:
 
 def _mersenne_memory() -> Any:
     """The bytes of numpy's global generator; its full state where that isn't a Mersenne twister."""
-    generator = np.random.mtrand._rand._bit_generator  # type: ignore[attr-defined]
+    generator = np.random.mtrand._rand._bit_generator
     if type(generator) is np.random.MT19937:
         return ctypes.string_at(generator.ctypes.state_address, _MERSENNE_BYTES)
     return str(generator.state)

@@ -72,7 +72,7 @@ class Shipment:
             self._fd = -1
 
     def __getstate__(self) -> dict[str, Any]:
-        handle = reduction.DupFd(self._fd)  # type: ignore[no-untyped-call]
+        handle = reduction.DupFd(self._fd)
         return {"pickled": self._pickled, "sizes": self._sizes, "size": self._size, "fd": handle}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ class Shipment:
         self._fd = state["fd"].detach()
 
 
-class _ByValue(cloudpickle.Pickler):  # type: ignore[misc, name-defined]
+class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, which knows in addition that a memmap is a file."""
 
     def reducer_override(self, value: Any) -> Any:

@@ -25,7 +25,7 @@ def is_plain(value: Any) -> bool:
 def as_array(value: Any) -> np.ndarray[Any, Any] | None:
     """The tensor's memory as an ndarray, or None where there is no such thing."""
     try:
-        return value.numpy() if is_plain(value) else None  # type: ignore[no-any-return]
+        return value.numpy() if is_plain(value) else None
     except (TypeError, RuntimeError):  # dtypes that numpy doesn't know
         return None
 

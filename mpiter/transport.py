@@ -51,9 +51,8 @@ class Writer(Protocol):
 class Room(Protocol):
     """Where one batch grows, seen from the consumer process."""
 
-    address: tuple[int, ...]
-    brief: bytes
-    size: int
+    address: tuple[int, ...]  # goes along with every piece
+    brief: bytes  # what a pen must know of the room, likewise
 
     def receive(self, payload: Any) -> None: ...
     def place(self, row: int, sample: Any) -> None: ...
@@ -78,9 +77,10 @@ class Site:
 class Transport(Protocol):
     """Both ends of a transport, and the plan that they follow."""
 
-    planned: bool
-    room_bytes: int
-
+    @property
+    def planned(self) -> bool: ...
+    @property
+    def room_bytes(self) -> int: ...
     def bind(self, site: Site) -> None: ...
     def writer(self) -> Writer: ...
     def plan(self, sample: Any) -> None: ...

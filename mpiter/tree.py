@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -68,7 +68,7 @@ class Group:
         if self.kind == "dict":
             return dict(zip(self.names, values, strict=True))
         if self.kind == "dataclass":
-            made = object.__new__(self.cls)
+            made: Any = object.__new__(self.cls)
             for name, value in zip(self.names, values, strict=True):
                 object.__setattr__(made, name, value)
             return made
@@ -113,7 +113,7 @@ def _group_of(value: Any) -> Group | None:
     if isinstance(value, tuple) and _is_namedtuple(kind):
         return Group("namedtuple", kind, (), (Aside(),) * len(value))
     if dataclasses.is_dataclass(value) and _is_plain(value):
-        names = _field_names(kind)
+        names = _field_names(kind)  # type: ignore[arg-type]
         return Group("dataclass", kind, names, (Aside(),) * len(names))
     return None
 
@@ -123,8 +123,8 @@ def _is_namedtuple(cls: type) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _field_names(cls: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls))
+def _field_names(cls: Hashable) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
 
 
 @functools.lru_cache(maxsize=256)
@@ -137,7 +137,7 @@ def _holds_more(cls: type) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _says_how_to_copy(cls: type) -> bool:
+def _says_how_to_copy(cls: Hashable) -> bool:
     """Does the class bring its own way of being pickled?"""
     own = [name for name in ("__getnewargs__", "__getnewargs_ex__") if hasattr(cls, name)]
     own += [name for name in ("__reduce__", "__reduce_ex__") if getattr(cls, name) is not getattr(object, name)]
@@ -148,9 +148,9 @@ def _says_how_to_copy(cls: type) -> bool:
 
 def _is_plain(value: Any) -> bool:
     """Does the dataclass instance consist of its fields and nothing else?"""
-    if _says_how_to_copy(type(value)) or _holds_more(type(value)):
+    if _says_how_to_copy(type(value)) or _holds_more(type(value)):  # type: ignore[arg-type]
         return False
-    names = _field_names(type(value))
+    names = _field_names(type(value))  # type: ignore[arg-type]
     held = getattr(value, "__dict__", None)
     return all(hasattr(value, name) for name in names) if held is None else tuple(held) == names
 
@@ -212,4 +212,3 @@ def merge(planned: Node, seen: Node) -> Node | None:
         parts = map(merge, planned.parts, seen.parts)
         return dataclasses.replace(planned, parts=tuple(part or Aside() for part in parts))
     return Aside()
-

@@ -61,10 +61,15 @@ class Script:
 
     def reads(self, line: str) -> None:
         """Wait until the script has printed ``line``."""
-        for said in self.process.stdout:
-            if said.rstrip("\n") == line:
-                return
-        raise AssertionError(f"the script ended without saying {line!r}: {self.process.stderr.read()}")
+        too_late = threading.Timer(LIMIT_S, self._kill)
+        too_late.start()
+        try:
+            said = next((said for said in self.process.stdout if said.rstrip("\n") == line), None)
+        finally:
+            too_late.cancel()
+            too_late.join()
+        if said is None:
+            raise AssertionError(f"the script ended without saying {line!r}: {self.ends()}")
 
     def ctrl_c(self) -> None:
         """What a terminal does: the signal goes to the whole process group."""
@@ -75,9 +80,12 @@ class Script:
             out, err = self.process.communicate(timeout=LIMIT_S)
             return Outcome(self.process.returncode, out, err, self._left_running())
         finally:
-            for process in _session(self.process.pid):
-                process.kill()
-            self.process.wait()
+            self._kill()
+            self.process.communicate()
+
+    def _kill(self) -> None:
+        for process in _session(self.process.pid):
+            process.kill()
 
     def _left_running(self) -> list:
         """What of the script's session outlives it for more than a few moments."""

@@ -290,7 +290,8 @@ def test_ctrl_c_gives_one_keyboard_interrupt_and_no_noise(tmp_path, method):
                 time.sleep(600)
             return i
 
-    it = mpiter.MultiprocessIterator(Slow(), 5, shuffle=False, n_processes=2, backend=mpiter.Process(sys.argv[1]))
+    backend = mpiter.Process(sys.argv[1])
+    it = mpiter.MultiprocessIterator(Slow(), 5, shuffle=False, n_processes=2, backend=backend, run_ahead=0)
     for batch in it:
         print(batch, flush=True)
     """

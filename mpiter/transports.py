@@ -22,7 +22,6 @@ from .planner import Planner, collect
 from .slots import Slot, Slots
 from .transport import Contents, Large, LoosePen, Room, Site, Transport, Writer
 
-
 _MOST_AT_ONCE = 64  # rows written at once: numpy's cost per call is then negligible
 _BYTES_AT_ONCE = 1 << 22  # …unless they are so large that they would have left the cache
 
@@ -112,7 +111,7 @@ class _PlannedRoom:
     def __init__(self, planner: Planner, rows: int, memory: memoryview) -> None:
         assert planner.layout is not None
         self._planner, self._layout, self._rows = planner, planner.layout, rows
-        self.brief, self.size = planner.brief, self._layout.size
+        self.brief = planner.brief
         self._memory = memory
         self._memory[: self._layout.rows] = bytes(self._layout.rows)  # RowState.TODO
         self._large: dict[int, Any] = {}
@@ -158,11 +157,11 @@ class _SlotRoom(_PlannedRoom):
 class _PrivateRoom(_PlannedRoom):
     """Ordinary memory; the rows come one by one.  For when the user holds every slot and there can be no more."""
 
-    address = ()
+    address: tuple[int, ...] = ()
 
     def __init__(self, planner: Planner, rows: int) -> None:
         assert planner.layout is not None
-        super().__init__(planner, rows, memoryview(np.empty(planner.layout.size, np.uint8)))
+        super().__init__(planner, rows, memoryview(np.empty(planner.layout.size, np.uint8).data))
 
     def receive(self, payload: Any) -> None:
         for row, sealed in payload:
@@ -175,7 +174,7 @@ class _PrivateRoom(_PlannedRoom):
 class _PackedRoom(_PrivateRoom):
     """Ordinary memory, filled from the buffers that the workers send."""
 
-    address = (0,)
+    address: tuple[int, ...] = (0,)
 
     def receive(self, payload: Any) -> None:
         first, rows, memory, large = payload

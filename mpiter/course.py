@@ -1,0 +1,48 @@
+"""What the iterator and its prefetch loop say to each other: where to go, by which rules, and what comes back.
+
+Frozen values, passed between the consumer's thread and the prefetch thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .cursor import Cursor, Pace
+from .transport import Contents
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What ``next()`` gets: a batch, an error in its place, or neither at the end."""
+
+    after: Cursor
+    contents: Contents | None = None
+    error: BaseException | None = None
+    counts: bool = True  # as handed out: ``after`` is where the iterator then stands
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Where to go on from, and under which number."""
+
+    generation: int
+    cursor: Cursor
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The options that bind the engine."""
+
+    pace: Pace
+    n_prefetch: int
+    run_ahead: int | None
+    workers: int
+    skips_errors: bool
+    in_order: bool
+    max_samples: int | None  # that a worker fetches before it is replaced
+
+    @property
+    def reserve(self) -> int:
+        """Rooms that the engine needs for itself, whatever the user keeps."""
+        return self.n_prefetch + self.workers + 2

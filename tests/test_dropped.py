@@ -1,0 +1,74 @@
+"""Iterators that nobody closes: when the last reference goes, so do their workers."""
+
+import gc
+import os
+
+import psutil
+import pytest
+from scripts import METHODS, wait_until
+
+import mpiter
+
+
+class Pids:
+    """Each sample is the number of the process that fetched it."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        return os.getpid()
+
+
+def opened(method):
+    """An iterator that has handed something out, and its workers."""
+    it = mpiter.MultiprocessIterator(Pids(), 4, n_processes=2, backend=mpiter.Process(method))
+    return it, {psutil.Process(pid) for pid in next(it)}
+
+
+def are_gone(workers):
+    wait_until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers), "they are gone")
+
+
+every_method = pytest.mark.parametrize("method", METHODS)
+
+
+@every_method
+def test_a_dropped_iterator_ends_its_workers(method):
+    it, workers = opened(method)
+    assert os.getpid() not in {worker.pid for worker in workers}
+    del it
+    are_gone(workers)
+
+
+@every_method
+def test_an_iterator_in_a_cycle_ends_its_workers_when_collected(method):
+    it, workers = opened(method)
+    it.trainer = {"iterator": it}
+    del it
+    gc.collect()
+    are_gone(workers)
+
+
+@every_method
+def test_breaking_out_of_a_loop_over_an_unnamed_iterator_ends_its_workers(method):
+    for batch in mpiter.batches(Pids(), 4, n_processes=2, backend=mpiter.Process(method)):
+        workers = {psutil.Process(int(pid)) for pid in batch}
+        break
+    are_gone(workers)
+
+
+@every_method
+def test_leaving_the_with_block_by_an_exception_ends_the_workers(method):
+    it, workers = opened(method)
+    with pytest.raises(ZeroDivisionError), it:
+        raise ZeroDivisionError
+    assert not any(worker.is_running() and worker.status() != "zombie" for worker in workers)
+
+
+def test_the_end_of_the_epoch_does_not_end_the_workers_of_a_reset():
+    it = mpiter.MultiprocessIterator(Pids(), 4, repeat=False, n_processes=1)
+    first = {pid for batch in it for pid in batch}
+    it.reset()
+    assert {pid for batch in it for pid in batch} == first
+    it.close()

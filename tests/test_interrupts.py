@@ -1,0 +1,147 @@
+"""Ctrl-C, and close() from another thread, while next() waits: the one who waits hears of it, and nothing is lost."""
+
+import time
+import weakref
+
+import pytest
+from scripts import interrupt_once_waiting, once_waiting
+
+import mpiter
+
+BACKENDS = ("process", "thread", "serial")
+BATCH, LENGTH = 4, 24
+
+
+class Gated:
+    """Samples from ``first_gated`` on come only once a file lies in the folder."""
+
+    def __init__(self, folder, first_gated):
+        self.gate, self.first_gated = folder / "open", first_gated
+
+    def __len__(self):
+        return LENGTH
+
+    def __getitem__(self, i):
+        end = time.monotonic() + 60
+        while i >= self.first_gated and not self.gate.exists():
+            assert time.monotonic() < end, "nobody opened the gate"
+            time.sleep(0.002)
+        return i
+
+
+def gated(folder, backend, first_gated=BATCH):
+    """Fetches strictly batch by batch, so that what is behind the gate holds nothing else up."""
+    return mpiter.MultiprocessIterator(
+        Gated(folder, first_gated), BATCH, repeat=False, shuffle=False, n_processes=2, backend=backend, run_ahead=0
+    )
+
+
+def whole_epoch():
+    return [list(range(at, at + BATCH)) for at in range(0, LENGTH, BATCH)]
+
+
+@pytest.mark.parametrize("first_gated", [0, BATCH, BATCH + 2, LENGTH - 1])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_after_a_caught_interrupt_the_iterator_goes_on_with_no_batch_lost(tmp_path, backend, first_gated):
+    with gated(tmp_path, backend, first_gated) as it:
+        seen = [list(next(it)) for _ in range(first_gated // BATCH)]
+        with pytest.raises(KeyboardInterrupt):
+            waiter = interrupt_once_waiting()
+            next(it)
+        waiter.join()
+        (tmp_path / "open").touch()
+        assert [*seen, *map(list, it)] == whole_epoch()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_interrupt_leaves_the_state_as_it_was(tmp_path, backend):
+    with gated(tmp_path, backend) as it:
+        next(it)
+        before = it.state_dict()
+        with pytest.raises(KeyboardInterrupt):
+            waiter = interrupt_once_waiting()
+            next(it)
+        waiter.join()
+        assert it.state_dict() == before
+        (tmp_path / "open").touch()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_interrupts_may_come_again_and_again(tmp_path, backend):
+    with gated(tmp_path, backend) as it:
+        next(it)
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                waiter = interrupt_once_waiting()
+                next(it)
+            waiter.join()
+        (tmp_path / "open").touch()
+        assert list(map(list, it)) == whole_epoch()[1:]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_interrupted_iterator_closes_quickly(tmp_path, backend):
+    it = gated(tmp_path, backend)
+    next(it)
+    with pytest.raises(KeyboardInterrupt):
+        waiter = interrupt_once_waiting()
+        next(it)
+    waiter.join()
+    if backend == "thread":  # a thread can only be waited for
+        (tmp_path / "open").touch()
+    began = time.monotonic()
+    it.close()
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("backend", ["process", "thread"])
+def test_closing_from_another_thread_wakes_the_one_who_waits(tmp_path, backend):
+    it = gated(tmp_path, backend)
+    next(it)
+    closed_at = []
+
+    def close():
+        closed_at.append(time.monotonic())
+        it.close()
+
+    closer = once_waiting(close)
+    with pytest.raises(mpiter.IteratorClosed, match="while next"):
+        next(it)
+    assert time.monotonic() - closed_at[0] < 2
+    (tmp_path / "open").touch()
+    closer.join()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_closing_is_possible_any_number_of_times_and_before_the_first_batch(backend):
+    for batches_before in (0, 1):
+        it = mpiter.MultiprocessIterator(range(20), 3, n_processes=2, backend=backend)
+        for _ in range(batches_before):
+            next(it)
+        it.close()
+        it.close()
+        it.finalize()
+        with pytest.raises(mpiter.IteratorClosed):
+            next(it)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_weak_reference_callback_may_close_the_iterator(backend):
+    class Model:
+        pass
+
+    it = mpiter.MultiprocessIterator(range(20), 3, n_processes=2, backend=backend)
+    next(it)
+    model = Model()
+    weakref.finalize(model, it.close)
+    del model
+    with pytest.raises(mpiter.IteratorClosed):
+        next(it)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_closing_within_the_loop_ends_it(backend):
+    it = mpiter.MultiprocessIterator(range(20), 3, n_processes=2, backend=backend)
+    with pytest.raises(mpiter.IteratorClosed):
+        for _ in it:
+            it.close()
