@@ -40,6 +40,7 @@ class Crew:
         cargo: tuple[Any, Any],
         seed: int,
         returned: Callable[[], None],
+        warn: Callable[[str], None],
     ) -> None:
         self.workers = workers
         self.most_bytes = memory_total() // _SHARE
@@ -50,7 +51,9 @@ class Crew:
         if self._arena is not None:
             self._arena.allocate(max(PAGE, board_bytes(workers)))
         sealer = seal_or_hold if backend.in_process else seal
-        transport.bind(Site(batch_size, self.most_bytes, reserve, self._launch.dumps, self._shared, sealer, returned))
+        transport.bind(
+            Site(batch_size, self.most_bytes, reserve, self._launch.dumps, self._shared, sealer, returned, warn)
+        )
         wiring = Wiring(
             dataset=self._dataset,
             cargo=self._launch.cargo,

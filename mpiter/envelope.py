@@ -8,6 +8,7 @@ the caller's own.  Assumes that both sides are ours: envelopes hold pickles and 
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import io
 import pickle
@@ -17,6 +18,7 @@ from typing import Any
 
 import cloudpickle
 import msgpack
+import numpy as np
 
 ALIGN = 64
 _LENGTH = 4  # bytes that hold the header's length
@@ -48,17 +50,34 @@ class Envelope:
         return room
 
 
-def dumps(value: Any, callback: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
-    """Pickle by reference where the other side can follow it, else by value.
+def dumps(value: Any, buffers: list[pickle.PickleBuffer] | None = None) -> bytes:
+    """Pickle by reference where the other side can follow it, else by value; ``buffers`` takes what goes out of line.
 
     In a forked worker ``__main__`` is the caller's, so plain pickle succeeds; in any other worker it isn't, plain
     pickle fails, and cloudpickle sends the class by value under the identity that it came with.
     """
     try:
-        return pickle.dumps(value, protocol=5, buffer_callback=callback)
-    except Exception:
-        pass  # cloudpickle knows more, and its error is the one to show
-    return cloudpickle.dumps(value, protocol=5, buffer_callback=callback)  # type: ignore[no-any-return]
+        return _dumps(pickle.Pickler, copyreg.dispatch_table, value, buffers)
+    except Exception:  # cloudpickle knows more, and its error is the one to show
+        if buffers is not None:
+            buffers.clear()  # of what the first attempt had put there
+    return _dumps(cloudpickle.Pickler, cloudpickle.Pickler.dispatch_table, value, buffers)
+
+
+def _dumps(pickler: Any, known: Any, value: Any, buffers: list[pickle.PickleBuffer] | None) -> bytes:
+    out = io.BytesIO()
+    writing = pickler(out, protocol=5, buffer_callback=None if buffers is None else buffers.append)
+    writing.dispatch_table = {**known, np.ndarray: _reduce_array}
+    writing.dump(value)
+    return out.getvalue()
+
+
+def _reduce_array(array: Any) -> Any:
+    """How an array is pickled: NumPy's way, which makes some arrays of foreign byte order native."""
+    if array.dtype.isnative or array.dtype.names is not None or array.dtype.hasobject:
+        return array.__reduce_ex__(5)
+    native = array.view(array.dtype.newbyteorder())  # the same bytes, under the native name
+    return np.ndarray.view, (native, array.dtype)
 
 
 def loads(data: Any, buffers: Sequence[Any] = ()) -> Any:
@@ -67,7 +86,7 @@ def loads(data: Any, buffers: Sequence[Any] = ()) -> Any:
 
 def seal(value: Any) -> Envelope:
     found: list[pickle.PickleBuffer] = []
-    pickled = dumps(value, found.append)
+    pickled = dumps(value, found)
     if any(not buffer.raw().nbytes for buffer in found):
         found, pickled = [], dumps(value)  # empty buffers have no place of their own
     raw = tuple(buffer.raw() for buffer in found)

@@ -230,9 +230,9 @@ def _write(errand: _Errand, indices: list[int], start: int, samples: list[Any]) 
             try:
                 errand.pen.write(row, [sample])
             except Exception as error:
-                index = indices[row - errand.piece.row]
+                index, kind = indices[row - errand.piece.row], type(sample).__qualname__
                 unsendable = SampleNotSendable(
-                    f"dataset[{index}] returned {type(sample).__qualname__}, which cannot be sent from a worker: {error}. "
+                    f"dataset[{index}] returned {kind}, which cannot be sent from a worker: {error}. "
                     f"Return arrays, numbers, strings or containers of them."
                 )
                 errand.fault(unsendable, row, index)

@@ -85,10 +85,8 @@ class Arena:
     def free(self, start: int, size: int) -> None:
         """Return a range, and its memory to the system where it lets us."""
         size = aligned(size, PAGE)
-        try:
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # else it stays committed and is used again
             self.map.madvise(mmap.MADV_REMOVE, start, size)
-        except (AttributeError, OSError, ValueError):
-            pass  # the range stays committed and is used again
         self._ranges.give(start, size)
 
     def _commit(self, start: int, size: int) -> None:

@@ -156,6 +156,7 @@ def _as_indices(array: Any) -> Indices:
     found = np.array(array)
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise OptionError(
-            f"order_sampler returned {found.dtype} values of shape {found.shape}; return a 1-D array of integer indices."
+            f"order_sampler returned {found.dtype} values of shape {found.shape}; "
+            f"return a 1-D array of integer indices."
         )
     return found.astype(np.int64)

@@ -37,7 +37,7 @@ _AUTO_RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the by
 class _PrefetchLoop:
     """Plan → task → ticket → batch, for one iterator."""
 
-    def __init__(self, rules: Rules, transport: Transport, make_crew: Callable[[Callable[[], None]], Crew]) -> None:
+    def __init__(self, rules: Rules, transport: Transport, make_crew: Callable[..., Crew]) -> None:
         self.pid = os.getpid()
         self.tally = Tally()
         self.mail: deque[tuple[Any, ...]] = deque()
@@ -62,7 +62,7 @@ class _PrefetchLoop:
 
     def launch(self, course: Course, threaded: bool) -> None:
         """Start the workers, in the caller's thread, then the loop."""
-        self._crew = self._make_crew(self._slot_returned)
+        self._crew = self._make_crew(self._slot_returned, self._warn)
         self._communicator.reset(course.generation)
         self._begin(course)
         if threaded:
@@ -254,6 +254,9 @@ class _PrefetchLoop:
 
     def _wake(self) -> None:
         self._inbox.put(_WAKE)
+
+    def _warn(self, text: str) -> None:
+        self.mail.append((("warning", text, "builtins:RuntimeWarning", __file__, 0),))
 
     def _slot_returned(self) -> None:
         if self._wants_room:

@@ -71,8 +71,8 @@ def seed_globals(seed: int, epoch: int, position: int) -> None:
 def globals_mark() -> tuple[Any, ...]:
     """What tells whether somebody has drawn from the global generators: cheap, compared around every task.
 
-    Whole states, since a position within one comes back after 624 words.  The one thing left out is the normal number
-    that numpy keeps in reserve: ``seed_globals`` clears it, and the serial backend looks at full states while it holds one.
+    Whole states, since a position within one comes back after 624 words.  The one thing left out is the normal
+    number that numpy keeps in reserve: ``seed_globals`` clears it, the serial backend looks at it separately.
     """
     torch = _torch()
     numpy_state: Any = _mersenne_memory()

@@ -72,6 +72,7 @@ class Site:
     arena: Any  # () -> the memory shared with the workers
     sealer: Sealer  # how an object leaves a worker
     returned: Callable[[], None]  # to be called when a room may have become free
+    warn: Callable[[str], None]  # tells the user something in the next next()
 
 
 class Transport(Protocol):

@@ -8,7 +8,6 @@ worker writes into a private buffer, which travels with the ticket and is copied
 from __future__ import annotations
 
 import pickle
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -243,11 +242,10 @@ class SlotTransport(_Planned):
             return self._copy
         if not self._warned:
             self._warned = True
-            warnings.warn(
-                f"{self.slots.leased} batches are kept alive, all that fits into {self._site.most_bytes / 1e6:.0f} MB of "
-                f"shared memory; further ones are copied until some are dropped. Keep fewer batches, or pass copy=True.",
-                ResourceWarning,
-                stacklevel=2,
+            self._site.warn(
+                f"{self.slots.leased} batches are kept alive, all that fits into {self._site.most_bytes / 1e6:.0f} MB "
+                f"of shared memory; further ones are copied until some are dropped. Keep fewer batches, or pass "
+                f"copy=True."
             )
         return True
 
