@@ -74,6 +74,7 @@ class DatasetIterator:
     _revives = False  # may be used again after close()
 
     def __init__(self, options: Options) -> None:
+        subclass_attributes = frozenset(self.__dict__)
         self._options = options
         self.dataset = options.dataset
         self.batch_size = options.pace.batch_size
@@ -86,6 +87,7 @@ class DatasetIterator:
         self._closed = False
         self._last_stats = Stats()
         self._place(self._start())
+        self._own = frozenset(self.__dict__) - subclass_attributes | {"_own"}  # what a copy makes anew
 
     # -- handing out ---------------------------------------------------------------------------------------------
 
@@ -96,15 +98,22 @@ class DatasetIterator:
         if self._exhausted:
             self._over()
         loop = self._running_loop()
+        if self._in_hand is None:
+            self._in_hand = self._wait_for(loop)
+        while loop.mail:
+            mail.deliver(loop.mail.popleft())  # a warning may be an error to the user: the batch then stays in hand
+        delivery, self._in_hand = self._in_hand, None
+        return self._hand_out(loop, delivery)
+
+    def _wait_for(self, loop: _PrefetchLoop) -> Delivery:
         began = time.perf_counter()
         try:
-            delivery = loop.get(self._stalled)
+            return loop.get(self._stalled)
         except BaseException as error:
             self._interrupted(error)
             raise
         finally:
             loop.tally.wait_s += time.perf_counter() - began
-        return self._hand_out(loop, delivery)
 
     def next(self) -> Any:
         return self.__next__()
@@ -115,8 +124,6 @@ class DatasetIterator:
         else:
             self._exhausted = delivery.error is None
             self._loop_has_stopped = True
-        while loop.mail:
-            mail.deliver(loop.mail.popleft())
         if delivery.error is not None:
             raise delivery.error
         if delivery.contents is None:
@@ -153,7 +160,7 @@ class DatasetIterator:
     def _running_loop(self) -> _PrefetchLoop:
         if self._closed:
             if not self._revives:
-                raise IteratorClosed("the iterator is closed; make a new one, or use reset() before closing.")
+                raise IteratorClosed("the iterator is closed; make a new one.")
             self._closed = False
         if self._loop is not None and self._loop.pid != os.getpid():
             self._loop = None  # the parent's: this process has been forked
@@ -209,6 +216,7 @@ class DatasetIterator:
     def _place(self, cursor: Cursor) -> None:
         """Go on from ``cursor``; whatever is on its way is dropped."""
         self._cursor = cursor
+        self._in_hand: Delivery | None = None
         self._exhausted = False
         self._has_warned = False
         self._loop_has_stopped = False
@@ -276,7 +284,7 @@ class DatasetIterator:
 
     def __getstate__(self) -> dict[str, Any]:
         options = replace(self._options, order_sampler=self._sampling.sampler, seed=self._seed)
-        extra = {name: value for name, value in self.__dict__.items() if name not in _OWN}
+        extra = {name: value for name, value in self.__dict__.items() if name not in self._own}
         indices = self._cursor.order.array() if isinstance(self._cursor.order, Sampled) else None
         place = (self._cursor.position, self._cursor.epoch, self._cursor.is_new_epoch)
         return {
@@ -347,21 +355,3 @@ class DatasetIterator:
     def stats(self) -> Stats:
         """A snapshot of the counters."""
         return self._last_stats if self._loop is None else self._loop.stats()
-
-
-_OWN = frozenset(
-    [
-        "_options",
-        "_sampling",
-        "_seed",
-        "_loop",
-        "_letting_go",
-        "_generation",
-        "_closed",
-        "_last_stats",
-        "_cursor",
-        "_exhausted",
-        "_has_warned",
-        "_loop_has_stopped",
-    ]
-)

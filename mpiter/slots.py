@@ -21,6 +21,9 @@ from .errors import SharedMemoryFull
 from .memory import Arena
 
 
+_SPARE = 8  # free slots kept beyond as many as are in use: what a hoarder once needed is given back
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A range of the arena."""
@@ -51,7 +54,7 @@ class Slots:
         self._free: list[Slot] = []  # last in, first out: the hottest is used first
         self._home: SimpleQueue[Slot] = SimpleQueue()  # filled by the callbacks
         self._leases: dict[Slot, _Lease] = {}
-        self._refused = False  # the system gave no more memory
+        self.is_refused = False  # the system gave no more memory
         self.size = 0
         self.count = 0
         self.bytes = 0
@@ -67,14 +70,15 @@ class Slots:
     def acquire(self) -> Slot | None:
         """A slot nobody can see, or None while there is none to be had."""
         self.collect()
-        if self._free:
-            return self._free.pop()
-        return self._grow() if self.can_grow else None
+        if not self._free:
+            return self._grow() if self.can_grow else None
+        self.shrink(keep=self.count - len(self._free) + _SPARE)
+        return self._free.pop()
 
     @property
     def can_grow(self) -> bool:
         fits = self.bytes + self.size <= self._most_bytes or self.count == 0
-        return fits and not self._refused
+        return fits and not self.is_refused
 
     def can_lease(self, reserve: int) -> bool:
         """Would the engine still have ``reserve`` slots to work with?"""
@@ -135,7 +139,7 @@ class Slots:
         except SharedMemoryFull:
             if not self.count:
                 raise
-            self._refused = True
+            self.is_refused = True
             return None
         self._arena.populate(slot.start, slot.size)
         self.count += 1
@@ -146,4 +150,4 @@ class Slots:
         self._arena.free(slot.start, slot.size)
         self.count -= 1
         self.bytes -= slot.size
-        self._refused = False
+        self.is_refused = False

@@ -242,12 +242,20 @@ class SlotTransport(_Planned):
             return self._copy
         if not self._warned:
             self._warned = True
-            self._site.warn(
-                f"{self.slots.leased} batches are kept alive, all that fits into {self._site.most_bytes / 1e6:.0f} MB "
-                f"of shared memory; further ones are copied until some are dropped. Keep fewer batches, or pass "
-                f"copy=True."
-            )
+            self._site.warn(self._why_it_copies())
         return True
+
+    def _why_it_copies(self) -> str:
+        slots, megabytes = self.slots, self.slots.bytes / 1e6
+        if slots.is_refused:
+            return (
+                f"memory is short: the {slots.count} slots there are ({megabytes:.0f} MB) just serve the workers, so "
+                f"batches are handed out as copies. Lower batch_size or n_prefetch, or free memory."
+            )
+        return (
+            f"{slots.leased} batches are kept alive, all that fits into {megabytes:.0f} MB of shared memory; further "
+            f"ones are copied until some are dropped. Keep fewer batches, or pass copy=True."
+        )
 
 
 class PackedTransport(_Planned):

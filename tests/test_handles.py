@@ -143,6 +143,8 @@ def test_a_dataset_on_an_open_file_works_in_every_worker(tmp_path, method, kind)
 def test_a_dataset_in_use_in_the_parent_may_still_travel(tmp_path, method, kind):
     dataset = kind(str(tmp_path / "rows"))
     dataset.make()
+    if method == "fork" and kind is LmdbOnFirstUse:
+        pytest.skip("lmdb itself refuses to open in a forked process what its parent has open")
     dataset[0]
     mine = dataset.file
     checked(dataset, backend=mpiter.Process(method))

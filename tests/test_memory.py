@@ -1,0 +1,92 @@
+"""Shared memory that runs short, is kept by the user, or is not the kind we would like."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import Squares, plain_batch
+
+import mpiter
+from mpiter import crew, machine
+from mpiter.memory import Arena
+
+
+def whole(**options: Any) -> list[Any]:
+    with mpiter.MultiprocessIterator(Squares(60), 4, repeat=False, seed=1, n_processes=2, **options) as it:
+        return [plain_batch(batch) for batch in it]
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_without_memfd_an_unnamed_file_does(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    expected = whole()
+    monkeypatch.setattr(crew, "Arena", functools.partial(Arena, reserve=1 << 26, portable=True))
+    assert whole(backend=mpiter.Process(method)) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_full_memory_is_an_error_with_numbers(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    it = mpiter.MultiprocessIterator(Squares(60, (1000, 1000)), 30, n_processes=workers)
+    with it:
+        genuine = machine.memory_available
+        monkeypatch.setattr(machine, "memory_available", lambda: 100_000_000)
+        with pytest.raises(mpiter.SharedMemoryFull, match=r"a slot of 120\.0 MB does not fit: 32\.9 MB") as caught:
+            next(it)
+        assert isinstance(caught.value, MemoryError)
+        monkeypatch.setattr(machine, "memory_available", genuine)
+        assert len(next(it)) == 30  # and once there is memory, all is well
+
+
+def test_memory_that_runs_out_later_means_fewer_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    allocations = 0
+    genuine = Arena.allocate
+
+    def allocate(self: Arena, size: int) -> int:
+        nonlocal allocations
+        allocations += 1
+        if allocations > 3:
+            raise mpiter.SharedMemoryFull("no more")
+        return genuine(self, size)
+
+    expected = whole()
+    monkeypatch.setattr(Arena, "allocate", allocate)
+    assert whole() == expected
+
+
+def test_a_hoarder_gets_copies_in_the_end_and_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "memory_total", lambda: 8 * 60 * 4096)
+    dataset = Squares(1000, (100, 10))
+    with mpiter.MultiprocessIterator(dataset, 1, repeat=False, shuffle=False, n_processes=2) as it:
+        with pytest.warns(RuntimeWarning, match="batches are kept alive") as told:
+            kept = list(it)
+        stats = it.stats()
+        assert len(told) == 1
+        assert stats.copies > 0
+        assert stats.slot_bytes <= 60 * 4096
+    assert all((batch[0][0] == index * index).all() and batch[0][1] == index for index, batch in enumerate(kept))
+
+
+def test_slots_that_a_hoarder_needed_are_given_back() -> None:
+    with mpiter.MultiprocessIterator(Squares(4000, (100, 10)), 1, n_processes=2, run_ahead=2) as it:
+        kept = [next(it) for _ in range(200)]
+        many = it.stats().slots
+        del kept
+        for _ in range(300):
+            next(it)
+        assert many >= 200
+        assert it.stats().slots < 60
+
+
+def test_an_array_keeps_its_slot_however_it_is_held() -> None:
+    with mpiter.MultiprocessIterator(Squares(4000, (10, 10)), 2, shuffle=False, n_processes=2) as it:
+        batch = next(it)
+        image, label = batch[1]
+        held = [image[2:, ::2], memoryview(image), np.asarray(image.base), np.from_dlpack(image).T]
+        del batch, image
+        for _ in range(200):
+            next(it)
+        assert label == 1
+        assert all((np.asarray(view).reshape(-1)[-1] == 1).all() for view in (held[0], held[1], held[3]))
+    assert (held[3] == 1).all()

@@ -1,0 +1,136 @@
+"""Random draws of a dataset: a function of (seed, epoch, position), whoever fetches; the caller's own stay untouched."""
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+
+import mpiter
+
+LENGTH, BATCH = 24, 5
+SETTINGS = [(0, "process"), (1, "process"), (3, "process"), (2, "serial")]
+
+
+class DrawsFromGlobals:
+    """From numpy's global generator and from Python's."""
+
+    def __len__(self):
+        return LENGTH
+
+    def __getitem__(self, i):
+        return i, np.random.randint(1 << 40), random.getrandbits(40)
+
+
+class DrawsFromOurs:
+    """From ``get_rng()``, twice."""
+
+    def __len__(self):
+        return LENGTH
+
+    def __getitem__(self, i):
+        return i, int(mpiter.get_rng().integers(1 << 40)), int(mpiter.get_rng().integers(1 << 40))
+
+
+class DrawsRound(DrawsFromGlobals):
+    """Draws as many numbers as the generator makes at a time: its position afterwards is what it was."""
+
+    def __getitem__(self, i):
+        return i, int(np.random.randint(0, 1 << 32, 624 * 2, dtype=np.uint32)[3])
+
+
+def opened(dataset, workers, backend, **options):
+    return mpiter.MultiprocessIterator(dataset, BATCH, n_processes=workers, backend=backend, seed=11, **options)
+
+
+def epochs(dataset, workers, backend, batches=10):
+    with opened(dataset, workers, backend) as it:
+        return [sample for _, batch in zip(range(batches), it, strict=False) for sample in batch]
+
+
+@pytest.mark.parametrize("kind", [DrawsFromGlobals, DrawsRound])
+def test_draws_from_the_globals_are_the_same_for_any_number_of_workers(kind):
+    expected = epochs(kind(), 0, "process")
+    assert len({sample[1] for sample in expected}) == len(expected), "each position has draws of its own"
+    for workers, backend in SETTINGS:
+        assert epochs(kind(), workers, backend) == expected, (workers, backend)
+
+
+def test_draws_from_get_rng_are_the_same_on_every_backend():
+    expected = epochs(DrawsFromOurs(), 0, "process")
+    assert len({draw for sample in expected for draw in sample[1:]}) == 2 * len(expected)
+    for workers, backend in [*SETTINGS, (3, "thread")]:
+        assert epochs(DrawsFromOurs(), workers, backend) == expected, (workers, backend)
+
+
+@pytest.mark.parametrize("kind", [DrawsFromGlobals, DrawsFromOurs])
+def test_draws_are_the_same_after_a_resume(kind):
+    expected = epochs(kind(), 0, "process")
+    with opened(kind(), 2, "process") as it:
+        for _ in range(3):
+            next(it)
+        state = it.state_dict()
+    with opened(kind(), 1, "process") as it:
+        it.load_state_dict(state)
+        rest = [sample for _, batch in zip(range(7), it, strict=False) for sample in batch]
+    assert rest == expected[3 * BATCH :]
+
+
+@pytest.mark.parametrize("kind", [DrawsFromGlobals, DrawsFromOurs])
+def test_an_item_that_comes_twice_in_an_epoch_is_drawn_afresh(kind):
+    def always_seven(order, position):
+        return np.full(LENGTH, 7)
+
+    with opened(kind(), 2, "process", order_sampler=always_seven, repeat=False) as it:
+        drawn = [sample[1] for batch in it for sample in batch]
+    assert len(set(drawn)) == LENGTH
+
+
+def test_the_callers_own_draws_are_undisturbed_by_a_serial_dataset():
+    def state():
+        name, key, *rest = np.random.get_state()
+        return random.getstate(), key.tobytes(), rest
+
+    with opened(DrawsFromGlobals(), 0, "process") as it:
+        before = state()
+        for _ in range(8):
+            next(it)
+            assert state() == before
+
+
+class CountsFetches:
+    """Leaves a mark in a file at each fetch, and draws."""
+
+    def __init__(self, path, repeatable):
+        self.path, self.repeatable = path, repeatable
+
+    def __len__(self):
+        return LENGTH
+
+    def __getitem__(self, i):
+        with open(self.path, "a") as marks:
+            marks.write(f"{i}\n")
+        return i, np.random.randint(1 << 40)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_dataset_that_is_not_repeatable_is_never_fetched_twice(tmp_path, workers):
+    dataset = CountsFetches(tmp_path / "marks", repeatable=False)
+    with opened(dataset, workers, "process", repeat=False) as it:
+        samples = [sample for batch in it for sample in batch]
+    marks = (tmp_path / "marks").read_text().splitlines()
+    assert sorted(map(int, marks)) == list(range(LENGTH))
+    with opened(CountsFetches(tmp_path / "others", repeatable=True), 0, "process", repeat=False) as it:
+        assert [sample for batch in it for sample in batch] == samples
+
+
+def test_outside_of_a_fetch_get_rng_is_an_ordinary_generator():
+    assert mpiter.get_rng().integers(1 << 60) != mpiter.get_rng().integers(1 << 60)
+
+
+def test_a_dataset_that_draws_from_the_globals_under_threads_is_warned_about_once():
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        epochs(DrawsFromGlobals(), 2, "thread")
+    assert len(heard) == 1
+    assert "get_rng" in str(heard[0].message)
