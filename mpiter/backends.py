@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from . import ship
 from .envelope import dumps
 from .errors import OptionError
-from .pool import WatchedPool, WatchedThreads, hidden_main, interrupts_later
+from .pool import WatchedPool, WatchedThreads, hidden_main
 
 
 class Pool(Protocol):
@@ -101,7 +101,7 @@ class _Processes:
     def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...]) -> Pool:
         if self._method == "forkserver":
             _preload()
-        with contextlib.nullcontext() if self._imports_main else hidden_main(), interrupts_later():
+        with contextlib.nullcontext() if self._imports_main else hidden_main():
             return WatchedPool(self._method, workers, initializer, initargs)
 
     def close(self) -> None:

@@ -43,35 +43,53 @@ class Crew:
         warn: Callable[[str], None],
     ) -> None:
         self.workers = workers
+        self._pool: Any = None
+        self._arena: Arena | None = None
+        self._transport: Transport | None = None
         self.most_bytes = memory_total() // _SHARE
         self._launch = backend.launch(cargo)
-        self._dataset = os.getpid() << 32 | next(_dataset_ids)
-        self._arena: Arena | None = None
-        self._board: Any = self._shared().map if backend.shares_memory else bytearray(board_bytes(workers))
+        self.dataset = os.getpid() << 32 | next(_dataset_ids)
+        try:
+            self._settle(backend, transport, batch_size, reserve, seed, returned, warn)
+        except BaseException:
+            self.dispose()
+            raise
+
+    def _settle(
+        self,
+        backend: Backend,
+        transport: Transport,
+        batch_size: int,
+        reserve: int,
+        seed: int,
+        returned: Callable[[], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        board = board_bytes(self.workers)
+        self._board: Any = self._shared().map if backend.shares_memory else bytearray(board)
         if self._arena is not None:
-            self._arena.allocate(max(PAGE, board_bytes(workers)))
+            self._arena.allocate(max(PAGE, board))
         sealer = seal_or_hold if backend.in_process else seal
         transport.bind(
             Site(batch_size, self.most_bytes, reserve, self._launch.dumps, self._shared, sealer, returned, warn)
         )
-        wiring = Wiring(
-            dataset=self._dataset,
+        self._transport = transport
+        self._wiring = Wiring(
+            dataset=self.dataset,
             cargo=self._launch.cargo,
             writer=transport.writer(),
             board=self._arena or self._board,
-            workers=workers,
+            workers=self.workers,
             seed=seed,
             backend=backend.name,
             environment=None if backend.in_process else dict(os.environ),
         )
-        self._wiring = wiring
-        self._pool: Any = self._launch.pool(workers, begin, (wiring,))
-        self.dataset = self._dataset
+        self._pool = self._launch.pool(self.workers, begin, (self._wiring,))
 
     def renew(self) -> None:
         """Replace the workers by fresh ones; none of them may have a task."""
         self._pool.dispose()
-        fetch.forget(self._dataset)
+        fetch.forget(self.dataset)
         self._pool = self._launch.pool(self.workers, begin, (self._wiring,))
 
     def _shared(self) -> Arena:
@@ -89,11 +107,15 @@ class Crew:
         return snapshot(self._board, 0, self.workers)
 
     def dispose(self, timeout: float = 5.0) -> None:
+        """End the workers, then give up what they shared with us."""
         pool, self._pool = self._pool, None
-        if pool is None:
-            return
-        pool.dispose(timeout)
-        fetch.forget(self._dataset)
+        transport, self._transport = self._transport, None
+        if pool is not None:
+            pool.dispose(timeout)
+        if transport is not None:
+            transport.close()
+        fetch.forget(self.dataset)
         self._launch.close()
+        self._board = None
         if self._arena is not None:
             self._arena.close()

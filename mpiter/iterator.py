@@ -31,6 +31,7 @@ from .cursor import Cursor
 from .errors import IteratorClosed
 from .options import Options
 from .order import Order, Sampled, Sequential, Shuffled
+from .pool import interrupts_later
 from .prefetch import _PrefetchLoop
 from .stats import Stats
 from .transport import Contents
@@ -83,6 +84,7 @@ class DatasetIterator:
         self._loop: _PrefetchLoop | None = None
         self._letting_go: Any = None
         self._generation = 0
+        self._in_hand: Delivery | None = None  # taken from the loop, not yet handed out
         self._has_warned = False
         self._closed = False
         self._last_stats = Stats()
@@ -199,15 +201,16 @@ class DatasetIterator:
         loop = _PrefetchLoop(rules, transport, make_crew)
         self._letting_go = weakref.finalize(self, _let_go, loop)
         self._letting_go.atexit = False
-        try:
-            loop.launch(self._course(), threaded=has_workers)
-        except BaseException:
-            self._letting_go.detach()
-            loop.stop()
-            loop.join()
-            raise
-        _running.add(loop)
-        self._loop = loop
+        with interrupts_later():  # Ctrl-C finds either nothing started or everything owned
+            try:
+                loop.launch(self._course(), threaded=has_workers)
+            except BaseException:
+                self._letting_go.detach()
+                loop.stop()
+                loop.join()
+                raise
+            _running.add(loop)
+            self._loop = loop
 
     def _course(self) -> Course:
         self._generation += 1
@@ -216,7 +219,7 @@ class DatasetIterator:
     def _place(self, cursor: Cursor) -> None:
         """Go on from ``cursor``; whatever is on its way is dropped."""
         self._cursor = cursor
-        self._in_hand: Delivery | None = None
+        self._in_hand = None
         self._exhausted = False
         self._has_warned = False
         self._loop_has_stopped = False

@@ -111,6 +111,14 @@ class Ledger:
         self._sent[number] = _Sent(tuple(p for p, _ in taken), tuple(a for _, a in taken))
         return brief, self._sent[number].pieces
 
+    def recall(self, number: int) -> None:
+        """A task was never handed over: what it asked for is uncut again."""
+        sent = self._sent.pop(number)
+        for piece, assembly in zip(reversed(sent.pieces), reversed(sent.assemblies), strict=True):
+            assembly.errands -= 1
+            self._uncut.appendleft((piece, assembly))
+            self._uncut_rows += piece.rows
+
     def settle(self, ticket: Ticket) -> bool:
         """Enter what a worker finished; what it didn't is uncut again, before everything else (True if any)."""
         sent = self._sent.pop(ticket.number)

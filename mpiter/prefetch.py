@@ -199,7 +199,11 @@ class _PrefetchLoop:
             course, number = self._course, self._task_number
             self._task_number += 1
             task = Task(self._crew.dataset, course.generation, number, course.seed, self._cut.budget_ns, brief, pieces)
-            self._crew.submit(task, self._inbox.put)
+            try:
+                self._crew.submit(task, self._inbox.put)
+            except BaseException:  # Ctrl-C in the serial backend's dataset, most likely
+                ledger.recall(number)
+                raise
 
     def _workers_are_worn(self) -> bool:
         most = self._rules.max_samples
@@ -322,5 +326,4 @@ class _PrefetchLoop:
         crew, self._crew = self._crew, None
         if crew is not None:
             crew.dispose(_CLOSE_S)
-        self._transport.close()
         self._ledger = Ledger()

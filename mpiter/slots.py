@@ -20,7 +20,6 @@ from typing import Any
 from .errors import SharedMemoryFull
 from .memory import Arena
 
-
 _SPARE = 8  # free slots kept beyond as many as are in use: what a hoarder once needed is given back
 
 
