@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -198,7 +199,9 @@ def test_a_merged_tree_fits_both_and_merging_again_changes_nothing(sample, other
         assert bytes(pen.states) == bytes([RowState.DONE] * 2)
 
 
-@pytest.mark.parametrize(("one", "other"), [(1, True), (1, 1.0), (True, np.True_), (1, np.int64(1)), (0.5, np.float64(0.5))])
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, True), (1, 1.0), (True, np.True_), (1, np.int64(1)), (0.5, np.float64(0.5))]
+)
 def test_a_number_of_another_type_is_never_cast(one, other):
     for first, second in [(one, other), (other, one)]:
         got = travelled([{"n": first}, {"n": second}], at_once=2)
@@ -318,7 +321,8 @@ def test_string_dtype_arrays_come_back():
 
 
 def test_matrices_come_back_as_matrices():
-    with pytest.warns(PendingDeprecationWarning):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)
         sent = np.matrix([[1, 2], [3, 4]])
         got = travelled([sent])[0]
     assert type(got) is np.matrix
@@ -344,8 +348,18 @@ def test_pil_images_come_back():
 @pytest.mark.torch
 def test_torch_tensors_come_back_as_tensors():
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'mpiter[torch]'")
-    plain = [torch.arange(6.0).reshape(2, 3).t(), torch.zeros(0, 2), torch.tensor([True]), torch.ones(2, dtype=torch.int8)]
-    special = [torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.bfloat16), torch.tensor(3), torch.eye(2).to_sparse()]
+    plain = [
+        torch.arange(6.0).reshape(2, 3).t(),
+        torch.zeros(0, 2),
+        torch.tensor([True]),
+        torch.ones(2, dtype=torch.int8),
+    ]
+    special = [
+        torch.ones(2, requires_grad=True),
+        torch.ones(2, dtype=torch.bfloat16),
+        torch.tensor(3),
+        torch.eye(2).to_sparse(),
+    ]
     special += [torch.nn.Parameter(torch.ones(1)), torch.ones(2, dtype=torch.complex64).conj()]
     got = travelled([(*plain, *special)] * 2, at_once=2)
     for sent, received in zip((*plain, *special), got[1], strict=True):

@@ -225,7 +225,9 @@ def test_the_length_of_batches_is_how_many_there_are(n, batch_size, epochs, drop
 
 
 @pytest.mark.chainer
-@pytest.mark.skipif(theirs is None, reason="Chainer cannot be imported: run `python3 tests --all`, or install mpiter[chainer]")
+@pytest.mark.skipif(
+    theirs is None, reason="Chainer cannot be imported: run `python3 tests --all`, or install mpiter[chainer]"
+)
 @settings(max_examples=100, deadline=None)
 @given(n=lengths, batch_size=sizes, repeat=st.booleans(), shuffle=st.sampled_from([False, "sampler"]))
 def test_every_step_is_the_step_of_chainers_own_iterator(n, batch_size, repeat, shuffle):

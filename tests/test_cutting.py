@@ -59,7 +59,9 @@ def test_too_few_batches_for_all_are_split_so_that_nobody_idles(sample_s, batch_
 def test_dearer_samples_never_make_larger_tasks_of_whole_batches(batch_size, workers, most, experience, data):
     cheap = data.draw(st.floats(1e-9, 1e-3))
     dear = data.draw(st.floats(cheap, 10))
-    assert cut(dear, batch_size, workers, most, experience).rows <= cut(cheap, batch_size, workers, most, experience).rows
+    assert (
+        cut(dear, batch_size, workers, most, experience).rows <= cut(cheap, batch_size, workers, most, experience).rows
+    )
 
 
 @given(sample_s=times, batch_size=sizes, most=allowed, experience=learnt)

@@ -27,7 +27,9 @@ def opened(method):
 
 
 def are_gone(workers):
-    wait_until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers), "they are gone")
+    wait_until(
+        lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers), "they are gone"
+    )
 
 
 every_method = pytest.mark.parametrize("method", METHODS)

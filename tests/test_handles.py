@@ -29,7 +29,7 @@ class OpensInWorkerInit:
 
 
 class OpensOnFirstUse(OpensInWorkerInit):
-    """Opens when first used in a process: forked copies open their own, and ``__getstate__`` leaves the handle behind."""
+    """Opens on first use in a process; forked copies open their own, ``__getstate__`` leaves the handle behind."""
 
     worker_init = None
 

@@ -30,7 +30,9 @@ def groups(folder, monkeypatch, **files):
         path.write_text(text)
     genuine = machine._read
     monkeypatch.setattr(machine, "_CGROUPS", folder)
-    monkeypatch.setattr(machine, "_read", lambda path: membership if str(path) == "/proc/self/cgroup" else genuine(path))
+    monkeypatch.setattr(
+        machine, "_read", lambda path: membership if str(path) == "/proc/self/cgroup" else genuine(path)
+    )
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
 
 

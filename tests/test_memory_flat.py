@@ -126,7 +126,7 @@ BIG = (128, 128)  # 16 kB: four of them a batch, some thirty batches in all
 @pytest.mark.parametrize("backend", ["process", "thread", "serial"])
 def test_hoarding_beyond_the_cap_is_warned_about_once_and_corrupts_nothing(backend):
     with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always", ResourceWarning)
+        warnings.simplefilter("always", RuntimeWarning)
         with mpiter.MultiprocessIterator(
             Images(800, BIG), 4, repeat=False, n_processes=2, seed=1, backend=backend, shuffle=False
         ) as it:
@@ -137,7 +137,7 @@ def test_hoarding_beyond_the_cap_is_warned_about_once_and_corrupts_nothing(backe
         assert checksum(batch) == expected(range(4 * number, 4 * number + 4), BIG), number
     assert stats.copies > 0
     assert stats.slot_bytes <= 2 * MB
-    notes = [w for w in heard if issubclass(w.category, ResourceWarning) and "kept alive" in str(w.message)]
+    notes = [w for w in heard if issubclass(w.category, RuntimeWarning) and "kept alive" in str(w.message)]
     assert len(notes) == 1
     assert "copy=True" in str(notes[0].message)
 
@@ -146,7 +146,7 @@ def test_hoarding_beyond_the_cap_is_warned_about_once_and_corrupts_nothing(backe
 def test_batches_dropped_in_any_order_bring_their_slots_back():
     rng, kept = np.random.default_rng(0), {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)
         with mpiter.MultiprocessIterator(Images(400, BIG), 4, n_processes=2, seed=1) as it:
             for number in range(300):
                 kept[number] = next(it)

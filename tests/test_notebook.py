@@ -14,6 +14,7 @@ import mpiter
 
 manager = pytest.importorskip("jupyter_client.manager", reason="jupyter_client is not installed")
 pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+jupyter_core_utils = pytest.importorskip("jupyter_core.utils", reason="jupyter_core is not installed")
 nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
 nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
@@ -49,6 +50,7 @@ print(rows == [(30 * i, i, True) for i in range(12)])
 """
 
 BLOCK = """
+backend = mpiter.Process(os.environ["METHOD"])
 open_one = mpiter.MultiprocessIterator(
     Numbers(lambda x: x, slow=True), 4, shuffle=False, n_processes=2, backend=backend, run_ahead=0
 )
@@ -71,13 +73,18 @@ class Kernel:
         self.client.wait_for_ready(timeout=LIMIT_S)
         self.process = psutil.Process(self.manager.provisioner.pid)
 
-    def begin(self, cell):
+    def begin(self, cell, until):
+        """Start a cell, and come back when it has printed ``until``."""
         self.cell = self.client.execute(cell)
+        printed, errors = self.finish(until)
+        assert until in printed, errors
 
-    def finish(self):
+    def finish(self, until=None):
         """(what the cell printed, the names of its errors)"""
         printed, errors, end = "", [], time.monotonic() + LIMIT_S
         while time.monotonic() < end:
+            if until is not None and until in printed:
+                return printed, errors
             try:
                 message = self.client.get_iopub_msg(timeout=1)
             except queue.Empty:
@@ -94,17 +101,27 @@ class Kernel:
         raise AssertionError(f"the cell did not end; it printed {printed!r}")
 
     def run(self, cell):
-        self.begin(cell)
+        self.cell = self.client.execute(cell)
         return self.finish()
 
     def descendants(self):
         return self.process.children(recursive=True)
 
     def shut_down(self):
+        if not self.process.is_running():
+            return
         self.client.stop_channels()
         self.manager.shutdown_kernel()
         self.manager.cleanup_resources()
         self.client.context.destroy(linger=0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def event_loop():
+    """jupyter_client makes an event loop for the thread that uses it, and keeps it."""
+    loop = jupyter_core_utils.ensure_event_loop()
+    yield
+    loop.close()
 
 
 @pytest.fixture(params=METHODS)
@@ -128,12 +145,10 @@ def test_a_cell_that_defines_and_one_that_iterates_may_be_run_again(kernel):
 def test_an_interrupted_cell_ends_and_the_next_one_works(kernel, tmp_path):
     kernel.run(DEFINE)
     kernel.run(ITERATE)
-    kernel.begin(BLOCK)
+    kernel.begin(BLOCK, until="batch [0, 1, 2, 3]")
     wait_until((tmp_path / "slow").exists, "a worker is in the slow sample")
     kernel.manager.interrupt_kernel()
-    printed, errors = kernel.finish()
-    assert errors == ["KeyboardInterrupt"]
-    assert "batch [0, 1, 2, 3]" in printed
+    assert kernel.finish()[1] == ["KeyboardInterrupt"]
     printed, errors = kernel.run(ITERATE)
     assert (printed.splitlines()[-1], errors) == ("True", [])
     assert kernel.run("open_one.close(); print('closed')") == ("closed\n", [])
@@ -141,7 +156,7 @@ def test_an_interrupted_cell_ends_and_the_next_one_works(kernel, tmp_path):
 
 def test_nothing_of_a_notebook_is_left_when_its_kernel_is_shut_down(kernel, tmp_path):
     kernel.run(DEFINE)
-    kernel.begin(BLOCK)
+    kernel.begin(BLOCK, until="batch [0, 1, 2, 3]")
     wait_until((tmp_path / "slow").exists, "a worker is in the slow sample")
     kernel.manager.interrupt_kernel()
     kernel.finish()

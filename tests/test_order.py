@@ -24,7 +24,9 @@ def test_every_epoch_visits_each_index_exactly_once(length, seed, epoch):
     assert len(order) == length
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 9, 16, 4095, 4096, 4097, 4160, 4161, 16383, 16384, 16385, 40000, 65536])
+@pytest.mark.parametrize(
+    "length", [1, 2, 3, 4, 5, 9, 16, 4095, 4096, 4097, 4160, 4161, 16383, 16384, 16385, 40000, 65536]
+)
 def test_lengths_around_squares_and_blocks_are_bijections_too(length):
     taken = Shuffled(length, 7).take(0, length)
     assert taken.dtype == np.int64
@@ -177,7 +179,7 @@ def test_in_sequence_means_in_sequence(length, start, more):
     "returned", [[[1, 2]], 5, ["a", "b"], [0.5, 1.0], [True, False], [None, 1]], ids=lambda value: f"{value!r}"
 )
 def test_what_an_order_sampler_returns_is_checked(returned):
-    with pytest.raises(mpiter.OptionError, match="order_sampler returned .* return a 1-D array of integer indices"):
+    with pytest.raises(mpiter.OptionError, match=r"order_sampler returned .* return a 1-D array of integer indices"):
         Sampled(returned, lambda: None)
 
 

@@ -1,4 +1,4 @@
-"""Random draws of a dataset: a function of (seed, epoch, position), whoever fetches; the caller's own stay untouched."""
+"""Random draws of a dataset: a function of (seed, epoch, position), whoever fetches, and the caller keeps his own."""
 
 import random
 import warnings
@@ -88,7 +88,7 @@ def test_an_item_that_comes_twice_in_an_epoch_is_drawn_afresh(kind):
 
 def test_the_callers_own_draws_are_undisturbed_by_a_serial_dataset():
     def state():
-        name, key, *rest = np.random.get_state()
+        _, key, *rest = np.random.get_state()
         return random.getstate(), key.tobytes(), rest
 
     with opened(DrawsFromGlobals(), 0, "process") as it:

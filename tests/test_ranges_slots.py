@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import random
@@ -234,14 +235,15 @@ def test_the_hottest_slot_is_used_first(slots):
 
 
 def test_a_hoarding_user_is_noticed_before_the_engine_starves(slots):
-    reserve, leases = 3, []
+    reserve = 3
+    working, hoard = [slots.acquire() for _ in range(reserve + 1)], []
     while slots.can_lease(reserve):
-        leases.append(array_on(slots, slots.acquire()))
-    working = [slots.acquire() for _ in range(reserve)]
-    assert all(working), "the reserve must be there when no more is leased"
-    leases.pop()
-    for slot in working:
-        slots.give_back(slot)
+        hoard.append(array_on(slots, working.pop(0)))
+        more = slots.acquire()
+        working += [more] if more else []
+    assert len(hoard) == 8 - reserve
+    assert len(working) == reserve
+    hoard.pop()
     assert slots.can_lease(reserve)
 
 
@@ -292,48 +294,63 @@ def test_what_is_leased_outlives_closing():
     assert (view == 3).all()
 
 
-@pytest.fixture(params=[False, True], ids=["memfd", "portable"])
-def arena(request):
-    made = Arena(1 << 26, portable=request.param)
-    yield made
-    made.close()
+@contextlib.contextmanager
+def arena_of(portable):
+    """Not a fixture: pytest would keep it beyond the look into the house."""
+    made = Arena(1 << 26, portable=portable)
+    try:
+        yield made
+    finally:
+        made.close()
 
 
-def test_ranges_of_an_arena_hold_what_is_written_and_are_used_again(arena):
-    first, second = arena.allocate(PAGE), arena.allocate(3 * PAGE + 1)
-    assert second % PAGE == 0
-    arena.map[first : first + PAGE] = b"a" * PAGE
-    arena.map[second : second + PAGE] = b"b" * PAGE
-    assert arena.map[first] == ord("a")
-    arena.free(first, PAGE)
-    assert arena.map[second] == ord("b")
-    assert arena.allocate(PAGE) == first
-    arena.free(second, 3 * PAGE + 1)
-    assert arena.allocate(4 * PAGE) == second
+both_kinds = pytest.mark.parametrize("portable", [False, True], ids=["memfd", "portable"])
 
 
-def test_a_full_reserve_is_an_error_with_numbers(arena):
-    arena.allocate(60 << 20)
-    with pytest.raises(SharedMemoryFull, match=r"a slot of 8\.4 MB does not fit: .* MB of memory are available, 67\.1 MB"):
-        arena.allocate(8 << 20)
-    assert arena.allocate(1 << 20) == 60 << 20
+@both_kinds
+def test_ranges_of_an_arena_hold_what_is_written_and_are_used_again(portable):
+    with arena_of(portable) as arena:
+        first, second = arena.allocate(PAGE), arena.allocate(3 * PAGE + 1)
+        assert second % PAGE == 0
+        arena.map[first : first + PAGE] = b"a" * PAGE
+        arena.map[second : second + PAGE] = b"b" * PAGE
+        assert arena.map[first] == ord("a")
+        arena.free(first, PAGE)
+        assert arena.map[second] == ord("b")
+        assert arena.allocate(PAGE) == first
+        arena.free(second, 3 * PAGE + 1)
+        assert arena.allocate(4 * PAGE) == second
 
 
-def test_a_full_machine_is_an_error_with_numbers(arena, monkeypatch):
-    monkeypatch.setattr(mpiter.memory.machine, "memory_available", lambda: 70 << 20)
-    with pytest.raises(SharedMemoryFull, match=r"6\.3 MB of memory are available.*lower batch_size, n_prefetch or run_ahead"):
-        arena.allocate(10 << 20)
-    arena.allocate(1 << 20)
+@both_kinds
+def test_a_full_reserve_is_an_error_with_numbers(portable):
+    with arena_of(portable) as arena:
+        arena.allocate(60 << 20)
+        with pytest.raises(SharedMemoryFull, match=r"a slot of 8\.4 MB does not fit: .*67\.1 MB are reserved"):
+            arena.allocate(8 << 20)
+        assert arena.allocate(1 << 20) == 60 << 20
 
 
-def test_memory_that_the_system_refuses_is_an_error_and_the_range_is_free_again(arena, monkeypatch):
-    def refused(*args):
-        raise OSError(28, "No space left on device")
+@both_kinds
+def test_a_full_machine_is_an_error_with_numbers(portable, monkeypatch):
+    with arena_of(portable) as arena:
+        monkeypatch.setattr(mpiter.memory.machine, "memory_available", lambda: 70 << 20)
+        with pytest.raises(SharedMemoryFull, match=r" 6\.3 MB of memory are available.*lower batch_size"):
+            arena.allocate(10 << 20)
+        arena.allocate(1 << 20)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(mpiter.memory.os, "posix_fallocate", refused)
-        patch.setattr(mpiter.memory.os, "pwrite", refused)
-        with pytest.raises(SharedMemoryFull) as caught:
-            arena.allocate(PAGE)
-    assert isinstance(caught.value.__cause__, OSError)
-    assert arena.allocate(PAGE) == 0
+
+@both_kinds
+def test_memory_that_the_system_refuses_is_an_error_and_the_range_is_free_again(portable, monkeypatch):
+    with arena_of(portable) as arena:
+
+        def refused(*args):
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(mpiter.memory.os, "posix_fallocate", refused)
+            patch.setattr(mpiter.memory.os, "pwrite", refused)
+            with pytest.raises(SharedMemoryFull) as caught:
+                arena.allocate(PAGE)
+        assert isinstance(caught.value.__cause__, OSError)
+        assert arena.allocate(PAGE) == 0

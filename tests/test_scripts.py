@@ -1,9 +1,12 @@
 """Whole programs: without ceremony, under every start method, and out again whichever way they end."""
 
+import os
 import re
+import tempfile
+from pathlib import Path
 
 import pytest
-from scripts import METHODS, Script, run
+from scripts import METHODS, Script, run, wait_until
 
 every_method = pytest.mark.parametrize("method", METHODS)
 
@@ -175,7 +178,13 @@ def test_sys_exit_within_the_loop_ends_the_script_with_its_code(tmp_path, method
 @every_method
 @pytest.mark.parametrize(
     "ending",
-    ["pass", "it.close()", "it.close(); it.close()", "del it; gc.collect()", "threading.Thread(target=it.close).start()"],
+    [
+        "pass",
+        "it.close()",
+        "it.close(); it.close()",
+        "del it; gc.collect()",
+        "threading.Thread(target=it.close).start()",
+    ],
 )
 def test_a_script_ends_cleanly_with_an_iterator_in_any_state(tmp_path, method, ending):
     for before in ("", "    next(it)\n"):
@@ -188,7 +197,9 @@ def test_batches_kept_in_globals_do_not_hinder_the_end(tmp_path):
 
 
 def test_a_daemon_thread_that_iterates_does_not_hinder_the_end(tmp_path):
-    script = OPEN + """
+    script = (
+        OPEN
+        + """
     first = threading.Event()
     def iterate():
         try:
@@ -199,11 +210,14 @@ def test_a_daemon_thread_that_iterates_does_not_hinder_the_end(tmp_path):
     threading.Thread(target=iterate, daemon=True).start()
     first.wait()
     """
+    )
     run(tmp_path, script, "forkserver").ended_well()
 
 
 def test_a_finalizer_may_close_the_iterator(tmp_path):
-    script = OPEN + """
+    script = (
+        OPEN
+        + """
     class Trainer:
         def __init__(self, iterator):
             self.iterator, self.me = iterator, self
@@ -215,6 +229,7 @@ def test_a_finalizer_may_close_the_iterator(tmp_path):
     del trainer, it
     gc.collect()
     """
+    )
     assert run(tmp_path, script, "forkserver").ended_well().lines == ["closed"]
 
 
@@ -231,10 +246,6 @@ def test_nothing_named_is_left_behind(tmp_path, tmp_path_factory, method):
     next(it)
     """
     )
-    import os
-    import tempfile
-    from pathlib import Path
-
     mark = f"mark{os.getpid()}"
     with tempfile.TemporaryDirectory(prefix="t") as scratch:  # a short path: the fork server's socket lies in it
         run(tmp_path, script, method, mark, TMPDIR=scratch).ended_well()
@@ -242,7 +253,9 @@ def test_nothing_named_is_left_behind(tmp_path, tmp_path_factory, method):
     assert [path.name for path in Path("/dev/shm").iterdir() if mark in path.name] == []
 
 
-FORKING = OPEN + """
+FORKING = (
+    OPEN
+    + """
     first = next(it)
     sys.stdout.flush()
     child = os.fork()
@@ -253,6 +266,7 @@ FORKING = OPEN + """
     print([next(it)[0] for _ in range(100)] == [5 * (1 + i) for i in range(100)])
     print(first)
 """
+)
 
 
 @every_method
@@ -297,8 +311,6 @@ def test_ctrl_c_gives_one_keyboard_interrupt_and_no_noise(tmp_path, method):
     """
     script = Script(tmp_path, script, method)
     script.reads("[0, 1, 2, 3, 4]")
-    from scripts import wait_until
-
     wait_until((tmp_path / "blocked").exists, "a worker is in the slow sample")
     script.ctrl_c()
     outcome = script.ends()

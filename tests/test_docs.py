@@ -1,0 +1,35 @@
+"""Every Python block of the README and of docs/ runs, in the order of the page."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if _BLOCK.search(p.read_text())], ids=lambda p: p.name)
+def test_the_examples_of_a_page_run_as_one_script(page: Path, tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(_BLOCK.findall(page.read_text())))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_files_named_in_the_readme_exist() -> None:
+    named = re.findall(r"`((?:tests|bench|docs)/[\w/]+\.\w+)`", (ROOT / "README.md").read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []

@@ -1,0 +1,162 @@
+"""The house rules: imports go one way, the core opens no door, every module says what it is, public names stay put."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mpiter
+
+PACKAGE = Path(mpiter.__file__).parent
+MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
+
+# Each line may import from the lines above it only, and from nothing of its own line.
+LAYERS = """
+errors stats info board task tensors limits machine mail communicator cutting envelope
+leaves order faults
+tree cursor seeding
+layout checkpoint transport
+course memory planner batch ledger fetch
+slots ship worker
+transports pool
+backends
+options crew
+prefetch
+iterator
+iterators generate
+__init__
+"""
+DOORS = {"chainer", "chainermn", "torch", "jax", "ray", "mpi4py"}
+EXTRAS = {"PIL", "h5py", "lmdb", "cv2", "cupy"}
+ALLOWED = {"numpy", "msgpack", "cloudpickle", "threadpoolctl"}
+
+
+def tree_of(module):
+    return ast.parse((PACKAGE / f"{module}.py").read_text())
+
+
+def siblings_of(module):
+    """The modules of the package that ``module`` imports, anywhere in it."""
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield from [node.module.partition(".")[0]] if node.module else (alias.name for alias in node.names)
+
+
+def outsiders_of(module, top_level=False):
+    """The top-level packages that ``module`` imports from elsewhere."""
+    tree = tree_of(module)
+    for node in tree.body if top_level else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def level_of():
+    return {name: at for at, line in enumerate(LAYERS.split("\n")) for name in line.split()}
+
+
+def test_every_module_has_its_place():
+    assert sorted(level_of()) == MODULES
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_one_way(module):
+    level = level_of()
+    upward = {name for name in siblings_of(module) if name in level and level[name] >= level[module]}
+    assert not upward, f"{module} imports {', '.join(sorted(upward))}, which stand on its own line of LAYERS or below"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_core_depends_on_four_packages_only(module):
+    foreign = set(outsiders_of(module, top_level=True)) - ALLOWED - set(sys.stdlib_module_names)
+    assert not foreign
+    within = set(outsiders_of(module)) & (DOORS | EXTRAS)
+    assert within <= ({"torch"} if module == "tensors" else set()), "libraries are used where the user has loaded them"
+
+
+def test_importing_mpiter_opens_no_door():
+    code = "import sys, mpiter; print(*set(sys.argv) & set(sys.modules))"
+    command = [sys.executable, "-c", code, *DOORS, *EXTRAS]
+    ran = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.strip() == ""
+
+
+def test_the_public_names():
+    assert mpiter.__all__ == [
+        "Batch",
+        "DatasetNotPicklable",
+        "IteratorClosed",
+        "MpiterError",
+        "MultiprocessIterator",
+        "MultithreadIterator",
+        "OptionError",
+        "Process",
+        "SampleError",
+        "SampleNotSendable",
+        "Serial",
+        "SerialIterator",
+        "SharedMemoryFull",
+        "StateError",
+        "Stats",
+        "Thread",
+        "WorkerInfo",
+        "WorkerStartError",
+        "batches",
+        "get_rng",
+        "get_worker_info",
+    ]
+    assert all(hasattr(mpiter, name) for name in mpiter.__all__)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", mpiter.__version__)
+
+
+def test_no_module_hides_a_public_name():
+    assert not set(MODULES) & set(mpiter.__all__)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_says_what_it_is_in_at_most_fifteen_lines(module):
+    text = (ast.get_docstring(tree_of(module)) or "").strip()
+    assert len(text) > 40
+    if module != "__init__":  # which holds the picture
+        assert len(text.splitlines()) <= 15
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_module_is_too_long_to_read(module):
+    assert len((PACKAGE / f"{module}.py").read_text().splitlines()) <= 350
+
+
+@pytest.mark.parametrize("name", mpiter.__all__)
+def test_every_public_name_is_documented(name):
+    assert (getattr(mpiter, name).__doc__ or "").strip()
+
+
+_OF_THE_WORKPLACE = re.compile(
+    r"/work/|/tmp/w\b|\.library|shared/design|\bissue \d|\bTODO:|\bFIXME\b|\bXXX\b|\bhelper session"
+)
+
+
+def test_nothing_speaks_of_the_place_where_it_was_written():
+    root = PACKAGE.parent
+    here = Path(__file__)
+    files = [path for part in ("mpiter", "tests", "bench", "examples", "docs") for path in (root / part).rglob("*")]
+    files += [root / name for name in ("README.md", "CHANGELOG.md", "pyproject.toml")]
+    for path in files:
+        if path.suffix in (".py", ".md", ".toml") and path.is_file() and path != here:
+            found = _OF_THE_WORKPLACE.search(path.read_text())
+            assert found is None, f"{path.relative_to(root)}: {found.group()}"
+
+
+@pytest.mark.parametrize("module", ["seeding", "info", "generate", "iterators"])
+def test_the_examples_in_the_docstrings_run(module):
+    result = doctest.testmod(importlib.import_module(f"mpiter.{module}"), optionflags=doctest.ELLIPSIS)
+    assert result.attempted
+    assert not result.failed
