@@ -42,6 +42,8 @@ class _Communicator(Generic[T]):
         What doesn't fit yet stands in line, and the consumer lets it in as it takes: one wake-up for all of them.
         """
         with self._lock:
+            if self._terminated:
+                raise Terminated
             if generation != self._generation:
                 return False
             self._line.extend(deliveries)

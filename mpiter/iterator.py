@@ -7,12 +7,9 @@ any state, any number of times, and ends in bounded time, as do dropping the ite
 
 from __future__ import annotations
 
-import atexit
-import multiprocessing.util  # noqa: F401  # registers its own exit function first, so that ours runs before it
 import os
 import time
 import warnings
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from . import checkpoint, mail
+from . import checkpoint, lifetime, mail
 from .backends import Backend
 from .batch import Batch
 from .checkpoint import Surroundings
@@ -35,24 +32,6 @@ from .pool import interrupts_later
 from .prefetch import _PrefetchLoop
 from .stats import Stats
 from .transport import Contents
-
-_running: weakref.WeakSet[_PrefetchLoop] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    for loop in list(_running):
-        if loop.pid == os.getpid():
-            loop.stop()
-            loop.join()
-
-
-def _let_go(loop: _PrefetchLoop) -> None:
-    """The iterator was dropped: end its loop without waiting, since this may run in any thread."""
-    if loop.pid == os.getpid():
-        loop.stop()
-        if not loop.has_thread:
-            loop.join()
 
 
 class _SamplerOfTheMoment:
@@ -199,8 +178,7 @@ class DatasetIterator:
             Crew, backend, transport, options.workers, self.batch_size, rules.reserve, options.cargo, self._seed
         )
         loop = _PrefetchLoop(rules, transport, make_crew)
-        self._letting_go = weakref.finalize(self, _let_go, loop)
-        self._letting_go.atexit = False
+        self._letting_go = lifetime.end_with(self, loop)
         with interrupts_later():  # Ctrl-C finds either nothing started or everything owned
             try:
                 loop.launch(self._course(), threaded=has_workers)
@@ -209,7 +187,6 @@ class DatasetIterator:
                 loop.stop()
                 loop.join()
                 raise
-            _running.add(loop)
             self._loop = loop
 
     def _course(self) -> Course:

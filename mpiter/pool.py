@@ -18,9 +18,10 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from multiprocessing import forkserver as mp_forkserver
 from multiprocessing import pool as mp_pool
 from multiprocessing import process as mp_process
-from multiprocessing import spawn
+from multiprocessing import resource_tracker, spawn
 from typing import Any
 
 from .worker import NAME
@@ -48,6 +49,10 @@ def _disown() -> None:
     children: set[Any] = getattr(mp_process, "_children", set())
     children.difference_update(set(_ours))
     _ours.clear()
+    server = getattr(mp_forkserver, "_forkserver", None)
+    for name in ("_forkserver_address", "_forkserver_alive_fd", "_forkserver_pid"):  # the parent's; ours is to start
+        if hasattr(server, name):
+            setattr(server, name, None)
 
 
 if hasattr(os, "register_at_fork"):
@@ -140,6 +145,15 @@ def interrupts_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _start_tracker() -> None:
+    """multiprocessing's resource tracker lets interrupts through when it starts: not in the midst of our workers."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    resource_tracker.ensure_running()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class WatchedThreads:
     """A ThreadPool whose threads we know; one that is stuck in a dataset is abandoned at the end."""
 
@@ -167,6 +181,7 @@ class WatchedPool:
 
     def __init__(self, method: str, workers: int, initializer: Any, initargs: tuple[Any, ...]) -> None:
         self._context = WatchedContext(method, workers)
+        _start_tracker()
         self._pool = _QuietPool(workers, initializer, initargs, context=self._context)
         self.map_async = self._pool.map_async
         _quieten(self._pool)

@@ -82,7 +82,8 @@ class Slots:
     def can_lease(self, reserve: int) -> bool:
         """Would the engine still have ``reserve`` slots to work with?"""
         self.collect()
-        return self.can_grow or self.count - len(self._leases) > reserve
+        to_come = 0 if self.is_refused else max(0, self._most_bytes - self.bytes) // max(self.size, 1)
+        return self.count - len(self._leases) + to_come > reserve
 
     def lease(self, slot: Slot) -> Any:
         """The slot's memory as an object to build arrays on; the slot comes home when it is dropped."""

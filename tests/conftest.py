@@ -25,9 +25,7 @@ def _workers() -> set[str]:
         except (OSError, IndexError, ValueError):
             continue
         grandparent = _parent(parent)
-        if parent == os.getpid() and not any(staff in command for staff in _STANDING_STAFF):
-            found.add(f"{task.name} {command}")
-        elif grandparent == os.getpid() and "forkserver" in command:
+        if (parent == os.getpid() and not any(staff in command for staff in _STANDING_STAFF)) or (grandparent == os.getpid() and "forkserver" in command):
             found.add(f"{task.name} {command}")
     return found
 

@@ -26,7 +26,7 @@ def test_the_examples_of_a_page_run_as_one_script(page: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_to_files_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+    targets = re.findall(r"\]\(([^)#:]+\.\w+)\)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 

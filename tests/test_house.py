@@ -29,6 +29,7 @@ transports pool
 backends
 options crew
 prefetch
+lifetime
 iterator
 iterators generate
 __init__
