@@ -1,7 +1,8 @@
-"""A clean house after each test: threads, worker processes, descriptors and shared names are compared, not hoped for."""
+"""A clean house after each test: threads, processes, descriptors and shared names are compared, not hoped for."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import threading
@@ -16,25 +17,22 @@ _STANDING_STAFF = ("resource_tracker", "forkserver import main")  # multiprocess
 
 
 def _workers() -> set[str]:
-    """Our child processes, by pid and command, without multiprocessing's standing staff."""
+    """Our processes, and the fork server's, by pid and command; without multiprocessing's standing staff."""
     found = set()
-    for task in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((task / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (task / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except (OSError, IndexError, ValueError):
-            continue
-        grandparent = _parent(parent)
-        if (parent == os.getpid() and not any(staff in command for staff in _STANDING_STAFF)) or (grandparent == os.getpid() and "forkserver" in command):
-            found.add(f"{task.name} {command}")
+    for pid, command in _children(os.getpid()):
+        if not any(staff in command for staff in _STANDING_STAFF):
+            found.add(f"{pid} {command}")
+        elif "forkserver" in command:
+            found |= {f"{grandchild} {name}" for grandchild, name in _children(pid)}
     return found
 
 
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
+def _children(pid: int) -> Iterator[tuple[int, str]]:
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            with contextlib.suppress(OSError):  # it has just ended
+                command = Path(f"/proc/{child}/cmdline").read_bytes()
+                yield child, command.replace(b"\0", b" ").decode(errors="replace")
 
 
 def _threads() -> set[str]:
@@ -85,7 +83,7 @@ def _staff() -> None:
 @pytest.fixture(autouse=True)
 def clean_house(request: pytest.FixtureRequest, _staff: None) -> Iterator[None]:
     """Whatever a test starts is gone when it ends."""
-    gc.collect()
+    gc.freeze()  # what is alive by now is none of this test's: looking through it again and again takes half the time
     before = _house()
     yield
     deadline = time.monotonic() + _PATIENCE

@@ -4,6 +4,7 @@ import collections
 import logging
 import os
 import sys
+import time
 import types
 import warnings
 
@@ -106,6 +107,12 @@ def infos(folder):
     return sorted(path.read_text() for path in folder.iterdir())
 
 
+def once_all_are_there(folder, workers):
+    """Wait for the greetings of all workers: a quick one could fetch everything before another has begun."""
+    while len(list(folder.iterdir())) < workers:
+        time.sleep(0.001)
+
+
 class Hooked:
     """Notes each call of its ``worker_init`` in a file of its own."""
 
@@ -123,6 +130,7 @@ class Hooked:
 
     def __getitem__(self, i):
         assert mpiter.get_worker_info().dataset is self
+        once_all_are_there(self.folder, WORKERS)
         return self.greeting
 
 
@@ -138,8 +146,8 @@ def test_the_worker_init_argument_is_called_with_the_workers_info(tmp_path, back
     def greet(info):
         (tmp_path / f"{os.getpid()}-{info.id}").write_text(f"{info.id} {info.num_workers} {info.backend}")
 
-    fetched(list(range(40)), worker_init=greet, backend=backend)
     workers = 1 if backend == "serial" else WORKERS
+    fetched(Samples(lambda i: once_all_are_there(tmp_path, workers)), worker_init=greet, backend=backend)
     assert infos(tmp_path) == [f"{i} {workers} {backend}" for i in range(workers)]
 
 
