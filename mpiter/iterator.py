@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from . import checkpoint, lifetime, mail
+from . import checkpoint, lifetime
 from .backends import Backend
 from .batch import Batch
 from .checkpoint import Surroundings
@@ -81,8 +81,7 @@ class DatasetIterator:
         loop = self._running_loop()
         if self._in_hand is None:
             self._in_hand = self._wait_for(loop)
-        while loop.mail:
-            mail.deliver(loop.mail.popleft())  # a warning may be an error to the user: the batch then stays in hand
+        loop.mail.deliver()  # a warning may be an error to the user: the batch then stays in hand
         delivery, self._in_hand = self._in_hand, None
         return self._hand_out(loop, delivery)
 

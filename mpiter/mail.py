@@ -1,6 +1,6 @@
 """What a worker says on the side (prints, log records, warnings), and how the caller hears of it.
 
-The outbox collects in the worker; each ticket takes along what is in it.  ``deliver`` runs in the consumer process:
+The outbox collects in the worker; each ticket takes along what is in it.  The inbox is the consumer process's:
 prints go to its ``sys.stdout`` and ``sys.stderr`` (a notebook's cell, a test's capture), log records to the logger of
 the same name, warnings through the caller's filters, equal ones once.
 """
@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import warnings
+from collections import deque
 from typing import Any
 
 _MOST_TEXT = 1 << 20  # characters kept for the next ticket; a dataset that prints more is cut
@@ -103,23 +104,40 @@ class _LogPost(logging.Handler):
         self._outbox.add("log", {**plain, "msg": record.getMessage(), "args": None, "exc_text": text})
 
 
-_already_warned: dict[Any, Any] = {}
+class Inbox:
+    """The caller's incoming mail, of all workers of one iterator."""
+
+    def __init__(self) -> None:
+        self._letters: deque[tuple[Any, ...]] = deque()
+        self._heard: set[tuple[Any, ...]] = set()  # warnings, which are given once
+
+    def post(self, letters: tuple[Any, ...]) -> None:
+        """Bring mail, from any thread."""
+        self._letters.extend(letters)
+
+    def warn(self, text: str) -> None:
+        """Say something to the user ourselves."""
+        self._letters.append(("warning", text, "builtins:RuntimeWarning", __file__, 0))
+
+    def deliver(self) -> None:
+        """Let the caller's process say what the workers said; a warning may raise, the rest is then kept."""
+        while self._letters:
+            kind, *content = self._letters.popleft()
+            if kind == "log":
+                record = logging.makeLogRecord(content[0])
+                logging.getLogger(record.name).handle(record)
+            elif kind != "warning":
+                _print(getattr(sys, kind), content[0])
+            elif tuple(content) not in self._heard:
+                self._heard.add(tuple(content))
+                text, category, filename, lineno = content
+                warnings.warn_explicit(text, _category(category), filename, lineno)
 
 
-def deliver(letters: tuple[Any, ...]) -> None:
-    """Let the caller's process say what a worker said."""
-    for kind, *content in letters:
-        if kind in ("stdout", "stderr"):
-            stream = getattr(sys, kind)
-            if stream is not None:
-                stream.write(content[0])
-                stream.flush()
-        elif kind == "log":
-            record = logging.makeLogRecord(content[0])
-            logging.getLogger(record.name).handle(record)
-        else:
-            text, category, filename, lineno = content
-            warnings.warn_explicit(text, _category(category), filename, lineno, registry=_already_warned)
+def _print(stream: Any, text: str) -> None:
+    if stream is not None:  # a program without a console
+        stream.write(text)
+        stream.flush()
 
 
 def _category(name: str) -> type[Warning]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -24,6 +23,7 @@ from .cutting import PROBE, cut
 from .errors import WorkerStartError
 from .faults import raised
 from .ledger import Assembly, Ledger, first_sample
+from .mail import Inbox
 from .order import Sampled
 from .stats import Stats, Tally
 from .task import Task, Ticket
@@ -40,7 +40,7 @@ class _PrefetchLoop:
     def __init__(self, rules: Rules, transport: Transport, make_crew: Callable[..., Crew]) -> None:
         self.pid = os.getpid()
         self.tally = Tally()
-        self.mail: deque[tuple[Any, ...]] = deque()
+        self.mail = Inbox()
         self._rules, self._transport, self._make_crew = rules, transport, make_crew
         self._inbox: SimpleQueue[Any] = SimpleQueue()
         self._communicator: _Communicator[Delivery] = _Communicator(rules.n_prefetch)
@@ -62,7 +62,7 @@ class _PrefetchLoop:
 
     def launch(self, course: Course, threaded: bool) -> None:
         """Start the workers, in the caller's thread, then the loop."""
-        self._crew = self._make_crew(self._slot_returned, self._warn)
+        self._crew = self._make_crew(self._slot_returned, self.mail.warn)
         self._communicator.reset(course.generation)
         self._begin(course)
         if threaded:
@@ -259,9 +259,6 @@ class _PrefetchLoop:
     def _wake(self) -> None:
         self._inbox.put(_WAKE)
 
-    def _warn(self, text: str) -> None:
-        self.mail.append((("warning", text, "builtins:RuntimeWarning", __file__, 0),))
-
     def _slot_returned(self) -> None:
         if self._wants_room:
             self._inbox.put(_WAKE)
@@ -283,8 +280,7 @@ class _PrefetchLoop:
         self._ended = False
 
     def _settle(self, ticket: Ticket) -> None:
-        if ticket.mail:
-            self.mail.append(ticket.mail)
+        self.mail.post(ticket.mail)
         if ticket.startup is not None:
             raise WorkerStartError(f"worker {ticket.worker} could not start:\n\n{ticket.startup}")
         again = self._ledger.settle(ticket)

@@ -22,6 +22,7 @@ from bootstrap import Environment, Trouble
 PYTHONS = ("3.11", "3.12", "3.13")
 CHAINER_PYTHON = "3.11"  # Chainer imports numpy.distutils, which ends with Python 3.11
 LIMIT_S = 24 * 60  # for everything together: continuous integration gives up at 25 minutes
+IN_PARALLEL = ("-n", "2")  # what waits for processes to start leaves half of two cores idle
 NO_TESTS = 5  # pytest's exit code when nothing was selected
 
 
@@ -48,7 +49,7 @@ def main(arguments: list) -> int:
     """The suite on this Python, or with `--all` in every environment."""
     if "--all" in arguments:
         return everything([argument for argument in arguments if argument != "--all"])
-    return bootstrap.run(bootstrap.prepare(Environment(".venv", extras="test")), "-m", "pytest", *arguments)
+    return bootstrap.run(bootstrap.prepare(Environment(".venv", extras="test")), "-m", "pytest", *IN_PARALLEL, *arguments)
 
 
 def everything(arguments: list) -> int:
@@ -110,7 +111,7 @@ def suite(job: Job, arguments: list, deadline: float) -> Row:
     counts = bootstrap.ROOT / job.environment.folder / "counts.xml"
     if counts.exists():
         counts.unlink()
-    command = ["-m", "pytest", f"--junitxml={counts}", *job.arguments, *arguments]
+    command = ["-m", "pytest", *IN_PARALLEL, f"--junitxml={counts}", *job.arguments, *arguments]
     return row_of(job.name, bootstrap.run(python, *command, timeout=left(deadline)), counts)
 
 

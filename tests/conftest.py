@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import threading
@@ -29,10 +28,17 @@ def _workers() -> set[str]:
 
 def _children(pid: int) -> Iterator[tuple[int, str]]:
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            with contextlib.suppress(OSError):  # it has just ended
-                command = Path(f"/proc/{child}/cmdline").read_bytes()
-                yield child, command.replace(b"\0", b" ").decode(errors="replace")
+        for child in _read(task).split():
+            if command := _read(Path(f"/proc/{child}/cmdline")):
+                yield int(child), command.replace("\0", " ")
+
+
+def _read(file: Path) -> str:
+    """A file of /proc, empty when what it tells of has just ended."""
+    try:
+        return file.read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _threads() -> set[str]:
