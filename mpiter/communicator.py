@@ -37,11 +37,13 @@ class _Communicator(Generic[T]):
         self._on_take: Callable[[], None] | None = None
 
     def put(self, deliveries: Iterable[T], generation: int) -> bool:
-        """Queue deliveries, waiting until the last of them is in; False if they belong to an earlier generation.
+        """Stand in line with deliveries, waiting while somebody does already; False if they belong to the past.
 
-        What doesn't fit yet stands in line, and the consumer lets it in as it takes: one wake-up for all of them.
+        The consumer lets them in as it takes, never more than ``n_prefetch`` at once.  So the producer is woken once
+        for all that it brings, and only if the consumer is the slower of the two.
         """
         with self._lock:
+            self._not_full.wait_for(lambda: not self._line or self._terminated or generation != self._generation)
             if self._terminated:
                 raise Terminated
             if generation != self._generation:
@@ -49,10 +51,7 @@ class _Communicator(Generic[T]):
             self._line.extend(deliveries)
             self._admit_locked()
             self._not_empty.notify()
-            self._not_full.wait_for(lambda: not self._line or self._terminated)
-            if self._terminated:
-                raise Terminated
-            return generation == self._generation
+            return True
 
     def _admit_locked(self) -> None:
         while self._line and len(self._queue) < self._n_prefetch:
@@ -100,6 +99,11 @@ class _Communicator(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._queue)
+
+    @property
+    def waiting(self) -> int:
+        """Deliveries not yet taken, those in line included."""
+        return len(self._queue) + len(self._line)
 
     def reset(self, generation: int) -> None:
         """Drop what is queued; from now on only deliveries of ``generation`` are taken."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 WORTHWHILE_S = 8e-3  # bench/transport.py: below this the hand-over shows, above it nothing is gained
 DEAR_S = 30e-3  # a batch that takes longer is split, in parts of…
 PART_S = 10e-3
-MOST_BATCHES = 16  # to a task
+MOST_BATCHES = 16  # to a task…
+HOT_BYTES = 1 << 27  # …and no more in flight than this, since memory used again while it is cached is cheaper
 TASKS_PER_WORKER = 2  # one in hand, one waiting in the pipe
 _PATIENCE = 4  # a task may take so many times as long as expected before what is left of it is cut again
 _LEAST_BUDGET_S = 10e-3
@@ -31,8 +32,8 @@ class Cut:
 PROBE = Cut(rows=1, budget_ns=10**15, tasks=1, batches=1)  # the first sample, before anything is known
 
 
-def cut(sample_s: float, batch_size: int, workers: int, most_batches: int, experience: int) -> Cut:
-    """The sizes for samples that take ``sample_s`` seconds each, with ``most_batches`` on their way at once.
+def cut(sample_s: float, batch_size: int, workers: int, most_batches: int, experience: int, room: int = 1) -> Cut:
+    """The sizes for samples that take ``sample_s`` seconds each, with ``most_batches`` of ``room`` bytes on their way.
 
     ``experience`` is the number of tasks that this time was measured on: what one sample says is not relied upon.
     """
@@ -44,7 +45,8 @@ def cut(sample_s: float, batch_size: int, workers: int, most_batches: int, exper
     elif most_batches < workers:  # too few for one each
         rows = share
     else:
-        group = min(MOST_BATCHES, experience, int(WORTHWHILE_S / batch_s), most_batches // tasks)
+        fitting = min(most_batches, HOT_BYTES // max(room, 1)) // tasks
+        group = min(MOST_BATCHES, experience, int(WORTHWHILE_S / batch_s), fitting)
         rows = batch_size * max(1, group)
     budget = max(_LEAST_BUDGET_S, _PATIENCE * rows * sample_s)
     return Cut(rows, int(budget * 1e9), tasks, min(most_batches, -(-tasks * rows // batch_size) + 1))

@@ -106,13 +106,14 @@ class _PrefetchLoop:
         transport, tally, slots = self._transport, self.tally, getattr(self._transport, "slots", None)
         counters = {name: getattr(tally, name) for name in Tally.__dataclass_fields__}
         ready, size = len(self._communicator), transport.room_bytes if self._crew else 0
+        in_flight = self._in_flight
         return Stats(
             **counters,
             ready_batches=ready,
-            in_flight_batches=self._ledger.batches + ready,
-            in_flight_bytes=(self._ledger.batches + ready) * size,
+            in_flight_batches=in_flight,
+            in_flight_bytes=in_flight * size,
             room_bytes=size,
-            leased_batches=max(0, slots.leased - ready) if slots else 0,
+            leased_batches=max(0, slots.leased - self._communicator.waiting) if slots else 0,
             slots=slots.count if slots else 0,
             slot_bytes=slots.bytes if slots else 0,
         )
@@ -153,7 +154,7 @@ class _PrefetchLoop:
 
     @property
     def _in_flight(self) -> int:
-        return self._ledger.batches + len(self._communicator)
+        return self._ledger.batches + self._communicator.waiting
 
     @property
     def _may_plan(self) -> bool:
@@ -293,7 +294,9 @@ class _PrefetchLoop:
         if self._transport.planned:
             most = self._rules.n_prefetch + self._most_run_ahead
             rules, tally = self._rules, self.tally
-            self._cut = cut(tally.sample_s, rules.pace.batch_size, rules.workers, most, experience=tally.tasks - 1)
+            self._cut = cut(
+                tally.sample_s, rules.pace.batch_size, rules.workers, most, tally.tasks - 1, self._transport.room_bytes
+            )
             self._window = self._rules.n_prefetch + min(self._cut.batches, self._most_run_ahead)
 
     def _plan_from(self, ticket: Ticket) -> None:

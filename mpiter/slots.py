@@ -20,7 +20,8 @@ from typing import Any
 from .errors import SharedMemoryFull
 from .memory import Arena
 
-_SPARE = 8  # free slots kept beyond as many as are in use: what a hoarder once needed is given back
+_SPARE = 8  # free slots kept beyond as many as were in use lately…
+_FADING = 0.99  # …at each use what was needed before counts for less: what a hoarder had is given back in the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Slots:
         self._home: SimpleQueue[Slot] = SimpleQueue()  # filled by the callbacks
         self._leases: dict[Slot, _Lease] = {}
         self.is_refused = False  # the system gave no more memory
+        self._need = 0.0
         self.size = 0
         self.count = 0
         self.bytes = 0
@@ -71,8 +73,10 @@ class Slots:
         self.collect()
         if not self._free:
             return self._grow() if self.can_grow else None
-        self.shrink(keep=self.count - len(self._free) + _SPARE)
-        return self._free.pop()
+        slot = self._free.pop()
+        self._need = max(self.count - len(self._free), _FADING * self._need)
+        self.shrink(keep=int(self._need) + _SPARE)
+        return slot
 
     @property
     def can_grow(self) -> bool:
