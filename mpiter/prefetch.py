@@ -294,9 +294,8 @@ class _PrefetchLoop:
         if self._transport.planned:
             most = self._rules.n_prefetch + self._most_run_ahead
             rules, tally = self._rules, self.tally
-            self._cut = cut(
-                tally.sample_s, rules.pace.batch_size, rules.workers, most, tally.tasks - 1, self._transport.room_bytes
-            )
+            size = self._transport.room_bytes
+            self._cut = cut(tally.sample_s, rules.pace.batch_size, rules.workers, most, tally.tasks - 1, size)
             self._window = self._rules.n_prefetch + min(self._cut.batches, self._most_run_ahead)
 
     def _plan_from(self, ticket: Ticket) -> None:

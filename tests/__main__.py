@@ -49,7 +49,8 @@ def main(arguments: list) -> int:
     """The suite on this Python, or with `--all` in every environment."""
     if "--all" in arguments:
         return everything([argument for argument in arguments if argument != "--all"])
-    return bootstrap.run(bootstrap.prepare(Environment(".venv", extras="test")), "-m", "pytest", *IN_PARALLEL, *arguments)
+    python = bootstrap.prepare(Environment(".venv", extras="test"))
+    return bootstrap.run(python, "-m", "pytest", *IN_PARALLEL, *arguments)
 
 
 def everything(arguments: list) -> int:

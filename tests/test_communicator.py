@@ -61,27 +61,25 @@ class Waits:
 @pytest.mark.parametrize("n_prefetch", [1, 2, 5])
 def test_no_more_than_n_prefetch_are_queued(n_prefetch):
     queue = _Communicator(n_prefetch)
-    waits = Waits(queue, "_not_full")
-    putting = in_thread(queue.put, range(n_prefetch + 3), 0)
-    waits.until_begun()
+    assert queue.put(range(n_prefetch + 3), 0) is True
+    assert queue.waiting == n_prefetch + 3
     for expected in range(n_prefetch + 3):
         assert len(queue) == min(n_prefetch, n_prefetch + 3 - expected)
-        assert putting.done() is False or expected >= 3
         assert queue.get(alive, never) == expected
-    assert putting.result(PATIENCE) is True
-    assert len(queue) == 0
+    assert queue.waiting == 0
 
 
-def test_a_put_of_several_waits_until_the_last_is_in():
+def test_a_put_waits_while_somebody_stands_in_line():
     queue = _Communicator(1)
     waits = Waits(queue, "_not_full")
-    putting = in_thread(queue.put, ["a", "b", "c"], 0)
+    assert queue.put(["a", "b", "c"], 0) is True
+    putting = in_thread(queue.put, ["d"], 0)
     waits.until_begun()
     assert queue.get(alive, never) == "a"
     assert not putting.done()
     assert queue.get(alive, never) == "b"
     assert putting.result(PATIENCE) is True
-    assert queue.get(alive, never) == "c"
+    assert [queue.get(alive, never), queue.get(alive, never)] == ["c", "d"]
 
 
 def test_a_put_of_nothing_returns_at_once():
@@ -100,7 +98,8 @@ def test_a_consumer_that_came_first_gets_what_comes():
 def test_reset_drops_what_is_queued_and_what_stands_in_line():
     queue = _Communicator(1)
     waits = Waits(queue, "_not_full")
-    putting = in_thread(queue.put, ["old", "older"], 0)
+    assert queue.put(["old", "older"], 0) is True
+    putting = in_thread(queue.put, ["oldest"], 0)
     waits.until_begun()
     queue.reset(1)
     assert putting.result(PATIENCE) is False
@@ -130,7 +129,8 @@ def test_a_reset_does_not_disturb_a_waiting_consumer():
 def test_terminate_wakes_a_waiting_put():
     queue = _Communicator(1)
     waits = Waits(queue, "_not_full")
-    putting = in_thread(queue.put, [1, 2], 0)
+    queue.put([1, 2], 0)
+    putting = in_thread(queue.put, [3], 0)
     waits.until_begun()
     queue.terminate()
     with pytest.raises(Terminated):
