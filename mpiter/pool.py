@@ -245,12 +245,13 @@ def _drain(reader: Any, task_handler: threading.Thread, end: float) -> None:
 
 
 def _dispose_publicly(pool: Any, processes: list[Any], timeout: float) -> bool:
-    for process in processes:
-        with contextlib.suppress(ValueError):
-            process.kill()
+    """The stock way, which works as long as no worker died with a lock in hand."""
     ending = threading.Thread(target=pool.terminate, name="mpiter-ending", daemon=True)
     ending.start()
     ending.join(timeout)
+    for process in processes:
+        with contextlib.suppress(ValueError):
+            process.kill()
     return not ending.is_alive()
 
 
