@@ -24,8 +24,9 @@ class Terminated(Exception):
 class _Communicator(Generic[T]):
     """A queue of at most ``n_prefetch`` deliveries."""
 
-    def __init__(self, n_prefetch: int) -> None:
+    def __init__(self, n_prefetch: int, note: Callable[[T], None] = lambda delivery: None) -> None:
         self._n_prefetch = n_prefetch
+        self._note = note  # is told of each delivery as it is taken
         self._lock = threading.Lock()
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
@@ -79,6 +80,7 @@ class _Communicator(Generic[T]):
     def _take_locked(self) -> T:
         delivery = self._queue.popleft()
         self._taken += 1
+        self._note(delivery)
         self._admit_locked()
         if self._on_take is not None:
             self._on_take()

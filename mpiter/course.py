@@ -19,6 +19,7 @@ class Delivery:
     contents: Contents | None = None
     error: BaseException | None = None
     counts: bool = True  # as handed out: ``after`` is where the iterator then stands
+    number: int = 0  # among the deliveries of its course
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from .envelope import seal, seal_or_hold
 from .layout import PAGE
 from .machine import memory_total
 from .memory import Arena
-from .task import Task
+from .task import Lost, Task
 from .transport import Site, Transport
 from .worker import Wiring, begin
 
@@ -99,8 +99,14 @@ class Crew:
         return self._arena
 
     def submit(self, task: Task, arrived: Callable[[Any], None]) -> None:
-        """Hand a task to whichever worker is free; its ticket, or an exception, will arrive."""
-        self._pool.map_async(fetch._fetch_run, [task], 1, lambda tickets: arrived(tickets[0]), arrived)
+        """Hand a task to whichever worker is free; its ticket will arrive, or that it is lost."""
+        self._pool.map_async(
+            fetch._fetch_run,
+            [task],
+            1,
+            lambda tickets: arrived(tickets[0]),
+            lambda error: arrived(Lost(task.number, error)),
+        )
 
     def board(self) -> list[dict[str, int]]:
         """What each worker does right now."""

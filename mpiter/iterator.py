@@ -8,6 +8,7 @@ any state, any number of times, and ends in bounded time, as do dropping the ite
 from __future__ import annotations
 
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from .options import Options
 from .order import Order, Sampled, Sequential, Shuffled
 from .pool import interrupts_later
 from .prefetch import _PrefetchLoop
+from .progress import Progress
 from .stats import Stats
 from .transport import Contents
 
@@ -44,7 +46,7 @@ class _SamplerOfTheMoment:
         return self.sampler
 
 
-class DatasetIterator:
+class DatasetIterator(Progress):
     """What all iterators are: a place in the epochs, and a loop that fetches from there on."""
 
     class TimeoutWarning(RuntimeWarning):
@@ -64,6 +66,8 @@ class DatasetIterator:
         self._letting_go: Any = None
         self._generation = 0
         self._in_hand: Delivery | None = None  # taken from the loop, not yet handed out
+        self._handed_out = 0  # deliveries of this course
+        self._one_at_a_time = threading.RLock()  # next() may be called by several threads
         self._has_warned = False
         self._closed = False
         self._last_stats = Stats()
@@ -76,19 +80,24 @@ class DatasetIterator:
         return self
 
     def __next__(self) -> Any:
-        if self._exhausted:
-            self._over()
-        loop = self._running_loop()
-        if self._in_hand is None:
-            self._in_hand = self._wait_for(loop)
-        loop.mail.deliver()  # a warning may be an error to the user: the batch then stays in hand
-        delivery, self._in_hand = self._in_hand, None
-        return self._hand_out(loop, delivery)
+        with self._one_at_a_time:
+            if self._exhausted:
+                self._over()
+            loop = self._running_loop()
+            if self._in_hand is None:
+                self._in_hand = self._wait_for(loop)
+            loop.mail.deliver()  # a warning may be an error to the user: the batch then stays in hand
+            delivery, self._in_hand = self._in_hand, None
+            return self._hand_out(loop, delivery)
 
     def _wait_for(self, loop: _PrefetchLoop) -> Delivery:
         began = time.perf_counter()
         try:
-            return loop.get(self._stalled)
+            delivery = loop.get(self._stalled)
+            while delivery.number != self._handed_out:  # Ctrl-C has taken one between the queue and the user
+                loop.restart(self._course())
+                delivery = loop.get(self._stalled)
+            return delivery
         except BaseException as error:
             self._interrupted(error)
             raise
@@ -99,19 +108,29 @@ class DatasetIterator:
         return self.__next__()
 
     def _hand_out(self, loop: _PrefetchLoop, delivery: Delivery) -> Any:
-        if delivery.counts:
-            self._cursor = delivery.after
-        else:
-            self._exhausted = delivery.error is None
+        if not delivery.counts:
             self._loop_has_stopped = True
-        if delivery.error is not None:
-            raise delivery.error
         if delivery.contents is None:
+            self._advance(delivery)
+            if delivery.error is not None:
+                raise delivery.error
             self._over()
         contents: Any = delivery.contents
+        try:
+            batch = type(self)._opens(contents)
+        except Exception:  # samples that cannot be stacked; unlike Ctrl-C, they would come again
+            self._advance(delivery)
+            raise
         loop.tally.batches += 1
         loop.tally.samples += contents.rows - len(contents.failed)
-        return type(self)._opens(contents)
+        self._advance(delivery)
+        return batch
+
+    def _advance(self, delivery: Delivery) -> None:
+        """In this order: whatever Ctrl-C leaves undone, the next ``next()`` then goes on from the cursor."""
+        if delivery.counts:
+            self._cursor = delivery.after
+        self._handed_out += 1
 
     def _over(self) -> None:
         self._exhausted = True
@@ -120,6 +139,8 @@ class DatasetIterator:
 
     def _interrupted(self, error: BaseException) -> None:
         """next() was left by Ctrl-C or the end of the loop: nothing has been handed out."""
+        if isinstance(error, self.TimeoutWarning):
+            return  # what is on its way may still come
         if isinstance(error, Terminated):
             raise IteratorClosed("the iterator was closed while next() waited.") from None
         self._loop_has_stopped = True
@@ -190,6 +211,7 @@ class DatasetIterator:
 
     def _course(self) -> Course:
         self._generation += 1
+        self._handed_out = 0
         return Course(self._generation, self._cursor, self._seed)
 
     def _place(self, cursor: Cursor) -> None:
@@ -287,27 +309,6 @@ class DatasetIterator:
         self._place(Cursor(position, epoch, is_new_epoch, order, detail))
 
     # -- what Chainer's trainers read ----------------------------------------------------------------------------
-
-    @property
-    def epoch(self) -> int:
-        return self._cursor.epoch
-
-    @property
-    def current_position(self) -> int:
-        return self._cursor.position
-
-    @property
-    def is_new_epoch(self) -> bool:
-        return self._cursor.is_new_epoch
-
-    @property
-    def epoch_detail(self) -> float:
-        return self._cursor.epoch_detail
-
-    @property
-    def previous_epoch_detail(self) -> float | None:
-        detail = self._cursor.previous_epoch_detail
-        return None if detail < 0 else detail
 
     @property
     def repeat(self) -> bool:

@@ -12,6 +12,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -26,7 +27,7 @@ from .ledger import Assembly, Ledger, first_sample
 from .mail import Inbox
 from .order import Sampled
 from .stats import Stats, Tally
-from .task import Task, Ticket
+from .task import Lost, Task, Ticket
 from .transport import Transport
 
 _CLOSE_S = 5.0  # how long an end may take
@@ -43,7 +44,7 @@ class _PrefetchLoop:
         self.mail = Inbox()
         self._rules, self._transport, self._make_crew = rules, transport, make_crew
         self._inbox: SimpleQueue[Any] = SimpleQueue()
-        self._communicator: _Communicator[Delivery] = _Communicator(rules.n_prefetch)
+        self._communicator: _Communicator[Delivery] = _Communicator(rules.n_prefetch, self._note)
         self._ledger = Ledger(rules.in_order)
         self._crew: Crew | None = None
         self._thread: threading.Thread | None = None
@@ -78,9 +79,10 @@ class _PrefetchLoop:
         """The next delivery, waiting for it."""
         while self._thread is None and not len(self._communicator):
             self._turn()
-        delivery = self._communicator.get(self._is_alive, stalled)
+        return self._communicator.get(self._is_alive, stalled)
+
+    def _note(self, delivery: Delivery) -> None:
         self._epoch_taken = delivery.after.epoch
-        return delivery
 
     def _is_alive(self) -> bool:
         return self._thread is None or self._thread.is_alive()
@@ -216,9 +218,14 @@ class _PrefetchLoop:
         if not finished and self._is_over:
             self._ended = True
             finished = [Delivery(self._course.cursor, counts=False)]
-        if finished:
-            self._communicator.put([delivery for delivery in finished if delivery], self._course.generation)
+        self._deliver([delivery for delivery in finished if delivery])
         return bool(finished)
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        """Number them, so that the consumer notices if one is lost on the last yard, and queue them."""
+        numbered = [replace(delivery, number=at) for at, delivery in enumerate(deliveries, self._delivered)]
+        self._delivered += len(numbered)
+        self._communicator.put(numbered, self._course.generation)
 
     @property
     def _is_over(self) -> bool:
@@ -236,7 +243,10 @@ class _PrefetchLoop:
                 room.discard()
             self.tally.skipped += len(faults)
             return None  # an empty batch is never handed out
-        contents = room.contents()
+        try:
+            contents = room.contents()
+        except Exception as error:  # a sample that could be sent but not received
+            return Delivery(after, error=error)
         self.tally.skipped += len(faults)
         self.tally.odd_rows += len(contents.odd)
         self.tally.copies += contents.copied
@@ -271,20 +281,22 @@ class _PrefetchLoop:
             self._settle(event)
         elif isinstance(event, Course):
             self._begin(event)
-        elif isinstance(event, BaseException):
-            raise event
+        elif isinstance(event, Lost):
+            self._ledger.recall(event.number)
+            raise event.error
 
     def _begin(self, course: Course) -> None:
         self._ledger.abandon()
         self._course, self._planned_to, self._next = course, course.cursor, None
         self._epoch_taken = course.cursor.epoch
         self._ended = False
+        self._delivered = 0
 
     def _settle(self, ticket: Ticket) -> None:
         self.mail.post(ticket.mail)
+        again = self._ledger.settle(ticket)
         if ticket.startup is not None:
             raise WorkerStartError(f"worker {ticket.worker} could not start:\n\n{ticket.startup}")
-        again = self._ledger.settle(ticket)
         self._fetched_by_crew += ticket.rows
         self.tally.tasks += 1
         self.tally.cut_again += again
@@ -316,8 +328,7 @@ class _PrefetchLoop:
         self._ledger.abandon()
         self._planned_to = self._next = None
         self._ended = True
-        failure = Delivery(self._course.cursor, error=error, counts=False)
-        self._communicator.put([failure], self._course.generation)
+        self._deliver([Delivery(self._course.cursor, error=error, counts=False)])
 
     def _dispose(self) -> None:
         self._communicator.terminate()

@@ -67,6 +67,14 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """What comes back in a ticket's place when the Pool itself failed."""
+
+    number: int  # the task's
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
 class Ticket:
     """A worker's answer to a task."""
 

@@ -22,7 +22,7 @@ LAYERS = """
 errors stats info board task tensors limits machine mail communicator cutting envelope
 leaves order faults
 tree cursor seeding
-layout checkpoint transport
+layout checkpoint transport progress
 course memory planner batch ledger fetch
 slots ship worker
 transports pool
