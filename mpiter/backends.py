@@ -74,6 +74,8 @@ class Process:
             return _Processes(ship.Kept(cargo), method)
         try:
             return _Processes(ship.Shipment(cargo), method)
+        except MemoryError:
+            raise  # no way of packing it would be smaller
         except Exception as error:
             failure = error
         try:  # what cannot travel by value may be importable from the caller's script

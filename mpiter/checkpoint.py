@@ -19,6 +19,7 @@ from .errors import StateError
 from .order import Order, OrderSampler, Sampled, Sequential, Shuffled
 
 VERSION = 1
+SEEDS = -(1 << 127), (1 << 128) - 1  # the least and the greatest
 _KINDS = {Sequential: "sequential", Shuffled: "shuffled", Sampled: "sampled"}
 _LARGEST = 2**53  # what every JSON reader keeps exactly
 
@@ -106,7 +107,10 @@ def _seed(state: Mapping[str, Any]) -> int:
     text = _typed(state, "seed", str)
     if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 40):
         raise StateError(f"the state's 'seed' is {text!r:.40}, not a whole number.")
-    return int(text)
+    seed = int(text)
+    if not SEEDS[0] <= seed <= SEEDS[1]:
+        raise StateError(f"the state's 'seed' has {seed.bit_length()} bits; at most 128 are possible.")
+    return seed
 
 
 def _detail(state: Mapping[str, Any]) -> float:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from . import fetch
+from . import fetch, machine
 from .backends import Backend
 from .board import board_bytes, snapshot
 from .envelope import seal, seal_or_hold
@@ -90,12 +91,13 @@ class Crew:
         """Replace the workers by fresh ones; none of them may have a task."""
         self._pool.dispose()
         fetch.forget(self.dataset)
+        self._wiring = replace(self._wiring, numbers=itertools.count())
         self._pool = self._launch.pool(self.workers, begin, (self._wiring,))
 
     def _shared(self) -> Arena:
         """The arena, made when somebody needs it."""
         if self._arena is None:
-            self._arena = Arena()
+            self._arena = Arena(min(memory_total() // 2, machine.address_space() // 4))
         return self._arena
 
     def submit(self, task: Task, arrived: Callable[[Any], None]) -> None:

@@ -7,6 +7,7 @@ and a note names the sample and the line that fetches it without any worker.
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 
 from .envelope import dumps, loads
@@ -31,7 +32,7 @@ def _pickled(error: BaseException) -> bytes | None:
         data = dumps(error)
         again = loads(data)
         same = type(again) is type(error) and _text(again) == _text(error)
-    except Exception:
+    except BaseException:
         return None
     return data if same else None
 
@@ -39,7 +40,7 @@ def _pickled(error: BaseException) -> bytes | None:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:
+    except BaseException:
         return "<its text cannot be shown>"
 
 
@@ -53,9 +54,14 @@ def raised(fault: Fault) -> Exception:
             error = None
     if error is None:
         error = SampleError(f"dataset[{fault.index}] raised {fault.summary}")
-    error.__cause__ = RemoteTraceback(fault.trace)
-    error.add_note(
+    with contextlib.suppress(Exception):  # classes may forbid either
+        error.__cause__ = RemoteTraceback(fault.trace)
+        error.add_note(_note(fault))
+    return error
+
+
+def _note(fault: Fault) -> str:
+    return (
         f"mpiter: sample {fault.index} (position {fault.position} of epoch {fault.epoch}), fetched by {fault.worker}; "
         f"dataset[{fault.index}] repeats it in this process."
     )
-    return error

@@ -52,6 +52,11 @@ class Habits:
     seeds: bool = False  # the dataset draws from the globals (or must not be fetched twice to find out)
     mark: Any = field(default=None)  # of the global generators after the last task
 
+    def let_pass(self, error: BaseException) -> None:
+        """Raise again what is not the dataset's: Ctrl-C in the caller's own thread."""
+        if self.lets_interrupts_pass and isinstance(error, KeyboardInterrupt):
+            raise error
+
 
 _registry: dict[int, dict[int, Post]] = {}  # dataset id -> thread id -> post
 
@@ -81,6 +86,9 @@ def _fetch_run(task: Task) -> Ticket:
     info.enter(post.info)
     try:
         ticket = _watched(task, post)
+    except BaseException as error:  # ours, most likely; even so it must not leave by the Pool
+        post.habits.let_pass(error)
+        ticket = _all_failed(task, post, error)
     finally:
         info.enter(outer)
         seeding.at(None)
@@ -96,6 +104,14 @@ def _ticket(task: Task, post: Post, rows: int = 0, seconds: float = 0.0, **rest:
     return Ticket(
         task.number, task.generation, post.info.id, rows, seconds, rest.pop("payloads", ()), mail=mail, **rest
     )
+
+
+def _all_failed(task: Task, post: Post, error: BaseException) -> Ticket:
+    faults = []
+    for piece in task.pieces:
+        for row, index in enumerate(np.frombuffer(piece.indices, np.int64).tolist(), piece.row):
+            faults.append(take_down(error, piece, row, index, post.info.name))
+    return _ticket(task, post, len(faults), faults=tuple(faults))
 
 
 def _watched(task: Task, post: Post) -> Ticket:
@@ -205,8 +221,7 @@ def _fetch_some(errand: _Errand, indices: list[int], done: int, stop: int) -> in
                 _seed_for(errand, offset + at)
             samples.append(dataset[indices[at]])
     except BaseException as error:
-        if post.habits.lets_interrupts_pass and not isinstance(error, Exception):
-            raise
+        post.habits.let_pass(error)
         _write(errand, indices, offset + done, samples)
         errand.fault(error, offset + at, indices[at])
         return len(samples) + 1
@@ -223,13 +238,16 @@ def _write(errand: _Errand, indices: list[int], start: int, samples: list[Any]) 
     """Write the samples; one that cannot travel becomes the fault of its own row only."""
     if not samples:
         return
+    habits = errand.post.habits
     try:
         errand.pen.write(start, samples)
-    except Exception:
+    except BaseException as whole:
+        habits.let_pass(whole)
         for row, sample in enumerate(samples, start):
             try:
                 errand.pen.write(row, [sample])
-            except Exception as error:
+            except BaseException as error:
+                habits.let_pass(error)
                 index, kind = indices[row - errand.piece.row], type(sample).__qualname__
                 unsendable = SampleNotSendable(
                     f"dataset[{index}] returned {kind}, which cannot be sent from a worker: {error}. "

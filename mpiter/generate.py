@@ -33,16 +33,26 @@ def batches(
     batch_size: int,
     *,
     n_processes: int | None = None,
-    shuffle: bool = True,
+    shuffle: bool | None = None,
     seed: int | None = None,
     epochs: int | None = 1,
     drop_last: bool = False,
     n_prefetch: int = 2,
-    **options: Any,
+    order_sampler: Any = None,
+    dataset_timeout: float | None = 30.0,
+    maxtasksperchild: int | None = None,
+    backend: Any = "process",
+    serializer: Any = "slots",
+    copy: bool = False,
+    on_error: str = "raise",
+    run_ahead: int | None = None,
+    worker_init: Any = None,
+    in_order: bool = True,
 ) -> Batches:
     """Iterate over ``dataset`` in stacked batches.
 
-    Takes the keyword arguments of :class:`MultiprocessIterator` besides its own; ``epochs=None`` goes on for ever.
+    Each of the ``epochs`` (None: endless) is shuffled unless told otherwise and ends with a short batch, which
+    ``drop_last`` leaves out.  The other arguments are those of :class:`MultiprocessIterator`.
 
     >>> import numpy as np
     >>> dataset = [(np.full(2, i), i) for i in range(4)]
@@ -56,10 +66,19 @@ def batches(
         Options(
             dataset=dataset,
             pace=pace,
-            shuffle=None if options.get("order_sampler") is not None else shuffle,
+            shuffle=shuffle,
+            order_sampler=order_sampler,
             n_workers=n_processes,
             n_prefetch=n_prefetch,
             seed=seed,
-            **options,
+            dataset_timeout=dataset_timeout,
+            max_samples=maxtasksperchild,
+            backend=backend,
+            serializer=serializer,
+            copy=copy,
+            on_error=on_error,
+            run_ahead=run_ahead,
+            worker_init=worker_init,
+            in_order=in_order,
         )
     )

@@ -26,7 +26,7 @@ from .communicator import Terminated
 from .course import Course, Delivery, Rules
 from .crew import Crew
 from .cursor import Cursor
-from .errors import IteratorClosed
+from .errors import IteratorClosed, OptionError
 from .options import Options
 from .order import Order, Sampled, Sequential, Shuffled
 from .pool import interrupts_later
@@ -284,7 +284,9 @@ class DatasetIterator(Progress):
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        options = replace(self._options, order_sampler=self._sampling.sampler, seed=self._seed)
+        sampler = self._sampling.sampler
+        shuffle = self._options.shuffle if sampler is None else None
+        options = replace(self._options, order_sampler=sampler, shuffle=shuffle, seed=self._seed)
         extra = {name: value for name, value in self.__dict__.items() if name not in self._own}
         indices = self._cursor.order.array() if isinstance(self._cursor.order, Sampled) else None
         place = (self._cursor.position, self._cursor.epoch, self._cursor.is_new_epoch)
@@ -321,9 +323,11 @@ class DatasetIterator(Progress):
 
     @order_sampler.setter
     def order_sampler(self, sampler: Any) -> None:
+        if not callable(sampler):
+            raise OptionError(f"order_sampler={sampler!r:.60} cannot be called; set a function.")
         self._sampling.sampler = sampler
         order = self._cursor.order
-        if sampler is not None and not isinstance(order, Sampled):
+        if not isinstance(order, Sampled):
             order = Sampled(np.arange(len(order)) if order.array() is None else order.array(), self._sampling)
         self._place(replace(self._cursor, order=order))
 

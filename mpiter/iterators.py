@@ -109,7 +109,14 @@ class MultithreadIterator(DatasetIterator):
         order_sampler: Any = None,
         *,
         n_prefetch: int = 1,
-        **options: Any,
+        seed: int | None = None,
+        dataset_timeout: float | None = 30.0,
+        serializer: Any = "slots",
+        copy: bool = False,
+        on_error: str = "raise",
+        run_ahead: int | None = None,
+        worker_init: Any = None,
+        in_order: bool = True,
     ) -> None:
         self.n_threads = n_threads
         self.shuffle = shuffle
@@ -122,7 +129,15 @@ class MultithreadIterator(DatasetIterator):
                 n_prefetch=n_prefetch,
                 order_sampler=order_sampler,
                 backend="thread",
-                **options,
+                workers_name="n_threads",
+                seed=seed,
+                dataset_timeout=dataset_timeout,
+                serializer=serializer,
+                copy=copy,
+                on_error=on_error,
+                run_ahead=run_ahead,
+                worker_init=worker_init,
+                in_order=in_order,
             )
         )
 
@@ -143,7 +158,12 @@ class SerialIterator(DatasetIterator):
         repeat: bool = True,
         shuffle: bool | None = None,
         order_sampler: Any = None,
-        **options: Any,
+        *,
+        seed: int | None = None,
+        serializer: Any = "slots",
+        copy: bool = False,
+        on_error: str = "raise",
+        worker_init: Any = None,
     ) -> None:
         self.shuffle = shuffle
         super().__init__(
@@ -154,6 +174,10 @@ class SerialIterator(DatasetIterator):
                 n_workers=0,
                 order_sampler=order_sampler,
                 backend="serial",
-                **options,
+                seed=seed,
+                serializer=serializer,
+                copy=copy,
+                on_error=on_error,
+                worker_init=worker_init,
             )
         )

@@ -26,6 +26,7 @@ class Assembly:
     missing: int  # rows
     room: Room | None = None
     faults: list[Fault] = field(default_factory=list)
+    error: Exception | None = None  # of the batch as a whole
     errands: int = 0  # tasks in flight that may write into its room
     abandoned: bool = False
 

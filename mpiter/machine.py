@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,15 @@ def memory_available() -> int:
 def memory_total() -> int:
     """Bytes of memory that we may ever use."""
     return min([_meminfo("MemTotal"), *(limit for limit, _ in _memory_limits())])
+
+
+def address_space() -> int:
+    """Bytes that may still be mapped; an amount beyond reach where there is no limit."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return 1 << 62
+    used = int((_read(Path("/proc/self/statm")) or "0").split()[0]) * resource.getpagesize()
+    return max(0, limit - used)
 
 
 def _memory_limits() -> Iterator[tuple[int, int]]:

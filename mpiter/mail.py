@@ -117,7 +117,7 @@ class Inbox:
 
     def warn(self, text: str) -> None:
         """Say something to the user ourselves."""
-        self._letters.append(("warning", text, "builtins:RuntimeWarning", __file__, 0))
+        self._letters.append(("notice", text))
 
     def deliver(self) -> None:
         """Let the caller's process say what the workers said; a warning may raise, the rest is then kept."""
@@ -126,6 +126,8 @@ class Inbox:
             if kind == "log":
                 record = logging.makeLogRecord(content[0])
                 logging.getLogger(record.name).handle(record)
+            elif kind == "notice":
+                warnings.warn(content[0], RuntimeWarning, stacklevel=3)  # where the user calls next()
             elif kind != "warning":
                 _print(getattr(sys, kind), content[0])
             elif tuple(content) not in self._heard:

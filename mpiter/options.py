@@ -40,12 +40,13 @@ class Options:
     run_ahead: int | None = None
     worker_init: Callable[[Any], Any] | None = None
     in_order: bool = True
+    workers_name: str = "n_processes"  # as the user knows the argument
     workers: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         _check_dataset(self.dataset)
         _whole("batch_size", self.pace.batch_size, least=1)
-        _whole("n_processes", self.n_workers, least=0, optional=True)
+        _whole(self.workers_name, self.n_workers, least=0, optional=True)
         _whole("n_prefetch", self.n_prefetch, least=1)
         _whole("run_ahead", self.run_ahead, least=0, optional=True)
         _whole("maxtasksperchild", self.max_samples, least=1, optional=True)

@@ -22,10 +22,10 @@ from .crew import Crew
 from .cursor import Cursor, Plan, step
 from .cutting import PROBE, cut
 from .errors import WorkerStartError
-from .faults import raised
-from .ledger import Assembly, Ledger, first_sample
+from .ledger import Ledger, first_sample
 from .mail import Inbox
 from .order import Sampled
+from .outcome import delivery_of, not_received
 from .stats import Stats, Tally
 from .task import Lost, Task, Ticket
 from .transport import Transport
@@ -51,6 +51,7 @@ class _PrefetchLoop:
         self._course: Course
         self._next: Plan | None = None  # planned, but there was no room yet
         self._planned_to: Cursor | None = None  # None: nothing is left to plan
+        self._dead_end: Exception | None = None  # why planning could not go on
         self._ended = False  # the end has been delivered
         self._batch_number = self._task_number = 0
         self._wants_room = False
@@ -103,6 +104,8 @@ class _PrefetchLoop:
             self._dispose()
         elif self._thread is not threading.current_thread():
             self._thread.join(timeout)
+            if not self._thread.is_alive():
+                self._dispose()
 
     def stats(self) -> Stats:
         transport, tally, slots = self._transport, self.tally, getattr(self._transport, "slots", None)
@@ -123,10 +126,13 @@ class _PrefetchLoop:
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with contextlib.suppress(Terminated):
+        try:
             while not self._stopping:
                 self._turn()
-        self._dispose()
+        except Terminated:
+            pass
+        finally:
+            self._dispose()
 
     def _turn(self) -> None:
         try:
@@ -137,7 +143,9 @@ class _PrefetchLoop:
                 self._wait()
         except Terminated:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if self._thread is None and not isinstance(error, Exception):
+                raise  # Ctrl-C in the caller's own thread
             self._fail(error)
 
     def _plan_ahead(self) -> None:
@@ -181,7 +189,10 @@ class _PrefetchLoop:
 
     def _step(self) -> Plan | None:
         assert self._planned_to is not None
-        plan = step(self._planned_to, self._rules.pace, self._batch_number)
+        try:
+            plan = step(self._planned_to, self._rules.pace, self._batch_number)
+        except Exception as error:  # the order sampler's: it comes after the batches that were planned before it
+            self._dead_end, plan = error, None
         self._batch_number += 1
         self._planned_to = plan.after if plan else None
         return plan
@@ -214,10 +225,10 @@ class _PrefetchLoop:
 
     def _hand_over(self) -> bool:
         """Put the finished batches, or the end, into the communicator; False if there is nothing to put."""
-        finished = [self._delivery(assembly) for assembly in self._ledger.completed()]
+        finished = [delivery_of(assembly, self._rules, self.tally) for assembly in self._ledger.completed()]
         if not finished and self._is_over:
             self._ended = True
-            finished = [Delivery(self._course.cursor, counts=False)]
+            finished = [Delivery(self._course.cursor, error=self._dead_end, counts=False)]
         self._deliver([delivery for delivery in finished if delivery])
         return bool(finished)
 
@@ -231,34 +242,13 @@ class _PrefetchLoop:
     def _is_over(self) -> bool:
         return not (self._ended or self._planned_to or self._next or self._ledger.batches)
 
-    def _delivery(self, assembly: Assembly) -> Delivery | None:
-        faults, room, after = assembly.faults, assembly.room, assembly.plan.after
-        self.tally.errors += len(faults)
-        if faults and not self._rules.skips_errors:
-            if room is not None:
-                room.discard()
-            return Delivery(after, error=raised(min(faults, key=lambda fault: fault.row)))
-        if room is None or len(faults) == assembly.plan.rows:
-            if room is not None:
-                room.discard()
-            self.tally.skipped += len(faults)
-            return None  # an empty batch is never handed out
-        try:
-            contents = room.contents()
-        except Exception as error:  # a sample that could be sent but not received
-            return Delivery(after, error=error)
-        self.tally.skipped += len(faults)
-        self.tally.odd_rows += len(contents.odd)
-        self.tally.copies += contents.copied
-        return Delivery(after, contents)
-
     def _wait(self) -> None:
         """Wait until something happens."""
         has_capacity = self._transport.planned and self._ledger.tasks < self._cut.tasks
-        if has_capacity and (self._planned_to or self._next) and not self._may_plan:
+        if has_capacity and (self._planned_to or self._next) and not self._wants_room:
             taken = self._communicator.taken
             if self._may_plan:
-                return
+                return  # the consumer has taken something since we planned
             self._communicator.call_on_take(self._wake, taken)
         self._take_in(self._inbox.get())
 
@@ -289,7 +279,7 @@ class _PrefetchLoop:
         self._ledger.abandon()
         self._course, self._planned_to, self._next = course, course.cursor, None
         self._epoch_taken = course.cursor.epoch
-        self._ended = False
+        self._ended, self._dead_end = False, None
         self._delivered = 0
 
     def _settle(self, ticket: Ticket) -> None:
@@ -314,7 +304,12 @@ class _PrefetchLoop:
         """The first sample has arrived: lay out the columns, and let the rest of its batch follow."""
         assembly, row = self._ledger.probed(ticket)
         if not ticket.faults:
-            sample = first_sample(ticket)
+            try:
+                sample = first_sample(ticket)
+            except Exception as problem:
+                assembly.error = not_received(problem)
+                self._ledger.drop_rest(assembly)
+                return
             self._transport.plan(sample)
             room = self._transport.room(assembly.plan.rows)
             assert room is not None, "the first room is there or raises"
@@ -323,7 +318,7 @@ class _PrefetchLoop:
         elif not self._rules.skips_errors:
             self._ledger.drop_rest(assembly)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Something is wrong with more than one batch: the consumer hears of it and may try again."""
         self._ledger.abandon()
         self._planned_to = self._next = None

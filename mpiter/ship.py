@@ -20,7 +20,7 @@ import cloudpickle
 import numpy as np
 
 from .envelope import aligned
-from .errors import DatasetNotPicklable
+from .errors import DatasetNotPicklable, SharedMemoryFull
 from .layout import PAGE
 from .memory import unnamed_file
 
@@ -47,13 +47,25 @@ class Shipment:
         self._pickled = _dumps(cargo, buffers, by_value)
         raw = [buffer.raw() for buffer in buffers]
         self._sizes = [buffer.nbytes for buffer in raw]
+        self._size = sum(aligned(size, PAGE) for size in self._sizes)
         self._fd = unnamed_file()
+        try:
+            self._lay_down(raw)
+        except OSError as error:
+            self.close()
+            raise SharedMemoryFull(
+                f"the arrays of the dataset ({self._size / 1e6:.0f} MB) do not fit into shared memory: {error}. "
+                f"Use np.memmap, free memory, or pass backend=mpiter.Process(start_method='fork')."
+            ) from error
+
+    def _lay_down(self, buffers: list[memoryview]) -> None:
+        os.ftruncate(self._fd, self._size)
+        if self._size and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._fd, 0, self._size)
         at = 0
-        for buffer in raw:
+        for buffer in buffers:
             _write_all(self._fd, buffer, at)
             at += aligned(buffer.nbytes, PAGE)
-        self._size = at
-        os.ftruncate(self._fd, at)
 
     def open(self) -> Any:
         """The cargo, unpickled; its arrays are private to this worker once it writes to them."""

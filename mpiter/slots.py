@@ -72,6 +72,8 @@ class Slots:
         """A slot nobody can see, or None while there is none to be had."""
         self.collect()
         if not self._free:
+            self._sweep()
+        if not self._free:
             return self._grow() if self.can_grow else None
         slot = self._free.pop()
         self._need = max(self.count - len(self._free), _FADING * self._need)
@@ -115,8 +117,14 @@ class Slots:
                 slot = self._home.get_nowait()
             except Empty:
                 return
-            self._leases.pop(slot, None)
-            self.give_back(slot)
+            if self._leases.pop(slot, None) is not None:
+                self.give_back(slot)
+
+    def _sweep(self) -> None:
+        """Bring home slots whose callback was cut short by Ctrl-C."""
+        for slot, watch in list(self._leases.items()):
+            if watch() is None and self._leases.pop(slot, None) is not None:
+                self.give_back(slot)
 
     def shrink(self, keep: int) -> None:
         """Give the memory of slots beyond ``keep`` free ones back to the system."""

@@ -145,9 +145,10 @@ class _SlotRoom(_PlannedRoom):
         slots = self._transport.slots
         if not self._transport.must_copy():
             return self._collect(slots.lease(self._slot))
-        contents = self._collect(self._memory, copy=True)
-        slots.give_back(self._slot)
-        return contents
+        try:
+            return self._collect(self._memory, copy=True)
+        finally:
+            slots.give_back(self._slot)
 
     def discard(self) -> None:
         self._transport.slots.give_back(self._slot)
@@ -251,6 +252,12 @@ class SlotTransport(_Planned):
             return (
                 f"memory is short: the {slots.count} slots there are ({megabytes:.0f} MB) just serve the workers, so "
                 f"batches are handed out as copies. Lower batch_size or n_prefetch, or free memory."
+            )
+        if slots.leased <= self._site.reserve:
+            return (
+                f"a batch of {slots.size / 1e6:.0f} MB leaves no room for {self._site.reserve + 1} of them within "
+                f"{self._site.most_bytes / 1e6:.0f} MB of shared memory, so batches are handed out as copies. Lower "
+                f"batch_size, n_prefetch or n_processes."
             )
         return (
             f"{slots.leased} batches are kept alive, all that fits into {megabytes:.0f} MB of shared memory; further "

@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import fetch, info, limits, seeding
@@ -38,16 +38,16 @@ class Wiring:
     seed: int
     backend: str
     environment: dict[str, str] | None  # of the caller; None for workers inside of its process
+    numbers: Any = field(default_factory=itertools.count)  # for workers without a process of their own
 
 
-_numbers = itertools.count()
 _first_breath = threading.Lock()
 
 
 def begin(wiring: Wiring) -> None:
     """Take up work.  Never raises."""
     own_process = wiring.environment is not None
-    number = _number(wiring.workers)
+    number = _number(wiring)
     cells = line(getattr(wiring.board, "map", wiring.board), 0, number)
     cells[Cell.PID], cells[Cell.TASK] = os.getpid(), -1
     nobody = info.WorkerInfo(number, wiring.workers, wiring.seed, None, wiring.backend)
@@ -96,13 +96,13 @@ def _settle_in(environment: dict[str, str]) -> Outbox:
     return outbox
 
 
-def _number(workers: int) -> int:
-    """This worker's place among ``workers``: by its process's name, else in order of appearance."""
+def _number(wiring: Wiring) -> int:
+    """This worker's place among its colleagues: by its process's name, else in order of appearance."""
     name = multiprocessing.current_process().name
-    if name.startswith(NAME):
-        return int(name.removeprefix(NAME)) % workers
+    if name.startswith(NAME) and wiring.environment is not None:
+        return int(name.removeprefix(NAME)) % wiring.workers
     with _first_breath:
-        return next(_numbers) % workers
+        return int(next(wiring.numbers)) % wiring.workers
 
 
 def _habits(backend: str) -> Habits:

@@ -27,7 +27,7 @@ course memory planner batch ledger fetch
 slots ship worker
 transports pool
 backends
-options crew
+options crew outcome
 prefetch
 lifetime
 iterator

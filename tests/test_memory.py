@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ def whole(**options: Any) -> list[Any]:
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_without_memfd_an_unnamed_file_does(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     expected = whole()
-    monkeypatch.setattr(crew, "Arena", functools.partial(Arena, reserve=1 << 26, portable=True))
+    monkeypatch.setattr(crew, "Arena", lambda reserve: Arena(1 << 26, portable=True))
     assert whole(backend=mpiter.Process(method)) == expected
 
 

@@ -1,0 +1,44 @@
+"""What becomes of a finished batch: its contents, an error in its place, or nothing.
+
+Runs in the prefetch thread.  Guarantees that a batch that cannot be handed out gives its room back, and that one bad
+batch never stands in the way of the next.
+"""
+
+from __future__ import annotations
+
+from .course import Delivery, Rules
+from .errors import SampleNotSendable
+from .faults import raised
+from .ledger import Assembly
+from .stats import Tally
+
+
+def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | None:
+    """What ``next()`` gets for this batch; None if all its rows are skipped, since empty batches are not handed out."""
+    faults, room, after, error = assembly.faults, assembly.room, assembly.plan.after, assembly.error
+    tally.errors += len(faults)
+    if error is None and faults and not rules.skips_errors:
+        error = raised(min(faults, key=lambda fault: fault.row))
+    if error is None:
+        tally.skipped += len(faults)
+    if room is None:
+        return None if error is None else Delivery(after, error=error)
+    if error is not None or len(faults) == assembly.plan.rows:
+        room.discard()
+        return None if error is None else Delivery(after, error=error)
+    try:
+        contents = room.contents()
+    except Exception as problem:
+        return Delivery(after, error=not_received(problem))
+    tally.odd_rows += len(contents.odd)
+    tally.copies += contents.copied
+    return Delivery(after, contents)
+
+
+def not_received(problem: Exception) -> SampleNotSendable:
+    """The error for a sample that arrived and cannot be opened."""
+    error = SampleNotSendable(
+        f"a sample of this batch was sent but cannot be unpickled here: {type(problem).__name__}: {problem}."
+    )
+    error.__cause__ = problem
+    return error
