@@ -63,7 +63,7 @@ def _detaching(name: str) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def changed(self: Batch, *args: Any, **kwargs: Any) -> Any:
-        self._contents = None
+        self._contents = self._stacked = None
         return method(self, *args, **kwargs)
 
     return changed
@@ -72,17 +72,22 @@ def _detaching(name: str) -> Callable[..., Any]:
 class Batch(list[Any]):
     """A list of samples with ``columns``: the same memory, stacked."""
 
-    __slots__ = ("_contents",)
+    __slots__ = ("_contents", "_stacked")
     _contents: Contents | None
 
     def __init__(self, contents: Contents) -> None:
         super().__init__(samples_of(contents))
         self._contents = contents
+        self._stacked: Any = None
 
     @property
     def columns(self) -> Any:
         """The samples stacked leaf by leaf, in the containers of a sample: ``x, y = batch.columns``."""
-        return collate(self) if self._contents is None else columns_of(self._contents)
+        if self._contents is None:
+            return collate(self)
+        if self._stacked is None:
+            self._stacked = columns_of(self._contents)
+        return self._stacked
 
     def __reduce__(self) -> Any:
         return list, (list(self),)

@@ -82,7 +82,7 @@ def _fetch_run(task: Task) -> Ticket:
     if post.startup is not None:
         return _ticket(task, post, startup=post.startup)
     post.cells[Cell.GENERATION], post.cells[Cell.TASK], post.cells[Cell.ACTIVE] = task.generation, task.number, 1
-    outer = info.get_worker_info()
+    outer, outer_place = info.get_worker_info(), seeding.at(None)
     info.enter(post.info)
     try:
         ticket = _watched(task, post)
@@ -91,7 +91,7 @@ def _fetch_run(task: Task) -> Ticket:
         ticket = _all_failed(task, post, error)
     finally:
         info.enter(outer)
-        seeding.at(None)
+        seeding.at(outer_place)
         post.cells[Cell.ACTIVE] = 0
     post.tasks += 1
     if post.tasks == 1 and post.habits.owns_globals and not post.habits.restores_globals:

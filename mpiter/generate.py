@@ -52,7 +52,8 @@ def batches(
     """Iterate over ``dataset`` in stacked batches.
 
     Each of the ``epochs`` (None: endless) is shuffled unless told otherwise and ends with a short batch, which
-    ``drop_last`` leaves out.  The other arguments are those of :class:`MultiprocessIterator`.
+    ``drop_last`` leaves out.  The stream is an iterator: to go through it again, ``reset()`` it.  The other
+    arguments are those of :class:`MultiprocessIterator`.
 
     >>> import numpy as np
     >>> dataset = [(np.full(2, i), i) for i in range(4)]

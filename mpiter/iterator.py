@@ -208,6 +208,9 @@ class DatasetIterator(Progress):
                 loop.join()
                 raise
             self._loop = loop
+        if self._closed:  # meanwhile, by another thread
+            self.close()
+            raise IteratorClosed("the iterator was closed while next() waited.")
 
     def _course(self) -> Course:
         self._generation += 1

@@ -45,13 +45,16 @@ class Leaf:
         return column
 
 
+_ARRAYS = {np.ndarray, np.memmap}  # a part of a mapped file is, once copied, an array like any other
+
+
 class Array(Leaf):
     """ndarrays of one dtype and shape."""
 
     __slots__ = ()
 
     def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
-        if set(map(type, values)) != {np.ndarray}:
+        if not set(map(type, values)) <= _ARRAYS:
             return False
         if len(values) > 1 and self.shape and self.dtype.isnative and self.dtype.kind in "biufc":
             return self._write_at_once(column[start : start + len(values)], values)
@@ -185,7 +188,7 @@ def leaf_for(value: Any) -> Leaf | Aside:
         if kind is int and not -(1 << 63) <= value < 1 << 63:
             return Aside()
         return _NUMBERS[kind]
-    if kind is np.ndarray and _is_raw(value.dtype):
+    if kind in _ARRAYS and _is_raw(value.dtype):
         return Array(value.dtype, value.shape)
     if isinstance(value, np.generic) and kind is value.dtype.type and _is_raw(value.dtype):
         return Aside() if value.dtype.kind in "SU" else Scalar(value.dtype)

@@ -19,16 +19,22 @@ _VARIABLES = (
 )
 
 
+_user_decides = False
+
+
 def limit_libraries_to_come() -> None:
-    """Before the dataset is loaded; what the user has set is kept."""
+    """Before the dataset is loaded; what the user has set is kept, and then holds for loaded libraries too."""
+    global _user_decides
+    _user_decides = any(name in os.environ for name in _VARIABLES)
     for name in _VARIABLES:
         os.environ.setdefault(name, "1")
 
 
 def limit_loaded_libraries() -> None:
     """After the dataset is loaded, and once more after its first samples, which may have imported something."""
-    if any(os.environ.get(name) == "1" for name in _VARIABLES):
-        threadpoolctl.threadpool_limits(1)
+    if _user_decides:
+        return
+    threadpoolctl.threadpool_limits(1)
     if (cv2 := sys.modules.get("cv2")) is not None and hasattr(cv2, "setNumThreads"):
         cv2.setNumThreads(0)
     if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "set_num_threads"):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import os
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+_BEYOND_REACH = 1 << 62
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -42,9 +42,13 @@ def memory_total() -> int:
 
 def address_space() -> int:
     """Bytes that may still be mapped; an amount beyond reach where there is no limit."""
+    try:
+        import resource
+    except ImportError:
+        return _BEYOND_REACH
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
-        return 1 << 62
+        return _BEYOND_REACH
     used = int((_read(Path("/proc/self/statm")) or "0").split()[0]) * resource.getpagesize()
     return max(0, limit - used)
 

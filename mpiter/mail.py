@@ -24,11 +24,11 @@ class Outbox:
 
     def __init__(self) -> None:
         self._letters: list[tuple[Any, ...]] = []
-        self._pid = os.getpid()
+        self._streams: tuple[io.TextIOWrapper, ...] = ()
 
     def open(self) -> None:
         """Take over stdout, stderr, logging and warnings of this process."""
-        sys.stdout, sys.stderr = _Tape(self, "stdout"), _Tape(self, "stderr")
+        sys.stdout, sys.stderr = self._streams = _stream(self, "stdout"), _stream(self, "stderr")
         root = logging.getLogger()
         level = root.level
         for handler in root.handlers[:]:  # inherited by fork; the caller's own will show the record
@@ -41,8 +41,16 @@ class Outbox:
     def add(self, *letter: Any) -> None:
         self._letters.append(letter)
 
+    def say(self, stream: str, text: str) -> None:
+        """Add to what has been printed; a dataset that prints without end is cut."""
+        said = sum(len(letter[1]) for letter in self._letters if letter[0] == stream)
+        if said <= _MOST_TEXT:
+            self.add(stream, text if said + len(text) <= _MOST_TEXT else text[:1000] + "\n… (cut: too much printed)\n")
+
     def take(self) -> tuple[Any, ...]:
         """Everything said since the last time."""
+        for stream in self._streams:
+            stream.flush()
         if not self._letters:
             return ()
         taken, self._letters = tuple(self._letters), []
@@ -55,34 +63,31 @@ class Outbox:
         self.add("warning", str(message), name, filename, lineno)
 
     def _say_directly(self) -> None:
-        for kind, *content in self._letters:
+        for kind, *content in self.take():
             if kind in ("stdout", "stderr"):
                 os.write(1 if kind == "stdout" else 2, content[0].encode(errors="replace"))
 
 
-class _Tape(io.TextIOBase):
-    """A stdout that writes letters."""
+class _Tape(io.RawIOBase):
+    """What a worker's stdout or stderr ends in: letters."""
 
     def __init__(self, outbox: Outbox, name: str) -> None:
-        self._outbox, self._name, self._length = outbox, name, 0
+        self._outbox, self._stream = outbox, name
 
-    def write(self, text: str) -> int:
-        letters = self._outbox._letters
-        if letters and letters[-1][0] == self._name and len(letters[-1][1]) < _MOST_TEXT:
-            letters[-1] = (self._name, letters[-1][1] + text)
-        elif sum(len(letter[1]) for letter in letters if letter[0] == self._name) < _MOST_TEXT:
-            self._outbox.add(self._name, text)
-        return len(text)
-
-    def fileno(self) -> int:
-        return 1 if self._name == "stdout" else 2
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return "utf-8"
+    def write(self, data: Any) -> int:
+        self._outbox.say(self._stream, bytes(data).decode(errors="replace"))
+        return len(data)
 
     def writable(self) -> bool:
         return True
+
+    def fileno(self) -> int:
+        return 1 if self._stream == "stdout" else 2
+
+
+def _stream(outbox: Outbox, name: str) -> io.TextIOWrapper:
+    """A stream as real as any: it has a buffer, an encoding, a descriptor."""
+    return io.TextIOWrapper(io.BufferedWriter(_Tape(outbox, name)), encoding="utf-8", errors="replace")
 
 
 class _LogPost(logging.Handler):

@@ -7,7 +7,7 @@ batch never stands in the way of the next.
 from __future__ import annotations
 
 from .course import Delivery, Rules
-from .errors import SampleNotSendable
+from .errors import SampleError, SampleNotSendable
 from .faults import raised
 from .ledger import Assembly
 from .stats import Tally
@@ -21,6 +21,11 @@ def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | No
         error = raised(min(faults, key=lambda fault: fault.row))
     if error is None:
         tally.skipped += len(faults)
+        tally.barren = tally.barren + len(faults) if len(faults) == assembly.plan.rows else 0
+        if faults and tally.barren >= len(after.order):
+            tally.barren = 0
+            error = SampleError("on_error='skip' has left out a whole epoch: every sample failed, the last as above.")
+            error.__cause__ = raised(faults[-1])
     if room is None:
         return None if error is None else Delivery(after, error=error)
     if error is not None or len(faults) == assembly.plan.rows:

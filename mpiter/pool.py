@@ -10,7 +10,6 @@ are missing it falls back on ``terminate`` in a thread of its own.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import multiprocessing
 import os
 import signal
@@ -83,7 +82,9 @@ def _quieten(pool: Any) -> None:
 
 def _widen_pipes(pool: Any) -> None:
     """A megabyte of pipe: the stock reader allocates all that remains of a message for each pipeful that it reads."""
-    with contextlib.suppress(AttributeError, OSError):  # not Linux, or the user's share of pipe memory is used up
+    with contextlib.suppress(ImportError, AttributeError, OSError):  # not on Linux, or no pipe memory left to us
+        import fcntl
+
         for queue in (pool._inqueue, pool._outqueue):
             fcntl.fcntl(queue._writer.fileno(), fcntl.F_SETPIPE_SZ, 1 << 20)
 
@@ -134,15 +135,26 @@ def hidden_main() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back while workers start: before they ignore it themselves they inherit our mask."""
-    if not hasattr(signal, "pthread_sigmask"):
+    """Hold Ctrl-C back while workers start: before they ignore it themselves they inherit our mask and handler.
+
+    The mask alone would not do: another thread (of a numerical library, say) may take the signal for us.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    came: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    if callable(handler):
+        signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what is pending comes now, to the handler above
+        if callable(handler):
+            signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _start_tracker() -> None:

@@ -109,7 +109,8 @@ class _PrefetchLoop:
 
     def stats(self) -> Stats:
         transport, tally, slots = self._transport, self.tally, getattr(self._transport, "slots", None)
-        counters = {name: getattr(tally, name) for name in Tally.__dataclass_fields__}
+        known = Stats.__dataclass_fields__
+        counters = {name: getattr(tally, name) for name in Tally.__dataclass_fields__ if name in known}
         ready, size = len(self._communicator), transport.room_bytes if self._crew else 0
         in_flight = self._in_flight
         return Stats(
@@ -192,7 +193,9 @@ class _PrefetchLoop:
         try:
             plan = step(self._planned_to, self._rules.pace, self._batch_number)
         except Exception as error:  # the order sampler's: it comes after the batches that were planned before it
-            self._dead_end, plan = error, None
+            ends = isinstance(error, StopIteration)  # which would mean something else to whoever calls next()
+            self._dead_end = RuntimeError("the order_sampler raised StopIteration") if ends else error
+            plan = None
         self._batch_number += 1
         self._planned_to = plan.after if plan else None
         return plan
@@ -205,6 +208,7 @@ class _PrefetchLoop:
             if ledger.tasks:
                 return  # their last tasks first
             self._crew.renew()
+            self.tally.restarts += 1
             self._fetched_by_crew = 0
         while ledger.tasks < self._cut.tasks and ledger.uncut_rows:
             if ledger.uncut_rows < self._cut.rows and ledger.tasks >= self._rules.workers and self._planned_to:

@@ -53,10 +53,11 @@ def _word(number: int) -> int:
     return number & (1 << 128) - 1
 
 
-def at(place: Callable[[], tuple[int, int, int]] | None) -> None:
-    """Tell this thread how to find out (seed, epoch, position) when somebody asks."""
-    _place.at = place
+def at(place: Callable[[], tuple[int, int, int]] | None) -> Any:
+    """Tell this thread how to find out (seed, epoch, position) when somebody asks; returns how it did before."""
+    before, _place.at = _place.at, place
     _place.drawn = None
+    return before
 
 
 def seed_globals(seed: int, epoch: int, position: int) -> None:

@@ -52,6 +52,7 @@ class Tally:
     wait_s: float = 0.0
     peak_in_flight_batches: int = 0
     peak_in_flight_bytes: int = 0
+    barren: int = 0  # samples skipped since the last good one
 
     def timed(self, seconds: float, rows: int) -> None:
         """Follow the time that a sample takes."""

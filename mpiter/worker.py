@@ -71,12 +71,13 @@ def begin(wiring: Wiring) -> None:
 
 
 def _call_hooks(post: Post, worker_init: Any) -> None:
-    """The user's function, then the dataset's own method."""
+    """The user's function, then the dataset's own method (of its class: wrappers may answer to any name)."""
     info.enter(post.info)
     try:
-        for hook in (worker_init, getattr(post.dataset, "worker_init", None)):
-            if hook is not None:
-                hook(post.info)
+        if worker_init is not None:
+            worker_init(post.info)
+        if callable(getattr(type(post.dataset), "worker_init", None)):
+            post.dataset.worker_init(post.info)
     finally:
         info.enter(None)
 

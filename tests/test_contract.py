@@ -6,11 +6,12 @@ import copy
 import itertools
 import json
 import pickle
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
-from datasets import BUILDS, Failing, Random, Shaped, Squares, TwoArguments, Unpicklable, plain_batch
+from datasets import BUILDS, Failing, Gated, Random, Shaped, Squares, TwoArguments, Unpicklable, plain_batch
 
 import mpiter
 from mpiter.errors import RemoteTraceback
@@ -367,3 +368,71 @@ def test_iterators_of_all_kinds_give_the_same_batches() -> None:
     ):
         with it:
             assert [plain_batch(batch) for batch in it] == expected
+
+
+def test_a_dataset_of_which_every_sample_fails_is_not_skipped_for_ever(default: dict[str, Any]) -> None:
+    dataset = Failing({index: KeyError(index) for index in range(12)}, 12)
+    with (
+        mpiter.MultiprocessIterator(dataset, 3, on_error="skip", **default) as it,
+        pytest.raises(mpiter.SampleError, match="a whole epoch"),
+    ):
+        next(it)
+
+
+def test_parts_of_a_mapped_file_are_stacked(default: dict[str, Any], tmp_path: Any) -> None:
+    np.save(tmp_path / "images.npy", np.arange(60, dtype=np.float32).reshape(10, 2, 3))
+    images = np.load(tmp_path / "images.npy", mmap_mode="r")
+    with mpiter.batches(images, 4, shuffle=False, **default) as stream:
+        batch = next(stream)
+    assert type(batch) is np.ndarray
+    assert np.array_equal(batch, images[:4])
+
+
+def test_an_order_samplers_error_comes_after_the_batches_before_it(default: dict[str, Any]) -> None:
+    orders = iter([np.arange(4), np.arange(4)])
+    with mpiter.MultiprocessIterator(
+        list(range(4)), 2, order_sampler=lambda order, position: next(orders), **default
+    ) as it:
+        assert [next(it), next(it), next(it)] == [[0, 1], [2, 3], [0, 1]]
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="order_sampler"):
+                next(it)
+
+
+def test_several_threads_may_share_an_iterator(default: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator(list(range(300)), 3, repeat=False, **default) as it:
+        shares: list[list[int]] = [[], [], []]
+        threads = [threading.Thread(target=lambda mine=mine: [mine.extend(b) for b in it]) for mine in shares]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(itertools.chain(*shares)) == list(range(300))
+
+
+def test_a_warning_that_is_an_error_loses_nothing(tmp_path: Any) -> None:
+    gate = tmp_path / "gate"
+    dataset = Gated(str(gate), free=4, length=12)
+    with mpiter.MultiprocessIterator(
+        dataset, 4, repeat=False, shuffle=False, n_processes=1, run_ahead=0, dataset_timeout=0.5
+    ) as it:
+        assert [label for _, label in next(it)] == [0, 1, 2, 3]
+        with pytest.raises(it.TimeoutWarning):
+            next(it)
+        gate.touch()
+        assert [[label for _, label in batch] for batch in it] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_the_board_says_what_each_worker_does(tmp_path: Any) -> None:
+    gate = tmp_path / "gate"
+    with mpiter.MultiprocessIterator(
+        Gated(str(gate), free=4, length=12), 4, shuffle=False, n_processes=1, run_ahead=0, dataset_timeout=0.5
+    ) as it:
+        next(it)
+        with pytest.raises(it.TimeoutWarning):
+            next(it)
+        (line,) = it._loop._crew.board()
+        gate.touch()
+    assert (line["ready"], line["active"], line["batch"], line["row"]) == (1, 1, 1, 0)
+    assert line["pid"] > 0
+    assert line["since"] > 0
