@@ -209,7 +209,7 @@ def document(
     """The JSON answer: everything that is printed, and every turn."""
     return {
         "schema": SCHEMA,
-        "command": shlex.join([sys.executable, *sys.orig_argv[1:]]),
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(started)),
         "took_s": time.time() - started,
         "machine": machine() | {"load_before": load, "load_after": os.getloadavg()},
