@@ -95,9 +95,9 @@ class Batch(list[Any]):
     def __copy__(self) -> list[Any]:
         return list(self)
 
-    for _name in (
-        *("__setitem__", "__delitem__", "__iadd__", "__imul__", "append", "clear", "extend"),
-        *("insert", "pop", "remove", "reverse", "sort"),
-    ):
-        locals()[_name] = _detaching(_name)
-    del _name
+
+for _name in (
+    *("__setitem__", "__delitem__", "__iadd__", "__imul__", "append", "clear", "extend"),
+    *("insert", "pop", "remove", "reverse", "sort"),
+):
+    setattr(Batch, _name, _detaching(_name))

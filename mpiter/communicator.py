@@ -1,8 +1,9 @@
 """The bounded queue between the prefetch thread and the consumer.
 
-``put`` runs in the prefetch thread and waits while ``n_prefetch`` deliveries are queued; ``get`` runs in the consumer
-and waits while none is.  Guarantees that after ``reset`` nothing of an earlier generation is handed out, and that both
-sides come back at once after ``terminate``.
+``put`` runs in the prefetch thread, ``get`` in the consumer, which waits while nothing is queued.  At most
+``n_prefetch`` deliveries are queued; what a put brings beyond that stands in line until the consumer has taken as
+many, and the next put waits while anybody does.  Guarantees that after ``reset`` nothing of an earlier generation is
+handed out, and that both sides come back at once after ``terminate``.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ idempotent and leaves neither process nor descriptor.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -84,6 +85,7 @@ class Crew:
             seed=seed,
             backend=backend.name,
             environment=None if backend.in_process else dict(os.environ),
+            log_level=logging.getLogger().level,
         )
         self._pool = self._launch.pool(self.workers, begin, (self._wiring,))
 

@@ -33,7 +33,7 @@ class MultiprocessIterator(DatasetIterator):
         on_error: "raise" what the dataset raises, in place of the batch, or "skip" the sample.
         run_ahead: batches on their way beyond ``n_prefetch``; None as the workers need, 0 strictly none.
         worker_init: called once in each worker with its ``WorkerInfo``.
-        in_order: deliver batches in the order of the plan; False: as they finish.
+        in_order: deliver batches in the order of the plan; False: as they finish, without exact resume.
 
     >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=0) as it:
     ...     print(list(it))

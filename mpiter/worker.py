@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import logging
 import multiprocessing
 import os
 import signal
@@ -38,6 +39,7 @@ class Wiring:
     seed: int
     backend: str
     environment: dict[str, str] | None  # of the caller; None for workers inside of its process
+    log_level: int  # of the caller's root logger: what he doesn't want to hear isn't sent
     numbers: Any = field(default_factory=itertools.count)  # for workers without a process of their own
 
 
@@ -56,6 +58,7 @@ def begin(wiring: Wiring) -> None:
     try:
         if own_process:
             post.outbox = _settle_in(wiring.environment or {})
+            logging.getLogger().setLevel(wiring.log_level)
         dataset, worker_init = wiring.cargo.open()
         post.dataset = dataset
         post.info = info.WorkerInfo(number, wiring.workers, wiring.seed, dataset, wiring.backend)
