@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+with contextlib.suppress(ValueError):  # a background job ignores Ctrl-C, and so would all that its tests start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _PATIENCE = 10.0  # a generous deadline for what ends in the background (a dropped iterator's workers)
 _STANDING_STAFF = ("resource_tracker", "forkserver import main")  # multiprocessing's own, kept until the end

@@ -14,6 +14,8 @@ import pytest
 import mpiter
 from mpiter import crew
 
+pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
+
 SHAPE = (8, 8)
 MB = 1 << 20
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from scripts import METHODS, Script, run, wait_until
 
+pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
+
 every_method = pytest.mark.parametrize("method", METHODS)
 
 PLAIN = """
