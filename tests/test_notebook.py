@@ -17,7 +17,7 @@ pytest.importorskip("ipykernel", reason="ipykernel is not installed")
 jupyter_core_utils = pytest.importorskip("jupyter_core.utils", reason="jupyter_core is not installed")
 nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
 nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")]
 
 DEFINE = """
 import os, time
