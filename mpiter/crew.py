@@ -86,6 +86,7 @@ class Crew:
             backend=backend.name,
             environment=None if backend.in_process else dict(os.environ),
             log_level=logging.getLogger().level,
+            numbers=itertools.count() if backend.in_process else None,
         )
         self._pool = self._launch.pool(self.workers, begin, (self._wiring,))
 
@@ -93,7 +94,7 @@ class Crew:
         """Replace the workers by fresh ones; none of them may have a task."""
         self._pool.dispose()
         fetch.forget(self.dataset)
-        self._wiring = replace(self._wiring, numbers=itertools.count())
+        self._wiring = replace(self._wiring, numbers=self._wiring.numbers and itertools.count())
         self._pool = self._launch.pool(self.workers, begin, (self._wiring,))
 
     def _shared(self) -> Arena:

@@ -8,14 +8,14 @@ limits, outgoing mail), then opens the dataset, then calls the user's ``worker_i
 from __future__ import annotations
 
 import gc
-import itertools
 import logging
 import multiprocessing
 import os
 import signal
 import threading
 import traceback
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from . import fetch, info, limits, seeding
@@ -40,7 +40,7 @@ class Wiring:
     backend: str
     environment: dict[str, str] | None  # of the caller; None for workers inside of its process
     log_level: int  # of the caller's root logger: what he doesn't want to hear isn't sent
-    numbers: Any = field(default_factory=itertools.count)  # for workers without a process of their own
+    numbers: Iterator[int] | None = None  # for workers without a process of their own
 
 
 _first_breath = threading.Lock()
@@ -103,10 +103,10 @@ def _settle_in(environment: dict[str, str]) -> Outbox:
 def _number(wiring: Wiring) -> int:
     """This worker's place among its colleagues: by its process's name, else in order of appearance."""
     name = multiprocessing.current_process().name
-    if name.startswith(NAME) and wiring.environment is not None:
-        return int(name.removeprefix(NAME)) % wiring.workers
+    if wiring.numbers is None:
+        return int(name.removeprefix(NAME)) % wiring.workers if name.startswith(NAME) else 0
     with _first_breath:
-        return int(next(wiring.numbers)) % wiring.workers
+        return next(wiring.numbers) % wiring.workers
 
 
 def _habits(backend: str) -> Habits:
