@@ -142,3 +142,11 @@ def interrupt_once_waiting() -> threading.Thread:
     """Ctrl-C for this thread, which must be the main one, as soon as it waits in ``next()``."""
     waiter = threading.get_ident()
     return once_waiting(lambda: signal.pthread_kill(waiter, signal.SIGINT))
+
+
+def lives(process) -> bool:
+    """Does this psutil process run?  It may end while we ask."""
+    try:
+        return process.is_running() and process.status() != "zombie"
+    except psutil.NoSuchProcess:
+        return False

@@ -5,7 +5,7 @@ import os
 
 import psutil
 import pytest
-from scripts import METHODS, wait_until
+from scripts import METHODS, lives, wait_until
 
 import mpiter
 
@@ -27,9 +27,7 @@ def opened(method):
 
 
 def are_gone(workers):
-    wait_until(
-        lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers), "they are gone"
-    )
+    wait_until(lambda: not any(map(lives, workers)), "they are gone")
 
 
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -65,7 +63,7 @@ def test_leaving_the_with_block_by_an_exception_ends_the_workers(method):
     it, workers = opened(method)
     with pytest.raises(ZeroDivisionError), it:
         raise ZeroDivisionError
-    assert not any(worker.is_running() and worker.status() != "zombie" for worker in workers)
+    assert not any(map(lives, workers))
 
 
 def test_the_end_of_the_epoch_does_not_end_the_workers_of_a_reset():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from scripts import LIMIT_S, METHODS, wait_until
+from scripts import LIMIT_S, METHODS, lives, wait_until
 
 import mpiter
 
@@ -163,7 +163,7 @@ def test_nothing_of_a_notebook_is_left_when_its_kernel_is_shut_down(kernel, tmp_
     descendants = kernel.descendants()
     assert len(descendants) >= 2
     kernel.shut_down()
-    wait_until(lambda: not [p for p in descendants if p.is_running() and p.status() != "zombie"], "they are gone")
+    wait_until(lambda: not [p for p in descendants if lives(p)], "they are gone")
 
 
 def test_a_whole_notebook_runs_as_nbclient_runs_it(tmp_path, monkeypatch):
