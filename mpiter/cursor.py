@@ -69,8 +69,7 @@ def step(cursor: Cursor, pace: Pace, number: int = 0) -> Plan | None:
     """The batch that follows ``cursor``, or None at the end."""
     if pace.epochs is not None and cursor.epoch >= pace.epochs:
         return None
-    plan = _wrapped(cursor, pace, number) if pace.wrap else _bounded(cursor, pace, number)
-    return plan
+    return _wrapped(cursor, pace, number) if pace.wrap else _bounded(cursor, pace, number)
 
 
 def _wrapped(cursor: Cursor, pace: Pace, number: int) -> Plan:

@@ -13,6 +13,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from .backends import Backend, Serial, backend_for
+from .checkpoint import SEEDS
 from .cursor import Pace
 from .errors import OptionError
 from .machine import cores
@@ -52,7 +53,7 @@ class Options:
         _whole("maxtasksperchild", self.max_samples, least=1, optional=True)
         _whole("seed", self.seed, optional=True)
         _whole("epochs", self.pace.epochs, least=0, optional=True)
-        if self.seed is not None and not -(1 << 127) <= self.seed < 1 << 128:
+        if self.seed is not None and not SEEDS[0] <= self.seed <= SEEDS[1]:
             raise OptionError(f"seed has {int(self.seed).bit_length()} bits; use a whole number of at most 128.")
         if self.dataset_timeout is not None and not (
             isinstance(self.dataset_timeout, Real) and self.dataset_timeout > 0
