@@ -28,6 +28,7 @@ from .errors import (
     SampleNotSendable,
     SharedMemoryFull,
     StateError,
+    WorkerCrashed,
     WorkerStartError,
 )
 from .generate import batches
@@ -55,6 +56,7 @@ __all__ = [
     "StateError",
     "Stats",
     "Thread",
+    "WorkerCrashed",
     "WorkerInfo",
     "WorkerStartError",
     "batches",

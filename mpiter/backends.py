@@ -12,13 +12,13 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable
-from multiprocessing import forkserver as mp_forkserver
 from typing import Any, Protocol
 
 from . import ship
 from .envelope import dumps
 from .errors import OptionError
-from .pool import WatchedPool, WatchedThreads, hidden_main
+from .pool import WatchedPool, WatchedThreads
+from .starting import hidden_main, own_server
 
 
 class Pool(Protocol):
@@ -26,6 +26,9 @@ class Pool(Protocol):
 
     @property
     def map_async(self) -> Callable[..., Any]: ...
+    @property
+    def pids(self) -> tuple[int, ...]: ...  # of worker processes on this machine
+    def fallen(self) -> dict[int, int]: ...  # exit codes of the workers that have ended, by number
     def dispose(self, timeout: float = ...) -> bool: ...
 
 
@@ -35,7 +38,9 @@ class Launch(Protocol):
     cargo: Any
 
     def dumps(self, value: Any) -> bytes: ...
-    def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...]) -> Pool: ...
+    def pool(
+        self, workers: int, initializer: Any, initargs: tuple[Any, ...], died: Callable[[], None]
+    ) -> Pool: ...  # ``died`` is to be called, in any thread, when a worker has ended
     def close(self) -> None: ...
 
 
@@ -100,21 +105,12 @@ class _Processes:
             return dumps(value)
         return ship.by_value(value)
 
-    def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...]) -> Pool:
-        if self._method == "forkserver":
-            _preload()
-        with contextlib.nullcontext() if self._imports_main else hidden_main():
-            return WatchedPool(self._method, workers, initializer, initargs)
+    def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...], died: Callable[[], None]) -> Pool:
+        with own_server(), contextlib.nullcontext() if self._imports_main else hidden_main():
+            return WatchedPool(self._method, workers, initializer, initargs, died)
 
     def close(self) -> None:
         self.cargo.close()
-
-
-def _preload() -> None:
-    """Let the fork server import us once, unless it runs already or the user chose what it imports."""
-    server = mp_forkserver._forkserver
-    if getattr(server, "_preload_modules", None) == ["__main__"]:
-        mp_forkserver.set_forkserver_preload(["mpiter.worker"])
 
 
 def _cuda_is_up() -> bool:
@@ -157,8 +153,13 @@ class _InProcess:
 class Nobody:
     """A Pool of no workers: whoever submits does the work."""
 
-    def __init__(self, workers: int, initializer: Any, initargs: tuple[Any, ...]) -> None:
+    pids: tuple[int, ...] = ()
+
+    def __init__(self, workers: int, initializer: Any, initargs: tuple[Any, ...], died: Callable[[], None]) -> None:
         initializer(*initargs)
+
+    def fallen(self) -> dict[int, int]:
+        return {}
 
     def map_async(
         self, func: Any, iterable: Any, chunksize: Any = None, callback: Any = None, error_callback: Any = None

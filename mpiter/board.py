@@ -7,13 +7,13 @@ reader sees whole numbers (aligned 64-bit stores); the line as a whole may be to
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Cell(IntEnum):
     """What stands where in a worker's line."""
 
-    PID = 0
+    PID = 0  # of the process, or the system's number of the thread
     READY = 1  # the dataset is loaded and worker_init has returned
     GENERATION = 2
     TASK = 3  # number of the task in hand, -1 when idle
@@ -37,7 +37,19 @@ def line(memory: Any, start: int, worker: int) -> memoryview:
     return memoryview(memory)[at : at + LINE_BYTES].cast("q")
 
 
-def snapshot(memory: Any, start: int, workers: int) -> list[dict[str, int]]:
-    """All lines, named."""
-    names = [cell.name.lower() for cell in Cell]
-    return [dict(zip(names, line(memory, start, worker), strict=True)) for worker in range(workers)]
+class Line(NamedTuple):
+    """A worker's line as it was read, cell by cell."""
+
+    pid: int
+    ready: int
+    generation: int
+    task: int
+    batch: int
+    row: int
+    since: int
+    active: int
+
+
+def snapshot(memory: Any, start: int, workers: int) -> list[Line]:
+    """All lines, as they are now."""
+    return [Line(*line(memory, start, worker)) for worker in range(workers)]

@@ -66,7 +66,7 @@ class _Communicator(Generic[T]):
         with self._lock:
             if self._queue:
                 return self._take_locked()
-        began = time.monotonic()
+        waited, last = 0.0, time.monotonic()
         while True:
             with self._lock:
                 self._not_empty.wait_for(lambda: self._queue or self._terminated, _GLANCE_S)
@@ -76,7 +76,10 @@ class _Communicator(Generic[T]):
                     raise Terminated
             if not is_alive():
                 raise Terminated
-            stalled(time.monotonic() - began)
+            now = time.monotonic()
+            waited += min(now - last, 2 * _GLANCE_S)  # more than that, and this process itself was stopped
+            last = now
+            stalled(waited)
 
     def _take_locked(self) -> T:
         delivery = self._queue.popleft()

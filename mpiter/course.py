@@ -41,7 +41,6 @@ class Rules:
     workers: int
     skips_errors: bool
     in_order: bool
-    max_samples: int | None  # that a worker fetches before it is replaced
 
     @property
     def reserve(self) -> int:

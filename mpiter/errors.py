@@ -34,6 +34,10 @@ class WorkerStartError(MpiterError, RuntimeError):
     """A worker could not begin: import, unpickling the dataset or ``worker_init`` failed."""
 
 
+class WorkerCrashed(MpiterError, RuntimeError):
+    """A sample ends its worker each time, or the workers keep dying; the text says how, and why perhaps."""
+
+
 class SharedMemoryFull(MpiterError, MemoryError):
     """The slots do not fit into memory; the text has the numbers."""
 

@@ -193,7 +193,7 @@ def _fetch_piece(errand: _Errand) -> int:
     seeding.at(lambda: (seed, epoch, offset + cells[Cell.ROW]))
     cells[Cell.BATCH] = piece.batch
     indices = np.frombuffer(piece.indices, np.int64).tolist()
-    done, total, stride = 0, len(indices), errand.pen.stride
+    done, total, stride = 0, len(indices), 1 if errand.task.singly else errand.pen.stride
     while done < total:
         count = _fetch_some(errand, indices, done, min(total, done + stride))
         if not count:

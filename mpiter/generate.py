@@ -48,6 +48,7 @@ def batches(
     run_ahead: int | None = None,
     worker_init: Any = None,
     in_order: bool = True,
+    sample_timeout: float | None = 600.0,
 ) -> Batches:
     """Iterate over ``dataset`` in stacked batches.
 
@@ -81,5 +82,6 @@ def batches(
             run_ahead=run_ahead,
             worker_init=worker_init,
             in_order=in_order,
+            sample_timeout=sample_timeout,
         )
     )

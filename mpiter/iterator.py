@@ -19,19 +19,18 @@ from typing import Any
 import numpy as np
 
 from . import checkpoint, lifetime
-from .backends import Backend
 from .batch import Batch
 from .checkpoint import Surroundings
 from .communicator import Terminated
-from .course import Course, Delivery, Rules
-from .crew import Crew
+from .course import Course, Delivery
+from .crew import Crew, Muster
 from .cursor import Cursor
 from .errors import IteratorClosed, OptionError
 from .options import Options
 from .order import Order, Sampled, Sequential, Shuffled
-from .pool import interrupts_later
 from .prefetch import _PrefetchLoop
 from .progress import Progress
+from .starting import interrupts_later
 from .stats import Stats
 from .transport import Contents
 
@@ -150,8 +149,9 @@ class DatasetIterator(Progress):
         limit = self._options.dataset_timeout
         if limit is not None and seconds > limit and not self._has_warned:
             self._has_warned = True
+            doings = (self._loop.doings() if self._loop else "") or "the dataset may be stuck"
             warnings.warn(
-                f"no batch for {seconds:.0f} s (dataset_timeout={limit:g}); the dataset may be stuck.",
+                f"no batch for {seconds:.0f} s (dataset_timeout={limit:g}); {doings}.",
                 self.TimeoutWarning,
                 stacklevel=4,
             )
@@ -182,26 +182,24 @@ class DatasetIterator(Progress):
 
     def _launch(self) -> None:
         options = self._options
-        backend: Backend = options.backend
-        has_workers = backend.name != "serial"  # else nobody could work ahead
-        rules = Rules(
-            pace=options.pace,
-            n_prefetch=options.n_prefetch if has_workers else 1,
-            run_ahead=options.run_ahead if has_workers else 0,
-            workers=options.workers,
-            skips_errors=options.skips_errors,
-            in_order=options.in_order,
-            max_samples=options.max_samples if has_workers else None,
-        )
+        rules = options.rules
         transport = options.make_transport()
-        make_crew = partial(
-            Crew, backend, transport, options.workers, self.batch_size, rules.reserve, options.cargo, self._seed
+        muster = Muster(
+            backend=options.backend,
+            transport=transport,
+            workers=options.workers,
+            batch_size=self.batch_size,
+            reserve=rules.reserve,
+            cargo=options.cargo,
+            seed=self._seed,
+            sample_timeout=options.sample_timeout if options.has_workers else None,
+            max_samples=options.max_samples if options.has_workers else None,
         )
-        loop = _PrefetchLoop(rules, transport, make_crew)
+        loop = _PrefetchLoop(rules, transport, partial(Crew, muster))
         self._letting_go = lifetime.end_with(self, loop)
         with interrupts_later():  # Ctrl-C finds either nothing started or everything owned
             try:
-                loop.launch(self._course(), threaded=has_workers)
+                loop.launch(self._course(), threaded=options.has_workers)
             except BaseException:
                 self._letting_go.detach()
                 loop.stop()
@@ -338,6 +336,11 @@ class DatasetIterator(Progress):
     def seed(self) -> int:
         """What the order and the samples' randomness are drawn from."""
         return self._seed
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """The worker processes of the moment; others after they have been replaced."""
+        return () if self._loop is None else self._loop.pids
 
     def stats(self) -> Stats:
         """A snapshot of the counters."""

@@ -34,6 +34,8 @@ class MultiprocessIterator(DatasetIterator):
         run_ahead: batches on their way beyond ``n_prefetch``; None as the workers need, 0 strictly none.
         worker_init: called once in each worker with its ``WorkerInfo``.
         in_order: deliver batches in the order of the plan; False: as they finish, without exact resume.
+        sample_timeout: seconds that one sample, or a worker's start, may take; then the workers are replaced and the
+            sample is tried once more.  None: for ever.
 
     >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=0) as it:
     ...     print(list(it))
@@ -61,6 +63,7 @@ class MultiprocessIterator(DatasetIterator):
         run_ahead: int | None = None,
         worker_init: Any = None,
         in_order: bool = True,
+        sample_timeout: float | None = 600.0,
     ) -> None:
         self.n_prefetch = n_prefetch
         self.shared_mem = shared_mem
@@ -83,6 +86,7 @@ class MultiprocessIterator(DatasetIterator):
             run_ahead=run_ahead,
             worker_init=worker_init,
             in_order=in_order,
+            sample_timeout=sample_timeout,
         )
         self.n_processes = options.workers
         super().__init__(options)
@@ -117,6 +121,7 @@ class MultithreadIterator(DatasetIterator):
         run_ahead: int | None = None,
         worker_init: Any = None,
         in_order: bool = True,
+        sample_timeout: float | None = 600.0,
     ) -> None:
         self.n_threads = n_threads
         self.shuffle = shuffle
@@ -138,6 +143,7 @@ class MultithreadIterator(DatasetIterator):
                 run_ahead=run_ahead,
                 worker_init=worker_init,
                 in_order=in_order,
+                sample_timeout=sample_timeout,
             )
         )
 

@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from .board import Line
 from .cursor import Plan
 from .envelope import opened
 from .task import Fault, Piece, Ticket
@@ -29,6 +32,9 @@ class Assembly:
     error: Exception | None = None  # of the batch as a whole
     errands: int = 0  # tasks in flight that may write into its room
     abandoned: bool = False
+    is_suspect: bool = (
+        False  # it was out when workers died: from now on row by row, so that the board names the culprit
+    )
 
     @property
     def is_complete(self) -> bool:
@@ -41,6 +47,17 @@ class _Sent:
 
     pieces: tuple[Piece, ...]
     assemblies: tuple[Assembly, ...]  # one for each piece
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A row that was in a worker's hands when it died."""
+
+    batch: int
+    row: int
+    index: int
+    epoch: int
+    position: int
 
 
 class Ledger:
@@ -96,8 +113,9 @@ class Ledger:
         self._uncut_rows -= dropped
         self._uncut = deque(entry for entry in self._uncut if entry[1] is not assembly)
 
-    def cut(self, number: int, rows: int) -> tuple[bytes, tuple[Piece, ...]]:
-        """Take the next ``rows`` rows for task ``number``, as pieces of rooms with one brief."""
+    def cut(self, number: int, rows: int) -> tuple[bytes, tuple[Piece, ...], bool]:
+        """Take the next ``rows`` rows for task ``number``: the brief of their rooms, the pieces, and whether any is
+        suspect."""
         taken: list[tuple[Piece, Assembly]] = []
         brief = _brief(self._uncut[0][1])
         while self._uncut and rows > 0 and _brief(self._uncut[0][1]) == brief:
@@ -110,19 +128,62 @@ class Ledger:
             assembly.errands += 1
             taken.append((piece, assembly))
         self._sent[number] = _Sent(tuple(p for p, _ in taken), tuple(a for _, a in taken))
-        return brief, self._sent[number].pieces
+        return brief, self._sent[number].pieces, any(assembly.is_suspect for _, assembly in taken)
 
     def recall(self, number: int) -> None:
-        """A task was never handed over: what it asked for is uncut again."""
+        """A task will not be answered: what it asked for is uncut again."""
         sent = self._sent.pop(number)
         for piece, assembly in zip(reversed(sent.pieces), reversed(sent.assemblies), strict=True):
             assembly.errands -= 1
+            if assembly.abandoned:
+                self._give_up(assembly)
+                continue
             self._uncut.appendleft((piece, assembly))
             self._uncut_rows += piece.rows
 
+    def recall_all(self, quarantined: bool) -> int:
+        """No task will be answered any more; how many rows are to be fetched again.
+
+        ``quarantined``: a worker could not be ended, and may write into the rooms that it was given at any time.
+        """
+        before = self._uncut_rows
+        for number in sorted(self._sent, reverse=True):
+            for assembly in self._sent[number].assemblies:
+                assembly.is_suspect = True
+                if quarantined and assembly.room is not None:
+                    assembly.room.quarantine()
+            self.recall(number)
+        return self._uncut_rows - before
+
+    def in_hand(self, line: Line) -> Suspect | None:
+        """The row that a worker's line names, if it was asked for in the task that the line names."""
+        sent = self._sent.get(line.task)
+        for piece in sent.pieces if sent is not None else ():
+            at = line.row - piece.row
+            if piece.batch == line.batch and 0 <= at < piece.rows:
+                index = int(np.frombuffer(piece.indices, np.int64)[at])
+                return Suspect(piece.batch, line.row, index, piece.epoch, piece.position + at)
+        return None
+
+    def convict(self, fault: Fault) -> None:
+        """A row that is with no worker counts as failed, and is not asked for again."""
+        uncut: deque[tuple[Piece, Assembly]] = deque()
+        for piece, assembly in self._uncut:
+            at = fault.row - piece.row
+            if piece.batch != fault.batch or not 0 <= at < piece.rows:
+                uncut.append((piece, assembly))
+                continue
+            uncut.extend((part, assembly) for part in (piece.first(at), piece.rest(at + 1)) if part.rows)
+            self._uncut_rows -= 1
+            assembly.missing -= 1
+            _enter(fault, assembly)
+        self._uncut = uncut
+
     def settle(self, ticket: Ticket) -> bool:
         """Enter what a worker finished; what it didn't is uncut again, before everything else (True if any)."""
-        sent = self._sent.pop(ticket.number)
+        sent = self._sent.pop(ticket.number, None)
+        if sent is None:
+            return False  # recalled: of a thread that was given up
         left, again = ticket.rows, []
         for at, (piece, assembly) in enumerate(zip(sent.pieces, sent.assemblies, strict=True)):
             done = min(left, piece.rows)
@@ -145,9 +206,7 @@ class Ledger:
     def _enter_fault(self, fault: Fault, sent: _Sent) -> None:
         for piece, assembly in zip(sent.pieces, sent.assemblies, strict=True):
             if piece.batch == fault.batch and not assembly.abandoned:
-                assembly.faults.append(fault)
-                if assembly.room is not None:
-                    assembly.room.fail(fault.row)
+                _enter(fault, assembly)
                 return
 
     def completed(self) -> Iterator[Assembly]:
@@ -187,6 +246,12 @@ def _pieces(plan: Plan, address: tuple[int, ...]) -> Iterator[Piece]:
 
 def _moved(piece: Piece, address: tuple[int, ...]) -> Piece:
     return Piece(piece.batch, piece.row, piece.epoch, piece.position, piece.indices, address)
+
+
+def _enter(fault: Fault, assembly: Assembly) -> None:
+    assembly.faults.append(fault)
+    if assembly.room is not None:
+        assembly.room.fail(fault.row)
 
 
 def _brief(assembly: Assembly) -> bytes:

@@ -40,6 +40,17 @@ def memory_total() -> int:
     return min([_meminfo("MemTotal"), *(limit for limit, _ in _memory_limits())])
 
 
+def out_of_memory_kills() -> int:
+    """How many processes of our control groups the out-of-memory killer has ended so far; 0 where nobody counts."""
+    found = [0]
+    for folder in _cgroup_folders():
+        for line in (_read(folder / "memory.events") or _read(folder / "memory.oom_control")).splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.isdigit():
+                found.append(int(count))
+    return max(found)
+
+
 def address_space() -> int:
     """Bytes that may still be mapped; an amount beyond reach where there is no limit."""
     try:

@@ -14,6 +14,7 @@ from typing import Any
 
 from .backends import Backend, Serial, backend_for
 from .checkpoint import SEEDS
+from .course import Rules
 from .cursor import Pace
 from .errors import OptionError
 from .machine import cores
@@ -32,6 +33,7 @@ class Options:
     n_prefetch: int = 1
     order_sampler: Any = None
     dataset_timeout: float | None = 30.0
+    sample_timeout: float | None = 600.0
     max_samples: int | None = None  # for a worker's life
     seed: int | None = None
     backend: Any = "process"
@@ -55,10 +57,8 @@ class Options:
         _whole("epochs", self.pace.epochs, least=0, optional=True)
         if self.seed is not None and not SEEDS[0] <= self.seed <= SEEDS[1]:
             raise OptionError(f"seed has {int(self.seed).bit_length()} bits; use a whole number of at most 128.")
-        if self.dataset_timeout is not None and not (
-            isinstance(self.dataset_timeout, Real) and self.dataset_timeout > 0
-        ):
-            raise OptionError(f"dataset_timeout={self.dataset_timeout!r} must be a number of seconds above 0, or None.")
+        _seconds("dataset_timeout", self.dataset_timeout)
+        _seconds("sample_timeout", self.sample_timeout)
         if self.on_error not in ("raise", "skip"):
             raise OptionError(f"on_error={self.on_error!r} is unknown; use 'raise' or 'skip'.")
         for name, hook in (("order_sampler", self.order_sampler), ("worker_init", self.worker_init)):
@@ -79,12 +79,29 @@ class Options:
             raise OptionError(f"the workers of {backend!r} share no memory with us; pass serializer='packed'.")
 
     def _count_workers(self, backend: Backend) -> int:
-        if backend.name == "serial":
+        if not self.has_workers:
             return 1
         return cores() if self.n_workers is None else int(self.n_workers)
 
     def make_transport(self) -> Transport:
         return transport_for(self.serializer, self.copy)
+
+    @property
+    def has_workers(self) -> bool:
+        """Is there anybody who could work ahead?"""
+        return bool(self.backend.name != "serial")
+
+    @property
+    def rules(self) -> Rules:
+        """What binds the engine."""
+        return Rules(
+            pace=self.pace,
+            n_prefetch=self.n_prefetch if self.has_workers else 1,
+            run_ahead=self.run_ahead if self.has_workers else 0,
+            workers=self.workers,
+            skips_errors=self.skips_errors,
+            in_order=self.in_order,
+        )
 
     @property
     def shuffles(self) -> bool:
@@ -107,6 +124,11 @@ def _check_dataset(dataset: Any) -> None:
                 f"a dataset needs {what}, which {type(dataset).__name__} has not; pass a list, an array or an object "
                 f"with __len__ and __getitem__."
             )
+
+
+def _seconds(name: str, value: Any) -> None:
+    if value is not None and not (isinstance(value, Real) and float(value) > 0):
+        raise OptionError(f"{name}={value!r} must be a number of seconds above 0, or None.")
 
 
 def _whole(name: str, value: Any, least: int | None = None, optional: bool = False) -> None:

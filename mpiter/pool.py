@@ -1,10 +1,10 @@
 """A ``multiprocessing.Pool`` that we can watch and end: our own context around the stock Pool.
 
 Runs in the consumer process.  The context records every process that the Pool makes and gives it placeholders once
-all have been made, so that the Pool never respawns behind our back.  ``dispose`` ends a Pool in whatever state it is,
-within a deadline: workers are killed first, then the locks that a dead worker may have held are healed, then the
-Pool's threads are let go.  It uses names that are private to the Pool, checked by a test on every Python; where they
-are missing it falls back on ``terminate`` in a thread of its own.
+all have been made: the Pool never respawns behind our back, and its asking for a replacement is how we hear of a death.
+``dispose`` ends a Pool in whatever state it is, within a deadline: workers are killed first, then the Pool's threads
+are let go.  It uses names that are private to the Pool, checked by a test on every Python; where they are missing it
+falls back on ``terminate`` in a thread of its own.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ import os
 import signal
 import threading
 import time
-import weakref
-from collections.abc import Iterator
-from multiprocessing import forkserver as mp_forkserver
+from collections.abc import Callable
 from multiprocessing import pool as mp_pool
-from multiprocessing import process as mp_process
-from multiprocessing import resource_tracker, spawn
+from multiprocessing import queues
+from pathlib import Path
 from typing import Any
 
+from . import recordlock, starting
+from .breakage import VANISHED
 from .worker import NAME
-
-_LOCK_PATIENCE = 0.1  # seconds; a lock held longer belongs to a dead worker
 
 
 class _NoWorker:
@@ -40,24 +38,6 @@ class _NoWorker:
         return False
 
 
-_ours: weakref.WeakSet[Any] = weakref.WeakSet()  # worker processes that this process has started
-
-
-def _disown() -> None:
-    """In a fork of the consumer: its workers are not the child's, whose normal exit would terminate them."""
-    children: set[Any] = getattr(mp_process, "_children", set())
-    children.difference_update(set(_ours))
-    _ours.clear()
-    server = getattr(mp_forkserver, "_forkserver", None)
-    for name in ("_forkserver_address", "_forkserver_alive_fd", "_forkserver_pid"):  # the parent's; ours is to start
-        if hasattr(server, name):
-            setattr(server, name, None)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown)
-
-
 class _NobodyToNotify:
     """Takes the place of the queue through which a Pool wakes its worker handler whenever no task is left."""
 
@@ -65,7 +45,7 @@ class _NobodyToNotify:
 
 
 class _QuietPool(mp_pool.Pool):
-    """A Pool whose worker handler sleeps until the end.
+    """A Pool whose worker handler sleeps until a worker dies.
 
     The stock one also watches the pipe of results: at each it wakes, looks after workers that need no looking after,
     and spins until the result has been read: 0.4 ms of processor time a task, more than all else together.
@@ -90,86 +70,45 @@ def _widen_pipes(pool: Any) -> None:
 
 
 class WatchedContext:
-    """A start method's context that remembers its processes."""
+    """A start method's context that remembers its processes, and whose queues outlive a worker with a lock in hand."""
 
-    def __init__(self, method: str, workers: int) -> None:
+    def __init__(self, method: str, workers: int, died: Callable[[], None]) -> None:
         self._base = multiprocessing.get_context(method)
         self._workers = workers
+        self._died = died
+        self._locks = recordlock.LockFile() if recordlock.AVAILABLE else None
         self.processes: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._base, name)
 
+    def SimpleQueue(self) -> Any:
+        return queues.SimpleQueue(ctx=self)
+
+    def Lock(self) -> Any:
+        return self._base.Lock() if self._locks is None else self._locks.new_lock()
+
     def Process(self, *args: Any, **kwargs: Any) -> Any:
         if len(self.processes) >= self._workers:
+            self._died()
             return _NoWorker()
         process = self._base.Process(*args, **kwargs)  # type: ignore[attr-defined]
         process.name = f"{NAME}{len(self.processes)}"
         self.processes.append(process)
-        _ours.add(process)
+        starting.ours.add(process)
         return process
 
-
-_starting = threading.RLock()
-
-
-@contextlib.contextmanager
-def hidden_main() -> Iterator[None]:
-    """Start workers without importing the caller's script: what it defines travels by value."""
-    with _starting:
-        genuine, here = spawn.get_preparation_data, threading.get_ident()
-
-        def without_main(name: str) -> dict[str, Any]:
-            data = genuine(name)
-            if threading.get_ident() == here:
-                for key in ("init_main_from_name", "init_main_from_path"):
-                    data.pop(key, None)
-            return data
-
-        spawn.get_preparation_data = without_main
-        try:
-            yield
-        finally:
-            spawn.get_preparation_data = genuine
-
-
-@contextlib.contextmanager
-def interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back while workers start: before they ignore it themselves they inherit our mask and handler.
-
-    The mask alone would not do: another thread (of a numerical library, say) may take the signal for us.
-    """
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    came: list[int] = []
-    handler = signal.getsignal(signal.SIGINT)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    if callable(handler):
-        signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what is pending comes now, to the handler above
-        if callable(handler):
-            signal.signal(signal.SIGINT, handler)
-        if came:
-            signal.raise_signal(signal.SIGINT)
-
-
-def _start_tracker() -> None:
-    """multiprocessing's resource tracker lets interrupts through when it starts: not in the midst of our workers."""
-    if not hasattr(signal, "pthread_sigmask"):
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    resource_tracker.ensure_running()
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    def close(self) -> None:
+        if self._locks is not None:
+            self._locks.close()
 
 
 class WatchedThreads:
     """A ThreadPool whose threads we know; one that is stuck in a dataset is abandoned at the end."""
 
-    def __init__(self, workers: int, initializer: Any, initargs: tuple[Any, ...]) -> None:
+    pids: tuple[int, ...] = ()
+
+    def __init__(self, workers: int, initializer: Any, initargs: tuple[Any, ...], died: Callable[[], None]) -> None:
         self._threads: list[threading.Thread] = []
 
         def begin(*args: Any) -> None:
@@ -179,6 +118,9 @@ class WatchedThreads:
         self._pool = mp_pool.ThreadPool(workers, begin, initargs)
         self.map_async = self._pool.map_async
         _quieten(self._pool)
+
+    def fallen(self) -> dict[int, int]:
+        return {}  # threads do not die
 
     def dispose(self, timeout: float = 5.0) -> bool:
         end = time.monotonic() + timeout
@@ -191,10 +133,17 @@ class WatchedThreads:
 class WatchedPool:
     """The Pool, its processes, and their orderly end."""
 
-    def __init__(self, method: str, workers: int, initializer: Any, initargs: tuple[Any, ...]) -> None:
-        self._context = WatchedContext(method, workers)
-        _start_tracker()
-        self._pool = _QuietPool(workers, initializer, initargs, context=self._context)
+    def __init__(
+        self, method: str, workers: int, initializer: Any, initargs: tuple[Any, ...], died: Callable[[], None]
+    ) -> None:
+        self._context = WatchedContext(method, workers, died)
+        try:
+            starting.start_tracker()
+            self._pool = _QuietPool(workers, initializer, initargs, context=self._context)
+        except BaseException:
+            _kill([process for process in self.processes if process.pid is not None], time.monotonic() + 1.0)
+            self._context.close()
+            raise
         self.map_async = self._pool.map_async
         _quieten(self._pool)
         _widen_pipes(self._pool)
@@ -203,12 +152,25 @@ class WatchedPool:
     def processes(self) -> list[Any]:
         return self._context.processes
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(process.pid for process in self.processes)
+
+    def fallen(self) -> dict[int, int]:
+        """The exit codes of the workers that have ended, by number."""
+        codes = {number: process.exitcode for number, process in enumerate(self.processes)}
+        return {number: code for number, code in codes.items() if code is not None}
+
     def dispose(self, timeout: float = 5.0) -> bool:
         """End all workers; False if one would not die in time (it is then left to itself)."""
         try:
-            return _dispose(self._pool, self._context.processes, time.monotonic() + timeout)
+            ended = _dispose(self._pool, self.processes, time.monotonic() + timeout)
         except AttributeError:
-            return _dispose_publicly(self._pool, self._context.processes, timeout)
+            ended = _dispose_publicly(self._pool, self.processes, timeout)
+        if not ended:
+            starting.forget(self.processes)
+        self._context.close()
+        return ended
 
 
 def _dispose(pool: Any, processes: list[Any], end: float) -> bool:
@@ -221,10 +183,6 @@ def _dispose(pool: Any, processes: list[Any], end: float) -> bool:
     pool._worker_handler.join(_left(end))
     if not _kill(processes, end):
         return False
-    for lock in (pool._inqueue._rlock, pool._outqueue._wlock):
-        if lock is not None:  # no live worker owns it: take it, or give up a dead one's hold
-            lock.acquire(timeout=_LOCK_PATIENCE)
-            lock.release()
     pool._taskqueue.put(None)
     _drain(pool._inqueue._reader, pool._task_handler, end)
     pool._outqueue._writer.close()  # end of file frees the result handler, even in mid-message
@@ -246,7 +204,28 @@ def _kill(processes: list[Any], end: float) -> bool:
             process.kill()
     for process in processes:
         process.join(_left(end))
-    return all(process.exitcode is not None for process in processes)
+    vanished = [process.pid for process in processes if process.exitcode == VANISHED]
+    return all(process.exitcode is not None for process in processes) and _kill_by_number(vanished, end)
+
+
+def _kill_by_number(pids: list[int], end: float) -> bool:
+    """Workers whose fork server is gone: nobody tells us of their end, so we look."""
+    for pid in filter(_is_of_a_fork_server, pids):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    while any(map(_is_of_a_fork_server, pids)):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _is_of_a_fork_server(pid: int) -> bool:
+    """Does it live, and is it what we think, rather than somebody who has got its number since?"""
+    try:
+        return b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _drain(reader: Any, task_handler: threading.Thread, end: float) -> None:
@@ -257,7 +236,7 @@ def _drain(reader: Any, task_handler: threading.Thread, end: float) -> None:
 
 
 def _dispose_publicly(pool: Any, processes: list[Any], timeout: float) -> bool:
-    """The stock way, which works as long as no worker died with a lock in hand."""
+    """The stock way, which works as long as no worker died in the middle of a message."""
     ending = threading.Thread(target=pool.terminate, name="mpiter-ending", daemon=True)
     ending.start()
     ending.join(timeout)

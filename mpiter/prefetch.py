@@ -16,21 +16,23 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from .breakage import Breakage
 from .communicator import Terminated, _Communicator
 from .course import Course, Delivery, Rules
-from .crew import Crew
-from .cursor import Cursor, Plan, step
+from .crew import Calls, Crew
 from .cutting import PROBE, cut
-from .errors import WorkerStartError
+from .errors import SampleNotSendable, WorkerStartError
+from .horizon import Horizon
 from .ledger import Ledger, first_sample
 from .mail import Inbox
-from .order import Sampled
 from .outcome import delivery_of, not_received
+from .recovery import Recovery, doings
+from .starting import never_interrupted
 from .stats import Stats, Tally
 from .task import Lost, Task, Ticket
 from .transport import Transport
 
-_CLOSE_S = 5.0  # how long an end may take
+_CLOSE_S = 4.5  # how long an end may take
 _WAKE = object()
 _AUTO_RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large
 
@@ -46,17 +48,15 @@ class _PrefetchLoop:
         self._inbox: SimpleQueue[Any] = SimpleQueue()
         self._communicator: _Communicator[Delivery] = _Communicator(rules.n_prefetch, self._note)
         self._ledger = Ledger(rules.in_order)
+        self._recovery = Recovery()
         self._crew: Crew | None = None
         self._thread: threading.Thread | None = None
         self._course: Course
-        self._next: Plan | None = None  # planned, but there was no room yet
-        self._planned_to: Cursor | None = None  # None: nothing is left to plan
-        self._dead_end: Exception | None = None  # why planning could not go on
+        self._horizon = Horizon(rules.pace)
         self._ended = False  # the end has been delivered
-        self._batch_number = self._task_number = 0
+        self._task_number = 0
         self._wants_room = False
         self._stopping = False
-        self._fetched_by_crew = 0
         self._cut = PROBE
         self._window = 1  # how many batches may be on their way or waiting
 
@@ -64,7 +64,7 @@ class _PrefetchLoop:
 
     def launch(self, course: Course, threaded: bool) -> None:
         """Start the workers, in the caller's thread, then the loop."""
-        self._crew = self._make_crew(self._slot_returned, self.mail.warn)
+        self._crew = self._make_crew(Calls(self._slot_returned, self.mail.warn, self._inbox.put))
         self._communicator.reset(course.generation)
         self._begin(course)
         if threaded:
@@ -103,19 +103,26 @@ class _PrefetchLoop:
         if self._thread is None:
             self._dispose()
         elif self._thread is not threading.current_thread():
-            self._thread.join(timeout)
+            self._thread.join(timeout + 0.3)
             if not self._thread.is_alive():
                 self._dispose()
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        crew = self._crew
+        return () if crew is None else crew.pids
+
+    def doings(self) -> str:
+        """What the workers are at, for a consumer who has to wait."""
+        return doings(self._crew, self._ledger) if self._crew else ""
+
     def stats(self) -> Stats:
-        transport, tally, slots = self._transport, self.tally, getattr(self._transport, "slots", None)
-        known = Stats.__dataclass_fields__
-        counters = {name: getattr(tally, name) for name in Tally.__dataclass_fields__ if name in known}
-        ready, size = len(self._communicator), transport.room_bytes if self._crew else 0
-        in_flight = self._in_flight
+        transport, slots = self._transport, getattr(self._transport, "slots", None)
+        size, in_flight = transport.room_bytes if self._crew else 0, self._in_flight
         return Stats(
-            **counters,
-            ready_batches=ready,
+            **self.tally.counters(),
+            restarts=self._recovery.restarts,
+            ready_batches=len(self._communicator),
             in_flight_batches=in_flight,
             in_flight_bytes=in_flight * size,
             room_bytes=size,
@@ -127,6 +134,7 @@ class _PrefetchLoop:
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        never_interrupted()
         try:
             while not self._stopping:
                 self._turn()
@@ -152,14 +160,15 @@ class _PrefetchLoop:
     def _plan_ahead(self) -> None:
         """Enter batches into the ledger as long as there is room for them."""
         while self._may_plan:
-            plan = self._next or self._step()
+            plan = self._horizon.peek()
             if plan is None:
                 break
-            self._next, self._wants_room = plan, True  # said first: a slot may come home at any moment
+            self._wants_room = True  # said first: a slot may come home at any moment
             room = self._transport.room(plan.rows) if self._transport.planned else None
             if room is None and self._transport.planned:
                 break
-            self._next, self._wants_room = None, False
+            self._wants_room = False
+            self._horizon.take()
             self._ledger.enter(plan, room)
         self.tally.in_flight(self._in_flight, self._in_flight * self._transport.room_bytes)
 
@@ -169,11 +178,11 @@ class _PrefetchLoop:
 
     @property
     def _may_plan(self) -> bool:
-        if self._next is None and self._planned_to is None:
+        if self._horizon.is_reached:
             return False
         if not self._transport.planned:
             return self._ledger.batches == 0  # a first sample is on its way
-        return self._in_flight < self._window and not self._is_an_epoch_ahead()
+        return self._in_flight < self._window and not self._horizon.is_beyond(self._epoch_taken)
 
     @property
     def _most_run_ahead(self) -> int:
@@ -181,58 +190,43 @@ class _PrefetchLoop:
         size, crew = self._transport.room_bytes, self._crew
         return min(most, max(1, crew.most_bytes // size - self._rules.reserve)) if size and crew else most
 
-    def _is_an_epoch_ahead(self) -> bool:
-        """Order samplers have state of their own, and may be replaced between epochs: not too far ahead with them."""
-        planned_to = self._planned_to
-        if planned_to is None or not isinstance(planned_to.order, Sampled):
-            return False
-        return planned_to.epoch > self._epoch_taken + 1
-
-    def _step(self) -> Plan | None:
-        assert self._planned_to is not None
-        try:
-            plan = step(self._planned_to, self._rules.pace, self._batch_number)
-        except Exception as error:  # the order sampler's: it comes after the batches that were planned before it
-            ends = isinstance(error, StopIteration)  # which would mean something else to whoever calls next()
-            self._dead_end = RuntimeError("the order_sampler raised StopIteration") if ends else error
-            plan = None
-        self._batch_number += 1
-        self._planned_to = plan.after if plan else None
-        return plan
-
     def _submit(self) -> None:
         """Cut tasks: of full size, or of what there is while a worker has nothing to do."""
         assert self._crew is not None
         ledger = self._ledger
-        if self._workers_are_worn():
+        if self._crew.is_worn:
             if ledger.tasks:
                 return  # their last tasks first
-            self._crew.renew()
-            self.tally.restarts += 1
-            self._fetched_by_crew = 0
+            self._crew.bury()
+            self.tally.renewals += 1
+        if ledger.uncut_rows and not self._crew.is_staffed:
+            self._crew.staff()
         while ledger.tasks < self._cut.tasks and ledger.uncut_rows:
-            if ledger.uncut_rows < self._cut.rows and ledger.tasks >= self._rules.workers and self._planned_to:
+            if (
+                ledger.uncut_rows < self._cut.rows
+                and ledger.tasks >= self._rules.workers
+                and not self._horizon.is_reached
+            ):
                 return
-            brief, pieces = ledger.cut(self._task_number, self._cut.rows)
-            course, number = self._course, self._task_number
+            course, number, budget = self._course, self._task_number, self._cut.budget_ns
             self._task_number += 1
-            task = Task(self._crew.dataset, course.generation, number, course.seed, self._cut.budget_ns, brief, pieces)
+            task = Task(
+                self._crew.dataset, course.generation, number, course.seed, budget, *ledger.cut(number, self._cut.rows)
+            )
             try:
                 self._crew.submit(task, self._inbox.put)
             except BaseException:  # Ctrl-C in the serial backend's dataset, most likely
                 ledger.recall(number)
                 raise
 
-    def _workers_are_worn(self) -> bool:
-        most = self._rules.max_samples
-        return most is not None and self._fetched_by_crew >= most * self._rules.workers
-
     def _hand_over(self) -> bool:
         """Put the finished batches, or the end, into the communicator; False if there is nothing to put."""
         finished = [delivery_of(assembly, self._rules, self.tally) for assembly in self._ledger.completed()]
+        if finished:
+            self._recovery.progress()
         if not finished and self._is_over:
             self._ended = True
-            finished = [Delivery(self._course.cursor, error=self._dead_end, counts=False)]
+            finished = [Delivery(self._course.cursor, error=self._horizon.dead_end, counts=False)]
         self._deliver([delivery for delivery in finished if delivery])
         return bool(finished)
 
@@ -244,17 +238,21 @@ class _PrefetchLoop:
 
     @property
     def _is_over(self) -> bool:
-        return not (self._ended or self._planned_to or self._next or self._ledger.batches)
+        return not self._ended and self._horizon.is_reached and not self._ledger.batches
 
     def _wait(self) -> None:
         """Wait until something happens."""
         has_capacity = self._transport.planned and self._ledger.tasks < self._cut.tasks
-        if has_capacity and (self._planned_to or self._next) and not self._wants_room:
+        if has_capacity and not (self._horizon.is_reached or self._wants_room):
             taken = self._communicator.taken
             if self._may_plan:
                 return  # the consumer has taken something since we planned
             self._communicator.call_on_take(self._wake, taken)
-        self._take_in(self._inbox.get())
+        assert self._crew is not None
+        with contextlib.suppress(Empty):
+            self._take_in(self._inbox.get(timeout=self._crew.interval if self._ledger.tasks else None))
+        if self._ledger.tasks and (stuck := self._crew.look()) is not None:
+            self._take_in(stuck)
 
     def _take_in_what_is_there(self) -> None:
         with contextlib.suppress(Empty):
@@ -275,23 +273,30 @@ class _PrefetchLoop:
             self._settle(event)
         elif isinstance(event, Course):
             self._begin(event)
+        elif isinstance(event, Breakage):
+            assert self._crew is not None
+            self._recovery.recover(event, self._crew, self._ledger, self._take_in_what_is_there)
         elif isinstance(event, Lost):
             self._ledger.recall(event.number)
-            raise event.error
+            raise SampleNotSendable(f"a worker could not send its answer: {event.error}") from event.error
 
     def _begin(self, course: Course) -> None:
         self._ledger.abandon()
-        self._course, self._planned_to, self._next = course, course.cursor, None
+        self._recovery.forget()
+        self._course = course
+        self._horizon.begin(course.cursor)
         self._epoch_taken = course.cursor.epoch
-        self._ended, self._dead_end = False, None
+        self._ended = False
         self._delivered = 0
 
     def _settle(self, ticket: Ticket) -> None:
         self.mail.post(ticket.mail)
         again = self._ledger.settle(ticket)
+        if self._crew is not None:
+            self._crew.answered(ticket.rows)
         if ticket.startup is not None:
+            self._send_home()
             raise WorkerStartError(f"worker {ticket.worker} could not start:\n\n{ticket.startup}")
-        self._fetched_by_crew += ticket.rows
         self.tally.tasks += 1
         self.tally.cut_again += again
         self.tally.timed(ticket.seconds, ticket.rows)
@@ -303,6 +308,11 @@ class _PrefetchLoop:
             size = self._transport.room_bytes
             self._cut = cut(tally.sample_s, rules.pace.batch_size, rules.workers, most, tally.tasks - 1, size)
             self._window = self._rules.n_prefetch + min(self._cut.batches, self._most_run_ahead)
+
+    def _send_home(self) -> None:
+        """End workers that are no use; the next attempt starts new ones."""
+        if self._crew is not None:
+            self._ledger.recall_all(quarantined=not self._crew.bury())
 
     def _plan_from(self, ticket: Ticket) -> None:
         """The first sample has arrived: lay out the columns, and let the rest of its batch follow."""
@@ -325,7 +335,7 @@ class _PrefetchLoop:
     def _fail(self, error: BaseException) -> None:
         """Something is wrong with more than one batch: the consumer hears of it and may try again."""
         self._ledger.abandon()
-        self._planned_to = self._next = None
+        self._horizon.begin(None)
         self._ended = True
         self._deliver([Delivery(self._course.cursor, error=error, counts=False)])
 

@@ -110,6 +110,10 @@ class Slots:
         else:
             self._retire(slot)
 
+    def lose(self) -> None:
+        """A slot that was acquired will never come back; its memory stays spent."""
+        self.count -= 1
+
     def collect(self) -> None:
         """Take in the slots whose leases have ended."""
         while True:

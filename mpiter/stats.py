@@ -7,6 +7,7 @@ the progress line, the tuner, the report, the tests.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,8 @@ class Stats:
     copies: int = 0  # batches handed out as copies
     errors: int = 0  # samples whose fetch raised
     skipped: int = 0  # …and that on_error="skip" left out
-    restarts: int = 0  # of the workers
+    restarts: int = 0  # of the workers, because some died or were stuck
+    renewals: int = 0  # …because they had fetched maxtasksperchild samples
     tasks: int = 0
     cut_again: int = 0  # tasks that ran over their time budget
     sample_s: float = 0.0  # seconds that fetching a sample takes, lately
@@ -45,7 +47,7 @@ class Tally:
     copies: int = 0
     errors: int = 0
     skipped: int = 0
-    restarts: int = 0
+    renewals: int = 0
     tasks: int = 0
     cut_again: int = 0
     sample_s: float = 0.0
@@ -53,6 +55,10 @@ class Tally:
     peak_in_flight_batches: int = 0
     peak_in_flight_bytes: int = 0
     barren: int = 0  # samples skipped since the last good one
+
+    def counters(self) -> dict[str, Any]:
+        """What of it goes into ``Stats``."""
+        return {name: getattr(self, name) for name in Stats.__dataclass_fields__ if hasattr(self, name)}
 
     def timed(self, seconds: float, rows: int) -> None:
         """Follow the time that a sample takes."""

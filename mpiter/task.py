@@ -49,6 +49,7 @@ class Task:
     budget_ns: int  # return what is finished after this long
     brief: bytes  # the transport's word to its pens
     pieces: tuple[Piece, ...]
+    singly: bool = False  # fetch and write row by row: one of them may have killed a worker
 
 
 @dataclass(frozen=True, slots=True)

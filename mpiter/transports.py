@@ -133,25 +133,32 @@ class _PlannedRoom:
         return contents
 
     def discard(self) -> None: ...
+    def quarantine(self) -> None: ...
 
 
 class _SlotRoom(_PlannedRoom):
     def __init__(self, transport: SlotTransport, slot: Slot, rows: int) -> None:
         super().__init__(transport.planner, rows, transport.slots.view(slot))
         self._transport, self._slot = transport, slot
+        self._is_quarantined = False
         self.address = (slot.start,)
 
     def contents(self) -> Contents:
-        slots = self._transport.slots
-        if not self._transport.must_copy():
-            return self._collect(slots.lease(self._slot))
+        if not self._is_quarantined and not self._transport.must_copy():
+            return self._collect(self._transport.slots.lease(self._slot))
         try:
             return self._collect(self._memory, copy=True)
         finally:
-            slots.give_back(self._slot)
+            self.discard()
 
     def discard(self) -> None:
-        self._transport.slots.give_back(self._slot)
+        if self._is_quarantined:
+            self._transport.slots.lose()
+        else:
+            self._transport.slots.give_back(self._slot)
+
+    def quarantine(self) -> None:
+        self._is_quarantined = True
 
 
 class _PrivateRoom(_PlannedRoom):

@@ -7,6 +7,7 @@ limits, outgoing mail), then opens the dataset, then calls the user's ``worker_i
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import multiprocessing
@@ -16,9 +17,11 @@ import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from . import fetch, info, limits, seeding
+from . import fetch, info, lifeline, limits, seeding
+from .blackbox import BlackBox
 from .board import Cell, line
 from .fetch import Habits, Post
 from .mail import Outbox
@@ -34,7 +37,9 @@ class Wiring:
     dataset: int  # key in the registry
     cargo: Any  # opens to (dataset, worker_init)
     writer: Writer
-    board: Any  # an Arena or a stretch of ordinary memory, holding the lines of all workers at 0
+    board: Any  # an Arena or a stretch of ordinary memory, holding the lines of all workers…
+    board_at: int  # …from here on
+    box: BlackBox | None  # for the stacks of processes that crash or are stuck
     workers: int
     seed: int
     backend: str
@@ -50,14 +55,17 @@ def begin(wiring: Wiring) -> None:
     """Take up work.  Never raises."""
     own_process = wiring.environment is not None
     number = _number(wiring)
-    cells = line(getattr(wiring.board, "map", wiring.board), 0, number)
-    cells[Cell.PID], cells[Cell.TASK] = os.getpid(), -1
+    cells = line(getattr(wiring.board, "map", wiring.board), wiring.board_at, number)
+    cells[Cell.PID], cells[Cell.TASK] = threading.get_native_id(), -1
     nobody = info.WorkerInfo(number, wiring.workers, wiring.seed, None, wiring.backend)
     post = Post(nobody, None, wiring.writer, cells, _habits(wiring.backend))
     fetch.register(wiring.dataset, post)
     try:
         if own_process:
+            lifeline.die_with_parent()
             post.outbox = _settle_in(wiring.environment or {})
+            if wiring.box is not None:
+                wiring.box.arm()
             logging.getLogger().setLevel(wiring.log_level)
         dataset, worker_init = wiring.cargo.open()
         post.dataset = dataset
@@ -95,9 +103,16 @@ def _settle_in(environment: dict[str, str]) -> Outbox:
         del os.environ[name]
     os.environ.update(environment)
     limits.limit_libraries_to_come()
+    _stand_in_for_the_trainer()
     outbox = Outbox()
     outbox.open()
     return outbox
+
+
+def _stand_in_for_the_trainer() -> None:
+    """Offer ourselves to the out-of-memory killer first: a worker is replaced, the main process is not."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _number(wiring: Wiring) -> int:

@@ -431,8 +431,8 @@ def test_the_board_says_what_each_worker_does(tmp_path: Any) -> None:
         next(it)
         with pytest.raises(it.TimeoutWarning):
             next(it)
-        (line,) = it._loop._crew.board()
+        (line,), (pid,) = it._loop._crew.board(), it.worker_pids
         gate.touch()
-    assert (line["ready"], line["active"], line["batch"], line["row"]) == (1, 1, 1, 0)
-    assert line["pid"] > 0
-    assert line["since"] > 0
+    assert (line.ready, line.active, line.batch, line.row) == (1, 1, 1, 0)
+    assert line.pid == pid
+    assert line.since > 0

@@ -19,15 +19,18 @@ MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 
 # Each line may import from the lines above it only, and from nothing of its own line.
 LAYERS = """
-errors stats info board task tensors limits machine mail communicator cutting envelope
-leaves order faults
+errors stats info board task tensors limits machine mail communicator cutting envelope lifeline starting
+leaves order faults breakage watch
 tree cursor seeding
-layout checkpoint transport progress
+layout checkpoint transport progress horizon
 course memory planner batch ledger fetch
-slots ship worker
-transports pool
+slots ship blackbox recordlock
+worker transports
+pool
 backends
-options crew outcome
+options shift outcome
+crew
+recovery
 prefetch
 lifetime
 iterator
@@ -108,6 +111,7 @@ def test_the_public_names():
         "StateError",
         "Stats",
         "Thread",
+        "WorkerCrashed",
         "WorkerInfo",
         "WorkerStartError",
         "batches",

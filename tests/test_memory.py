@@ -56,7 +56,7 @@ def test_memory_that_runs_out_later_means_fewer_slots(monkeypatch: pytest.Monkey
 
 
 def test_a_hoarder_gets_copies_in_the_end_and_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "memory_total", lambda: 8 * 60 * 4096)
+    monkeypatch.setattr(machine, "memory_total", lambda: 8 * 60 * 4096)
     dataset = Squares(1000, (100, 10))
     with mpiter.MultiprocessIterator(dataset, 1, repeat=False, shuffle=False, n_processes=2) as it:
         with pytest.warns(RuntimeWarning, match="batches are kept alive") as told:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 import mpiter
-from mpiter import crew
+from mpiter import crew, machine
 
 pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
 
@@ -118,7 +118,7 @@ def test_a_list_of_all_batches_keeps_them_all_intact(backend):
 @pytest.fixture
 def little_memory(monkeypatch):
     """A machine on which slots may take two megabytes and no more."""
-    monkeypatch.setattr(crew, "memory_total", lambda: 2 * MB * crew._SHARE)
+    monkeypatch.setattr(machine, "memory_total", lambda: 2 * MB * crew._SHARE)
 
 
 BIG = (128, 128)  # 16 kB: four of them a batch, some thirty batches in all

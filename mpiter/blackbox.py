@@ -1,0 +1,100 @@
+"""Where workers leave the Python stack of their last moments: on a crash of their own accord, when stuck on demand.
+
+One unnamed file for a shift of workers; ``arm`` runs in the worker, the rest in the consumer process.  Guarantees a
+stack also of a worker that holds the GIL for ever (a signal handler in C writes it); none of one that was killed or
+stopped, and none where there are no real-time signals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from multiprocessing import reduction
+from pathlib import Path
+from typing import Any
+
+from .memory import unnamed_file
+
+_PATIENCE_S = 0.5  # for a stack to be written: a stopped worker writes none
+_LONGEST = 20_000  # characters
+_MOST_ROOM = 1 << 20  # bytes read
+
+
+class BlackBox:
+    """The file, from either side."""
+
+    def __init__(self) -> None:
+        self._fd = unnamed_file()
+
+    def arm(self) -> None:
+        """In a worker: from now on a crash leaves its stack here, and so does the signal of ``ask``."""
+        faulthandler.enable(self._fd)
+        if (ask := _signal()) is not None:
+            faulthandler.register(ask, self._fd, all_threads=True, chain=False)
+
+    def ask(self, pid: int) -> str:
+        """What a worker is doing right now, as a Python stack; empty if it doesn't answer."""
+        ask, before = _signal(), self._size()
+        if ask is None:
+            return ""
+        with contextlib.suppress(OSError):
+            os.kill(pid, ask)
+        end, size = time.monotonic() + _PATIENCE_S, before
+        while time.monotonic() < end:
+            time.sleep(0.01)
+            if before < size == self._size():  # it has come to rest
+                break
+            size = self._size()
+        return self.read(before)
+
+    def read(self, start: int = 0) -> str:
+        """Everything written since."""
+        text = os.pread(self._fd, _MOST_ROOM, start).decode(errors="replace").strip()
+        return text if len(text) <= _LONGEST else text[:_LONGEST] + "\\n…"
+
+    def _size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attached, (reduction.DupFd(self._fd),)
+
+
+def _attached(handle: Any) -> BlackBox:
+    box = BlackBox.__new__(BlackBox)
+    box._fd = handle.detach()
+    return box
+
+
+def thread_stack(native_id: int) -> str:
+    """What a thread of this very process is doing."""
+    for thread in threading.enumerate():
+        if thread.native_id == native_id and thread.ident in (frames := sys._current_frames()):
+            return "".join(traceback.format_stack(frames[thread.ident]))[-_LONGEST:]
+    return ""
+
+
+def _signal() -> int | None:
+    """One that nobody else uses."""
+    last = getattr(signal, "SIGRTMAX", None)
+    return None if last is None else int(last) - 3
+
+
+def condition(pid: int) -> str:
+    """Why a worker may not move, from the outside: stopped, or deep in the kernel."""
+    with contextlib.suppress(OSError, IndexError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return {"T": "it is stopped, SIGSTOP", "D": "it waits in the kernel, for a disk or a network drive"}.get(
+            state, ""
+        )
+    return ""

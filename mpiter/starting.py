@@ -1,0 +1,178 @@
+"""How worker processes are started: without the caller's script, undisturbed by Ctrl-C, by a fork server of our own.
+
+Runs in the consumer process, in whichever thread starts workers.  What it changes in multiprocessing it changes for
+that thread only and only while workers start.  Guarantees that a fork of the consumer doesn't take our workers for its
+own, and that the fork server has no name in the file system that a killed program would leave behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver as mp_forkserver
+from multiprocessing import process as mp_process
+from multiprocessing import resource_tracker, spawn
+from typing import Any
+
+_starting = threading.RLock()
+ours: weakref.WeakSet[Any] = weakref.WeakSet()  # worker processes that this process has started
+
+
+class _ForkServer(mp_forkserver.ForkServer):
+    """A fork server for our workers alone: it has imported what they need, and its socket goes unnamed.
+
+    The stock server's socket stays in a temporary folder when the program is killed.  Ours is unlinked as soon as the
+    server listens; we reach it through a descriptor.  Where that can't be done it keeps its name.
+    """
+
+    _door: int | None = None  # a descriptor on the socket's place in the file system
+    _forkserver_address: Any
+    _forkserver_alive_fd: Any
+    _forkserver_pid: Any
+
+    def ensure_running(self) -> None:
+        config: dict[str, Any] = mp_process.current_process()._config  # type: ignore[attr-defined]
+        before, server = config.get("tempdir"), self._forkserver_pid
+        folder = config["tempdir"] = tempfile.mkdtemp(prefix="pymp-")
+        try:
+            super().ensure_running()
+        finally:
+            config["tempdir"] = before
+            if self._forkserver_pid != server and hasattr(os, "O_PATH"):
+                self._go_unnamed()
+            with contextlib.suppress(OSError):  # it holds the name, where that stays
+                os.rmdir(folder)
+
+    def _go_unnamed(self) -> None:
+        if self._door is not None:
+            os.close(self._door)
+            self._door = None
+        address: str = self._forkserver_address
+        with contextlib.suppress(OSError):
+            self._door = os.open(address, os.O_PATH | os.O_CLOEXEC)
+            os.unlink(address)
+            self._forkserver_address = f"/proc/self/fd/{self._door}"
+
+    def disown(self) -> None:
+        """In a fork of the consumer: the server is the parent's."""
+        for descriptor in (self._forkserver_alive_fd, self._door):
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def _new_server() -> _ForkServer:
+    server = _ForkServer()
+    chosen = getattr(getattr(mp_forkserver, "_forkserver", None), "_preload_modules", ["__main__"])
+    others = [name for name in chosen if name != "__main__"]  # what the user wants in every fork server
+    server.set_forkserver_preload(["mpiter.worker", *others])
+    return server
+
+
+_server: _ForkServer | None = None
+
+
+def _connect(descriptors: Any) -> Any:
+    global _server
+    if _server is None:
+        _server = _new_server()
+    return _server.connect_to_new_process(descriptors)
+
+
+def _disown() -> None:
+    """In a fork of the consumer: its workers are not the child's, whose normal exit would terminate them."""
+    global _server
+    forget(list(ours))
+    if _server is not None:
+        _server.disown()
+        _server = None
+
+
+def forget(processes: list[Any]) -> None:
+    """Let multiprocessing neither terminate nor wait for these at the interpreter's exit."""
+    children: set[Any] = getattr(mp_process, "_children", set())
+    for process in processes:
+        children.discard(process)
+        ours.discard(process)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown)
+
+
+@contextlib.contextmanager
+def _in_this_thread(module: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace a function of multiprocessing by ``make(function)``, as far as this thread is concerned."""
+    with _starting:
+        genuine, here = getattr(module, name), threading.get_ident()
+        replaced = make(genuine)
+
+        def function(*args: Any) -> Any:
+            return (replaced if threading.get_ident() == here else genuine)(*args)
+
+        setattr(module, name, function)
+        try:
+            yield
+        finally:
+            setattr(module, name, genuine)
+
+
+def hidden_main() -> contextlib.AbstractContextManager[None]:
+    """Start workers without importing the caller's script: what it defines travels by value."""
+
+    def without_main(genuine: Any) -> Any:
+        def preparation(name: str) -> dict[str, Any]:
+            keys = ("init_main_from_name", "init_main_from_path")
+            return {key: value for key, value in genuine(name).items() if key not in keys}
+
+        return preparation
+
+    return _in_this_thread(spawn, "get_preparation_data", without_main)
+
+
+def own_server() -> contextlib.AbstractContextManager[None]:
+    """Start workers by our own fork server."""
+    return _in_this_thread(mp_forkserver, "connect_to_new_process", lambda genuine: _connect)
+
+
+def start_tracker() -> None:
+    """multiprocessing's resource tracker lets interrupts through when it starts: not in the midst of our workers."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    resource_tracker.ensure_running()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def never_interrupted() -> None:
+    """Ctrl-C is not for this thread, nor for the workers that it starts."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+
+
+@contextlib.contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back while workers start: before they ignore it themselves they inherit our mask and handler.
+
+    The mask alone would not do: another thread (of a numerical library, say) may take the signal for us.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    came: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    if callable(handler):
+        signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what is pending comes now, to the handler above
+        if callable(handler):
+            signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,57 @@
+"""Who has made no progress for too long: a pure decision from the notice board and a clock.
+
+Runs in the prefetch thread, which looks from time to time while it waits for answers.  Only time counts in which this
+process itself was running: between two looks never more than twice the interval, so that neither Ctrl-Z nor a suspended
+container makes anybody look dead.  Guarantees that a worker is called stuck only after ``patience`` seconds on one
+sample, or on getting ready; and all of them only if nothing has happened at all on work that was handed out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from .board import Line
+
+_LOOKS = 8  # within the patience…
+_MOST_S = 1.0  # …and at least one in so many seconds
+
+
+class Watch:
+    """Looks at the board of one generation of workers."""
+
+    def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.interval = min(patience / _LOOKS, _MOST_S)
+        self._patience, self._clock = patience, clock
+        self._last = clock()
+        self._seen: list[Line] = []
+        self._still: list[float] = []  # seconds that each worker has not moved
+        self._standstill = 0.0  # seconds that nothing at all has moved
+        self._answers = -1
+
+    @property
+    def is_due(self) -> bool:
+        return self._clock() - self._last >= self.interval
+
+    def look(self, lines: Sequence[Line], answers: int) -> list[int] | None:
+        """The stuck workers; an empty list if all stand still and none can be blamed; None if there is progress.
+
+        ``answers`` counts what has come back so far.  To be called while something is out.
+        """
+        now = self._clock()
+        passed, self._last = min(now - self._last, 2 * self.interval), now
+        if len(self._seen) != len(lines):
+            self._seen, self._still = list(lines), [0.0] * len(lines)
+        moved = [new != old for new, old in zip(lines, self._seen, strict=True)]
+        self._still = [
+            0.0 if has_moved or _is_idle(line) else seconds + passed
+            for has_moved, line, seconds in zip(moved, lines, self._still, strict=True)
+        ]
+        self._standstill = 0.0 if any(moved) or answers != self._answers else self._standstill + passed
+        self._seen, self._answers = list(lines), answers
+        stuck = [worker for worker, seconds in enumerate(self._still) if seconds > self._patience]
+        return stuck or ([] if self._standstill > self._patience else None)
+
+
+def _is_idle(line: Line) -> bool:
+    return bool(line.ready and not line.active)
