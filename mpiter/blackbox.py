@@ -21,7 +21,6 @@ from typing import Any
 
 from .memory import unnamed_file
 
-_PATIENCE_S = 0.5  # for a stack to be written: a stopped worker writes none
 _LONGEST = 20_000  # characters
 _MOST_ROOM = 1 << 20  # bytes read
 
@@ -38,14 +37,14 @@ class BlackBox:
         if (ask := _signal()) is not None:
             faulthandler.register(ask, self._fd, all_threads=True, chain=False)
 
-    def ask(self, pid: int) -> str:
-        """What a worker is doing right now, as a Python stack; empty if it doesn't answer."""
+    def ask(self, pid: int, end: float) -> str:
+        """What a worker is doing right now, as a Python stack; empty if it doesn't answer by ``end``."""
         ask, before = _signal(), self._size()
         if ask is None:
             return ""
         with contextlib.suppress(OSError):
             os.kill(pid, ask)
-        end, size = time.monotonic() + _PATIENCE_S, before
+        size = before
         while time.monotonic() < end:
             time.sleep(0.01)
             if before < size == self._size():  # it has come to rest
@@ -56,7 +55,7 @@ class BlackBox:
     def read(self, start: int = 0) -> str:
         """Everything written since."""
         text = os.pread(self._fd, _MOST_ROOM, start).decode(errors="replace").strip()
-        return text if len(text) <= _LONGEST else text[:_LONGEST] + "\\n…"
+        return text if len(text) <= _LONGEST else text[:_LONGEST] + "\n…"
 
     def _size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -90,11 +89,22 @@ def _signal() -> int | None:
     return None if last is None else int(last) - 3
 
 
+_CONDITIONS = {"T": "it is stopped, SIGSTOP", "D": "it waits in the kernel, for a disk or a network drive"}
+
+
 def condition(pid: int) -> str:
-    """Why a worker may not move, from the outside: stopped, or deep in the kernel."""
-    with contextlib.suppress(OSError, IndexError):
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return {"T": "it is stopped, SIGSTOP", "D": "it waits in the kernel, for a disk or a network drive"}.get(
-            state, ""
-        )
-    return ""
+    """Why a worker may not move, seen from the outside."""
+    return _CONDITIONS.get(_state(pid), "")
+
+
+def is_stopped(pid: int) -> bool:
+    """Has somebody stopped it, with SIGSTOP most likely?"""
+    return _state(pid) == "T"
+
+
+def _state(pid: int) -> str:
+    """The kernel's letter for what a process is doing; empty where it isn't told."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

@@ -55,7 +55,7 @@ def raised(fault: Fault) -> Exception:
     if error is None:
         error = SampleError(f"dataset[{fault.index}] raised {fault.summary}")
     with contextlib.suppress(Exception):  # classes may forbid either
-        error.__cause__ = RemoteTraceback(fault.trace)
+        error.__cause__ = RemoteTraceback(fault.trace) if fault.trace else None
         error.add_note(_note(fault))
     return error
 

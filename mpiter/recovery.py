@@ -55,9 +55,11 @@ class Recovery:
             out = ledger.recall_all(quarantined=not report.is_clean)
         self.restarts += 1
         text = _told(report, suspicions)
-        for fault in self._judged(report, suspicions, text):
+        given_up = self._judged(report, suspicions, text)
+        for fault in given_up:
             ledger.convict(fault)
-        _log.warning("%s; replacing the workers and fetching %d samples again", text, out)
+        without = f", without sample {given_up[0].index}" if given_up else ""
+        _log.warning("%s; replacing the workers and fetching %d samples again%s", text, out - len(given_up), without)
 
     def _judged(self, report: Report, suspicions: _Suspicions, text: str) -> list[Fault]:
         if report.is_false_start and any(one.was_starting for one in report.casualties):
@@ -114,7 +116,7 @@ def _fault(casualty: Casualty, suspect: Suspect | None, text: str) -> Fault:
         position=suspect.position,
         worker=f"worker {casualty.worker}",
         summary=f"WorkerCrashed: {error}",
-        trace=casualty.stack or "no Python stack is known",
+        trace=casualty.stack,
         pickled=dumps(error),
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ from .task import Lost, Task
 from .transport import Writer
 from .watch import Watch
 from .worker import Wiring, begin
+
+_FOR_STACKS_S = 0.5  # that stuck workers have to show theirs: a stopped one never does
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,8 @@ class Shift:
         """Is somebody stuck?  To be asked while tasks are out, as often as one likes."""
         if self._watch is None or not self._watch.is_due:
             return None
-        stuck = self._watch.look(self.board(), self._answers)
+        stopped = [worker for worker, pid in enumerate(self.pids) if blackbox.is_stopped(pid)]
+        stuck = self._watch.look(self.board(), self._answers, stopped)
         return None if stuck is None else Breakage(self.number, tuple(stuck))
 
     def casualties(self, broken: Breakage) -> tuple[Casualty, ...]:
@@ -127,15 +131,16 @@ class Shift:
         if broken.stuck is None:
             return tuple(self._dead(worker, lines[worker], code) for worker, code in self._pool.fallen().items())
         suspects = broken.stuck or [at for at, line in enumerate(lines) if blackbox.condition(line.pid)]
-        return tuple(self._stuck(worker, lines[worker]) for worker in suspects)
+        end = time.monotonic() + _FOR_STACKS_S
+        return tuple(self._stuck(worker, lines[worker], end) for worker in suspects)
 
     def _dead(self, worker: int, line: Line, code: int) -> Casualty:
         out_of_memory = machine.out_of_memory_kills() > self._oom_kills
         stack = self._box.read() if self._box is not None and code < 0 else ""
         return Casualty(worker, line, breakage.ended(code), breakage.cause(code, out_of_memory), stack)
 
-    def _stuck(self, worker: int, line: Line) -> Casualty:
-        stack = blackbox.thread_stack(line.pid) if self._box is None else self._box.ask(line.pid)
+    def _stuck(self, worker: int, line: Line, end: float) -> Casualty:
+        stack = blackbox.thread_stack(line.pid) if self._box is None else self._box.ask(line.pid, end)
         what = f"made no progress for {self._terms.sample_timeout:g} s"
         return Casualty(worker, line, what, blackbox.condition(line.pid), stack)
 

@@ -9,7 +9,7 @@ sample, or on getting ready; and all of them only if nothing has happened at all
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from .board import Line
 
@@ -33,10 +33,11 @@ class Watch:
     def is_due(self) -> bool:
         return self._clock() - self._last >= self.interval
 
-    def look(self, lines: Sequence[Line], answers: int) -> list[int] | None:
+    def look(self, lines: Sequence[Line], answers: int, stopped: Collection[int] = ()) -> list[int] | None:
         """The stuck workers; an empty list if all stand still and none can be blamed; None if there is progress.
 
-        ``answers`` counts what has come back so far.  To be called while something is out.
+        ``answers`` counts what has come back so far; an idle worker may be so, unless it is among the ``stopped``.
+        To be called while something is out.
         """
         now = self._clock()
         passed, self._last = min(now - self._last, 2 * self.interval), now
@@ -44,8 +45,8 @@ class Watch:
             self._seen, self._still = list(lines), [0.0] * len(lines)
         moved = [new != old for new, old in zip(lines, self._seen, strict=True)]
         self._still = [
-            0.0 if has_moved or _is_idle(line) else seconds + passed
-            for has_moved, line, seconds in zip(moved, lines, self._still, strict=True)
+            0.0 if has_moved or (_is_idle(line) and at not in stopped) else seconds + passed
+            for at, (has_moved, line, seconds) in enumerate(zip(moved, lines, self._still, strict=True))
         ]
         self._standstill = 0.0 if any(moved) or answers != self._answers else self._standstill + passed
         self._seen, self._answers = list(lines), answers
