@@ -165,7 +165,7 @@ class WatchedPool:
         """End all workers; False if one would not die in time (it is then left to itself)."""
         try:
             ended = _dispose(self._pool, self.processes, time.monotonic() + timeout)
-        except AttributeError:
+        except Exception:  # a private name that this Python hasn't, most likely; whatever it is, they must go
             ended = _dispose_publicly(self._pool, self.processes, timeout)
         if not ended:
             starting.forget(self.processes)

@@ -85,7 +85,8 @@ def _connect(descriptors: Any) -> Any:
 
 def _disown() -> None:
     """In a fork of the consumer: its workers are not the child's, whose normal exit would terminate them."""
-    global _server
+    global _server, _starting
+    _starting = threading.RLock()  # another thread of the parent may have held it
     forget(list(ours))
     if _server is not None:
         _server.disown()
