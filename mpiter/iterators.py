@@ -34,8 +34,8 @@ class MultiprocessIterator(DatasetIterator):
         run_ahead: batches on their way beyond ``n_prefetch``; None as the workers need, 0 strictly none.
         worker_init: called once in each worker with its ``WorkerInfo``.
         in_order: deliver batches in the order of the plan; False: as they finish, without exact resume.
-        sample_timeout: seconds that one sample, or a worker's start, may take; then the workers are replaced and the
-            sample is tried once more.  None: for ever.
+        sample_timeout: seconds that one sample may take (and a worker's start, which has a minute at least); then the
+            workers are replaced and the sample is tried once more.  None: for ever.
 
     >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=0) as it:
     ...     print(list(it))

@@ -63,7 +63,7 @@ class Recovery:
 
     def _judged(self, report: Report, suspicions: _Suspicions, text: str) -> list[Fault]:
         if report.is_false_start and any(one.was_starting for one in report.casualties):
-            raise _chained(WorkerStartError(f"{text}, before it was ready to work. {_ON_STARTING}"), report)
+            raise _chained(WorkerStartError(f"{text}, while starting. {_ON_STARTING}"), report)
         self._deaths.update(suspect for _, suspect in suspicions if suspect is not None)
         guilty = [_fault(*one, text) for one in suspicions if one[1] and self._deaths[one[1]] >= _MOST_DEATHS]
         if guilty:

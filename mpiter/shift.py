@@ -141,7 +141,8 @@ class Shift:
 
     def _stuck(self, worker: int, line: Line, end: float) -> Casualty:
         stack = blackbox.thread_stack(line.pid) if self._box is None else self._box.ask(line.pid, end)
-        what = f"made no progress for {self._terms.sample_timeout:g} s"
+        doing = "made no progress" if line.ready else "was not ready to work"
+        what = f"{doing} for {self._watch.due(line) if self._watch else 0:g} s"
         return Casualty(worker, line, what, blackbox.condition(line.pid), stack)
 
     def end(self, timeout: float) -> bool:

@@ -3,7 +3,8 @@
 Runs in the prefetch thread, which looks from time to time while it waits for answers.  Only time counts in which this
 process itself was running: between two looks never more than twice the interval, so that neither Ctrl-Z nor a suspended
 container makes anybody look dead.  Guarantees that a worker is called stuck only after ``patience`` seconds on one
-sample, or on getting ready; and all of them only if nothing has happened at all on work that was handed out.
+sample (or on getting ready, for which it has a minute at least); and all of them only if nothing has happened at all
+on work that was handed out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from .board import Line
 
+START_S = 60.0  # the least that a worker may take to get ready, however impatient one is with samples
 _LOOKS = 8  # within the patience…
 _MOST_S = 1.0  # …and at least one in so many seconds
 
@@ -50,8 +52,13 @@ class Watch:
         ]
         self._standstill = 0.0 if any(moved) or answers != self._answers else self._standstill + passed
         self._seen, self._answers = list(lines), answers
-        stuck = [worker for worker, seconds in enumerate(self._still) if seconds > self._patience]
-        return stuck or ([] if self._standstill > self._patience else None)
+        stuck = [at for at, (line, still) in enumerate(zip(lines, self._still, strict=True)) if still > self.due(line)]
+        none_is_starting = all(line.ready for line in lines)
+        return stuck or ([] if none_is_starting and self._standstill > self._patience else None)
+
+    def due(self, line: Line) -> float:
+        """Seconds after which a worker with this line counts as stuck."""
+        return self._patience if line.ready else max(self._patience, START_S)
 
 
 def _is_idle(line: Line) -> bool:
