@@ -140,7 +140,10 @@ class Shift:
         return Casualty(worker, line, breakage.ended(code), breakage.cause(code, out_of_memory), stack)
 
     def _stuck(self, worker: int, line: Line, end: float) -> Casualty:
-        stack = blackbox.thread_stack(line.pid) if self._box is None else self._box.ask(line.pid, end)
+        if self._box is None:
+            stack = blackbox.thread_stack(line.pid)
+        else:
+            stack = "" if blackbox.is_stopped(line.pid) else self._box.ask(line.pid, end)
         doing = "made no progress" if line.ready else "was not ready to work"
         what = f"{doing} for {self._watch.due(line) if self._watch else 0:g} s"
         return Casualty(worker, line, what, blackbox.condition(line.pid), stack)
