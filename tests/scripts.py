@@ -61,15 +61,21 @@ class Script:
 
     def reads(self, line: str) -> None:
         """Wait until the script has printed ``line``."""
+        while self.says() != line:
+            pass
+
+    def says(self) -> str:
+        """The next line that the script prints."""
         too_late = threading.Timer(LIMIT_S, self._kill)
         too_late.start()
         try:
-            said = next((said for said in self.process.stdout if said.rstrip("\n") == line), None)
+            said = self.process.stdout.readline()
         finally:
             too_late.cancel()
             too_late.join()
-        if said is None:
-            raise AssertionError(f"the script ended without saying {line!r}: {self.ends()}")
+        if not said:
+            raise AssertionError(f"the script ended without another word: {self.ends()}")
+        return said.rstrip("\n")
 
     def ctrl_c(self) -> None:
         """What a terminal does: the signal goes to the whole process group."""
