@@ -9,13 +9,13 @@ handed out, and that both sides come back at once after ``terminate``.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+from .awake import Awake
+
 T = TypeVar("T")
-_GLANCE_S = 1.0  # how often a waiting consumer looks whether the prefetch thread is still there
 
 
 class Terminated(Exception):
@@ -61,24 +61,22 @@ class _Communicator(Generic[T]):
         if not self._line:
             self._not_full.notify()
 
-    def get(self, is_alive: Callable[[], bool], stalled: Callable[[float], None]) -> T:
-        """The next delivery; ``stalled`` is told from time to time how long there was none."""
+    def get(self, is_alive: Callable[[], bool], stalled: Callable[[float], None], glance_s: float = 1.0) -> T:
+        """The next delivery; ``stalled`` is told once in ``glance_s`` how long there was none, while we were awake."""
         with self._lock:
             if self._queue:
                 return self._take_locked()
-        waited, last = 0.0, time.monotonic()
+        awake, waited = Awake(glance_s), 0.0
         while True:
             with self._lock:
-                self._not_empty.wait_for(lambda: self._queue or self._terminated, _GLANCE_S)
+                self._not_empty.wait_for(lambda: self._queue or self._terminated, glance_s)
                 if self._queue:
                     return self._take_locked()
                 if self._terminated:
                     raise Terminated
             if not is_alive():
                 raise Terminated
-            now = time.monotonic()
-            waited += min(now - last, 2 * _GLANCE_S)  # more than that, and this process itself was stopped
-            last = now
+            waited += awake.lap()
             stalled(waited)
 
     def _take_locked(self) -> T:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from . import checkpoint, lifetime
+from .awake import interval_for
 from .batch import Batch
 from .checkpoint import Surroundings
 from .communicator import Terminated
@@ -90,12 +91,12 @@ class DatasetIterator(Progress):
             return self._hand_out(loop, delivery)
 
     def _wait_for(self, loop: _PrefetchLoop) -> Delivery:
-        began = time.perf_counter()
+        began, glance_s = time.perf_counter(), interval_for(self._options.dataset_timeout)
         try:
-            delivery = loop.get(self._stalled)
+            delivery = loop.get(self._stalled, glance_s)
             while delivery.number != self._handed_out:  # Ctrl-C has taken one between the queue and the user
                 loop.restart(self._course())
-                delivery = loop.get(self._stalled)
+                delivery = loop.get(self._stalled, glance_s)
             return delivery
         except BaseException as error:
             self._interrupted(error)

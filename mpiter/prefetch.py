@@ -76,11 +76,11 @@ class _PrefetchLoop:
         self._communicator.reset(course.generation)
         self._inbox.put(course)
 
-    def get(self, stalled: Callable[[float], None]) -> Delivery:
-        """The next delivery, waiting for it."""
+    def get(self, stalled: Callable[[float], None], glance_s: float) -> Delivery:
+        """The next delivery, waiting for it; ``stalled`` is told from time to time how long."""
         while self._thread is None and not len(self._communicator):
             self._turn()
-        return self._communicator.get(self._is_alive, stalled)
+        return self._communicator.get(self._is_alive, stalled, glance_s)
 
     def _note(self, delivery: Delivery) -> None:
         self._epoch_taken = delivery.after.epoch

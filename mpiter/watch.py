@@ -1,8 +1,7 @@
 """Who has made no progress for too long: a pure decision from the notice board and a clock.
 
 Runs in the prefetch thread, which looks from time to time while it waits for answers.  Only time counts in which this
-process itself was running: between two looks never more than twice the interval, so that neither Ctrl-Z nor a suspended
-container makes anybody look dead.  Guarantees that a worker is called stuck only after ``patience`` seconds on one
+process itself was running (``awake``).  Guarantees that a worker is called stuck only after ``patience`` seconds on one
 sample (or on getting ready, for which it has a minute at least); and all of them only if nothing has happened at all
 on work that was handed out.
 """
@@ -12,20 +11,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from .awake import Awake, interval_for
 from .board import Line
 
 START_S = 60.0  # the least that a worker may take to get ready, however impatient one is with samples
-_LOOKS = 8  # within the patience…
-_MOST_S = 1.0  # …and at least one in so many seconds
 
 
 class Watch:
     """Looks at the board of one generation of workers."""
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.interval = min(patience / _LOOKS, _MOST_S)
-        self._patience, self._clock = patience, clock
-        self._last = clock()
+        self.interval = interval_for(patience)
+        self._patience, self._awake = patience, Awake(self.interval, clock)
         self._seen: list[Line] = []
         self._still: list[float] = []  # seconds that each worker has not moved
         self._standstill = 0.0  # seconds that nothing at all has moved
@@ -33,7 +30,7 @@ class Watch:
 
     @property
     def is_due(self) -> bool:
-        return self._clock() - self._last >= self.interval
+        return self._awake.since >= self.interval
 
     def look(self, lines: Sequence[Line], answers: int, stopped: Collection[int] = ()) -> list[int] | None:
         """The stuck workers; an empty list if all stand still and none can be blamed; None if there is progress.
@@ -41,8 +38,7 @@ class Watch:
         ``answers`` counts what has come back so far; an idle worker may be so, unless it is among the ``stopped``.
         To be called while something is out.
         """
-        now = self._clock()
-        passed, self._last = min(now - self._last, 2 * self.interval), now
+        passed = self._awake.lap()
         if len(self._seen) != len(lines):
             self._seen, self._still = list(lines), [0.0] * len(lines)
         moved = [new != old for new, old in zip(lines, self._seen, strict=True)]

@@ -90,16 +90,16 @@ class Script:
             self.process.communicate()
 
     def _kill(self) -> None:
-        for process in _session(self.process.pid):
+        for process in session(self.process.pid):
             process.kill()
 
     def _left_running(self) -> list:
         """What of the script's session outlives it for more than a few moments."""
-        _, alive = psutil.wait_procs(_session(self.process.pid), timeout=10)
+        _, alive = psutil.wait_procs(session(self.process.pid), timeout=10)
         return [process.cmdline() for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
-def _session(leader: int) -> list:
+def session(leader: int) -> list:
     found = []
     for process in psutil.process_iter():
         try:

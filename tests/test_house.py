@@ -19,8 +19,8 @@ MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 
 # Each line may import from the lines above it only, and from nothing of its own line.
 LAYERS = """
-errors stats info board task tensors limits machine mail communicator cutting envelope lifeline starting
-leaves order faults breakage watch
+errors awake stats info board task tensors limits machine mail cutting envelope lifeline starting
+leaves order faults breakage watch communicator
 tree cursor seeding
 layout checkpoint transport progress horizon
 course memory planner batch ledger fetch

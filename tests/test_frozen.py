@@ -1,0 +1,169 @@
+"""Ctrl-Z for longer than every timeout, then fg; a container that is suspended: nobody is declared dead for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripts import Script, session
+
+from mpiter import communicator
+from mpiter.awake import Awake
+from mpiter.board import Line
+from mpiter.communicator import _Communicator
+from mpiter.watch import START_S, Watch
+
+TIMEOUT_S = 0.6
+FROZEN_S = 4 * TIMEOUT_S
+
+SCRIPT = f"""
+import sys, time, warnings
+import mpiter
+
+warnings.simplefilter("error")
+
+class Dataset:
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, index):
+        time.sleep(float(sys.argv[1]))
+        return index
+
+seen = []
+with mpiter.MultiprocessIterator(Dataset(), 4, n_processes=2, shuffle=False, repeat=False, run_ahead=4,
+                                 sample_timeout={TIMEOUT_S}, dataset_timeout={TIMEOUT_S}) as it:
+    for number, batch in enumerate(it):
+        seen += batch
+        if number == 3:
+            print("under way", flush=True)
+    print(seen == list(range(400)), it.stats().restarts)
+"""
+
+
+def _send(processes: list[psutil.Process], number: int) -> None:
+    for process in processes:
+        os.kill(process.pid, number)
+
+
+@pytest.mark.parametrize("sample_s", [0.001, 0.02])
+@pytest.mark.parametrize("first", ["the program", "the workers"])
+def test_stopped_for_longer_than_every_timeout(first: str, sample_s: float, tmp_path: Path) -> None:
+    script = Script(tmp_path, SCRIPT, sample_s)
+    script.reads("under way")
+    everybody = sorted(session(script.process.pid), key=lambda process: process.pid, reverse=first == "the workers")
+    _send(everybody, signal.SIGSTOP)
+    time.sleep(FROZEN_S)  # this is what is tested: real time goes by
+    _send(everybody, signal.SIGCONT)
+    assert script.ends().ended_well().lines == ["True 0"]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def line(**cells: int) -> Line:
+    return Line(**{**dict.fromkeys(Line._fields, 0), "pid": 1, "ready": 1, "active": 1, **cells})
+
+
+def looks(watch: Watch, clock: Clock, seconds: float, lines: list[Line], answers: Any = 0, **more: Any) -> Any:
+    """Look regularly for so many seconds; the first finding."""
+    end = clock.now + seconds
+    while clock.now < end:
+        clock.now += watch.interval
+        found = watch.look(lines, answers, **more)
+        if found is not None:
+            return found
+    return None
+
+
+def test_who_moves_is_not_stuck() -> None:
+    clock = Clock()
+    watch = Watch(10, clock)
+    for row in range(1000):
+        clock.now += watch.interval
+        assert watch.look([line(row=row)], 0) is None
+
+
+def test_who_does_not_move_is_stuck_and_named() -> None:
+    clock = Clock()
+    watch = Watch(10, clock)
+    moving = (line(row=row) for row in range(1000))
+    began = clock.now
+    while (found := watch.look([next(moving), line()], 0)) is None:
+        clock.now += watch.interval
+    assert found == [1]
+    assert 10 < clock.now - began <= 10 + 2 * watch.interval
+
+
+def test_an_idle_worker_may_be_so_as_long_as_something_happens() -> None:
+    clock = Clock()
+    watch = Watch(10, clock)
+    for answers in range(1000):
+        clock.now += watch.interval
+        assert watch.look([line(active=0)], answers) is None
+
+
+def test_if_nothing_happens_to_work_that_is_out_nobody_is_to_blame() -> None:
+    clock = Clock()
+    assert looks(Watch(10, clock), clock, 20, [line(active=0), line(active=0)]) == []
+
+
+def test_a_stopped_worker_is_found_though_it_has_nothing_to_do() -> None:
+    clock = Clock()
+    watch = Watch(10, clock)
+    found = None
+    for answers in range(100):
+        clock.now += watch.interval
+        found = found or watch.look([line(active=0), line(active=0)], answers, stopped=[1])
+    assert found == [1]
+
+
+@pytest.mark.parametrize(("patience", "due"), [(1, START_S), (2 * START_S, 2 * START_S)])
+def test_a_start_has_a_minute_at_least(patience: float, due: float) -> None:
+    clock = Clock()
+    watch, starting = Watch(patience, clock), [line(ready=0, active=0)]
+    assert looks(watch, clock, due - 2 * watch.interval, starting) is None
+    assert looks(watch, clock, 5 * watch.interval, starting) == [0]
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
+def test_only_time_counts_in_which_we_ran(gaps: list[float]) -> None:
+    """Between two looks never more than two intervals, whatever the clock says."""
+    clock = Clock()
+    watch = Watch(10, clock)
+    counted = 0.0
+    for gap in gaps:
+        clock.now += gap
+        counted += min(gap, 2 * watch.interval)
+        if watch.look([line()], 0) is not None:
+            assert counted > 10 - 2 * watch.interval
+            return
+    assert counted <= 10 + 4 * watch.interval
+
+
+def test_neither_does_the_consumer_count_time_in_which_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    told: list[float] = []
+    monkeypatch.setattr(communicator, "Awake", lambda interval: Awake(interval, clock))
+    box: _Communicator[int] = _Communicator(1)
+
+    def stalled(seconds: float) -> None:
+        told.append(seconds)
+        clock.now += 3600  # Ctrl-Z for an hour before the next glance
+        if len(told) == 5:
+            box.put([7], 0)
+
+    assert box.get(lambda: True, stalled, 0.001) == 7
+    assert max(told) <= 5 * 0.002 + 1e-9
