@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from . import ship
 from .envelope import dumps
 from .errors import OptionError
-from .pool import WatchedPool, WatchedThreads
+from .pool import Broken, WatchedPool, WatchedThreads
 from .starting import hidden_main, own_server
 
 
@@ -38,9 +38,7 @@ class Launch(Protocol):
     cargo: Any
 
     def dumps(self, value: Any) -> bytes: ...
-    def pool(
-        self, workers: int, initializer: Any, initargs: tuple[Any, ...], died: Callable[[], None]
-    ) -> Pool: ...  # ``died`` is to be called, in any thread, when a worker has ended
+    def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...], broken: Broken) -> Pool: ...
     def close(self) -> None: ...
 
 
@@ -105,9 +103,9 @@ class _Processes:
             return dumps(value)
         return ship.by_value(value)
 
-    def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...], died: Callable[[], None]) -> Pool:
+    def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...], broken: Broken) -> Pool:
         with own_server(), contextlib.nullcontext() if self._imports_main else hidden_main():
-            return WatchedPool(self._method, workers, initializer, initargs, died)
+            return WatchedPool(self._method, workers, initializer, initargs, broken)
 
     def close(self) -> None:
         self.cargo.close()
@@ -155,7 +153,7 @@ class Nobody:
 
     pids: tuple[int, ...] = ()
 
-    def __init__(self, workers: int, initializer: Any, initargs: tuple[Any, ...], died: Callable[[], None]) -> None:
+    def __init__(self, workers: int, initializer: Any, initargs: tuple[Any, ...], broken: Broken) -> None:
         initializer(*initargs)
 
     def fallen(self) -> dict[int, int]:

@@ -30,6 +30,7 @@ class Breakage:
 
     shift: int
     stuck: tuple[int, ...] | None = None  # None: somebody died; empty: all stand still, nobody knows why
+    error: Exception | None = None  # …or an answer could not be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ class Report:
 
     casualties: tuple[Casualty, ...]
     is_clean: bool  # all have ended; if not, one may still write into the rooms that it was given
-    is_false_start: bool  # no shift has ever been ready in full
+    has_answered: bool  # at least one of them has worked
+    is_proven: bool  # this shift, or one before it, was ready in full
 
     @property
     def stacks(self) -> str:

@@ -160,7 +160,8 @@ class Crew:
         if shift is None or shift.number != broken.shift:
             return None
         casualties, was_proven = shift.casualties(broken), self._is_proven
-        return Report(casualties, is_clean=self.bury(), is_false_start=not was_proven and not self._is_proven)
+        has_answered, is_clean = shift.has_answered, self.bury()
+        return Report(casualties, is_clean, has_answered, is_proven=was_proven or self._is_proven)
 
     def bury(self, timeout: float = _LAST_RESPECTS_S) -> bool:
         """End the workers; False if one would not go, which may then still write into the rooms it was given."""

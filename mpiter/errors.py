@@ -34,6 +34,13 @@ class WorkerStartError(MpiterError, RuntimeError):
     """A worker could not begin: import, unpickling the dataset or ``worker_init`` failed."""
 
 
+def could_not_start(error: Exception) -> WorkerStartError:
+    """For what the system refuses."""
+    return WorkerStartError(
+        f"the workers cannot be started: {error}. Look at the limits (ulimit -u, -n, -v), or use fewer."
+    )
+
+
 class WorkerCrashed(MpiterError, RuntimeError):
     """A sample ends its worker each time, or the workers keep dying; the text says how, and why perhaps."""
 

@@ -7,7 +7,7 @@ batch never stands in the way of the next.
 from __future__ import annotations
 
 from .course import Delivery, Rules
-from .errors import SampleError, SampleNotSendable
+from .errors import SampleError, SampleNotSendable, SharedMemoryFull
 from .faults import raised
 from .ledger import Assembly
 from .stats import Tally
@@ -40,10 +40,15 @@ def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | No
     return Delivery(after, contents)
 
 
-def not_received(problem: Exception) -> SampleNotSendable:
-    """The error for a sample that arrived and cannot be opened."""
-    error = SampleNotSendable(
-        f"a sample of this batch was sent but cannot be unpickled here: {type(problem).__name__}: {problem}."
-    )
+def not_received(problem: Exception) -> Exception:
+    """The error for what a worker has sent and cannot be opened here."""
+    if isinstance(problem, MemoryError):
+        text = (
+            f"no memory is left for what the workers send ({problem}); lower batch_size or n_prefetch, or free memory."
+        )
+        error: Exception = SharedMemoryFull(text)
+    else:
+        text = f"a sample was sent but cannot be unpickled here: {type(problem).__name__}: {problem}."
+        error = SampleNotSendable(text)
     error.__cause__ = problem
     return error

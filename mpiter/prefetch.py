@@ -21,7 +21,7 @@ from .communicator import Terminated, _Communicator
 from .course import Course, Delivery, Rules
 from .crew import Calls, Crew
 from .cutting import PROBE, cut
-from .errors import SampleNotSendable, WorkerStartError
+from .errors import SampleNotSendable, WorkerStartError, could_not_start
 from .horizon import Horizon
 from .ledger import Ledger, first_sample
 from .mail import Inbox
@@ -68,8 +68,12 @@ class _PrefetchLoop:
         self._communicator.reset(course.generation)
         self._begin(course)
         if threaded:
-            self._thread = threading.Thread(target=self._run, name="mpiter-prefetch", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="mpiter-prefetch", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise could_not_start(error) from error
+            self._thread = thread
 
     def restart(self, course: Course) -> None:
         """Drop all that is on its way and go on from another place."""
@@ -109,8 +113,7 @@ class _PrefetchLoop:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        crew = self._crew
-        return () if crew is None else crew.pids
+        return self._crew.pids if self._crew else ()
 
     def doings(self) -> str:
         """What the workers are at, for a consumer who has to wait."""

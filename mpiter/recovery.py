@@ -17,6 +17,7 @@ from .crew import Crew
 from .envelope import dumps
 from .errors import RemoteTraceback, WorkerCrashed, WorkerStartError
 from .ledger import Ledger, Suspect
+from .outcome import not_received
 from .task import Fault
 
 _log = logging.getLogger("mpiter")
@@ -33,6 +34,7 @@ class Recovery:
         self._clock = clock
         self._deaths: Counter[Suspect] = Counter()
         self._setbacks: deque[tuple[float, str]] = deque()
+        self._false_starts = 0
         self.restarts = 0
 
     def progress(self) -> None:
@@ -53,6 +55,8 @@ class Recovery:
             suspicions = [(one, ledger.in_hand(one.line) if one.line.active else None) for one in report.casualties]
         finally:
             out = ledger.recall_all(quarantined=not report.is_clean)
+        if broken.error is not None:
+            raise not_received(broken.error)
         self.restarts += 1
         text = _told(report, suspicions)
         given_up = self._judged(report, suspicions, text)
@@ -62,8 +66,10 @@ class Recovery:
         _log.warning("%s; replacing the workers and fetching %d samples again%s", text, out - len(given_up), without)
 
     def _judged(self, report: Report, suspicions: _Suspicions, text: str) -> list[Fault]:
-        if report.is_false_start and any(one.was_starting for one in report.casualties):
-            raise _chained(WorkerStartError(f"{text}, while starting. {_ON_STARTING}"), report)
+        if not report.is_proven and any(one.was_starting for one in report.casualties):
+            self._false_starts += 1
+            if not report.has_answered or self._false_starts > _MOST_SETBACKS:
+                raise _chained(WorkerStartError(f"{text}, while starting. {_ON_STARTING}"), report)
         self._deaths.update(suspect for _, suspect in suspicions if suspect is not None)
         guilty = [_fault(*one, text) for one in suspicions if one[1] and self._deaths[one[1]] >= _MOST_DEATHS]
         if guilty:

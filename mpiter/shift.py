@@ -20,6 +20,7 @@ from .backends import Backend, Launch
 from .blackbox import BlackBox
 from .board import Line, board_bytes, snapshot
 from .breakage import Breakage, Casualty
+from .errors import MpiterError, could_not_start
 from .memory import Arena
 from .task import Lost, Task
 from .transport import Writer
@@ -71,9 +72,13 @@ class Shift:
             numbers=itertools.count() if in_process else None,
         )
         try:
-            self._pool = terms.launch.pool(terms.workers, begin, (wiring,), lambda: broken(Breakage(number)))
-        except BaseException:
+            self._pool = terms.launch.pool(
+                terms.workers, begin, (wiring,), lambda error: broken(Breakage(number, error=error))
+            )
+        except BaseException as error:
             self._clear(is_clean=True)
+            if isinstance(error, (OSError, RuntimeError)) and not isinstance(error, MpiterError):
+                raise could_not_start(error) from error
             raise
 
     def _lay_out_board(self, size: int) -> None:
@@ -97,6 +102,11 @@ class Shift:
         """A task has come back with so many samples: a sign of life."""
         self._answers += 1
         self._samples += samples
+
+    @property
+    def has_answered(self) -> bool:
+        """Does at least one of its workers work?"""
+        return self._answers > 0
 
     @property
     def is_worn(self) -> bool:

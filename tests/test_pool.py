@@ -42,7 +42,7 @@ def everything(pool: Any, numbers: range) -> list[int]:
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_a_watched_pool_works_and_goes_without_a_trace(method: str) -> None:
-    pool = WatchedPool(method, 2, nothing, (), nothing)
+    pool = WatchedPool(method, 2, nothing, (), print)
     assert everything(pool, range(10)) == [number * number for number in range(10)]
     processes = list(pool.processes)
     assert len(processes) == 2
@@ -50,7 +50,7 @@ def test_a_watched_pool_works_and_goes_without_a_trace(method: str) -> None:
 
 
 def test_the_worker_handler_sleeps_while_tasks_come_and_go() -> None:
-    pool = WatchedPool("fork", 1, nothing, (), nothing)
+    pool = WatchedPool("fork", 1, nothing, (), print)
     try:
         handler = pool._pool._worker_handler
         everything(pool, range(3))
@@ -68,13 +68,13 @@ def _switches(thread: threading.Thread) -> int:
 
 
 def test_a_pool_is_ended_in_the_midst_of_its_work() -> None:
-    pool = WatchedPool("fork", 2, nothing, (), nothing)
+    pool = WatchedPool("fork", 2, nothing, (), print)
     pool.map_async(sleep, [600] * 8, 1)
     assert pool.dispose() is True
 
 
 def test_a_pool_is_ended_with_more_tasks_than_its_pipe_holds() -> None:
-    pool = WatchedPool("fork", 1, nothing, (), nothing)
+    pool = WatchedPool("fork", 1, nothing, (), print)
     pool.map_async(len, [b"x" * 100_000] * 100 + [bytes(1)], 1)
     pool.map_async(sleep, [600], 1)
     assert pool.dispose() is True
@@ -85,7 +85,7 @@ def test_privates_that_are_missing_are_done_without(monkeypatch: pytest.MonkeyPa
         raise AttributeError("_worker_handler")
 
     monkeypatch.setattr(our_pool, "_dispose", missing)
-    pool = WatchedPool("fork", 2, nothing, (), nothing)
+    pool = WatchedPool("fork", 2, nothing, (), print)
     everything(pool, range(4))
     assert pool.dispose(timeout=20) is True
 
@@ -97,7 +97,7 @@ def test_a_thread_that_is_stuck_is_left_to_itself() -> None:
         begun.set()
         release.wait(60)
 
-    pool = WatchedThreads(2, nothing, (), nothing)
+    pool = WatchedThreads(2, nothing, (), print)
     pool.map_async(stick, [1], 1)
     try:
         assert begun.wait(60)
