@@ -2,9 +2,10 @@
 
     python bench/chaos.py --out bench/results/chaos.json
 
-Two runs of one stream with one seed, the second among kills at random moments of random kinds, workers that are just
-starting included. Guarantees: every batch of both runs is read to the last byte; a sample that is lost, repeated or
-different makes the exit status 1. `run` and `Strikes` serve the tests as well.
+Two runs of one stream with one seed, the second among kills at random moments of random kinds (strikes.py). Guarantees:
+every batch of both runs is read to the last byte; a sample that is lost, repeated within its epoch or different makes
+the exit status 1. A death counts as got over when a batch is handed out that holds a sample of a new worker, not when
+one comes that had been finished before. `run` serves tests/test_chaos.py as well.
 """
 
 from __future__ import annotations
@@ -14,31 +15,31 @@ import json
 import logging
 import os
 import platform
-import random
-import signal
+import shlex
 import statistics
 import sys
 import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from measure import commit, machine
+from strikes import KINDS, STARTING, Strike, Strikes
 
 import mpiter
 
+SCHEMA = "mpiter.bench.chaos/1"
 HERE = Path(__file__).resolve().parent
-KINDS = ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGABRT", "SIGSTOP", "SIGKILL to all")
 LENGTH, SHAPE, BATCH = 5000, (28, 28), 32
 SAMPLE_TIMEOUT_S = 0.5  # after which a stopped worker is noticed
 
 
 class Noisy:
-    """Images that are different each time they come, by their place in the order alone."""
+    """Images that are different each time they come, by their place in the order alone; labels; who fetched them."""
 
     def __init__(self) -> None:
         self.images = np.random.default_rng(0).random((LENGTH, *SHAPE), np.float32)
@@ -46,68 +47,8 @@ class Noisy:
     def __len__(self) -> int:
         return LENGTH
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        return self.images[index] + mpiter.get_rng().random(SHAPE, np.float32), index
-
-
-@dataclass
-class Strike:
-    """A kill, and how long it took to get over it."""
-
-    kind: str
-    at: float
-    restarts: int  # so far
-    recovered_s: float | None = None  # until a batch was handed out after the restart
-    longest_wait_s: float = 0.0  # that the consumer had, until the next strike
-
-
-class Strikes:
-    """Kills workers when certain batches are due."""
-
-    def __init__(self, batches: int, kills: int, seed: int, kinds: tuple[str, ...] = KINDS) -> None:
-        self._dice = random.Random(seed)
-        self._kinds = kinds
-        self._due = sorted(self._dice.sample(range(1, batches - 1), kills))
-        self.done: list[Strike] = []
-
-    def before(self, number: int, iterator: Any) -> None:
-        """Strike if it is time; later, if nobody is there to be struck."""
-        if self._due and number >= self._due[0]:
-            time.sleep(self._dice.uniform(0, 0.005))  # whatever the workers are doing by then
-            if self._strike(iterator):
-                self._due.pop(0)
-
-    def _strike(self, iterator: Any) -> bool:
-        kind, pids = self._dice.choice(self._kinds), iterator.worker_pids
-        name, _, to_all = kind.partition(" to ")
-        restarts = iterator.stats().restarts
-        victims = pids if to_all else pids and [self._dice.choice(pids)]
-        hit = [pid for pid in victims if _send(pid, getattr(signal, name))]
-        if hit:
-            self.done.append(Strike(kind, time.perf_counter(), restarts))
-        return bool(hit)
-
-    def after(self, waited_s: float, iterator: Any) -> None:
-        """A batch has been handed out."""
-        if not self.done:
-            return
-        last, restarts = self.done[-1], iterator.stats().restarts
-        last.longest_wait_s = max(last.longest_wait_s, waited_s)
-        for strike in self.done[-10:]:
-            if strike.recovered_s is None and restarts > strike.restarts:
-                strike.recovered_s = time.perf_counter() - strike.at
-
-    @property
-    def are_over(self) -> bool:
-        return not self._due
-
-
-def _send(pid: int, number: int) -> bool:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:  # it has just died of an earlier one
-        return False
-    return True
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
+        return self.images[index] + mpiter.get_rng().random(SHAPE, np.float32), index, os.getpid()
 
 
 @dataclass
@@ -119,118 +60,145 @@ class Run:
     seconds: float = 0.0
     stats: Any = None
 
+    def read(self, batch: Any) -> None:
+        """Everything but who fetched it."""
+        images, labels, _ = batch.columns
+        self.checksums.append(zlib.crc32(labels.tobytes(), zlib.crc32(images.tobytes())))
+        self.labels += labels.tolist()
+
+    @property
+    def samples(self) -> Counter[tuple[int, int]]:
+        """How often each sample came in each epoch."""
+        return Counter((place // LENGTH, label) for place, label in enumerate(self.labels))
+
     @property
     def batches_per_s(self) -> float:
-        return len(self.checksums) / self.seconds
+        return (len(self.checksums) - 1) / self.seconds
 
 
 def run(batches: int, strikes: Strikes | None = None, **options: Any) -> Run:
-    """Read so many batches to the last byte."""
-    found = Run()
+    """Read so many batches; time counts from the first."""
+    found, strikes = Run(), strikes or Strikes(batches, kills=0, seed=0)
     defaults = {"n_processes": 2, "n_prefetch": 2, "seed": 1, "sample_timeout": SAMPLE_TIMEOUT_S}
     with mpiter.MultiprocessIterator(Noisy(), BATCH, **{**defaults, **options}) as iterator:
-        _read(next(iterator), found)
+        stream = strikes.among(iterator, batches)
+        found.read(next(stream))
         began = time.perf_counter()
-        for number in range(1, batches):
-            if strikes is not None:
-                strikes.before(number, iterator)
-            asked = time.perf_counter()
-            batch = next(iterator)
-            if strikes is not None:
-                strikes.after(time.perf_counter() - asked, iterator)
-            _read(batch, found)
+        for batch in stream:
+            found.read(batch)
         found.seconds = time.perf_counter() - began
         found.stats = iterator.stats()
     return found
 
 
-def _read(batch: Any, found: Run) -> None:
-    images, labels = batch.columns
-    found.checksums.append(zlib.crc32(labels.tobytes(), zlib.crc32(images.tobytes())))
-    found.labels += labels.tolist()
-
-
 @dataclass(frozen=True)
 class Differences:
-    """What one run has that the other hasn't."""
+    """What another run hasn't that the quiet one has, what it has more than once in an epoch, and what isn't the same."""
 
-    lost: int
-    repeated: int
-    different: int  # batches
+    lost: int = 0
+    repeated: int = 0
+    different_batches: int = 0
 
     @classmethod
     def between(cls, quiet: Run, other: Run) -> Differences:
-        expected, came = Counter(quiet.labels), Counter(other.labels)
+        came = other.samples
         different = sum(a != b for a, b in zip(quiet.checksums, other.checksums, strict=True))
-        return cls((expected - came).total(), (came - expected).total(), different)
+        return cls((quiet.samples - came).total(), came.total() - len(came), different)
 
     def __bool__(self) -> bool:
-        return bool(self.lost or self.repeated or self.different)
+        return self != Differences()
 
 
-def report(quiet: Run, chaos: Run, strikes: Strikes, differences: Differences) -> dict[str, Any]:
-    """All figures of the two runs."""
-    recovered = [strike.recovered_s for strike in strikes.done if strike.recovered_s is not None]
-    by_kind = {kind: [s.recovered_s for s in strikes.done if s.kind == kind and s.recovered_s] for kind in KINDS}
-    waits = [strike.longest_wait_s for strike in strikes.done]
+def figures(quiet: Run, chaos: Run, strikes: Strikes) -> dict[str, Any]:
+    """All that is told of the two runs."""
+    by_kind = {kind: [strike for strike in strikes.done if strike.kind == kind] for kind in (*KINDS, STARTING)}
+    differences = Differences.between(quiet, chaos)
     return {
         "batches": len(chaos.checksums),
-        "kills": dict(Counter(strike.kind for strike in strikes.done)),
+        "epochs": len(chaos.labels) / LENGTH,
+        "kills": len(strikes.done),
         "restarts": chaos.stats.restarts,
-        "lost": differences.lost,
-        "repeated": differences.repeated,
-        "different_batches": differences.different,
+        **asdict(differences),
+        "checksums_equal": chaos.checksums == quiet.checksums,
         "quiet_batches_per_s": quiet.batches_per_s,
         "chaos_batches_per_s": chaos.batches_per_s,
-        "recovery_s": {"median": statistics.median(recovered), "worst": max(recovered)},
-        "recovery_s_by_kind": {kind: statistics.median(found) for kind, found in by_kind.items() if found},
-        "longest_wait_s": {"median": statistics.median(waits), "worst": max(waits)},
+        "lost_s_per_restart": (chaos.seconds - quiet.seconds) / max(1, chaos.stats.restarts),
+        "strikes": {kind: _summary(some) for kind, some in (by_kind | {"all": strikes.done}).items() if some},
     }
 
 
-def lines(figures: dict[str, Any]) -> Iterator[str]:
+def _summary(strikes: list[Strike]) -> dict[str, Any]:
+    recovered = [strike.recovered_s for strike in strikes if strike.recovered_s is not None]
+    return {
+        "kills": len(strikes),
+        "recovered": len(recovered),
+        "recovery_s": _spread(recovered),
+        "longest_wait_s": _spread([strike.longest_wait_s for strike in strikes]),
+    }
+
+
+def _spread(seconds: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(seconds), "worst": max(seconds)} if seconds else {}
+
+
+def lines(told: dict[str, Any]) -> Iterator[str]:
     """The figures for people."""
-    kills = sum(figures["kills"].values())
-    yield f"{figures['batches']} batches, {kills} kills, {figures['restarts']} restarts"
+    yield f"{told['batches']} batches, {told['epochs']:g} epochs, {told['kills']} kills, {told['restarts']} restarts"
     yield (
-        f"lost {figures['lost']}, repeated {figures['repeated']}, "
-        f"batches that differ from the quiet run {figures['different_batches']}"
+        f"lost {told['lost']}, repeated {told['repeated']}, different batches {told['different_batches']}; "
+        f"checksums {'equal' if told['checksums_equal'] else 'DIFFER'}"
     )
-    yield f"batches/s: quiet {figures['quiet_batches_per_s']:.0f}, in chaos {figures['chaos_batches_per_s']:.0f}"
-    for title, name in (("from a kill to a batch after the restart", "recovery_s"), ("longest wait", "longest_wait_s")):
-        yield f"{title}: median {figures[name]['median']:.2f} s, worst {figures[name]['worst']:.2f} s"
-    for kind, seconds in figures["recovery_s_by_kind"].items():
-        yield f"  {kind:15} x{figures['kills'][kind]:3}: median {seconds:.2f} s"
+    yield (
+        f"batches/s: quiet {told['quiet_batches_per_s']:.0f}, in chaos {told['chaos_batches_per_s']:.0f}; "
+        f"each restart costs {told['lost_s_per_restart']:.2f} s"
+    )
+    yield "\nseconds                 kills   from a kill to a new worker's batch   longest wait for a batch"
+    yield f"{'':24}{'':5}{'median':>22}{'worst':>16}{'median':>18}{'worst':>9}"
+    for kind, found in told["strikes"].items():
+        cells = [found[what].get(value, math.nan) for what in ("recovery_s", "longest_wait_s") for value in _SPREAD]
+        yield f"{kind:24}{found['kills']:5}{cells[0]:22.2f}{cells[1]:16.2f}{cells[2]:18.2f}{cells[3]:9.2f}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def document(asked: argparse.Namespace, began: float, load: tuple[float, float, float]) -> dict[str, Any]:
+    """What the figures were measured with and on."""
+    return {
+        "schema": SCHEMA,
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(began)),
+        "took_s": time.time() - began,
+        "machine": machine() | {"load_before": load, "load_after": os.getloadavg()},
+        "commit": commit(HERE.parent),
+        "versions": {"python": platform.python_version(), "numpy": np.__version__, "mpiter": mpiter.__version__},
+        "settings": {name: value for name, value in vars(asked).items() if name != "out"}
+        | {"batch_size": BATCH, "shape": SHAPE, "samples": LENGTH, "sample_timeout_s": SAMPLE_TIMEOUT_S},
+    }
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--batches", type=int, default=10_000)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--start-method", default=None)
+    parser.add_argument("--start-method", help="of the workers (default: mpiter's)")
     parser.add_argument("--serializer", default="slots", choices=["slots", "packed"])
     parser.add_argument("--seed", type=int, default=1, help="of the kills")
     parser.add_argument("--out", type=Path, help="write the JSON answer here")
-    asked = parser.parse_args()
-    logging.getLogger("mpiter").setLevel(logging.ERROR)
-    options = {
-        "n_processes": asked.workers,
-        "serializer": asked.serializer,
-        "backend": mpiter.Process(asked.start_method),
-    }
+    return parser.parse_args()
+
+
+def main() -> int:
+    asked, began, load = parse(), time.time(), os.getloadavg()
+    logging.getLogger("mpiter").setLevel(logging.ERROR)  # a warning for each death
+    options = {"n_processes": asked.workers, "serializer": asked.serializer, "backend": mpiter.Process(asked.start_method)}
     strikes = Strikes(asked.batches, asked.kills, asked.seed)
     quiet = run(asked.batches, **options)
     chaos = run(asked.batches, strikes, **options)
-    differences = Differences.between(quiet, chaos)
-    figures = report(quiet, chaos, strikes, differences)
-    print(*lines(figures), sep="\n")
+    told = figures(quiet, chaos, strikes)
+    print(*lines(told), sep="\n")
     if asked.out:
-        versions = {"python": platform.python_version(), "numpy": np.__version__, "mpiter": mpiter.__version__}
-        setting = {key: str(value) for key, value in vars(asked).items() if key != "out"}
-        where = {"machine": machine(), "commit": commit(HERE.parent), "versions": versions, "setting": setting}
-        asked.out.write_text(json.dumps({**where, **figures}, indent=1) + "\n")
-    return 1 if differences else 0
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        asked.out.write_text(json.dumps(document(asked, began, load) | told, indent=1) + "\n")
+    return int(bool(Differences.between(quiet, chaos)))
 
 
 if __name__ == "__main__":

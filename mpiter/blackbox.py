@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from multiprocessing import reduction
+from multiprocessing import context, reduction
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ class BlackBox:
             self._fd = -1
 
     def __reduce__(self) -> tuple[Any, ...]:
+        context.assert_spawning(self)
         return _attached, (reduction.DupFd(self._fd),)
 
 

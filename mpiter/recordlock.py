@@ -13,7 +13,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from multiprocessing import reduction
+from multiprocessing import context, reduction
 from typing import Any
 
 from .memory import unnamed_file
@@ -49,6 +49,7 @@ class LockFile:
             self.fd = -1
 
     def __reduce__(self) -> tuple[Any, ...]:
+        context.assert_spawning(self)  # it travels to processes that are being started, and nowhere else
         return _attached, (reduction.DupFd(self.fd),)
 
 

@@ -1,0 +1,230 @@
+"""Starting workers: a fork server without a name, black boxes, lifelines, and what the Pool tells of deaths."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import get_context, spawn
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sabotage import MANNERS
+from scripts import METHODS, run, wait_until
+
+import mpiter
+from mpiter import blackbox, lifeline, starting
+from mpiter.blackbox import BlackBox
+from mpiter.pool import WatchedPool
+
+
+def nothing(*_: Any) -> None: ...
+
+
+def pid(_: Any) -> int:
+    return os.getpid()
+
+
+@pytest.fixture
+def box() -> Iterator[BlackBox]:
+    box = BlackBox()
+    yield box
+    box.close()
+
+
+def _armed(box: BlackBox, manner: str, ready: Path) -> None:
+    box.arm()
+    ready.touch()
+    MANNERS[manner]() if manner in MANNERS else time.sleep(60)
+
+
+@pytest.fixture
+def process(box: BlackBox, tmp_path: Path) -> Iterator[Any]:
+    """Starts a process with a black box that does as it is told."""
+    started = []
+
+    def start(manner: str, method: str = "forkserver") -> Any:
+        ready = tmp_path / "ready"
+        one = get_context(method).Process(target=_armed, args=(box, manner, ready))
+        started.append(one)
+        one.start()
+        wait_until(ready.exists, "the process is armed")
+        return one
+
+    yield start
+    for one in started:
+        one.kill()
+        one.join()
+        one.close()
+
+
+def soon() -> float:
+    return time.monotonic() + 20  # against hanging
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("manner", ["sleep", "endless loop holding the GIL"])
+def test_a_process_shows_its_stack_when_asked(box: BlackBox, process: Any, manner: str, method: str) -> None:
+    text = box.ask(process(manner, method).pid, soon())
+    assert "in _armed" in text
+    assert "most recent call first" in text
+
+
+def test_a_stopped_process_shows_none_but_its_condition_is_seen(box: BlackBox, process: Any) -> None:
+    one = process("SIGSTOP")
+    wait_until(lambda: blackbox.is_stopped(one.pid), "it is stopped")
+    assert box.ask(one.pid, time.monotonic() + 0.1) == ""
+    assert blackbox.condition(one.pid) == "it is stopped, SIGSTOP"
+
+
+def test_a_crash_leaves_its_stack(box: BlackBox, process: Any) -> None:
+    process("SIGSEGV").join()
+    assert "Segmentation fault" in box.read()
+    assert "in _armed" in box.read()
+
+
+def test_a_process_that_is_gone_has_no_condition(process: Any) -> None:
+    one = process("os._exit(0)")
+    one.join()
+    assert blackbox.condition(one.pid) == ""
+
+
+def test_a_thread_shows_its_stack() -> None:
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait, args=(60,))
+    thread.start()
+    try:
+        assert "release.wait" in blackbox.thread_stack(thread.native_id) or "wait" in blackbox.thread_stack(
+            thread.native_id
+        )
+    finally:
+        release.set()
+        thread.join()
+    assert blackbox.thread_stack(-1) == ""
+
+
+def test_the_fork_server_has_no_name_and_is_used_again() -> None:
+    servers = set()
+    for _ in range(2):
+        with mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=1) as it:
+            next(it)
+        servers.add(starting._server._forkserver_pid)
+        address = starting._server._forkserver_address
+        assert address.startswith("/proc/self/fd/")
+        assert "(deleted)" in os.readlink(address)
+    assert len(servers) == 1
+
+
+def test_where_the_socket_cannot_be_unlinked_it_keeps_its_name(tmp_path: Path) -> None:
+    text = """
+    import os
+    del os.O_PATH
+    import mpiter
+    from mpiter import starting
+    with mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=2) as it:
+        print(next(it) is not None, os.path.exists(starting._server._forkserver_address))
+    """
+    assert run(tmp_path, text).ended_well().lines == ["True True"]
+
+
+def test_the_users_own_processes_are_left_in_peace(tmp_path: Path) -> None:
+    """A fork server of the user's, with what he preloads, and one process started by another."""
+    text = """
+    import multiprocessing, os, sys
+    import mpiter
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["colorsys"])
+
+    def child(connection, depth):
+        if depth:
+            inner = context.Process(target=child, args=(connection, depth - 1))
+            inner.start()
+            inner.join()
+        else:
+            connection.send("colorsys" in sys.modules)
+
+    if __name__ == "__main__":
+        with mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=2) as it:
+            next(it)
+            here, there = context.Pipe(duplex=False)
+            outer = context.Process(target=child, args=(there, 1))
+            outer.start()
+            print(here.recv(), outer.join(), it.stats().restarts)
+            next(it)
+    """
+    assert run(tmp_path, text).ended_well().lines == ["True None 0"]
+
+
+def test_only_the_thread_that_starts_workers_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"name": "somebody", "init_main_from_name": "script", "init_main_from_path": "script.py"}
+    monkeypatch.setattr(spawn, "get_preparation_data", lambda name: dict(said))
+    found: list[Any] = []
+    with starting.hidden_main():
+        inside = spawn.get_preparation_data("mine")
+        thread = threading.Thread(target=lambda: found.append(spawn.get_preparation_data("another's")))
+        thread.start()
+        thread.join()
+    assert inside == {"name": "somebody"}
+    assert found == [said]
+
+
+LIFELINE = """
+import multiprocessing, os, sys, time
+from mpiter import lifeline
+
+def child(connection):
+    if sys.argv[1] == "thread":
+        def none(pipe): raise OSError
+        lifeline._let_the_kernel_kill = none
+    lifeline.die_with_parent()
+    connection.send(os.getpid())
+    time.sleep(60)
+
+context = multiprocessing.get_context("fork")
+here, there = context.Pipe(duplex=False)
+context.Process(target=child, args=(there,)).start()
+here.recv()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("way", ["the kernel", "thread"])
+def test_a_worker_ends_with_the_main_process(way: str, tmp_path: Path) -> None:
+    assert run(tmp_path, LIFELINE, way).ended_well()
+
+
+def test_the_main_process_itself_has_no_lifeline() -> None:
+    assert lifeline.die_with_parent() is None
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_pool_tells_of_a_death_and_who_it_was(method: str) -> None:
+    told = threading.Event()
+    pool = WatchedPool(method, 2, nothing, (), lambda error: told.set())
+    try:
+        assert len(pool.pids) == 2
+        assert pool.fallen() == {}
+        os.kill(pool.pids[1], signal.SIGKILL)
+        assert told.wait(60)
+        assert pool.fallen() == {1: -signal.SIGKILL}
+    finally:
+        assert pool.dispose() is True
+
+
+def test_a_pool_that_cannot_be_started_in_full_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = get_context("fork")
+    genuine, starts = context.Process.start, iter([True, False])
+
+    def start(process: Any) -> None:
+        if not next(starts):
+            raise BlockingIOError("Resource temporarily unavailable")
+        genuine(process)
+
+    monkeypatch.setattr(context.Process, "start", start)
+    it = mpiter.MultiprocessIterator(list(range(9)), 2, n_processes=2, backend=mpiter.Process("fork"))
+    with it, pytest.raises(mpiter.WorkerStartError, match=r"Resource temporarily unavailable\. Look at the limits"):
+        next(it)
