@@ -93,7 +93,7 @@ def run(batches: int, strikes: Strikes | None = None, **options: Any) -> Run:
 
 @dataclass(frozen=True)
 class Differences:
-    """What another run hasn't that the quiet one has, what it has more than once in an epoch, and what isn't the same."""
+    """What another run lacks of the quiet one's, what it has more than once in an epoch, and what isn't the same."""
 
     lost: int = 0
     repeated: int = 0
@@ -122,7 +122,6 @@ def figures(quiet: Run, chaos: Run, strikes: Strikes) -> dict[str, Any]:
         "checksums_equal": chaos.checksums == quiet.checksums,
         "quiet_batches_per_s": quiet.batches_per_s,
         "chaos_batches_per_s": chaos.batches_per_s,
-        "lost_s_per_restart": (chaos.seconds - quiet.seconds) / max(1, chaos.stats.restarts),
         "strikes": {kind: _summary(some) for kind, some in (by_kind | {"all": strikes.done}).items() if some},
     }
 
@@ -148,15 +147,16 @@ def lines(told: dict[str, Any]) -> Iterator[str]:
         f"lost {told['lost']}, repeated {told['repeated']}, different batches {told['different_batches']}; "
         f"checksums {'equal' if told['checksums_equal'] else 'DIFFER'}"
     )
-    yield (
-        f"batches/s: quiet {told['quiet_batches_per_s']:.0f}, in chaos {told['chaos_batches_per_s']:.0f}; "
-        f"each restart costs {told['lost_s_per_restart']:.2f} s"
-    )
-    yield "\nseconds                 kills   from a kill to a new worker's batch   longest wait for a batch"
-    yield f"{'':24}{'':5}{'median':>22}{'worst':>16}{'median':>18}{'worst':>9}"
+    yield f"batches/s: quiet {told['quiet_batches_per_s']:.0f}, in chaos {told['chaos_batches_per_s']:.0f}"
+    yield f"\n{'':24}{'':6}{'s until a new worker':>24}{'s waited for':>20}"
+    yield f"{'':24}{'kills':>6}{'has fetched a batch':>24}{'one batch':>20}"
+    yield f"{'':24}{'':6}" + f"{'median':>15}{'worst':>9}" + f"{'median':>11}{'worst':>9}"
     for kind, found in told["strikes"].items():
-        cells = [found[what].get(value, math.nan) for what in ("recovery_s", "longest_wait_s") for value in _SPREAD]
-        yield f"{kind:24}{found['kills']:5}{cells[0]:22.2f}{cells[1]:16.2f}{cells[2]:18.2f}{cells[3]:9.2f}"
+        yield f"{kind:24}{found['kills']:6}{_cells(found['recovery_s'], 15)}{_cells(found['longest_wait_s'], 11)}"
+
+
+def _cells(spread: dict[str, float], width: int) -> str:
+    return f"{spread['median']:{width}.2f}{spread['worst']:9.2f}" if spread else f"{'-':>{width}}{'-':>9}"
 
 
 def document(asked: argparse.Namespace, began: float, load: tuple[float, float, float]) -> dict[str, Any]:
@@ -189,7 +189,8 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     asked, began, load = parse(), time.time(), os.getloadavg()
     logging.getLogger("mpiter").setLevel(logging.ERROR)  # a warning for each death
-    options = {"n_processes": asked.workers, "serializer": asked.serializer, "backend": mpiter.Process(asked.start_method)}
+    backend = mpiter.Process(asked.start_method)
+    options = {"n_processes": asked.workers, "serializer": asked.serializer, "backend": backend}
     strikes = Strikes(asked.batches, asked.kills, asked.seed)
     quiet = run(asked.batches, **options)
     chaos = run(asked.batches, strikes, **options)

@@ -40,7 +40,8 @@ class Strikes:
     def __init__(self, batches: int, kills: int, seed: int, kinds: Sequence[str] = KINDS) -> None:
         self._dice = random.Random(seed)
         self._kinds = kinds
-        self._due = sorted(self._dice.sample(range(1, batches - batches // 20), kills))
+        stretch = batches / (kills + 1)  # each has a kill somewhere, the last has time to get over it
+        self._due = [stretch * (number + self._dice.random()) for number in range(kills)]
         self._open: list[Strike] = []  # not got over
         self._at_work: set[int] = set()  # processes that have fetched something
         self._struck: set[int] = set()  # processes that must go, for one of their shift was struck
@@ -53,7 +54,7 @@ class Strikes:
     def among(self, iterator: Any, batches: int) -> Iterator[Any]:
         """So many batches, and in between what is due."""
         for number in range(batches):
-            if self._due:
+            if self._due and number > 0:
                 self._strike_if_due(number, iterator)
             asked = time.perf_counter()
             batch = next(iterator)
@@ -64,14 +65,21 @@ class Strikes:
         if self._open and self._open[-1].kind == TWICE:
             newcomers = self._newcomers(iterator)
             self._strike(STARTING, newcomers, newcomers[-1:])
-        elif number >= self._due[0] and self._may_strike(pids := iterator.worker_pids):
-            time.sleep(self._dice.uniform(0, 0.005))  # whatever the workers are doing by then
-            kind = self._dice.choice(self._kinds)
-            self._strike(kind, pids, pids if kind == TO_ALL else [self._dice.choice(pids)])
+        elif number >= self._due[0]:
+            pids = iterator.worker_pids
+            if able := self._able(pids):
+                time.sleep(self._dice.uniform(0, 0.005))  # whatever the workers are doing by then
+                kind = self._dice.choice(self._kinds)
+                self._strike(kind, pids, able if kind == TO_ALL else [self._dice.choice(able)])
+            elif not self.done:
+                time.sleep(0.05)  # the last of the first shift may need longer to start than batches to come
 
-    def _may_strike(self, pids: Collection[int]) -> bool:
-        is_calm = all(strike.kind == "SIGSTOP" for strike in self._open)
-        return is_calm and bool(pids) and self._at_work.issuperset(pids)
+    def _able(self, pids: Sequence[int]) -> list[int]:
+        """Who can bear a strike: workers that have fetched something; the first shift of all must be complete."""
+        if any(strike.kind != "SIGSTOP" for strike in self._open):
+            return []
+        able = [pid for pid in pids if pid in self._at_work]
+        return able if self.done or len(able) == len(pids) else []
 
     def _newcomers(self, iterator: Any) -> tuple[int, ...]:
         """The new workers, just started; waiting for them only where the consumer would have to wait as well."""

@@ -20,7 +20,7 @@ class Cell(IntEnum):
     BATCH = 4
     ROW = 5  # the row being fetched
     SINCE = 6  # when its fetch began, monotonic nanoseconds
-    ACTIVE = 7  # 1 while a dataset's code runs
+    ACTIVE = 7  # 1 while the row is fetched or written, 2 while several up to it are written at once, 0 when idle
 
 
 _CELLS = len(Cell)

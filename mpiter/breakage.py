@@ -78,6 +78,8 @@ def cause(code: int, out_of_memory: bool) -> str:
     """Why, perhaps."""
     if code == -signal.SIGKILL and out_of_memory:
         return "the out-of-memory killer: use fewer workers, or smaller samples"
+    if code == 1:
+        return "an exception that nobody caught; see what it printed"
     if code >= 0:
         return "" if code == VANISHED else "code that called os._exit, or a library that did"
     return _CAUSES.get(_name(-code), "")

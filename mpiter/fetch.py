@@ -238,19 +238,24 @@ def _write(errand: _Errand, indices: list[int], start: int, samples: list[Any]) 
     """Write the samples; one that cannot travel becomes the fault of its own row only."""
     if not samples:
         return
-    habits = errand.post.habits
+    habits, cells = errand.post.habits, errand.post.cells
+    if len(samples) > 1:
+        cells[Cell.ACTIVE] = 2  # whichever of them it is that a crash comes from
     try:
         errand.pen.write(start, samples)
+        cells[Cell.ACTIVE] = 1
     except BaseException as whole:
         habits.let_pass(whole)
         for row, sample in enumerate(samples, start):
+            cells[Cell.ACTIVE], cells[Cell.ROW] = 1, row
             try:
                 errand.pen.write(row, [sample])
             except BaseException as error:
                 habits.let_pass(error)
                 index, kind = indices[row - errand.piece.row], type(sample).__qualname__
                 unsendable = SampleNotSendable(
-                    f"dataset[{index}] returned {kind}, which cannot be sent from a worker: {error}. "
-                    f"Return arrays, numbers, strings or containers of them."
+                    f"dataset[{index}] returned {kind}, which cannot be sent from a worker: "
+                    f"{type(error).__name__}: {error}. Return arrays, numbers, strings or containers of them."
                 )
+                unsendable.__cause__ = error
                 errand.fault(unsendable, row, index)

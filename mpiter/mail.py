@@ -7,13 +7,13 @@ the same name, warnings through the caller's filters, equal ones once.
 
 from __future__ import annotations
 
-import atexit
 import io
 import logging
 import os
 import sys
 import warnings
 from collections import deque
+from multiprocessing import util
 from typing import Any
 
 _MOST_TEXT = 1 << 20  # characters kept for the next ticket; a dataset that prints more is cut
@@ -36,7 +36,7 @@ class Outbox:
         root.addHandler(_LogPost(self))
         root.setLevel(level)
         warnings.showwarning = self._warned
-        atexit.register(self._say_directly)
+        util.Finalize(None, self._close, exitpriority=-100)  # before the process prints what it dies of
 
     def add(self, *letter: Any) -> None:
         self._letters.append(letter)
@@ -62,7 +62,9 @@ class Outbox:
         name = f"{category.__module__}:{category.__qualname__}"
         self.add("warning", str(message), name, filename, lineno)
 
-    def _say_directly(self) -> None:
+    def _close(self) -> None:
+        """Say what is left directly, as from now on."""
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
         for kind, *content in self.take():
             if kind in ("stdout", "stderr"):
                 os.write(1 if kind == "stdout" else 2, content[0].encode(errors="replace"))

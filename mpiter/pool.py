@@ -16,8 +16,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import connection, queues
 from multiprocessing import pool as mp_pool
-from multiprocessing import queues
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +188,7 @@ class WatchedPool:
         if ended:
             self._context.close()
         else:
-            starting.forget(self.processes)
+            starting.leave_behind(self.processes)
         return ended
 
 
@@ -203,13 +203,15 @@ def _dispose(pool: Any, processes: list[Any], end: float) -> bool:
     if not _kill(processes, end):
         return False
     pool._taskqueue.put(None)
-    _drain(pool._inqueue._reader, pool._task_handler, end)
+    nobody_reads = not pool._result_handler.is_alive()
+    readers = [pool._inqueue._reader, *([pool._outqueue._reader] if nobody_reads else [])]
+    _drain(readers, pool._task_handler, end)
     pool._outqueue._writer.close()  # end of file frees the result handler, even in mid-message
     pool._result_handler.join(_left(end))
     for queue in (pool._inqueue, pool._outqueue, pool._change_notifier):
-        for connection in (queue._reader, queue._writer):
-            if not connection.closed:
-                connection.close()
+        for pipe in (queue._reader, queue._writer):
+            if not pipe.closed:
+                pipe.close()
     pool._cache.clear()
     for process in processes:
         process.close()
@@ -247,11 +249,11 @@ def _is_of_a_fork_server(pid: int) -> bool:
         return False
 
 
-def _drain(reader: Any, task_handler: threading.Thread, end: float) -> None:
+def _drain(readers: list[Any], task_handler: threading.Thread, end: float) -> None:
     """Read what nobody will, so that a blocked task handler gets out."""
     while task_handler.is_alive() and time.monotonic() < end:
-        if reader.poll(0.005):
-            os.read(reader.fileno(), 1 << 16)
+        for reader in connection.wait(readers, 0.005):
+            os.read(reader.fileno(), 1 << 16)  # type: ignore[union-attr]
 
 
 def _dispose_publicly(pool: Any, processes: list[Any], timeout: float) -> bool:

@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 
+from .board import Line
 from .breakage import Breakage, Casualty, Report
 from .crew import Crew
 from .envelope import dumps
@@ -52,7 +53,7 @@ class Recovery:
             return  # news of a shift that has been buried already
         try:
             take_in_answers()  # that were sent before the end
-            suspicions = [(one, ledger.in_hand(one.line) if one.line.active else None) for one in report.casualties]
+            suspicions = [(one, _in_hand(one.line, ledger)) for one in report.casualties]
         finally:
             out = ledger.recall_all(quarantined=not report.is_clean)
         if broken.error is not None:
@@ -63,7 +64,13 @@ class Recovery:
         for fault in given_up:
             ledger.convict(fault)
         without = f", without sample {given_up[0].index}" if given_up else ""
-        _log.warning("%s; replacing the workers and fetching %d samples again%s", text, out - len(given_up), without)
+        _log.warning(
+            "%s; replacing the workers and fetching %d samples again%s",
+            text,
+            out - len(given_up),
+            without,
+            exc_info=RemoteTraceback(report.stacks) if report.stacks else None,
+        )
 
     def _judged(self, report: Report, suspicions: _Suspicions, text: str) -> list[Fault]:
         if not report.is_proven and any(one.was_starting for one in report.casualties):
@@ -90,6 +97,11 @@ _ON_STARTING = (
     "Look at what it printed; pass n_processes=0 to load the dataset in this process. A script whose dataset cannot "
     "travel by value needs `if __name__ == '__main__':`."
 )
+
+
+def _in_hand(line: Line, ledger: Ledger) -> Suspect | None:
+    """The row to blame; none while several are written at once, for it may be any of them."""
+    return ledger.in_hand(line) if line.active == 1 else None
 
 
 def doings(crew: Crew, ledger: Ledger) -> str:

@@ -19,6 +19,7 @@ from multiprocessing import process as mp_process
 from multiprocessing import resource_tracker, spawn
 from typing import Any
 
+_LONGEST_FOLDER = 64
 _starting = threading.RLock()
 ours: weakref.WeakSet[Any] = weakref.WeakSet()  # worker processes that this process has started
 
@@ -38,7 +39,7 @@ class _ForkServer(mp_forkserver.ForkServer):
     def ensure_running(self) -> None:
         config: dict[str, Any] = mp_process.current_process()._config  # type: ignore[attr-defined]
         before, server = config.get("tempdir"), self._forkserver_pid
-        folder = config["tempdir"] = tempfile.mkdtemp(prefix="pymp-")
+        folder = config["tempdir"] = tempfile.mkdtemp(prefix="pymp-", dir=_short_enough(tempfile.gettempdir()))
         try:
             super().ensure_running()
         finally:
@@ -65,6 +66,11 @@ class _ForkServer(mp_forkserver.ForkServer):
                 os.close(descriptor)
 
 
+def _short_enough(folder: str) -> str:
+    """A folder for a socket, whose address may have a hundred characters."""
+    return folder if len(os.fsencode(folder)) <= _LONGEST_FOLDER else "/tmp"
+
+
 def _new_server() -> _ForkServer:
     server = _ForkServer()
     chosen = getattr(getattr(mp_forkserver, "_forkserver", None), "_preload_modules", ["__main__"])
@@ -80,13 +86,23 @@ def _connect(descriptors: Any) -> Any:
     global _server
     if _server is None:
         _server = _new_server()
-    return _server.connect_to_new_process(descriptors)
+    try:
+        return _server.connect_to_new_process(descriptors)
+    except (EOFError, ConnectionError):  # it is just dying, which is seen the second time
+        return _server.connect_to_new_process(descriptors)
 
 
 def _disown() -> None:
-    """In a fork of the consumer: its workers are not the child's, whose normal exit would terminate them."""
+    """In a fork of the consumer: its workers are not the child's, whose normal exit would terminate them.
+
+    Nor are the ends of the pipes on which their lives hang: they would outlive the consumer as long as the child lives.
+    """
     global _server, _starting
     _starting = threading.RLock()  # another thread of the parent may have held it
+    for process in ours:
+        for descriptor in getattr(getattr(getattr(process, "_popen", None), "finalizer", None), "_args", None) or ():
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
     forget(list(ours))
     if _server is not None:
         _server.disown()
@@ -99,6 +115,17 @@ def forget(processes: list[Any]) -> None:
     for process in processes:
         children.discard(process)
         ours.discard(process)
+
+
+def leave_behind(processes: list[Any]) -> None:
+    """Processes that would not die: nobody is to wait for them, not even by way of the resource tracker.
+
+    It ends when the last of them does, and newer Pythons wait for that.
+    """
+    forget(processes)
+    tracker: Any = getattr(resource_tracker, "_resource_tracker", None)
+    if hasattr(tracker, "_pid"):
+        tracker._pid = None
 
 
 if hasattr(os, "register_at_fork"):

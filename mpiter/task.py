@@ -8,7 +8,7 @@ supervision can fetch again exactly what is missing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -84,7 +84,7 @@ class Ticket:
     worker: int
     rows: int  # finished, in the order of the task's pieces
     seconds: float  # spent fetching them
-    payloads: tuple[Any, ...]  # one for each piece that was begun
+    payloads: tuple[Any, ...] = field(repr=False)  # one for each piece that was begun
     faults: tuple[Fault, ...] = ()
-    mail: tuple[Any, ...] = ()  # prints, log records and warnings
+    mail: tuple[Any, ...] = field(default=(), repr=False)  # prints, log records and warnings
     startup: str | None = None  # why this worker cannot work at all

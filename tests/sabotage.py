@@ -1,155 +1,258 @@
-"""Ways for a worker to come to harm, and the datasets and functions that bring it about; for every worker to import."""
+"""What may go wrong in a worker, and where: manners, a trap that springs them, and datasets with a trap inside.
+
+In a module that every worker can import.  Processes meet in a folder: it counts how often a trap has sprung, so that
+what is fatal happens once and the next fetch of the same sample goes well.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import os
-import re
 import resource
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
 
 from datasets import Squares, TwoArguments, Unpicklable
 
-import mpiter
-
-SPOT = 9  # the sample that the harm is in
-LENGTH = 40
-
-
-def _raise(error: Callable[[], BaseException]) -> None:
-    raise error()
+LENGTH, BATCH = 24, 4
+FATAL = 7  # the sample with the trap
+release = threading.Event()  # ends what waits for ever in a thread of this process
 
 
-def _kill_myself(number: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.kill(os.getpid(), number)
+class Sabotaged(Exception):
+    """The plainest of errors."""
 
 
-def _hold_the_gil() -> None:
+# -- manners -----------------------------------------------------------------------------------------------------
+
+
+def throw(error: Callable[[], BaseException]) -> Callable[[], None]:
+    def manner() -> None:
+        raise error()
+
+    return manner
+
+
+def die_by(number: signal.Signals) -> Callable[[], None]:
+    def manner() -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.kill(os.getpid(), number)
+
+    return manner
+
+
+def run_out_of_memory() -> None:
+    bytearray(sys.maxsize)
+
+
+def hold_the_gil() -> None:
     while True:
-        re.fullmatch("(a|aa)+$", "a" * 100 + "b")
+        ctypes.PyDLL(None).sleep(3600)  # unlike CDLL it keeps the lock
 
 
-MANNERS: dict[str, Callable[[], None]] = {
-    "raise": lambda: _raise(lambda: ValueError("on purpose")),
-    "unpicklable exception": lambda: _raise(Unpicklable),
-    "exception that unpickles wrongly": lambda: _raise(lambda: TwoArguments(1, 2)),
-    "sys.exit": lambda: sys.exit(3),
-    "MemoryError": lambda: _raise(lambda: MemoryError("no room")),
-    "os._exit(0)": lambda: os._exit(0),
-    "SIGKILL": lambda: _kill_myself(signal.SIGKILL),
-    "SIGSEGV": lambda: _kill_myself(signal.SIGSEGV),
-    "SIGSTOP": lambda: _kill_myself(signal.SIGSTOP),
-    "endless loop holding the GIL": _hold_the_gil,
+def wait_for_ever() -> None:
+    release.wait()
+
+
+ERRORS: dict[str, Callable[[], None]] = {
+    "raise": throw(lambda: Sabotaged("on purpose")),
+    "raise unpicklable": throw(Unpicklable),
+    "raise unopenable": throw(lambda: TwoArguments(1, 2)),  # pickles, but does not unpickle
+    "sys.exit": lambda: sys.exit(0),
+    "MemoryError": run_out_of_memory,
 }
+DEADLY: dict[str, Callable[[], None]] = {
+    "os._exit": lambda: os._exit(0),
+    "SIGKILL": die_by(signal.SIGKILL),
+    "SIGSEGV": die_by(signal.SIGSEGV),
+    "SIGSTOP": die_by(signal.SIGSTOP),
+    "hold the GIL": hold_the_gil,
+}
+STUCK = {"wait for ever": wait_for_ever}  # what a thread can do, and get away with
+MANNERS = {**ERRORS, **DEADLY, **STUCK}
 
 
-class Harm:
-    """Does itself the given number of times, in whichever process gets there first."""
+# -- the trap ----------------------------------------------------------------------------------------------------
 
-    def __init__(self, manner: str, folder: Path, times: int = 1) -> None:
-        self.manner, self.folder, self.times = manner, str(folder), times
 
-    def __call__(self) -> None:
-        for time_ in range(self.times):
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(f"{self.folder}/harm-{time_}", os.O_CREAT | os.O_EXCL))
-                MANNERS[self.manner]()
-                return
+@dataclass(frozen=True)
+class Trap:
+    """Does something bad when a worker steps on it, ``times`` times in all (None: whenever it is stepped on)."""
+
+    folder: Path
+    manner: str
+    times: int | None = None
+    home: int = field(default_factory=os.getpid)
+
+    def spring(self, first: Callable[[], Any] = lambda: None) -> None:
+        if self._is_due():
+            assert os.getpid() != self.home or self.manner not in DEADLY, "a trap for workers, sprung at home"
+            first()
+            MANNERS[self.manner]()
+
+    def _is_due(self) -> bool:
+        sprung = len(self.victims)
+        while not self._has("removed") and (self.times is None or sprung < self.times):
+            try:
+                (self.folder / f"sprung-{sprung}").symlink_to(str(os.getpid()))  # made in one go, with what it says
+                return True
+            except FileExistsError:
+                sprung += 1
+        return False
 
     @property
-    def done(self) -> int:
-        return len(list(Path(self.folder).glob("harm-*")))
+    def victims(self) -> list[int]:
+        """The processes that it has sprung in."""
+        return [int(os.readlink(self.folder / name)) for name in os.listdir(self.folder) if name.startswith("sprung-")]
+
+    def remove(self) -> None:
+        """From now on it is safe to step on."""
+        self._note("removed")
+
+    def lay_again(self) -> None:
+        (self.folder / "removed").unlink()
+
+    def name(self, pids: tuple[int, ...]) -> None:
+        """Have it sprung in these processes, by threads of theirs that wait for it."""
+        for pid in pids:
+            self._note(f"named-{pid}")
+
+    def wait_to_be_named(self) -> None:
+        self._wait_for(f"named-{os.getpid()}")
+
+    def wait_at_the_gate(self) -> None:
+        self._note("waiting")
+        self._wait_for("gate")
+
+    @property
+    def has_visitors(self) -> bool:
+        return self._has("waiting")
+
+    def open_the_gate(self) -> None:
+        self._note("gate")
+
+    def _note(self, what: str) -> None:
+        (self.folder / what).touch()
+
+    def _has(self, what: str) -> bool:
+        return (self.folder / what).exists()
+
+    def _wait_for(self, what: str) -> None:
+        while not self._has(what):
+            time.sleep(0.002)
 
 
-class Bomb:
-    """An integer once it has been pickled."""
-
-    def __init__(self, harm: Harm, number: int) -> None:
-        self.harm, self.number = harm, number
-
-    def __reduce__(self) -> Any:
-        self.harm()
-        return int, (self.number,)
+# -- datasets ----------------------------------------------------------------------------------------------------
 
 
-class Victim(Squares):
-    """Comes to harm in one of its phases."""
+class Safe(Squares):
+    """(array, index), and no trap of its own."""
 
-    def __init__(self, harm: Harm, phase: str, flag: Path | None = None, length: int = LENGTH) -> None:
-        super().__init__(length)
-        self.harm, self.phase, self.flag = harm, phase, str(flag)
+    def __init__(self, trap: Trap | None = None) -> None:
+        super().__init__(LENGTH)
+        self.trap = trap
+
+
+class Loaded(Safe):
+    """The trap springs when a worker loads the dataset."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if self.phase == "loading the dataset":
-            self.harm()
+        self.trap.spring()
+
+
+class Trapped(Safe):
+    """The trap springs when a certain sample is fetched."""
 
     def __getitem__(self, index: int) -> Any:
-        array, number = super().__getitem__(index)
-        if self.phase == "__getitem__" and index == SPOT:
-            self.harm()
-        if self.phase == "during close()" and index >= SPOT:
-            wait_for(self.flag)
-            self.harm()
-        return array, Bomb(self.harm, number) if self.phase == "packing" and index == SPOT else number
+        if index == FATAL:
+            self.trap.spring()
+        return super().__getitem__(index)
 
 
-class Start:
-    """A ``worker_init`` for the phases that are no dataset's."""
+class Burdened(Safe):
+    """The trap springs when a certain sample is packed."""
 
-    def __init__(self, harm: Harm, phase: str, flag: Path) -> None:
-        self.harm, self.phase, self.flag = harm, phase, str(flag)
-
-    def __call__(self, info: mpiter.WorkerInfo) -> None:
-        if self.phase == "worker_init":
-            self.harm()
-        elif self.phase == "idle":
-            threading.excepthook = lambda _: None  # an exception of the thread's own is none of our business
-            threading.Thread(target=self._once_flagged, daemon=True).start()
-        elif self.phase == "sending the result":
-            before_sending(lambda connection, message: self.harm())
-
-    def _once_flagged(self) -> None:
-        wait_for(self.flag)
-        self.harm()
+    def __getitem__(self, index: int) -> Any:
+        return *super().__getitem__(index), Burden(self.trap if index == FATAL else None)
 
 
-class HalfSent:
-    """A ``worker_init``: the first answer stops in the middle of its message, and its sender with it."""
+class Burden:
+    def __init__(self, trap: Trap | None = None) -> None:
+        self.trap = trap
 
-    def __init__(self, harm: Harm) -> None:
-        self.harm = harm
+    def __reduce__(self) -> Any:
+        if self.trap is not None:
+            self.trap.spring()
+        return Burden, ()
 
-    def __call__(self, info: mpiter.WorkerInfo) -> None:
-        before_sending(self._half)
-
-    def _half(self, connection: Any, message: Any) -> None:
-        if not self.harm.done:
-            os.write(connection.fileno(), (10_000).to_bytes(4, "big") + bytes(message)[:10])
-            self.harm()
+    def __repr__(self) -> str:
+        return "Burden()"
 
 
-def before_sending(action: Callable[[Any, Any], None]) -> None:
-    """In a worker: do something first whenever an answer is sent, the lock of the queue in hand."""
+class Blocked(Safe):
+    """Whoever wants more than the first batch waits at a gate; the trap lies behind it."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index >= BATCH:
+            self.trap.wait_at_the_gate()
+            self.trap.spring()
+        return super().__getitem__(index)
+
+
+# -- for worker_init ---------------------------------------------------------------------------------------------
+
+
+def on_arrival(trap: Trap, info: Any) -> None:
+    """The trap springs at once."""
+    trap.spring()
+
+
+def on_sending(trap: Trap, info: Any) -> None:
+    """The trap springs when the next answer is sent, with the queue's lock in hand."""
     genuine = Connection.send_bytes
 
-    def send_bytes(connection: Any, message: Any, *rest: Any) -> None:
-        action(connection, message)
-        genuine(connection, message, *rest)
+    def send_bytes(connection: Any, *args: Any) -> None:
+        trap.spring()
+        genuine(connection, *args)
 
-    Connection.send_bytes = send_bytes  # type: ignore[method-assign]
+    Connection.send_bytes = send_bytes
 
 
-def wait_for(flag: str) -> None:
-    """Until the file is there, or nobody waits any more."""
-    end = time.monotonic() + 60
-    while not os.path.exists(flag) and time.monotonic() < end:
-        time.sleep(0.002)
+def in_mid_message(trap: Trap, info: Any) -> None:
+    """The trap springs when half of the next answer is sent."""
+    genuine = Connection._send
+
+    def _send(connection: Any, message: Any, *args: Any) -> None:
+        trap.spring(lambda: os.write(connection.fileno(), memoryview(message)[: len(message) // 2]))
+        genuine(connection, message, *args)
+
+    Connection._send = _send
+
+
+def in_a_thread(trap: Trap, info: Any) -> None:
+    """The trap springs in a thread of the dataset's own, once the process is named and has nothing to do."""
+
+    def thread() -> None:
+        trap.wait_to_be_named()
+        while not is_idle():
+            time.sleep(0.002)
+        trap.spring()
+
+    threading.Thread(target=thread, daemon=True).start()
+
+
+def is_idle() -> bool:
+    """Does this worker wait for its next task?"""
+    frame = sys._current_frames()[threading.main_thread().ident]
+    while frame is not None and frame.f_code is not SimpleQueue.get.__code__:
+        frame = frame.f_back
+    return frame is not None

@@ -1,317 +1,608 @@
-"""Whatever becomes of a worker, wherever it happens, however it was started: each cell ends as documented.
+"""The crash matrix: each manner in which a worker can come to grief, in each phase of its life, however it was started.
 
-The matrix is {manner} x {phase} x {start method}; TABLE has a line for each manner and a column for each phase,
-NO_SENSE what cannot be.  The harm is done once, unless it is an error: then whenever that place is come by.
+``TABLE`` has a line for each cell; the classes above it say what the outcomes mean.  Further down: samples that are
+fatal again and again, and what the user gets to see of it all.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import os
 import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from datasets import plain
-from sabotage import LENGTH, MANNERS, SPOT, HalfSent, Harm, Start, Victim
-from scripts import METHODS, wait_until
+from datasets import Squares, plain_batch
+from sabotage import (
+    BATCH,
+    DEADLY,
+    ERRORS,
+    FATAL,
+    LENGTH,
+    STUCK,
+    Blocked,
+    Burdened,
+    Loaded,
+    Sabotaged,
+    Safe,
+    Trap,
+    Trapped,
+    in_a_thread,
+    in_mid_message,
+    on_arrival,
+    on_sending,
+    release,
+)
+from scripts import METHODS, lives, wait_until
 
 import mpiter
-from mpiter import watch
+from mpiter import SampleError, SampleNotSendable, WorkerCrashed, WorkerStartError, watch
 
-PHASES = (
-    "loading the dataset",
-    "worker_init",
-    "__getitem__",
-    "packing",
-    "sending the result",
-    "idle",
-    "during close()",
-)
-BATCH = 4
-PATIENT, ALWAYS = 1.5, 1000  # sample_timeout in seconds; how often an error is raised
+pytestmark = [
+    pytest.mark.timeout(40),  # against hanging: on an idle machine no cell takes more than 5 s
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),  # fork from a process with threads
+]
 
-GOES_ON = "the same batches; one restart"
-UNHARMED = "the same batches; no restart needed"
-NO_START = "WorkerStartError, at once"
-CLOSES = "close() comes back, nothing is left"
-NOT_SENDABLE = mpiter.SampleNotSendable  # in place of the batch; the next one follows
-SAMPLE_ERROR = mpiter.SampleError
-TRY_AGAIN = "SampleNotSendable, then the same batches"
+WORKERS, SEED, PATIENCE_S, CLOSE_S = 2, 5, 1.0, 5.0
 
-TABLE = {
-    #                                    loading   init      getitem       packing       sending    idle      close
-    "raise":                             (NO_START, NO_START, ValueError,   NOT_SENDABLE, TRY_AGAIN, UNHARMED, CLOSES),
-    "unpicklable exception":             (NO_START, NO_START, SAMPLE_ERROR, NOT_SENDABLE, TRY_AGAIN, UNHARMED, CLOSES),
-    "exception that unpickles wrongly":  (NO_START, NO_START, SAMPLE_ERROR, NOT_SENDABLE, TRY_AGAIN, UNHARMED, CLOSES),
-    "sys.exit":                          (NO_START, NO_START, SAMPLE_ERROR, NOT_SENDABLE, GOES_ON,   UNHARMED, CLOSES),
-    "MemoryError":                       (NO_START, NO_START, MemoryError,  NOT_SENDABLE, TRY_AGAIN, UNHARMED, CLOSES),
-    "os._exit(0)":                       (NO_START, NO_START, GOES_ON,      GOES_ON,      GOES_ON,   GOES_ON,  CLOSES),
-    "SIGKILL":                           (NO_START, NO_START, GOES_ON,      GOES_ON,      GOES_ON,   GOES_ON,  CLOSES),
-    "SIGSEGV":                           (NO_START, NO_START, GOES_ON,      GOES_ON,      GOES_ON,   GOES_ON,  CLOSES),
-    "SIGSTOP":                           (NO_START, NO_START, GOES_ON,      GOES_ON,      GOES_ON,   GOES_ON,  CLOSES),
-    "endless loop holding the GIL":      (NO_START, NO_START, GOES_ON,      GOES_ON,      GOES_ON,   GOES_ON,  CLOSES),
-}  # fmt: skip
-
-NO_SENSE = {
-    **{("fork", "loading the dataset", manner): "forked workers have the dataset already" for manner in MANNERS},
+PHASES: dict[str, Callable[[Trap], dict[str, Any]]] = {
+    "loading": lambda trap: {"dataset": Loaded(trap)},
+    "worker_init": lambda trap: {"dataset": Safe(), "worker_init": partial(on_arrival, trap)},
+    "getitem": lambda trap: {"dataset": Trapped(trap)},
+    "packing": lambda trap: {"dataset": Burdened(trap)},
+    "sending": lambda trap: {"dataset": Safe(), "worker_init": partial(on_sending, trap)},
+    "half sent": lambda trap: {"dataset": Safe(), "worker_init": partial(in_mid_message, trap)},
+    "idle": lambda trap: {"dataset": Safe(), "worker_init": partial(in_a_thread, trap), "run_ahead": 0},
+    "closing": lambda trap: {"dataset": Blocked(trap), "shuffle": False, "run_ahead": 0},
 }
 
-IS_ERROR = {manner for manner, line in TABLE.items() if line[2] is not GOES_ON}
+# What the user reads of it, in an error or in the log.
+TELLTALES = {
+    "raise": "on purpose",
+    "raise unpicklable": "holds a lock",
+    "raise unopenable": "1 and 2",
+    "sys.exit": "SystemExit: 0",
+    "MemoryError": "MemoryError",
+    "os._exit": "exited with code 0",
+    "SIGKILL": "was killed by SIGKILL",
+    "SIGSEGV": "was killed by SIGSEGV",
+    "SIGSTOP": "for 1 s (it is stopped, SIGSTOP)",
+    "hold the GIL": "for 1 s",
+    "wait for ever": "for 1 s",
+}
+PLACES = {
+    "loading": "in __setstate__",
+    "worker_init": "in on_arrival",
+    "getitem": "in __getitem__",
+    "packing": "in __reduce__",
+}
 
 
-def outcome(manner: str, phase: str) -> Any:
-    return TABLE[manner][PHASES.index(phase)]
+class Stage:
+    """A trap, and an iterator about to walk into it."""
+
+    def __init__(self, trap: Trap, phase: str, **options: Any) -> None:
+        self.trap, self.manner, self.phase = trap, trap.manner, phase
+        usual = {"n_processes": WORKERS, "sample_timeout": PATIENCE_S, "repeat": False, "seed": SEED}
+        self.it = mpiter.MultiprocessIterator(batch_size=BATCH, **{**usual, **PHASES[phase](trap), **options})
+
+    def everything(self) -> list[Any]:
+        """What each ``next()`` gave to the end: a batch, or an error."""
+        seen: list[Any] = []
+        while len(seen) < 2 * LENGTH:
+            try:
+                seen.append(plain_batch(next(self.it)))
+            except StopIteration:
+                break
+            except Exception as error:
+                seen.append(error)
+            if self.phase == "idle" and len(seen) == 1:
+                self._come_to_grief_while_idle()
+        return seen
+
+    def _come_to_grief_while_idle(self) -> None:
+        wait_until(lambda: self.it.stats().ready_batches == 1, "the workers have nothing to do")
+        named = self.it.worker_pids
+        self.trap.name(named)
+        wait_until(lambda: all(pid in self.trap.victims or is_gone(pid) for pid in named), "the trap has sprung")
+
+    def quiet(self) -> list[Any]:
+        """What a run without trouble gives."""
+        self.trap.remove()
+        return [plain_batch(batch) for batch in mpiter.SerialIterator(self.it.dataset, BATCH, repeat=False, seed=SEED)]
 
 
-def test_the_table_is_complete() -> None:
-    assert set(TABLE) == set(MANNERS)
-    assert all(len(line) == len(PHASES) for line in TABLE.values())
-    assert {(method, phase) for method, phase, _ in NO_SENSE} == {("fork", "loading the dataset")}
+def is_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or not lives(psutil.Process(pid))
+
+
+def order() -> list[list[int]]:
+    """The indices of each batch."""
+    return [list(batch) for batch in mpiter.SerialIterator(range(LENGTH), BATCH, repeat=False, seed=SEED)]
+
+
+def batch_of(index: int) -> int:
+    """Which batch has the sample."""
+    return next(at for at, indices in enumerate(order()) if index in indices)
+
+
+def full_text(error: BaseException) -> str:
+    """What the user sees when nobody catches the error."""
+    return "".join(traceback.format_exception(error))
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "mpiter"]
+
+
+# -- outcomes ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GoesOn:
+    """The same batches in the same order, to the last bit, and a line in the log for each new start of the workers."""
+
+    restarts: int = 1
+    telltale: str | None = None
+
+    def check(self, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+        seen = stage.everything()
+        assert stage.trap.victims, "the trap has not sprung at all"
+        assert seen == stage.quiet()
+        assert stage.it.stats().restarts == self.restarts
+        said = warnings_in(caplog)
+        assert len(said) == self.restarts
+        for line in said:
+            assert (self.telltale or TELLTALES[stage.manner]) in line
+            assert "\n" not in line
+
+
+@dataclass(frozen=True)
+class Error:
+    """This error in the ``next()`` of the sample's batch, with what was raised; the next one goes on."""
+
+    kind: type[Exception]
+
+    def check(self, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+        seen, quiet, at = stage.everything(), stage.quiet(), batch_of(FATAL)
+        error = seen[at]
+        assert type(error) is self.kind
+        assert TELLTALES[stage.manner] in full_text(error)
+        assert PLACES[stage.phase] in full_text(error)
+        assert f"sample {FATAL} (" in full_text(error)
+        assert seen == [*quiet[:at], error, *quiet[at + 1 :]]
+        assert stage.it.stats().restarts == 0
+
+
+@dataclass(frozen=True)
+class Told:
+    """This error once, in some ``next()``; nothing is lost, the next one goes on with the batch that was due."""
+
+    kind: type[Exception]
+
+    def check(self, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+        seen = stage.everything()
+        errors = [one for one in seen if isinstance(one, Exception)]
+        assert [type(error) for error in errors] == [self.kind]
+        assert TELLTALES[stage.manner] in full_text(errors[0])
+        assert [one for one in seen if one is not errors[0]] == stage.quiet()
+
+
+@dataclass(frozen=True)
+class StartError:
+    """``WorkerStartError`` at once, with what was raised or what ended the worker; the next ``next()`` tries afresh."""
+
+    def check(self, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+        with pytest.raises(WorkerStartError) as caught, little_patience_with(stage):
+            next(stage.it)
+        assert TELLTALES[stage.manner] in full_text(caught.value)
+        assert PLACES[stage.phase] in full_text(caught.value) or stage.manner not in ERRORS
+        assert len(stage.trap.victims) <= WORKERS, "no worker is started in place of one that cannot start"
+        stage.trap.remove()
+        assert stage.everything() == stage.quiet()
+
+
+@contextlib.contextmanager
+def little_patience_with(stage: Stage) -> Iterator[None]:
+    """Let workers that have been stopped or hang while they start count as stuck at once."""
+
+    def lose_patience() -> None:
+        wait_until(lambda: len(stage.trap.victims) == WORKERS, "all workers are stuck")
+        watch.START_S = 0.0
+
+    if stage.manner not in ("SIGSTOP", "hold the GIL", "wait for ever"):
+        yield
+        return
+    usual, impatient = watch.START_S, threading.Thread(target=lose_patience)
+    impatient.start()
+    try:
+        yield
+    finally:
+        impatient.join()
+        watch.START_S = usual
+
+
+@dataclass(frozen=True)
+class Closes:
+    """``close()`` comes back soon; that nothing is left is seen to after every test."""
+
+    def check(self, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+        next(stage.it)
+        wait_until(lambda: stage.trap.has_visitors, "a worker is at the gate")
+        stage.trap.open_the_gate()
+        began = time.monotonic()
+        stage.it.close()
+        assert time.monotonic() - began < CLOSE_S
+
+
+@dataclass(frozen=True)
+class NoSense:
+    """There is no such cell."""
+
+    reason: str
+
+
+GOES_ON = GoesOn()
+STANDSTILL = GoesOn(telltale="all workers stood still")  # no worker can be named: all seem to wait for work
+UNHARMED = GoesOn(restarts=0)
+START_ERROR = StartError()
+CLOSES = Closes()
+START_ERROR_IF_LOADED = {
+    "fork": NoSense("a forked worker inherits the dataset: nothing is loaded"),
+    "forkserver": START_ERROR,
+    "spawn": START_ERROR,
+}
+
+# -- the matrix --------------------------------------------------------------------------------------------------
+
+TABLE: dict[tuple[str, str], Any] = {
+    ("loading", "raise"):                 START_ERROR_IF_LOADED,
+    ("loading", "raise unpicklable"):     START_ERROR_IF_LOADED,
+    ("loading", "raise unopenable"):      START_ERROR_IF_LOADED,
+    ("loading", "sys.exit"):              START_ERROR_IF_LOADED,
+    ("loading", "MemoryError"):           START_ERROR_IF_LOADED,
+    ("loading", "os._exit"):              START_ERROR_IF_LOADED,
+    ("loading", "SIGKILL"):               START_ERROR_IF_LOADED,
+    ("loading", "SIGSEGV"):               START_ERROR_IF_LOADED,
+    ("loading", "SIGSTOP"):               START_ERROR_IF_LOADED,
+    ("loading", "hold the GIL"):          START_ERROR_IF_LOADED,
+
+    ("worker_init", "raise"):             START_ERROR,
+    ("worker_init", "raise unpicklable"): START_ERROR,
+    ("worker_init", "raise unopenable"):  START_ERROR,
+    ("worker_init", "sys.exit"):          START_ERROR,
+    ("worker_init", "MemoryError"):       START_ERROR,
+    ("worker_init", "os._exit"):          START_ERROR,
+    ("worker_init", "SIGKILL"):           START_ERROR,
+    ("worker_init", "SIGSEGV"):           START_ERROR,
+    ("worker_init", "SIGSTOP"):           START_ERROR,
+    ("worker_init", "hold the GIL"):      START_ERROR,
+
+    ("getitem", "raise"):                 Error(Sabotaged),
+    ("getitem", "raise unpicklable"):     Error(SampleError),  # as itself it cannot come
+    ("getitem", "raise unopenable"):      Error(SampleError),
+    ("getitem", "sys.exit"):              Error(SampleError),  # as itself it would end the caller
+    ("getitem", "MemoryError"):           Error(MemoryError),
+    ("getitem", "os._exit"):              GOES_ON,
+    ("getitem", "SIGKILL"):               GOES_ON,
+    ("getitem", "SIGSEGV"):               GOES_ON,
+    ("getitem", "SIGSTOP"):               GOES_ON,
+    ("getitem", "hold the GIL"):          GOES_ON,
+
+    ("packing", "raise"):                 Error(SampleNotSendable),
+    ("packing", "raise unpicklable"):     Error(SampleNotSendable),
+    ("packing", "raise unopenable"):      Error(SampleNotSendable),
+    ("packing", "sys.exit"):              Error(SampleNotSendable),
+    ("packing", "MemoryError"):           Error(SampleNotSendable),
+    ("packing", "os._exit"):              GOES_ON,
+    ("packing", "SIGKILL"):               GOES_ON,
+    ("packing", "SIGSEGV"):               GOES_ON,
+    ("packing", "SIGSTOP"):               GOES_ON,
+    ("packing", "hold the GIL"):          GOES_ON,
+
+    ("sending", "raise"):                 Told(SampleNotSendable),
+    ("sending", "raise unpicklable"):     Told(SampleNotSendable),
+    ("sending", "raise unopenable"):      Told(SampleNotSendable),
+    ("sending", "sys.exit"):              GoesOn(telltale="exited with code 0"),  # the Pool's loop does not catch it
+    ("sending", "MemoryError"):           Told(SampleNotSendable),
+    ("sending", "os._exit"):              GOES_ON,
+    ("sending", "SIGKILL"):               GOES_ON,
+    ("sending", "SIGSEGV"):               GOES_ON,
+    ("sending", "SIGSTOP"):               GOES_ON,
+    ("sending", "hold the GIL"):          STANDSTILL,
+
+    ("idle", "raise"):                    UNHARMED,  # a thread ends, the worker does not
+    ("idle", "raise unpicklable"):        UNHARMED,
+    ("idle", "raise unopenable"):         UNHARMED,
+    ("idle", "sys.exit"):                 UNHARMED,
+    ("idle", "MemoryError"):              UNHARMED,
+    ("idle", "os._exit"):                 GOES_ON,
+    ("idle", "SIGKILL"):                  GOES_ON,
+    ("idle", "SIGSEGV"):                  GOES_ON,
+    ("idle", "SIGSTOP"):                  GOES_ON,
+    ("idle", "hold the GIL"):             STANDSTILL,
+
+    ("closing", "raise"):                 CLOSES,
+    ("closing", "raise unpicklable"):     CLOSES,
+    ("closing", "raise unopenable"):      CLOSES,
+    ("closing", "sys.exit"):              CLOSES,
+    ("closing", "MemoryError"):           CLOSES,
+    ("closing", "os._exit"):              CLOSES,
+    ("closing", "SIGKILL"):               CLOSES,
+    ("closing", "SIGSEGV"):               CLOSES,
+    ("closing", "SIGSTOP"):               CLOSES,
+    ("closing", "hold the GIL"):          CLOSES,
+}  # fmt: skip
+
+# Threads: nothing has to travel, so that what cannot be packed is handed over as it is.
+THREADS: dict[tuple[str, str], Any] = {
+    ("worker_init", "raise"):             START_ERROR,
+    ("worker_init", "raise unpicklable"): START_ERROR,
+    ("worker_init", "raise unopenable"):  START_ERROR,
+    ("worker_init", "sys.exit"):          START_ERROR,
+    ("worker_init", "MemoryError"):       START_ERROR,
+    ("worker_init", "wait for ever"):     START_ERROR,
+
+    ("getitem", "raise"):                 Error(Sabotaged),
+    ("getitem", "raise unpicklable"):     Error(SampleError),  # as with processes
+    ("getitem", "raise unopenable"):      Error(SampleError),
+    ("getitem", "sys.exit"):              Error(SampleError),
+    ("getitem", "MemoryError"):           Error(MemoryError),
+    ("getitem", "wait for ever"):         GOES_ON,
+
+    ("packing", "raise"):                 UNHARMED,
+    ("packing", "raise unpicklable"):     UNHARMED,
+    ("packing", "raise unopenable"):      UNHARMED,
+    ("packing", "sys.exit"):              Error(SampleNotSendable),
+    ("packing", "MemoryError"):           UNHARMED,
+    ("packing", "wait for ever"):         GOES_ON,
+
+    ("closing", "raise"):                 CLOSES,
+    ("closing", "raise unpicklable"):     CLOSES,
+    ("closing", "raise unopenable"):      CLOSES,
+    ("closing", "sys.exit"):              CLOSES,
+    ("closing", "MemoryError"):           CLOSES,
+    ("closing", "wait for ever"):         CLOSES,
+}  # fmt: skip
+
+
+def outcome(phase: str, manner: str, method: str) -> Any:
+    found = TABLE[phase, manner]
+    return found[method] if isinstance(found, dict) else found
+
+
+def slow_unless(usual: bool) -> list[Any]:
+    return [] if usual else [pytest.mark.slow]  # one start method will do for the further Pythons
 
 
 CELLS = [
-    pytest.param(method, phase, manner, marks=[pytest.mark.slow] if method != "forkserver" else [])
+    pytest.param(phase, manner, method, marks=slow_unless(method == "forkserver"))
+    for phase, manner in TABLE
     for method in METHODS
-    for phase in PHASES
-    for manner in MANNERS
-    if (method, phase, manner) not in NO_SENSE
+    if not isinstance(outcome(phase, manner, method), NoSense)
 ]
 
 
-@pytest.fixture(autouse=True)
-def _little_patience_with_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "START_S", 4.0)
+def test_every_cell_has_an_outcome_or_a_reason_why_not() -> None:
+    phases = [phase for phase in PHASES if phase != "half sent"]
+    assert set(TABLE) == set(itertools.product(phases, [*ERRORS, *DEADLY]))
+    for (phase, manner), method in itertools.product(TABLE, METHODS):
+        found = outcome(phase, manner, method)
+        assert hasattr(found, "check") or found.reason
+    assert set(THREADS) == set(itertools.product(("worker_init", "getitem", "packing", "closing"), [*ERRORS, *STUCK]))
 
 
-def quiet() -> list[Any]:
-    """All batches, as they should be."""
-    samples = [(array, number) for array, number in map(Victim(None, "never").__getitem__, range(LENGTH))]  # type: ignore[arg-type]
-    return [plain(samples[start : start + BATCH]) for start in range(0, LENGTH, BATCH)]
+@pytest.fixture
+def staged(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
+    """Makes a stage, and clears it in the end."""
+    stages: list[Stage] = []
+
+    def stage(phase: str, manner: str, times: int | None = 1, **options: Any) -> Stage:
+        stages.append(Stage(Trap(tmp_path, manner, times), phase, **options))
+        return stages[-1]
+
+    release.clear()
+    yield stage
+    release.set()
+    for one in stages:
+        one.it.close()
 
 
-class Case:
-    """One cell about to be tried."""
-
-    def __init__(self, folder: Path, manner: str, phase: str, times: int | None = None, **options: Any) -> None:
-        self.flag = folder / "flag"
-        self.phase = phase
-        is_error = manner in IS_ERROR and phase != "sending the result"
-        self.harm = Harm(manner, folder, times or (ALWAYS if is_error or phase in PHASES[:2] else 1))
-        self.iterator = mpiter.MultiprocessIterator(
-            Victim(self.harm, phase, self.flag),
-            BATCH,
-            shuffle=False,
-            repeat=False,
-            **{
-                "n_processes": 1 if phase == "idle" else 2,
-                "sample_timeout": PATIENT,
-                "run_ahead": 0,
-                "worker_init": Start(self.harm, phase, self.flag),
-                **options,
-            },
-        )
-
-    def rest(self) -> list[Any]:
-        """The batches that follow, errors among them."""
-        found: list[Any] = []
-        while True:
-            try:
-                found.append(plain(list(next(self.iterator))))
-            except StopIteration:
-                return found
-            except Exception as error:
-                found.append(error)
+def times(phase: str, manner: str) -> int | None:
+    """How often: what is fatal to a sample happens once, so that its next fetch goes well."""
+    return 1 if phase == "sending" or (phase in ("getitem", "packing") and manner not in ERRORS) else None
 
 
-def check(case: Case, expected: Any) -> None:
-    """Does the case end as it should?"""
-    with case.iterator as it:
-        if expected is CLOSES:
-            next(it)
-            case.flag.touch()
-            it.close()
-            return
-        if expected is NO_START:
-            with pytest.raises(mpiter.WorkerStartError) as caught:
-                next(it)
-            assert "on purpose" in str(caught.value) or case.harm.manner != "raise"
-            assert case.harm.done <= 2, "no worker was started twice"
-            return
-        begun = [plain(list(next(it)))] if case.phase == "idle" else []
-        if begun:
-            case.flag.touch()
-            wait_until(lambda: case.harm.done, "the harm is done")
-        batches = begun + case.rest()
-        compare(batches, expected)
-        assert it.stats().restarts == (expected is GOES_ON)
+@pytest.mark.parametrize(("phase", "manner", "method"), CELLS)
+def test_each_cell_ends_as_documented(
+    staged: Any, caplog: pytest.LogCaptureFixture, phase: str, manner: str, method: str
+) -> None:
+    stage = staged(phase, manner, times(phase, manner), backend=mpiter.Process(method))
+    outcome(phase, manner, method).check(stage, caplog)
 
 
-def compare(batches: list[Any], expected: Any) -> None:
-    should = quiet()
-    if expected is TRY_AGAIN:
-        error = next(batch for batch in batches if isinstance(batch, Exception))
-        assert isinstance(error, mpiter.SampleNotSendable)
-        batches = [batch for batch in batches if batch is not error]
-    elif isinstance(expected, type):
-        at = SPOT // BATCH
-        assert type(batches[at]) is expected
-        should[at] = batches[at]
-    assert batches == should
+@pytest.mark.parametrize("manner", [*ERRORS, *DEADLY])
+@pytest.mark.parametrize("phase", ["getitem", "packing", "sending"])
+def test_each_cell_ends_likewise_without_shared_memory(
+    staged: Any, caplog: pytest.LogCaptureFixture, phase: str, manner: str
+) -> None:
+    stage = staged(phase, manner, times(phase, manner), serializer="packed")
+    outcome(phase, manner, "forkserver").check(stage, caplog)
 
 
-@pytest.mark.parametrize(("method", "phase", "manner"), CELLS)
-def test_each_cell_ends_as_documented(method: str, phase: str, manner: str, tmp_path: Path) -> None:
-    check(Case(tmp_path, manner, phase, backend=mpiter.Process(method)), outcome(manner, phase))
+@pytest.mark.parametrize(("phase", "manner"), THREADS)
+def test_each_cell_of_threads_ends_as_documented(
+    staged: Any, caplog: pytest.LogCaptureFixture, phase: str, manner: str
+) -> None:
+    THREADS[phase, manner].check(staged(phase, manner, times(phase, manner), backend="thread"), caplog)
 
 
-@pytest.mark.parametrize("phase", ["__getitem__", "packing", "sending the result", "during close()"])
-@pytest.mark.parametrize("manner", MANNERS)
-def test_packed_rows_survive_as_well(phase: str, manner: str, tmp_path: Path) -> None:
-    check(Case(tmp_path, manner, phase, serializer="packed"), outcome(manner, phase))
-
-
-THREAD_TABLE = {
-    #                                    worker_init  __getitem__   packing      close
-    "raise":                            (NO_START,    ValueError,   UNHARMED,    CLOSES),
-    "unpicklable exception":            (NO_START,    SAMPLE_ERROR, UNHARMED,    CLOSES),
-    "exception that unpickles wrongly": (NO_START,    SAMPLE_ERROR, UNHARMED,    CLOSES),
-    "sys.exit":                         (NO_START,    SAMPLE_ERROR, UNHARMED,    CLOSES),
-    "MemoryError":                      (NO_START,    MemoryError,  UNHARMED,    CLOSES),
-}  # fmt: skip  # nothing is pickled, so nothing happens in packing; the other manners end or hold the whole program
-
-
-@pytest.mark.parametrize("phase", ["worker_init", "__getitem__", "during close()"])
-@pytest.mark.parametrize("manner", THREAD_TABLE)
-def test_threads_end_as_documented(phase: str, manner: str, tmp_path: Path) -> None:
-    columns = ("worker_init", "__getitem__", "packing", "during close()")
-    check(Case(tmp_path, manner, phase, backend="thread"), THREAD_TABLE[manner][columns.index(phase)])
-
-
-DEADLY = [manner for manner in MANNERS if manner not in IS_ERROR]
+# -- again and again ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("manner", DEADLY)
-def test_a_sample_that_ends_its_worker_twice_is_an_error_that_names_it(manner: str, tmp_path: Path) -> None:
-    case = Case(tmp_path, manner, "__getitem__", times=2)
-    with case.iterator as it:
-        batches = case.rest()
-        assert it.stats().restarts == 2
-    (error,) = [batch for batch in batches if isinstance(batch, Exception)]
-    assert isinstance(error, mpiter.WorkerCrashed)
-    assert f"sample {SPOT} has ended its worker twice" in str(error)
-    assert {"os._exit(0)": "exited with code 0", "endless loop holding the GIL": "made no progress"}.get(
-        manner, manner
-    ) in str(error)
-    at = batches.index(error)
-    assert batches[:at] + batches[at + 1 :] == [
-        batch for number, batch in enumerate(quiet()) if number != SPOT // BATCH
-    ]
+def test_a_sample_that_ends_its_worker_twice_is_an_error_in_place_of_its_batch(staged: Any, manner: str) -> None:
+    stage = staged("getitem", manner, times=2)
+    seen, quiet, at = stage.everything(), stage.quiet(), batch_of(FATAL)
+    error = seen[at]
+    assert type(error) is WorkerCrashed
+    assert f"sample {FATAL} has ended its worker twice" in str(error)
+    assert TELLTALES[manner] in str(error)
+    assert seen == [*quiet[:at], error, *quiet[at + 1 :]]
+    assert stage.it.stats().restarts == 2
 
 
-@pytest.mark.parametrize("phase", ["__getitem__", "packing"])
-@pytest.mark.parametrize("manner", ["SIGKILL", "os._exit(0)"])
-@pytest.mark.parametrize("run_ahead", [0, None])
-def test_it_is_skipped_and_counted_if_asked_for(manner: str, phase: str, run_ahead: Any, tmp_path: Path) -> None:
-    """Also with many rows in one task, where a crash in packing could be any of them."""
-    case = Case(tmp_path, manner, phase, times=ALWAYS, on_error="skip", run_ahead=run_ahead)
-    with case.iterator as it:
-        seen = [number for batch in it for _, number in batch]
-        assert it.stats().skipped == 1
-    assert seen == [number for number in range(LENGTH) if number != SPOT]
+@pytest.mark.parametrize("phase", ["getitem", "packing"])
+@pytest.mark.parametrize("manner", DEADLY)
+def test_a_sample_that_ends_its_worker_each_time_is_left_out_if_asked(staged: Any, manner: str, phase: str) -> None:
+    stage = staged(phase, manner, times=None, on_error="skip")
+    seen = stage.everything()
+    assert stage.it.stats().skipped == 1
+    stage.trap.remove()
+    assert seen == [plain_batch(stage.it.dataset[index] for index in batch if index != FATAL) for batch in order()]
 
 
-def test_half_an_answer_in_the_pipe_hurts_nobody(tmp_path: Path) -> None:
-    case = Case(tmp_path, "SIGKILL", "never", worker_init=HalfSent(Harm("SIGKILL", tmp_path)))
-    with case.iterator as it:
-        assert case.rest() == quiet()
-        assert it.stats().restarts == 1
+@pytest.mark.parametrize("manner", DEADLY)
+def test_workers_that_die_whatever_they_do_come_to_an_end_which_tells_it_all(staged: Any, manner: str) -> None:
+    stage = staged("sending", manner, times=None)
+    with pytest.raises(WorkerCrashed, match="no batch is finished") as caught:
+        next(stage.it)
+    deaths = str(caught.value).splitlines()[1:]
+    telltale = TABLE["sending", manner].telltale or TELLTALES[manner]
+    assert len(deaths) == 4
+    assert all(telltale in death for death in deaths)
+    stage.trap.remove()
+    assert stage.everything() == stage.quiet()
 
 
-def test_a_restart_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    case = Case(tmp_path, "SIGSEGV", "__getitem__")
-    with case.iterator, caplog.at_level(logging.WARNING, "mpiter"):
-        case.rest()
-    (record,) = caplog.records
-    assert "was killed by SIGSEGV (a crash in native code, a decoder for example)" in record.message
-    assert f"while fetching sample {SPOT}; replacing the workers and fetching" in record.message
+# -- other places ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("manner", ["SIGSEGV", "endless loop holding the GIL"])
-def test_the_python_stack_of_the_worker_is_shown(manner: str, tmp_path: Path) -> None:
-    case = Case(tmp_path, manner, "__getitem__", times=2)
-    with case.iterator:
-        (error,) = [batch for batch in case.rest() if isinstance(batch, Exception)]
-    assert "sabotage.py" in str(error.__cause__)
-    assert "in __getitem__" in str(error.__cause__)
+@pytest.mark.parametrize("manner", DEADLY)
+def test_half_an_answer_in_the_pipe_hurts_nobody(staged: Any, caplog: pytest.LogCaptureFixture, manner: str) -> None:
+    stage = staged("half sent", manner)
+    TABLE["sending", manner].check(stage, caplog)
 
 
-def test_a_stuck_start_shows_where_it_is_stuck(tmp_path: Path) -> None:
-    case = Case(tmp_path, "endless loop holding the GIL", "worker_init")
-    with case.iterator as it, pytest.raises(mpiter.WorkerStartError) as caught:
-        case.harm.times = ALWAYS
-        next(it)
-    assert "was not ready to work for 4 s" in str(caught.value)
-    assert "_hold_the_gil" in str(caught.value.__cause__)
+@pytest.mark.parametrize("worker", range(WORKERS))
+@pytest.mark.parametrize("manner", DEADLY)
+def test_one_idle_worker_is_noticed_whether_it_has_the_queue_or_not(staged: Any, manner: str, worker: int) -> None:
+    stage = staged("idle", manner, times=None, repeat=True)
+    seen = [plain_batch(next(stage.it))]
+    once_all_are_ready(stage.it)
+    stage.trap.name(stage.it.worker_pids[worker : worker + 1])
+    seen += until_replaced(stage.it)
+    assert seen == quiet_for_ever(len(seen))
 
 
-class Doomed:
-    """Lets its process die at the first answer, always."""
+def test_the_end_of_the_fork_server_hurts_nobody(staged: Any) -> None:
+    stage = staged("idle", "SIGKILL", times=None, repeat=True)
+    seen = [plain_batch(next(stage.it))]
+    once_all_are_ready(stage.it)
+    orphans = stage.it.worker_pids
+    psutil.Process(orphans[0]).parent().kill()
+    seen += until_replaced(stage.it)
+    assert seen == quiet_for_ever(len(seen))
+    wait_until(lambda: all(map(is_gone, orphans)), "the orphans are gone")
 
-    def __call__(self, info: mpiter.WorkerInfo) -> None:
-        import sabotage
 
-        sabotage.before_sending(lambda connection, message: os._exit(7))
+@pytest.mark.parametrize("manner", ["os._exit", "SIGKILL", "SIGSEGV"])
+def test_a_replacement_that_dies_while_it_starts_is_replaced_as_well(staged: Any, manner: str) -> None:
+    stage = staged("worker_init", manner, repeat=True)
+    stage.trap.remove()
+    seen = [plain_batch(next(stage.it))]
+    once_all_are_ready(stage.it)
+    stage.trap.lay_again()
+    os.kill(stage.it.worker_pids[0], signal.SIGKILL)
+    seen += until_replaced(stage.it, times=2)
+    assert seen == quiet_for_ever(len(seen))
 
 
-def test_workers_that_keep_dying_come_to_an_end(tmp_path: Path) -> None:
-    case = Case(tmp_path, "raise", "never", worker_init=Doomed(), n_processes=1)
-    with case.iterator as it:
-        with pytest.raises(mpiter.WorkerCrashed, match="the workers keep dying, and no batch is finished") as caught:
-            next(it)
-        assert str(caught.value).count("exited with code 7") == 4
-        with pytest.raises(mpiter.WorkerCrashed):
-            next(it)
+@pytest.mark.parametrize("manner", DEADLY)
+def test_close_comes_back_while_the_workers_are_being_replaced(staged: Any, manner: str) -> None:
+    stage = staged("closing", manner, times=None)
+    next(stage.it)
+    wait_until(lambda: stage.trap.has_visitors, "a worker is at the gate")
+    stage.trap.open_the_gate()
+    wait_until(lambda: stage.trap.victims, "the trap has sprung")
+    began = time.monotonic()
+    stage.it.close()
+    assert time.monotonic() - began < CLOSE_S
+
+
+def once_all_are_ready(it: Any) -> None:
+    wait_until(lambda: all(line.ready for line in it._loop._crew.board()), "all workers are ready")
+
+
+def until_replaced(it: Any, times: int = 1) -> list[Any]:
+    """The batches that come until there are new workers, and some more."""
+    seen = []
+    while it.stats().restarts < times:
+        seen.append(plain_batch(next(it)))
+    return seen + [plain_batch(next(it)) for _ in range(LENGTH)]
+
+
+def quiet_for_ever(batches: int) -> list[Any]:
+    quiet = mpiter.SerialIterator(Safe(), BATCH, seed=SEED)
+    return [plain_batch(next(quiet)) for _ in range(batches)]
+
+
+# -- what one gets to see ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("manner", ["SIGSEGV", "hold the GIL"])
+def test_the_log_shows_where_the_worker_crashed_or_is_stuck(
+    staged: Any, caplog: pytest.LogCaptureFixture, manner: str
+) -> None:
+    staged("getitem", manner).everything()
+    (record,) = [record for record in caplog.records if record.name == "mpiter"]
+    assert record.levelno == logging.WARNING
+    assert f"while fetching sample {FATAL}; replacing the workers and fetching" in record.getMessage()
+    assert "in __getitem__" in caplog.text
+
+
+@pytest.mark.parametrize("manner", ["SIGSEGV", "hold the GIL"])
+def test_the_error_shows_where_the_worker_crashed_or_is_stuck(staged: Any, manner: str) -> None:
+    (error,) = [one for one in staged("getitem", manner, times=2).everything() if isinstance(one, Exception)]
+    assert "in __getitem__" in full_text(error)
+
+
+def test_a_thread_that_is_stuck_shows_where(staged: Any) -> None:
+    stage = staged("getitem", "wait for ever", times=2, backend="thread")
+    (error,) = [one for one in stage.everything() if isinstance(one, Exception)]
+    assert type(error) is WorkerCrashed
+    assert "in __getitem__" in full_text(error)
+
+
+def test_an_answer_that_cannot_be_sent_is_not_read_out_in_full(staged: Any) -> None:
+    stage = staged("sending", "MemoryError", dataset=Squares(LENGTH, shape=(100, 100)))
+    (error,) = [one for one in stage.everything() if isinstance(one, Exception)]
+    assert len(full_text(error)) < 5000
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_worker_pids_are_those_of_the_moment(method: str) -> None:
-    dataset = Victim(None, "never", length=100_000)  # type: ignore[arg-type]
-    with mpiter.MultiprocessIterator(dataset, 4, n_processes=2, backend=mpiter.Process(method)) as it:
-        assert it.worker_pids == ()
-        next(it)
-        before = it.worker_pids
-        assert len(before) == 2
-        wait_until(lambda: all(line.ready for line in it._loop._crew.board()), "both are ready")
-        assert all(psutil.pid_exists(pid) for pid in before)
-        os.kill(before[0], signal.SIGKILL)
-        while it.stats().restarts == 0:
-            next(it)
-        wait_until(lambda: len(it.worker_pids) == 2, "there are new workers")
-        assert not set(before) & set(it.worker_pids)
-        assert not any(psutil.pid_exists(pid) for pid in before)
+def test_the_pids_are_those_of_the_workers_of_the_moment(staged: Any, method: str) -> None:
+    it = staged("idle", "SIGKILL", times=None, repeat=True, backend=mpiter.Process(method)).it
     assert it.worker_pids == ()
-
-
-def test_the_death_of_the_fork_server_hurts_nobody() -> None:
-    dataset = Victim(None, "never", length=100_000)  # type: ignore[arg-type]
-    with mpiter.MultiprocessIterator(dataset, 4, n_processes=2, shuffle=False) as it:
-        seen = [number for _, number in next(it)]
-        before = it.worker_pids
-        psutil.Process(before[0]).parent().kill()
-        while it.stats().restarts == 0 or set(before) & set(it.worker_pids):
-            seen += [number for _, number in next(it)]
-        for _ in range(5):
-            seen += [number for _, number in next(it)]
-        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in before), "the orphans are gone")
-    assert seen == list(range(len(seen)))
-
-
-def test_a_start_error_is_tried_afresh_by_the_next_next(tmp_path: Path) -> None:
-    case = Case(tmp_path, "raise", "worker_init", times=1)
-    with case.iterator as it:
-        with pytest.raises(mpiter.WorkerStartError, match="ValueError: on purpose"):
-            next(it)
-        assert case.rest() == quiet()
+    next(it)
+    before = it.worker_pids
+    assert len(set(before)) == WORKERS
+    assert not any(map(is_gone, before))
+    once_all_are_ready(it)
+    os.kill(before[0], signal.SIGKILL)
+    until_replaced(it)
+    assert len(set(it.worker_pids)) == WORKERS
+    assert not set(before) & set(it.worker_pids)
+    assert all(map(is_gone, before))
+    it.close()
+    assert it.worker_pids == ()
