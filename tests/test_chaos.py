@@ -18,6 +18,8 @@ from strikes import Strikes
 
 import mpiter
 
+pytestmark = pytest.mark.death
+
 BATCHES, KILLS = 400, 8
 METHODS = ["forkserver", *(pytest.param(method, marks=pytest.mark.slow) for method in ("fork", "spawn"))]
 

@@ -27,6 +27,8 @@ SCRIPT = f"""
 import sys, time, warnings
 import mpiter
 
+pytestmark = pytest.mark.death
+
 warnings.simplefilter("error")
 
 class Dataset:

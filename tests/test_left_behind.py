@@ -132,6 +132,8 @@ NAMES = """
 import multiprocessing.synchronize, os, sys, tempfile
 import mpiter
 
+pytestmark = pytest.mark.death
+
 made = []
 genuine = multiprocessing.synchronize.SemLock._make_name
 multiprocessing.synchronize.SemLock._make_name = staticmethod(lambda: made.append(1) or genuine())

@@ -11,9 +11,10 @@ from multiprocessing import get_context, spawn
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from sabotage import MANNERS
-from scripts import METHODS, run, wait_until
+from scripts import METHODS, Script, run, wait_until
 
 import mpiter
 from mpiter import blackbox, lifeline, starting
@@ -38,7 +39,7 @@ def box() -> Iterator[BlackBox]:
 def _armed(box: BlackBox, manner: str, ready: Path) -> None:
     box.arm()
     ready.touch()
-    MANNERS[manner]() if manner in MANNERS else time.sleep(60)
+    MANNERS[manner]()
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def soon() -> float:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("manner", ["sleep", "endless loop holding the GIL"])
+@pytest.mark.parametrize("manner", ["wait for ever", "hold the GIL"])
 def test_a_process_shows_its_stack_when_asked(box: BlackBox, process: Any, manner: str, method: str) -> None:
     text = box.ask(process(manner, method).pid, soon())
     assert "in _armed" in text
@@ -87,7 +88,7 @@ def test_a_crash_leaves_its_stack(box: BlackBox, process: Any) -> None:
 
 
 def test_a_process_that_is_gone_has_no_condition(process: Any) -> None:
-    one = process("os._exit(0)")
+    one = process("os._exit")
     one.join()
     assert blackbox.condition(one.pid) == ""
 
@@ -228,3 +229,61 @@ def test_a_pool_that_cannot_be_started_in_full_leaves_nothing(monkeypatch: pytes
     it = mpiter.MultiprocessIterator(list(range(9)), 2, n_processes=2, backend=mpiter.Process("fork"))
     with it, pytest.raises(mpiter.WorkerStartError, match=r"Resource temporarily unavailable\. Look at the limits"):
         next(it)
+
+
+def test_a_long_folder_for_temporary_files_is_no_obstacle(tmp_path: Path) -> None:
+    """The address of a socket has about a hundred characters."""
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    text = """
+    import mpiter
+    with mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=2) as it:
+        print(len(next(it)))
+    """
+    assert run(tmp_path, text, TMPDIR=str(folder)).ended_well().lines == ["4"]
+
+
+FORKED = """
+import os, time
+import mpiter
+
+it = mpiter.MultiprocessIterator(list(range(100)), 4, n_processes=2)
+next(it)
+while not all(line.ready for line in it._loop._crew.board()):
+    time.sleep(0.001)
+if (child := os.fork()) == 0:
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+print(*it.worker_pids, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_child_that_the_user_forks_does_not_keep_our_workers_alive(tmp_path: Path) -> None:
+    script = Script(tmp_path, FORKED)
+    said = [script.says().split(), script.says().split()]
+    (child,), workers = sorted(said, key=len)
+    wait_until(lambda: not any(psutil.pid_exists(int(worker)) for worker in workers), "the workers are gone")
+    os.kill(int(child), signal.SIGKILL)
+    assert script.ends().left_running == []
+
+
+def test_what_a_worker_dies_of_is_seen(tmp_path: Path) -> None:
+    """An exception outside of the dataset: Python's own words reach standard error."""
+    text = """
+    import mpiter
+    from multiprocessing.connection import Connection
+
+    def at_start(info):
+        def send_bytes(self, message):
+            raise KeyboardInterrupt("in the midst of sending")
+        Connection.send_bytes = send_bytes
+
+    try:
+        next(mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=1, worker_init=at_start))
+    except mpiter.WorkerCrashed as error:
+        print("an exception that nobody caught" in str(error))
+    """
+    outcome = run(tmp_path, text)
+    assert (outcome.code, outcome.lines) == (0, ["True"])
+    assert "KeyboardInterrupt: in the midst of sending" in outcome.err

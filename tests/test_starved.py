@@ -222,6 +222,8 @@ import sys, time
 import mpiter
 from mpiter import pool
 
+pytestmark = [pytest.mark.death, pytest.mark.slow]
+
 class Dataset:
     def __len__(self):
         return 100
