@@ -49,6 +49,7 @@ import mpiter
 from mpiter import SampleError, SampleNotSendable, WorkerCrashed, WorkerStartError, watch
 
 pytestmark = [
+    pytest.mark.death,
     pytest.mark.timeout(40),  # against hanging: on an idle machine no cell takes more than 5 s
     pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),  # fork from a process with threads
 ]

@@ -20,14 +20,14 @@ from mpiter.board import Line
 from mpiter.communicator import _Communicator
 from mpiter.watch import START_S, Watch
 
+pytestmark = pytest.mark.death
+
 TIMEOUT_S = 0.6
 FROZEN_S = 4 * TIMEOUT_S
 
 SCRIPT = f"""
 import sys, time, warnings
 import mpiter
-
-pytestmark = pytest.mark.death
 
 warnings.simplefilter("error")
 

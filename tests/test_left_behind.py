@@ -14,6 +14,8 @@ import psutil
 import pytest
 from scripts import Script, lives, run, wait_until
 
+pytestmark = pytest.mark.death
+
 SCRIPT = """
 import atexit, faulthandler, os, re, signal, sys, time
 import mpiter
@@ -131,8 +133,6 @@ def lives_still(pid: int) -> bool:
 NAMES = """
 import multiprocessing.synchronize, os, sys, tempfile
 import mpiter
-
-pytestmark = pytest.mark.death
 
 made = []
 genuine = multiprocessing.synchronize.SemLock._make_name

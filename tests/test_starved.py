@@ -17,6 +17,8 @@ from scripts import METHODS, Script, run, wait_until
 import mpiter
 from mpiter import machine
 
+pytestmark = [pytest.mark.death, pytest.mark.slow]
+
 SCARCE = """
 import os, resource, signal, sys, zlib
 import numpy as np
@@ -222,7 +224,6 @@ import sys, time
 import mpiter
 from mpiter import pool
 
-pytestmark = [pytest.mark.death, pytest.mark.slow]
 
 class Dataset:
     def __len__(self):
