@@ -40,7 +40,7 @@ class BlackBox:
     def ask(self, pid: int, end: float) -> str:
         """What a worker is doing right now, as a Python stack; empty if it doesn't answer by ``end``."""
         ask, before = _signal(), self._size()
-        if ask is None:
+        if ask is None or pid <= 0:  # 0 would be the signal for our own process group
             return ""
         with contextlib.suppress(OSError):
             os.kill(pid, ask)

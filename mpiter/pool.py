@@ -163,16 +163,13 @@ class WatchedPool:
             self._context.close()
             raise
         self.map_async = self._pool.map_async
+        self.pids = tuple(process.pid for process in self.processes)
         _quieten(self._pool)
         _widen_pipes(self._pool)
 
     @property
     def processes(self) -> list[Any]:
         return self._context.processes
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        return tuple(process.pid for process in self.processes)
 
     def fallen(self) -> dict[int, int]:
         """The exit codes of the workers that have ended, by number."""

@@ -119,8 +119,9 @@ class Shift:
         return self._pool.pids
 
     def board(self) -> list[Line]:
-        """What each worker does right now."""
-        return snapshot(self._board, self._board_at, self._terms.workers)
+        """What each worker does right now; its number is known before it has written any line itself."""
+        lines = snapshot(self._board, self._board_at, self._terms.workers)
+        return [line._replace(pid=pid) for line, pid in zip(lines, self.pids, strict=True)] if self.pids else lines
 
     @property
     def interval(self) -> float | None:

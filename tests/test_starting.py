@@ -287,3 +287,19 @@ def test_what_a_worker_dies_of_is_seen(tmp_path: Path) -> None:
     outcome = run(tmp_path, text)
     assert (outcome.code, outcome.lines) == (0, ["True"])
     assert "KeyboardInterrupt: in the midst of sending" in outcome.err
+
+
+def test_nobody_is_asked_whose_number_is_unknown(box: BlackBox) -> None:
+    """A signal for process 0 is one for everybody in our own group."""
+    assert box.ask(0, soon()) == ""
+    assert box.ask(-1, soon()) == ""
+
+
+def test_a_worker_that_has_not_written_a_line_yet_is_known_by_its_number() -> None:
+    with mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=2) as it:
+        next(it)
+        shift = it._loop._crew._shift
+        size = shift._board.nbytes
+        shift._board[shift._board_at : shift._board_at + 8] = bytes(8)
+        assert shift._board.nbytes == size
+        assert tuple(line.pid for line in shift.board()) == it.worker_pids
