@@ -255,7 +255,7 @@ def _write(errand: _Errand, indices: list[int], start: int, samples: list[Any]) 
                 index, kind = indices[row - errand.piece.row], type(sample).__qualname__
                 unsendable = SampleNotSendable(
                     f"dataset[{index}] returned {kind}, which cannot be sent from a worker: "
-                    f"{type(error).__name__}: {error}. Return arrays, numbers, strings or containers of them."
+                    f"{str(error) or type(error).__name__}. Return arrays, numbers, strings or containers of them."
                 )
                 unsendable.__cause__ = error
                 errand.fault(unsendable, row, index)
