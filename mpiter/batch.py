@@ -37,6 +37,14 @@ def columns_of(contents: Contents) -> Any:
     return stack(contents.tree, iter(contents.columns), asides)
 
 
+def columns_in_place(batch: Batch) -> Any | None:
+    """The columns if the samples lie stacked already; None if they would have to be collated first."""
+    contents = batch._contents
+    if contents is None or contents.odd or contents.failed or not contents.rows:
+        return None
+    return batch.columns
+
+
 def collate(samples: Sequence[Any]) -> Any:
     """Stack samples into columns; what they disagree on becomes a list."""
     if not samples:

@@ -16,11 +16,12 @@ import numpy as np
 
 from .cursor import Cursor, Pace
 from .errors import StateError
-from .order import Order, OrderSampler, Sampled, Sequential, Shuffled
+from .order import Given, Order, OrderSampler, Sampled, Sequential, Shuffled
 
 VERSION = 1
 SEEDS = -(1 << 127), (1 << 128) - 1  # the least and the greatest
-_KINDS = {Sequential: "sequential", Shuffled: "shuffled", Sampled: "sampled"}
+_KINDS = {Sequential: "sequential", Shuffled: "shuffled", Given: "given", Sampled: "sampled"}
+_IS_A = {"given": "shuffled"}  # from the next epoch on
 _LARGEST = 2**53  # what every JSON reader keeps exactly
 
 
@@ -36,7 +37,7 @@ class Surroundings:
 
 def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
     order: dict[str, Any] = {"kind": _KINDS[type(cursor.order)]}
-    if isinstance(cursor.order, Sampled):
+    if isinstance(cursor.order, (Sampled, Given)):
         order["indices"] = cursor.order.array().tolist()
     return {
         "mpiter": VERSION,
@@ -88,19 +89,22 @@ def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
 def _order(state: Mapping[str, Any], seed: int, epoch: int, around: Surroundings) -> Order:
     saved = _typed(state, "order", dict)
     kind, mine = _typed(saved, "kind", str), _KINDS[type(around.order)]
-    if kind != mine:
+    if _IS_A.get(kind, kind) != _IS_A.get(mine, mine):
         raise StateError(f"the state was saved with a {kind!r:.40} order, this iterator has a {mine!r} one.")
     if mine == "sequential":
         return around.order
-    if mine == "shuffled":
+    if kind == "shuffled":
         return Shuffled(around.dataset_length, seed, epoch)
     indices = _typed(saved, "indices", list)
     if not all(type(i) is int and -_LARGEST <= i <= _LARGEST for i in indices):
         raise StateError("the state's order holds something other than whole numbers.")
     if len(indices) != len(around.order):
         raise StateError(f"the state's order has {len(indices)} indices, this iterator's has {len(around.order)}.")
+    array = np.array(indices, np.int64)
+    if kind == "given":
+        return Given(array, Shuffled(around.dataset_length, seed, epoch + 1))
     sampler: OrderSampler = around.sampler
-    return Sampled(np.array(indices, np.int64), sampler)  # type: ignore[arg-type]
+    return Sampled(array, sampler)  # type: ignore[arg-type]
 
 
 def _seed(state: Mapping[str, Any]) -> int:

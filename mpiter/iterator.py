@@ -28,22 +28,12 @@ from .crew import Crew, Muster
 from .cursor import Cursor
 from .errors import IteratorClosed, OptionError
 from .options import Options
-from .order import Order, Sampled, Sequential, Shuffled
+from .order import Given, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
 from .prefetch import _PrefetchLoop
 from .progress import Progress
 from .starting import interrupts_later
 from .stats import Stats
 from .transport import Contents
-
-
-class _SamplerOfTheMoment:
-    """Where the loop finds the order sampler at each epoch; knows nothing of the iterator."""
-
-    def __init__(self, sampler: Any) -> None:
-        self.sampler = sampler
-
-    def __call__(self) -> Any:
-        return self.sampler
 
 
 class DatasetIterator(Progress):
@@ -60,7 +50,7 @@ class DatasetIterator(Progress):
         self._options = options
         self.dataset = options.dataset
         self.batch_size = options.pace.batch_size
-        self._sampling = _SamplerOfTheMoment(options.order_sampler)
+        self._sampling = SamplerOfTheMoment(options.order_sampler)
         self._seed = int(np.random.randint(0, 1 << 63, dtype=np.int64)) if options.seed is None else options.seed
         self._loop: _PrefetchLoop | None = None
         self._letting_go: Any = None
@@ -230,10 +220,8 @@ class DatasetIterator(Progress):
         return Cursor(0, 0, False, self._first_order())
 
     def _first_order(self) -> Order:
-        length = len(self.dataset)
-        if self._sampling.sampler is not None:
-            return Sampled(self._sampling.sampler(np.arange(length), 0), self._sampling)
-        return Shuffled(length, self._seed) if self._options.shuffles else Sequential(length)
+        sampler = self._sampling.sampler
+        return self._order_of(0, None if sampler is None else sampler(np.arange(len(self.dataset)), 0))
 
     # -- ending and starting over --------------------------------------------------------------------------------
 
@@ -290,7 +278,7 @@ class DatasetIterator(Progress):
         shuffle = self._options.shuffle if sampler is None else None
         options = replace(self._options, order_sampler=sampler, shuffle=shuffle, seed=self._seed)
         extra = {name: value for name, value in self.__dict__.items() if name not in self._own}
-        indices = self._cursor.order.array() if isinstance(self._cursor.order, Sampled) else None
+        indices = self._cursor.order.array() if isinstance(self._cursor.order, (Sampled, Given)) else None
         place = (self._cursor.position, self._cursor.epoch, self._cursor.is_new_epoch)
         return {
             "options": options,
@@ -305,12 +293,18 @@ class DatasetIterator(Progress):
         self._sampling.sampler = self._options.order_sampler
         self.__dict__.update(state["extra"])
         position, epoch, is_new_epoch, detail = state["place"]
-        order: Order = Sequential(len(self.dataset))
-        if state["indices"] is not None:
-            order = Sampled(state["indices"], self._sampling)
-        elif self._options.shuffles:
-            order = Shuffled(len(self.dataset), self._seed, epoch)
-        self._place(Cursor(position, epoch, is_new_epoch, order, detail))
+        self._place(Cursor(position, epoch, is_new_epoch, self._order_of(epoch, state["indices"]), detail))
+
+    def _order_of(self, epoch: int, indices: Any = None) -> Order:
+        """The order of an epoch; ``indices`` where they don't follow from the seed."""
+        if self._sampling.sampler is not None:
+            return Sampled(indices, self._sampling)
+        length = len(self.dataset)
+        if not self._options.shuffles:
+            return Sequential(length)
+        if indices is None:
+            return Shuffled(length, self._seed, epoch)
+        return Given(indices, Shuffled(length, self._seed, epoch + 1))
 
     # -- what Chainer's trainers read ----------------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ class MultiprocessIterator(DatasetIterator):
         self.shared_mem = shared_mem
         self.shuffle = shuffle
         self.dataset_timeout = dataset_timeout
+        self.maxtasksperchild = maxtasksperchild
         options = Options(
             dataset=dataset,
             pace=Pace(batch_size, wrap=repeat, epochs=None if repeat else 1),

@@ -125,6 +125,36 @@ class Shuffled:
         return self.take(0, self._length) if self._length else np.empty(0, np.int64)
 
 
+class Given:
+    """An order read from elsewhere, for the epoch it belongs to; the epochs after it have our own shuffle."""
+
+    def __init__(self, array: Any, following: Shuffled) -> None:
+        self._array = _as_indices(array)
+        self._following = following
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def take(self, start: int, stop: int) -> Indices:
+        return self._array[start:stop]
+
+    def following(self, position: int) -> Shuffled:
+        return self._following
+
+    def array(self) -> Indices:
+        return self._array
+
+
+class SamplerOfTheMoment:
+    """Where the loop finds the order sampler at each epoch; knows nothing of the iterator."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __call__(self) -> Any:
+        return self.sampler
+
+
 class Sampled:
     """The order that a Chainer ``order_sampler`` returned, and the call that returns the next one."""
 

@@ -9,6 +9,7 @@ its file, that classes and functions of ``__main__`` travel by value, and that w
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import mmap
 import os
@@ -25,6 +26,13 @@ from .layout import PAGE
 from .memory import unnamed_file
 
 _SEARCH_DEPTH = 6
+_first: list[str] = []
+
+
+def import_first(module: str) -> None:
+    """Have workers import ``module`` before they open what is sent to them from now on."""
+    if module not in _first:
+        _first.append(module)
 
 
 class Kept:
@@ -45,6 +53,7 @@ class Shipment:
     def __init__(self, cargo: Any, by_value: bool = True) -> None:
         buffers: list[pickle.PickleBuffer] = []
         self._pickled = _dumps(cargo, buffers, by_value)
+        self._first = tuple(_first)
         raw = [buffer.raw() for buffer in buffers]
         self._sizes = [buffer.nbytes for buffer in raw]
         self._size = sum(aligned(size, PAGE) for size in self._sizes)
@@ -69,6 +78,8 @@ class Shipment:
 
     def open(self) -> Any:
         """The cargo, unpickled; its arrays are private to this worker once it writes to them."""
+        for module in self._first:
+            importlib.import_module(module)
         if not self._size:
             return pickle.loads(self._pickled, buffers=[bytearray() for _ in self._sizes])
         memory = memoryview(mmap.mmap(self._fd, self._size, access=mmap.ACCESS_COPY))
@@ -85,10 +96,11 @@ class Shipment:
 
     def __getstate__(self) -> dict[str, Any]:
         handle = reduction.DupFd(self._fd)
-        return {"pickled": self._pickled, "sizes": self._sizes, "size": self._size, "fd": handle}
+        return {"first": self._first, "pickled": self._pickled, "sizes": self._sizes, "size": self._size, "fd": handle}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._pickled, self._sizes, self._size = state["pickled"], state["sizes"], state["size"]
+        self._first, self._pickled = state["first"], state["pickled"]
+        self._sizes, self._size = state["sizes"], state["size"]
         self._fd = state["fd"].detach()
 
 

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.util
 import os
 import signal
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mpiter import starting
+
+if importlib.util.find_spec("chainer"):  # while its own warnings are no errors yet; unaided where that is possible
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if int(np.__version__.partition(".")[0]) >= 2 or sys.version_info >= (3, 12):
+            import mpiter.chainer_compat  # noqa: F401
+        import chainer  # noqa: F401
 
 with contextlib.suppress(ValueError):  # a background job ignores Ctrl-C, and so would all that its tests start
     signal.signal(signal.SIGINT, signal.default_int_handler)

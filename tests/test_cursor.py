@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,13 +10,6 @@ from hypothesis import strategies as st
 import mpiter
 from mpiter.cursor import Cursor, Pace, step
 from mpiter.order import Sampled, Sequential, Shuffled
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    try:  # here and not in the test: Chainer keeps tracebacks of its own imports, and with them the callers' frames
-        from chainer import iterators as theirs
-    except Exception:
-        theirs = None
 
 
 class Model:
@@ -225,15 +216,13 @@ def test_the_length_of_batches_is_how_many_there_are(n, batch_size, epochs, drop
 
 
 @pytest.mark.chainer
-@pytest.mark.skipif(
-    theirs is None, reason="Chainer cannot be imported: run `python3 tests --all`, or install mpiter[chainer]"
-)
 @settings(max_examples=100, deadline=None)
 @given(n=lengths, batch_size=sizes, repeat=st.booleans(), shuffle=st.sampled_from([False, "sampler"]))
 def test_every_step_is_the_step_of_chainers_own_iterator(n, batch_size, repeat, shuffle):
     def sampler():
         return {"order_sampler": Recorder(n)} if shuffle else {"shuffle": False}
 
+    theirs = pytest.importorskip("chainer.iterators", reason="Chainer is not installed: run `python3 tests`")
     them = theirs.SerialIterator(range(2 * n), batch_size, repeat=repeat, **sampler())
     ours = mpiter.SerialIterator(range(2 * n), batch_size, repeat=repeat, **sampler())
     for _ in range(8):

@@ -1,0 +1,224 @@
+"""The Chainer door: ``from mpiter.chainer import MultiprocessIterator``, and nothing else to change.
+
+The iterators are those of the core, with what Chainer's trainers, evaluators and ChainerMN ask beyond it: being a
+``chainer.dataset.Iterator``, ``serialize`` with the keys of Chainer's snapshots, and two private names.  ``converter``
+and ``LoaderReport`` are for the trainer.  Guarantees that saving a snapshot disturbs nothing, that those of Chainer's
+iterators load, and that ours load into Chainer's.  Chainer itself must be importable: on NumPy 2 or Python 3.12,
+``import mpiter.chainer_compat`` first.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+try:
+    import chainer
+except Exception as error:  # NumPy 2 shows as AttributeError, a missing pkg_resources as ImportError
+    raise ImportError(
+        f"Chainer cannot be imported here ({error}). Install chainer==7.8.1, and on NumPy 2 or Python 3.12 and later "
+        f"`import mpiter.chainer_compat` before anything that imports Chainer."
+    ) from error
+
+from . import iterators
+from .batch import Batch, columns_in_place
+from .cursor import Cursor
+from .errors import OptionError, StateError
+from .iterator import DatasetIterator
+from .order import Given, Indices
+from .stats import Stats
+
+__all__ = ["LoaderReport", "MultiprocessIterator", "MultithreadIterator", "SerialIterator", "converter"]
+
+_SEED_BYTES = 17  # of 128 bits, and its sign
+
+
+class IteratorState(NamedTuple):
+    """What ChainerMN reads as ``iterator._state``."""
+
+    current_position: int
+    epoch: int
+    is_new_epoch: bool
+    order: Indices | None
+
+
+class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
+    """What Chainer asks of an iterator beyond what ours are anyway."""
+
+    def __del__(self) -> None:
+        """Chainer's would wait for the workers, in the garbage collector; ours end by themselves."""
+
+    @property
+    def _state(self) -> IteratorState:
+        here = self._cursor
+        return IteratorState(here.position, here.epoch, here.is_new_epoch, here.order.array())
+
+    @property
+    def _epoch_size(self) -> int:
+        return len(self._cursor.order)
+
+    def serialize(self, serializer: Any) -> None:
+        """Save the place to a snapshot or load it from one, as the ``serializer`` has it."""
+        here, order = self._cursor, self._cursor.order.array()
+        position = _exchange(serializer, "current_position", here.position)
+        epoch = _exchange(serializer, "epoch", here.epoch)
+        is_new_epoch = _exchange(serializer, "is_new_epoch", here.is_new_epoch)
+        indices = _exchange_order(serializer, order)
+        seed = _exchange_seed(serializer, self._seed)
+        try:
+            detail = _exchange(serializer, "previous_epoch_detail", float(here.previous_epoch_detail))
+        except KeyError:  # as in Chainer's oldest snapshots
+            now = epoch + position / max(len(here.order), 1)
+            detail = max(now - self.batch_size / max(len(here.order), 1), 0.0) if now > 0 else -1.0
+        found = Cursor(position, epoch, is_new_epoch, here.order, detail)
+        if found != here or seed != self._seed or not _equal(indices, order):
+            self._go_to(found, seed, indices)
+
+    def _go_to(self, found: Cursor, seed: int, indices: Indices | None) -> None:
+        epochs, size = self._options.pace.epochs, max(len(found.order), 1)
+        if not (0 <= found.position < size and 0 <= found.epoch <= (found.epoch if epochs is None else epochs)):
+            raise StateError(
+                f"the snapshot is of position {found.position} in epoch {found.epoch}; this iterator's epochs have "
+                f"{size} samples{'' if epochs is None else f', and it has {epochs}'}."
+            )
+        if self._closed and not self._revives:
+            raise OptionError("a finalized iterator cannot load a snapshot; make a new one.")
+        self._seed = seed
+        order = self._order_of(found.epoch, indices)
+        if isinstance(order, Given) and _equal(self._order_of(found.epoch).array(), indices):
+            order = self._order_of(found.epoch)  # ours after all: its state is a few numbers
+        self._place(replace(found, order=order))
+
+
+def _equal(some: Indices | None, others: Indices | None) -> bool:
+    return some is others if some is None or others is None else np.array_equal(some, others)
+
+
+def _exchange(serializer: Any, key: str, value: Any) -> Any:
+    """What is found under ``key`` when loading, ``value`` when saving, in ``value``'s type."""
+    found = serializer(key, value)
+    return value if found is None else type(value)(found)
+
+
+def _exchange_order(serializer: Any, order: Indices | None) -> Indices | None:
+    """Under both of the names that Chainer has had for it: each of its iterators reads another one."""
+    if order is None:
+        with suppress(KeyError):
+            serializer("_order", None)  # of which MultithreadIterator insists
+        return None
+    found, missing = order.copy(), 0  # loading fills it in place
+    for key in ("_order", "order"):
+        try:
+            serializer(key, found)
+        except KeyError:
+            missing += 1
+    if missing == 2:
+        raise KeyError("order: the snapshot has none, so it is of an iterator that does not shuffle; this one does")
+    return found
+
+
+def _exchange_seed(serializer: Any, seed: int) -> int:
+    """Ours alone: Chainer's snapshots have none."""
+    words = np.frombuffer(seed.to_bytes(_SEED_BYTES, "little", signed=True), np.uint8).copy()
+    with suppress(KeyError):
+        serializer("mpiter_seed", words)
+    return int.from_bytes(words.tobytes(), "little", signed=True)
+
+
+class MultiprocessIterator(_Door, iterators.MultiprocessIterator):
+    __doc__ = iterators.MultiprocessIterator.__doc__
+
+
+class MultithreadIterator(_Door, iterators.MultithreadIterator):
+    __doc__ = iterators.MultithreadIterator.__doc__
+
+
+class SerialIterator(_Door, iterators.SerialIterator):
+    __doc__ = iterators.SerialIterator.__doc__
+
+
+class _Converter(chainer.dataset.Converter):  # type: ignore[misc]
+    """``concat_examples`` that has nothing to do where the samples lie stacked already."""
+
+    def __call__(self, batch: Any, device: Any = None, padding: Any = None) -> Any:
+        """The batch as an array, a tuple or a dict of arrays, on ``device``.
+
+        >>> it = SerialIterator([(np.full(2, i, "f"), i) for i in range(3)], 3, shuffle=False)
+        >>> x, y = converter(it.next())
+        >>> x.shape, y.tolist()
+        ((3, 2), [0, 1, 2])
+        """
+        columns = _plain(columns_in_place(batch)) if isinstance(batch, Batch) else None
+        if columns is None:
+            return chainer.dataset.concat_examples(batch, device, padding)
+        if device is not None:
+            device = chainer.get_device(device)
+        if isinstance(columns, tuple):
+            return tuple(chainer.dataset.to_device(device, column) for column in columns)
+        if isinstance(columns, dict):
+            return {key: chainer.dataset.to_device(device, column) for key, column in columns.items()}
+        return chainer.dataset.to_device(device, columns)
+
+    def __reduce__(self) -> str:
+        return "converter"
+
+
+converter = _Converter()
+
+
+def _plain(columns: Any) -> Any:
+    """The columns, if they are just what ``concat_examples`` would make of the samples; or None."""
+    parts = columns.values() if type(columns) is dict else columns if isinstance(columns, tuple) else (columns,)
+    return columns if parts and all(map(_is_numeric, parts)) else None
+
+
+def _is_numeric(column: Any) -> bool:
+    return type(column) is np.ndarray and column.dtype.kind in "biufc" and column.dtype.isnative
+
+
+class LoaderReport(chainer.training.Extension):  # type: ignore[misc]
+    """Tells LogReport and PrintReport how many images come in a second, and which share of the time is waited.
+
+    ``trainer.extend(LoaderReport())``, and ``"images/s"`` and ``"waited"`` among the entries of ``PrintReport``.  Both
+    are over all the time since the last report, evaluation and snapshots included.  Give it the trigger of
+    ``LogReport`` if that is another than each epoch.  With several iterators, one report each:
+    ``LoaderReport("second")`` reports ``"second/images/s"`` and ``"second/waited"``.
+    """
+
+    trigger = 1, "epoch"
+    priority = chainer.training.PRIORITY_WRITER
+
+    def __init__(self, iterator: str = "main") -> None:
+        self._name = iterator
+        self._prefix = "" if iterator == "main" else f"{iterator}/"
+        self._since = time.perf_counter()
+        self._before = Stats()
+
+    @property
+    def default_name(self) -> str:
+        return f"LoaderReport_{self._name}"
+
+    def initialize(self, trainer: Any) -> None:
+        """The clock starts when the training does."""
+        self._since, self._before = time.perf_counter(), self._stats(trainer)
+
+    def __call__(self, trainer: Any) -> None:
+        now, stats, before = time.perf_counter(), self._stats(trainer), self._before
+        if stats.samples < before.samples:  # of workers that started anew
+            before = Stats()
+        seconds = now - self._since
+        self._since, self._before = now, stats
+        trainer.observation[f"{self._prefix}images/s"] = (stats.samples - before.samples) / seconds
+        trainer.observation[f"{self._prefix}waited"] = (stats.wait_s - before.wait_s) / seconds
+
+    def _stats(self, trainer: Any) -> Stats:
+        iterator = trainer.updater.get_iterator(self._name)
+        if not hasattr(iterator, "stats"):
+            kind = type(iterator).__name__
+            raise OptionError(f"LoaderReport needs an iterator of mpiter.chainer; {self._name!r} is Chainer's {kind}.")
+        stats: Stats = iterator.stats()
+        return stats

@@ -1,0 +1,90 @@
+"""``import mpiter.chainer_compat`` before ``import chainer``: Chainer 7.8.1 on NumPy 2 and on Python 3.12 and later.
+
+Opt-in, and nobody but Chainer notices: three of its modules are read with what is gone replaced, as they are imported;
+neither NumPy nor ``sys.modules`` gets a name that it hasn't.  What is gone: ``np.sctypes`` (NumPy 2), ``np.float``
+(1.24), ``pkg_resources`` (setuptools 82) and ``numpy.distutils`` (Python 3.12), which is asked for the BLAS of macOS.
+Worker processes import this module before anything else, if the process that starts them has done so.
+
+Assumes Chainer 7.8.1, its last release; harmless where Chainer needs no help, or is not installed.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType
+from typing import Any
+
+from . import ship
+
+_EDITS = {
+    "chainer._environment_check": {
+        "import numpy.distutils.system_info": "import numpy",
+        "import pkg_resources": "from mpiter.chainer_compat import _PkgResources as pkg_resources",
+        "numpy.distutils.system_info.get_info('blas_opt')": "{}",
+    },
+    "chainer.functions.array.as_strided": {
+        "np.sctypes['int']": "(np.int8, np.int16, np.int32, np.int64)",
+        "np.sctypes['float']": "(np.float16, np.float32, np.float64)",
+    },
+    "chainer.functions.array.resize_images": {"numpy.float)": "float)"},
+}
+
+
+class _PkgResources:
+    """As much of ``pkg_resources`` as Chainer's look at its optional dependencies takes; versions are not compared."""
+
+    class DistributionNotFound(Exception):
+        """It is not installed."""
+
+    class VersionConflict(Exception):
+        """It is installed in a version that Chainer doesn't know; never raised."""
+
+    @classmethod
+    def require(cls, requirement: str) -> None:
+        """Is there a distribution for "ideep4py<2.1", of whatever version?"""
+        name = requirement
+        for sign in "<>=!~, ":
+            name = name.partition(sign)[0]
+        try:
+            metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            raise cls.DistributionNotFound(requirement) from None
+
+
+class _Edited(SourceFileLoader):
+    """Loads a module of Chainer as it would be written today."""
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        source = self.get_source(fullname)
+        assert source is not None
+        for old, new in _EDITS[fullname].items():
+            source = source.replace(old, new)
+        return compile(source, self.path, "exec", dont_inherit=True)
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules to be edited where they are, and nothing else."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name not in _EDITS:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.origin is not None:
+            spec.loader = _Edited(name, spec.origin)
+        return spec
+
+
+def _forget_failed_import() -> None:
+    """An ``import chainer`` that failed has left parts of it behind."""
+    if "chainer" not in sys.modules:
+        for name in [name for name in sys.modules if name.startswith("chainer.")]:
+            del sys.modules[name]
+
+
+_forget_failed_import()
+sys.meta_path.insert(0, _Finder())
+ship.import_first(__name__)
