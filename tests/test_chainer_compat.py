@@ -1,0 +1,139 @@
+"""The shim that lets Chainer be imported on NumPy 2 and on new Pythons: what it changes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from scripts import METHODS, run
+
+pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
+
+pytestmark = pytest.mark.chainer
+
+UNAIDED = int(np.__version__.partition(".")[0]) < 2 and sys.version_info < (3, 12)
+needs_help = pytest.mark.skipif(UNAIDED, reason="Chainer imports unaided on this NumPy: run `python3 tests --all`")
+
+_UNCHANGED = """
+    import sys, warnings
+    warnings.simplefilter("error")
+    import numpy as np
+    import mpiter
+    import mpiter.chainer_compat
+    before = set(vars(np))
+    import chainer
+    of_submodules = {name.partition(".")[2] for name in sys.modules if name.startswith("numpy.")}
+    print("new in numpy:", sorted(set(vars(np)) - before - of_submodules))
+    print("imported:", sorted({"pkg_resources", "numpy.distutils"} & set(sys.modules)))
+    print(chainer.__version__)
+"""
+
+
+def test_chainer_is_imported_and_nothing_else_has_changed(tmp_path):
+    outcome = run(tmp_path, _UNCHANGED)
+    assert outcome.ended_well().lines == ["new in numpy: []", "imported: []", "7.8.1"]
+
+
+@needs_help
+def test_without_it_the_door_says_what_to_do(tmp_path):
+    outcome = run(tmp_path, "import mpiter.chainer")
+    assert outcome.code == 1
+    assert "ImportError: Chainer cannot be imported here" in outcome.err
+    assert "`import mpiter.chainer_compat` before" in outcome.err
+
+
+@needs_help
+def test_it_helps_after_a_failed_attempt_too(tmp_path):
+    text = """
+        try:
+            import chainer
+        except Exception as error:
+            print("failed")
+        import mpiter.chainer_compat
+        import chainer
+        print(chainer.__version__)
+    """
+    assert run(tmp_path, text).ended_well().lines == ["failed", "7.8.1"]
+
+
+def test_it_is_harmless_where_chainer_is_loaded_already():
+    import chainer
+
+    assert sys.modules["chainer"] is chainer
+
+
+def test_where_chainer_is_missing_it_is_still_missing(tmp_path):
+    text = """
+        import sys
+        import mpiter.chainer_compat
+        sys.path = [folder for folder in sys.path if "site-packages" not in folder]
+        try:
+            import chainer
+        except ImportError as error:
+            print(error.name)
+    """
+    assert run(tmp_path, text).ended_well().lines == ["chainer"]
+
+
+@pytest.mark.filterwarnings("ignore:`np.float` is a deprecated alias:DeprecationWarning")  # unaided, it still asks
+def test_the_functions_that_asked_for_names_of_old_work():
+    import chainer
+    from chainer import functions
+
+    x = chainer.Variable(np.arange(48, dtype=np.float32).reshape(1, 3, 4, 4))
+    assert functions.resize_images(x, (8, 8)).shape == (1, 3, 8, 8)
+    for align_corners in (True, False):
+        for mode in ("bilinear", "nearest"):
+            functions.resize_images(x, (2, 2), mode=mode, align_corners=align_corners)
+    flat = chainer.Variable(np.arange(16, dtype=np.float32).reshape(4, 4))
+    functions.sum(functions.as_strided(flat, (2, 2), (1, 1))).backward()
+    assert flat.grad.sum() == 4
+
+
+_TRAINING = """
+    import sys, warnings
+    warnings.simplefilter("ignore")
+    import mpiter.chainer_compat
+    import chainer, numpy as np
+    from chainer import functions as F, links as L, training
+    from chainer.training import extensions
+    import mpiter
+    from mpiter.chainer import MultiprocessIterator
+
+    class Net(chainer.Chain):
+        def __init__(self):
+            super().__init__()
+            with self.init_scope():
+                self.conv, self.norm, self.out = L.Convolution2D(1, 4, 3), L.BatchNormalization(4), L.Linear(None, 3)
+        def forward(self, x):
+            return self.out(F.dropout(F.relu(self.norm(self.conv(x)))))
+
+    np.random.seed(0)
+    x = np.random.rand(60, 1, 8, 8).astype("f")
+    pairs = chainer.datasets.TupleDataset(x, np.arange(60) % 3)
+    data = chainer.datasets.TransformDataset(pairs, lambda pair: (pair[0] * 2, pair[1]))
+    backend = mpiter.Process(sys.argv[1])
+    model = L.Classifier(Net())
+    optimizer = chainer.optimizers.Adam().setup(model)
+    optimizer.add_hook(chainer.optimizer_hooks.WeightDecay(1e-4))
+    train = MultiprocessIterator(data, 10, n_processes=2, backend=backend)
+    test = MultiprocessIterator(data, 10, repeat=False, shuffle=False, n_processes=1, backend=backend)
+    trainer = training.Trainer(training.StandardUpdater(train, optimizer), (2, "epoch"), out=sys.argv[2])
+    trainer.extend(extensions.Evaluator(test, model))
+    trainer.extend(extensions.LogReport())
+    trainer.extend(extensions.snapshot(filename="snapshot"))
+    trainer.run()
+    print(trainer.updater.epoch, np.isfinite(trainer.observation["validation/main/loss"]))
+    again = training.Trainer(training.StandardUpdater(
+        MultiprocessIterator(data, 10, n_processes=1, backend=backend), optimizer), (3, "epoch"), out=sys.argv[2])
+    chainer.serializers.load_npz(sys.argv[2] + "/snapshot", again, strict=False)
+    again.run()
+    print(again.updater.epoch)
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_trainer_trains_through_it_however_workers_start(tmp_path, method):
+    """Workers that are not forked import Chainer on their own, to open the dataset."""
+    assert run(tmp_path, _TRAINING, method, tmp_path / "out").ended_well().lines == ["2 True", "3"]
