@@ -1,174 +1,64 @@
-"""The demo: a folder of JPEGs, a small classifier, and what a loader changes. `python3 examples` runs it.
+"""mpiter's main job, in front of your eyes: a Chainer trainer that no longer waits for its data.
 
-What: one step after the other (see STEPS), each a function of the demo's state; later versions add steps to that list.
-Where: in the environment that examples/__main__.py prepares; pictures and the saved state go to `.demo` in the clone.
-Guarantees: every number shown was measured in this run; resuming in another order is a failure.
+What: draws JPEG files of four shapes and trains a small classifier on them three times with the very same trainer: from
+Chainer's SerialIterator, from Chainer's MultiprocessIterator and from mpiter's. Then it kills a worker half-way through
+an epoch, stops a training within an epoch, resumes it from the snapshot under another number of workers, and compares.
+Where: in the environment that examples/__main__.py prepares; pictures and snapshots go to `.demo` in the clone.
+Guarantees: every number shown was measured in this run; a difference where there must be none is a failure.
 """
 
-import json
+import logging
 import os
+import shutil
+import signal
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import chainer
+import meters
 import numpy as np
-from PIL import Image, ImageDraw
+import pictures
+from chainer import functions, links, training
+from chainer.iterators import MultiprocessIterator as ChainersIterator
+from chainer.iterators import SerialIterator
+from chainer.training import extensions
+from meters import Progress
+from pictures import HELD_OUT, NAMES, PICTURES, SIDE, Shapes
 from threadpoolctl import threadpool_limits
 
-import mpiter
+import mpiter.chainer_compat  # noqa: F401  # isort: split
+from mpiter.chainer import LoaderReport, MultiprocessIterator, converter
 
 FOLDER = Path(__file__).resolve().parent.parent / ".demo"
-NAMES = ("circle", "square", "triangle", "cross")
-PICTURES, HELD_OUT = 3000, 440  # how many there are, and how many of them are kept for the accuracy
-SIDE, SMALL = 224, 32  # pixels a side: as stored, and as the classifier sees them
 BATCH, EPOCHS, HIDDEN = 64, 3, 256
 WORKERS = os.cpu_count() or 1
-STOP_AFTER, COMPARED = 17, 30  # batches before the stop, and after it (which crosses into the next epoch)
+SAVED_AT, COMPARED = 17, 30  # the batch after which the snapshot is taken, and how many are compared after it
+COLUMNS = ["epoch", "iteration", "main/loss", "validation/main/accuracy", "elapsed_time"]
 
 
-def draw(number: int, noise: np.ndarray) -> Image.Image:
-    """Picture `number`: a bright shape of random place and size on a dark ground, under noise."""
-    rng = np.random.default_rng(number)
-    picture = Image.new("RGB", (SIDE, SIDE), tuple(rng.integers(0, 90, 3).tolist()))
-    pen, colour = ImageDraw.Draw(picture), tuple(rng.integers(130, 256, 3).tolist())
-    x, y = (SIDE / 2 + rng.uniform(-0.1, 0.1, 2) * SIDE).tolist()
-    r = float(rng.uniform(0.18, 0.28) * SIDE)
-    match NAMES[number % len(NAMES)]:
-        case "circle":
-            pen.ellipse((x - r, y - r, x + r, y + r), fill=colour)
-        case "square":
-            pen.rectangle((x - r, y - r, x + r, y + r), fill=colour)
-        case "triangle":
-            pen.polygon([(x, y - r), (x - r, y + r), (x + r, y + r)], fill=colour)
-        case "cross":
-            pen.rectangle((x - r, y - r / 4, x + r, y + r / 4), fill=colour)
-            pen.rectangle((x - r / 4, y - r, x + r / 4, y + r), fill=colour)
-    return Image.fromarray(np.clip(np.asarray(picture, np.int16) + noise, 0, 255).astype(np.uint8))
+class Net(chainer.Chain):
+    """One hidden layer."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        with self.init_scope():
+            self.hidden = links.Linear(None, HIDDEN)
+            self.out = links.Linear(HIDDEN, len(NAMES))
 
-def write_pictures(folder: Path) -> bool:
-    """Fills the folder unless it is complete already; says whether it had to."""
-    complete, recipe = folder / "complete.json", json.dumps([PICTURES, SIDE, NAMES])
-    if complete.exists() and complete.read_text() == recipe:
-        return False
-    folder.mkdir(parents=True, exist_ok=True)
-    noises = np.random.default_rng(0).normal(0, 12, (8, SIDE, SIDE, 3)).astype(np.int16)
-    progress = Progress("drawing", PICTURES)
-
-    def write(number: int) -> None:
-        draw(number, noises[number % len(noises)]).save(folder / f"{number:05}.jpg", quality=90)
-        progress.step()
-
-    with ThreadPoolExecutor(WORKERS) as pool:
-        list(pool.map(write, range(PICTURES)))
-    progress.end()
-    complete.write_text(recipe)
-    return True
-
-
-class Shapes:
-    """The dataset: sample i is (pixels, label), decoded from its file (in grey) and augmented with mpiter.get_rng()."""
-
-    def __init__(self, folder: Path, numbers: range, augment: bool = True) -> None:
-        self.folder, self.numbers, self.augment = folder, numbers, augment
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __getitem__(self, i: int) -> tuple[np.ndarray, int]:
-        number = self.numbers[i]
-        with Image.open(self.folder / f"{number:05}.jpg") as file:
-            picture = file.convert("L")
-        box = self.crop() if self.augment else (0, 0, SIDE, SIDE)
-        pixels = np.asarray(picture.resize((SMALL, SMALL), Image.Resampling.BILINEAR, box), np.float32)
-        if self.augment and mpiter.get_rng().random() < 0.5:
-            pixels = pixels[:, ::-1]
-        return np.ascontiguousarray(pixels) / 255 - 0.5, number % len(NAMES)
-
-    def crop(self) -> tuple[float, float, float, float]:
-        """A random window, nearly as large as the picture."""
-        rng = mpiter.get_rng()
-        side = SIDE * rng.uniform(0.85, 1.0)
-        left, top = rng.uniform(0, SIDE - side, 2)
-        return left, top, left + side, top + side
-
-
-class Classifier:
-    """One hidden layer in plain NumPy, trained with Adam."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        rng = np.random.default_rng(0)
-        sizes = [(inputs, HIDDEN), (1, HIDDEN), (HIDDEN, outputs), (1, outputs)]
-        self.weights = [rng.normal(0, n**-0.5, (n, m)).astype(np.float32) * (n > 1) for n, m in sizes]
-        self.means = [np.zeros_like(weight) for weight in self.weights]
-        self.squares = [np.zeros_like(weight) for weight in self.weights]
-        self.steps = 0
-
-    def forward(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(inputs, hidden layer, probabilities) of a batch."""
-        flat = x.reshape(len(x), -1)
-        hidden = np.maximum(flat @ self.weights[0] + self.weights[1], 0)
-        scores = hidden @ self.weights[2] + self.weights[3]
-        powers = np.exp(scores - scores.max(1, keepdims=True))
-        return flat, hidden, powers / powers.sum(1, keepdims=True)
-
-    def step(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Learns from one batch."""
-        flat, hidden, error = self.forward(x)
-        error[np.arange(len(y)), y] -= 1
-        error /= len(y)
-        back = (error @ self.weights[2].T) * (hidden > 0)
-        self.adam([flat.T @ back, back.sum(0, keepdims=True), hidden.T @ error, error.sum(0, keepdims=True)])
-
-    def adam(self, gradients: list[np.ndarray], rate: float = 1e-3) -> None:
-        """One step of Adam with its usual constants."""
-        self.steps += 1
-        rate *= (1 - 0.999**self.steps) ** 0.5 / (1 - 0.9**self.steps)
-        for weight, gradient, mean, square in zip(self.weights, gradients, self.means, self.squares, strict=True):
-            mean += 0.1 * (gradient - mean)
-            square += 0.001 * (gradient**2 - square)
-            weight -= rate * mean / (np.sqrt(square) + 1e-8)
-
-    def accuracy(self, x: np.ndarray, y: np.ndarray) -> float:
-        """The share of samples it names rightly."""
-        return float((self.forward(x)[2].argmax(1) == y).mean())
-
-
-class Progress:
-    """A line that is rewritten on a terminal; elsewhere a line every quarter of the way."""
-
-    def __init__(self, what: str, total: int) -> None:
-        self.what, self.total, self.done, self.began = what, total, 0, time.perf_counter()
-        self.live = sys.stdout.isatty()
-
-    def step(self, note: str = "") -> None:
-        """One more is done."""
-        self.done += 1
-        due = self.done % max(1, self.total // (100 if self.live else 4)) == 0
-        if due or self.done == self.total:
-            self.show(note)
-
-    def show(self, note: str) -> None:
-        """Says how far it is."""
-        seconds = time.perf_counter() - self.began
-        line = f"  {self.what:<12} {self.done:>5} of {self.total}  {seconds:5.1f} s  {note}"
-        print(f"\r{line:<78}" if self.live else line, end="" if self.live else "\n", flush=True)
-
-    def end(self) -> None:
-        """Leaves the last line standing."""
-        if self.live:
-            print()
+    def forward(self, x: Any) -> Any:
+        """The scores of a batch."""
+        return self.out(functions.relu(self.hidden(x)))
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one training cost, measured from before its loader was made until after it was closed."""
+    """What one training cost, measured from before its iterator was made until after it was finalized."""
 
     name: str
     images: int
@@ -186,103 +76,94 @@ class Demo:
 
     folder: Path = FOLDER
     runs: list[Run] = field(default_factory=list)
-    held_out: tuple[np.ndarray, ...] = ()
+    held_out: Any = None
 
     def shapes(self) -> Shapes:
         """The pictures to learn from."""
         return Shapes(self.folder, range(HELD_OUT, PICTURES))
 
 
-def stack(samples: list[tuple[np.ndarray, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Samples as a batch, the way a plain loop does it."""
-    return np.stack([x for x, _ in samples]), np.array([y for _, y in samples])
+class Plain:
+    """A stream for reports that expect a terminal: what moves the cursor is left out."""
+
+    def write(self, text: str) -> None:
+        """Passes on the text."""
+        sys.stdout.write(text.replace("\033[J", ""))
+
+    def flush(self) -> None:
+        """Passes it on at once."""
+        sys.stdout.flush()
 
 
-def plain_loop(dataset: Shapes) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Batches from a loop in this process: what one writes without a loader."""
-    for epoch in range(EPOCHS):
-        order = np.random.default_rng(epoch).permutation(len(dataset))
-        for start in range(0, len(order), BATCH):
-            yield stack([dataset[int(i)] for i in order[start : start + BATCH]])
+def make_trainer(demo: Demo, iterator: Any, length: tuple[int, str], collate: Callable[..., Any]) -> training.Trainer:
+    """An ordinary trainer of Chainer's, without anything that is shown."""
+    np.random.seed(0)  # of the weights
+    optimizer = chainer.optimizers.Adam().setup(links.Classifier(Net()))
+    updater = training.StandardUpdater(iterator, optimizer, converter=collate)
+    trainer = training.Trainer(updater, length, out=str(demo.folder / "result"))
+    test = SerialIterator(demo.held_out, 110, repeat=False, shuffle=False)
+    trainer.extend(extensions.Evaluator(test, optimizer.target))
+    trainer.extend(extensions.LogReport(filename=None))
+    return trainer
 
 
-def cpu_seconds() -> float:
-    """Processor time so far of this process and of everything it started, the ended included.
-
-    Workers may be children of a helper process, so the whole tree is added up where the system shows it in /proc.
-    """
-    if not Path("/proc/self/stat").exists():
-        return sum(os.times()[:4])
-    parent, ticks = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
-            continue
-        pid = int(stat.parent.name)
-        parent[pid], ticks[pid] = int(fields[1]), sum(map(int, fields[11:15]))
-    return sum(ticks[pid] for pid in parent if is_ours(pid, parent)) / os.sysconf("SC_CLK_TCK")
+def show(trainer: training.Trainer, columns: list[str]) -> None:
+    """Lets the trainer say what it does."""
+    trainer.extend(extensions.PrintReport(columns, out=Plain()))
+    if sys.stdout.isatty():
+        trainer.extend(extensions.ProgressBar(update_interval=10))
 
 
-def is_ours(pid: int, parent: dict[int, int]) -> bool:
-    """Whether the process is this one or descends from it."""
-    while pid in parent and pid != os.getpid():
-        pid = parent[pid]
-    return pid == os.getpid()
+def train(demo: Demo, name: str, make: Callable[[], Any], collate: Any = chainer.dataset.concat_examples) -> None:
+    """Trains a new classifier, and measures; its products are too small for more than one thread."""
+    cpu, began = meters.cpu_seconds(), time.perf_counter()
+    iterator = make()
+    waits = meters.clock(iterator)
+    trainer = make_trainer(demo, iterator, (EPOCHS, "epoch"), collate)
+    trainer.extend(extensions.snapshot(filename="snapshot-{.updater.epoch}"), trigger=(1, "epoch"))
+    ours = isinstance(iterator, MultiprocessIterator)
+    if ours:
+        trainer.extend(LoaderReport())
+    show(trainer, COLUMNS + ["images/s", "waited"] * ours)
+    with threadpool_limits(1):
+        trainer.run()  # which finalizes the iterator
+    wall_s, cpu_s = time.perf_counter() - began, meters.cpu_seconds() - cpu
+    accuracy = float(trainer.observation["validation/main/accuracy"])
+    batches = trainer.updater.iteration
+    demo.runs.append(Run(name, batches * BATCH, batches, wall_s, waits[0], sum(waits), cpu_s, accuracy))
 
 
-def train(name: str, demo: Demo, feed: Callable[[], Any]) -> Run:
-    """Trains a new classifier on every batch of the feed, and measures; its products are too small for two cores."""
-    cpu, began = cpu_seconds(), time.perf_counter()
-    model, images, waits = Classifier(SMALL * SMALL, len(NAMES)), 0, list[float]()
-    progress = Progress(name, EPOCHS * -(-(PICTURES - HELD_OUT) // BATCH))
-    with threadpool_limits(1), closing(feed()) as batches:
-        for x, y in clocked(batches, waits):
-            model.step(x, y)
-            images += len(x)
-            progress.step(f"{images / (time.perf_counter() - began):6.0f} images/s")
-    wall_s, cpu_s = time.perf_counter() - began, cpu_seconds() - cpu
-    progress.end()
-    return Run(name, images, progress.done, wall_s, waits[0], sum(waits), cpu_s, model.accuracy(*demo.held_out))
-
-
-def clocked(batches: Iterable[Any], waits: list[float]) -> Iterator[Any]:
-    """The same batches; how long each was waited for is noted, the end included."""
-    source = iter(batches)
-    while True:
-        began = time.perf_counter()
-        batch = next(source, None)
-        waits.append(time.perf_counter() - began)
-        if batch is None:
-            return
-        yield batch
-
-
-def pictures(demo: Demo) -> None:
+def draw_pictures(demo: Demo) -> None:
     """Draws the pictures, and loads those that the accuracy is measured on."""
-    new = write_pictures(demo.folder)
+    progress = Progress("drawing", PICTURES)
+    new = pictures.write(demo.folder, progress.step)
+    if new:
+        progress.end()
     held_out = Shapes(demo.folder, range(HELD_OUT), augment=False)
-    demo.held_out = stack([held_out[i] for i in range(HELD_OUT)])
+    demo.held_out = [held_out[i] for i in range(HELD_OUT)]
     size = sum(file.stat().st_size for file in demo.folder.glob("*.jpg"))
     when = "drawn now" if new else "drawn earlier"
     print(f"  {PICTURES} JPEGs of {SIDE}x{SIDE}, {size / 1e6:.0f} MB, {when}, in {demo.folder.name}/")
 
 
-def train_plain(demo: Demo) -> None:
-    """Trains from a loop in this process."""
-    demo.runs.append(train("plain loop", demo, lambda: plain_loop(demo.shapes())))
+def train_serial(demo: Demo) -> None:
+    """The pictures are loaded in between, by the training process."""
+    train(demo, "Serial", lambda: SerialIterator(demo.shapes(), BATCH))
 
 
-def train_mpiter(demo: Demo) -> None:
-    """Trains from worker processes: the loop is the same, the batches come ready."""
-    dataset = demo.shapes()
-    demo.runs.append(
-        train("mpiter", demo, lambda: mpiter.batches(dataset, BATCH, n_processes=WORKERS, seed=0, epochs=EPOCHS))
-    )
+def train_chainers(demo: Demo) -> None:
+    """Chainer's worker processes."""
+    train(demo, "Chainer's", lambda: ChainersIterator(demo.shapes(), BATCH, n_processes=WORKERS, n_prefetch=2))
+
+
+def train_ours(demo: Demo) -> None:
+    """Ours; the same trainer."""
+    make = lambda: MultiprocessIterator(demo.shapes(), BATCH, n_processes=WORKERS, n_prefetch=2)  # noqa: E731
+    train(demo, "mpiter's", make, converter)
 
 
 def table(demo: Demo) -> None:
-    """Sets the two side by side."""
+    """Sets the three side by side."""
     rows: list[tuple[str, Callable[[Run], str]]] = [
         ("images/s, start and end included", lambda run: f"{run.images / run.wall_s:.0f}"),
         ("seconds until the first batch", lambda run: f"{run.first_s:.2f}"),
@@ -293,60 +174,118 @@ def table(demo: Demo) -> None:
     print(f"  {'':<36}" + "".join(f"{run.name:>12}" for run in demo.runs))
     for title, value in rows:
         print(f"  {title:<36}" + "".join(f"{value(run):>12}" for run in demo.runs))
-    print(f"  ({WORKERS} workers on {WORKERS} cores, batches of {BATCH}, {EPOCHS} epochs)")
+    print(f"  ({WORKERS} workers on {WORKERS} cores, batches of {BATCH}, {EPOCHS} epochs, n_prefetch=2)")
 
 
-def checksums(iterator: Any, count: int) -> list[int]:
-    """A checksum of each of the next batches, pixels and labels."""
-    found = []
-    for _ in range(count):
-        x, y = next(iterator).columns
-        found.append(zlib.crc32(y.tobytes(), zlib.crc32(x.tobytes())))
-    return found
+class Numbered:
+    """Samples that tell which they are."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, i: int) -> Any:
+        return (*self.dataset[i], i)
+
+
+def checksum(batch: Any) -> int:
+    """A checksum of a batch to its last byte."""
+    return zlib.crc32(b"".join(np.asarray(part).tobytes() for sample in batch for part in sample))
+
+
+def one_epoch(demo: Demo, kill_after: int | None) -> tuple[list[int], list[int]]:
+    """(numbers, checksums) of an epoch; a worker is killed after so many batches."""
+    numbers, checksums = list[int](), list[int]()
+    dataset = Numbered(demo.shapes())
+    with MultiprocessIterator(dataset, BATCH, repeat=False, n_processes=WORKERS, seed=5) as iterator:
+        for batch in iterator:
+            numbers += [number for *_, number in batch]
+            checksums.append(checksum(batch))
+            if len(checksums) == kill_after:
+                os.kill(iterator.worker_pids[0], signal.SIGKILL)
+                print(f"  killed worker {iterator.worker_pids[0]} after {kill_after} batches", flush=True)
+        restarts = iterator.stats().restarts
+    assert bool(restarts) == (kill_after is not None), "the worker has died, and nobody else"
+    return numbers, checksums
+
+
+def kill_a_worker(demo: Demo) -> None:
+    """The same epoch twice, the second time with a worker killed half-way."""
+    numbers, undisturbed = one_epoch(demo, None)
+    found, checksums = one_epoch(demo, len(undisturbed) // 2)
+    seen = Counter(found)
+    lost, repeated = len(set(numbers) - set(seen)), sum(seen.values()) - len(seen)
+    same = checksums == undisturbed
+    print(f"  lost {lost}, repeated {repeated}, checksums {'equal' if same else 'DIFFERENT'}")
+    if lost or repeated or not same:
+        sys.exit("  a killed worker has changed the batches")
+
+
+def weights(trainer: training.Trainer) -> list[bytes]:
+    """All parameters, to the last bit."""
+    model = trainer.updater.get_optimizer("main").target
+    return [parameter.array.tobytes() for _, parameter in sorted(model.namedparams())]
+
+
+def resumable(demo: Demo, n_processes: int, batches: int) -> tuple[training.Trainer, list[int]]:
+    """A trainer, and the list into which the checksums of its batches go."""
+    iterator = MultiprocessIterator(demo.shapes(), BATCH, n_processes=n_processes, seed=n_processes)
+    checksums, following = list[int](), iterator.next
+
+    def noted() -> Any:
+        batch = following()
+        checksums.append(checksum(batch))
+        return batch
+
+    iterator.next = noted  # type: ignore[method-assign]
+    return make_trainer(demo, iterator, (batches, "iteration"), converter), checksums
 
 
 def stop_and_resume(demo: Demo) -> None:
-    """Stops in the middle of an epoch, resumes with another number of workers, and compares with going on unbroken."""
-    saved, others = demo.folder / "state.json", WORKERS + 1
-    with mpiter.MultiprocessIterator(demo.shapes(), BATCH, n_processes=WORKERS, seed=7) as iterator:
-        checksums(iterator, STOP_AFTER)
-        saved.write_text(json.dumps(iterator.state_dict()))
-        print(f"  stopped at epoch {iterator.epoch_detail:.2f}; the state is {saved.stat().st_size} bytes of JSON")
-        unbroken = checksums(iterator, COMPARED)
-    with mpiter.MultiprocessIterator(demo.shapes(), BATCH, n_processes=others, seed=8) as iterator:
-        iterator.load_state_dict(json.loads(saved.read_text()))
-        resumed = checksums(iterator, COMPARED)
-        print(f"  resumed with {others} workers instead of {WORKERS}, up to epoch {iterator.epoch_detail:.2f}")
-    same = sum(a == b for a, b in zip(unbroken, resumed, strict=True))
-    if same < COMPARED:
-        raise SystemExit(f"  only {same} of {COMPARED} batches identical: the resumed order is wrong")
-    print(f"  {COMPARED} batches identical, augmentation included")
+    """Resumes from a snapshot within an epoch, with another number of workers, and compares with going on unbroken."""
+    unbroken, expected = resumable(demo, WORKERS, SAVED_AT + COMPARED)
+    once = training.triggers.ManualScheduleTrigger(SAVED_AT, "iteration")
+    unbroken.extend(extensions.snapshot(filename="within-an-epoch"), trigger=once)
+    resumed, found = resumable(demo, WORKERS + 1, SAVED_AT + COMPARED)
+    with threadpool_limits(1):
+        unbroken.run()
+        chainer.serializers.load_npz(str(demo.folder / "result" / "within-an-epoch"), resumed, strict=False)
+        place = resumed.updater.epoch_detail
+        resumed.run()
+    print(f"  saved at epoch {place:.2f} with {WORKERS} workers, resumed with {WORKERS + 1}")
+    if found != expected[SAVED_AT:] or weights(resumed) != weights(unbroken):
+        sys.exit("  the resumed training differs from the unbroken one")
+    print(f"  {len(found)} batches identical, augmentation included; parameters identical to the last bit")
 
 
-def five_lines(demo: Demo) -> None:
-    """What to type first."""
+def the_change(demo: Demo) -> None:
+    """What to type."""
     print(
-        "  import mpiter\n"
-        "  dataset = ...                            # anything with len(dataset) and dataset[i]\n"
-        "  with mpiter.batches(dataset, 64, seed=0, epochs=10) as loader:\n"
-        "      for x, y in loader:                  # stacked arrays, ready when you ask\n"
-        "          model.step(x, y)"
+        "  - from chainer.iterators import MultiprocessIterator\n"
+        "  + from mpiter.chainer import MultiprocessIterator\n\n"
+        "  No Chainer? `for x, y in mpiter.batches(dataset, 64): ...` gives stacked arrays to anything."
     )
 
 
 STEPS: list[tuple[str, Callable[[Demo], None]]] = [
-    ("Pictures", pictures),
-    ("Training from a plain loop", train_plain),
-    ("Training from mpiter", train_mpiter),
+    ("Pictures", draw_pictures),
+    ("A Chainer trainer with Chainer's SerialIterator", train_serial),
+    ("The same with Chainer's MultiprocessIterator", train_chainers),
+    ("The same with mpiter's", train_ours),
     ("Side by side", table),
-    ("Stop in the middle of an epoch, resume elsewhere", stop_and_resume),
-    ("Five lines to start from", five_lines),
+    ("Kill a worker half-way through an epoch", kill_a_worker),
+    ("Stop within an epoch, resume with another number of workers", stop_and_resume),
+    ("The change of one line", the_change),
 ]
 
 
 def main() -> None:
     """Takes the steps in turn."""
     demo = Demo()
+    logging.basicConfig(stream=sys.stdout, format="  mpiter: %(message)s")
+    shutil.rmtree(demo.folder / "result", ignore_errors=True)
     for number, (title, step) in enumerate(STEPS, 1):
         print(f"\n{number}. {title}", flush=True)
         step(demo)

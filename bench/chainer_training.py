@@ -1,0 +1,265 @@
+"""The demo's comparison at length: Chainer trainers fed by Chainer's iterators and by ours; prints tables and JSON.
+
+    python bench/chainer_training.py --out bench/results/chainer_training.json
+    python bench/chainer_training.py --quick                # one short round: a smoke test, never a conclusion
+
+Every turn (iterator x dataset x round) is a `Trainer` with a `StandardUpdater` in a process of its own; rounds are
+interleaved and each starts with another iterator. The warm-up is excluded, evaluation and snapshots are left out.
+Guarantees: what is timed is the training loop, and within it `next()`, from the arrival of one batch to that of
+another; processor time is the kernel's, parent and workers apart. A turn that fails is a line in the answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from measure import CpuWindow, Spread, commit, machine, spread
+
+SCHEMA = "mpiter.bench.chainer_training/1"
+ROOT = Path(__file__).resolve().parent.parent
+NOISY = 0.15
+FIGURES = ("images_per_s", "waited", "parent_cpu_ms", "workers_cpu_ms", "first_batch_s")
+ROWS = {
+    "chainer serial": "Chainer's SerialIterator",
+    "chainer threads": "Chainer's MultithreadIterator",
+    "chainer processes": "Chainer's MultiprocessIterator",
+    "ours serial": "mpiter.chainer.SerialIterator",
+    "ours threads": "mpiter.chainer.MultithreadIterator",
+    "ours processes": "mpiter.chainer.MultiprocessIterator, concat_examples",
+    "ours, converter": "mpiter.chainer.MultiprocessIterator, mpiter.chainer.converter",
+}
+CASES = {
+    "jpeg": "224x224 JPEG files, decoded in grey, cropped at random and scaled to 32x32; batches of 64",
+    "28x28": "TupleDataset of 28x28 float32 arrays and int32 labels in memory; batches of 128",
+    "3x64x64": "TupleDataset of 3x64x64 float32 arrays and int32 labels in memory; batches of 128",
+}
+BATCH = {"jpeg": 64, "28x28": 128, "3x64x64": 128}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What is asked of one process."""
+
+    row: str
+    case: str
+    workers: int
+    n_prefetch: int
+    warmup_s: float
+    seconds: float
+
+
+class Watch:
+    """Stops a trainer, having measured it: asked before each iteration whether it is over."""
+
+    def __init__(self, turn: Turn, waits: list[float]) -> None:
+        self.turn, self.waits, self.window = turn, waits, None
+        self.begins = time.perf_counter() + turn.warmup_s
+
+    def __call__(self, trainer: Any) -> bool:
+        now = time.perf_counter()
+        if now < self.begins:
+            return False
+        if self.window is None:
+            self.window, self.batches, self.waited = CpuWindow(), trainer.updater.iteration, sum(self.waits)
+            self.window.start()
+            self.began = time.perf_counter()
+            return False
+        if now < self.began + self.turn.seconds:
+            return False
+        cpu, seconds = self.window.stop(), now - self.began
+        batches = trainer.updater.iteration - self.batches
+        self.figures = {
+            "images_per_s": batches * BATCH[self.turn.case] / seconds,
+            "waited": (sum(self.waits) - self.waited) / seconds,
+            "parent_cpu_ms": 1000 * cpu.parent_s / batches,
+            "workers_cpu_ms": 1000 * cpu.workers_s / batches,
+            "workers_changed": cpu.changed,
+            "first_batch_s": self.waits[0],
+            "batches": batches,
+            "seconds": seconds,
+        }
+        return True
+
+
+def take(turn: Turn) -> dict[str, Any]:
+    """Trains and measures, in this process."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    import chainer
+    import meters
+    import numpy as np
+    from threadpoolctl import threadpool_limits
+
+    import mpiter.chainer_compat  # noqa: F401  # isort: split
+
+    dataset = _dataset(turn.case)
+    begin = time.perf_counter()
+    iterator, collate = _iterator(turn, dataset)
+    made_s = time.perf_counter() - begin
+    waits = meters.clock(iterator)
+    np.random.seed(0)
+    links, functions = chainer.links, chainer.functions
+    net = chainer.Sequential(links.Linear(None, 64), functions.relu, links.Linear(64, 10))
+    optimizer = chainer.optimizers.SGD().setup(links.Classifier(net))
+    updater = chainer.training.StandardUpdater(iterator, optimizer, converter=collate)
+    watch = Watch(turn, waits)
+    trainer = chainer.training.Trainer(updater, watch, out=str(ROOT / ".demo" / "bench"))
+    with threadpool_limits(1):
+        trainer.run()
+    watch.figures["first_batch_s"] += made_s
+    return watch.figures | {"versions": {"chainer": chainer.__version__, "numpy": np.__version__}}
+
+
+def _dataset(case: str) -> Any:
+    import numpy as np
+    import pictures
+    from chainer.datasets import TupleDataset
+
+    if case == "jpeg":
+        pictures.write(ROOT / ".demo", lambda: None)
+        return pictures.Shapes(ROOT / ".demo", range(pictures.PICTURES))
+    shape = tuple(map(int, case.split("x")))
+    rng = np.random.default_rng(0)
+    images = rng.random((20_000 if case == "28x28" else 4000, *shape), np.float32)
+    return TupleDataset(images, rng.integers(10, size=len(images), dtype=np.int32))
+
+
+def _iterator(turn: Turn, dataset: Any) -> tuple[Any, Callable[..., Any]]:
+    from chainer import iterators as theirs
+    from chainer.dataset import concat_examples
+
+    from mpiter import chainer as ours
+
+    module: Any = theirs if turn.row.startswith("chainer") else ours
+    collate = ours.converter if turn.row == "ours, converter" else concat_examples
+    size = BATCH[turn.case]
+    if "serial" in turn.row:
+        return module.SerialIterator(dataset, size), collate
+    if "threads" in turn.row:
+        return module.MultithreadIterator(dataset, size, n_threads=turn.workers), collate
+    options = {"n_processes": turn.workers, "n_prefetch": turn.n_prefetch}
+    return module.MultiprocessIterator(dataset, size, **options), collate
+
+
+def plan(options: argparse.Namespace) -> Iterator[Turn]:
+    """Interleaved: in each round every iterator once for each dataset, beginning with another one."""
+    for round_ in range(options.rounds):
+        for case in options.cases:
+            for at in range(len(options.rows)):
+                row = options.rows[(at + round_) % len(options.rows)]
+                yield Turn(row, case, options.workers, options.n_prefetch, options.warmup, options.seconds)
+
+
+def run(turn: Turn, timeout: float) -> dict[str, Any]:
+    """The turn in a process of its own; what went wrong is an answer too."""
+    command = [sys.executable, "-W", "ignore", __file__, "--turn", json.dumps(asdict(turn))]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return asdict(turn) | {"error": f"gave no answer within {timeout:g} s"}
+    if done.returncode:
+        return asdict(turn) | {"error": (done.stderr.strip().splitlines() or ["no message"])[-1]}
+    return asdict(turn) | json.loads(done.stdout.splitlines()[-1])
+
+
+def summary(answers: list[dict[str, Any]], case: str, row: str) -> dict[str, Spread]:
+    found = [answer for answer in answers if (answer["case"], answer["row"]) == (case, row) and "error" not in answer]
+    return {figure: spread([answer[figure] for answer in found]) for figure in FIGURES} if found else {}
+
+
+def report(options: argparse.Namespace, answers: list[dict[str, Any]]) -> None:
+    """The tables."""
+    for case in options.cases:
+        print(f"\n{case}: {CASES[case]}")
+        print(f"{'':20}{'images/s':>10}{'IQR':>6}{'waited':>8}{'CPU ms/batch: parent':>22}{'workers':>9}{'first s':>9}")
+        for row in options.rows:
+            figures = summary(answers, case, row)
+            if figures:
+                rate, waited, parent, workers, first = (figures[name] for name in FIGURES)
+                noise = "!" if rate.relative > NOISY else ""
+                print(
+                    f"{row:20}{rate.median:10.0f}{rate.relative:6.0%}{waited.median:8.0%}{parent.median:22.2f}"
+                    f"{workers.median:9.2f}{first.median:9.2f} {noise}"
+                )
+    for answer in answers:
+        if "error" in answer:
+            print(f"PROBLEM  {answer['row']} on {answer['case']}: {answer['error']}")
+    if options.rounds < 3:
+        print("\nfewer than three rounds: not a conclusion")
+    print(f"\n! the spread (IQR) is more than {NOISY:.0%} of the median: the machine was not quiet")
+
+
+def document(options: argparse.Namespace, answers: list[dict[str, Any]], began: float) -> dict[str, Any]:
+    """The JSON answer: everything that is printed, and every turn."""
+    versions = next((answer["versions"] for answer in answers if "versions" in answer), {})
+    return {
+        "schema": SCHEMA,
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(began)),
+        "took_s": time.time() - began,
+        "machine": machine(),
+        "commit": commit(ROOT),
+        "versions": {"python": platform.python_version()} | versions,
+        "settings": {name: getattr(options, name) for name in ("rounds", "seconds", "warmup", "workers", "n_prefetch")},
+        "cases": {case: CASES[case] for case in options.cases},
+        "rows": {row: ROWS[row] for row in options.rows},
+        "summary": [
+            {"case": case, "row": row} | {name: asdict(value) for name, value in summary(answers, case, row).items()}
+            for case in options.cases
+            for row in options.rows
+        ],
+        "turns": answers,
+    }
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="timed part of a turn (default 2)")
+    parser.add_argument("--warmup", type=float, default=2.0, help="seconds of training before, excluded (default 2)")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--n-prefetch", type=int, default=2)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds after which a turn is given up")
+    parser.add_argument("--out", type=Path, help="write the JSON answer here; never over another one")
+    parser.add_argument("--quick", action="store_true", help="one round of 0.5 s: a smoke test")
+    parser.add_argument("--turn", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.seconds, options.warmup = 1, 0.5, 1.0
+    if options.out and options.out.exists():
+        parser.error(f"{options.out} exists; name another file, or remove it")
+    return options
+
+
+def main() -> int:
+    options, began = parse(), time.time()
+    if options.turn:
+        print(json.dumps(take(Turn(**json.loads(options.turn)))))
+        sys.stdout.flush()
+        os._exit(0)  # Chainer's iterators may not let a process end
+    answers, turns = [], list(plan(options))
+    for number, turn in enumerate(turns, 1):
+        if sys.stderr.isatty():
+            print(f"\r{number}/{len(turns)} {turn.case} {turn.row}\033[K", end="", file=sys.stderr, flush=True)
+        answers.append(run(turn, options.timeout))
+    report(options, answers)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(document(options, answers, began), indent=1) + "\n")
+    return int(any("error" in answer for answer in answers))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""What the demo reads from the clock and the operating system, and how it shows progress."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Progress:
+    """A line that is rewritten on a terminal; elsewhere a line every quarter of the way."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self.what, self.total, self.done, self.began = what, total, 0, time.perf_counter()
+        self.live = sys.stdout.isatty()
+
+    def step(self, note: str = "") -> None:
+        """One more is done."""
+        self.done += 1
+        due = self.done % max(1, self.total // (100 if self.live else 4)) == 0
+        if due or self.done == self.total:
+            self.show(note)
+
+    def show(self, note: str) -> None:
+        """Says how far it is."""
+        seconds = time.perf_counter() - self.began
+        line = f"  {self.what:<12} {self.done:>5} of {self.total}  {seconds:5.1f} s  {note}"
+        print(f"\r{line:<78}" if self.live else line, end="" if self.live else "\n", flush=True)
+
+    def end(self) -> None:
+        """Leaves the last line standing."""
+        if self.live:
+            print()
+
+
+def cpu_seconds() -> float:
+    """Processor time so far of this process and of everything it started, the ended included.
+
+    Workers may be children of a helper process, so the whole tree is added up where the system shows it in /proc.
+    """
+    if not Path("/proc/self/stat").exists():
+        return sum(os.times()[:4])
+    parent, ticks = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        pid = int(stat.parent.name)
+        parent[pid], ticks[pid] = int(fields[1]), sum(map(int, fields[11:15]))
+    return sum(ticks[pid] for pid in parent if is_ours(pid, parent)) / os.sysconf("SC_CLK_TCK")
+
+
+def is_ours(pid: int, parent: dict[int, int]) -> bool:
+    """Whether the process is this one or descends from it."""
+    while pid in parent and pid != os.getpid():
+        pid = parent[pid]
+    return pid == os.getpid()
+
+
+def clock(iterator: Any) -> list[float]:
+    """From now on each ``iterator.next()`` notes in this list how long it took."""
+    waits, following = list[float](), iterator.next
+
+    def clocked() -> Any:
+        began = time.perf_counter()
+        try:
+            return following()
+        finally:
+            waits.append(time.perf_counter() - began)
+
+    iterator.next = clocked
+    return waits
