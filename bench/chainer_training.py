@@ -95,12 +95,14 @@ class Watch:
 def take(turn: Turn) -> dict[str, Any]:
     """Trains and measures, in this process."""
     sys.path.insert(0, str(ROOT / "examples"))
+    # isort: off
+    import mpiter.chainer_compat  # noqa: F401  # before Chainer, which it lets run on today's NumPy
+    # isort: on
+
     import chainer
     import meters
     import numpy as np
     from threadpoolctl import threadpool_limits
-
-    import mpiter.chainer_compat  # noqa: F401  # isort: split
 
     dataset = _dataset(turn.case)
     begin = time.perf_counter()

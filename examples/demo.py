@@ -20,6 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+# isort: off
+import mpiter.chainer_compat  # noqa: F401  # before Chainer, which it lets run on today's NumPy
+# isort: on
+
 import chainer
 import meters
 import numpy as np
@@ -32,11 +36,10 @@ from meters import Progress
 from pictures import HELD_OUT, NAMES, PICTURES, SIDE, Shapes
 from threadpoolctl import threadpool_limits
 
-import mpiter.chainer_compat  # noqa: F401  # isort: split
 from mpiter.chainer import LoaderReport, MultiprocessIterator, converter
 
 FOLDER = Path(__file__).resolve().parent.parent / ".demo"
-BATCH, EPOCHS, HIDDEN = 64, 3, 256
+BATCH, EPOCHS, HIDDEN = 64, 4, 256
 WORKERS = os.cpu_count() or 1
 SAVED_AT, COMPARED = 17, 30  # the batch after which the snapshot is taken, and how many are compared after it
 COLUMNS = ["epoch", "iteration", "main/loss", "validation/main/accuracy", "elapsed_time"]
