@@ -34,6 +34,7 @@ from .progress import Progress
 from .starting import interrupts_later
 from .stats import Stats
 from .transport import Contents
+from .watch import Patience
 
 
 class DatasetIterator(Progress):
@@ -58,7 +59,7 @@ class DatasetIterator(Progress):
         self._in_hand: Delivery | None = None  # taken from the loop, not yet handed out
         self._handed_out = 0  # deliveries of this course
         self._one_at_a_time = threading.RLock()  # next() may be called by several threads
-        self._has_warned = False
+        self._patience = Patience(options.dataset_timeout)
         self._closed = False
         self._last_stats = Stats()
         self._place(self._start())
@@ -137,12 +138,11 @@ class DatasetIterator(Progress):
 
     def _stalled(self, seconds: float) -> None:
         """Warn once a batch has been overdue for too long."""
-        limit = self._options.dataset_timeout
-        if limit is not None and seconds > limit and not self._has_warned:
-            self._has_warned = True
-            doings = (self._loop.doings() if self._loop else "") or "the dataset may be stuck"
+        loop = self._loop
+        if loop is not None and self._patience.ends(seconds, loop.is_starting):
             warnings.warn(
-                f"no batch for {seconds:.0f} s (dataset_timeout={limit:g}); {doings}.",
+                f"no batch for {seconds:.0f} s (dataset_timeout={self._options.dataset_timeout:g}); "
+                f"{loop.doings() or 'the dataset may be stuck'}.",
                 self.TimeoutWarning,
                 stacklevel=4,
             )
@@ -156,7 +156,7 @@ class DatasetIterator(Progress):
             self._closed = False
         if self._loop is not None and self._loop.pid != os.getpid():
             self._loop = None  # the parent's: this process has been forked
-        self._has_warned = False
+        self._patience.begin()
         if self._loop is None:
             if self._is_at_its_end():
                 self._over()
@@ -211,7 +211,6 @@ class DatasetIterator(Progress):
         self._cursor = cursor
         self._in_hand = None
         self._exhausted = False
-        self._has_warned = False
         self._loop_has_stopped = False
         if self._loop is not None and self._loop.pid == os.getpid():
             self._loop.restart(self._course())

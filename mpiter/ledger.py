@@ -114,13 +114,16 @@ class Ledger:
         self._uncut = deque(entry for entry in self._uncut if entry[1] is not assembly)
 
     def cut(self, number: int, rows: int) -> tuple[bytes, tuple[Piece, ...], bool]:
-        """Take the next ``rows`` rows for task ``number``: the brief of their rooms, the pieces, and whether any is
+        """Take up to ``rows`` rows for task ``number``: the brief of their rooms, the pieces, and whether any is
         suspect."""
         taken: list[tuple[Piece, Assembly]] = []
         brief = _brief(self._uncut[0][1])
         while self._uncut and rows > 0 and _brief(self._uncut[0][1]) == brief:
             piece, assembly = self._uncut.popleft()
             if piece.rows > rows:
+                if taken and taken[-1][1] is not assembly:  # a batch is not begun that would wait for another task
+                    self._uncut.appendleft((piece, assembly))
+                    break
                 self._uncut.appendleft((piece.rest(rows), assembly))
                 piece = piece.first(rows)
             rows -= piece.rows

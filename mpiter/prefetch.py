@@ -115,6 +115,11 @@ class _PrefetchLoop:
     def pids(self) -> tuple[int, ...]:
         return self._crew.pids if self._crew else ()
 
+    @property
+    def is_starting(self) -> bool:
+        """Is no worker ready yet?"""
+        return self._crew is None or not any(line.ready for line in self._crew.board())
+
     def doings(self) -> str:
         """What the workers are at, for a consumer who has to wait."""
         return doings(self._crew, self._ledger) if self._crew else ""
@@ -205,17 +210,12 @@ class _PrefetchLoop:
         if ledger.uncut_rows and not self._crew.is_staffed:
             self._crew.staff()
         while ledger.tasks < self._cut.tasks and ledger.uncut_rows:
-            if (
-                ledger.uncut_rows < self._cut.rows
-                and ledger.tasks >= self._rules.workers
-                and not self._horizon.is_reached
-            ):
+            rows, course, number = self._cut.rows, self._course, self._task_number
+            if ledger.uncut_rows < rows and ledger.tasks >= self._rules.workers and not self._horizon.is_reached:
                 return
-            course, number, budget = self._course, self._task_number, self._cut.budget_ns
             self._task_number += 1
-            task = Task(
-                self._crew.dataset, course.generation, number, course.seed, budget, *ledger.cut(number, self._cut.rows)
-            )
+            order = self._cut.budget_ns, *ledger.cut(number, rows)
+            task = Task(self._crew.dataset, course.generation, number, course.seed, *order)
             try:
                 self._crew.submit(task, self._inbox.put)
             except BaseException:  # Ctrl-C in the serial backend's dataset, most likely

@@ -57,5 +57,28 @@ class Watch:
         return self._patience if line.ready else max(self._patience, START_S)
 
 
+class Patience:
+    """Of a consumer who waits for a batch: ``limit`` seconds, of which the workers' start is none."""
+
+    def __init__(self, limit: float | None) -> None:
+        self._limit = limit
+        self.begin()
+
+    def begin(self) -> None:
+        """He waits for another batch."""
+        self._of_the_start, self._is_over = 0.0, False
+
+    def ends(self, waited: float, starting: bool) -> bool:
+        """Is it over, for the first time, after so many seconds?"""
+        if self._limit is None or self._is_over:
+            return False
+        if starting:
+            self._of_the_start = waited
+            self._is_over = waited > max(self._limit, START_S)
+        else:
+            self._is_over = waited - self._of_the_start > self._limit
+        return self._is_over
+
+
 def _is_idle(line: Line) -> bool:
     return bool(line.ready and not line.active)

@@ -7,6 +7,7 @@ import itertools
 import json
 import pickle
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -421,6 +422,28 @@ def test_a_warning_that_is_an_error_loses_nothing(tmp_path: Any) -> None:
             next(it)
         gate.touch()
         assert [[label for _, label in batch] for batch in it] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_the_first_batch_does_not_wait_for_a_sample_of_the_second(tmp_path: Any) -> None:
+    gate = tmp_path / "gate"
+    with mpiter.MultiprocessIterator(
+        Gated(str(gate), free=4, length=12), 4, repeat=False, shuffle=False, n_processes=2
+    ) as it:
+        assert [label for _, label in next(it)] == [0, 1, 2, 3]
+        gate.touch()
+        assert len(list(it)) == 2
+
+
+def test_starting_the_workers_is_not_the_datasets_fault() -> None:
+    def slow_start(info: Any) -> None:
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            pass
+
+    with mpiter.MultiprocessIterator(
+        Squares(8), 4, repeat=False, n_processes=2, worker_init=slow_start, dataset_timeout=0.5
+    ) as it:
+        assert len(list(it)) == 2  # a warning would be an error
 
 
 def test_the_board_says_what_each_worker_does(tmp_path: Any) -> None:

@@ -17,6 +17,7 @@ from mpiter.faults import raised
 from mpiter.ledger import Ledger
 from mpiter.recovery import Recovery
 from mpiter.task import Ticket
+from mpiter.watch import START_S, Patience
 
 ROWS = 4
 
@@ -287,3 +288,25 @@ def test_what_is_abandoned_is_given_back_once_nobody_writes_there(seed: int) -> 
     ledger.recall_all(quarantined=False)
     assert [room.discarded for room in rooms] == [1] * 6
     assert ledger.uncut_rows == 0
+
+
+# -- a consumer's patience ---------------------------------------------------------------------------------------
+
+
+def test_patience_ends_once_for_each_batch() -> None:
+    patience = Patience(10)
+    assert [patience.ends(waited, starting=False) for waited in (5, 10, 11, 12)] == [False, False, True, False]
+    patience.begin()
+    assert [patience.ends(waited, starting=False) for waited in (9, 11)] == [False, True]
+
+
+def test_patience_does_not_count_the_start_unless_that_takes_very_long() -> None:
+    patience = Patience(10)
+    assert [patience.ends(waited, starting=True) for waited in (15, 50)] == [False, False]
+    assert [patience.ends(waited, starting=False) for waited in (60, 61)] == [False, True]
+    patience.begin()
+    assert [patience.ends(waited, starting=True) for waited in (START_S, START_S + 1)] == [False, True]
+
+
+def test_patience_without_limit_never_ends() -> None:
+    assert not Patience(None).ends(1e9, starting=False)
