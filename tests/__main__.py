@@ -22,7 +22,7 @@ from bootstrap import Environment, Trouble
 PYTHONS = ("3.11", "3.12", "3.13")
 NEWEST = "3.13"  # where workers die as well; between the oldest and this one only the rest is tried out
 CHAINERS_PYTHON = "3.11"  # the last with numpy.distutils, which Chainer imports unless mpiter.chainer_compat helps it
-CHAINERS_NUMPY = ("numpy<1.24", "setuptools<81")
+CHAINERS_COMPANY = ("numpy<1.24", "setuptools<81", "mpi4py", "mpich")  # what it was written for, and ChainerMN's MPI
 LIMIT_S = 45 * 60  # for everything together, which takes about 20 minutes on two idle cores
 IN_PARALLEL = ("-n", "2")  # what waits for processes to start leaves half of two cores idle
 NO_TESTS = 5  # pytest's exit code when nothing was selected
@@ -72,7 +72,7 @@ def jobs() -> list:
         if version != mine:
             quick = "not slow" if version == NEWEST else "not slow and not death"
             found.append(Job("python " + version, elsewhere(".venv-" + version, version), ("-m", quick)))
-    chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, wanted=CHAINERS_NUMPY)
+    chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, wanted=CHAINERS_COMPANY)
     found.append(Job("chainer", chainer, ("-m", "not slow and not death or chainer")))
     found.append(Job("torch", Environment(".venv-torch", extras="test", wanted=("torch==2.13.0",)), ("-m", "torch")))
     return found
