@@ -16,7 +16,7 @@ import numpy as np
 
 from .cursor import Cursor, Pace
 from .errors import StateError
-from .order import Given, Order, OrderSampler, Sampled, Sequential, Shuffled
+from .order import Given, Listed, Order, OrderSampler, Sampled, Sequential, Shuffled
 
 VERSION = 1
 SEEDS = -(1 << 127), (1 << 128) - 1  # the least and the greatest
@@ -37,7 +37,7 @@ class Surroundings:
 
 def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
     order: dict[str, Any] = {"kind": _KINDS[type(cursor.order)]}
-    if isinstance(cursor.order, (Sampled, Given)):
+    if isinstance(cursor.order, Listed):
         order["indices"] = cursor.order.array().tolist()
     return {
         "mpiter": VERSION,

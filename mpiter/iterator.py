@@ -28,7 +28,7 @@ from .crew import Crew, Muster
 from .cursor import Cursor
 from .errors import IteratorClosed, OptionError
 from .options import Options
-from .order import Given, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
+from .order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
 from .prefetch import _PrefetchLoop
 from .progress import Progress
 from .starting import interrupts_later
@@ -277,7 +277,7 @@ class DatasetIterator(Progress):
         shuffle = self._options.shuffle if sampler is None else None
         options = replace(self._options, order_sampler=sampler, shuffle=shuffle, seed=self._seed)
         extra = {name: value for name, value in self.__dict__.items() if name not in self._own}
-        indices = self._cursor.order.array() if isinstance(self._cursor.order, (Sampled, Given)) else None
+        indices = self._cursor.order.array() if isinstance(self._cursor.order, Listed) else None
         place = (self._cursor.position, self._cursor.epoch, self._cursor.is_new_epoch)
         return {
             "options": options,

@@ -125,12 +125,11 @@ class Shuffled:
         return self.take(0, self._length) if self._length else np.empty(0, np.int64)
 
 
-class Given:
-    """An order read from elsewhere, for the epoch it belongs to; the epochs after it have our own shuffle."""
+class Listed:
+    """An order that is held in memory, as an array."""
 
-    def __init__(self, array: Any, following: Shuffled) -> None:
+    def __init__(self, array: Any) -> None:
         self._array = _as_indices(array)
-        self._following = following
 
     def __len__(self) -> int:
         return len(self._array)
@@ -138,11 +137,19 @@ class Given:
     def take(self, start: int, stop: int) -> Indices:
         return self._array[start:stop]
 
-    def following(self, position: int) -> Shuffled:
-        return self._following
-
     def array(self) -> Indices:
         return self._array
+
+
+class Given(Listed):
+    """An order read from elsewhere, for the epoch it belongs to; the epochs after it have our own shuffle."""
+
+    def __init__(self, array: Any, following: Shuffled) -> None:
+        super().__init__(array)
+        self._following = following
+
+    def following(self, position: int) -> Shuffled:
+        return self._following
 
 
 class SamplerOfTheMoment:
@@ -155,18 +162,12 @@ class SamplerOfTheMoment:
         return self.sampler
 
 
-class Sampled:
+class Sampled(Listed):
     """The order that a Chainer ``order_sampler`` returned, and the call that returns the next one."""
 
     def __init__(self, array: Any, sampler: Callable[[], OrderSampler]) -> None:
-        self._array = _as_indices(array)
+        super().__init__(array)
         self._sampler = sampler
-
-    def __len__(self) -> int:
-        return len(self._array)
-
-    def take(self, start: int, stop: int) -> Indices:
-        return self._array[start:stop]
 
     def following(self, position: int) -> Sampled:
         array = self._sampler()(self._array, position)
@@ -176,9 +177,6 @@ class Sampled:
                 f"{len(array)} indices after {len(self._array)}; return as many at each call."
             )
         return Sampled(array, self._sampler)
-
-    def array(self) -> Indices:
-        return self._array
 
 
 def _as_indices(array: Any) -> Indices:
