@@ -3,8 +3,9 @@
     python bench/chainer_training.py --out bench/results/chainer_training.json
     python bench/chainer_training.py --quick                # one short round: a smoke test, never a conclusion
 
-Every turn (iterator x dataset x round) is a `Trainer` with a `StandardUpdater` in a process of its own; rounds are
-interleaved and each starts with another iterator. The warm-up is excluded, evaluation and snapshots are left out.
+Every turn (iterator x dataset x round) is a `Trainer` with a `StandardUpdater` in a session of its own, all of which is
+gone afterwards; rounds are interleaved and each starts with another iterator. The warm-up is excluded, evaluation and
+snapshots are left out.
 Guarantees: what is timed is the training loop, and within it `next()`, from the arrival of one batch to that of
 another; processor time is the kernel's, parent and workers apart. A turn that fails is a line in the answer.
 """
@@ -16,15 +17,18 @@ import json
 import os
 import platform
 import shlex
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from measure import CpuWindow, Spread, commit, machine, spread
+from verdict import MIN_ROUNDS
 
 SCHEMA = "mpiter.bench.chainer_training/1"
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,7 +98,6 @@ class Watch:
 
 def take(turn: Turn) -> dict[str, Any]:
     """Trains and measures, in this process."""
-    sys.path.insert(0, str(ROOT / "examples"))
     # isort: off
     import mpiter.chainer_compat  # noqa: F401  # before Chainer, which it lets run on today's NumPy
     # isort: on
@@ -165,13 +168,25 @@ def plan(options: argparse.Namespace) -> Iterator[Turn]:
 def run(turn: Turn, timeout: float) -> dict[str, Any]:
     """The turn in a process of its own; what went wrong is an answer too."""
     command = [sys.executable, "-W", "ignore", __file__, "--turn", json.dumps(asdict(turn))]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-    except subprocess.TimeoutExpired:
-        return asdict(turn) | {"error": f"gave no answer within {timeout:g} s"}
-    if done.returncode:
-        return asdict(turn) | {"error": (done.stderr.strip().splitlines() or ["no message"])[-1]}
-    return asdict(turn) | json.loads(done.stdout.splitlines()[-1])
+    paths = [str(ROOT), str(ROOT / "examples"), *filter(None, [os.environ.get("PYTHONPATH")])]  # this checkout first
+    with subprocess.Popen(
+        command,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, complaints = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            return asdict(turn) | {"error": f"gave no answer within {timeout:g} s"}
+        finally:
+            with suppress(ProcessLookupError):  # all of its workers are gone, as they should be
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        return asdict(turn) | {"error": (complaints.strip().splitlines() or ["no message"])[-1]}
+    return asdict(turn) | json.loads(out.splitlines()[-1])
 
 
 def summary(answers: list[dict[str, Any]], case: str, row: str) -> dict[str, Spread]:
@@ -183,25 +198,35 @@ def report(options: argparse.Namespace, answers: list[dict[str, Any]]) -> None:
     """The tables."""
     for case in options.cases:
         print(f"\n{case}: {CASES[case]}")
-        print(f"{'':20}{'images/s':>10}{'IQR':>6}{'waited':>8}{'CPU ms/batch: parent':>22}{'workers':>9}{'first s':>9}")
+        print(
+            f"{'':20}{'images/s':>10}{'IQR':>6}{'/Chainer':>10}{'waited':>8}{'CPU ms/batch: parent':>22}{'workers':>9}"
+            f"{'first s':>9}"
+        )
+        chainers = summary(answers, case, "chainer processes")
         for row in options.rows:
             figures = summary(answers, case, row)
             if figures:
                 rate, waited, parent, workers, first = (figures[name] for name in FIGURES)
                 noise = "!" if rate.relative > NOISY else ""
+                ratio = f"{rate.median / chainers['images_per_s'].median:.2f}" if chainers else ""
                 print(
-                    f"{row:20}{rate.median:10.0f}{rate.relative:6.0%}{waited.median:8.0%}{parent.median:22.2f}"
+                    f"{row:20}{rate.median:10.0f}{rate.relative:6.0%}{ratio:>10}{waited.median:8.0%}{parent.median:22.2f}"
                     f"{workers.median:9.2f}{first.median:9.2f} {noise}"
                 )
     for answer in answers:
         if "error" in answer:
             print(f"PROBLEM  {answer['row']} on {answer['case']}: {answer['error']}")
-    if options.rounds < 3:
-        print("\nfewer than three rounds: not a conclusion")
-    print(f"\n! the spread (IQR) is more than {NOISY:.0%} of the median: the machine was not quiet")
+        elif answer["workers_changed"]:
+            print(f"warning  {answer['row']} on {answer['case']}: processes came or went; CPU is a lower bound")
+    if options.rounds < MIN_ROUNDS:
+        print(f"\nfewer than {MIN_ROUNDS} rounds: not a conclusion")
+    print("\n/Chainer: images/s as a multiple of those of Chainer's MultiprocessIterator")
+    print(f"! the spread (IQR) is more than {NOISY:.0%} of the median: the machine was not quiet")
 
 
-def document(options: argparse.Namespace, answers: list[dict[str, Any]], began: float) -> dict[str, Any]:
+def document(
+    options: argparse.Namespace, answers: list[dict[str, Any]], began: float, load: tuple[float, float, float]
+) -> dict[str, Any]:
     """The JSON answer: everything that is printed, and every turn."""
     versions = next((answer["versions"] for answer in answers if "versions" in answer), {})
     return {
@@ -209,7 +234,7 @@ def document(options: argparse.Namespace, answers: list[dict[str, Any]], began: 
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(began)),
         "took_s": time.time() - began,
-        "machine": machine(),
+        "machine": machine() | {"load_before": load, "load_after": os.getloadavg()},
         "commit": commit(ROOT),
         "versions": {"python": platform.python_version()} | versions,
         "settings": {name: getattr(options, name) for name in ("rounds", "seconds", "warmup", "workers", "n_prefetch")},
@@ -234,19 +259,20 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds after which a turn is given up")
-    parser.add_argument("--out", type=Path, help="write the JSON answer here; never over another one")
+    parser.add_argument("--out", type=Path, help="write the JSON answer here")
+    parser.add_argument("--force", action="store_true", help="over another answer too")
     parser.add_argument("--quick", action="store_true", help="one round of 0.5 s: a smoke test")
     parser.add_argument("--turn", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.seconds, options.warmup = 1, 0.5, 1.0
-    if options.out and options.out.exists():
-        parser.error(f"{options.out} exists; name another file, or remove it")
+    if options.out and options.out.exists() and not options.force:
+        parser.error(f"{options.out} exists: name another file, or write over it with --force")
     return options
 
 
 def main() -> int:
-    options, began = parse(), time.time()
+    options, began, load = parse(), time.time(), os.getloadavg()
     if options.turn:
         print(json.dumps(take(Turn(**json.loads(options.turn)))))
         sys.stdout.flush()
@@ -259,7 +285,7 @@ def main() -> int:
     report(options, answers)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(document(options, answers, began), indent=1) + "\n")
+        options.out.write_text(json.dumps(document(options, answers, began, load), indent=1) + "\n")
     return int(any("error" in answer for answer in answers))
 
 

@@ -32,15 +32,16 @@ from chainer import functions, links, training
 from chainer.iterators import MultiprocessIterator as ChainersIterator
 from chainer.iterators import SerialIterator
 from chainer.training import extensions
-from meters import Progress
+from meters import Plain, Progress
 from pictures import HELD_OUT, NAMES, PICTURES, SIDE, Shapes
 from threadpoolctl import threadpool_limits
 
 from mpiter.chainer import LoaderReport, MultiprocessIterator, converter
+from mpiter.machine import cores
 
 FOLDER = Path(__file__).resolve().parent.parent / ".demo"
 BATCH, EPOCHS, HIDDEN = 64, 4, 256
-WORKERS = os.cpu_count() or 1
+WORKERS = min(8, cores())  # cores that we may use, which may be fewer than the machine has
 SAVED_AT, COMPARED = 17, 30  # the batch after which the snapshot is taken, and how many are compared after it
 COLUMNS = ["epoch", "iteration", "main/loss", "validation/main/accuracy", "elapsed_time"]
 
@@ -69,7 +70,7 @@ class Run:
     wall_s: float
     first_s: float
     wait_s: float
-    cpu_s: float
+    cpu: meters.Cpu
     accuracy: float
 
 
@@ -84,18 +85,6 @@ class Demo:
     def shapes(self) -> Shapes:
         """The pictures to learn from."""
         return Shapes(self.folder, range(HELD_OUT, PICTURES))
-
-
-class Plain:
-    """A stream for reports that expect a terminal: what moves the cursor is left out."""
-
-    def write(self, text: str) -> None:
-        """Passes on the text."""
-        sys.stdout.write(text.replace("\033[J", ""))
-
-    def flush(self) -> None:
-        """Passes it on at once."""
-        sys.stdout.flush()
 
 
 def make_trainer(demo: Demo, iterator: Any, length: tuple[int, str], collate: Callable[..., Any]) -> training.Trainer:
@@ -121,7 +110,7 @@ def train(demo: Demo, name: str, make: Callable[[], Any], collate: Any = chainer
     """Trains a new classifier, and measures; its products are too small for more than one thread."""
     cpu, began = meters.cpu_seconds(), time.perf_counter()
     iterator = make()
-    waits = meters.clock(iterator)
+    made_s, waits = time.perf_counter() - began, meters.clock(iterator)
     trainer = make_trainer(demo, iterator, (EPOCHS, "epoch"), collate)
     trainer.extend(extensions.snapshot(filename="snapshot-{.updater.epoch}"), trigger=(1, "epoch"))
     ours = isinstance(iterator, MultiprocessIterator)
@@ -130,10 +119,10 @@ def train(demo: Demo, name: str, make: Callable[[], Any], collate: Any = chainer
     show(trainer, COLUMNS + ["images/s", "waited"] * ours)
     with threadpool_limits(1):
         trainer.run()  # which finalizes the iterator
-    wall_s, cpu_s = time.perf_counter() - began, meters.cpu_seconds() - cpu
+    wall_s, cpu = time.perf_counter() - began, meters.cpu_seconds() - cpu
     accuracy = float(trainer.observation["validation/main/accuracy"])
     batches = trainer.updater.iteration
-    demo.runs.append(Run(name, batches * BATCH, batches, wall_s, waits[0], sum(waits), cpu_s, accuracy))
+    demo.runs.append(Run(name, batches * BATCH, batches, wall_s, made_s + waits[0], sum(waits), cpu, accuracy))
 
 
 def draw_pictures(demo: Demo) -> None:
@@ -171,13 +160,14 @@ def table(demo: Demo) -> None:
         ("images/s, start and end included", lambda run: f"{run.images / run.wall_s:.0f}"),
         ("seconds until the first batch", lambda run: f"{run.first_s:.2f}"),
         ("share of time waited for data", lambda run: f"{run.wait_s / run.wall_s:.0%}"),
-        ("CPU ms per batch, workers included", lambda run: f"{1000 * run.cpu_s / run.batches:.1f}"),
+        ("CPU ms per batch, training process", lambda run: f"{1000 * run.cpu.parent_s / run.batches:.1f}"),
+        ("CPU ms per batch, its workers", lambda run: f"{1000 * run.cpu.workers_s / run.batches:.1f}"),
         (f"accuracy on {HELD_OUT} other pictures", lambda run: f"{run.accuracy:.1%}"),
     ]
     print(f"  {'':<36}" + "".join(f"{run.name:>12}" for run in demo.runs))
     for title, value in rows:
         print(f"  {title:<36}" + "".join(f"{value(run):>12}" for run in demo.runs))
-    print(f"  ({WORKERS} workers on {WORKERS} cores, batches of {BATCH}, {EPOCHS} epochs, n_prefetch=2)")
+    print(f"  ({WORKERS} workers on {cores()} cores, batches of {BATCH}, {EPOCHS} epochs, n_prefetch=2)")
 
 
 class Numbered:
@@ -254,7 +244,7 @@ def stop_and_resume(demo: Demo) -> None:
     resumed, found = resumable(demo, WORKERS + 1, SAVED_AT + COMPARED)
     with threadpool_limits(1):
         unbroken.run()
-        chainer.serializers.load_npz(str(demo.folder / "result" / "within-an-epoch"), resumed, strict=False)
+        chainer.serializers.load_npz(str(demo.folder / "result" / "within-an-epoch"), resumed)
         place = resumed.updater.epoch_detail
         resumed.run()
     print(f"  saved at epoch {place:.2f} with {WORKERS} workers, resumed with {WORKERS + 1}")

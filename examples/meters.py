@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Progress:
@@ -33,13 +33,37 @@ class Progress:
             print()
 
 
-def cpu_seconds() -> float:
-    """Processor time so far of this process and of everything it started, the ended included.
+class Plain:
+    """A stream for reports that expect a terminal: what moves the cursor is left out."""
+
+    def write(self, text: str) -> None:
+        """Passes on the text."""
+        sys.stdout.write(text.replace("\033[J", ""))
+
+    def flush(self) -> None:
+        """Passes it on at once."""
+        sys.stdout.flush()
+
+
+class Cpu(NamedTuple):
+    """Seconds of processor time."""
+
+    parent_s: float
+    workers_s: float
+
+    def __sub__(self, before: "Cpu") -> "Cpu":
+        """What was spent since."""
+        return Cpu(self.parent_s - before.parent_s, self.workers_s - before.workers_s)
+
+
+def cpu_seconds() -> Cpu:
+    """Processor time so far of this process, and of everything it started, the ended included.
 
     Workers may be children of a helper process, so the whole tree is added up where the system shows it in /proc.
     """
     if not Path("/proc/self/stat").exists():
-        return sum(os.times()[:4])
+        times = os.times()
+        return Cpu(times.user + times.system, times.children_user + times.children_system)
     parent, ticks = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -47,8 +71,10 @@ def cpu_seconds() -> float:
         except OSError:  # it ended meanwhile
             continue
         pid = int(stat.parent.name)
-        parent[pid], ticks[pid] = int(fields[1]), sum(map(int, fields[11:15]))
-    return sum(ticks[pid] for pid in parent if is_ours(pid, parent)) / os.sysconf("SC_CLK_TCK")
+        parent[pid], ticks[pid] = int(fields[1]), list(map(int, fields[11:15]))  # the last two: of ended children
+    ours, second = sum(sum(ticks[pid]) for pid in parent if is_ours(pid, parent)), os.sysconf("SC_CLK_TCK")
+    own = sum(ticks[os.getpid()][:2])
+    return Cpu(own / second, (ours - own) / second)
 
 
 def is_ours(pid: int, parent: dict[int, int]) -> bool:

@@ -1,8 +1,9 @@
 """``import mpiter.chainer_compat`` before ``import chainer``: Chainer 7.8.1 on NumPy 2 and on Python 3.12 and later.
 
-Opt-in, and nobody but Chainer notices: three of its modules are read with what is gone replaced, as they are imported;
+Opt-in, and nobody but Chainer notices: a few of its modules are read with what is gone replaced, as they are imported;
 neither NumPy nor ``sys.modules`` gets a name that it hasn't.  What is gone: ``np.sctypes`` (NumPy 2), ``np.float``
-(1.24), ``pkg_resources`` (setuptools 82) and ``numpy.distutils`` (Python 3.12), which is asked for the BLAS of macOS.
+(1.24), ``pkg_resources`` (setuptools 82) and ``numpy.distutils`` (Python 3.12), which is asked for the BLAS of macOS;
+what is going: ``np.maximum`` with its output in third place.
 Worker processes import this module before anything else, if the process that starts them has done so.
 
 Assumes Chainer 7.8.1, its last release; harmless where Chainer needs no help, or is not installed.
@@ -24,6 +25,9 @@ _EDITS = {
         "import numpy.distutils.system_info": "import numpy",
         "import pkg_resources": "from mpiter.chainer_compat import _PkgResources as pkg_resources",
         "numpy.distutils.system_info.get_info('blas_opt')": "{}",
+    },
+    "chainer.dataset.convert": {
+        "numpy.maximum(shape, array.shape, shape)": "numpy.maximum(shape, array.shape, out=shape)"
     },
     "chainer.functions.array.as_strided": {
         "np.sctypes['int']": "(np.int8, np.int16, np.int32, np.int64)",
