@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from . import info, limits, seeding
+from .access import Reader
 from .board import Cell
 from .errors import SampleNotSendable
 from .faults import take_down
@@ -37,6 +39,7 @@ class Post:
     writer: Writer
     cells: memoryview  # this worker's line of the board
     habits: Habits
+    reader: Reader | None = None  # of many samples at once
     outbox: Outbox | None = None
     startup: str | None = None
     tasks: int = 0
@@ -206,6 +209,9 @@ def _fetch_some(errand: _Errand, indices: list[int], done: int, stop: int) -> in
     """Fetch the rows ``done`` to ``stop`` of the piece and write them at once; 0 when time is up."""
     post, offset = errand.post, errand.piece.row
     cells, dataset = post.cells, post.dataset
+    if (together := _read_together(errand, done, stop)) is not None:
+        _write(errand, indices, offset + done, together)
+        return len(together)
     samples: list[Any] = []
     at, glance = done, done
     try:
@@ -229,14 +235,36 @@ def _fetch_some(errand: _Errand, indices: list[int], done: int, stop: int) -> in
     return len(samples)
 
 
+def _read_together(errand: _Errand, done: int, stop: int) -> Sequence[Any] | None:
+    """The rows ``done`` to ``stop`` as the dataset gives them at once; None if they must be read one by one."""
+    post, count = errand.post, stop - done
+    if post.reader is None or count < 2 or errand.seeded or errand.task.singly:
+        return None
+    now, cells = _clock(), post.cells
+    if now > errand.deadline and (done or not errand.must_begin):
+        return ()
+    cells[Cell.SINCE], cells[Cell.ROW], cells[Cell.ACTIVE] = now, errand.piece.row + done, 2
+    seeding.begin_anew()
+    samples: Sequence[Any] = ()
+    try:
+        samples = post.reader(np.frombuffer(errand.piece.indices, np.int64)[done:stop])
+    except BaseException as error:
+        post.habits.let_pass(error)
+    cells[Cell.ACTIVE] = 1
+    if seeding.begin_anew():
+        post.reader = None  # what it draws belongs to each sample's own place
+        return None
+    return samples if len(samples) == count else None
+
+
 def _seed_for(errand: _Errand, row: int) -> None:
     piece = errand.piece
     seeding.seed_globals(errand.task.seed, piece.epoch, piece.position + row - piece.row)
 
 
-def _write(errand: _Errand, indices: list[int], start: int, samples: list[Any]) -> None:
+def _write(errand: _Errand, indices: list[int], start: int, samples: Sequence[Any]) -> None:
     """Write the samples; one that cannot travel becomes the fault of its own row only."""
-    if not samples:
+    if not len(samples):
         return
     habits, cells = errand.post.habits, errand.post.cells
     if len(samples) > 1:

@@ -32,9 +32,16 @@ class Leaf:
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
 
-    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+    def write(self, column: Column, start: int, values: Any) -> bool:
         """Put ``values`` into the rows from ``start`` on, unless one of them is of another kind."""
         raise NotImplementedError
+
+    def _write_stacked(self, column: Column, start: int, values: Column) -> bool:
+        """The same of values that are rows of an array."""
+        if values.dtype != self.dtype or values.shape[1:] != self.shape:
+            return False
+        column[start : start + len(values)] = values
+        return True
 
     def read(self, column: Column) -> Sequence[Any]:
         """One value a row, as they went in."""
@@ -53,7 +60,9 @@ class Array(Leaf):
 
     __slots__ = ()
 
-    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+    def write(self, column: Column, start: int, values: Any) -> bool:
+        if type(values) is np.ndarray:
+            return self._write_stacked(column, start, values)
         if not set(map(type, values)) <= _ARRAYS:
             return False
         if len(values) > 1 and self.shape and self.dtype.isnative and self.dtype.kind in "biufc":
@@ -84,7 +93,7 @@ class Tensor(Array):
 
     __slots__ = ()
 
-    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+    def write(self, column: Column, start: int, values: Any) -> bool:
         return super().write(column, start, [tensors.as_array(value) for value in values])
 
     def read(self, column: Column) -> Sequence[Any]:
@@ -99,7 +108,9 @@ class Scalar(Leaf):
 
     __slots__ = ()
 
-    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+    def write(self, column: Column, start: int, values: Any) -> bool:
+        if type(values) is np.ndarray:
+            return not self.shape and self._write_stacked(column, start, values)
         if set(map(type, values)) != {self.dtype.type} or set(map(_dtype_of, values)) != {self.dtype}:
             return False
         if self.dtype.kind == "V":
@@ -127,7 +138,7 @@ class Bool(_Number):
 
     __slots__ = ()
 
-    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+    def write(self, column: Column, start: int, values: Any) -> bool:
         if set(map(type, values)) != {bool}:
             return False
         column[start : start + len(values)] = values
@@ -139,7 +150,7 @@ class Int(_Number):
 
     __slots__ = ()
 
-    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+    def write(self, column: Column, start: int, values: Any) -> bool:
         if set(map(type, values)) != {int}:
             return False
         try:
@@ -154,7 +165,7 @@ class Float(_Number):
 
     __slots__ = ()
 
-    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+    def write(self, column: Column, start: int, values: Any) -> bool:
         if set(map(type, values)) != {float}:
             return False
         column[start : start + len(values)] = values
@@ -166,7 +177,7 @@ class Complex(_Number):
 
     __slots__ = ()
 
-    def write(self, column: Column, start: int, values: Sequence[Any]) -> bool:
+    def write(self, column: Column, start: int, values: Any) -> bool:
         if set(map(type, values)) != {complex}:
             return False
         column[start : start + len(values)] = values

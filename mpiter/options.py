@@ -18,6 +18,7 @@ from .course import Rules
 from .cursor import Pace
 from .errors import OptionError
 from .machine import cores
+from .rows import as_dataset
 from .transport import Transport
 from .transports import transport_for
 
@@ -47,6 +48,7 @@ class Options:
     workers: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dataset", as_dataset(self.dataset))
         _check_dataset(self.dataset)
         _whole("batch_size", self.pace.batch_size, least=1)
         _whole(self.workers_name, self.n_workers, least=0, optional=True)

@@ -49,6 +49,12 @@ def get_rng() -> np.random.Generator:
     return _place.drawn[1]
 
 
+def begin_anew() -> bool:
+    """The place's generator starts afresh; was it asked for?"""
+    before, _place.drawn = _place.drawn, None
+    return before is not None
+
+
 def _word(number: int) -> int:
     return number & (1 << 128) - 1
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from .leaves import Aside, Leaf, leaf_for
+from .rows import Rows
 
 Column = np.ndarray[Any, Any]
 _DEEPEST = 32  # nesting beyond this (a cycle, most likely) travels as an object
@@ -38,8 +39,10 @@ class Group:
     parts: tuple[Node, ...]
     key_types: tuple[type, ...] = ()  # of a dict: 1, True and 1.0 are the same key to Python
 
-    def split(self, values: Sequence[Any]) -> list[Sequence[Any]] | None:
+    def split(self, values: Any) -> list[Sequence[Any]] | None:
         """The values of each part, or None if one of ``values`` is built differently."""
+        if type(values) is Rows:
+            return self._columns(values.columns)
         if set(map(type, values)) != {self.cls}:
             return None
         if self.kind == "dict":
@@ -53,6 +56,13 @@ class Group:
         if set(map(len, values)) != {len(self.parts)}:
             return None
         return list(zip(*values, strict=True))
+
+    def _columns(self, columns: Any) -> list[Sequence[Any]] | None:
+        """The same of samples that lie in columns already."""
+        names = tuple(columns) if isinstance(columns, dict) else ()
+        if (type(columns), names, len(columns)) != (self.cls, self.names, len(self.parts)):
+            return None
+        return list(columns.values() if names else columns)
 
     def join(self, parts: Sequence[Sequence[Any]], rows: int) -> list[Any]:
         """The opposite: one container a row."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from . import fetch, info, lifeline, limits, seeding
+from .access import reader_of
 from .blackbox import BlackBox
 from .board import Cell, line
 from .fetch import Habits, Post
@@ -70,6 +71,7 @@ def begin(wiring: Wiring) -> None:
         dataset, worker_init = wiring.cargo.open()
         post.dataset = dataset
         post.info = info.WorkerInfo(number, wiring.workers, wiring.seed, dataset, wiring.backend)
+        post.reader = reader_of(dataset)
         post.habits.seeds = getattr(dataset, "repeatable", True) is False
         _call_hooks(post, worker_init)
         if own_process:

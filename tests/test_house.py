@@ -20,8 +20,8 @@ MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 # Each line may import from the lines above it only, and from nothing of its own line.
 LAYERS = """
 errors awake stats info board task tensors limits machine mail cutting envelope lifeline starting
-leaves order faults breakage watch communicator
-tree cursor seeding
+leaves order faults breakage watch communicator rows
+tree cursor seeding access
 layout checkpoint transport progress horizon
 course memory planner batch ledger fetch
 slots ship blackbox recordlock

@@ -1,0 +1,49 @@
+"""How the samples of a dataset are read: many at once where it offers that, else one by one.
+
+Runs in workers.  ``reader_of`` finds out once what a dataset offers: torch's ``__getitems__``, numpy's indexing by
+arrays (``np.memmap`` too), the lists of indices that Chainer's ``TupleDataset`` and ``DictDataset`` take, and the
+``slice`` of its ``TabularDataset``.  What is read at once is asked for once more, sample by sample, if it raises or if
+the dataset draws random numbers, which belong to a sample's own place.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .rows import Rows, Table
+
+Reader = Callable[[Any], Any]  # array of indices -> a sequence of samples
+
+
+def reader_of(dataset: Any) -> Reader | None:
+    """What reads the samples of an array of indices, or None where they must be read one by one."""
+    kind = type(dataset)
+    if kind is Table:
+        return lambda indices: dataset.__getitems__(indices)
+    if kind in (np.ndarray, np.memmap):
+        return lambda indices: np.asarray(dataset[indices])
+    if callable(getattr(kind, "__getitems__", None)):
+        return lambda indices: dataset.__getitems__(indices.tolist())
+    return _chainers(dataset)
+
+
+def _chainers(dataset: Any) -> Reader | None:
+    chainer = sys.modules.get("chainer")
+    if chainer is None:
+        return None
+    if type(dataset) in (chainer.datasets.TupleDataset, chainer.datasets.DictDataset):
+        return lambda indices: dataset[indices.tolist()]
+    if isinstance(dataset, chainer.dataset.TabularDataset):
+        return lambda indices: _fetched(dataset, indices)
+    return None
+
+
+def _fetched(dataset: Any, indices: Any) -> Any:
+    columns = dataset.slice[indices.tolist()].fetch()
+    if dataset.mode is None:
+        return columns
+    return Rows(columns, len(indices))
