@@ -27,7 +27,7 @@ except Exception as error:  # NumPy 2 shows as AttributeError, a missing pkg_res
 from . import iterators
 from .batch import Batch, columns_in_place
 from .cursor import Cursor
-from .errors import OptionError, StateError
+from .errors import IteratorClosed, OptionError, StateError
 from .iterator import DatasetIterator
 from .order import Given, Indices
 from .stats import Stats
@@ -86,7 +86,7 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
                 f"{size} samples{'' if epochs is None else f', and it has {epochs}'}."
             )
         if self._closed and not self._revives:
-            raise OptionError("a finalized iterator cannot load a snapshot; make a new one.")
+            raise IteratorClosed("a finalized iterator cannot load a snapshot; make a new one.")
         self._seed = seed
         order = self._order_of(found.epoch, indices)
         if isinstance(order, Given) and _equal(self._order_of(found.epoch).array(), indices):
