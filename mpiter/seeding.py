@@ -9,6 +9,7 @@ around a task; the first task that did is fetched again, and from then on every 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import random
 import sys
 import threading
@@ -47,6 +48,15 @@ def get_rng() -> np.random.Generator:
     if _place.drawn is None or _place.drawn[0] != key:
         _place.drawn = key, np.random.Generator(np.random.PCG64(np.random.SeedSequence([*map(_word, key), _STREAM])))
     return _place.drawn[1]
+
+
+def seed_for(draws: bool) -> int:
+    """A seed that NumPy's global generator governs: drawn from it, or told by its state, which is left as it is."""
+    if draws:
+        return int(np.random.randint(0, 1 << 63, dtype=np.int64))
+    state = _mersenne_memory()
+    told = hashlib.blake2b(state if isinstance(state, bytes) else state.encode(), digest_size=8)
+    return int.from_bytes(told.digest(), "little") >> 1
 
 
 def _word(number: int) -> int:
