@@ -15,7 +15,7 @@ import numpy as np
 
 from .layout import Layout
 from .transport import Contents
-from .tree import Node, describe, gather, merge, scatter, stack
+from .tree import Node, describe, gather, is_mutable, merge, scatter, shows, stack
 
 
 def samples_of(contents: Contents) -> list[Any]:
@@ -40,9 +40,17 @@ def columns_of(contents: Contents) -> Any:
 def columns_in_place(batch: Batch) -> Any | None:
     """The columns if the samples lie stacked already; None if they would have to be collated first."""
     contents = batch._contents
-    if contents is None or contents.odd or contents.failed or not contents.rows:
+    if contents is None or contents.odd or contents.failed or not contents.rows or not _still_shows(batch, contents):
         return None
     return batch.columns
+
+
+def _still_shows(batch: Batch, contents: Contents) -> bool:
+    """Are the samples those of the columns?  Dicts, say, may have got other values since."""
+    if len(batch) != contents.rows or not is_mutable(contents.tree):
+        return len(batch) == contents.rows
+    asides = iter(list(zip(*contents.asides, strict=True)) if contents.asides else ())
+    return shows(contents.tree, batch, iter(contents.columns), asides)
 
 
 def collate(samples: Sequence[Any]) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import replace
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,8 +27,9 @@ except Exception as error:  # NumPy 2 shows as AttributeError, a missing pkg_res
 
 from . import iterators
 from .batch import Batch, columns_in_place
+from .checkpoint import SEEDS
 from .cursor import Cursor
-from .errors import OptionError, StateError
+from .errors import IteratorClosed, OptionError, StateError
 from .iterator import DatasetIterator
 from .order import Given, Indices
 from .stats import Stats
@@ -63,7 +65,8 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
 
     def serialize(self, serializer: Any) -> None:
         """Save the place to a snapshot or load it from one, as the ``serializer`` has it."""
-        here, order = self._cursor, self._cursor.order.array()
+        here = self._cursor
+        order = here.order.array()
         position = _exchange(serializer, "current_position", here.position)
         epoch = _exchange(serializer, "epoch", here.epoch)
         is_new_epoch = _exchange(serializer, "is_new_epoch", here.is_new_epoch)
@@ -79,14 +82,15 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
             self._go_to(found, seed, indices)
 
     def _go_to(self, found: Cursor, seed: int, indices: Indices | None) -> None:
-        epochs, size = self._options.pace.epochs, max(len(found.order), 1)
-        if not (0 <= found.position < size and 0 <= found.epoch <= (found.epoch if epochs is None else epochs)):
+        if not (0 <= found.position < max(len(found.order), 1) and found.epoch >= 0):
             raise StateError(
                 f"the snapshot is of position {found.position} in epoch {found.epoch}; this iterator's epochs have "
-                f"{size} samples{'' if epochs is None else f', and it has {epochs}'}."
+                f"{len(found.order)} samples."
             )
+        if not isfinite(found.previous_epoch_detail) or not SEEDS[0] <= seed <= SEEDS[1]:
+            raise StateError("the snapshot is damaged: its previous_epoch_detail or mpiter_seed is no such number.")
         if self._closed and not self._revives:
-            raise OptionError("a finalized iterator cannot load a snapshot; make a new one.")
+            raise IteratorClosed("a finalized iterator cannot load a snapshot; make a new one.")
         self._seed = seed
         order = self._order_of(found.epoch, indices)
         if isinstance(order, Given) and _equal(self._order_of(found.epoch).array(), indices):
@@ -110,13 +114,13 @@ def _exchange_order(serializer: Any, order: Indices | None) -> Indices | None:
         with suppress(KeyError):
             serializer("_order", None)  # of which MultithreadIterator insists
         return None
-    found, missing = order.copy(), 0  # loading fills it in place
-    for key in ("_order", "order"):
-        try:
-            serializer(key, found)
-        except KeyError:
-            missing += 1
-    if missing == 2:
+    found, answers = order.copy(), []  # loading fills it in place
+    for key in ("order", "_order"):
+        with suppress(KeyError):
+            answers.append(serializer(key, found))
+        if not _equal(found, order):
+            return found
+    if all(answer is None for answer in answers) and isinstance(serializer, chainer.serializer.Deserializer):
         raise KeyError("order: the snapshot has none, so it is of an iterator that does not shuffle; this one does")
     return found
 
@@ -193,6 +197,8 @@ class LoaderReport(chainer.training.Extension):  # type: ignore[misc]
     priority = chainer.training.PRIORITY_WRITER
 
     def __init__(self, iterator: str = "main") -> None:
+        if not isinstance(iterator, str):
+            raise OptionError(f"LoaderReport takes the name that an iterator has in the updater, not {iterator!r:.60}.")
         self._name = iterator
         self._prefix = "" if iterator == "main" else f"{iterator}/"
         self._since = time.perf_counter()
@@ -210,7 +216,7 @@ class LoaderReport(chainer.training.Extension):  # type: ignore[misc]
         now, stats, before = time.perf_counter(), self._stats(trainer), self._before
         if stats.samples < before.samples:  # of workers that started anew
             before = Stats()
-        seconds = now - self._since
+        seconds = max(now - self._since, 1e-9)  # clocks may stand still
         self._since, self._before = now, stats
         trainer.observation[f"{self._prefix}images/s"] = (stats.samples - before.samples) / seconds
         trainer.observation[f"{self._prefix}waited"] = (stats.wait_s - before.wait_s) / seconds

@@ -2,7 +2,7 @@
 
 Opt-in, and nobody but Chainer notices: a few of its modules are read with what is gone replaced, as they are imported;
 neither NumPy nor ``sys.modules`` gets a name that it hasn't.  What is gone: ``np.sctypes`` (NumPy 2), ``np.float``
-(1.24), ``pkg_resources`` (setuptools 82) and ``numpy.distutils`` (Python 3.12), which is asked for the BLAS of macOS;
+(1.24), ``pkg_resources`` (setuptools) and ``numpy.distutils`` (Python 3.12), which is asked for the BLAS of macOS;
 what is going: ``np.maximum`` with its output in third place.
 Worker processes import this module before anything else, if the process that starts them has done so.
 
@@ -12,50 +12,66 @@ Assumes Chainer 7.8.1, its last release; harmless where Chainer needs no help, o
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib import metadata
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType
 from typing import Any
 
+import numpy as np
+
 from . import ship
 
+_RESIZE = "chainer.functions.array.resize_images"
+_STAND_IN = "from mpiter.chainer_compat import _PkgResources as pkg_resources"
 _EDITS = {
     "chainer._environment_check": {
         "import numpy.distutils.system_info": "import numpy",
-        "import pkg_resources": "from mpiter.chainer_compat import _PkgResources as pkg_resources",
+        "import pkg_resources": _STAND_IN,
         "numpy.distutils.system_info.get_info('blas_opt')": "{}",
     },
     "chainer.dataset.convert": {
         "numpy.maximum(shape, array.shape, shape)": "numpy.maximum(shape, array.shape, out=shape)"
     },
+    "chainer.distributions.categorical": {"[mg + [": "[list(mg) + ["},
     "chainer.functions.array.as_strided": {
         "np.sctypes['int']": "(np.int8, np.int16, np.int32, np.int64)",
         "np.sctypes['float']": "(np.float16, np.float32, np.float64)",
     },
-    "chainer.functions.array.resize_images": {"numpy.float)": "float)"},
+    _RESIZE: {"numpy.float)": "float)"},
+    "chainer.testing.doctest_helper": {"import pkg_resources": _STAND_IN},
+    "chainer.testing.helper": {"import pkg_resources": _STAND_IN},
+    "chainermn.iterators.multi_node_iterator": {"int(_size)": "int(_size[0])"},
 }
 
 
 class _PkgResources:
-    """As much of ``pkg_resources`` as Chainer's look at its optional dependencies takes; versions are not compared."""
+    """As much of ``pkg_resources`` as Chainer's looks at what is installed take; versions are not compared."""
 
-    class DistributionNotFound(Exception):
+    class ResolutionError(Exception):
+        """Something is wrong with what is installed."""
+
+    class DistributionNotFound(ResolutionError):
         """It is not installed."""
 
-    class VersionConflict(Exception):
+    class VersionConflict(ResolutionError):
         """It is installed in a version that Chainer doesn't know; never raised."""
 
     @classmethod
-    def require(cls, requirement: str) -> None:
-        """Is there a distribution for "ideep4py<2.1", of whatever version?"""
-        name = requirement
-        for sign in "<>=!~, ":
-            name = name.partition(sign)[0]
-        try:
-            metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            raise cls.DistributionNotFound(requirement) from None
+    def require(cls, *requirements: str) -> None:
+        """Are there distributions for "ideep4py<2.1" and the like, of whatever version?"""
+        for requirement in requirements:
+            name = requirement
+            for sign in "<>=!~, ":
+                name = name.partition(sign)[0]
+            try:
+                metadata.distribution(name)
+            except metadata.PackageNotFoundError:
+                raise cls.DistributionNotFound(requirement) from None
+
+
+_PkgResources.WorkingSet = lambda: _PkgResources  # type: ignore[attr-defined]
 
 
 class _Edited(SourceFileLoader):
@@ -82,13 +98,21 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-def _forget_failed_import() -> None:
-    """An ``import chainer`` that failed has left parts of it behind."""
+def _look_at_what_is_there() -> None:
+    """An ``import chainer`` that failed has left parts of it behind; one that went well cannot be helped any more."""
     if "chainer" not in sys.modules:
         for name in [name for name in sys.modules if name.startswith("chainer.")]:
             del sys.modules[name]
+    elif not hasattr(np, "float") and not isinstance(sys.modules[_RESIZE].__loader__, _Edited):
+        warnings.warn(
+            "Chainer was imported before mpiter.chainer_compat, so what is gone from NumPy is gone from it: "
+            "import mpiter.chainer_compat first.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
-_forget_failed_import()
-sys.meta_path.insert(0, _Finder())
+_look_at_what_is_there()
+if not any(type(finder).__qualname__ == _Finder.__qualname__ for finder in sys.meta_path):
+    sys.meta_path.insert(0, _Finder())
 ship.import_first(__name__)

@@ -16,7 +16,7 @@ import numpy as np
 
 from .cursor import Cursor, Pace
 from .errors import StateError
-from .order import Given, Listed, Order, OrderSampler, Sampled, Sequential, Shuffled
+from .order import Given, Listed, Order, Sampled, Sequential, Shuffled
 
 VERSION = 1
 SEEDS = -(1 << 127), (1 << 128) - 1  # the least and the greatest
@@ -32,7 +32,6 @@ class Surroundings:
     pace: Pace
     dataset_length: int
     order: Order
-    sampler: Any  # () -> the order sampler of the moment
 
 
 def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
@@ -103,8 +102,8 @@ def _order(state: Mapping[str, Any], seed: int, epoch: int, around: Surroundings
     array = np.array(indices, np.int64)
     if kind == "given":
         return Given(array, Shuffled(around.dataset_length, seed, epoch + 1))
-    sampler: OrderSampler = around.sampler
-    return Sampled(array, sampler)  # type: ignore[arg-type]
+    assert isinstance(around.order, Sampled)
+    return around.order.instead(array)
 
 
 def _seed(state: Mapping[str, Any]) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from . import checkpoint, lifetime
+from .adjustable import Adjustable
 from .awake import interval_for
 from .batch import Batch
 from .checkpoint import Surroundings
@@ -26,18 +27,18 @@ from .communicator import Terminated
 from .course import Course, Delivery
 from .crew import Crew, Muster
 from .cursor import Cursor
-from .errors import IteratorClosed, OptionError
+from .errors import IteratorClosed
 from .options import Options
 from .order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
 from .prefetch import _PrefetchLoop
-from .progress import Progress
+from .seeding import seed_for
 from .starting import interrupts_later
 from .stats import Stats
 from .transport import Contents
 from .watch import Patience
 
 
-class DatasetIterator(Progress):
+class DatasetIterator(Adjustable):
     """What all iterators are: a place in the epochs, and a loop that fetches from there on."""
 
     class TimeoutWarning(RuntimeWarning):
@@ -49,10 +50,8 @@ class DatasetIterator(Progress):
     def __init__(self, options: Options) -> None:
         subclass_attributes = frozenset(self.__dict__)
         self._options = options
-        self.dataset = options.dataset
-        self.batch_size = options.pace.batch_size
         self._sampling = SamplerOfTheMoment(options.order_sampler)
-        self._seed = int(np.random.randint(0, 1 << 63, dtype=np.int64)) if options.seed is None else options.seed
+        self._seed = seed_for(draws=options.shuffles) if options.seed is None else options.seed
         self._loop: _PrefetchLoop | None = None
         self._letting_go: Any = None
         self._generation = 0
@@ -62,7 +61,7 @@ class DatasetIterator(Progress):
         self._patience = Patience(options.dataset_timeout)
         self._closed = False
         self._last_stats = Stats()
-        self._place(self._start())
+        self._place(Cursor(0, 0, False, self._first_order()))
         self._own = frozenset(self.__dict__) - subclass_attributes | {"_own"}  # what a copy makes anew
 
     # -- handing out ---------------------------------------------------------------------------------------------
@@ -215,12 +214,11 @@ class DatasetIterator(Progress):
         if self._loop is not None and self._loop.pid == os.getpid():
             self._loop.restart(self._course())
 
-    def _start(self) -> Cursor:
-        return Cursor(0, 0, False, self._first_order())
-
     def _first_order(self) -> Order:
-        sampler = self._sampling.sampler
-        return self._order_of(0, None if sampler is None else sampler(np.arange(len(self.dataset)), 0))
+        sampler, length = self._sampling.sampler, len(self.dataset)
+        if sampler is None:
+            return self._order_of(0)
+        return Sampled(sampler(np.arange(length), 0), self._sampling)
 
     # -- ending and starting over --------------------------------------------------------------------------------
 
@@ -244,11 +242,21 @@ class DatasetIterator(Progress):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _go_on_with(self, options: Options, cursor: Cursor) -> None:
+        """From here on under other options: the workers of before are ended, others begin with the next batch."""
+        was_closed = self._closed
+        self.close()
+        self._closed, self._options = was_closed, options
+        self._patience = Patience(options.dataset_timeout)
+        self._place(cursor)
+
     def reset(self) -> None:
         """Start over, from the first epoch."""
         if self._closed and not self._revives:
             raise IteratorClosed("a closed iterator cannot be reset; make a new one.")
-        self._place(self._start())
+        now = self._cursor.order
+        order = now.over_again(len(self.dataset)) if isinstance(now, Sampled) else self._first_order()
+        self._place(Cursor(0, 0, False, order))
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -265,7 +273,7 @@ class DatasetIterator(Progress):
         self._place(cursor)
 
     def _surroundings(self) -> Surroundings:
-        return Surroundings(self._options.pace, len(self.dataset), self._cursor.order, self._sampling)
+        return Surroundings(self._options.pace, len(self.dataset), self._cursor.order)
 
     def __copy__(self) -> Any:
         other = type(self).__new__(type(self))
@@ -297,7 +305,8 @@ class DatasetIterator(Progress):
     def _order_of(self, epoch: int, indices: Any = None) -> Order:
         """The order of an epoch; ``indices`` where they don't follow from the seed."""
         if self._sampling.sampler is not None:
-            return Sampled(indices, self._sampling)
+            now = self._cursor.order
+            return now.instead(indices) if isinstance(now, Sampled) else Sampled(indices, self._sampling)
         length = len(self.dataset)
         if not self._options.shuffles:
             return Sequential(length)
@@ -306,25 +315,6 @@ class DatasetIterator(Progress):
         return Given(indices, Shuffled(length, self._seed, epoch + 1))
 
     # -- what Chainer's trainers read ----------------------------------------------------------------------------
-
-    @property
-    def repeat(self) -> bool:
-        return self._options.pace.wrap
-
-    @property
-    def order_sampler(self) -> Any:
-        """Asked for the order of each epoch; a new one governs from the next epoch on."""
-        return self._sampling.sampler
-
-    @order_sampler.setter
-    def order_sampler(self, sampler: Any) -> None:
-        if not callable(sampler):
-            raise OptionError(f"order_sampler={sampler!r:.60} cannot be called; set a function.")
-        self._sampling.sampler = sampler
-        order = self._cursor.order
-        if not isinstance(order, Sampled):
-            order = Sampled(np.arange(len(order)) if order.array() is None else order.array(), self._sampling)
-        self._place(replace(self._cursor, order=order))
 
     @property
     def seed(self) -> int:

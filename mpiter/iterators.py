@@ -26,7 +26,8 @@ class MultiprocessIterator(DatasetIterator):
         order_sampler: called as ``order_sampler(order, position)`` before each epoch, returns the next order.
         dataset_timeout: seconds without a batch after which a ``TimeoutWarning`` is given; None for never.
         maxtasksperchild: samples that a worker fetches before it is replaced by a fresh one.
-        seed: of the order and of the samples' randomness; None draws one from NumPy's global generator, once.
+        seed: of the order and of the samples' randomness; None draws one from NumPy's global generator, once (without
+            shuffling the generator is only looked at).
         backend: "process", "thread", "serial", or an object such as ``mpiter.Process(start_method="spawn")``.
         serializer: "slots" (shared memory), "packed", or a transport object.
         copy: hand out private copies rather than views of shared slots.

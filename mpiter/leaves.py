@@ -47,6 +47,11 @@ class Leaf:
         """One value a row, as they went in."""
         raise NotImplementedError
 
+    def shows(self, column: Column, values: Sequence[Any]) -> bool:
+        """Are ``values`` still what ``read`` gave?"""
+        mine = self.read(column)
+        return [*map(type, values)] == [*map(type, mine)] and list(values) == list(mine)
+
     def stack(self, column: Column) -> Any:
         """The whole column, as the user sees it."""
         return column
@@ -84,8 +89,19 @@ class Array(Leaf):
             return False
         return True
 
+    def shows(self, column: Column, values: Sequence[Any]) -> bool:
+        """The same memory: what the arrays hold may have changed, the column shows it too."""
+        return len(values) == len(column) and all(map(_is_the_same_array, values, column))
+
     def read(self, column: Column) -> Sequence[Any]:
         return list(column) if self.shape else [column[row, ...] for row in range(len(column))]
+
+
+def _is_the_same_array(value: Any, row: Any) -> bool:
+    if type(value) is not np.ndarray:
+        return False
+    mine, yours = value.__array_interface__, np.asarray(row).__array_interface__
+    return all(mine[key] == yours[key] for key in ("data", "shape", "strides", "typestr"))
 
 
 class Tensor(Array):
@@ -95,6 +111,10 @@ class Tensor(Array):
 
     def write(self, column: Column, start: int, values: Any) -> bool:
         return super().write(column, start, [tensors.as_array(value) for value in values])
+
+    def shows(self, column: Column, values: Sequence[Any]) -> bool:
+        arrays = [tensors.as_array(value) for value in values]
+        return super().shows(column, arrays)
 
     def read(self, column: Column) -> Sequence[Any]:
         return tensors.rows(column)

@@ -70,6 +70,8 @@ class Options:
             raise OptionError("shuffle and order_sampler exclude each other; leave shuffle at None to use the sampler.")
         if self.pace.wrap and len(self.dataset) == 0 and self.order_sampler is None:
             raise OptionError("the dataset is empty, so it cannot be repeated; pass repeat=False or fill it.")
+        if self.shuffle is not None:
+            object.__setattr__(self, "shuffle", bool(self.shuffle))
         if self.seed is not None:  # plain numbers from here on: np.int64 overflows, and is no JSON
             object.__setattr__(self, "seed", int(self.seed))
         object.__setattr__(self, "pace", self.pace.plain())

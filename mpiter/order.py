@@ -12,6 +12,7 @@ A short epoch is instead sorted by a keyed hash of its indices, which is exactly
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from math import isqrt
 from typing import Any, Protocol
@@ -157,26 +158,70 @@ class SamplerOfTheMoment:
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
-
-    def __call__(self) -> Any:
-        return self.sampler
+        self.asked = threading.RLock()  # one thread at a time
 
 
 class Sampled(Listed):
-    """The order that a Chainer ``order_sampler`` returned, and the call that returns the next one."""
+    """The order that a Chainer ``order_sampler`` returned, and what it returned after that.
 
-    def __init__(self, array: Any, sampler: Callable[[], OrderSampler]) -> None:
+    The loop asks ahead of the user, by no fixed number of epochs.  What it has been told is kept, so that whoever goes
+    back, or starts over, reads the same stream of orders on, as if nobody had asked ahead.
+    """
+
+    def __init__(self, array: Any, sampling: SamplerOfTheMoment, later: _Later | None = None) -> None:
         super().__init__(array)
-        self._sampler = sampler
+        self._sampling = sampling
+        self._later = later or _Later()
 
     def following(self, position: int) -> Sampled:
-        array = self._sampler()(self._array, position)
-        if len(array) != len(self._array):
+        found = self._later.ask(self._sampling, self._array, position)
+        if len(found) != len(self._array):
             raise OptionError(
                 f"The size of order does not match the size of the previous order: the order_sampler returned "
-                f"{len(array)} indices after {len(self._array)}; return as many at each call."
+                f"{len(found)} indices after {len(self._array)}; return as many at each call."
             )
-        return Sampled(array, self._sampler)
+        return found
+
+    def instead(self, array: Any) -> Sampled:
+        """Another order for this epoch; what comes after it stays as it is."""
+        return Sampled(array, self._sampling, self._later)
+
+    def over_again(self, length: int) -> Sampled:
+        """The first order of a start over, for which Chainer asks with a range."""
+        return self._later.ask_anew(self._sampling, np.arange(length))
+
+
+class _Later:
+    """What came after an order."""
+
+    def __init__(self) -> None:
+        self._question: tuple[Any, Any, int] = (None, None, 0)
+        self._answer: Sampled | None = None
+
+    def ask(self, sampling: SamplerOfTheMoment, order: Any, position: int) -> Sampled:
+        with sampling.asked:
+            if self._answer is None or self._question[0] is not sampling.sampler:
+                self._question = sampling.sampler, order, position
+                self._answer = Sampled(sampling.sampler(order.copy(), position), sampling)
+            return self._answer
+
+    def ask_anew(self, sampling: SamplerOfTheMoment, order: Any) -> Sampled:
+        with sampling.asked:
+            sampler, asked_with, position = self._question
+            if self._answer is None or sampler is not sampling.sampler:
+                return self.ask(sampling, order, 0)
+            if len(self._answer) == len(order):
+                again = Sampled(sampler(asked_with.copy(), position), sampling)
+                if not np.array_equal(again.array(), self._answer.array()):
+                    self._append(again, sampler)  # a stream of random numbers: what was read ahead comes first
+                    return self._answer
+            return Sampled(sampler(order, 0), sampling)  # a function of its arguments, which are others now
+
+    def _append(self, again: Sampled, sampler: Any) -> None:
+        last = self
+        while last._answer is not None:
+            last = last._answer._later
+        last._question, last._answer = (sampler, again.array(), 0), again
 
 
 def _as_indices(array: Any) -> Indices:

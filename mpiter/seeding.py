@@ -9,6 +9,7 @@ around a task; the first task that did is fetched again, and from then on every 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import random
 import sys
 import threading
@@ -53,6 +54,15 @@ def begin_anew() -> bool:
     """The place's generator starts afresh; was it asked for?"""
     before, _place.drawn = _place.drawn, None
     return before is not None
+
+
+def seed_for(draws: bool) -> int:
+    """A seed that NumPy's global generator governs: drawn from it, or told by its state, which is left as it is."""
+    if draws:
+        return int(np.random.randint(0, 1 << 63, dtype=np.int64))
+    state = _mersenne_memory()
+    told = hashlib.blake2b(state if isinstance(state, bytes) else state.encode(), digest_size=8)
+    return int.from_bytes(told.digest(), "little") >> 1
 
 
 def _word(number: int) -> int:

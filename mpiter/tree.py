@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Hashable, Iterator, Sequence
-from operator import attrgetter, itemgetter
+from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 import numpy as np
@@ -195,6 +195,23 @@ def scatter(node: Node, samples: Sequence[Any], columns: Iterator[Column], start
         return node.write(next(columns), start, samples)
     asides.append(samples)
     return True
+
+
+def is_mutable(node: Node) -> bool:
+    """Can the user change a sample's containers in place?"""
+    return isinstance(node, Group) and (node.kind not in ("tuple", "namedtuple") or any(map(is_mutable, node.parts)))
+
+
+def shows(node: Node, samples: Sequence[Any], columns: Iterator[Column], asides: Iterator[Any]) -> bool:
+    """Are ``samples`` still what ``gather`` made of these columns?"""
+    if isinstance(node, Group):
+        parts = node.split(samples)
+        return parts is not None and all(
+            shows(part, values, columns, asides) for part, values in zip(node.parts, parts, strict=True)
+        )
+    if isinstance(node, Leaf):
+        return node.shows(next(columns), samples)
+    return all(map(is_, next(asides), samples))
 
 
 def gather(node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]], rows: int) -> Sequence[Any]:

@@ -57,10 +57,69 @@ def test_it_helps_after_a_failed_attempt_too(tmp_path):
     assert run(tmp_path, text).ended_well().lines == ["failed", "7.8.1"]
 
 
-def test_it_is_harmless_where_chainer_is_loaded_already():
-    import chainer
+_TOO_LATE = """
+    import warnings
+    import numpy as np
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import chainer
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        import mpiter.chainer_compat
+    print(*[f"{warning.message}" for warning in said if warning.category is RuntimeWarning])
+    print(chainer.Variable(np.ones(3)).array.sum())
+"""
 
-    assert sys.modules["chainer"] is chainer
+
+@pytest.mark.skipif(not UNAIDED, reason="Chainer doesn't import unaided on this NumPy: run `python3 tests --all`")
+def test_it_is_harmless_where_chainer_is_loaded_already(tmp_path):
+    assert run(tmp_path, _TOO_LATE).ended_well().lines == ["", "3.0"]
+
+
+_RELOADED = """
+    import sys, importlib
+    import mpiter.chainer_compat
+    finders = len(sys.meta_path)
+    importlib.reload(mpiter.chainer_compat)
+    del sys.modules["mpiter.chainer_compat"]
+    import mpiter.chainer_compat
+    print(len(sys.meta_path) - finders)
+    import chainer
+    print(chainer.__version__)
+"""
+
+
+def test_it_may_be_loaded_again(tmp_path):
+    assert run(tmp_path, _RELOADED).ended_well().lines == ["0", "7.8.1"]
+
+
+_UNAIDED_BUT_TOO_NEW = """
+    import warnings
+    import numpy as np
+    np.sctypes = {"int": [np.int8], "float": [np.float32]}  # whatever else made the import go well
+    import sys, types
+    for name in ("pkg_resources", "numpy.distutils", "numpy.distutils.system_info"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules["pkg_resources"].require = lambda name: None
+    sys.modules["pkg_resources"].DistributionNotFound = sys.modules["pkg_resources"].VersionConflict = KeyError
+    np.distutils = sys.modules["numpy.distutils"]
+    np.distutils.system_info = sys.modules["numpy.distutils.system_info"]
+    np.distutils.system_info.get_info = lambda name: {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import chainer
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        import mpiter.chainer_compat
+    print(*[f"{warning.message}" for warning in said if warning.category is RuntimeWarning])
+"""
+
+
+@needs_help
+def test_too_late_an_import_is_told(tmp_path):
+    (said,) = run(tmp_path, _UNAIDED_BUT_TOO_NEW).ended_well().lines
+    assert said.startswith("Chainer was imported before mpiter.chainer_compat")
+    assert said.endswith("import mpiter.chainer_compat first.")
 
 
 def test_where_chainer_is_missing_it_is_still_missing(tmp_path):
@@ -89,6 +148,30 @@ def test_the_functions_that_asked_for_names_of_old_work():
     flat = chainer.Variable(np.arange(16, dtype=np.float32).reshape(4, 4))
     functions.sum(functions.as_strided(flat, (2, 2), (1, 1))).backward()
     assert flat.grad.sum() == 4
+    even = chainer.distributions.Categorical(p=np.full((2, 4), 0.25, np.float32))
+    assert np.allclose(even.log_prob(np.array([1, 3])).array, np.log(0.25))
+
+
+_THEIR_TESTING = """
+    import sys
+    if len(sys.argv) > 1:
+        sys.modules["pkg_resources"] = None  # as if there were none
+    import mpiter.chainer_compat
+    import chainer.testing
+    import chainer.testing.doctest_helper
+    print(chainer.testing.helper.pkg_resources.__name__)
+    chainer.testing.with_requires("numpy>=1")(print)("numpy is there")
+    try:
+        chainer.testing.with_requires("surely-not-there")(print)("run all the same")
+    except BaseException as error:
+        print(type(error).__name__)
+"""
+
+
+def test_chainers_test_helpers_need_no_pkg_resources(tmp_path):
+    lines = run(tmp_path, _THEIR_TESTING, "none").ended_well().lines
+    assert lines[:2] == ["_PkgResources", "numpy is there"]
+    assert lines[2:] != ["run all the same"]
 
 
 _TRAINING = """

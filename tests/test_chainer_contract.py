@@ -23,7 +23,7 @@ pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 te
 from chainer import iterators as theirs
 from chainer import serializers
 
-from mpiter import Process
+from mpiter import IteratorClosed, OptionError, Process
 from mpiter import chainer as ours
 
 pytestmark = pytest.mark.chainer
@@ -378,6 +378,115 @@ def test_a_snapshot_that_cannot_be_is_refused(make):
 def test_a_snapshot_without_an_order_is_refused_by_who_shuffles(make):
     with pytest.raises(KeyError, match="order"):
         restored(make([1, 2, 3]), {k: v for k, v in saved(make([1, 2, 3])).items() if "order" not in k})
+    for unshuffled in (make([1, 2, 3], shuffle=False), theirs.MultithreadIterator([1, 2, 3], 2, shuffle=False)):
+        it = make([1, 2, 3])
+        with pytest.raises(KeyError, match="order: the snapshot has none"):
+            restored(it, saved(unshuffled))
+        unshuffled.finalize()
+        assert place(it) == (0, 0.0, None, False)
+        assert sorted(flat(taken(it, 3))) == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_snapshot_is_taken_at_its_word_only_if_its_numbers_are_some(make):
+    it = make([1, 2, 3, 4, 5, 6], shuffle=False)
+    taken(it, 1)
+    nan = {"previous_epoch_detail": np.array(np.nan)}
+    for wrong in (nan, {"mpiter_seed": np.full(17, 127, np.uint8)}):
+        with pytest.raises(ValueError, match="damaged"):
+            restored(it, {**saved(it), **wrong})
+    assert taken(it, 2) == [[3, 4], [5, 6]]
+
+
+def test_a_snapshot_from_beyond_the_only_epoch_is_of_the_end(make):
+    far = make([1, 2, 3])
+    taken(far, 4)
+    it = restored(make([1, 2, 3], repeat=False), saved(far))
+    with pytest.raises(StopIteration):
+        it.next()
+
+
+# -- changed while in use ----------------------------------------------------------------------------------------
+
+
+def test_what_chainers_let_one_change_ours_do_too(make):
+    def stream(it, repeat):
+        found = taken(it, 2)
+        it.batch_size = 3
+        found += taken(it, 2)
+        it.dataset = "abcdefg"
+        found += taken(it, 3)
+        setattr(it, repeat, False)
+        assert not it.repeat
+        found += [list(batch) for batch in it]
+        it.reset()
+        return found + [list(batch) for batch in it]
+
+    mine = make([1, 2, 3, 4, 5, 6, 7], shuffle=False)
+    found = stream(mine, "repeat")
+    assert found == stream(theirs.SerialIterator([1, 2, 3, 4, 5, 6, 7], 2, shuffle=False), "_repeat")
+    assert (mine.batch_size, mine.dataset, mine.epoch) == (3, "abcdefg", 1)
+
+
+def test_a_dataset_of_another_length_has_an_order_of_its_own(make):
+    it = make(list(range(6)))
+    taken(it, 1)
+    it.dataset = list(range(10))
+    assert (it.epoch, it.current_position, it._epoch_size) == (0, 2, 10)
+    assert len(flat(taken(it, 4))) == 8
+    assert it.is_new_epoch
+    assert sorted(flat(taken(it, 5))) == list(range(10))
+
+
+def test_a_change_is_checked_as_the_argument_is(make):
+    it = make([1, 2, 3, 4], shuffle=False)
+    taken(it, 1)
+    for name, wrong in (("batch_size", 0), ("batch_size", 1.5), ("dataset", 5), ("dataset", []), ("order_sampler", 5)):
+        with pytest.raises(OptionError):
+            setattr(it, name, wrong)
+    assert taken(it, 1) == [[3, 4]]
+    it.finalize()
+    if type(it) is not ours.MultiprocessIterator:
+        return
+    it.batch_size = 3
+    with pytest.raises(IteratorClosed):
+        it.next()
+
+
+def test_without_a_sampler_the_dataset_is_read_in_sequence(make):
+    it = make([1, 2, 3, 4], order_sampler=lambda order, at: np.array([3, 2, 1, 0]))
+    assert taken(it, 1) == [[4, 3]]
+    it.order_sampler = None
+    assert it.order_sampler is None
+    assert taken(it, 3) == [[3, 4], [1, 2], [3, 4]]
+    it.order_sampler = lambda order, at: np.array([1, 1, 1, 1])
+    assert taken(it, 3) == [[1, 2], [3, 4], [2, 2]]
+    it.reset()
+    assert taken(it, 1) == [[2, 2]]
+
+
+@pytest.mark.parametrize("value", [0, 1, np.False_, np.True_])
+def test_any_truth_value_says_whether_to_shuffle(make, value):
+    assert (saved(make([1, 2, 3], shuffle=value)).get("order") is not None) == bool(value)
+
+
+def test_unless_it_shuffles_the_global_generator_is_left_alone(make):
+    def next_number(**options):
+        np.random.seed(5)
+        make([1, 2, 3], **options)
+        return np.random.rand()
+
+    np.random.seed(5)
+    untouched = np.random.rand()
+    assert next_number(shuffle=False) == next_number(seed=3) == untouched
+    assert next_number() != untouched
+
+
+def test_what_the_global_generator_says_governs_the_samples_too(make):
+    def seed_of(number):
+        np.random.seed(number)
+        return make([1, 2, 3], shuffle=False).seed
+
+    assert seed_of(1) == seed_of(1) != seed_of(2)
 
 
 # -- order samplers ----------------------------------------------------------------------------------------------
@@ -416,6 +525,22 @@ def test_the_same_random_state_gives_the_same_order(make):
             return taken(it, 12)
 
     assert stream(make.cls, make.options) == stream(make.cls, make.options) == stream(*THEIRS["SerialIterator"])
+
+
+@pytest.mark.parametrize("batches", [1, 7, 13])
+def test_starting_over_goes_on_with_the_random_state_where_the_user_is(make, batches):
+    """However far the loop has asked ahead: ranks that share a seed stay in step."""
+
+    def stream(it):
+        found = taken(it, batches)
+        it.reset()
+        return found + taken(it, 9)
+
+    def sampler():
+        return theirs.ShuffleOrderSampler(np.random.RandomState(7))
+
+    serial = theirs.SerialIterator(list(range(12)), 4, order_sampler=sampler())
+    assert stream(make(list(range(12)), 4, order_sampler=sampler())) == stream(serial)
 
 
 def test_shuffle_and_a_sampler_exclude_each_other(make):

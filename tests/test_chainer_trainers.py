@@ -307,6 +307,29 @@ def test_the_converter_copies_nothing_that_lies_in_columns():
         assert (batch[0][0] == 7).all()
 
 
+CHANGES = {
+    "an entry": lambda batch: batch[1].update(y=np.float32(7)),
+    "an array": lambda batch: batch[1].update(x=np.full(2, 7, np.float32)),
+    "an array in place": lambda batch: batch[1]["x"].fill(7),
+    "a part of it": lambda batch: batch[1].update(x=batch[1]["x"][::-1]),
+    "another's array": lambda batch: batch[1].update(x=batch[0]["x"]),
+    "another type": lambda batch: batch[1].update(y=7.5),
+    "the names": lambda batch: [sample.pop("y") for sample in batch],
+    "nothing": lambda batch: None,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_converter_shows_what_was_changed(change):
+    samples = [{"x": np.array([i, i + 0.5], np.float32), "y": np.float32(i)} for i in range(4)]
+    with MultiprocessIterator(samples, 4, n_processes=1, shuffle=False) as iterator:
+        batch = iterator.next()
+        CHANGES[change](batch)
+        assert described(converter(batch)) == described(concat_examples(list(batch)))
+        if change in ("nothing", "an array in place"):
+            assert converter(batch)["x"] is batch.columns["x"]
+
+
 @pytest.mark.parametrize("padding", [0, -1, (0, 9)])
 def test_the_converter_pads(padding):
     samples = [(np.arange(1 + i % 3, dtype=np.float32), np.arange(i % 2 + 1)) for i in range(6)]
@@ -370,3 +393,11 @@ def test_the_report_says_so_when_the_iterator_is_not_ours(tmp_path):
     trainer.extend(LoaderReport())
     with pytest.raises(OptionError, match="'main' is Chainer's SerialIterator"):
         trainer.run()
+
+
+def test_the_report_takes_a_name():
+    with (
+        MultiprocessIterator([1, 2], 2) as iterator,
+        pytest.raises(OptionError, match="the name that an iterator"),
+    ):
+        LoaderReport(iterator)

@@ -381,44 +381,41 @@ def test_ranks_that_train_together_end_with_the_same_parameters(tmp_path, way):
 AT_WORK = """
     class Slow(Pairs):
         def __getitem__(self, index):
-            if index >= 8:
+            if os.path.exists("stuck"):
                 time.sleep(600)
             return super().__getitem__(index)
 
-    it = make(Slow(100), 4, shuffle=False)
+    it = make(Slow(100), 4)
     it.next()
     tell("at work")
-"""
-
-FAILING = """
-    if comm.rank == 1:
-        while not os.path.exists("go"):
-            time.sleep(0.002)
-        raise ValueError("mine")
-    it.next(), it.next()
+    while comm.rank == 1 and sys.argv[2:] == ["failing"]:
+        if os.path.exists("stuck"):
+            raise ValueError("mine")
+        time.sleep(0.002)
+    for _ in it:
+        pass
 """
 
 with_workers = pytest.mark.parametrize("way", ["processes", "forked processes"])
 
 
-def at_work(folder: Path, text: str, way: str) -> Script:
-    """A program that has come so far that all its workers are busy."""
-    script = start(folder, AT_WORK + text, way)
+def at_work(folder: Path, *arguments: object) -> Script:
+    """A program that goes on for ever, whose workers do not even answer any more."""
+    script = start(folder, AT_WORK, *arguments)
     script.reads('"at work"')
     assert len(running_in(folder)) >= 8  # mpiexec, its proxy, two ranks, two workers each: that we would see them
+    (folder / "stuck").touch()
     return script
 
 
 @with_workers
 def test_an_error_of_one_rank_ends_both_and_their_workers(tmp_path, way):
     """Which error is not asked: ``mpiexec`` loses what its ranks say in their last moments."""
-    script = at_work(tmp_path, FAILING, way)
-    (tmp_path / "go").touch()
-    assert script.ends().code == 1
+    assert at_work(tmp_path, way, "failing").ends().code == 1
 
 
 @with_workers
 def test_ctrl_c_ends_both_ranks_and_their_workers(tmp_path, way):
-    script = at_work(tmp_path, "    it.next(), it.next()\n", way)
+    script = at_work(tmp_path, way)
     script.ctrl_c()
     assert script.ends().code != 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import mpiter
 from mpiter.cursor import Cursor, Pace, step
-from mpiter.order import Sampled, Sequential, Shuffled
+from mpiter.order import Sampled, SamplerOfTheMoment, Sequential, Shuffled
 
 
 class Model:
@@ -156,7 +156,7 @@ orders = st.sampled_from(["sequential", "shuffled", "sampled"])
 
 def make_order(kind, n):
     if kind == "sampled":
-        return Sampled(np.arange(n)[::-1], lambda: lambda order, position: np.roll(order, 1))
+        return Sampled(np.arange(n)[::-1], SamplerOfTheMoment(lambda order, position: np.roll(order, 1)))
     return Sequential(n) if kind == "sequential" else Shuffled(n, 5)
 
 

@@ -29,6 +29,7 @@ worker transports
 pool
 backends
 options shift outcome
+adjustable
 crew
 recovery
 prefetch

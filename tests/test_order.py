@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mpiter
-from mpiter.order import Sampled, Sequential, Shuffled
+from mpiter.order import Sampled, SamplerOfTheMoment, Sequential, Shuffled
 
 seeds = st.integers(-(1 << 127), (1 << 128) - 1)
 epochs = st.integers(0, 1 << 40)
@@ -180,12 +180,12 @@ def test_in_sequence_means_in_sequence(length, start, more):
 )
 def test_what_an_order_sampler_returns_is_checked(returned):
     with pytest.raises(mpiter.OptionError, match=r"order_sampler returned .* return a 1-D array of integer indices"):
-        Sampled(returned, lambda: None)
+        Sampled(returned, SamplerOfTheMoment(None))
 
 
 @pytest.mark.parametrize("dtype", ["i1", "u2", ">i4", "i8", "u8"])
 def test_an_order_sampler_may_return_any_integers(dtype):
-    assert Sampled(np.arange(5).astype(dtype)[::-1], lambda: None).take(1, 3).tolist() == [3, 2]
+    assert Sampled(np.arange(5).astype(dtype)[::-1], SamplerOfTheMoment(None)).take(1, 3).tolist() == [3, 2]
 
 
 def test_a_sampler_that_shuffles_in_place_cannot_change_what_is_planned():
@@ -196,7 +196,60 @@ def test_a_sampler_that_shuffles_in_place_cannot_change_what_is_planned():
         mine[:] = [4, 3, 2, 1, 0]
         return mine
 
-    order = Sampled(mine, lambda: sampler)
+    order = Sampled(mine, SamplerOfTheMoment(sampler))
     following = order.following(0)
     mine[:] = -1
     assert following.take(0, 5).tolist() == [4, 3, 2, 1, 0]
+    assert order.take(0, 5).tolist() == [0, 1, 2, 3, 4]
+
+
+def drawing(seed):
+    """A stream of random orders, as Chainer's ShuffleOrderSampler is one."""
+    random = np.random.RandomState(seed)
+    return SamplerOfTheMoment(lambda order, position: random.permutation(len(order)))
+
+
+def first_of(sampling, length=12):
+    return Sampled(sampling.sampler(np.arange(length), 0), sampling)
+
+
+def chain(order, count):
+    found = []
+    for _ in range(count):
+        found.append(order.array().tolist())
+        order = order.following(0)
+    return found
+
+
+@given(ahead=st.integers(0, 5), done=st.integers(0, 5))
+def test_starting_over_reads_a_sampler_on_however_far_the_loop_has_asked_ahead(ahead, done):
+    wanted = chain(first_of(drawing(4)), 20)
+    order = first_of(drawing(4))
+    for _ in range(done):
+        order = order.following(0)
+    chain(order, ahead + 1)
+    assert chain(order.over_again(12), 5) == wanted[done + 1 : done + 6]
+
+
+def test_going_back_finds_the_same_orders_again():
+    order = first_of(drawing(4))
+    assert chain(order, 4) == chain(order, 4)
+    assert chain(order.instead(np.arange(12)), 4)[1:] == chain(order, 4)[1:]
+
+
+def test_starting_over_asks_with_a_range_as_chainer_does():
+    sampling = SamplerOfTheMoment(lambda order, position: np.roll(order, 1))
+    order = first_of(sampling, 5)
+    assert order.following(0).over_again(5).array().tolist() == [4, 0, 1, 2, 3]
+    order.following(0).following(0)
+    assert order.following(0).over_again(5).array().tolist() == [4, 0, 1, 2, 3]
+    assert order.over_again(7).array().tolist() == [6, 0, 1, 2, 3, 4, 5]
+
+
+def test_another_sampler_is_asked_even_if_the_old_one_has_answered():
+    sampling = drawing(4)
+    order = first_of(sampling)
+    chain(order, 3)
+    sampling.sampler = lambda order, position: order
+    assert order.following(0).array().tolist() == order.array().tolist()
+    assert order.over_again(12).array().tolist() == list(range(12))
