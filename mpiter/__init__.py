@@ -20,6 +20,7 @@ Boxes carry the modules' names; imports go the same way.  ``docs/design.md`` is 
 from .backends import Process, Serial, Thread
 from .batch import Batch
 from .errors import (
+    BatchTimeout,
     DatasetNotPicklable,
     IteratorClosed,
     MpiterError,
@@ -34,6 +35,7 @@ from .errors import (
 from .generate import batches
 from .info import WorkerInfo, get_worker_info
 from .iterators import MultiprocessIterator, MultithreadIterator, SerialIterator
+from .loader import DataLoader
 from .seeding import get_rng
 from .stats import Stats
 
@@ -41,6 +43,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Batch",
+    "BatchTimeout",
+    "DataLoader",
     "DatasetNotPicklable",
     "IteratorClosed",
     "MpiterError",

@@ -12,6 +12,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable
+from operator import is_
 from typing import Any, Protocol
 
 from . import ship
@@ -38,6 +39,7 @@ class Launch(Protocol):
     cargo: Any
 
     def dumps(self, value: Any) -> bytes: ...
+    def carries(self, cargo: Any) -> bool: ...  # is it what is on the way, unchanged?
     def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...], broken: Broken) -> Pool: ...
     def close(self) -> None: ...
 
@@ -103,6 +105,9 @@ class _Processes:
             return dumps(value)
         return ship.by_value(value)
 
+    def carries(self, cargo: Any) -> bool:
+        return self.cargo.holds(cargo)
+
     def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...], broken: Broken) -> Pool:
         with own_server(), contextlib.nullcontext() if self._imports_main else hidden_main():
             return WatchedPool(self._method, workers, initializer, initargs, broken)
@@ -144,6 +149,10 @@ class _InProcess:
 
     def dumps(self, value: Any) -> bytes:
         return pickle.dumps(value)
+
+    def carries(self, cargo: Any) -> bool:
+        """The very objects, however they have changed."""
+        return all(map(is_, self.cargo.open(), cargo))
 
     def close(self) -> None: ...
 

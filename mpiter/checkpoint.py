@@ -69,16 +69,16 @@ def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
     if type(state["mpiter"]) is not int or state["mpiter"] != VERSION:
         raise StateError(f"the state has version {state['mpiter']!r:.40}; this mpiter reads version {VERSION}.")
     for name, mine in _pace(around).items():
-        saved = _typed(state, name, type(mine))
+        saved = typed(state, name, type(mine))
         if saved != mine:
             raise StateError(f"the state was saved with {name}={saved!r:.40}, this iterator has {name}={mine!r}.")
-    seed = _seed(state)
-    order = _order(state, seed, _number(state, "epoch", 0, _LARGEST), around)
-    epoch = _number(state, "epoch", 0, _LARGEST if around.pace.epochs is None else around.pace.epochs)
+    seed = seed_of(state)
+    order = _order(state, seed, number_of(state, "epoch", 0, _LARGEST), around)
+    epoch = number_of(state, "epoch", 0, _LARGEST if around.pace.epochs is None else around.pace.epochs)
     cursor = Cursor(
-        position=_number(state, "position", 0, 0 if epoch == around.pace.epochs else max(len(order) - 1, 0)),
+        position=number_of(state, "position", 0, 0 if epoch == around.pace.epochs else max(len(order) - 1, 0)),
         epoch=epoch,
-        is_new_epoch=_typed(state, "is_new_epoch", bool),
+        is_new_epoch=typed(state, "is_new_epoch", bool),
         order=order,
         previous_epoch_detail=_detail(state),
     )
@@ -86,15 +86,15 @@ def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
 
 
 def _order(state: Mapping[str, Any], seed: int, epoch: int, around: Surroundings) -> Order:
-    saved = _typed(state, "order", dict)
-    kind, mine = _typed(saved, "kind", str), _KINDS[type(around.order)]
+    saved = typed(state, "order", dict)
+    kind, mine = typed(saved, "kind", str), _KINDS[type(around.order)]
     if _IS_A.get(kind, kind) != _IS_A.get(mine, mine):
         raise StateError(f"the state was saved with a {kind!r:.40} order, this iterator has a {mine!r} one.")
     if mine == "sequential":
         return around.order
     if kind == "shuffled":
         return Shuffled(around.dataset_length, seed, epoch)
-    indices = _typed(saved, "indices", list)
+    indices = typed(saved, "indices", list)
     if not all(type(i) is int and -_LARGEST <= i <= _LARGEST for i in indices):
         raise StateError("the state's order holds something other than whole numbers.")
     if len(indices) != len(around.order):
@@ -106,8 +106,9 @@ def _order(state: Mapping[str, Any], seed: int, epoch: int, around: Surroundings
     return around.order.instead(array)
 
 
-def _seed(state: Mapping[str, Any]) -> int:
-    text = _typed(state, "seed", str)
+def seed_of(state: Mapping[str, Any]) -> int:
+    """The seed, which is written as text."""
+    text = typed(state, "seed", str)
     if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 40):
         raise StateError(f"the state's 'seed' is {text!r:.40}, not a whole number.")
     seed = int(text)
@@ -117,20 +118,22 @@ def _seed(state: Mapping[str, Any]) -> int:
 
 
 def _detail(state: Mapping[str, Any]) -> float:
-    detail: float = _typed(state, "previous_epoch_detail", float)
+    detail: float = typed(state, "previous_epoch_detail", float)
     if not isfinite(detail) or not -1 <= detail <= _LARGEST:
         raise StateError(f"the state's 'previous_epoch_detail' is {detail!r}.")
     return detail
 
 
-def _number(state: Mapping[str, Any], name: str, low: int, high: int) -> int:
-    number: int = _typed(state, name, int)
+def number_of(state: Mapping[str, Any], name: str, low: int = 0, high: int = _LARGEST) -> int:
+    """A whole number of ``state``, within its bounds."""
+    number: int = typed(state, name, int)
     if not low <= number <= high:
         raise StateError(f"the state's {name!r} is {number}, not within {low} … {high}.")
     return number
 
 
-def _typed(state: Mapping[str, Any], name: str, wanted: type) -> Any:
+def typed(state: Mapping[str, Any], name: str, wanted: type) -> Any:
+    """An entry of ``state``, of the type that it must have."""
     if name not in state:
         raise StateError(f"the state is incomplete: {name!r} is missing.")
     if type(state[name]) is not wanted:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .cursor import Cursor, Pace
+from .cursor import Cursor, Plans
 from .transport import Contents
+
+_AUTO_RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +26,28 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Where to go on from, and under which number."""
+    """Where to go on from, by which plans, and under which number."""
 
     generation: int
     cursor: Cursor
     seed: int
+    plans: Plans
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The options that bind the engine."""
 
-    pace: Pace
     n_prefetch: int
     run_ahead: int | None
     workers: int
     skips_errors: bool
     in_order: bool
+
+    @property
+    def most_run_ahead(self) -> int:
+        """Batches beyond ``n_prefetch``, however small they are."""
+        return _AUTO_RUN_AHEAD if self.run_ahead is None else self.run_ahead
 
     @property
     def reserve(self) -> int:

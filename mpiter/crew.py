@@ -105,6 +105,10 @@ class Crew:
             self._arena = Arena(min(machine.memory_total() // 2, machine.address_space() // 4))
         return self._arena
 
+    def carries(self, cargo: Any) -> bool:
+        """Is ``cargo`` what was shipped?"""
+        return self._launch.carries(cargo)
+
     @property
     def is_staffed(self) -> bool:
         return self._shift is not None

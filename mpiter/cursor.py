@@ -9,6 +9,7 @@ with the order and the position that Chainer passes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from .errors import OptionError
 from .order import Indices, Order
@@ -36,7 +37,7 @@ class Stretch:
     row: int
     epoch: int
     position: int
-    indices: Indices
+    indices: Indices | tuple[Any, ...]  # or what else a sampler has given
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,15 @@ class Plan:
     stretches: tuple[Stretch, ...]
     before: Cursor
     after: Cursor
+
+
+class Plans(Protocol):
+    """What comes after a place."""
+
+    @property
+    def batch_size(self) -> int: ...
+    def step(self, cursor: Cursor, number: int = 0) -> Plan | None: ...  # None at the end
+    def knows(self, cursor: Cursor) -> bool: ...  # what comes next; else it will soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,14 @@ class Pace:
         """The same in Python's own types, whatever ``np.int64(32)`` or ``repeat=1`` the user passed."""
         epochs = None if self.epochs is None else int(self.epochs)
         return Pace(int(self.batch_size), bool(self.wrap), epochs, bool(self.drop_last))
+
+    def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
+        """The batch that follows ``cursor``."""
+        return step(cursor, self, number)
+
+    def knows(self, cursor: Cursor) -> bool:
+        """Always: it is a matter of arithmetic."""
+        return True
 
 
 def step(cursor: Cursor, pace: Pace, number: int = 0) -> Plan | None:

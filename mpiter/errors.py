@@ -45,6 +45,10 @@ class WorkerCrashed(MpiterError, RuntimeError):
     """A sample ends its worker each time, or the workers keep dying; the text says how, and why perhaps."""
 
 
+class BatchTimeout(MpiterError, RuntimeError, TimeoutError):
+    """A batch did not come within the loader's ``timeout``; it may still come."""
+
+
 class SharedMemoryFull(MpiterError, MemoryError):
     """The slots do not fit into memory; the text has the numbers."""
 

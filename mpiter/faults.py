@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from typing import Any
 
 from .envelope import dumps, loads
 from .errors import RemoteTraceback, SampleError
@@ -17,7 +18,7 @@ from .task import Fault, Piece
 _LONGEST = 20_000  # characters of a traceback
 
 
-def take_down(error: BaseException, piece: Piece, row: int, index: int, worker: str) -> Fault:
+def take_down(error: BaseException, piece: Piece, row: int, index: Any, worker: str) -> Fault:
     """Describe ``error``, raised by the fetch of ``index``."""
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-_LONGEST:]
     summary = f"{type(error).__name__}: {_text(error)}"[:500]
@@ -53,7 +54,7 @@ def raised(fault: Fault) -> Exception:
         except Exception:
             error = None
     if error is None:
-        error = SampleError(f"dataset[{fault.index}] raised {fault.summary}")
+        error = SampleError(f"dataset[{fault.index!r:.60}] raised {fault.summary}")
     with contextlib.suppress(Exception):  # classes may forbid either
         error.__cause__ = RemoteTraceback(fault.trace) if fault.trace else None
         error.add_note(_note(fault))
@@ -62,6 +63,6 @@ def raised(fault: Fault) -> Exception:
 
 def _note(fault: Fault) -> str:
     return (
-        f"mpiter: sample {fault.index} (position {fault.position} of epoch {fault.epoch}), fetched by {fault.worker}; "
-        f"dataset[{fault.index}] repeats it in this process."
+        f"mpiter: sample {fault.index!r:.60} (position {fault.position} of epoch {fault.epoch}), fetched by "
+        f"{fault.worker}; dataset[{fault.index!r:.60}] repeats it in this process."
     )

@@ -112,7 +112,7 @@ def _ticket(task: Task, post: Post, rows: int = 0, seconds: float = 0.0, **rest:
 def _all_failed(task: Task, post: Post, error: BaseException) -> Ticket:
     faults = []
     for piece in task.pieces:
-        for row, index in enumerate(np.frombuffer(piece.indices, np.int64).tolist(), piece.row):
+        for row, index in enumerate(piece.keys, piece.row):
             faults.append(take_down(error, piece, row, index, post.info.name))
     return _ticket(task, post, len(faults), faults=tuple(faults))
 
@@ -184,7 +184,7 @@ class _Errand:
     deadline: int
     must_begin: bool  # nothing of this task is done yet: the budget must not end it
 
-    def fault(self, error: BaseException, row: int, index: int) -> None:
+    def fault(self, error: BaseException, row: int, index: Any) -> None:
         self.pen.fail(row)
         self.faults.append(take_down(error, self.piece, row, index, self.post.info.name))
 
@@ -193,9 +193,9 @@ def _fetch_piece(errand: _Errand) -> int:
     """Fetch rows in order until the piece or the time is over; how many."""
     piece, cells = errand.piece, errand.post.cells
     seed, epoch, offset = errand.task.seed, piece.epoch, piece.position - piece.row
-    seeding.at(lambda: (seed, epoch, offset + cells[Cell.ROW]))
+    seeding.at(lambda: (seed, epoch, offset + cells[Cell.ROW]), errand.seeded)
     cells[Cell.BATCH] = piece.batch
-    indices = np.frombuffer(piece.indices, np.int64).tolist()
+    indices = piece.keys
     done, total, stride = 0, len(indices), 1 if errand.task.singly else errand.pen.stride
     while done < total:
         count = _fetch_some(errand, indices, done, min(total, done + stride))
@@ -205,7 +205,7 @@ def _fetch_piece(errand: _Errand) -> int:
     return done
 
 
-def _fetch_some(errand: _Errand, indices: list[int], done: int, stop: int) -> int:
+def _fetch_some(errand: _Errand, indices: list[Any], done: int, stop: int) -> int:
     """Fetch the rows ``done`` to ``stop`` of the piece and write them at once; 0 when time is up."""
     post, offset = errand.post, errand.piece.row
     cells, dataset = post.cells, post.dataset
@@ -237,8 +237,8 @@ def _fetch_some(errand: _Errand, indices: list[int], done: int, stop: int) -> in
 
 def _read_together(errand: _Errand, done: int, stop: int) -> Sequence[Any] | None:
     """The rows ``done`` to ``stop`` as the dataset gives them at once; None if they must be read one by one."""
-    post, count = errand.post, stop - done
-    if post.reader is None or count < 2 or errand.seeded or errand.task.singly:
+    post, count, indices = errand.post, stop - done, errand.piece.indices
+    if post.reader is None or count < 2 or errand.seeded or errand.task.singly or not isinstance(indices, bytes):
         return None
     now, cells = _clock(), post.cells
     if now > errand.deadline and (done or not errand.must_begin):
@@ -247,7 +247,7 @@ def _read_together(errand: _Errand, done: int, stop: int) -> Sequence[Any] | Non
     seeding.begin_anew()
     samples: Sequence[Any] = ()
     try:
-        samples = post.reader(np.frombuffer(errand.piece.indices, np.int64)[done:stop])
+        samples = post.reader(np.frombuffer(indices, np.int64)[done:stop])
     except BaseException as error:
         post.habits.let_pass(error)
     cells[Cell.ACTIVE] = 1
@@ -262,7 +262,7 @@ def _seed_for(errand: _Errand, row: int) -> None:
     seeding.seed_globals(errand.task.seed, piece.epoch, piece.position + row - piece.row)
 
 
-def _write(errand: _Errand, indices: list[int], start: int, samples: Sequence[Any]) -> None:
+def _write(errand: _Errand, indices: list[Any], start: int, samples: Sequence[Any]) -> None:
     """Write the samples; one that cannot travel becomes the fault of its own row only."""
     if not len(samples):
         return
@@ -282,7 +282,7 @@ def _write(errand: _Errand, indices: list[int], start: int, samples: Sequence[An
                 habits.let_pass(error)
                 index, kind = indices[row - errand.piece.row], type(sample).__qualname__
                 unsendable = SampleNotSendable(
-                    f"dataset[{index}] returned {kind}, which cannot be sent from a worker: "
+                    f"dataset[{index!r:.60}] returned {kind}, which cannot be sent from a worker: "
                     f"{str(error) or type(error).__name__}. Return arrays, numbers, strings or containers of them."
                 )
                 unsendable.__cause__ = error

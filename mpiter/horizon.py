@@ -7,32 +7,41 @@ be replaced between epochs, planning never crosses more than one boundary ahead 
 
 from __future__ import annotations
 
-from .cursor import Cursor, Pace, Plan, step
+from .cursor import Cursor, Plan, Plans
 from .order import Sampled
 
 
 class Horizon:
     """Where planning has got to on one course."""
 
-    def __init__(self, pace: Pace, batch_number: int = 0) -> None:
-        self._pace = pace
+    def __init__(self, batch_number: int = 0) -> None:
+        self._plans: Plans
         self._batch_number = batch_number  # never used twice
         self._planned_to: Cursor | None = None  # None: nothing is left to plan
         self._next: Plan | None = None  # planned, but there was no room for it yet
         self.dead_end: Exception | None = None  # why planning could not go on
 
-    def begin(self, cursor: Cursor | None) -> None:
-        """Go on from here; from nowhere if nothing is left to do."""
-        self._planned_to, self._next, self.dead_end = cursor, None, None
+    def begin(self, cursor: Cursor, plans: Plans) -> None:
+        """Go on from here."""
+        self._plans, self._planned_to, self._next, self.dead_end = plans, cursor, None, None
+
+    def end(self) -> None:
+        """Nothing is left to do."""
+        self._planned_to = self._next = self.dead_end = None
 
     @property
     def is_reached(self) -> bool:
         """Is there nothing more to plan?"""
         return self._planned_to is None and self._next is None
 
+    @property
+    def is_hidden(self) -> bool:
+        """Will it be known only later what comes next?"""
+        return self._next is None and self._planned_to is not None and not self._plans.knows(self._planned_to)
+
     def peek(self) -> Plan | None:
         """The next batch; the same until it is taken."""
-        if self._next is None and self._planned_to is not None:
+        if self._next is None and self._planned_to is not None and not self.is_hidden:
             self._next = self._step(self._planned_to)
         return self._next
 
@@ -47,7 +56,7 @@ class Horizon:
 
     def _step(self, cursor: Cursor) -> Plan | None:
         try:
-            plan = step(cursor, self._pace, self._batch_number)
+            plan = self._plans.step(cursor, self._batch_number)
         except Exception as error:  # the order sampler's
             ends = isinstance(error, StopIteration)  # which would mean something else to whoever calls next()
             self.dead_end = RuntimeError("the order_sampler raised StopIteration") if ends else error

@@ -26,7 +26,7 @@ from .checkpoint import Surroundings
 from .communicator import Terminated
 from .course import Course, Delivery
 from .crew import Crew, Muster
-from .cursor import Cursor
+from .cursor import Cursor, Plans
 from .errors import IteratorClosed
 from .options import Options
 from .order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
@@ -46,6 +46,7 @@ class DatasetIterator(Adjustable):
 
     _opens: Callable[[Contents], Any] = Batch
     _revives = False  # may be used again after close()
+    _passing: tuple[type[BaseException], ...] = (TimeoutWarning,)  # after which what is on its way may still come
 
     def __init__(self, options: Options) -> None:
         subclass_attributes = frozenset(self.__dict__)
@@ -107,7 +108,7 @@ class DatasetIterator(Adjustable):
             self._over()
         contents: Any = delivery.contents
         try:
-            batch = type(self)._opens(contents)
+            batch = self._opens(contents)
         except Exception:  # samples that cannot be stacked; unlike Ctrl-C, they would come again
             self._advance(delivery)
             raise
@@ -129,7 +130,7 @@ class DatasetIterator(Adjustable):
 
     def _interrupted(self, error: BaseException) -> None:
         """next() was left by Ctrl-C or the end of the loop: nothing has been handed out."""
-        if isinstance(error, self.TimeoutWarning):
+        if isinstance(error, self._passing):
             return  # what is on its way may still come
         if isinstance(error, Terminated):
             raise IteratorClosed("the iterator was closed while next() waited.") from None
@@ -200,10 +201,14 @@ class DatasetIterator(Adjustable):
             self.close()
             raise IteratorClosed("the iterator was closed while next() waited.")
 
+    @property
+    def _plans(self) -> Plans:
+        return self._options.pace
+
     def _course(self) -> Course:
         self._generation += 1
         self._handed_out = 0
-        return Course(self._generation, self._cursor, self._seed)
+        return Course(self._generation, self._cursor, self._seed, self._plans)
 
     def _place(self, cursor: Cursor) -> None:
         """Go on from ``cursor``; whatever is on its way is dropped."""

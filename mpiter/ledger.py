@@ -55,7 +55,7 @@ class Suspect:
 
     batch: int
     row: int
-    index: int
+    index: Any
     epoch: int
     position: int
 
@@ -164,8 +164,7 @@ class Ledger:
         for piece in sent.pieces if sent is not None else ():
             at = line.row - piece.row
             if piece.batch == line.batch and 0 <= at < piece.rows:
-                index = int(np.frombuffer(piece.indices, np.int64)[at])
-                return Suspect(piece.batch, line.row, index, piece.epoch, piece.position + at)
+                return Suspect(piece.batch, line.row, piece.keys[at], piece.epoch, piece.position + at)
         return None
 
     def convict(self, fault: Fault) -> None:
@@ -244,7 +243,9 @@ class Ledger:
 def _pieces(plan: Plan, address: tuple[int, ...]) -> Iterator[Piece]:
     for stretch in plan.stretches:
         row, epoch, position = stretch.row, stretch.epoch, stretch.position
-        yield Piece(plan.number, row, epoch, position, stretch.indices.tobytes(), address)
+        indices = stretch.indices
+        keys = indices.tobytes() if isinstance(indices, np.ndarray) else indices
+        yield Piece(plan.number, row, epoch, position, keys, address)
 
 
 def _moved(piece: Piece, address: tuple[int, ...]) -> Piece:

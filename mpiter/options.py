@@ -99,13 +99,17 @@ class Options:
     def rules(self) -> Rules:
         """What binds the engine."""
         return Rules(
-            pace=self.pace,
             n_prefetch=self.n_prefetch if self.has_workers else 1,
             run_ahead=self.run_ahead if self.has_workers else 0,
             workers=self.workers,
             skips_errors=self.skips_errors,
             in_order=self.in_order,
         )
+
+    @property
+    def most_ahead(self) -> int:
+        """Batches that may be on their way to the consumer."""
+        return self.rules.n_prefetch + self.rules.most_run_ahead
 
     @property
     def shuffles(self) -> bool:

@@ -34,7 +34,6 @@ from .transport import Transport
 
 _CLOSE_S = 4.5  # how long an end may take
 _WAKE = object()
-_AUTO_RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large
 
 
 class _PrefetchLoop:
@@ -52,7 +51,7 @@ class _PrefetchLoop:
         self._crew: Crew | None = None
         self._thread: threading.Thread | None = None
         self._course: Course
-        self._horizon = Horizon(rules.pace)
+        self._horizon = Horizon()
         self._ended = False  # the end has been delivered
         self._task_number = 0
         self._wants_room = False
@@ -110,6 +109,10 @@ class _PrefetchLoop:
             self._thread.join(timeout + 0.3)
             if not self._thread.is_alive():
                 self._dispose()
+
+    def carries(self, cargo: Any) -> bool:
+        """Would the workers see the same if ``cargo`` were sent to them now?"""
+        return self._crew is not None and self._crew.carries(cargo)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -186,7 +189,7 @@ class _PrefetchLoop:
 
     @property
     def _may_plan(self) -> bool:
-        if self._horizon.is_reached:
+        if self._horizon.is_reached or self._horizon.is_hidden:
             return False
         if not self._transport.planned:
             return self._ledger.batches == 0  # a first sample is on its way
@@ -194,7 +197,7 @@ class _PrefetchLoop:
 
     @property
     def _most_run_ahead(self) -> int:
-        most = _AUTO_RUN_AHEAD if self._rules.run_ahead is None else self._rules.run_ahead
+        most = self._rules.most_run_ahead
         size, crew = self._transport.room_bytes, self._crew
         return min(most, max(1, crew.most_bytes // size - self._rules.reserve)) if size and crew else most
 
@@ -250,7 +253,7 @@ class _PrefetchLoop:
             taken = self._communicator.taken
             if self._may_plan:
                 return  # the consumer has taken something since we planned
-            self._communicator.call_on_take(self._wake, taken)
+            self._communicator.call_on_take(self.wake, taken)
         assert self._crew is not None
         with contextlib.suppress(Empty):
             self._take_in(self._inbox.get(timeout=self._crew.interval if self._ledger.tasks else None))
@@ -262,7 +265,8 @@ class _PrefetchLoop:
             while not self._inbox.empty():
                 self._take_in(self._inbox.get_nowait())
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """There may be something to do."""
         self._inbox.put(_WAKE)
 
     def _slot_returned(self) -> None:
@@ -287,7 +291,7 @@ class _PrefetchLoop:
         self._ledger.abandon()
         self._recovery.forget()
         self._course = course
-        self._horizon.begin(course.cursor)
+        self._horizon.begin(course.cursor, course.plans)
         self._epoch_taken = course.cursor.epoch
         self._ended = False
         self._delivered = 0
@@ -307,9 +311,9 @@ class _PrefetchLoop:
             self._plan_from(ticket)
         if self._transport.planned:
             most = self._rules.n_prefetch + self._most_run_ahead
-            rules, tally = self._rules, self.tally
+            tally, rows = self.tally, self._course.plans.batch_size
             size = self._transport.room_bytes
-            self._cut = cut(tally.sample_s, rules.pace.batch_size, rules.workers, most, tally.tasks - 1, size)
+            self._cut = cut(tally.sample_s, rows, self._rules.workers, most, tally.tasks - 1, size)
             self._window = self._rules.n_prefetch + min(self._cut.batches, self._most_run_ahead)
 
     def _send_home(self) -> None:
@@ -338,7 +342,7 @@ class _PrefetchLoop:
     def _fail(self, error: BaseException) -> None:
         """Something is wrong with more than one batch: the consumer hears of it and may try again."""
         self._ledger.abandon()
-        self._horizon.begin(None)
+        self._horizon.end()
         self._ended = True
         self._deliver([Delivery(self._course.cursor, error=error, counts=False)])
 

@@ -63,7 +63,7 @@ class Recovery:
         given_up = self._judged(report, suspicions, text)
         for fault in given_up:
             ledger.convict(fault)
-        without = f", without sample {given_up[0].index}" if given_up else ""
+        without = f", without sample {given_up[0].index!r:.60}" if given_up else ""
         _log.warning(
             "%s; replacing the workers and fetching %d samples again%s",
             text,
@@ -111,19 +111,21 @@ def doings(crew: Crew, ledger: Ledger) -> str:
         if not line.ready:
             told.append(f"worker {worker} (pid {line.pid}) is still loading the dataset")
         elif line.active and (sample := ledger.in_hand(line)):
-            told.append(f"worker {worker} (pid {line.pid}) is fetching sample {sample.index}")
+            told.append(f"worker {worker} (pid {line.pid}) is fetching sample {sample.index!r:.60}")
     return ", ".join(told)
 
 
 def _told(report: Report, suspicions: _Suspicions) -> str:
-    told = [f"{one} while fetching sample {suspect.index}" if suspect else str(one) for one, suspect in suspicions]
+    told = [
+        f"{one} while fetching sample {suspect.index!r:.60}" if suspect else str(one) for one, suspect in suspicions
+    ]
     return "; ".join(told) or "all workers stood still"
 
 
 def _fault(casualty: Casualty, suspect: Suspect | None, text: str) -> Fault:
     assert suspect is not None
     error = WorkerCrashed(
-        f"sample {suspect.index} has ended its worker twice: {text}. on_error='skip' would leave it out; "
+        f"sample {suspect.index!r:.60} has ended its worker twice: {text}. on_error='skip' would leave it out; "
         f"sample_timeout= says how long a sample may take."
     )
     return Fault(

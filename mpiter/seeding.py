@@ -28,6 +28,8 @@ class _Place(threading.local):
     """The sample that this thread fetches right now."""
 
     at: Callable[[], tuple[int, int, int]] | None = None
+    seeds: bool = False  # the global generators too
+    beyond: int = 0  # samples into a row that is made of several
     drawn: tuple[tuple[int, int, int], np.random.Generator] | None = None
 
 
@@ -44,7 +46,7 @@ def get_rng() -> np.random.Generator:
     """
     if _place.at is None:
         return np.random.default_rng()
-    key = _place.at()
+    key = _here(_place.at)
     if _place.drawn is None or _place.drawn[0] != key:
         _place.drawn = key, np.random.Generator(np.random.PCG64(np.random.SeedSequence([*map(_word, key), _STREAM])))
     return _place.drawn[1]
@@ -69,11 +71,23 @@ def _word(number: int) -> int:
     return number & (1 << 128) - 1
 
 
-def at(place: Callable[[], tuple[int, int, int]] | None) -> Any:
+def at(place: Callable[[], tuple[int, int, int]] | None, seeds: bool = False) -> Any:
     """Tell this thread how to find out (seed, epoch, position) when somebody asks; returns how it did before."""
     before, _place.at = _place.at, place
-    _place.drawn = None
+    _place.seeds, _place.beyond, _place.drawn = seeds, 0, None
     return before
+
+
+def step_to(beyond: int) -> None:
+    """The next sample of a row that is made of several."""
+    _place.beyond = beyond
+    if _place.seeds and _place.at is not None:
+        seed_globals(*_here(_place.at))
+
+
+def _here(place: Callable[[], tuple[int, int, int]]) -> tuple[int, int, int]:
+    seed, epoch, position = place()
+    return seed, epoch, position + _place.beyond
 
 
 def seed_globals(seed: int, epoch: int, position: int) -> None:

@@ -75,8 +75,17 @@ def _new_server() -> _ForkServer:
     server = _ForkServer()
     chosen = getattr(getattr(mp_forkserver, "_forkserver", None), "_preload_modules", ["__main__"])
     others = [name for name in chosen if name != "__main__"]  # what the user wants in every fork server
-    server.set_forkserver_preload(["mpiter.worker", *others])
+    server.set_forkserver_preload(["mpiter.worker", *_preloaded, *others])
     return server
+
+
+_preloaded: list[str] = []
+
+
+def preload(module: str) -> None:
+    """Have a fork server that is yet to start import ``module``, so that its workers needn't."""
+    if module not in _preloaded:
+        _preloaded.append(module)
 
 
 _server: _ForkServer | None = None

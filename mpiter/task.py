@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -20,22 +22,32 @@ class Piece:
     row: int
     epoch: int
     position: int  # in the epoch's order, of the first row
-    indices: bytes  # int64, one a row
+    indices: bytes | tuple[Any, ...]  # int64, one a row; or whatever keys a sampler has given
     address: tuple[int, ...]  # the room's; empty before there is a plan
 
     @property
     def rows(self) -> int:
-        return len(self.indices) // 8
+        return len(self.indices) // self._width
+
+    @property
+    def keys(self) -> list[Any]:
+        """What the dataset is asked for, one a row."""
+        indices = self.indices
+        return np.frombuffer(indices, np.int64).tolist() if isinstance(indices, bytes) else list(indices)
 
     def rest(self, done: int) -> Piece:
         """What is left of it after ``done`` rows."""
-        return Piece(
-            self.batch, self.row + done, self.epoch, self.position + done, self.indices[8 * done :], self.address
-        )
+        indices = self.indices[self._width * done :]
+        return Piece(self.batch, self.row + done, self.epoch, self.position + done, indices, self.address)
 
     def first(self, rows: int) -> Piece:
         """Its first ``rows`` rows."""
-        return Piece(self.batch, self.row, self.epoch, self.position, self.indices[: 8 * rows], self.address)
+        indices = self.indices[: self._width * rows]
+        return Piece(self.batch, self.row, self.epoch, self.position, indices, self.address)
+
+    @property
+    def _width(self) -> int:
+        return 8 if isinstance(self.indices, bytes) else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +70,7 @@ class Fault:
 
     batch: int
     row: int
-    index: int
+    index: Any
     epoch: int
     position: int
     worker: str

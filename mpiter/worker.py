@@ -24,6 +24,7 @@ from . import fetch, info, lifeline, limits, seeding
 from .access import reader_of
 from .blackbox import BlackBox
 from .board import Cell, line
+from .bundles import users
 from .fetch import Habits, Post
 from .mail import Outbox
 from .transport import Writer
@@ -70,9 +71,10 @@ def begin(wiring: Wiring) -> None:
             logging.getLogger().setLevel(wiring.log_level)
         dataset, worker_init = wiring.cargo.open()
         post.dataset = dataset
-        post.info = info.WorkerInfo(number, wiring.workers, wiring.seed, dataset, wiring.backend)
+        theirs = users(dataset)
+        post.info = info.WorkerInfo(number, wiring.workers, wiring.seed, theirs, wiring.backend)
         post.reader = reader_of(dataset)
-        post.habits.seeds = getattr(dataset, "repeatable", True) is False
+        post.habits.seeds = getattr(theirs, "repeatable", True) is False
         _call_hooks(post, worker_init)
         if own_process:
             limits.limit_loaded_libraries()
@@ -89,8 +91,9 @@ def _call_hooks(post: Post, worker_init: Any) -> None:
     try:
         if worker_init is not None:
             worker_init(post.info)
-        if callable(getattr(type(post.dataset), "worker_init", None)):
-            post.dataset.worker_init(post.info)
+        theirs = users(post.dataset)
+        if callable(getattr(type(theirs), "worker_init", None)):
+            theirs.worker_init(post.info)
     finally:
         info.enter(None)
 

@@ -21,9 +21,9 @@ MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 LAYERS = """
 errors awake stats info board task tensors limits machine mail cutting envelope lifeline starting
 leaves order faults breakage watch communicator rows
-tree cursor seeding access
-layout checkpoint transport progress horizon
-course memory planner batch ledger fetch
+tree cursor seeding access luck
+layout checkpoint transport progress horizon bundles drawing
+course memory planner batch ledger fetch resuming
 slots ship blackbox recordlock
 worker transports
 pool
@@ -35,11 +35,13 @@ recovery
 prefetch
 lifetime
 iterator
-iterators generate
+iterators generate engine
+loading
+loader
 __init__
-chainer chainer_compat
+chainer chainer_compat torch
 """
-OPEN = {"chainer": {"chainer"}}  # the door modules, and what each opens
+OPEN = {"chainer": {"chainer"}, "torch": {"torch"}}  # the door modules, and what each opens
 DOORS = {"chainer", "chainermn", "torch", "jax", "ray", "mpi4py"}
 EXTRAS = {"PIL", "h5py", "lmdb", "cv2", "cupy"}
 ALLOWED = {"numpy", "msgpack", "cloudpickle", "threadpoolctl"}
@@ -100,6 +102,8 @@ def test_importing_mpiter_opens_no_door():
 def test_the_public_names():
     assert mpiter.__all__ == [
         "Batch",
+        "BatchTimeout",
+        "DataLoader",
         "DatasetNotPicklable",
         "IteratorClosed",
         "MpiterError",

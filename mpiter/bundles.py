@@ -1,0 +1,47 @@
+"""Whole batches as rows: one worker fetches all the samples of a batch and collates them there.
+
+Runs in workers.  ``Bundled`` is a dataset whose keys are the lists of keys that a sampler has given.  Guarantees that
+the samples of a row have randomness of their own each, that ``__getitems__`` is called once for a batch where the
+user's dataset has it, and that the user's code sees its own dataset, not this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import seeding
+
+
+class Bundled:
+    """The batches of ``dataset``, each made by ``collate`` of its samples."""
+
+    def __init__(self, dataset: Any, collate: Callable[[Any], Any]) -> None:
+        self.dataset, self._collate = dataset, collate
+
+    def __len__(self) -> int:
+        return 0  # whoever has keys doesn't ask
+
+    def __getitem__(self, keys: Sequence[Any]) -> Any:
+        return self._collate(self._samples(keys))
+
+    def _samples(self, keys: Sequence[Any]) -> Any:
+        if getattr(self.dataset, "__getitems__", None):
+            return list(self.dataset.__getitems__(list(keys)))
+        return [self._sample(at, key) for at, key in enumerate(keys)]
+
+    def _sample(self, at: int, key: Any) -> Any:
+        seeding.step_to(at)
+        return self.dataset[key]
+
+
+class Single(Bundled):
+    """The samples of ``dataset`` one by one, each passed through ``collate``: no batches."""
+
+    def __getitem__(self, keys: Sequence[Any]) -> Any:
+        return self._collate(self.dataset[keys[0]])
+
+
+def users(dataset: Any) -> Any:
+    """The dataset that the user knows of."""
+    return dataset.dataset if isinstance(dataset, Bundled) else dataset

@@ -1,0 +1,258 @@
+"""``DataLoader``: torch's arguments, NumPy in and out, torch not needed.
+
+A door of the core: what an epoch is made of, from torch's arguments; the rest is in ``loading.py``.  Combinations that
+make no sense are refused here, at construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from .backends import Process
+from .batch import collate, columns_of, samples_of
+from .bundles import Bundled, Single
+from .cursor import Pace
+from .drawing import Drawn, Sliced
+from .errors import OptionError
+from .info import WorkerInfo
+from .loading import Loading
+from .luck import Luck
+from .options import Options
+from .order import Order, Sequential, Shuffled
+from .rows import Table, as_dataset
+from .seeding import seed_for
+
+
+class ById:
+    """torch's ``worker_init_fn``, which wants to know the worker's number only."""
+
+    def __init__(self, function: Callable[[int], Any]) -> None:
+        self._function = function
+
+    def __call__(self, info: WorkerInfo) -> None:
+        self._function(info.id)
+
+
+def unchanged(sample: Any) -> Any:
+    """What becomes of a sample where there are no batches."""
+    return sample
+
+
+class DataLoader(Loading):
+    """Batches of NumPy arrays from a dataset, epoch after epoch: torch's ``DataLoader`` for everybody.
+
+    Args:
+        dataset: anything with ``[]`` and, unless there is a sampler, ``len``; a tuple or dict of arrays; an iterable.
+        batch_size: samples in a batch; None for no batches: each sample, or whatever a sampler's element gives, alone.
+        shuffle: another order in each epoch.
+        sampler: an iterable of keys for ``dataset[key]``.
+        batch_sampler: an iterable of lists of keys, one for each batch.
+        num_workers: worker processes; 0 fetches in the loop itself.
+        collate_fn: makes a batch from a list of samples, in a worker; None stacks arrays and numbers.
+        pin_memory: has no meaning for NumPy; must be False.
+        drop_last: leave out the last batch if it is short.
+        timeout: seconds that a batch may take; 0 for ever.
+        worker_init_fn: called in each worker with its number.
+        multiprocessing_context: how processes start: "fork", "forkserver", "spawn" or a context; None is forkserver.
+        generator: a NumPy ``Generator`` or ``RandomState`` that the seed is drawn from.
+        prefetch_factor: batches on their way for each worker, at the most; None as many as the workers need.
+        persistent_workers: None: workers stay, and a changed dataset is sent to them at the next ``iter()``.  True: it
+            isn't.  False: workers end with the epoch.
+        in_order: False hands batches out as they finish, without exact resume.
+        seed: of the order and of the samples' randomness; None draws one from ``generator`` or NumPy's global one.
+
+    >>> loader = DataLoader([(np.full(2, i), i) for i in range(4)], batch_size=2)
+    >>> for x, y in loader:
+    ...     print(x.shape, y)
+    (2, 2) [0 1]
+    (2, 2) [2 3]
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool | None = None,
+        in_order: bool = True,
+        seed: int | None = None,
+    ) -> None:
+        if pin_memory:
+            raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
+        check(batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last, timeout, persistent_workers)
+        self.dataset = as_dataset(dataset)
+        self.batch_size = None if batch_sampler is not None else batch_size
+        self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
+        self.sampler, self.batch_sampler, self.collate_fn = sampler, batch_sampler, collate_fn
+        self.num_workers, self.timeout, self.generator = num_workers, timeout, generator
+        self._seed = seed_from(generator, draws=self.shuffle) if seed is None else seed
+        self._in_one = self._makes_batches_in_workers()
+        self._refreshes = persistent_workers is not True
+        options = worker_options(
+            self._served() if self._in_one else self.dataset,
+            rows=1 if self._in_one else self.batch_size,
+            num_workers=num_workers,
+            timeout=timeout,
+            worker_init=None if worker_init_fn is None else ById(worker_init_fn),
+            context=multiprocessing_context,
+            prefetch_factor=prefetch_factor,
+            in_order=in_order,
+            seed=self._seed,
+        )
+        self._begin(options, persistent=persistent_workers is not False)
+
+    def _makes_batches_in_workers(self) -> bool:
+        """Is a batch one worker's work?  Otherwise several may write their rows into the same columns."""
+        if self.batch_sampler is not None or self.batch_size is None or self.collate_fn is not None:
+            return True
+        reads_whole_batches = callable(getattr(self.dataset, "__getitems__", None)) and type(self.dataset) is not Table
+        return reads_whole_batches or not hasattr(type(self.dataset), "__len__")
+
+    def _served(self) -> Any:
+        if self.batch_sampler is None and self.batch_size is None:
+            return Single(self.dataset, self.collate_fn or unchanged)
+        return Bundled(self.dataset, self.collate_fn or collate)
+
+    def __len__(self) -> int:
+        length = self._length()
+        if length is None:
+            raise TypeError("the sampler has no length, so neither has the loader.")
+        return length
+
+    def _length(self) -> int | None:
+        given = self.batch_sampler if self.batch_sampler is not None else self.sampler
+        if given is not None and not hasattr(type(given), "__len__"):
+            return None
+        length = len(self.dataset if given is None else given)  # type: ignore[arg-type]
+        if self.batch_size is None:
+            return length
+        return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
+
+    def _plans(self) -> Sliced | Drawn:
+        if self.batch_sampler is not None:
+            return Drawn(iter(self.batch_sampler), None)
+        if self.sampler is None:
+            return Sliced(self.batch_size or 1, self.drop_last, self._in_one)
+        batches = in_batches(iter(self.sampler), self.batch_size or 1, self.drop_last)
+        return Drawn(batches, None if self._in_one else self.batch_size)
+
+    def _order(self, epoch: int) -> Order:
+        if self.sampler is not None or self.batch_sampler is not None:
+            return Sequential(0)
+        length = len(self.dataset)
+        return Shuffled(length, self._seed, epoch) if self.shuffle else Sequential(length)
+
+    def _opens(self, contents: Any) -> Any:
+        return samples_of(contents)[0] if self._in_one else columns_of(contents)
+
+    def _seed_of_epoch(self) -> int:
+        return self._seed
+
+    def _luck(self) -> Luck:
+        given = [one for one in (self.sampler, self.batch_sampler) if one is not None]
+        given += [one.sampler for one in given if hasattr(one, "sampler")]
+        return Luck(given, ("random", "numpy", "torch")) if given else Luck()
+
+    def _agreed(self) -> dict[str, Any]:
+        given = self.sampler is not None or self.batch_sampler is not None
+        length = {} if given else {"dataset_length": len(self.dataset), "shuffle": self.shuffle}
+        return length | {"batch_size": self.batch_size, "drop_last": self.drop_last}
+
+
+def check(
+    batch_size: Any,
+    shuffle: Any,
+    sampler: Any,
+    batch_sampler: Any,
+    num_workers: Any,
+    drop_last: Any,
+    timeout: Any,
+    persistent_workers: Any,
+) -> None:
+    """Refuse what makes no sense together."""
+    if sampler is not None and shuffle:
+        raise OptionError("sampler and shuffle=True exclude each other; shuffle in the sampler.")
+    if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
+        raise OptionError("batch_sampler excludes batch_size, shuffle, sampler and drop_last; it says all of it.")
+    if batch_size is None and drop_last:
+        raise OptionError("batch_size=None makes no batches, so there is none for drop_last to leave out.")
+    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
+        raise OptionError(f"batch_size={batch_size!r:.60} must be a whole number of at least 1, or None.")
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+        raise OptionError(f"timeout={timeout!r:.60} must be a number of seconds, 0 for none.")
+    if num_workers == 0 and timeout:
+        raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
+    if num_workers == 0 and persistent_workers:
+        raise OptionError("persistent_workers=True needs workers: num_workers is 0.")
+
+
+def worker_options(
+    dataset: Any,
+    rows: int | None,
+    num_workers: int,
+    timeout: float,
+    worker_init: Any,
+    context: Any,
+    prefetch_factor: int | None,
+    in_order: bool,
+    seed: int | None,
+) -> Options:
+    """The engine's options for a loader's."""
+    if num_workers == 0 and (prefetch_factor is not None or context is not None):
+        raise OptionError("prefetch_factor and multiprocessing_context need workers: num_workers is 0.")
+    whole = isinstance(prefetch_factor, int) and not isinstance(prefetch_factor, bool)
+    if prefetch_factor is not None and not (whole and prefetch_factor >= 1):
+        raise OptionError(f"prefetch_factor={prefetch_factor!r:.60} must be a whole number of at least 1, or None.")
+    n_prefetch, run_ahead = max(2, num_workers), None
+    if prefetch_factor is not None:
+        most = prefetch_factor * num_workers
+        n_prefetch = min(n_prefetch, most)
+        run_ahead = most - n_prefetch
+    method = context if context is None or isinstance(context, str) else context.get_start_method()
+    return Options(
+        dataset=dataset,
+        pace=Pace(rows or 1, wrap=False),
+        shuffle=False,
+        n_workers=num_workers,
+        n_prefetch=n_prefetch,
+        run_ahead=run_ahead,
+        dataset_timeout=timeout or None,
+        seed=seed,
+        backend=Process(method),
+        worker_init=worker_init,
+        in_order=in_order,
+        workers_name="num_workers",
+    )
+
+
+def in_batches(keys: Iterator[Any], batch_size: int, drop_last: bool) -> Iterator[list[Any]]:
+    """Lists of ``batch_size`` keys, the last one shorter unless it is dropped."""
+    while batch := list(islice(keys, batch_size)):
+        if len(batch) == batch_size or not drop_last:
+            yield batch
+
+
+def seed_from(generator: Any, draws: bool) -> int:
+    """A seed that the user's generator governs."""
+    if generator is None:
+        return seed_for(draws)
+    draw = getattr(generator, "integers", None) or getattr(generator, "randint", None)
+    if draw is None:
+        raise OptionError(f"generator={generator!r:.60} is no NumPy Generator or RandomState; pass one, or seed=.")
+    return int(draw(0, 1 << 63, dtype=np.int64))

@@ -1,0 +1,295 @@
+"""Loaders: epoch after epoch over one dataset, each ``iter()`` one of them, by workers that stay.
+
+Runs in the consumer process.  ``Loading`` is what ``mpiter.DataLoader`` and ``mpiter.torch.DataLoader`` have in common:
+epochs, exact state, and the workers between epochs.  A state says which epoch, how many batches of it were handed out,
+and what the sampler's draws depended on when the epoch began; to go on from it, the sampler is asked once more and the
+batches already handed out are left out, unloaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from . import luck, resuming
+from .cursor import Cursor
+from .drawing import Drawn, Sliced
+from .engine import Engine
+from .errors import IteratorClosed
+from .options import Options
+from .order import Order
+from .resuming import Place
+from .stats import Stats
+
+
+@dataclass
+class Trip:
+    """One epoch under way."""
+
+    epoch: int
+    plans: Sliced | Drawn
+    seed: int
+    order: Order
+    luck: dict[str, Any]  # what the sampler's draws depended on when the epoch began
+    batches: int  # handed out, or left out
+    ahead: int  # batches to have drawn beyond these
+    engine: Engine | None = None  # None: nobody goes on with it
+    has_ended: bool = False
+
+    def draw(self) -> None:
+        """Ask the sampler for what may soon be fetched."""
+        self.plans.draw(self.batches + self.ahead)
+
+    def go(self) -> None:
+        """Have the batches from here on fetched."""
+        assert self.engine is not None
+        self.engine.go(self.plans, Cursor(self.batches, self.epoch, False, self.order), self.seed)
+
+    def skip(self, batches: int) -> None:
+        """Leave some out."""
+        self.batches += batches
+        self.draw()
+        self.go()
+
+    def next(self) -> Any:
+        """The next batch."""
+        engine = self.engine
+        if engine is None:
+            raise StopIteration
+        self.draw()
+        engine.wake()
+        try:
+            return next(engine)
+        finally:
+            self.batches = engine.batches
+            self.plans.forget(self.batches)
+
+
+class Home:
+    """Where workers stay between epochs."""
+
+    def __init__(self, persistent: bool) -> None:
+        self.persistent = persistent
+        self.closed = False
+        self._resting: Engine | None = None
+
+    def leave(self) -> Engine | None:
+        """Somebody to go on the next epoch, if there is anybody."""
+        engine, self._resting = self._resting, None
+        return engine
+
+    def take_back(self, trip: Trip) -> None:
+        """Nobody wants the rest of this epoch.  Called by the garbage collector too, so nothing is waited for: an
+        engine that nobody holds ends by itself."""
+        engine, trip.engine = trip.engine, None
+        if self.persistent and not self.closed and self._resting is None:
+            self._resting = engine
+
+    @property
+    def resting(self) -> Engine | None:
+        """Who waits for the next epoch."""
+        return self._resting
+
+    def close(self) -> None:
+        """End whoever rests."""
+        self.closed = True
+        if self._resting is not None:
+            self._resting.close()
+
+
+class Epoch:
+    """An iterator over the batches of one epoch: what ``iter(loader)`` returns."""
+
+    def __init__(self, trip: Trip, home: Home, length: int | None) -> None:
+        self._trip, self._home, self._length = trip, home, length
+        self._one_at_a_time = threading.RLock()
+        self._end = weakref.finalize(self, home.take_back, trip)
+        self._end.atexit = False
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __len__(self) -> int:
+        if self._length is None:
+            raise TypeError("the sampler has no length, so neither has the epoch.")
+        return self._length
+
+    def __next__(self) -> Any:
+        with self._one_at_a_time:
+            engine = self._trip.engine
+            try:
+                return self._trip.next()
+            except StopIteration:
+                self._trip.has_ended = self._trip.has_ended or engine is not None
+                self._end()
+                if engine is not None and not self._home.persistent:
+                    engine.close()
+                raise
+
+
+class Loading:
+    """What loaders have in common; a subclass says what an epoch's batches are."""
+
+    _refreshes = True  # are changes of the dataset brought to the workers?
+
+    def _begin(self, options: Options, persistent: bool) -> None:
+        """To be called by constructors."""
+        self._recipe = options
+        self._home = Home(persistent)
+        self._trip: Trip | None = None
+        self._next = Place(epoch=0)  # where the next iter() begins
+
+    # -- what a subclass says ------------------------------------------------------------------------------------
+
+    def _plans(self) -> Sliced | Drawn:
+        """The batches of an epoch; a sampler is asked for an iterator, not yet for batches."""
+        raise NotImplementedError
+
+    def _order(self, epoch: int) -> Order:
+        """What slices are cut from."""
+        raise NotImplementedError
+
+    def _opens(self, contents: Any) -> Any:
+        """What the user gets for the contents of a batch."""
+        raise NotImplementedError
+
+    def _seed_of_epoch(self) -> int:
+        """Of the samples' randomness."""
+        raise NotImplementedError
+
+    def _luck(self) -> luck.Luck:
+        """The random generators that the sampler may draw from."""
+        raise NotImplementedError
+
+    def _agreed(self) -> dict[str, Any]:
+        """What a state must agree with."""
+        raise NotImplementedError
+
+    def _length(self) -> int | None:
+        """Batches in an epoch, if that is known."""
+        raise NotImplementedError
+
+    # -- epochs --------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Any:
+        if self._home.closed:
+            raise IteratorClosed("the loader is closed; make a new one.")
+        place, self._next = self._next, Place(self._next.epoch + 1)
+        with self._as_when_saved(place):
+            begun_with = self._luck().save()
+            trip = Trip(
+                epoch=place.epoch,
+                seed=self._seed_of_epoch(),
+                plans=self._plans(),
+                order=self._order(place.epoch),
+                luck=begun_with,
+                batches=place.batches,
+                ahead=self._ahead,
+            )
+            trip.draw()
+        resuming.verify(place, trip.plans)
+        trip.batches += place.skipped
+        trip.draw()
+        self._trip = trip
+        trip.engine = self._engine()
+        epoch = Epoch(trip, self._home, self._length())
+        trip.go()
+        trip.engine.start()
+        return epoch
+
+    @contextlib.contextmanager
+    def _as_when_saved(self, place: Place) -> Iterator[None]:
+        """The sampler finds its generators as they were; what others draw from is not disturbed."""
+        if place.luck is None:
+            yield
+            return
+        mine = self._luck()
+        now = mine.globals_now()
+        mine.restore(place.luck)
+        try:
+            yield
+        finally:
+            mine.put_back(now)
+
+    def _engine(self) -> Engine:
+        engine = self._home.leave()
+        if engine is None:
+            return Engine(self._recipe, self._opens)
+        if self._refreshes:
+            engine.refresh()
+        return engine
+
+    @property
+    def _ahead(self) -> int:
+        """How many batches beyond the consumer may be on their way, and so must be drawn."""
+        return self._recipe.most_ahead
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place after the last batch handed out, as JSON-able values; its size doesn't depend on the dataset."""
+        trip = self._trip
+        if trip is None or trip.has_ended or self._next.is_elsewhere:
+            place = self._next if self._next.luck is not None else self._next.with_luck(self._luck().save())
+        else:
+            place = Place(trip.epoch, trip.batches, trip.plans.checksum(trip.batches), trip.luck)
+        return resuming.save(place, self._seed, self._agreed())
+
+    def load_state_dict(self, state: Any) -> None:
+        """Have the next ``iter()`` go on from where ``state`` was saved, by whatever number of workers."""
+        self._next, self._seed = resuming.load(state, self._agreed())
+
+    def skip(self, batches: int) -> None:
+        """Leave out the next ``batches``, without loading them: of the epoch under way, or of the next one."""
+        resuming.check_skip(batches)
+        trip = self._trip
+        if trip is None or trip.engine is None or self._next.is_elsewhere:
+            self._next = self._next.beyond(batches)
+        else:
+            trip.skip(batches)
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the workers; batches already handed out stay valid."""
+        self._home.close()
+        if self._trip is not None and self._trip.engine is not None:
+            self._trip.engine.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle or a copy is a loader like this one, at the same place, with workers of its own."""
+        state = dict(self.__dict__)
+        home, trip = state.pop("_home"), state.pop("_trip")
+        return state | {"_home": home.persistent, "_trip": None if trip is None else self.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        persistent, place = state.pop("_home"), state.pop("_trip")
+        self.__dict__.update(state)
+        self._home, self._trip = Home(persistent), None
+        if place is not None:
+            self.load_state_dict(place)
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """The worker processes of the moment."""
+        engine = self._somebody()
+        return () if engine is None else engine.worker_pids
+
+    def stats(self) -> Stats:
+        """A snapshot of the counters."""
+        engine = self._somebody()
+        return Stats() if engine is None else engine.stats()
+
+    def _somebody(self) -> Engine | None:
+        under_way = None if self._trip is None else self._trip.engine
+        return under_way or self._home.resting
