@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import seeding
+from .shards import Streamed
 
 
 class Bundled:
@@ -44,4 +45,4 @@ class Single(Bundled):
 
 def users(dataset: Any) -> Any:
     """The dataset that the user knows of."""
-    return dataset.dataset if isinstance(dataset, Bundled) else dataset
+    return dataset.dataset if isinstance(dataset, (Bundled, Streamed)) else dataset

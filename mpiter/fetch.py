@@ -85,7 +85,7 @@ def _fetch_run(task: Task) -> Ticket:
     if post.startup is not None:
         return _ticket(task, post, startup=post.startup)
     post.cells[Cell.GENERATION], post.cells[Cell.TASK], post.cells[Cell.ACTIVE] = task.generation, task.number, 1
-    outer, outer_place = info.get_worker_info(), seeding.at(None)
+    outer, outer_place = info.here(), seeding.at(None)
     info.enter(post.info)
     try:
         ticket = _watched(task, post)

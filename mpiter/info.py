@@ -34,7 +34,19 @@ def get_worker_info() -> WorkerInfo | None:
     >>> get_worker_info() is None
     True
     """
+    _here.asked = True
+    return here()
+
+
+def here() -> WorkerInfo | None:
+    """The same, for ourselves."""
     return getattr(_here, "info", None)
+
+
+def was_asked() -> bool:
+    """Has somebody wanted to know since this was asked last?"""
+    asked, _here.asked = getattr(_here, "asked", False), False
+    return asked
 
 
 def enter(info: WorkerInfo | None) -> None:

@@ -6,6 +6,7 @@ make no sense are refused here, at construction.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -25,6 +26,7 @@ from .options import Options
 from .order import Order, Sequential, Shuffled
 from .rows import Table, as_dataset
 from .seeding import seed_for
+from .shards import Cut, Streamed
 
 
 class ById:
@@ -96,6 +98,11 @@ class DataLoader(Loading):
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
         check(batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last, timeout, persistent_workers)
+        is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
+        if is_stream and (shuffle or sampler is not None or batch_sampler is not None):
+            raise OptionError(
+                "an iterable dataset has no keys: shuffle, sampler and batch_sampler make no sense with it."
+            )
         self.dataset = as_dataset(dataset)
         self.batch_size = None if batch_sampler is not None else batch_size
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
@@ -104,9 +111,12 @@ class DataLoader(Loading):
         self._seed = seed_from(generator, draws=self.shuffle) if seed is None else seed
         self._in_one = self._makes_batches_in_workers()
         self._refreshes = persistent_workers is not True
+        if is_stream:
+            collate_batch = collate if batch_size else unchanged
+            self._cut = Cut(batch_size, self.drop_last, collate_fn or collate_batch, shards_itself=None)
         options = worker_options(
-            self._served() if self._in_one else self.dataset,
-            rows=1 if self._in_one else self.batch_size,
+            Streamed(dataset, self._cut, 0, 1) if self._cut else self._served() if self._in_one else self.dataset,
+            rows=1 if self._in_one or is_stream else self.batch_size,
             num_workers=num_workers,
             timeout=timeout,
             worker_init=None if worker_init_fn is None else ById(worker_init_fn),
@@ -137,6 +147,8 @@ class DataLoader(Loading):
 
     def _length(self) -> int | None:
         given = self.batch_sampler if self.batch_sampler is not None else self.sampler
+        if self._cut is not None and not hasattr(type(self.dataset), "__len__"):
+            return None
         if given is not None and not hasattr(type(given), "__len__"):
             return None
         length = len(self.dataset if given is None else given)  # type: ignore[arg-type]
@@ -170,7 +182,7 @@ class DataLoader(Loading):
         return Luck(given, ("random", "numpy", "torch")) if given else Luck()
 
     def _agreed(self) -> dict[str, Any]:
-        given = self.sampler is not None or self.batch_sampler is not None
+        given = self.sampler is not None or self.batch_sampler is not None or self._cut is not None
         length = {} if given else {"dataset_length": len(self.dataset), "shuffle": self.shuffle}
         return length | {"batch_size": self.batch_size, "drop_last": self.drop_last}
 
@@ -239,6 +251,12 @@ def worker_options(
         in_order=in_order,
         workers_name="num_workers",
     )
+
+
+def is_torchs_stream(dataset: Any) -> bool:
+    """torch's IterableDataset has a ``[]`` that it inherits and doesn't mean."""
+    torch = sys.modules.get("torch")
+    return hasattr(torch, "utils") and isinstance(dataset, torch.utils.data.IterableDataset)  # type: ignore[union-attr]
 
 
 def in_batches(keys: Iterator[Any], batch_size: int, drop_last: bool) -> Iterator[list[Any]]:

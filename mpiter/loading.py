@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import luck, resuming
+from .bundles import users
 from .cursor import Cursor
 from .drawing import Drawn, Sliced
 from .engine import Engine
@@ -23,7 +24,9 @@ from .errors import IteratorClosed
 from .options import Options
 from .order import Order
 from .resuming import Place
+from .shards import Cut
 from .stats import Stats
+from .streams import Fleet, StreamTrip
 
 
 @dataclass
@@ -37,7 +40,7 @@ class Trip:
     luck: dict[str, Any]  # what the sampler's draws depended on when the epoch began
     batches: int  # handed out, or left out
     ahead: int  # batches to have drawn beyond these
-    engine: Engine | None = None  # None: nobody goes on with it
+    engine: Any = None  # None: nobody goes on with it
     has_ended: bool = False
 
     def draw(self) -> None:
@@ -48,12 +51,17 @@ class Trip:
         """Have the batches from here on fetched."""
         assert self.engine is not None
         self.engine.go(self.plans, Cursor(self.batches, self.epoch, False, self.order), self.seed)
+        self.engine.start()
 
     def skip(self, batches: int) -> None:
         """Leave some out."""
         self.batches += batches
         self.draw()
         self.go()
+
+    def place(self) -> Place:
+        """Where it could go on."""
+        return Place(self.epoch, self.batches, self.plans.checksum(self.batches), self.luck)
 
     def next(self) -> Any:
         """The next batch."""
@@ -75,14 +83,14 @@ class Home:
     def __init__(self, persistent: bool) -> None:
         self.persistent = persistent
         self.closed = False
-        self._resting: Engine | None = None
+        self._resting: Any = None
 
-    def leave(self) -> Engine | None:
+    def leave(self) -> Any:
         """Somebody to go on the next epoch, if there is anybody."""
         engine, self._resting = self._resting, None
         return engine
 
-    def take_back(self, trip: Trip) -> None:
+    def take_back(self, trip: Trip | StreamTrip) -> None:
         """Nobody wants the rest of this epoch.  Called by the garbage collector too, so nothing is waited for: an
         engine that nobody holds ends by itself."""
         engine, trip.engine = trip.engine, None
@@ -90,7 +98,7 @@ class Home:
             self._resting = engine
 
     @property
-    def resting(self) -> Engine | None:
+    def resting(self) -> Any:
         """Who waits for the next epoch."""
         return self._resting
 
@@ -104,7 +112,7 @@ class Home:
 class Epoch:
     """An iterator over the batches of one epoch: what ``iter(loader)`` returns."""
 
-    def __init__(self, trip: Trip, home: Home, length: int | None) -> None:
+    def __init__(self, trip: Trip | StreamTrip, home: Home, length: int | None) -> None:
         self._trip, self._home, self._length = trip, home, length
         self._one_at_a_time = threading.RLock()
         self._end = weakref.finalize(self, home.take_back, trip)
@@ -135,12 +143,13 @@ class Loading:
     """What loaders have in common; a subclass says what an epoch's batches are."""
 
     _refreshes = True  # are changes of the dataset brought to the workers?
+    _cut: Cut | None = None  # how batches are made of a stream; None where the dataset has keys
 
     def _begin(self, options: Options, persistent: bool) -> None:
         """To be called by constructors."""
         self._recipe = options
         self._home = Home(persistent)
-        self._trip: Trip | None = None
+        self._trip: Trip | StreamTrip | None = None
         self._next = Place(epoch=0)  # where the next iter() begins
 
     # -- what a subclass says ------------------------------------------------------------------------------------
@@ -180,26 +189,33 @@ class Loading:
             raise IteratorClosed("the loader is closed; make a new one.")
         place, self._next = self._next, Place(self._next.epoch + 1)
         with self._as_when_saved(place):
-            begun_with = self._luck().save()
-            trip = Trip(
-                epoch=place.epoch,
-                seed=self._seed_of_epoch(),
-                plans=self._plans(),
-                order=self._order(place.epoch),
-                luck=begun_with,
-                batches=place.batches,
-                ahead=self._ahead,
-            )
-            trip.draw()
+            trip = self._stream_trip(place) if self._cut is not None else self._map_trip(place)
+        trip.engine = self._engine()
+        self._trip = trip
+        epoch = Epoch(trip, self._home, self._length())
+        trip.go()
+        return epoch
+
+    def _stream_trip(self, place: Place) -> StreamTrip:
+        begun_with = self._luck().save()
+        return StreamTrip(place, self._seed_of_epoch(), self._recipe.workers, begun_with)
+
+    def _map_trip(self, place: Place) -> Trip:
+        begun_with = self._luck().save()
+        trip = Trip(
+            epoch=place.epoch,
+            seed=self._seed_of_epoch(),
+            plans=self._plans(),
+            order=self._order(place.epoch),
+            luck=begun_with,
+            batches=place.batches,
+            ahead=self._recipe.most_ahead,
+        )
+        trip.draw()
         resuming.verify(place, trip.plans)
         trip.batches += place.skipped
         trip.draw()
-        self._trip = trip
-        trip.engine = self._engine()
-        epoch = Epoch(trip, self._home, self._length())
-        trip.go()
-        trip.engine.start()
-        return epoch
+        return trip
 
     @contextlib.contextmanager
     def _as_when_saved(self, place: Place) -> Iterator[None]:
@@ -215,18 +231,15 @@ class Loading:
         finally:
             mine.put_back(now)
 
-    def _engine(self) -> Engine:
+    def _engine(self) -> Any:
         engine = self._home.leave()
+        if engine is None and self._cut is not None:
+            return Fleet(self._recipe, users(self._recipe.dataset), self._cut)
         if engine is None:
             return Engine(self._recipe, self._opens)
         if self._refreshes:
             engine.refresh()
         return engine
-
-    @property
-    def _ahead(self) -> int:
-        """How many batches beyond the consumer may be on their way, and so must be drawn."""
-        return self._recipe.most_ahead
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -236,7 +249,7 @@ class Loading:
         if trip is None or trip.has_ended or self._next.is_elsewhere:
             place = self._next if self._next.luck is not None else self._next.with_luck(self._luck().save())
         else:
-            place = Place(trip.epoch, trip.batches, trip.plans.checksum(trip.batches), trip.luck)
+            place = trip.place()
         return resuming.save(place, self._seed, self._agreed())
 
     def load_state_dict(self, state: Any) -> None:
@@ -290,6 +303,6 @@ class Loading:
         engine = self._somebody()
         return Stats() if engine is None else engine.stats()
 
-    def _somebody(self) -> Engine | None:
+    def _somebody(self) -> Engine | Fleet | None:
         under_way = None if self._trip is None else self._trip.engine
         return under_way or self._home.resting

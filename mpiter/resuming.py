@@ -27,6 +27,7 @@ class Place:
     checksum: int = 0  # of them
     luck: dict[str, Any] | None = None  # what the sampler's draws depended on; None: as things are
     skipped: int = 0  # to be left out from there on
+    stream: dict[str, Any] | None = None  # how far the shards of a stream have got
 
     @property
     def is_elsewhere(self) -> bool:
@@ -50,7 +51,7 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
         "seed": str(seed),
         "luck": place.luck or {},
         "loader": agreed,
-    }
+    } | ({} if place.stream is None else {"stream": place.stream})
 
 
 def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
@@ -73,8 +74,25 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
         checksum=number_of(state, "checksum"),
         luck=typed(state, "luck", dict),
         skipped=number_of(state, "skipped"),
+        stream=_stream(state) if "stream" in state else None,
     )
     return place, seed_of(state)
+
+
+def _stream(state: Mapping[str, Any]) -> dict[str, Any]:
+    """How far the shards have got, checked."""
+    stream: dict[str, Any] = typed(state, "stream", dict)
+    typed(stream, "is_own", bool)
+    shards = typed(stream, "shards", list)
+    number_of(stream, "turn", high=max(len(shards) - 1, 0) if stream["is_own"] else 1 << 53)
+    if not shards:
+        raise StateError("the state is of a stream without any shard.")
+    for shard in shards:
+        number_of(shard, "batches")
+        typed(shard, "has_ended", bool)
+        if len(mark := typed(shard, "mark", list)) not in (0, 2) or (mark and type(mark[0]) is not int):
+            raise StateError("the state's mark in a stream is none.")
+    return stream
 
 
 def verify(place: Place, plans: Sliced | Drawn) -> None:

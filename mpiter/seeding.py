@@ -78,11 +78,17 @@ def at(place: Callable[[], tuple[int, int, int]] | None, seeds: bool = False) ->
     return before
 
 
-def step_to(beyond: int) -> None:
+def step_to(beyond: int, seeds: bool = True) -> None:
     """The next sample of a row that is made of several."""
     _place.beyond = beyond
-    if _place.seeds and _place.at is not None:
+    if seeds and _place.seeds and _place.at is not None:
         seed_globals(*_here(_place.at))
+
+
+def go_to(position: int, seeds: bool = True) -> None:
+    """The next sample of a row that knows better than the row's number where it stands."""
+    if _place.at is not None:
+        step_to(position - _place.at()[2], seeds)
 
 
 def _here(place: Callable[[], tuple[int, int, int]]) -> tuple[int, int, int]:

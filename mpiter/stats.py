@@ -69,3 +69,12 @@ class Tally:
     def in_flight(self, batches: int, size: int) -> None:
         self.peak_in_flight_batches = max(self.peak_in_flight_batches, batches)
         self.peak_in_flight_bytes = max(self.peak_in_flight_bytes, size)
+
+
+def total(parts: list[Stats]) -> Stats:
+    """Of several engines: what adds up, added up; of times and sizes of one thing, the greatest."""
+    if not parts:
+        return Stats()
+    of_one = {"sample_s", "room_bytes"}
+    merge = {name: max if name in of_one else sum for name in Stats.__dataclass_fields__}
+    return Stats(**{name: how([getattr(part, name) for part in parts]) for name, how in merge.items()})

@@ -25,6 +25,7 @@ from .loader import worker_options
 from .loading import Loading
 from .luck import Luck
 from .order import Order, Sequential
+from .shards import Cut, Streamed
 from .transport import Contents
 from .tree import Group, Node
 
@@ -109,12 +110,16 @@ class DataLoader(Loading, torch.utils.data.DataLoader):  # type: ignore[misc]
         self._begin(options, persistent=persistent_workers is not False)
 
     def _makes_batches_in_workers(self) -> bool:
-        if self.batch_size is None or self.collate_fn is not _default_collate:
+        is_stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
+        if is_stream or self.batch_size is None or self.collate_fn is not _default_collate:
             return True
         return bool(getattr(self.dataset, "__getitems__", None)) or not hasattr(type(self.dataset), "__len__")
 
     def _served(self) -> Any:
         collate: Any = _collated if self.collate_fn is _default_collate else self.collate_fn
+        if isinstance(self.dataset, torch.utils.data.IterableDataset):
+            self._cut = Cut(self.batch_size, self.drop_last, collate, shards_itself=True)
+            return Streamed(self.dataset, self._cut, 0, 1)
         return (Bundled if self._auto_collation else Single)(self.dataset, collate)
 
     def __iter__(self) -> Any:

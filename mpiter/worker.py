@@ -74,7 +74,7 @@ def begin(wiring: Wiring) -> None:
         theirs = users(dataset)
         post.info = info.WorkerInfo(number, wiring.workers, wiring.seed, theirs, wiring.backend)
         post.reader = reader_of(dataset)
-        post.habits.seeds = getattr(theirs, "repeatable", True) is False
+        post.habits.seeds = any(getattr(one, "repeatable", True) is False for one in (dataset, theirs))
         _call_hooks(post, worker_init)
         if own_process:
             limits.limit_loaded_libraries()

@@ -22,6 +22,7 @@ LAYERS = """
 errors awake stats info board task tensors limits machine mail cutting envelope lifeline starting
 leaves order faults breakage watch communicator rows
 tree cursor seeding access luck
+shards
 layout checkpoint transport progress horizon bundles drawing
 course memory planner batch ledger fetch resuming
 slots ship blackbox recordlock
@@ -36,6 +37,7 @@ prefetch
 lifetime
 iterator
 iterators generate engine
+streams
 loading
 loader
 __init__

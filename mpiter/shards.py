@@ -1,0 +1,129 @@
+"""A worker's part of a stream: batches by number, read one after the other from an iterable dataset.
+
+Runs in workers.  Streams have no keys, so a row is a batch, asked for by its number, in order; whoever is asked
+for another one (a worker that took over from a dead one, most likely) begins again and reads up to there.  Who shards?
+A stream that asks who it is (``get_worker_info``) before it gives its first element shards itself, and its batches are
+its worker's own.  Any other is sharded here: every worker reads all of it and keeps each n-th batch, so that the
+batches are the same whatever the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Any
+
+from . import info, seeding
+
+_OWN_SHARD = 1 << 40  # elements between the places of one worker's randomness and another's
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How batches are made of elements."""
+
+    batch_size: int | None  # None: no batches
+    drop_last: bool
+    collate: Callable[[Any], Any]
+    shards_itself: bool | None  # None: if it asks who it is
+
+    @property
+    def elements(self) -> int:
+        """In a batch."""
+        return self.batch_size or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place that a stream can go on from by itself."""
+
+    epoch: int
+    batches: int  # that its shard had handed out
+    elements: int  # that had been read
+    state: Any  # what its state_dict() said
+
+
+class Streamed:
+    """The batches of one shard of ``stream``."""
+
+    repeatable = False  # nothing of it can be fetched a second time to find out about it
+
+    def __init__(self, stream: Any, cut: Cut, shard: int, shards: int) -> None:
+        self.dataset, self._cut = stream, cut
+        self._shard, self._shards = shard, shards
+        self.mark: Mark | None = None
+        self._reading: _Reading | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_reading": None}
+
+    def __len__(self) -> int:
+        return 0  # nobody knows
+
+    def __getitem__(self, key: tuple[int, int, int]) -> tuple[Any, ...]:
+        """A batch, whether its shard is the stream's own, and where the stream could go on after it, if it says so.
+
+        At the end there is no batch, and only the second is told.
+        """
+        run, epoch, number = key
+        here = info.here()
+        if here is not None:
+            info.enter(replace(here, id=self._shard, num_workers=self._shards))
+        if self._reading is None or self._reading.run != run or self._reading.batches > number:
+            mark = self.mark if self.mark is not None and self.mark.epoch == epoch else None
+            self._reading = _Reading(self.dataset, self._cut, self._shard, self._shards, run, mark)
+        reading = self._reading
+        while reading.batches < number and reading.take() is not None:
+            pass
+        batch = reading.take()
+        if batch is None:
+            return (reading.is_own,)
+        collated = self._cut.collate(batch if self._cut.batch_size else batch[0])
+        return collated, reading.is_own, *reading.mark()
+
+
+class _Reading:
+    """One pass over a stream."""
+
+    def __init__(self, stream: Any, cut: Cut, shard: int, shards: int, run: int, mark: Mark | None) -> None:
+        self._stream, self._cut, self._shard, self._shards = stream, cut, shard, shards
+        self.run, self.batches, self._elements = run, 0, 0
+        info.was_asked()
+        resumes_itself = hasattr(stream, "load_state_dict")
+        if mark is not None:
+            self.batches, self._elements = mark.batches, mark.elements
+            if resumes_itself:
+                stream.load_state_dict(mark.state)
+        self._iterator: Any = iter(stream)
+        if mark is not None and not resumes_itself:
+            self._iterator.load_state_dict(mark.state)
+        self._rest: Iterator[Any] = self._iterator
+        self.is_own = bool(cut.shards_itself)
+        if cut.shards_itself is None:
+            first = list(islice(self._iterator, 1))
+            self.is_own, self._rest = info.was_asked(), chain(first, self._iterator)
+
+    def take(self) -> list[Any] | None:
+        """The elements of the shard's next batch; None at the end."""
+        size = self._cut.elements
+        try:
+            if not self.is_own:
+                begin = (self.batches * self._shards + self._shard) * size
+                self._elements += sum(1 for _ in islice(self._rest, begin - self._elements))
+            batch: list[Any] = []
+            for at in range(size):
+                seeding.go_to(self._elements + (self._shard * _OWN_SHARD if self.is_own else 0), seeds=at == 0)
+                batch += islice(self._rest, 1)
+                self._elements += 1
+        finally:
+            self.batches += 1
+        is_short = len(batch) < size
+        return None if not batch or (is_short and self._cut.drop_last) else batch
+
+    def mark(self) -> tuple[Any, ...]:
+        """How many elements have been read, and what the stream says of its place; nothing if it says nothing."""
+        for teller in (self._iterator, self._stream):
+            if hasattr(teller, "state_dict"):
+                return self._elements, teller.state_dict()
+        return ()
