@@ -3,9 +3,9 @@
     python bench/chainer_training.py --out bench/results/chainer_training.json
     python bench/chainer_training.py --quick                # one short round: a smoke test, never a conclusion
 
-Every turn (iterator x dataset x round) is a `Trainer` with a `StandardUpdater` in a session of its own, all of which is
-gone afterwards; rounds are interleaved and each starts with another iterator. The warm-up is excluded, evaluation and
-snapshots are left out.
+Needs Chainer and Pillow. Every turn (iterator x dataset x round) is a `Trainer` with a `StandardUpdater` in a session
+of its own, all of which is gone afterwards; rounds are interleaved and each starts with another iterator. The warm-up
+is excluded, evaluation and snapshots are left out.
 Guarantees: what is timed is the training loop, and within it `next()`, from the arrival of one batch to that of
 another; processor time is the kernel's, parent and workers apart. A turn that fails is a line in the answer.
 """

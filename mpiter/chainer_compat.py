@@ -103,7 +103,7 @@ def _look_at_what_is_there() -> None:
     if "chainer" not in sys.modules:
         for name in [name for name in sys.modules if name.startswith("chainer.")]:
             del sys.modules[name]
-    elif not hasattr(np, "float") and not isinstance(sys.modules[_RESIZE].__loader__, _Edited):
+    elif np.lib.NumpyVersion(np.__version__) >= "1.24.0" and not isinstance(sys.modules[_RESIZE].__loader__, _Edited):
         warnings.warn(
             "Chainer was imported before mpiter.chainer_compat, so what is gone from NumPy is gone from it: "
             "import mpiter.chainer_compat first.",
