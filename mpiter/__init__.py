@@ -36,6 +36,7 @@ from .generate import batches
 from .info import WorkerInfo, get_worker_info
 from .iterators import MultiprocessIterator, MultithreadIterator, SerialIterator
 from .loader import DataLoader
+from .ragged import Buckets, pad
 from .seeding import get_rng
 from .stats import Stats
 
@@ -44,6 +45,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Batch",
     "BatchTimeout",
+    "Buckets",
     "DataLoader",
     "DatasetNotPicklable",
     "IteratorClosed",
@@ -66,4 +68,5 @@ __all__ = [
     "batches",
     "get_rng",
     "get_worker_info",
+    "pad",
 ]

@@ -14,8 +14,12 @@ import errno
 import mmap
 import os
 import tempfile
+import weakref
+from collections.abc import Callable
 from multiprocessing import reduction
 from typing import Any
+
+import numpy as np
 
 from . import machine
 from .envelope import aligned
@@ -61,6 +65,10 @@ class Arena:
         self._fd = unnamed_file(portable)
         self.size, self.map = _map_as_much_as_possible(self._fd, wanted)
         self._ranges = Ranges(self.size)
+        self._taken: dict[int, int] = {}  # start -> size
+        self._watchers: list[Callable[[int], None]] = []
+        self.address = int(np.frombuffer(self.map, np.uint8).__array_interface__["data"][0])
+        _live.add(self)
         self._portable = portable or not hasattr(os, "posix_fallocate")
 
     def allocate(self, size: int) -> int:
@@ -75,7 +83,25 @@ class Arena:
         except OSError as error:
             self._ranges.give(start, size)
             raise _full(size, available, self.size) from error
+        self._taken[start] = size
         return start
+
+    def range_at(self, address: int) -> tuple[int, int] | None:
+        """The address and the size of the range in use that ``address`` lies in."""
+        offset = address - self.address
+        for start, size in list(self._taken.items()):
+            if start <= offset < start + size:
+                return self.address + start, size
+        return None
+
+    def watch(self, gone: Callable[[int], None]) -> None:
+        """Have ``gone`` called with a range's address before the range is given up, or the arena is."""
+        self._watchers.append(gone)
+
+    def _give_up(self, start: int) -> None:
+        self._taken.pop(start, None)
+        for gone in self._watchers:
+            gone(self.address + start)
 
     def populate(self, start: int, size: int) -> None:
         """Enter a range into this process's page tables at once: a seventh of what faulting page by page costs."""
@@ -85,6 +111,7 @@ class Arena:
     def free(self, start: int, size: int) -> None:
         """Return a range, and its memory to the system where it lets us."""
         size = aligned(size, PAGE)
+        self._give_up(start)
         with contextlib.suppress(AttributeError, OSError, ValueError):  # else it stays committed and is used again
             self.map.madvise(mmap.MADV_REMOVE, start, size)
         self._ranges.give(start, size)
@@ -98,12 +125,22 @@ class Arena:
 
     def close(self) -> None:
         """Let go of the descriptor; the memory itself lives until the last view of it is dropped."""
+        for start in list(self._taken):
+            self._give_up(start)
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attached, (reduction.DupFd(self._fd), self.size)
+
+
+_live: weakref.WeakSet[Arena] = weakref.WeakSet()
+
+
+def arena_at(address: int) -> Arena | None:
+    """The arena of this process that ``address`` lies in."""
+    return next((arena for arena in list(_live) if arena.address <= address < arena.address + arena.size), None)
 
 
 def _attached(handle: Any, size: int) -> Arena:

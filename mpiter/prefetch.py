@@ -137,9 +137,7 @@ class _PrefetchLoop:
             in_flight_batches=in_flight,
             in_flight_bytes=in_flight * size,
             room_bytes=size,
-            leased_batches=max(0, slots.leased - self._communicator.waiting) if slots else 0,
-            slots=slots.count if slots else 0,
-            slot_bytes=slots.bytes if slots else 0,
+            **(slots.counters(self._communicator.waiting) if slots else {}),
         )
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -197,8 +195,7 @@ class _PrefetchLoop:
 
     @property
     def _most_run_ahead(self) -> int:
-        most = self._rules.most_run_ahead
-        size, crew = self._transport.room_bytes, self._crew
+        most, size, crew = self._rules.most_run_ahead, self._transport.room_bytes, self._crew
         return min(most, max(1, crew.most_bytes // size - self._rules.reserve)) if size and crew else most
 
     def _submit(self) -> None:
@@ -311,8 +308,7 @@ class _PrefetchLoop:
             self._plan_from(ticket)
         if self._transport.planned:
             most = self._rules.n_prefetch + self._most_run_ahead
-            tally, rows = self.tally, self._course.plans.batch_size
-            size = self._transport.room_bytes
+            tally, rows, size = self.tally, self._course.plans.batch_size, self._transport.room_bytes
             self._cut = cut(tally.sample_s, rows, self._rules.workers, most, tally.tasks - 1, size)
             self._window = self._rules.n_prefetch + min(self._cut.batches, self._most_run_ahead)
 

@@ -143,7 +143,12 @@ class Slots:
 
     @property
     def leased(self) -> int:
-        return len(self._leases)
+        """Slots that the user can still see."""
+        return len(self._leases) - self._home.qsize()
+
+    def counters(self, waiting: int) -> dict[str, int]:
+        """For ``Stats``; so many of the leases wait in the queue and are nobody's yet."""
+        return {"leased_batches": max(0, self.leased - waiting), "slots": self.count, "slot_bytes": self.bytes}
 
     def _come_home(self, lease: weakref.ref[Any]) -> None:
         self._home.put(lease.slot)  # type: ignore[attr-defined]

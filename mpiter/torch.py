@@ -7,6 +7,7 @@ the memory that the workers wrote.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils.data import _utils
 from . import starting
 from .batch import samples_of
 from .bundles import Bundled, Single
+from .device import DevicePrefetcher, is_numeric, mapped
 from .drawing import Drawn, Sliced
 from .errors import OptionError
 from .info import WorkerInfo
@@ -29,7 +31,7 @@ from .shards import Cut, Streamed
 from .transport import Contents
 from .tree import Group, Node
 
-__all__ = ["DataLoader"]
+__all__ = ["DataLoader", "DevicePrefetcher", "tensors"]
 
 starting.preload("torch")
 _default_collate = _utils.collate.default_collate
@@ -94,6 +96,7 @@ class DataLoader(Loading, torch.utils.data.DataLoader):  # type: ignore[misc]
             in_order=in_order,
         )
         self._seed = 0  # of the samples' randomness in this epoch
+        self._pins = _can_pin() if pin_memory else False
         self._in_one = self._makes_batches_in_workers()
         self._refreshes = persistent_workers is not True
         options = worker_options(
@@ -141,7 +144,8 @@ class DataLoader(Loading, torch.utils.data.DataLoader):  # type: ignore[misc]
         return Sequential(0)
 
     def _opens(self, contents: Contents) -> Any:
-        return samples_of(contents)[0] if self._in_one else _tensors_of(contents)
+        batch = samples_of(contents)[0] if self._in_one else _tensors_of(contents)
+        return pinned(batch) if self._pins else batch
 
     def _seed_of_epoch(self) -> int:
         """Drawn when torch draws it, from what torch draws it from."""
@@ -179,6 +183,41 @@ def _collated(samples: Any) -> Any:
         return _default_collate(samples)
     finally:
         _utils.worker._worker_info = here
+
+
+# -- page-locked copies ----------------------------------------------------------------------------------------------
+
+
+def _can_pin() -> bool:
+    if torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps":
+        return True
+    warnings.warn(
+        "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
+        UserWarning,
+        stacklevel=4,
+    )
+    return False
+
+
+def pinned(batch: Any) -> Any:
+    """``batch`` in page-locked memory: tensors, and whatever has a ``pin_memory`` of its own, as torch has it.
+
+    These are copies, in memory that torch doesn't use again before the device has read it.  ``DevicePrefetcher`` needs
+    none.
+    """
+    if hasattr(batch, "pin_memory"):
+        return batch.pin_memory()
+    return mapped(batch, lambda value: value.pin_memory() if hasattr(value, "pin_memory") else value)
+
+
+def tensors(batch: Any) -> Any:
+    """A batch of arrays, as ``mpiter.batches`` and ``mpiter.DataLoader`` give it, as tensors on the same memory.
+
+    >>> x, names = tensors((np.zeros(3), ["a", "b", "c"]))
+    >>> x.dtype, names
+    (torch.float64, ['a', 'b', 'c'])
+    """
+    return mapped(batch, lambda value: torch.from_numpy(value) if is_numeric(value) else value)
 
 
 # -- tensors on the columns ------------------------------------------------------------------------------------------

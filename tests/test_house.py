@@ -29,7 +29,7 @@ slots ship blackbox recordlock
 worker transports
 pool
 backends
-options shift outcome
+options shift outcome ragged
 adjustable
 crew
 recovery
@@ -41,9 +41,11 @@ streams
 loading
 loader
 __init__
-chainer chainer_compat torch
+chainer chainer_compat device jax
+torch
 """
-OPEN = {"chainer": {"chainer"}, "torch": {"torch"}}  # the door modules, and what each opens
+# the door modules, and what each opens
+OPEN = {"chainer": {"chainer"}, "device": {"torch"}, "jax": {"jax"}, "torch": {"torch"}}
 DOORS = {"chainer", "chainermn", "torch", "jax", "ray", "mpi4py"}
 EXTRAS = {"PIL", "h5py", "lmdb", "cv2", "cupy"}
 ALLOWED = {"numpy", "msgpack", "cloudpickle", "threadpoolctl"}
@@ -105,6 +107,7 @@ def test_the_public_names():
     assert mpiter.__all__ == [
         "Batch",
         "BatchTimeout",
+        "Buckets",
         "DataLoader",
         "DatasetNotPicklable",
         "IteratorClosed",
@@ -127,6 +130,7 @@ def test_the_public_names():
         "batches",
         "get_rng",
         "get_worker_info",
+        "pad",
     ]
     assert all(hasattr(mpiter, name) for name in mpiter.__all__)
     assert re.fullmatch(r"\d+\.\d+\.\d+", mpiter.__version__)

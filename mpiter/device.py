@@ -1,0 +1,208 @@
+"""To the GPU: the next batch is copied while this one trains.
+
+A door: imports torch; ``mpiter.torch`` hands it on.  The shared slots that the workers write are registered as
+page-locked memory, each once, so that the copy engine reads straight from them: no pinning thread, no copy in between.
+Guarantees that a slot is held until its copy's event has passed, and that no range is given back to the system, or
+unmapped, while it is registered.  On the CPU the same class converts and normalises, and copies nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from .errors import OptionError
+from .memory import Arena, arena_at
+
+Lock = Callable[[int, int], bool]
+Unlock = Callable[[int], None]
+
+
+def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """``tree`` with ``change`` made to all that is no container; the containers are of the same types."""
+    if isinstance(tree, dict):
+        return type(tree)((name, mapped(value, change)) for name, value in tree.items())
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(mapped(value, change) for value in tree))
+    if isinstance(tree, (list, tuple)):
+        return type(tree)([mapped(value, change) for value in tree])
+    return change(tree)
+
+
+class PageLocks:
+    """Which ranges of our arenas are page-locked; each is registered when it is first seen."""
+
+    def __init__(self, lock: Lock, unlock: Unlock) -> None:
+        self._lock, self._unlock = lock, unlock
+        self._held: dict[int, bool] = {}  # address of a range -> has it been locked?
+        self._watched: set[int] = set()
+        self._one_at_a_time = threading.Lock()  # slots go home in other threads
+
+    def cover(self, address: int) -> bool:
+        """Is the memory at ``address`` page-locked, now or already?  Only what lies in a slot of ours ever is."""
+        arena = arena_at(address)
+        found = None if arena is None else arena.range_at(address)
+        if arena is None or found is None:
+            return False
+        start, size = found
+        with self._one_at_a_time:
+            if start not in self._held:
+                self._watch(arena)
+                self._held[start] = self._lock(start, size)
+            return self._held[start]
+
+    def _watch(self, arena: Arena) -> None:
+        if arena.address not in self._watched:
+            self._watched.add(arena.address)
+            arena.watch(self._gone)
+
+    def _gone(self, start: int) -> None:
+        with self._one_at_a_time:
+            if self._held.pop(start, False):
+                self._unlock(start)
+
+
+def _cuda_lock(address: int, size: int) -> bool:
+    return int(torch.cuda.cudart().cudaHostRegister(address, size, 0)) == 0
+
+
+def _cuda_unlock(address: int) -> None:
+    torch.cuda.synchronize()  # whoever still reads from there
+    torch.cuda.cudart().cudaHostUnregister(address)
+
+
+_cuda_locks = PageLocks(_cuda_lock, _cuda_unlock)
+
+
+class DevicePrefetcher:
+    """The batches of ``loader`` as tensors on ``device``, one copied ahead while the last one is used.
+
+    Args:
+        loader: a ``DataLoader``, ``mpiter.batches(…)`` or any iterable of trees of tensors or arrays.
+        device: where to; None is the accelerator if there is one, else the CPU.
+        normalize: (mean, std), a number for each channel, in the units of the samples: taken from images (tensors of
+            four dimensions, the second of as many channels) on the device, so that workers may send bytes.
+        dtype: of images and of floating-point tensors; None keeps it (float32 for images that are normalised).
+
+    What is no tensor or array comes along as it is.  ``state_dict()`` is of what was handed out, not of the batch that
+    is already on its way.
+
+    >>> for x, y in DevicePrefetcher([(np.zeros((2, 1, 2, 2), np.uint8), [1, 2])], "cpu", normalize=([128], [64])):
+    ...     print(x.dtype, float(x[0, 0, 0, 0]), y)
+    torch.float32 -2.0 [1, 2]
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        device: Any = None,
+        *,
+        normalize: tuple[Sequence[float], Sequence[float]] | None = None,
+        dtype: Any = None,
+    ) -> None:
+        self.loader = loader
+        self.device = torch.device(_default_device() if device is None else device)
+        self.dtype = dtype
+        self._scale: tuple[Any, Any] | None = None
+        if normalize is not None:
+            mean, std = (torch.as_tensor(part, dtype=torch.float32).reshape(-1) for part in normalize)
+            if len(mean) != len(std) or not bool((std > 0).all()):
+                raise OptionError("normalize=(mean, std) takes as many of the one as of the other, and std above 0.")
+            self._scale = tuple(part.to(self.device).reshape(1, -1, 1, 1) for part in (mean, std))
+        self._state: Any = None
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._ahead() if self.device.type == "cuda" else self._at_once()
+
+    def state_dict(self) -> Any:
+        """The loader's state after the last batch handed out."""
+        return self.loader.state_dict() if self._state is None else self._state
+
+    def load_state_dict(self, state: Any) -> None:
+        """Have the next ``iter()`` go on from there."""
+        self._state = None
+        self.loader.load_state_dict(state)
+
+    def _at_once(self) -> Iterator[Any]:
+        self._state = None
+        for batch in self.loader:
+            yield mapped(
+                batch, lambda value: self._prepared(_tensor(value).to(self.device)) if _counts(value) else value
+            )
+
+    def _moved(self, value: Any) -> Any:
+        return self._prepared(_tensor(value).to(self.device)) if _counts(value) else value
+
+    def _ahead(self) -> Iterator[Any]:
+        """The article's ``data_prefetcher``, finished."""
+        side = torch.cuda.Stream(self.device)
+        source = iter(self.loader)
+        coming = self._send(source, side)
+        while coming is not None:
+            batch, state, event, held = coming
+            coming = self._send(source, side)  # while the caller works on this one
+            here = torch.cuda.current_stream(self.device)
+            here.wait_event(event)
+            _record(batch, here)
+            self._state = state
+            yield batch
+            event.synchronize()  # passed long ago
+            del held
+        self._state = None
+
+    def _send(self, source: Iterator[Any], side: Any) -> tuple[Any, Any, Any, Any] | None:
+        """Start copying a batch: (it, the state after it, when it is there, what must be kept until then)."""
+        try:
+            held = next(source)
+        except StopIteration:
+            return None
+        state = self.loader.state_dict() if hasattr(self.loader, "state_dict") else None
+        with torch.cuda.stream(side):
+            batch = mapped(held, lambda value: self._copied(_tensor(value)) if _counts(value) else value)
+            event = torch.cuda.Event()
+            event.record(side)
+        return batch, state, event, held
+
+    def _copied(self, tensor: Any) -> Any:
+        if tensor.device.type == "cpu" and tensor.numel():
+            _cuda_locks.cover(tensor.data_ptr())
+        return self._prepared(tensor.to(self.device, non_blocking=True))
+
+    def _prepared(self, tensor: Any) -> Any:
+        """Converted and normalised, on the device."""
+        scale = self._scale
+        if scale is not None and tensor.ndim == 4 and tensor.shape[1] == scale[0].shape[1]:
+            return tensor.float().sub(scale[0]).div_(scale[1]).to(self.dtype or torch.float32)
+        if self.dtype is not None and (tensor.is_floating_point() or tensor.ndim == 4):
+            return tensor.to(self.dtype)
+        return tensor
+
+
+def _record(batch: Any, stream: Any) -> None:
+    """Tell torch's allocator that the tensors, made on another stream, are used on this one."""
+    mapped(batch, lambda value: value.record_stream(stream) if _counts(value) else None)
+
+
+def _default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _counts(value: Any) -> bool:
+    """Is it for the device?"""
+    return is_numeric(value) or isinstance(value, torch.Tensor)
+
+
+def is_numeric(value: Any) -> bool:
+    """Is it an array that a tensor can stand for?"""
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and value.dtype.isnative
+
+
+def _tensor(value: Any) -> Any:
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
