@@ -20,6 +20,8 @@ import cloudpickle
 import msgpack
 import numpy as np
 
+from . import tensors
+
 ALIGN = 64
 _LENGTH = 4  # bytes that hold the header's length
 
@@ -57,19 +59,36 @@ def dumps(value: Any, buffers: list[pickle.PickleBuffer] | None = None) -> bytes
     pickle fails, and cloudpickle sends the class by value under the identity that it came with.
     """
     try:
-        return _dumps(pickle.Pickler, copyreg.dispatch_table, value, buffers)
+        return _dumps(_by_reference, value, buffers)
     except Exception:  # cloudpickle knows more, and its error is the one to show
         if buffers is not None:
             buffers.clear()  # of what the first attempt had put there
-    return _dumps(cloudpickle.Pickler, cloudpickle.Pickler.dispatch_table, value, buffers)
+    return _dumps(_ByValue, value, buffers)
 
 
-def _dumps(pickler: Any, known: Any, value: Any, buffers: list[pickle.PickleBuffer] | None) -> bytes:
+def _dumps(pickler: Any, value: Any, buffers: list[pickle.PickleBuffer] | None) -> bytes:
     out = io.BytesIO()
-    writing = pickler(out, protocol=5, buffer_callback=None if buffers is None else buffers.append)
-    writing.dispatch_table = {**known, np.ndarray: _reduce_array}
-    writing.dump(value)
+    pickler(out, protocol=5, buffer_callback=None if buffers is None else buffers.append).dump(value)
     return out.getvalue()
+
+
+def _by_reference(*args: Any, **kwargs: Any) -> pickle.Pickler:
+    """Plain pickle, by C code alone."""
+    pickler = pickle.Pickler(*args, **kwargs)
+    pickler.dispatch_table = {**copyreg.dispatch_table, **_reducers()}
+    return pickler
+
+
+class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle, whose own table can't be replaced."""
+
+    def reducer_override(self, value: Any) -> Any:
+        reduce = _reducers().get(type(value))
+        return super().reducer_override(value) if reduce is None else reduce(value)
+
+
+def _reducers() -> dict[type, Any]:
+    return {**tensors.reducers(), np.ndarray: _reduce_array}
 
 
 def _reduce_array(array: Any) -> Any:

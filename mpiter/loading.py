@@ -112,8 +112,8 @@ class Home:
 class Epoch:
     """An iterator over the batches of one epoch: what ``iter(loader)`` returns."""
 
-    def __init__(self, trip: Trip | StreamTrip, home: Home, length: int | None) -> None:
-        self._trip, self._home, self._length = trip, home, length
+    def __init__(self, trip: Trip | StreamTrip, home: Home, length: int | None, count: Any) -> None:
+        self._trip, self._home, self._length, self._count = trip, home, length, count
         self._one_at_a_time = threading.RLock()
         self._end = weakref.finalize(self, home.take_back, trip)
         self._end.atexit = False
@@ -130,13 +130,15 @@ class Epoch:
         with self._one_at_a_time:
             engine = self._trip.engine
             try:
-                return self._trip.next()
+                batch = self._trip.next()
             except StopIteration:
                 self._trip.has_ended = self._trip.has_ended or engine is not None
                 self._end()
                 if engine is not None and not self._home.persistent:
                     engine.close()
                 raise
+            self._count(self._trip.batches)
+            return batch
 
 
 class Loading:
@@ -182,6 +184,9 @@ class Loading:
         """Batches in an epoch, if that is known."""
         raise NotImplementedError
 
+    def _count(self, batches: int) -> None:
+        """So many have been handed out."""
+
     # -- epochs --------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Any:
@@ -192,7 +197,7 @@ class Loading:
             trip = self._stream_trip(place) if self._cut is not None else self._map_trip(place)
         trip.engine = self._engine()
         self._trip = trip
-        epoch = Epoch(trip, self._home, self._length())
+        epoch = Epoch(trip, self._home, self._length(), self._count)
         trip.go()
         return epoch
 

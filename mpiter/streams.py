@@ -119,14 +119,14 @@ class StreamTrip:
         self._to_skip = place.skipped
         self._shards = [_Shard() for _ in range(shards)]
         self._turn = 0  # whose batch is next
-        self._batches = 0
+        self.batches = 0
         self._is_own = False  # do the streams shard themselves?
         if place.stream is not None:
             self._set_out_from(place, place.stream)
 
     def _set_out_from(self, place: Place, saved: dict[str, Any]) -> None:
         count = len(self._shards)
-        self._batches, self._is_own = place.batches, bool(saved["is_own"])
+        self.batches, self._is_own = place.batches, bool(saved["is_own"])
         if not self._is_own:
             mark = tuple(saved["shards"][0]["mark"])
             for at, shard in enumerate(self._shards):
@@ -147,16 +147,16 @@ class StreamTrip:
         shards = self._shards if self._is_own else [max(self._shards, key=lambda shard: shard.mark[:1])]
         told = [{"batches": one.batches, "has_ended": one.has_ended, "mark": list(one.mark)} for one in shards]
         stream = {"is_own": self._is_own, "turn": self._turn, "shards": told}
-        return Place(self.epoch, self._batches, luck=self.luck, skipped=self._to_skip, stream=stream)
+        return Place(self.epoch, self.batches, luck=self.luck, skipped=self._to_skip, stream=stream)
 
     def go(self) -> None:
         """Have the batches from here on fetched."""
         assert self.engine is not None
         starts = [shard.batches for shard in self._shards]
         marks = [Mark(self.epoch, shard.batches, *shard.mark) if shard.mark else None for shard in self._shards]
-        if self._batches and not any(marks):
+        if self.batches and not any(marks):
             warnings.warn(
-                f"the stream has no state_dict(), so its first {self._batches} batches are read again to go on after.",
+                f"the stream has no state_dict(), so its first {self.batches} batches are read again to go on after.",
                 RuntimeWarning,
                 stacklevel=4,
             )
@@ -193,9 +193,9 @@ class StreamTrip:
         finally:
             if engine.batches > shard.batches:
                 shard.batches = engine.batches
-                self._batches += 1
+                self.batches += 1
                 self._turn = (self._turn + 1) % len(self._shards)
         if len(parcel) < 2:  # the end is no batch
-            self._batches -= 1
+            self.batches -= 1
             self._turn = (self._turn - 1) % len(self._shards)
         return parcel

@@ -40,3 +40,17 @@ def from_array(array: np.ndarray[Any, Any]) -> Any:
 def rows(column: np.ndarray[Any, Any]) -> list[Any]:
     """One tensor a row, each a view."""
     return list(from_array(column).unbind(0)) if len(column) else []
+
+
+def reducers() -> dict[type, Any]:
+    """How tensors that no column can hold are pickled, for a pickler's table."""
+    torch = sys.modules.get("torch")
+    return {torch.Tensor: _reduce} if hasattr(torch, "Tensor") else {}  # type: ignore[union-attr]
+
+
+def _reduce(tensor: Any) -> Any:
+    if tensor.device.type != "cpu":
+        raise TypeError(
+            f"it holds a tensor on {tensor.device}.  Return CPU tensors; mpiter.torch.DevicePrefetcher takes them there"
+        )
+    return tensor.__reduce_ex__(5)

@@ -153,6 +153,16 @@ class DataLoader(Loading, torch.utils.data.DataLoader):  # type: ignore[misc]
         self._seed = int(drawn.item())
         return self._seed
 
+    def _count(self, batches: int) -> None:
+        """torch's warning to those who were told another length."""
+        told = self._IterableDataset_len_called
+        if self._cut is not None and told is not None and batches > told:
+            warnings.warn(
+                f"Length of IterableDataset {self.dataset} was reported to be {told} (when accessing len(dataloader)), "
+                f"but {batches} samples have been fetched.",
+                stacklevel=3,
+            )
+
     def _luck(self) -> Luck:
         samplers: list[Any] = [self._index_sampler, getattr(self._index_sampler, "sampler", None)]
         known = all(one is None or type(one).__module__.startswith(_TORCHS_OWN) for one in samplers)
@@ -213,6 +223,7 @@ def pinned(batch: Any) -> Any:
 def tensors(batch: Any) -> Any:
     """A batch of arrays, as ``mpiter.batches`` and ``mpiter.DataLoader`` give it, as tensors on the same memory.
 
+    >>> import numpy as np
     >>> x, names = tensors((np.zeros(3), ["a", "b", "c"]))
     >>> x.dtype, names
     (torch.float64, ['a', 'b', 'c'])
