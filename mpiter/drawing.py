@@ -42,6 +42,9 @@ class Sliced:
     def forget(self, before: int) -> None:
         """There is nothing to be forgotten."""
 
+    def told(self, error: Exception) -> None:
+        """There is no sampler that it could come from."""
+
     def checksum(self, batches: int) -> int:
         """None is needed."""
         return 0
@@ -88,16 +91,21 @@ class Drawn:
                 self._has_ended = True
                 return
             except Exception as problem:
-                keys, error, self._has_ended = [], problem, True
+                keys, error = [], problem
             self._checksum = zlib.crc32(repr(keys).encode(), self._checksum)
             self._lots[self._count] = _Lot(keys, self._samples, self._checksum, error)
             self._samples += len(keys)
             self._count += 1
+            self._has_ended = error is not None  # not before the loop can find it
 
     def forget(self, before: int) -> None:
         """Nobody will go back to the batches before this one, the last of them excepted."""
         for number in [number for number in self._lots if number < before - 1]:
             del self._lots[number]
+
+    def told(self, error: Exception) -> None:
+        """The user knows of it; the sampler's own comes once, and then the end."""
+        self._lots = {number: lot for number, lot in self._lots.items() if lot.error is not error}
 
     def checksum(self, batches: int) -> int:
         """What tells this sampler from others, after so many batches."""

@@ -119,7 +119,7 @@ class DataLoader(Loading):
             rows=1 if self._in_one or is_stream else self.batch_size,
             num_workers=num_workers,
             timeout=timeout,
-            worker_init=None if worker_init_fn is None else ById(worker_init_fn),
+            worker_init=ById(worker_init_fn) if worker_init_fn is not None and num_workers else None,
             context=multiprocessing_context,
             prefetch_factor=prefetch_factor,
             in_order=in_order,

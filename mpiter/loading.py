@@ -72,6 +72,9 @@ class Trip:
         engine.wake()
         try:
             return next(engine)
+        except Exception as error:
+            self.plans.told(error)
+            raise
         finally:
             self.batches = engine.batches
             self.plans.forget(self.batches)

@@ -90,7 +90,7 @@ def _stream(state: Mapping[str, Any]) -> dict[str, Any]:
     for shard in shards:
         number_of(shard, "batches")
         typed(shard, "has_ended", bool)
-        if len(mark := typed(shard, "mark", list)) not in (0, 2) or (mark and type(mark[0]) is not int):
+        if len(mark := typed(shard, "mark", list)) not in (0, 3) or [*map(type, mark[:2])] != [int, bool][: len(mark)]:
             raise StateError("the state's mark in a stream is none.")
     return stream
 

@@ -41,6 +41,7 @@ class Mark:
     epoch: int
     batches: int  # that its shard had handed out
     elements: int  # that had been read
+    is_end: bool  # there are no more
     state: Any  # what its state_dict() said
 
 
@@ -93,16 +94,20 @@ class _Reading:
         resumes_itself = hasattr(stream, "load_state_dict")
         if mark is not None:
             self.batches, self._elements = mark.batches, mark.elements
-            if resumes_itself:
+            if resumes_itself and not mark.is_end:
                 stream.load_state_dict(mark.state)
-        self._iterator: Any = iter(stream)
-        if mark is not None and not resumes_itself:
+        seeding.go_to(shard * _OWN_SHARD)  # where the first element stands, whoever shards
+        self._iterator: Any = iter(()) if mark is not None and mark.is_end else iter(stream)
+        if mark is not None and not (mark.is_end or resumes_itself):
             self._iterator.load_state_dict(mark.state)
         self._rest: Iterator[Any] = self._iterator
+        self._is_at_end = False
+        self._has_first = False  # read already, to see who shards
         self.is_own = bool(cut.shards_itself)
         if cut.shards_itself is None:
             first = list(islice(self._iterator, 1))
             self.is_own, self._rest = info.was_asked(), chain(first, self._iterator)
+            self._has_first = not self._elements
 
     def take(self) -> list[Any] | None:
         """The elements of the shard's next batch; None at the end."""
@@ -113,17 +118,20 @@ class _Reading:
                 self._elements += sum(1 for _ in islice(self._rest, begin - self._elements))
             batch: list[Any] = []
             for at in range(size):
-                seeding.go_to(self._elements + (self._shard * _OWN_SHARD if self.is_own else 0), seeds=at == 0)
+                place = self._elements + (self._shard * _OWN_SHARD if self.is_own else 0)
+                seeding.go_to(place, seeds=at == 0 and not (self._has_first and not self._elements))
                 batch += islice(self._rest, 1)
+                self._is_at_end = len(batch) <= at
+                if self._is_at_end:
+                    break
                 self._elements += 1
         finally:
             self.batches += 1
-        is_short = len(batch) < size
-        return None if not batch or (is_short and self._cut.drop_last) else batch
+        return None if not batch or (len(batch) < size and self._cut.drop_last) else batch
 
     def mark(self) -> tuple[Any, ...]:
-        """How many elements have been read, and what the stream says of its place; nothing if it says nothing."""
+        """Elements read, whether these were all, and what the stream says of its place; nothing if it says nothing."""
         for teller in (self._iterator, self._stream):
             if hasattr(teller, "state_dict"):
-                return self._elements, teller.state_dict()
+                return self._elements, self._is_at_end, teller.state_dict()
         return ()

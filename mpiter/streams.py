@@ -106,7 +106,7 @@ class _Shard:
 
     batches: int = 0
     has_ended: bool = False
-    mark: tuple[Any, ...] = ()  # elements read, and the stream's own state after them; nothing if it has none
+    mark: tuple[Any, ...] = ()  # elements read, were these all, and the stream's own state; nothing if it has none
 
 
 class StreamTrip:
