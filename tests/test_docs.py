@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,20 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if _BLOCK.search(p.read_text())], ids=lambda p: p.name)
+def _marked(page: Path) -> Any:
+    """torch's page belongs where torch is."""
+    needs_torch = "import torch\n" in page.read_text()
+    return pytest.param(page, id=page.name, marks=[pytest.mark.torch] if needs_torch else [])
+
+
+@pytest.mark.parametrize("page", [_marked(page) for page in PAGES if _BLOCK.search(page.read_text())])
 def test_the_examples_of_a_page_run_as_one_script(page: Path, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
     script.write_text("\n".join(_BLOCK.findall(page.read_text())))
     if "import chainer\n" in script.read_text():
         pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
+    if "import torch\n" in script.read_text():
+        pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=100
     )
