@@ -27,7 +27,7 @@ from .layout import PAGE
 from .memory import unnamed_file
 
 _SEARCH_DEPTH = 6
-_COMPARED = 1 << 22  # bytes at once
+_COMPARED = 1 << 17  # words at once
 _first: list[str] = []
 
 
@@ -103,15 +103,12 @@ class Shipment:
         except Exception:  # it cannot travel any more: whoever starts new workers says why
             return False
         raw = [buffer.raw() for buffer in buffers]
-        return [buffer.nbytes for buffer in raw] == self._sizes and all(self._lies_at(*place) for place in _laid(raw))
-
-    def _lies_at(self, at: int, buffer: memoryview) -> bool:
-        mine = np.frombuffer(buffer, np.uint8)
-        for start in range(0, len(mine), _COMPARED):
-            part = mine[start : start + _COMPARED]
-            if os.pread(self._fd, len(part), at + start) != part.tobytes():
-                return False
-        return True
+        if [buffer.nbytes for buffer in raw] != self._sizes:
+            return False
+        if not self._size:
+            return True
+        mine = np.frombuffer(mmap.mmap(self._fd, self._size, access=mmap.ACCESS_READ), np.uint8)
+        return all(_same(mine[at : at + buffer.nbytes], np.frombuffer(buffer, np.uint8)) for at, buffer in _laid(raw))
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -126,6 +123,16 @@ class Shipment:
         self._first, self._pickled = state["first"], state["pickled"]
         self._sizes, self._size = state["sizes"], state["size"]
         self._fd = state["fd"].detach()
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    """Are these the same bytes?  In parts that stay in the cache, eight bytes at a time."""
+    words = len(mine) // 8 * 8
+    if not np.array_equal(mine[words:], theirs[words:]):
+        return False
+    mine, theirs = mine[:words].view(np.uint64), theirs[:words].view(np.uint64)
+    parts = range(0, len(mine), _COMPARED)
+    return all(np.array_equal(mine[at : at + _COMPARED], theirs[at : at + _COMPARED]) for at in parts)
 
 
 def _laid(buffers: list[memoryview]) -> Iterator[tuple[int, memoryview]]:
