@@ -55,7 +55,7 @@ class Suspect:
 
     batch: int
     row: int
-    index: Any
+    index: Any = field(compare=False)  # a list of keys, perhaps, which no set could hold
     epoch: int
     position: int
 

@@ -212,17 +212,18 @@ class Loading:
         begun_with = self._luck().save()
         trip = Trip(
             epoch=place.epoch,
+            plans=self._plans(),  # before the seed, as torch does: a sampler may draw as soon as it is asked
             seed=self._seed_of_epoch(),
-            plans=self._plans(),
             order=self._order(place.epoch),
             luck=begun_with,
             batches=place.batches,
             ahead=self._recipe.most_ahead,
         )
-        trip.draw()
+        trip.plans.draw(max(trip.batches - 1, 0) + trip.ahead)  # as far as when the last of them was handed out
         resuming.verify(place, trip.plans)
-        trip.batches += place.skipped
-        trip.draw()
+        if place.skipped:
+            trip.batches += place.skipped
+            trip.draw()
         return trip
 
     @contextlib.contextmanager
@@ -234,10 +235,12 @@ class Loading:
         mine = self._luck()
         now = mine.globals_now()
         mine.restore(place.luck)
+        is_restored = mine.globals_now() == now  # by the user: then they go on from here, as they did the first time
         try:
             yield
         finally:
-            mine.put_back(now)
+            if not is_restored:
+                mine.put_back(now)
 
     def _engine(self) -> Any:
         engine = self._home.leave()

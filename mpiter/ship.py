@@ -21,6 +21,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from . import tensors
 from .envelope import aligned
 from .errors import DatasetNotPicklable, SharedMemoryFull
 from .layout import PAGE
@@ -144,21 +145,28 @@ def _laid(buffers: list[memoryview]) -> Iterator[tuple[int, memoryview]]:
 
 
 class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle, which knows in addition that a memmap is a file."""
+    """cloudpickle, which knows in addition that a memmap is a file and a tensor an array."""
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is np.memmap and (where := _place_in_file(value)) is not None:
-            return _map_again, where
-        return super().reducer_override(value)
+        known = _reduced(value)
+        return super().reducer_override(value) if known is None else known
 
 
 class _ByReference(pickle.Pickler):
     """Plain pickle, likewise; the workers import the caller's script."""
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is np.memmap and (where := _place_in_file(value)) is not None:
-            return _map_again, where
-        return NotImplemented
+        known = _reduced(value)
+        return NotImplemented if known is None else known
+
+
+def _reduced(value: Any) -> Any:
+    """How to pickle what carries much memory; None for everything else."""
+    if type(value) is np.memmap and (where := _place_in_file(value)) is not None:
+        return _map_again, where
+    if tensors.is_plain(value) and (array := tensors.as_array(value)) is not None:
+        return tensors.from_array, (array,)
+    return None
 
 
 def _dumps(cargo: Any, buffers: list[pickle.PickleBuffer], by_value: bool) -> bytes:

@@ -53,4 +53,8 @@ def _reduce(tensor: Any) -> Any:
         raise TypeError(
             f"it holds a tensor on {tensor.device}.  Return CPU tensors; mpiter.torch.DevicePrefetcher takes them there"
         )
+    if (array := as_array(tensor)) is not None:
+        return from_array, (array,)
+    if not tensor.requires_grad and tensor.layout is sys.modules["torch"].strided:
+        tensor = tensor.clone()  # torch would send all that a view is a part of
     return tensor.__reduce_ex__(5)

@@ -22,7 +22,7 @@ from .device import DevicePrefetcher, is_numeric, mapped
 from .drawing import Drawn, Sliced
 from .errors import OptionError
 from .info import WorkerInfo
-from .leaves import Leaf
+from .leaves import Complex, Leaf
 from .loader import worker_options
 from .loading import Loading
 from .luck import Luck
@@ -116,6 +116,8 @@ class DataLoader(Loading, torch.utils.data.DataLoader):  # type: ignore[misc]
         is_stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
         if is_stream or self.batch_size is None or self.collate_fn is not _default_collate:
             return True
+        if type(self.dataset) in (tuple, dict):
+            return True  # to torch these are samples by number or name, not the columns of a table
         return bool(getattr(self.dataset, "__getitems__", None)) or not hasattr(type(self.dataset), "__len__")
 
     def _served(self) -> Any:
@@ -127,6 +129,8 @@ class DataLoader(Loading, torch.utils.data.DataLoader):  # type: ignore[misc]
 
     def __iter__(self) -> Any:
         return Loading.__iter__(self)
+
+    _get_iterator = __iter__  # which some frameworks call
 
     def _length(self) -> int | None:
         try:
@@ -240,12 +244,18 @@ class _NotPlain(Exception):
 
 def _tensors_of(contents: Contents) -> Any:
     """What torch's ``default_collate`` would make of the samples: on the columns where it can, or by asking it."""
-    if not (contents.odd or contents.failed or contents.asides):
+    if not (contents.odd or contents.failed or contents.asides) and _collates_as_ever():
         try:
             return _built(contents.tree, iter(contents.columns))
         except _NotPlain:
             pass
     return _default_collate(samples_of(contents))
+
+
+def _collates_as_ever() -> bool:
+    """Has nobody changed what torch's collating does with a type?"""
+    ways = _utils.collate.default_collate_fn_map.values()
+    return all(way.__module__ == _utils.collate.__name__ for way in ways)
 
 
 def _built(node: Node, columns: Iterator[Any]) -> Any:
@@ -254,7 +264,7 @@ def _built(node: Node, columns: Iterator[Any]) -> Any:
         if node.kind == "dataclass" or not parts:
             raise _NotPlain
         return parts if node.kind == "tuple" else node.build(parts)
-    if not isinstance(node, Leaf):
+    if not isinstance(node, Leaf) or isinstance(node, Complex):  # which torch refuses
         raise _NotPlain
     column = next(columns)
     try:
