@@ -33,7 +33,11 @@ class Bundled:
 
     def _sample(self, at: int, key: Any) -> Any:
         seeding.step_to(at)
-        return self.dataset[key]
+        try:
+            return self.dataset[key]
+        except Exception as error:
+            error.add_note(f"mpiter: dataset[{key!r:.60}], number {at} of the samples of this batch")
+            raise
 
 
 class Single(Bundled):

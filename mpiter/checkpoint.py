@@ -62,12 +62,7 @@ def _pace(around: Surroundings) -> dict[str, Any]:
 
 def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
     """The cursor and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
-    if not isinstance(state, Mapping):
-        raise StateError(f"a state is a dict as state_dict() returns it, not {type(state).__name__}.")
-    if "mpiter" not in state:
-        raise StateError("this is no state of mpiter: the key 'mpiter' (its version) is missing.")
-    if type(state["mpiter"]) is not int or state["mpiter"] != VERSION:
-        raise StateError(f"the state has version {state['mpiter']!r:.40}; this mpiter reads version {VERSION}.")
+    check_version(state)
     for name, mine in _pace(around).items():
         saved = typed(state, name, type(mine))
         if saved != mine:
@@ -83,6 +78,16 @@ def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
         previous_epoch_detail=_detail(state),
     )
     return cursor, seed
+
+
+def check_version(state: Any) -> None:
+    """Is it a state of ours, of this version?"""
+    if not isinstance(state, Mapping):
+        raise StateError(f"a state is a dict as state_dict() returns it, not {type(state).__name__}.")
+    if "mpiter" not in state:
+        raise StateError("this is no state of mpiter: the key 'mpiter' (its version) is missing.")
+    if type(state["mpiter"]) is not int or state["mpiter"] != VERSION:
+        raise StateError(f"the state has version {state['mpiter']!r:.40}; this mpiter reads version {VERSION}.")
 
 
 def _order(state: Mapping[str, Any], seed: int, epoch: int, around: Surroundings) -> Order:

@@ -9,6 +9,7 @@ the same.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from .cursor import Cursor, Plan, Stretch
 from .order import Indices
 
 _SHORT_RUN = 1 << 16  # keys that are drawn ahead at the least
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # which is another in each process
 
 
 class Sliced:
@@ -92,7 +95,7 @@ class Drawn:
                 return
             except Exception as problem:
                 keys, error = [], problem
-            self._checksum = zlib.crc32(repr(keys).encode(), self._checksum)
+            self._checksum = zlib.crc32(_ADDRESS.sub("", repr(keys)).encode(), self._checksum)
             self._lots[self._count] = _Lot(keys, self._samples, self._checksum, error)
             self._samples += len(keys)
             self._count += 1

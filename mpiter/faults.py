@@ -62,7 +62,7 @@ def raised(fault: Fault) -> Exception:
 
 
 def _note(fault: Fault) -> str:
-    return (
-        f"mpiter: sample {fault.index!r:.60} (position {fault.position} of epoch {fault.epoch}), fetched by "
-        f"{fault.worker}; dataset[{fault.index!r:.60}] repeats it in this process."
-    )
+    where = f"(position {fault.position} of epoch {fault.epoch}), fetched by {fault.worker}"
+    if isinstance(fault.index, (list, tuple)):
+        return f"mpiter: samples {fault.index!r:.60} {where}, together."
+    return f"mpiter: sample {fault.index!r:.60} {where}; dataset[{fault.index!r:.60}] repeats it in this process."

@@ -97,7 +97,18 @@ class DataLoader(Loading):
     ) -> None:
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
-        check(batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last, timeout, persistent_workers)
+        check(
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            drop_last,
+            timeout,
+            persistent_workers,
+            collate_fn,
+            worker_init_fn,
+        )
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
         if is_stream and (shuffle or sampler is not None or batch_sampler is not None):
             raise OptionError(
@@ -196,6 +207,8 @@ def check(
     drop_last: Any,
     timeout: Any,
     persistent_workers: Any,
+    collate_fn: Any,
+    worker_init_fn: Any,
 ) -> None:
     """Refuse what makes no sense together."""
     if sampler is not None and shuffle:
@@ -208,6 +221,9 @@ def check(
         raise OptionError(f"batch_size={batch_size!r:.60} must be a whole number of at least 1, or None.")
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
         raise OptionError(f"timeout={timeout!r:.60} must be a number of seconds, 0 for none.")
+    for name, function in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
+        if function is not None and not callable(function):
+            raise OptionError(f"{name}={function!r:.60} cannot be called; pass a function.")
     if num_workers == 0 and timeout:
         raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
     if num_workers == 0 and persistent_workers:

@@ -94,8 +94,8 @@ class Recovery:
 
 
 _ON_STARTING = (
-    "Look at what it printed; pass n_processes=0 to load the dataset in this process. A script whose dataset cannot "
-    "travel by value needs `if __name__ == '__main__':`."
+    "Look at what it printed; without workers (n_processes=0, num_workers=0) the dataset is loaded here. "
+    "A script whose dataset cannot travel by value needs `if __name__ == '__main__':`."
 )
 
 
@@ -125,8 +125,8 @@ def _told(report: Report, suspicions: _Suspicions) -> str:
 def _fault(casualty: Casualty, suspect: Suspect | None, text: str) -> Fault:
     assert suspect is not None
     error = WorkerCrashed(
-        f"sample {suspect.index!r:.60} has ended its worker twice: {text}. on_error='skip' would leave it out; "
-        f"sample_timeout= says how long a sample may take."
+        f"sample {suspect.index!r:.60} has ended its worker twice: {text}. An iterator's on_error='skip' would leave "
+        f"it out, its sample_timeout= says how long a sample may take."
     )
     return Fault(
         batch=suspect.batch,

@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
-from .checkpoint import number_of, seed_of, typed
+from .checkpoint import VERSION, check_version, number_of, seed_of, typed
 from .drawing import Drawn, Sliced
 from .errors import OptionError, StateError
-
-VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +54,7 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
 
 def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
     """The place and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
-    if not isinstance(state, Mapping):
-        raise StateError(f"a state is a dict as state_dict() returns it, not {type(state).__name__}.")
-    if "mpiter" not in state:
-        raise StateError("this is no state of mpiter: the key 'mpiter' (its version) is missing.")
-    if type(state["mpiter"]) is not int or state["mpiter"] != VERSION:
-        raise StateError(f"the state has version {state['mpiter']!r:.40}; this mpiter reads version {VERSION}.")
+    check_version(state)
     saved = typed(state, "loader", dict)
     for name, mine in agreed.items():
         if name not in saved or saved[name] != mine:

@@ -55,6 +55,14 @@ def _reduce(tensor: Any) -> Any:
         )
     if (array := as_array(tensor)) is not None:
         return from_array, (array,)
-    if not tensor.requires_grad and tensor.layout is sys.modules["torch"].strided:
-        tensor = tensor.clone()  # torch would send all that a view is a part of
+    torch = sys.modules["torch"]
+    if tensor.layout is torch.strided and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg()):
+        raw = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()  # of a dtype that numpy doesn't know
+        return _from_bytes, (raw, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
     return tensor.__reduce_ex__(5)
+
+
+def _from_bytes(raw: np.ndarray[Any, Any], dtype: str, shape: tuple[int, ...]) -> Any:
+    import torch
+
+    return torch.from_numpy(raw).view(getattr(torch, dtype)).reshape(shape)

@@ -74,7 +74,9 @@ def jobs() -> list:
             found.append(Job("python " + version, elsewhere(".venv-" + version, version), ("-m", quick)))
     chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, wanted=CHAINERS_COMPANY)
     found.append(Job("chainer", chainer, ("-m", "not slow and not death or chainer")))
-    found.append(Job("torch", Environment(".venv-torch", extras="test", wanted=("torch==2.13.0", "jax")), ("-m", "torch")))
+    found.append(
+        Job("torch", Environment(".venv-torch", extras="test", wanted=("torch==2.13.0", "jax")), ("-m", "torch"))
+    )
     return found
 
 

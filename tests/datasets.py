@@ -148,3 +148,24 @@ def plain(sample: Any) -> Any:
 
 def plain_batch(batch: Any) -> list[Any]:
     return [plain(sample) for sample in batch]
+
+
+class Attributes(dict):  # type: ignore[type-arg]
+    """A mapping with more to it than its items."""
+
+    colour = "none"
+
+
+class Several(list):  # type: ignore[type-arg]
+    """A sequence of a type of its own."""
+
+
+class Built(Squares):
+    """Samples that a function makes."""
+
+    def __init__(self, build: Any, length: int = 20) -> None:
+        super().__init__(length)
+        self.build = build
+
+    def __getitem__(self, index: int) -> Any:
+        return self.build(index)

@@ -39,6 +39,7 @@ lifetime
 iterator
 iterators generate engine
 streams
+epochs
 loading
 loader
 __init__
