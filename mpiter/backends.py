@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from . import ship
 from .envelope import dumps
 from .errors import OptionError
+from .limits import look_around
 from .pool import Broken, WatchedPool, WatchedThreads
 from .starting import hidden_main, own_server
 
@@ -109,6 +110,8 @@ class _Processes:
         return self.cargo.holds(cargo)
 
     def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...], broken: Broken) -> Pool:
+        if self._method == "fork":
+            look_around()
         with own_server(), contextlib.nullcontext() if self._imports_main else hidden_main():
             return WatchedPool(self._method, workers, initializer, initargs, broken)
 

@@ -30,11 +30,26 @@ def limit_libraries_to_come() -> None:
         os.environ.setdefault(name, "1")
 
 
+_seen: tuple[int, threadpoolctl.ThreadpoolController] | None = None  # libraries, and the modules when we looked
+
+
+def look_around() -> threadpoolctl.ThreadpoolController:
+    """Find the libraries that are loaded, which takes some 20 ms; again only if something was imported since.
+
+    Whoever is about to fork workers looks for all of them.
+    """
+    global _seen
+    if _seen is None or _seen[0] != len(sys.modules):
+        found = threadpoolctl.ThreadpoolController()
+        _seen = len(sys.modules), found
+    return _seen[1]
+
+
 def limit_loaded_libraries() -> None:
-    """After the dataset is loaded, and once more after its first samples, which may have imported something."""
+    """Before the first sample, and once more after it, since it may have imported something."""
     if _user_decides:
         return
-    threadpoolctl.threadpool_limits(1)
+    look_around().limit(limits=1)
     if (cv2 := sys.modules.get("cv2")) is not None and hasattr(cv2, "setNumThreads"):
         cv2.setNumThreads(0)
     if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "set_num_threads"):

@@ -75,7 +75,7 @@ def _new_server() -> _ForkServer:
     server = _ForkServer()
     chosen = getattr(getattr(mp_forkserver, "_forkserver", None), "_preload_modules", ["__main__"])
     others = [name for name in chosen if name != "__main__"]  # what the user wants in every fork server
-    server.set_forkserver_preload(["mpiter.worker", *_preloaded, *others])
+    server.set_forkserver_preload(["mpiter.worker", *_preloaded, *others, "mpiter.preloaded"])
     return server
 
 

@@ -33,7 +33,7 @@ from .tree import Group, Node
 
 __all__ = ["DataLoader", "DevicePrefetcher", "tensors"]
 
-starting.preload("torch")
+starting.preload(__name__)
 _default_collate = _utils.collate.default_collate
 _TORCHS_OWN = "torch."
 

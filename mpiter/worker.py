@@ -77,7 +77,6 @@ def begin(wiring: Wiring) -> None:
         post.habits.seeds = any(getattr(one, "repeatable", True) is False for one in (dataset, theirs))
         _call_hooks(post, worker_init)
         if own_process:
-            limits.limit_loaded_libraries()
             seeding.seed_globals(wiring.seed, -1, number)
             gc.freeze()
     except BaseException as error:

@@ -70,10 +70,14 @@ def jobs() -> list:
     found = [Job("python " + mine, here(".venv"))]
     for version in PYTHONS:
         if version != mine:
-            quick = "not slow" if version == NEWEST else "not slow and not death and not chainer"
+            quick = (
+                "not slow and not loader"
+                if version == NEWEST
+                else "not slow and not loader and not death and not chainer"
+            )
             found.append(Job("python " + version, elsewhere(".venv-" + version, version), ("-m", quick)))
     chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, wanted=CHAINERS_COMPANY)
-    found.append(Job("chainer", chainer, ("-m", "not slow and not death or chainer")))
+    found.append(Job("chainer", chainer, ("-m", "not slow and not death and not loader or chainer")))
     found.append(
         Job("torch", Environment(".venv-torch", extras="test", wanted=("torch==2.13.0", "jax")), ("-m", "torch"))
     )

@@ -16,7 +16,10 @@ from scripts import METHODS
 
 import mpiter
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores: torch's remark
+pytestmark = [
+    pytest.mark.loader,
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores: torch's remark
+]
 
 
 @pytest.fixture(params=KINDS)

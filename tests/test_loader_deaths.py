@@ -16,7 +16,7 @@ from scripts import Script, interrupt_once_waiting, lives, run, wait_until
 
 import mpiter
 
-pytestmark = pytest.mark.death
+pytestmark = [pytest.mark.loader, pytest.mark.death]
 
 
 @pytest.fixture(params=KINDS)

@@ -18,7 +18,10 @@ from loaders import KINDS, Maker, epoch, flat, makers, plain, some, until_the_en
 
 import mpiter
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores: torch's remark
+pytestmark = [
+    pytest.mark.loader,
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores: torch's remark
+]
 
 LENGTH, BATCHES = 23, 6  # of 4 samples, the last one of 3
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 import mpiter
 
+pytestmark = pytest.mark.loader
+
 
 def lengths_of(seed=0, count=500):
     return np.random.RandomState(seed).randint(1, 60, count)

@@ -12,6 +12,8 @@ import pytest
 import mpiter
 from mpiter import DataLoader, StateError
 
+pytestmark = pytest.mark.loader
+
 
 class Counting:
     """0, 1, 2, …: knows nothing of workers."""
