@@ -17,6 +17,7 @@ HOT_BYTES = 1 << 27  # …and no more in flight than this, since memory used aga
 TASKS_PER_WORKER = 2  # one in hand, one waiting in the pipe
 _PATIENCE = 4  # a task may take so many times as long as expected before what is left of it is cut again
 _LEAST_BUDGET_S = 10e-3
+_SLACK = 4  # of the hot bytes, this part may be filled while everybody waits for a slow sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Cut:
     rows: int  # in a task
     budget_ns: int
     tasks: int  # in flight at the most
-    batches: int  # that these tasks amount to
+    batches: int  # on their way: what these tasks amount to, or more if they are small
 
 
 PROBE = Cut(rows=1, budget_ns=10**15, tasks=1, batches=1)  # the first sample, before anything is known
@@ -49,4 +50,5 @@ def cut(sample_s: float, batch_size: int, workers: int, most_batches: int, exper
         group = min(MOST_BATCHES, experience, int(WORTHWHILE_S / batch_s), fitting)
         rows = batch_size * max(1, group)
     budget = max(_LEAST_BUDGET_S, _PATIENCE * rows * sample_s)
-    return Cut(rows, int(budget * 1e9), tasks, min(most_batches, -(-tasks * rows // batch_size) + 1))
+    needed, affordable = -(-tasks * rows // batch_size) + 1, HOT_BYTES // _SLACK // max(room, 1)
+    return Cut(rows, int(budget * 1e9), tasks, min(most_batches, max(needed, affordable)))
