@@ -8,6 +8,7 @@ unmapped, while it is registered.  On the CPU the same class converts and normal
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .batch import Batch
 from .errors import OptionError
 from .memory import Arena, arena_at
 
@@ -23,13 +25,21 @@ Unlock = Callable[[int], None]
 
 
 def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """``tree`` with ``change`` made to all that is no container; the containers are of the same types."""
+    """``tree`` with ``change`` made to all that is no container; the containers stay what they are where they can."""
+    if isinstance(tree, Batch):
+        tree = tree.columns
     if isinstance(tree, dict):
-        return type(tree)((name, mapped(value, change)) for name, value in tree.items())
+        changed = copy.copy(tree)
+        changed.update({name: mapped(value, change) for name, value in tree.items()})
+        return changed
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(mapped(value, change) for value in tree))
     if isinstance(tree, (list, tuple)):
-        return type(tree)([mapped(value, change) for value in tree])
+        parts = [mapped(value, change) for value in tree]
+        try:
+            return type(tree)(parts)
+        except Exception:  # a class of the user's that is made otherwise
+            return parts
     return change(tree)
 
 
@@ -106,6 +116,8 @@ class DevicePrefetcher:
     ) -> None:
         self.loader = loader
         self.device = torch.device(_default_device() if device is None else device)
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise OptionError(f"dtype={dtype!r:.40} is none of torch's; pass torch.float16, say.")
         self.dtype = dtype
         self._scale: tuple[Any, Any] | None = None
         if normalize is not None:
@@ -178,7 +190,12 @@ class DevicePrefetcher:
     def _prepared(self, tensor: Any) -> Any:
         """Converted and normalised, on the device."""
         scale = self._scale
-        if scale is not None and tensor.ndim == 4 and tensor.shape[1] == scale[0].shape[1]:
+        if scale is not None and tensor.ndim == 4:
+            if tensor.shape[1] != scale[0].shape[1]:
+                raise OptionError(
+                    f"normalize= has {scale[0].shape[1]} channels, but there are images of shape "
+                    f"{tuple(tensor.shape[1:])}; channels come first."
+                )
             return tensor.float().sub(scale[0]).div_(scale[1]).to(self.dtype or torch.float32)
         if self.dtype is not None and (tensor.is_floating_point() or tensor.ndim == 4):
             return tensor.to(self.dtype)

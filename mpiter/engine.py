@@ -45,6 +45,11 @@ class Engine(DatasetIterator):
         with self._one_at_a_time:
             self._running_loop()
 
+    @property
+    def is_hungry(self) -> bool:
+        """Would it fetch more if it knew what?"""
+        return self._loop is not None and self._loop.is_hungry
+
     def wake(self) -> None:
         """More is known now of what comes next."""
         if self._loop is not None:

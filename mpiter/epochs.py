@@ -7,6 +7,7 @@ engine back, in whatever thread the garbage collector runs.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from dataclasses import dataclass
@@ -29,13 +30,16 @@ class Trip:
     order: Order
     luck: dict[str, Any]  # what the sampler's draws depended on when the epoch began
     batches: int  # handed out, or left out
-    ahead: int  # batches to have drawn beyond these
+    most: int  # batches that may be drawn beyond these
+    ahead: int = 4  # …and are, for now
+    aside: Any = None  # where the sampler's generators are not everybody's
     engine: Any = None  # None: nobody goes on with it
     has_ended: bool = False
 
     def draw(self) -> None:
         """Ask the sampler for what may soon be fetched."""
-        self.plans.draw(self.batches + self.ahead)
+        with self.aside or contextlib.nullcontext():
+            self.plans.draw(self.batches + min(self.ahead, self.most))
 
     def go(self) -> None:
         """Have the batches from here on fetched."""
@@ -58,6 +62,8 @@ class Trip:
         engine = self.engine
         if engine is None:
             raise StopIteration
+        if engine.is_hungry:  # one more each time, so that nobody waits for many
+            self.ahead = min(self.ahead, self.most) + 1
         self.draw()
         engine.wake()
         try:
@@ -76,6 +82,7 @@ class Home:
     def __init__(self, persistent: bool) -> None:
         self.persistent = persistent
         self.closed = False
+        self.going: weakref.WeakSet[Any] = weakref.WeakSet()  # who has been sent out
         self._resting: Any = None
 
     def leave(self) -> Any:
@@ -96,10 +103,10 @@ class Home:
         return self._resting
 
     def close(self) -> None:
-        """End whoever rests."""
+        """End everybody."""
         self.closed = True
-        if self._resting is not None:
-            self._resting.close()
+        for engine in list(self.going):
+            engine.close()
 
 
 class Epoch:

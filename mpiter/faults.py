@@ -63,6 +63,8 @@ def raised(fault: Fault) -> Exception:
 
 def _note(fault: Fault) -> str:
     where = f"(position {fault.position} of epoch {fault.epoch}), fetched by {fault.worker}"
-    if isinstance(fault.index, (list, tuple)):
+    if isinstance(fault.index, tuple):
+        return f"mpiter: {fault.index!r:.60} {where}."
+    if isinstance(fault.index, list):
         return f"mpiter: samples {fault.index!r:.60} {where}, together."
     return f"mpiter: sample {fault.index!r:.60} {where}; dataset[{fault.index!r:.60}] repeats it in this process."

@@ -97,7 +97,7 @@ def _fetch_run(task: Task) -> Ticket:
         ticket = _all_failed(task, post, error)
     finally:
         info.enter(outer)
-        seeding.at(outer_place)
+        seeding.back(outer_place)
         post.cells[Cell.ACTIVE] = 0
     post.tasks += 1
     if is_first:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from .order import Order, Sequential, Shuffled
 from .rows import Table, as_dataset
 from .seeding import seed_for
 from .shards import Cut, Streamed
+
+_FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler", "shuffle"}
 
 
 class ById:
@@ -110,6 +113,10 @@ class DataLoader(Loading):
             worker_init_fn,
         )
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
+        if is_stream and not hasattr(type(dataset), "__iter__"):
+            raise OptionError(f"a dataset has [] or can be iterated over, which {type(dataset).__name__} can't.")
+        if not (is_stream or sampler is not None or batch_sampler is not None or hasattr(type(dataset), "__len__")):
+            raise OptionError(f"{type(dataset).__name__} has no len(), so there must be a sampler.")
         if is_stream and (shuffle or sampler is not None or batch_sampler is not None):
             raise OptionError(
                 "an iterable dataset has no keys: shuffle, sampler and batch_sampler make no sense with it."
@@ -119,7 +126,7 @@ class DataLoader(Loading):
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
         self.sampler, self.batch_sampler, self.collate_fn = sampler, batch_sampler, collate_fn
         self.num_workers, self.timeout, self.generator = num_workers, timeout, generator
-        self._seed = seed_from(generator, draws=self.shuffle) if seed is None else seed
+        self._seed = seed_from(generator, draws=self.shuffle) if seed is None else int(seed)
         self._in_one = self._makes_batches_in_workers()
         self._refreshes = persistent_workers is not True
         if is_stream:
@@ -137,6 +144,11 @@ class DataLoader(Loading):
             seed=self._seed,
         )
         self._begin(options, persistent=persistent_workers is not False)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and "_home" in self.__dict__:
+            raise OptionError(f"{name} is fixed once the loader is made; make a new one.")
+        super().__setattr__(name, value)
 
     def _makes_batches_in_workers(self) -> bool:
         """Is a batch one worker's work?  Otherwise several may write their rows into the same columns."""
@@ -158,11 +170,10 @@ class DataLoader(Loading):
 
     def _length(self) -> int | None:
         given = self.batch_sampler if self.batch_sampler is not None else self.sampler
-        if self._cut is not None and not hasattr(type(self.dataset), "__len__"):
+        try:
+            length = len(self.dataset if given is None else given)  # type: ignore[arg-type]
+        except (TypeError, NotImplementedError):
             return None
-        if given is not None and not hasattr(type(given), "__len__"):
-            return None
-        length = len(self.dataset if given is None else given)  # type: ignore[arg-type]
         if self.batch_size is None:
             return length
         return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
@@ -195,7 +206,9 @@ class DataLoader(Loading):
     def _agreed(self) -> dict[str, Any]:
         given = self.sampler is not None or self.batch_sampler is not None or self._cut is not None
         length = {} if given else {"dataset_length": len(self.dataset), "shuffle": self.shuffle}
-        return length | {"batch_size": self.batch_size, "drop_last": self.drop_last}
+        kinds = {"stream": self._cut, "batch_sampler": self.batch_sampler, "sampler": self.sampler}
+        kind = next((name for name, one in kinds.items() if one is not None), "dataset")
+        return {"kind": kind} | length | {"batch_size": self.batch_size, "drop_last": self.drop_last}
 
 
 def check(
@@ -211,6 +224,11 @@ def check(
     worker_init_fn: Any,
 ) -> None:
     """Refuse what makes no sense together."""
+    if isinstance(num_workers, bool) or not isinstance(num_workers, Integral) or num_workers < 0:
+        raise OptionError(f"num_workers={num_workers!r:.60} must be a whole number, 0 for none.")
+    for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+        if given is not None and not (hasattr(given, "__iter__") or hasattr(given, "__getitem__")):
+            raise OptionError(f"{name}={given!r:.60} cannot be iterated over; pass a list, or anything of the kind.")
     if sampler is not None and shuffle:
         raise OptionError("sampler and shuffle=True exclude each other; shuffle in the sampler.")
     if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
@@ -252,6 +270,8 @@ def worker_options(
         most = prefetch_factor * num_workers
         n_prefetch = min(n_prefetch, most)
         run_ahead = most - n_prefetch
+    if not (context is None or isinstance(context, str) or hasattr(context, "get_start_method")):
+        raise OptionError(f"multiprocessing_context={context!r:.60} is neither a start method nor a context.")
     method = context if context is None or isinstance(context, str) else context.get_start_method()
     return Options(
         dataset=dataset,

@@ -9,7 +9,6 @@ batches already handed out are left out, unloaded.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from . import luck, resuming
@@ -18,6 +17,7 @@ from .drawing import Drawn, Sliced
 from .engine import Engine
 from .epochs import Epoch, Home, Trip
 from .errors import IteratorClosed
+from .luck import Aside
 from .options import Options
 from .order import Order
 from .resuming import Place
@@ -77,13 +77,15 @@ class Loading:
     def __iter__(self) -> Any:
         if self._home.closed:
             raise IteratorClosed("the loader is closed; make a new one.")
-        place, self._next = self._next, Place(self._next.epoch + 1)
-        with self._as_when_saved(place):
+        place = self._next
+        aside = self._aside(place)
+        with aside or contextlib.nullcontext():
             trip = self._stream_trip(place) if self._cut is not None else self._map_trip(place)
+        trip.aside = aside or trip.aside
         trip.engine = self._engine()
-        self._trip = trip
         epoch = Epoch(trip, self._home, self._length(), self._count)
         trip.go()
+        self._trip, self._next = trip, Place(place.epoch + 1)
         return epoch
 
     def _stream_trip(self, place: Place) -> StreamTrip:
@@ -99,39 +101,39 @@ class Loading:
             order=self._order(place.epoch),
             luck=begun_with,
             batches=place.batches,
-            ahead=self._recipe.most_ahead,
+            most=self._recipe.most_ahead,
         )
-        trip.plans.draw(max(trip.batches - 1, 0) + trip.ahead)  # as far as when the last of them was handed out
+        trip.plans.draw(
+            max(trip.batches - 1, 0) + min(trip.ahead, trip.most)
+        )  # as far as when the last of them was handed out
         resuming.verify(place, trip.plans)
         if place.skipped:
             trip.batches += place.skipped
             trip.draw()
         return trip
 
-    @contextlib.contextmanager
-    def _as_when_saved(self, place: Place) -> Iterator[None]:
-        """The sampler finds its generators as they were; what others draw from is not disturbed."""
+    def _aside(self, place: Place) -> Aside | None:
+        """Have the sampler find its generators as they were; None where nobody else draws from them."""
         if place.luck is None:
-            yield
-            return
+            return None
         mine = self._luck()
         now = mine.globals_now()
         mine.restore(place.luck)
-        is_restored = mine.globals_now() == now  # by the user: then they go on from here, as they did the first time
-        try:
-            yield
-        finally:
-            if not is_restored:
-                mine.put_back(now)
+        saved = mine.globals_now()
+        if saved == now:  # restored by the user: then they go on from here, as they did the first time
+            return None
+        mine.put_back(now)
+        return Aside(mine, saved)
 
     def _engine(self) -> Any:
         engine = self._home.leave()
         if engine is None and self._cut is not None:
-            return Fleet(self._recipe, users(self._recipe.dataset), self._cut)
-        if engine is None:
-            return Engine(self._recipe, self._opens)
-        if self._refreshes:
+            engine = Fleet(self._recipe, users(self._recipe.dataset), self._cut)
+        elif engine is None:
+            engine = Engine(self._recipe, self._opens)
+        elif self._refreshes:
             engine.refresh()
+        self._home.going.add(engine)
         return engine
 
     # -- state ---------------------------------------------------------------------------------------------------
@@ -151,7 +153,7 @@ class Loading:
 
     def skip(self, batches: int) -> None:
         """Leave out the next ``batches``, without loading them: of the epoch under way, or of the next one."""
-        resuming.check_skip(batches)
+        batches = resuming.checked_skip(batches)
         trip = self._trip
         if trip is None or trip.engine is None or self._next.is_elsewhere:
             self._next = self._next.beyond(batches)
@@ -163,8 +165,6 @@ class Loading:
     def close(self) -> None:
         """End the workers; batches already handed out stay valid."""
         self._home.close()
-        if self._trip is not None and self._trip.engine is not None:
-            self._trip.engine.close()
 
     def __enter__(self) -> Any:
         return self

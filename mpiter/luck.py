@@ -53,6 +53,21 @@ class Luck:
                 _set(self._globals[name], state)
 
 
+class Aside:
+    """A ``with`` block in which the global generators are as a sampler left them; others find them undisturbed."""
+
+    def __init__(self, luck: Luck, states: dict[str, Any]) -> None:
+        self._luck, self._states = luck, states
+
+    def __enter__(self) -> None:
+        self._others = self._luck.globals_now()
+        self._luck.put_back(self._states)
+
+    def __exit__(self, *_: object) -> None:
+        self._states = self._luck.globals_now()
+        self._luck.put_back(self._others)
+
+
 def _held_by(holders: Sequence[Any]) -> Iterator[Any]:
     """The generators among these objects and their attributes, each once."""
     seen: set[int] = set()

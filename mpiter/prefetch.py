@@ -115,6 +115,10 @@ class _PrefetchLoop:
         return self._crew is not None and self._crew.carries(cargo)
 
     @property
+    def is_hungry(self) -> bool:
+        return self._horizon.is_hidden and self._in_flight < self._window
+
+    @property
     def pids(self) -> tuple[int, ...]:
         return self._crew.pids if self._crew else ()
 
@@ -227,7 +231,7 @@ class _PrefetchLoop:
         finished = [delivery_of(assembly, self._rules, self.tally) for assembly in self._ledger.completed()]
         if finished:
             self._recovery.progress()
-        if not finished and self._is_over:
+        if not finished and self._horizon.is_reached and not (self._ended or self._ledger.batches):
             self._ended = True
             finished = [Delivery(self._course.cursor, error=self._horizon.dead_end, counts=False)]
         self._deliver([delivery for delivery in finished if delivery])
@@ -238,10 +242,6 @@ class _PrefetchLoop:
         numbered = [replace(delivery, number=at) for at, delivery in enumerate(deliveries, self._delivered)]
         self._delivered += len(numbered)
         self._communicator.put(numbered, self._course.generation)
-
-    @property
-    def _is_over(self) -> bool:
-        return not self._ended and self._horizon.is_reached and not self._ledger.batches
 
     def _wait(self) -> None:
         """Wait until something happens."""

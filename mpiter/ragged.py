@@ -32,11 +32,13 @@ def pad(rows: Sequence[Any], value: Any = 0, *, to: int | None = None, multiple_
     if any(not array.ndim or array.shape[1:] != arrays[0].shape[1:] for array in arrays):
         shapes = sorted({array.shape for array in arrays})
         raise OptionError(f"rows can differ in their first dimension only, not as {shapes!s:.100} do.")
+    if multiple_of < 1:
+        raise OptionError(f"multiple_of={multiple_of} must be at least 1.")
     longest = max(map(len, arrays))
     if to is not None and longest > to:
         raise OptionError(f"the longest row has {longest} elements, more than to={to}.")
     length = -(-(longest if to is None else to) // multiple_of) * multiple_of
-    padded = np.full((len(arrays), length, *arrays[0].shape[1:]), value, np.result_type(*arrays))
+    padded = np.full((len(arrays), length, *arrays[0].shape[1:]), value, np.result_type(*arrays, value))
     for place, array in zip(padded, arrays, strict=True):
         place[: len(array)] = array
     return padded

@@ -69,6 +69,8 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
         skipped=number_of(state, "skipped"),
         stream=_stream(state) if "stream" in state else None,
     )
+    if agreed["kind"] == "stream" and place.batches and place.stream is None:
+        raise StateError("the state is of a stream, but doesn't say how far its shards were.")
     return place, seed_of(state)
 
 
@@ -97,6 +99,8 @@ def verify(place: Place, plans: Sliced | Drawn) -> None:
         )
 
 
-def check_skip(batches: Any) -> None:
+def checked_skip(batches: Any) -> int:
+    """A number of batches to leave out, as a plain number."""
     if not isinstance(batches, Integral) or isinstance(batches, bool) or batches < 0:
         raise OptionError(f"skip({batches!r:.40}): pass a whole number of batches, 0 or more.")
+    return int(batches)

@@ -72,10 +72,15 @@ def _word(number: int) -> int:
 
 
 def at(place: Callable[[], tuple[int, int, int]] | None, seeds: bool = False) -> Any:
-    """Tell this thread how to find out (seed, epoch, position) when somebody asks; returns how it did before."""
-    before, _place.at = _place.at, place
-    _place.seeds, _place.beyond, _place.drawn = seeds, 0, None
+    """Tell this thread how to find out (seed, epoch, position) when somebody asks; returns what ``back`` takes."""
+    before = _place.at, _place.seeds, _place.beyond, _place.drawn
+    _place.at, _place.seeds, _place.beyond, _place.drawn = place, seeds, 0, None
     return before
+
+
+def back(before: Any) -> None:
+    """Where this thread was before ``at``."""
+    _place.at, _place.seeds, _place.beyond, _place.drawn = before
 
 
 def step_to(beyond: int, seeds: bool = True) -> None:

@@ -1,21 +1,25 @@
 """A worker's part of a stream: batches by number, read one after the other from an iterable dataset.
 
 Runs in workers.  Streams have no keys, so a row is a batch, asked for by its number, in order; whoever is asked
-for another one (a worker that took over from a dead one, most likely) begins again and reads up to there.  Who shards?
-A stream that asks who it is (``get_worker_info``) before it gives its first element shards itself, and its batches are
-its worker's own.  Any other is sharded here: every worker reads all of it and keeps each n-th batch, so that the
-batches are the same whatever the number of workers.
+for another one (a worker that took over from a dead one, most likely) begins again and reads up to there.
+
+Who shards?  A stream that asks who it is (``get_worker_info``) before its first element, or whose ``worker_init_fn``
+does, shards itself, and its batches are its worker's own.  Any other is sharded here: every worker reads all of it and
+keeps each n-th batch, so that the batches are the same whatever the number of workers.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import info, seeding
 
+_ENDLESS = 1000  # errors one after the other: this stream does nothing else
 _OWN_SHARD = 1 << 40  # elements between the places of one worker's randomness and another's
 
 
@@ -45,6 +49,17 @@ class Mark:
     state: Any  # what its state_dict() said
 
 
+class Wanted(NamedTuple):
+    """The key of a batch."""
+
+    run: int  # so that a reading is never taken for that of an earlier run
+    epoch: int
+    number: int
+
+    def __repr__(self) -> str:
+        return f"batch {self.number} of its shard"
+
+
 class Streamed:
     """The batches of one shard of ``stream``."""
 
@@ -55,28 +70,33 @@ class Streamed:
         self._shard, self._shards = shard, shards
         self.mark: Mark | None = None
         self._reading: _Reading | None = None
+        self._sharded_before: bool | None = None  # did worker_init ask who it is?
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_reading": None}
+        return self.__dict__ | {"_reading": None, "_sharded_before": None}
 
     def __len__(self) -> int:
         return 0  # nobody knows
 
-    def __getitem__(self, key: tuple[int, int, int]) -> tuple[Any, ...]:
+    def __getitem__(self, key: Wanted) -> tuple[Any, ...]:
         """A batch, whether its shard is the stream's own, and where the stream could go on after it, if it says so.
 
         At the end there is no batch, and only the second is told.
         """
-        run, epoch, number = key
+        run, epoch, number = key.run, key.epoch, key.number
+        if self._sharded_before is None:
+            self._sharded_before = info.was_asked()
         here = info.here()
         if here is not None:
             info.enter(replace(here, id=self._shard, num_workers=self._shards))
         if self._reading is None or self._reading.run != run or self._reading.batches > number:
             mark = self.mark if self.mark is not None and self.mark.epoch == epoch else None
-            self._reading = _Reading(self.dataset, self._cut, self._shard, self._shards, run, mark)
+            cut = replace(self._cut, shards_itself=True) if self._sharded_before else self._cut
+            self._reading = _Reading(self.dataset, cut, self._shard, self._shards, run, mark)
         reading = self._reading
-        while reading.batches < number and reading.take() is not None:
-            pass
+        while reading.batches < number:
+            with contextlib.suppress(Exception):  # it was told in its time
+                reading.take()
         batch = reading.take()
         if batch is None:
             return (reading.is_own,)
@@ -88,9 +108,9 @@ class _Reading:
     """One pass over a stream."""
 
     def __init__(self, stream: Any, cut: Cut, shard: int, shards: int, run: int, mark: Mark | None) -> None:
+        stream = _fresh(stream)
         self._stream, self._cut, self._shard, self._shards = stream, cut, shard, shards
         self.run, self.batches, self._elements = run, 0, 0
-        info.was_asked()
         resumes_itself = hasattr(stream, "load_state_dict")
         if mark is not None:
             self.batches, self._elements = mark.batches, mark.elements
@@ -103,8 +123,9 @@ class _Reading:
         self._rest: Iterator[Any] = self._iterator
         self._is_at_end = False
         self._has_first = False  # read already, to see who shards
-        self.is_own = bool(cut.shards_itself)
-        if cut.shards_itself is None:
+        says = getattr(stream, "shards_itself", cut.shards_itself)
+        self.is_own = bool(says)
+        if says is None:
             first = list(islice(self._iterator, 1))
             self.is_own, self._rest = info.was_asked(), chain(first, self._iterator)
             self._has_first = not self._elements
@@ -114,8 +135,7 @@ class _Reading:
         size = self._cut.elements
         try:
             if not self.is_own:
-                begin = (self.batches * self._shards + self._shard) * size
-                self._elements += sum(1 for _ in islice(self._rest, begin - self._elements))
+                self._skip_to((self.batches * self._shards + self._shard) * size)
             batch: list[Any] = []
             for at in range(size):
                 place = self._elements + (self._shard * _OWN_SHARD if self.is_own else 0)
@@ -129,9 +149,33 @@ class _Reading:
             self.batches += 1
         return None if not batch or (len(batch) < size and self._cut.drop_last) else batch
 
+    def _skip_to(self, element: int) -> None:
+        """Read what belongs to others; so do its errors."""
+        errors = 0
+        while self._elements < element:
+            try:
+                next(self._rest)
+            except StopIteration:
+                return
+            except Exception:
+                errors += 1
+                if errors == _ENDLESS:
+                    raise
+            else:
+                self._elements += 1
+                errors = 0
+
     def mark(self) -> tuple[Any, ...]:
         """Elements read, whether these were all, and what the stream says of its place; nothing if it says nothing."""
         for teller in (self._iterator, self._stream):
             if hasattr(teller, "state_dict"):
                 return self._elements, self._is_at_end, teller.state_dict()
         return ()
+
+
+def _fresh(stream: Any) -> Any:
+    """A stream of which nothing has been read, whatever it notes of its place as it is read."""
+    try:
+        return copy.copy(stream)
+    except Exception:  # a generator, say, which can be read only once anyway
+        return stream

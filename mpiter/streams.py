@@ -8,6 +8,7 @@ under another number of workers only where the library shards, and a StateError 
 
 from __future__ import annotations
 
+import json
 import warnings
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,11 +17,11 @@ from .batch import samples_of
 from .cursor import Cursor, Plan, Stretch
 from .engine import Engine
 from .errors import StateError
-from .info import WorkerInfo
+from .info import WorkerInfo, enter
 from .options import Options
 from .order import Sequential
 from .resuming import Place
-from .shards import Cut, Mark, Streamed
+from .shards import Cut, Mark, Streamed, Wanted
 from .stats import Stats, total
 
 
@@ -36,7 +37,7 @@ class _Numbers:
         self._run = run  # so that a reading is never taken for that of an earlier run
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan:
-        stretch = Stretch(0, cursor.epoch, cursor.position, ((self._run, cursor.epoch, cursor.position),))
+        stretch = Stretch(0, cursor.epoch, cursor.position, (Wanted(self._run, cursor.epoch, cursor.position),))
         return Plan(number, 1, (stretch,), cursor, replace(cursor, position=cursor.position + 1))
 
 
@@ -47,7 +48,9 @@ class _AsShard:
         self._worker_init, self._shard, self._shards = worker_init, shard, shards
 
     def __call__(self, info: WorkerInfo) -> None:
-        self._worker_init(replace(info, id=self._shard, num_workers=self._shards))
+        info_here = replace(info, id=self._shard, num_workers=self._shards)
+        enter(info_here)
+        self._worker_init(info_here)
 
 
 class Fleet:
@@ -115,6 +118,7 @@ class StreamTrip:
     def __init__(self, place: Place, seed: int, shards: int, luck: dict[str, Any]) -> None:
         self.epoch, self.seed, self.luck = place.epoch, seed, luck
         self.engine: Fleet | None = None
+        self.aside: Any = None  # no sampler draws
         self.has_ended = False
         self._to_skip = place.skipped
         self._shards = [_Shard() for _ in range(shards)]
@@ -147,6 +151,10 @@ class StreamTrip:
         shards = self._shards if self._is_own else [max(self._shards, key=lambda shard: shard.mark[:1])]
         told = [{"batches": one.batches, "has_ended": one.has_ended, "mark": list(one.mark)} for one in shards]
         stream = {"is_own": self._is_own, "turn": self._turn, "shards": told}
+        try:
+            json.dumps(told)
+        except (TypeError, ValueError) as error:
+            raise StateError(f"what the stream's state_dict() returns is no JSON: {error}.") from error
         return Place(self.epoch, self.batches, luck=self.luck, skipped=self._to_skip, stream=stream)
 
     def go(self) -> None:
@@ -169,8 +177,13 @@ class StreamTrip:
     def next(self) -> Any:
         """The next batch."""
         while self._to_skip:
-            self._next()
             self._to_skip -= 1
+            try:
+                self._next()
+            except StopIteration:
+                raise
+            except Exception:  # of a batch that nobody wants
+                continue
         return self._next()
 
     def _next(self) -> Any:

@@ -97,6 +97,7 @@ class DataLoader(Loading, torch.utils.data.DataLoader):  # type: ignore[misc]
         )
         self._seed = 0  # of the samples' randomness in this epoch
         self._pins = _can_pin() if pin_memory else False
+        self._has_own_sampler = sampler is None and batch_sampler is None
         self._in_one = self._makes_batches_in_workers()
         self._refreshes = persistent_workers is not True
         options = worker_options(
@@ -173,7 +174,12 @@ class DataLoader(Loading, torch.utils.data.DataLoader):  # type: ignore[misc]
         return Luck([self.generator, *samplers], ("torch",) if known else ("torch", "numpy", "random"))
 
     def _agreed(self) -> dict[str, Any]:
-        return {"batch_size": self.batch_size, "drop_last": self.drop_last, "sampler": type(self.sampler).__qualname__}
+        kind = "stream" if self._cut is not None else "dataset" if self._has_own_sampler else "sampler"
+        length = {"dataset_length": len(self.dataset)} if kind == "dataset" else {}
+        sampler = type(self.sampler).__qualname__
+        return (
+            {"kind": kind} | length | {"batch_size": self.batch_size, "drop_last": self.drop_last, "sampler": sampler}
+        )
 
 
 class _AtHome:

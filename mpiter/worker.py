@@ -75,6 +75,7 @@ def begin(wiring: Wiring) -> None:
         post.info = info.WorkerInfo(number, wiring.workers, wiring.seed, theirs, wiring.backend)
         post.reader = reader_of(dataset)
         post.habits.seeds = any(getattr(one, "repeatable", True) is False for one in (dataset, theirs))
+        info.was_asked()  # by the process that we were forked from
         _call_hooks(post, worker_init)
         if own_process:
             seeding.seed_globals(wiring.seed, -1, number)

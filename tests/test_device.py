@@ -5,6 +5,7 @@ What needs a GPU is skipped without one; the bookkeeping of page-locked ranges i
 
 from __future__ import annotations
 
+import collections
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,7 +64,6 @@ def test_images_are_normalised_and_everything_else_comes_along():
         ({}, torch.uint8, torch.float64),
         ({"dtype": torch.float16}, torch.float16, torch.float16),
         ({"normalize": ([0] * 3, [1] * 3), "dtype": torch.bfloat16}, torch.bfloat16, torch.bfloat16),
-        ({"normalize": ([0], [1])}, torch.uint8, torch.float64),
     ],
 )
 def test_dtypes(options, image, numbers):
@@ -96,6 +96,22 @@ def test_on_the_cpu_nothing_is_copied():
 def test_what_cannot_normalise_is_refused(normalize):
     with pytest.raises(mpiter.OptionError, match="normalize"):
         DevicePrefetcher([], "cpu", normalize=normalize)
+
+
+def test_images_of_other_channels_are_refused():
+    ahead = DevicePrefetcher([np.zeros((2, 3, 4, 4), np.uint8)], "cpu", normalize=([1], [1]))
+    with pytest.raises(mpiter.OptionError, match="1 channels"):
+        list(ahead)
+    with pytest.raises(mpiter.OptionError, match="none of torch's"):
+        DevicePrefetcher([], "cpu", dtype="float32")
+
+
+def test_dicts_of_other_classes_and_batches_of_iterators_are_known():
+    (found,) = DevicePrefetcher([collections.defaultdict(list, a=np.ones(2))], "cpu")
+    assert (type(found), found["a"].tolist()) == (collections.defaultdict, [1, 1])
+    with mpiter.SerialIterator([(np.ones(2), 1)] * 3, 3, repeat=False) as iterator:
+        ((x, y),) = DevicePrefetcher(iterator, "cpu")
+    assert (x.shape, y.tolist()) == ((3, 2), [1, 1, 1])
 
 
 def test_its_state_is_the_loaders():

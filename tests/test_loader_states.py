@@ -427,6 +427,7 @@ def test_a_sampler_that_doesnt_repeat_itself_is_found_out(loader: Maker) -> None
     other.load_state_dict(state)
     with pytest.raises(mpiter.StateError, match="sampler gives other batches"):
         iter(other)
+    other.load_state_dict(saved(loader(Everything(), 4, sampler=Unrepeatable(0))))  # of the beginning
     assert len(epoch(other)) == BATCHES
 
 
