@@ -16,18 +16,14 @@ import argparse
 import json
 import os
 import platform
-import shlex
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from measure import CpuWindow, Spread, commit, machine, spread
+from measure import CpuWindow, answer_of, heading, summary
 from verdict import MIN_ROUNDS
 
 SCHEMA = "mpiter.bench.chainer_training/1"
@@ -165,35 +161,6 @@ def plan(options: argparse.Namespace) -> Iterator[Turn]:
                 yield Turn(row, case, options.workers, options.n_prefetch, options.warmup, options.seconds)
 
 
-def run(turn: Turn, timeout: float) -> dict[str, Any]:
-    """The turn in a process of its own; what went wrong is an answer too."""
-    command = [sys.executable, "-W", "ignore", __file__, "--turn", json.dumps(asdict(turn))]
-    paths = [str(ROOT), str(ROOT / "examples"), *filter(None, [os.environ.get("PYTHONPATH")])]  # this checkout first
-    with subprocess.Popen(
-        command,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            out, complaints = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            return asdict(turn) | {"error": f"gave no answer within {timeout:g} s"}
-        finally:
-            with suppress(ProcessLookupError):  # all of its workers are gone, as they should be
-                os.killpg(process.pid, signal.SIGKILL)
-    if process.returncode:
-        return asdict(turn) | {"error": (complaints.strip().splitlines() or ["no message"])[-1]}
-    return asdict(turn) | json.loads(out.splitlines()[-1])
-
-
-def summary(answers: list[dict[str, Any]], case: str, row: str) -> dict[str, Spread]:
-    found = [answer for answer in answers if (answer["case"], answer["row"]) == (case, row) and "error" not in answer]
-    return {figure: spread([answer[figure] for answer in found]) for figure in FIGURES} if found else {}
-
-
 def report(options: argparse.Namespace, answers: list[dict[str, Any]]) -> None:
     """The tables."""
     for case in options.cases:
@@ -202,9 +169,9 @@ def report(options: argparse.Namespace, answers: list[dict[str, Any]]) -> None:
             f"{'':20}{'images/s':>10}{'IQR':>6}{'/Chainer':>10}{'waited':>8}{'CPU ms/batch: parent':>22}{'workers':>9}"
             f"{'first s':>9}"
         )
-        chainers = summary(answers, case, "chainer processes")
+        chainers = summary(answers, case, "chainer processes", FIGURES)
         for row in options.rows:
-            figures = summary(answers, case, row)
+            figures = summary(answers, case, row, FIGURES)
             if figures:
                 rate, waited, parent, workers, first = (figures[name] for name in FIGURES)
                 noise = "!" if rate.relative > NOISY else ""
@@ -229,19 +196,14 @@ def document(
 ) -> dict[str, Any]:
     """The JSON answer: everything that is printed, and every turn."""
     versions = next((answer["versions"] for answer in answers if "versions" in answer), {})
-    return {
-        "schema": SCHEMA,
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(began)),
-        "took_s": time.time() - began,
-        "machine": machine() | {"load_before": load, "load_after": os.getloadavg()},
-        "commit": commit(ROOT),
+    return heading(SCHEMA, ROOT, began, load) | {
         "versions": {"python": platform.python_version()} | versions,
         "settings": {name: getattr(options, name) for name in ("rounds", "seconds", "warmup", "workers", "n_prefetch")},
         "cases": {case: CASES[case] for case in options.cases},
         "rows": {row: ROWS[row] for row in options.rows},
         "summary": [
-            {"case": case, "row": row} | {name: asdict(value) for name, value in summary(answers, case, row).items()}
+            {"case": case, "row": row}
+            | {name: asdict(value) for name, value in summary(answers, case, row, FIGURES).items()}
             for case in options.cases
             for row in options.rows
         ],
@@ -281,7 +243,7 @@ def main() -> int:
     for number, turn in enumerate(turns, 1):
         if sys.stderr.isatty():
             print(f"\r{number}/{len(turns)} {turn.case} {turn.row}\033[K", end="", file=sys.stderr, flush=True)
-        answers.append(run(turn, options.timeout))
+        answers.append(answer_of(Path(__file__), asdict(turn), options.timeout, ROOT, ROOT / "examples"))
     report(options, answers)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)

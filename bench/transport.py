@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from cases import CASES
-from measure import Spread, commit, machine, spread
+from measure import Spread, heading, spread
 from peers import ROWS, STRAGGLER_ROWS
 from turn import WARMUP_BATCHES, Turn
 from verdict import Verdict, verdicts
@@ -207,13 +206,7 @@ def document(
     options: argparse.Namespace, run: Run, judged: list[Verdict], started: float, load: tuple[float, float, float]
 ) -> dict[str, Any]:
     """The JSON answer: everything that is printed, and every turn."""
-    return {
-        "schema": SCHEMA,
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(started)),
-        "took_s": time.time() - started,
-        "machine": machine() | {"load_before": load, "load_after": os.getloadavg()},
-        "commit": commit(HERE.parent),
+    return heading(SCHEMA, HERE.parent, started, load) | {
         "versions": run.versions(),
         "settings": {
             "rounds": options.rounds,

@@ -61,8 +61,8 @@ class Verdict:
 
 
 def verdicts(summary: Summary, rounds: int, cases: list[str]) -> list[Verdict]:
-    found = [*_faster(summary), *_cheaper(summary), *_near_limit(summary)]
-    return [_judge(claim, rounds) for claim in found if claim.case in cases]
+    claims = [*_faster(summary), *_cheaper(summary), *_near_limit(summary)]
+    return [judge(claim, rounds) for claim in claims if claim.case in cases]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Claim:
     must: bool = True
 
 
-def _judge(claim: Claim, rounds: int) -> Verdict:
+def judge(claim: Claim, rounds: int) -> Verdict:
     if claim.found is None:
         says = Says.NOT_MEASURED
     elif rounds < MIN_ROUNDS:
@@ -89,26 +89,26 @@ def _judge(claim: Claim, rounds: int) -> Verdict:
 def _faster(summary: Summary) -> Iterator[Claim]:
     for (case, peer), least in MUST_BE_FASTER.items():
         for ours in OURS:
-            ratio = _ratio(summary, case, ours, peer, "batches_per_s")
-            yield Claim(case, f"{case}: {ours} >= {least} x {peer}", ratio, ratio is not None and ratio >= least)
+            found = ratio(summary, case, ours, peer, "batches_per_s")
+            yield Claim(case, f"{case}: {ours} >= {least} x {peer}", found, found is not None and found >= least)
 
 
 def _cheaper(summary: Summary) -> Iterator[Claim]:
     for case, ours, peer in product(MUST_BE_CHEAPER, OURS, PEERS):
-        ratio = _ratio(summary, case, ours, peer, "cpu_s_per_batch")
+        found = ratio(summary, case, ours, peer, "cpu_s_per_batch")
         claim = f"{case}: {ours} CPU (parent + workers) < {peer}'s"
-        yield Claim(case, claim, ratio, ratio is not None and ratio < 1.0)
+        yield Claim(case, claim, found, found is not None and found < 1.0)
 
 
 def _near_limit(summary: Summary) -> Iterator[Claim]:
     for case, share in AIM_OF_LIMIT.items():
         for ours in OURS:
-            ratio = _ratio(summary, case, ours, "limit", "batches_per_s")
-            holds = ratio is not None and ratio >= share
-            yield Claim(case, f"{case}: {ours} >= {share} of the limit", ratio, holds, must=False)
+            found = ratio(summary, case, ours, "limit", "batches_per_s")
+            holds = found is not None and found >= share
+            yield Claim(case, f"{case}: {ours} >= {share} of the limit", found, holds, must=False)
 
 
-def _ratio(summary: Summary, case: str, row: str, other: str, figure: str) -> float | None:
+def ratio(summary: Summary, case: str, row: str, other: str, figure: str) -> float | None:
     ours, theirs = summary.get((case, row)), summary.get((case, other))
     if not ours or not theirs or not theirs[figure].median:
         return None
