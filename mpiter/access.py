@@ -1,7 +1,7 @@
 """How the samples of a dataset are read: many at once where it offers that, else one by one.
 
 Runs in workers.  ``reader_of`` finds out once what a dataset offers: torch's ``__getitems__``, numpy's indexing by
-arrays (``np.memmap`` too), the lists of indices that Chainer's ``TupleDataset`` and ``DictDataset`` take, and the
+arrays (``np.memmap`` too), that of Chainer's ``TupleDataset`` and ``DictDataset`` where they hold arrays, and the
 ``slice`` of its ``TabularDataset``.  What is read at once is asked for once more, sample by sample, if it raises or if
 the dataset draws random numbers, which belong to a sample's own place.
 """
@@ -36,7 +36,9 @@ def _chainers(dataset: Any) -> Reader | None:
     if chainer is None:
         return None
     if type(dataset) in (chainer.datasets.TupleDataset, chainer.datasets.DictDataset):
-        return lambda indices: dataset[indices.tolist()]
+        parts = dataset._datasets
+        if all(type(part) is np.ndarray for part in (parts.values() if isinstance(parts, dict) else parts)):
+            return lambda indices: Rows(dataset[indices], len(indices))  # a tuple or a dict of columns
     if isinstance(dataset, chainer.dataset.TabularDataset):
         return lambda indices: _fetched(dataset, indices)
     return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,11 @@ class DevicePrefetcher:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._ahead() if self.device.type == "cuda" else self._at_once()
+        self._state = None
+        return _Ahead(self) if self.device.type == "cuda" else map(self._here, self.loader)
+
+    def _here(self, batch: Any) -> Any:
+        return mapped(batch, lambda value: self.prepared(_tensor(value).to(self.device)) if _counts(value) else value)
 
     def state_dict(self) -> Any:
         """The loader's state after the last batch handed out."""
@@ -142,52 +147,7 @@ class DevicePrefetcher:
         self._state = None
         self.loader.load_state_dict(state)
 
-    def _at_once(self) -> Iterator[Any]:
-        self._state = None
-        for batch in self.loader:
-            yield mapped(
-                batch, lambda value: self._prepared(_tensor(value).to(self.device)) if _counts(value) else value
-            )
-
-    def _moved(self, value: Any) -> Any:
-        return self._prepared(_tensor(value).to(self.device)) if _counts(value) else value
-
-    def _ahead(self) -> Iterator[Any]:
-        """The article's ``data_prefetcher``, finished."""
-        side = torch.cuda.Stream(self.device)
-        source = iter(self.loader)
-        coming = self._send(source, side)
-        while coming is not None:
-            batch, state, event, held = coming
-            coming = self._send(source, side)  # while the caller works on this one
-            here = torch.cuda.current_stream(self.device)
-            here.wait_event(event)
-            _record(batch, here)
-            self._state = state
-            yield batch
-            event.synchronize()  # passed long ago
-            del held
-        self._state = None
-
-    def _send(self, source: Iterator[Any], side: Any) -> tuple[Any, Any, Any, Any] | None:
-        """Start copying a batch: (it, the state after it, when it is there, what must be kept until then)."""
-        try:
-            held = next(source)
-        except StopIteration:
-            return None
-        state = self.loader.state_dict() if hasattr(self.loader, "state_dict") else None
-        with torch.cuda.stream(side):
-            batch = mapped(held, lambda value: self._copied(_tensor(value)) if _counts(value) else value)
-            event = torch.cuda.Event()
-            event.record(side)
-        return batch, state, event, held
-
-    def _copied(self, tensor: Any) -> Any:
-        if tensor.device.type == "cpu" and tensor.numel():
-            _cuda_locks.cover(tensor.data_ptr())
-        return self._prepared(tensor.to(self.device, non_blocking=True))
-
-    def _prepared(self, tensor: Any) -> Any:
+    def prepared(self, tensor: Any) -> Any:
         """Converted and normalised, on the device."""
         scale = self._scale
         if scale is not None and tensor.ndim == 4:
@@ -200,6 +160,72 @@ class DevicePrefetcher:
         if self.dtype is not None and (tensor.is_floating_point() or tensor.ndim == 4):
             return tensor.to(self.dtype)
         return tensor
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A batch on its way."""
+
+    batch: Any  # on the device
+    state: Any  # the loader's, after it
+    arrived: Any  # the event
+    host: Any  # where it is read from; not to be let go before it has arrived
+
+
+class _Ahead:
+    """The article's ``data_prefetcher``, finished: one batch is always on its way.
+
+    An error of the loader comes in the place of its batch, and the next ``next()`` goes on.
+    """
+
+    def __init__(self, prefetcher: DevicePrefetcher) -> None:
+        self._prefetcher = prefetcher
+        self._source = iter(prefetcher.loader)
+        self._side = torch.cuda.Stream(prefetcher.device)
+        self._coming: _Sent | Exception | None = None
+        self._used: list[_Sent] = []  # handed out; perhaps still being read
+
+    def __iter__(self) -> _Ahead:
+        return self
+
+    def __next__(self) -> Any:
+        coming = self._coming or self._send()
+        self._coming = None
+        if isinstance(coming, Exception):  # StopIteration is one
+            raise coming
+        self._coming = self._send()  # while the caller works on the one before
+        here = torch.cuda.current_stream(self._prefetcher.device)
+        here.wait_event(coming.arrived)
+        _record(coming.batch, here)
+        self._prefetcher._state = coming.state
+        self._used = [sent for sent in self._used if not sent.arrived.query()]
+        self._used.append(coming)
+        return coming.batch
+
+    def _send(self) -> _Sent | Exception:
+        """Start copying a batch."""
+        loader = self._prefetcher.loader
+        try:
+            host = next(self._source)
+        except Exception as error:
+            return error
+        state = loader.state_dict() if hasattr(loader, "state_dict") else None
+        with torch.cuda.stream(self._side):
+            batch = mapped(host, lambda value: self._copied(_tensor(value)) if _counts(value) else value)
+            arrived = torch.cuda.Event()
+            arrived.record(self._side)
+        return _Sent(batch, state, arrived, host)
+
+    def _copied(self, tensor: Any) -> Any:
+        if tensor.device.type == "cpu" and tensor.numel():
+            _cuda_locks.cover(tensor.data_ptr())
+        return self._prefetcher.prepared(tensor.to(self._prefetcher.device, non_blocking=True))
+
+    def __del__(self) -> None:
+        """Whoever drops us in the middle must not have slots written that are still being read."""
+        for sent in (*self._used, self._coming):
+            if isinstance(sent, _Sent):
+                sent.arrived.synchronize()
 
 
 def _record(batch: Any, stream: Any) -> None:

@@ -6,7 +6,10 @@ What needs a GPU is skipped without one; the bookkeeping of page-locked ranges i
 from __future__ import annotations
 
 import collections
-from typing import Any, NamedTuple
+import contextlib
+import gc
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ pytest.importorskip("torch", reason="torch is not installed: run `python3 tests 
 
 import torch
 
+from mpiter import device
 from mpiter.device import PageLocks
 from mpiter.memory import arena_at
 from mpiter.torch import DataLoader, DevicePrefetcher, tensors
@@ -191,6 +195,94 @@ def test_a_refusal_is_remembered():
             assert not locks.cover(x.ctypes.data)
             assert not locks.cover(x.ctypes.data)
         assert cuda.calls <= batches.stats().slots
+
+
+# -- one batch ahead, with a stand-in for CUDA -------------------------------------------------------------------
+
+
+class FakeEvent:
+    """Passes when it is told to, or waited for."""
+
+    made: ClassVar[list[FakeEvent]] = []
+
+    def __init__(self) -> None:
+        self.has_passed = False
+        self.made.append(self)
+
+    def record(self, stream):
+        pass
+
+    def query(self):
+        return self.has_passed
+
+    def synchronize(self):
+        self.has_passed = True
+
+
+@pytest.fixture
+def fake_cuda(monkeypatch):
+    """DevicePrefetcher believes that the CPU is a GPU."""
+    stream = SimpleNamespace(wait_event=lambda event: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(device, "_record", lambda batch, stream: None)
+    monkeypatch.setattr(device, "_cuda_locks", PageLocks(lambda address, size: True, lambda address: None))
+    monkeypatch.setattr(DevicePrefetcher, "__iter__", lambda self: device._Ahead(self))
+    FakeEvent.made.clear()
+
+
+class Noted:
+    """A loader that says which batch was asked for last; the third is an error."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.asked += 1
+        if self.asked == 3:
+            raise ValueError("the third")
+        if self.asked > 5:
+            raise StopIteration
+        return np.full(3, self.asked)
+
+    def state_dict(self):
+        return self.asked
+
+
+def test_one_batch_is_ahead_and_the_state_is_of_the_one_handed_out(fake_cuda):
+    ahead = DevicePrefetcher(Noted(), "cpu")
+    epoch, found = iter(ahead), []
+    while True:
+        try:
+            batch = next(epoch)
+        except ValueError as error:
+            found.append(str(error))
+        except StopIteration:
+            break
+        else:
+            found.append((int(batch[0]), ahead.state_dict()))
+    assert found == [(1, 1), (2, 2), "the third", (4, 4), (5, 5)]
+    assert list(epoch) == []
+
+
+def test_host_memory_is_kept_until_its_copy_has_arrived(fake_cuda):
+    with mpiter.batches([np.full(64, i) for i in range(32)], 4, n_processes=1, shuffle=False) as batches:
+        epoch = iter(DevicePrefetcher(batches, "cpu"))
+        for _ in range(4):
+            next(epoch)
+        assert batches.stats().leased_batches == 5  # what is on its way, too
+        for event in FakeEvent.made:
+            event.has_passed = True
+        next(epoch)
+        gc.collect()
+        assert batches.stats().leased_batches <= 2
+        del epoch
+        assert all(event.has_passed for event in FakeEvent.made)
 
 
 # -- on a GPU ----------------------------------------------------------------------------------------------------
