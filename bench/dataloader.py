@@ -125,10 +125,10 @@ def take(turn: Turn) -> dict[str, Any]:
 
 def rates(turn: Turn, case: Case) -> dict[str, Any]:
     loaded = Loaded(turn, case, case.dataset(FILES))
-    loaded.consume(turn.warmup_s)
+    loaded.consume(turn.warmup_s * case.longer)
     window = CpuWindow()
     window.start()
-    batches, seconds = loaded.consume(turn.seconds)
+    batches, seconds = loaded.consume(turn.seconds * case.longer)
     cpu = window.stop()
     return {
         "batches_per_s": batches / seconds,

@@ -104,6 +104,7 @@ class Case:
     workers: int | None = None
     context: str | None = None  # how workers start; None: the loader's own default
     is_big: bool = False  # start-up and memory are measured, not the rate
+    longer: int = 1  # times, so that what is rare is met often enough
 
 
 def _in_memory(folder: Path) -> Big:
@@ -124,7 +125,11 @@ CASES = {
         f"{SIDE}x{SIDE} JPEG files, cropped to {CROP}x{CROP}, batches of 32", 32, lambda folder: Pictures(folder)
     ),
     "straggler": Case(
-        "0.2 ms of sleep a sample, one in fifty 50 ms; batches of 16, 4 workers", 16, lambda folder: Stragglers(), 4
+        "0.2 ms of sleep a sample, one in fifty 50 ms; batches of 16, 4 workers",
+        16,
+        lambda folder: Stragglers(),
+        4,
+        longer=3,
     ),
     "1 GB fork": Case("1 GB in an ndarray, 8 workers, forked", 16, _in_memory, 8, "fork", True),
     "1 GB forkserver": Case("1 GB in an ndarray, 8 workers of a fork server", 16, _in_memory, 8, "forkserver", True),
