@@ -156,3 +156,11 @@ def lives(process) -> bool:
         return process.is_running() and process.status() != "zombie"
     except psutil.NoSuchProcess:
         return False
+
+
+def lives_still(pid: int) -> bool:
+    """The same of a process known by its number; asking whether it exists first would be a race."""
+    try:
+        return lives(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False

@@ -43,7 +43,7 @@ from sabotage import (
     on_sending,
     release,
 )
-from scripts import METHODS, lives, wait_until
+from scripts import METHODS, lives_still, wait_until
 
 import mpiter
 from mpiter import SampleError, SampleNotSendable, WorkerCrashed, WorkerStartError, watch
@@ -115,16 +115,14 @@ class Stage:
         wait_until(lambda: self.it.stats().ready_batches == 1, "the workers have nothing to do")
         named = self.it.worker_pids
         self.trap.name(named)
-        wait_until(lambda: all(pid in self.trap.victims or is_gone(pid) for pid in named), "the trap has sprung")
+        wait_until(
+            lambda: all(pid in self.trap.victims or not lives_still(pid) for pid in named), "the trap has sprung"
+        )
 
     def quiet(self) -> list[Any]:
         """What a run without trouble gives."""
         self.trap.remove()
         return [plain_batch(batch) for batch in mpiter.SerialIterator(self.it.dataset, BATCH, repeat=False, seed=SEED)]
-
-
-def is_gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or not lives(psutil.Process(pid))
 
 
 def order() -> list[list[int]]:
@@ -514,7 +512,7 @@ def test_the_end_of_the_fork_server_hurts_nobody(staged: Any) -> None:
     psutil.Process(orphans[0]).parent().kill()
     seen += until_replaced(stage.it)
     assert seen == quiet_for_ever(len(seen))
-    wait_until(lambda: all(map(is_gone, orphans)), "the orphans are gone")
+    wait_until(lambda: not any(map(lives_still, orphans)), "the orphans are gone")
 
 
 @pytest.mark.parametrize("manner", ["os._exit", "SIGKILL", "SIGSEGV"])
@@ -598,12 +596,12 @@ def test_the_pids_are_those_of_the_workers_of_the_moment(staged: Any, method: st
     next(it)
     before = it.worker_pids
     assert len(set(before)) == WORKERS
-    assert not any(map(is_gone, before))
+    assert all(map(lives_still, before))
     once_all_are_ready(it)
     os.kill(before[0], signal.SIGKILL)
     until_replaced(it)
     assert len(set(it.worker_pids)) == WORKERS
     assert not set(before) & set(it.worker_pids)
-    assert all(map(is_gone, before))
+    assert not any(map(lives_still, before))
     it.close()
     assert it.worker_pids == ()

@@ -10,9 +10,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
-from scripts import Script, lives, run, wait_until
+from scripts import Script, lives_still, run, wait_until
 
 pytestmark = pytest.mark.death
 
@@ -121,13 +120,6 @@ def test_the_end_of_a_program_leaves_nothing(end: str, mode: str, method: str, t
     outcome = run(tmp_path, SCRIPT + FROM_INSIDE[end], mode, method, TMPDIR=str(places))
     assert outcome.out.startswith("ready")
     assert outcome.left_running == []
-
-
-def lives_still(pid: int) -> bool:
-    try:
-        return lives(psutil.Process(pid))
-    except psutil.NoSuchProcess:
-        return False
 
 
 NAMES = """
