@@ -8,7 +8,7 @@ show the same memory, writable and private to the user, valid as long as anythin
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,14 @@ from .transport import Contents
 from .tree import Node, describe, gather, is_mutable, merge, scatter, shows, stack
 
 
+def _asides_of(contents: Contents) -> Iterator[Any]:
+    """The values that stand aside, place by place, for a traversal to take."""
+    return iter(list(zip(*contents.asides, strict=True)) if contents.asides else ())
+
+
 def samples_of(contents: Contents) -> list[Any]:
     """The batch as a list: rows of the columns, and the odd ones as they are."""
-    asides = iter(list(zip(*contents.asides, strict=True)) if contents.asides else ())
+    asides = _asides_of(contents)
     samples = list(gather(contents.tree, iter(contents.columns), asides, contents.rows))
     for row, sample in contents.odd.items():
         samples[row] = sample
@@ -33,7 +38,7 @@ def columns_of(contents: Contents) -> Any:
     """The batch as one tree of columns."""
     if contents.odd or contents.failed or not contents.rows:
         return collate(samples_of(contents))
-    asides = iter(list(zip(*contents.asides, strict=True)) if contents.asides else ())
+    asides = _asides_of(contents)
     return stack(contents.tree, iter(contents.columns), asides)
 
 
@@ -49,7 +54,7 @@ def _still_shows(batch: Batch, contents: Contents) -> bool:
     """Are the samples those of the columns?  Dicts, say, may have got other values since."""
     if len(batch) != contents.rows or not is_mutable(contents.tree):
         return len(batch) == contents.rows
-    asides = iter(list(zip(*contents.asides, strict=True)) if contents.asides else ())
+    asides = _asides_of(contents)
     return shows(contents.tree, batch, iter(contents.columns), asides)
 
 

@@ -51,6 +51,11 @@ class Plan:
     after: Cursor
 
 
+def batches_of(length: int, batch_size: int, drop_last: bool) -> int:
+    """How many batches come of ``length`` samples."""
+    return length // batch_size if drop_last else -(-length // batch_size)
+
+
 class Plans(Protocol):
     """What comes after a place."""
 

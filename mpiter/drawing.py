@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .cursor import Cursor, Plan, Stretch
+from .cursor import Cursor, Plan, Stretch, batches_of
 from .order import Indices
 
 _SHORT_RUN = 1 << 16  # keys that are drawn ahead at the least
@@ -54,7 +54,7 @@ class Sliced:
 
     def batches(self, length: int) -> int:
         """How many come of ``length`` samples."""
-        return length // self._each if self._drop_last else -(-length // self._each)
+        return batches_of(length, self._each, self._drop_last)
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
         if cursor.position >= self.batches(len(cursor.order)):

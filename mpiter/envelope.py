@@ -82,8 +82,12 @@ def _by_reference(*args: Any, **kwargs: Any) -> pickle.Pickler:
 class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, whose own table can't be replaced."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._known = _reducers()
+
     def reducer_override(self, value: Any) -> Any:
-        reduce = _reducers().get(type(value))
+        reduce = self._known.get(type(value))
         return super().reducer_override(value) if reduce is None else reduce(value)
 
 

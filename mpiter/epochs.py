@@ -30,8 +30,8 @@ class Trip:
     order: Order
     luck: dict[str, Any]  # what the sampler's draws depended on when the epoch began
     batches: int  # handed out, or left out
-    most: int  # batches that may be drawn beyond these
-    ahead: int = 4  # …and are, for now
+    ahead: int  # batches that are drawn beyond these, for now
+    most: int  # …and may be
     aside: Any = None  # where the sampler's generators are not everybody's
     engine: Any = None  # None: nobody goes on with it
     has_ended: bool = False
@@ -39,7 +39,7 @@ class Trip:
     def draw(self) -> None:
         """Ask the sampler for what may soon be fetched."""
         with self.aside or contextlib.nullcontext():
-            self.plans.draw(self.batches + min(self.ahead, self.most))
+            self.plans.draw(self.batches + self.ahead)
 
     def go(self) -> None:
         """Have the batches from here on fetched."""
@@ -63,7 +63,7 @@ class Trip:
         if engine is None:
             raise StopIteration
         if engine.is_hungry:  # one more each time, so that nobody waits for many
-            self.ahead = min(self.ahead, self.most) + 1
+            self.ahead = min(self.ahead + 1, self.most)
         self.draw()
         engine.wake()
         try:

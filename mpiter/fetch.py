@@ -227,7 +227,7 @@ def _fetch_some(errand: _Errand, indices: list[Any], done: int, stop: int) -> in
                 cells[6] = now  # Cell.SINCE and, below, Cell.ROW, spelled out: this runs for every sample
             cells[5] = offset + at
             if errand.seeded:
-                _seed_for(errand, offset + at)
+                seeding.step_to(0)
             samples.append(dataset[indices[at]])
     except BaseException as error:
         post.habits.let_pass(error)
@@ -258,11 +258,6 @@ def _read_together(errand: _Errand, done: int, stop: int) -> Sequence[Any] | Non
         post.reader = None  # what it draws belongs to each sample's own place
         return None
     return samples if len(samples) == count else None
-
-
-def _seed_for(errand: _Errand, row: int) -> None:
-    piece = errand.piece
-    seeding.seed_globals(errand.task.seed, piece.epoch, piece.position + row - piece.row)
 
 
 def _write(errand: _Errand, indices: list[Any], start: int, samples: Sequence[Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .batch import columns_of
-from .cursor import Pace
+from .cursor import Pace, batches_of
 from .iterator import DatasetIterator
 from .options import Options
 
@@ -24,8 +24,7 @@ class Batches(DatasetIterator):
         pace, length = self._options.pace, len(self._cursor.order)
         if pace.epochs is None:
             raise TypeError("endless batches have no length; pass epochs=.")
-        each = length // pace.batch_size if pace.drop_last else -(-length // pace.batch_size)
-        return each * pace.epochs
+        return batches_of(length, pace.batch_size, pace.drop_last) * pace.epochs
 
 
 def batches(

@@ -223,7 +223,7 @@ def leaf_for(value: Any) -> Leaf | Aside:
         return Array(value.dtype, value.shape)
     if isinstance(value, np.generic) and kind is value.dtype.type and _is_raw(value.dtype):
         return Aside() if value.dtype.kind in "SU" else Scalar(value.dtype)
-    if tensors.is_plain(value) and (shared := tensors.as_array(value)) is not None:
+    if (shared := tensors.as_array(value)) is not None:
         return Tensor(shared.dtype, shared.shape)
     return Aside()
 

@@ -17,7 +17,7 @@ import numpy as np
 from .backends import Process
 from .batch import collate, columns_of, samples_of
 from .bundles import Bundled, Single
-from .cursor import Pace
+from .cursor import Pace, batches_of
 from .drawing import Drawn, Sliced
 from .errors import OptionError
 from .info import WorkerInfo
@@ -174,9 +174,7 @@ class DataLoader(Loading):
             length = len(self.dataset if given is None else given)  # type: ignore[arg-type]
         except (TypeError, NotImplementedError):
             return None
-        if self.batch_size is None:
-            return length
-        return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
+        return length if self.batch_size is None else batches_of(length, self.batch_size, self.drop_last)
 
     def _plans(self) -> Sliced | Drawn:
         if self.batch_sampler is not None:

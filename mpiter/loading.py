@@ -11,19 +11,21 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from . import luck, resuming
+from . import resuming
 from .bundles import users
 from .drawing import Drawn, Sliced
 from .engine import Engine
 from .epochs import Epoch, Home, Trip
 from .errors import IteratorClosed
-from .luck import Aside
+from .luck import Aside, Luck
 from .options import Options
 from .order import Order
 from .resuming import Place
 from .shards import Cut
 from .stats import Stats
 from .streams import Fleet, StreamTrip
+
+_FEW = 4  # batches that a sampler is asked for at once, when nobody knows yet how many are needed
 
 
 class Loading:
@@ -57,7 +59,7 @@ class Loading:
         """Of the samples' randomness."""
         raise NotImplementedError
 
-    def _luck(self) -> luck.Luck:
+    def _luck(self) -> Luck:
         """The random generators that the sampler may draw from."""
         raise NotImplementedError
 
@@ -101,11 +103,10 @@ class Loading:
             order=self._order(place.epoch),
             luck=begun_with,
             batches=place.batches,
+            ahead=min(_FEW, self._recipe.most_ahead),
             most=self._recipe.most_ahead,
         )
-        trip.plans.draw(
-            max(trip.batches - 1, 0) + min(trip.ahead, trip.most)
-        )  # as far as when the last of them was handed out
+        trip.plans.draw(max(trip.batches - 1, 0) + trip.ahead)  # as far as when the last of them was handed out
         resuming.verify(place, trip.plans)
         if place.skipped:
             trip.batches += place.skipped

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .cursor import batches_of
 from .errors import OptionError
 
 _POOL = 50  # batches whose samples are sorted together: more pad less, and are shuffled less
@@ -110,5 +111,4 @@ class Buckets:
             raise TypeError("with most= the number of batches is another in each epoch.")
         if self.most is not None:
             return sum(1 for _ in self._cut(np.arange(len(self.lengths))))
-        whole = len(self.lengths) // self.batch_size
-        return whole if self.drop_last else -(-len(self.lengths) // self.batch_size)
+        return batches_of(len(self.lengths), self.batch_size, self.drop_last)

@@ -84,7 +84,7 @@ def back(before: Any) -> None:
 
 
 def step_to(beyond: int, seeds: bool = True) -> None:
-    """The next sample of a row that is made of several."""
+    """Go to a sample of the row: the first one, or a later one where the row is made of several."""
     _place.beyond = beyond
     if seeds and _place.seeds and _place.at is not None:
         seed_globals(*_here(_place.at))

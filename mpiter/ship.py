@@ -14,7 +14,7 @@ import io
 import mmap
 import os
 import pickle
-from collections.abc import Iterator
+from itertools import accumulate
 from multiprocessing import reduction
 from typing import Any
 
@@ -79,7 +79,7 @@ class Shipment:
         os.ftruncate(self._fd, self._size)
         if self._size and hasattr(os, "posix_fallocate"):
             os.posix_fallocate(self._fd, 0, self._size)
-        for at, buffer in _laid(buffers):
+        for at, buffer in zip(_starts(self._sizes), buffers, strict=True):
             _write_all(self._fd, buffer, at)
 
     def open(self) -> Any:
@@ -89,10 +89,7 @@ class Shipment:
         if not self._size:
             return pickle.loads(self._pickled, buffers=[bytearray() for _ in self._sizes])
         memory = memoryview(mmap.mmap(self._fd, self._size, access=mmap.ACCESS_COPY))
-        views, at = [], 0
-        for size in self._sizes:
-            views.append(memory[at : at + size])
-            at += aligned(size, PAGE)
+        views = [memory[at : at + size] for at, size in zip(_starts(self._sizes), self._sizes, strict=True)]
         return pickle.loads(self._pickled, buffers=views)
 
     def holds(self, cargo: Any) -> bool:
@@ -109,7 +106,8 @@ class Shipment:
         if not self._size:
             return True
         mine = np.frombuffer(mmap.mmap(self._fd, self._size, access=mmap.ACCESS_READ), np.uint8)
-        return all(_same(mine[at : at + buffer.nbytes], np.frombuffer(buffer, np.uint8)) for at, buffer in _laid(raw))
+        places = zip(_starts(self._sizes), raw, strict=True)
+        return all(_same(mine[at : at + buffer.nbytes], np.frombuffer(buffer, np.uint8)) for at, buffer in places)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -136,12 +134,9 @@ def _same(mine: Any, theirs: Any) -> bool:
     return all(np.array_equal(mine[at : at + _COMPARED], theirs[at : at + _COMPARED]) for at in parts)
 
 
-def _laid(buffers: list[memoryview]) -> Iterator[tuple[int, memoryview]]:
-    """Where in the file each buffer lies."""
-    at = 0
-    for buffer in buffers:
-        yield at, buffer
-        at += aligned(buffer.nbytes, PAGE)
+def _starts(sizes: list[int]) -> list[int]:
+    """Where in the file buffers of these sizes lie."""
+    return list(accumulate((aligned(size, PAGE) for size in sizes[:-1]), initial=0)) if sizes else []
 
 
 class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]
@@ -164,7 +159,7 @@ def _reduced(value: Any) -> Any:
     """How to pickle what carries much memory; None for everything else."""
     if type(value) is np.memmap and (where := _place_in_file(value)) is not None:
         return _map_again, where
-    if tensors.is_plain(value) and (array := tensors.as_array(value)) is not None:
+    if (array := tensors.as_array(value)) is not None:
         return tensors.from_array, (array,)
     return None
 

@@ -30,11 +30,11 @@ class _Numbers:
 
     batch_size = 1
 
-    def knows(self, cursor: Cursor) -> bool:
-        return True
-
     def __init__(self, run: int) -> None:
         self._run = run  # so that a reading is never taken for that of an earlier run
+
+    def knows(self, cursor: Cursor) -> bool:
+        return True
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan:
         stretch = Stretch(0, cursor.epoch, cursor.position, (Wanted(self._run, cursor.epoch, cursor.position),))
@@ -72,9 +72,6 @@ class Fleet:
             n_prefetch=max(1, recipe.n_prefetch // count),
             run_ahead=None if recipe.run_ahead is None else recipe.run_ahead // count,
         )
-
-    def __len__(self) -> int:
-        return len(self.engines)
 
     def send(self, epoch: int, seed: int, starts: list[int], marks: list[Mark | None]) -> None:
         """Have each shard's batches fetched from its start on."""
@@ -189,26 +186,24 @@ class StreamTrip:
     def _next(self) -> Any:
         while self.engine is not None and not all(shard.has_ended for shard in self._shards):
             shard, engine = self._shards[self._turn], self.engine.engines[self._turn]
-            parcel: tuple[Any, ...] = () if shard.has_ended else self._take(shard, engine)
-            if len(parcel) < 2:
-                shard.has_ended = True
-                self._turn = (self._turn + 1) % len(self._shards)
-                continue
-            batch, self._is_own, *mark = parcel
-            shard.mark = tuple(mark)
-            return batch
+            if not shard.has_ended:
+                parcel = self._take(shard, engine)
+                if not shard.has_ended:
+                    batch, self._is_own, *mark = parcel
+                    shard.mark = tuple(mark)
+                    return batch
+            self._turn = (self._turn + 1) % len(self._shards)
         raise StopIteration
 
     def _take(self, shard: _Shard, engine: Engine) -> Any:
-        """What comes of a shard, which may be an error; then it is the next one's turn."""
+        """What comes of a shard: a parcel, its end, or an error in a batch's place.  Then it is the next one's turn."""
         try:
             parcel = next(engine)[0]
+            shard.has_ended = len(parcel) < 2
         finally:
-            if engine.batches > shard.batches:
-                shard.batches = engine.batches
+            came = engine.batches > shard.batches
+            shard.batches = engine.batches
+            if came and not shard.has_ended:
                 self.batches += 1
                 self._turn = (self._turn + 1) % len(self._shards)
-        if len(parcel) < 2:  # the end is no batch
-            self.batches -= 1
-            self._turn = (self._turn - 1) % len(self._shards)
         return parcel
