@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 WORTHWHILE_S = 8e-3  # bench/transport.py: below this the hand-over shows, above it nothing is gained
 DEAR_S = 30e-3  # a batch that takes longer is split, in parts of…
-PART_S = 10e-3
+PART_S = 20e-3  # with pictures of a millisecond each, parts of 10 ms cost a tenth more processor time
 MOST_BATCHES = 16  # to a task…
 HOT_BYTES = 1 << 27  # …and no more in flight than this, since memory used again while it is cached is cheaper
 TASKS_PER_WORKER = 2  # one in hand, one waiting in the pipe

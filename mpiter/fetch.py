@@ -52,7 +52,7 @@ class Habits:
     lets_interrupts_pass: bool = False  # it is the caller's own thread
     restores_globals: bool = False  # …whose random state is none of our business
     owns_globals: bool = True  # the global generators are this worker's to seed
-    seeds: bool = False  # the dataset draws from the globals (or must not be fetched twice to find out)
+    seeds: frozenset[str] = seeding.NONE  # the global generators that the dataset draws from, as far as we know
     mark: Any = field(default=None)  # of the global generators after the last task
 
     def let_pass(self, error: BaseException) -> None:
@@ -124,29 +124,34 @@ def _watched(task: Task, post: Post) -> Ticket:
     """Fetch with the global generators as the guarantee wants them, at no cost where nobody draws from them."""
     habits = post.habits
     if not habits.owns_globals:
-        return _with_a_warning(task, post) if post.tasks == 0 else _fetch(task, post, seeded=False)
+        return _with_a_warning(task, post) if post.tasks == 0 else _fetch(task, post, seeding.NONE)
     callers = seeding.globals_state() if habits.restores_globals else None
-    if not habits.seeds:
-        before = habits.mark or seeding.globals_mark()
-        ticket = _fetch(task, post, seeded=False)
-        after = seeding.globals_mark()
-        habits.mark = after if callers is None else None
-        if after == before and not (callers and seeding.has_used_reserve(callers)):
-            return ticket
-        habits.seeds = True  # and this task is fetched again
-        if callers is not None:
-            seeding.restore_globals(callers)
     try:
-        return _fetch(task, post, seeded=True)
+        while True:
+            seeds = habits.seeds
+            if seeds == seeding.GLOBALS:
+                return _fetch(task, post, seeds)
+            before = habits.mark or seeding.globals_mark()
+            ticket = _fetch(task, post, seeds)
+            after = seeding.globals_mark()
+            habits.mark = after if callers is None else None
+            drawn = seeding.drawn_between(before, after)
+            if callers is not None and seeding.has_used_reserve(callers):
+                drawn |= {"numpy"}
+            if drawn <= seeds:
+                return ticket
+            habits.seeds = seeds | drawn  # and this task is fetched again
+            if callers is not None:
+                seeding.restore_globals(callers)
     finally:
-        if callers is not None:
+        if callers is not None and habits.seeds:
             seeding.restore_globals(callers)
 
 
 def _with_a_warning(task: Task, post: Post) -> Ticket:
     """A thread's first task: the caller waits in next(), so whoever draws from the global generators is the dataset."""
     before = seeding.globals_mark()
-    ticket = _fetch(task, post, seeded=False)
+    ticket = _fetch(task, post, seeding.NONE)
     if seeding.globals_mark() == before:
         return ticket
     name = type(post.dataset).__qualname__
@@ -157,7 +162,7 @@ def _with_a_warning(task: Task, post: Post) -> Ticket:
     return replace(ticket, mail=(*ticket.mail, ("warning", text, "builtins:RuntimeWarning", __file__, 0)))
 
 
-def _fetch(task: Task, post: Post, seeded: bool) -> Ticket:
+def _fetch(task: Task, post: Post, seeds: frozenset[str]) -> Ticket:
     began = _clock()
     deadline = began + task.budget_ns
     payloads: list[Any] = []
@@ -165,7 +170,7 @@ def _fetch(task: Task, post: Post, seeded: bool) -> Ticket:
     rows = 0
     for piece in task.pieces:
         pen = post.writer.pen(task.brief, piece.address, piece.row, piece.rows)
-        done = _fetch_piece(_Errand(task, post, piece, pen, faults, seeded, deadline, rows == 0))
+        done = _fetch_piece(_Errand(task, post, piece, pen, faults, seeds, deadline, rows == 0))
         payloads.append(pen.payload())
         rows += done
         if done < piece.rows:
@@ -183,7 +188,7 @@ class _Errand:
     piece: Piece
     pen: WorkerPen
     faults: list[Fault]
-    seeded: bool
+    seeds: frozenset[str]  # global generators
     deadline: int
     must_begin: bool  # nothing of this task is done yet: the budget must not end it
 
@@ -196,7 +201,7 @@ def _fetch_piece(errand: _Errand) -> int:
     """Fetch rows in order until the piece or the time is over; how many."""
     piece, cells = errand.piece, errand.post.cells
     seed, epoch, offset = errand.task.seed, piece.epoch, piece.position - piece.row
-    seeding.at(lambda: (seed, epoch, offset + cells[Cell.ROW]), errand.seeded)
+    seeding.at(lambda: (seed, epoch, offset + cells[Cell.ROW]), errand.seeds)
     cells[Cell.BATCH] = piece.batch
     indices = piece.keys
     done, total, stride = 0, len(indices), 1 if errand.task.singly else errand.pen.stride
@@ -226,7 +231,7 @@ def _fetch_some(errand: _Errand, indices: list[Any], done: int, stop: int) -> in
                 glance = at + (1 if now - cells[6] > _CHEAP_NS else _GLANCE)
                 cells[6] = now  # Cell.SINCE and, below, Cell.ROW, spelled out: this runs for every sample
             cells[5] = offset + at
-            if errand.seeded:
+            if errand.seeds:
                 seeding.step_to(0)
             samples.append(dataset[indices[at]])
     except BaseException as error:
@@ -241,7 +246,7 @@ def _fetch_some(errand: _Errand, indices: list[Any], done: int, stop: int) -> in
 def _read_together(errand: _Errand, done: int, stop: int) -> Sequence[Any] | None:
     """The rows ``done`` to ``stop`` as the dataset gives them at once; None if they must be read one by one."""
     post, count, indices = errand.post, stop - done, errand.piece.indices
-    if post.reader is None or count < 2 or errand.seeded or errand.task.singly or not isinstance(indices, bytes):
+    if post.reader is None or count < 2 or errand.seeds or errand.task.singly or not isinstance(indices, bytes):
         return None
     now, cells = _clock(), post.cells
     if now > errand.deadline and (done or not errand.must_begin):

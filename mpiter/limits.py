@@ -5,6 +5,7 @@ Runs in workers.  Libraries loaded later read the environment, those already loa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -49,8 +50,17 @@ def limit_loaded_libraries() -> None:
     """Before the first sample, and once more after it, since it may have imported something."""
     if _user_decides:
         return
-    look_around().limit(limits=1)
+    for library in look_around().lib_controllers:
+        if library.num_threads != 1:
+            library.set_num_threads(1)
+            _send_away_threads(library)
     if (cv2 := sys.modules.get("cv2")) is not None and hasattr(cv2, "setNumThreads"):
         cv2.setNumThreads(0)
     if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "set_num_threads"):
         torch.set_num_threads(1)
+
+
+def _send_away_threads(library: threadpoolctl.LibController) -> None:
+    """OpenBLAS in a forked process starts its threads again to hear that it has none; they would spin for 100 ms."""
+    with contextlib.suppress(AttributeError):
+        library.dynlib.blas_thread_shutdown_()

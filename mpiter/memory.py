@@ -27,7 +27,6 @@ from .errors import SharedMemoryFull
 from .layout import PAGE
 
 _SMALLEST = 1 << 26  # a reserve below this is not worth having
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which the mmap module has no name for
 _HEADROOM = 1 << 26  # bytes left to everybody else when we check what is available
 
 
@@ -102,11 +101,6 @@ class Arena:
         self._taken.pop(start, None)
         for gone in self._watchers:
             gone(self.address + start)
-
-    def populate(self, start: int, size: int) -> None:
-        """Enter a range into this process's page tables at once: a seventh of what faulting page by page costs."""
-        with contextlib.suppress(OSError, ValueError):  # a kernel before 5.14, or another system
-            self.map.madvise(_POPULATE_WRITE, start, aligned(size, PAGE))
 
     def free(self, start: int, size: int) -> None:
         """Return a range, and its memory to the system where it lets us."""

@@ -9,6 +9,7 @@ workers itself, so that it can be stopped from any thread, the garbage collector
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from collections.abc import Callable
@@ -53,7 +54,7 @@ class _PrefetchLoop:
         self._course: Course
         self._horizon = Horizon()
         self._ended = False  # the end has been delivered
-        self._task_number = 0
+        self._task_numbers = itertools.count()
         self._wants_room = False
         self._stopping = False
         self._cut = PROBE
@@ -173,8 +174,9 @@ class _PrefetchLoop:
     def _plan_ahead(self) -> None:
         """Enter batches into the ledger as long as there is room for them."""
         while self._may_plan:
-            plan = self._horizon.peek()
-            if plan is None:
+            if self._ledger.uncut_rows >= self._cut.rows:
+                self._submit()  # before room for another is made, which may take its time
+            if (plan := self._horizon.peek()) is None:
                 break
             self._wants_room = True  # said first: a slot may come home at any moment
             room = self._transport.room(plan.rows) if self._transport.planned else None
@@ -214,10 +216,9 @@ class _PrefetchLoop:
         if ledger.uncut_rows and not self._crew.is_staffed:
             self._crew.staff()
         while ledger.tasks < self._cut.tasks and ledger.uncut_rows:
-            rows, course, number = self._cut.rows, self._course, self._task_number
+            rows, course, number = self._cut.rows, self._course, next(self._task_numbers)
             if ledger.uncut_rows < rows and ledger.tasks >= self._rules.workers and not self._horizon.is_reached:
                 return
-            self._task_number += 1
             order = self._cut.budget_ns, *ledger.cut(number, rows)
             task = Task(self._crew.dataset, course.generation, number, course.seed, *order)
             try:
@@ -290,8 +291,7 @@ class _PrefetchLoop:
         self._course = course
         self._horizon.begin(course.cursor, course.plans)
         self._epoch_taken = course.cursor.epoch
-        self._ended = False
-        self._delivered = 0
+        self._ended, self._delivered = False, 0
 
     def _settle(self, ticket: Ticket) -> None:
         self.mail.post(ticket.mail)

@@ -3,7 +3,8 @@
 Runs in workers.  Guarantees that a sample's random draws are a function of (seed, epoch, position): ``get_rng()`` on
 every backend, the global generators (random, numpy.random, torch where loaded) on ``process`` and ``serial``.  Costs
 nothing where it isn't used: whether a dataset draws from the globals is seen by comparing whole generator states
-around a task; the first task that did is fetched again, and from then on every sample is seeded.
+around a task; the first task that did is fetched again, and from then on every sample's generator is seeded - the
+one that is drawn from, not all three, since seeding costs as much as a small sample.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.random  # which NumPy would load at the first draw, in the midst of a start
 
-from .order import keys
-
+GLOBALS = frozenset({"random", "numpy", "torch"})  # the generators that code draws from which knows nothing of us
+NONE: frozenset[str] = frozenset()
 _MERSENNE_BYTES = 4 * 624 + 4  # the words and the position among them
-_STREAM, _GLOBALS = 0x5A3, 0x610  # what tells the two uses of one place apart
+_STREAM = 0x5A3
 
 
 class _Place(threading.local):
     """The sample that this thread fetches right now."""
 
     at: Callable[[], tuple[int, int, int]] | None = None
-    seeds: bool = False  # the global generators too
+    seeds: frozenset[str] = NONE  # the global generators that are seeded too
     beyond: int = 0  # samples into a row that is made of several
     drawn: tuple[tuple[int, int, int], np.random.Generator] | None = None
 
@@ -71,7 +73,7 @@ def _word(number: int) -> int:
     return number & (1 << 128) - 1
 
 
-def at(place: Callable[[], tuple[int, int, int]] | None, seeds: bool = False) -> Any:
+def at(place: Callable[[], tuple[int, int, int]] | None, seeds: frozenset[str] = NONE) -> Any:
     """Tell this thread how to find out (seed, epoch, position) when somebody asks; returns what ``back`` takes."""
     before = _place.at, _place.seeds, _place.beyond, _place.drawn
     _place.at, _place.seeds, _place.beyond, _place.drawn = place, seeds, 0, None
@@ -87,7 +89,7 @@ def step_to(beyond: int, seeds: bool = True) -> None:
     """Go to a sample of the row: the first one, or a later one where the row is made of several."""
     _place.beyond = beyond
     if seeds and _place.seeds and _place.at is not None:
-        seed_globals(*_here(_place.at))
+        seed_globals(*_here(_place.at), _place.seeds)
 
 
 def go_to(position: int, seeds: bool = True) -> None:
@@ -101,24 +103,34 @@ def _here(place: Callable[[], tuple[int, int, int]]) -> tuple[int, int, int]:
     return seed, epoch, position + _place.beyond
 
 
-def seed_globals(seed: int, epoch: int, position: int) -> None:
+def seed_globals(seed: int, epoch: int, position: int, which: frozenset[str] = GLOBALS) -> None:
     """Seed what code draws from that knows nothing of us."""
-    words = keys(2, seed, epoch, position, _GLOBALS)
-    random.seed(int(words[0]))
-    np.random.seed(words.view(np.uint32))
-    if (torch := _torch()) is not None:
-        torch.default_generator.manual_seed(int(words[1] >> np.uint64(1)))
+    told = hashlib.blake2b(f"{seed} {epoch} {position}".encode(), digest_size=32).digest()
+    if "random" in which:
+        random.seed(int.from_bytes(told[:8], "little"))
+    if "numpy" in which:
+        np.random.seed(np.frombuffer(told, np.uint32, 4, 8))
+    if "torch" in which and (torch := _torch()) is not None:
+        torch.default_generator.manual_seed(int.from_bytes(told[24:], "little") >> 1)
 
 
-def globals_mark() -> tuple[Any, ...]:
+def globals_mark() -> dict[str, Any]:
     """What tells whether somebody has drawn from the global generators: cheap, compared around every task.
 
     Whole states, since a position within one comes back after 624 words.  The one thing left out is the normal
     number that numpy keeps in reserve: ``seed_globals`` clears it, the serial backend looks at it separately.
     """
     torch = _torch()
-    numpy_state: Any = _mersenne_memory()
-    return random.getstate(), numpy_state, torch and torch.get_rng_state().numpy().tobytes()
+    return {
+        "random": random.getstate(),
+        "numpy": _mersenne_memory(),
+        "torch": torch and torch.get_rng_state().numpy().tobytes(),
+    }
+
+
+def drawn_between(before: dict[str, Any], after: dict[str, Any]) -> frozenset[str]:
+    """The generators whose marks differ."""
+    return frozenset(name for name, mark in after.items() if mark != before[name])
 
 
 def _mersenne_memory() -> Any:

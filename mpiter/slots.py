@@ -162,7 +162,6 @@ class Slots:
                 raise
             self.is_refused = True
             return None
-        self._arena.populate(slot.start, slot.size)
         self.count += 1
         self.bytes += slot.size
         return slot

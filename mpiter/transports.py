@@ -74,15 +74,11 @@ class SlotWriter:
     def __init__(self, arena: Arena, sealer: Sealer) -> None:
         self._arena, self._sealer = arena, sealer
         self._layout = _LayoutReader()
-        self._met: set[tuple[int, int]] = set()  # rooms already in this process's page tables
 
     def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> Any:
         if not address:
             return LoosePen(self._sealer)
         layout = self._layout(brief)
-        if (address[0], layout.size) not in self._met:
-            self._met.add((address[0], layout.size))
-            self._arena.populate(address[0], layout.size)
         room = memoryview(self._arena.map)[address[0] : address[0] + layout.size]
         return _RowPen(layout, room, self._sealer)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import fetch, info, lifeline, limits, seeding
+from . import fetch, heap, info, lifeline, limits, seeding
 from .access import reader_of
 from .blackbox import BlackBox
 from .board import Cell, line
@@ -74,7 +74,8 @@ def begin(wiring: Wiring) -> None:
         theirs = users(dataset)
         post.info = info.WorkerInfo(number, wiring.workers, wiring.seed, theirs, wiring.backend)
         post.reader = reader_of(dataset)
-        post.habits.seeds = any(getattr(one, "repeatable", True) is False for one in (dataset, theirs))
+        if any(getattr(one, "repeatable", True) is False for one in (dataset, theirs)):
+            post.habits.seeds = seeding.GLOBALS  # since it must not be fetched twice to find out
         info.was_asked()  # by the process that we were forked from
         _call_hooks(post, worker_init)
         if own_process:
@@ -108,6 +109,7 @@ def _settle_in(environment: dict[str, str]) -> Outbox:
         del os.environ[name]
     os.environ.update(environment)
     limits.limit_libraries_to_come()
+    heap.keep_memory()
     _stand_in_for_the_trainer()
     outbox = Outbox()
     outbox.open()

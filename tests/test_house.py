@@ -19,7 +19,7 @@ MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 
 # Each line may import from the lines above it only, and from nothing of its own line.
 LAYERS = """
-errors awake stats info board task tensors limits machine mail cutting lifeline starting
+errors awake stats info board task tensors limits heap machine mail cutting lifeline starting
 envelope preloaded
 leaves order faults breakage watch communicator rows
 tree cursor seeding access luck

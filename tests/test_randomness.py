@@ -39,6 +39,14 @@ class DrawsRound(DrawsFromGlobals):
         return i, int(np.random.randint(0, 1 << 32, 624 * 2, dtype=np.uint32)[3])
 
 
+class DrawsLate(DrawsFromGlobals):
+    """From one generator always; from the other for one sample only, as the first one's draw decides."""
+
+    def __getitem__(self, i):
+        first = random.getrandbits(40)
+        return i, first, int(np.random.randint(1 << 40)) if i == LENGTH - 1 or first % 7 == 0 else 0
+
+
 def opened(dataset, workers, backend, **options):
     return mpiter.MultiprocessIterator(dataset, BATCH, n_processes=workers, backend=backend, seed=11, **options)
 
@@ -48,7 +56,7 @@ def epochs(dataset, workers, backend, batches=10):
         return [sample for _, batch in zip(range(batches), it, strict=False) for sample in batch]
 
 
-@pytest.mark.parametrize("kind", [DrawsFromGlobals, DrawsRound])
+@pytest.mark.parametrize("kind", [DrawsFromGlobals, DrawsRound, DrawsLate])
 def test_draws_from_the_globals_are_the_same_for_any_number_of_workers(kind):
     expected = epochs(kind(), 0, "process")
     assert len({sample[1] for sample in expected}) == len(expected), "each position has draws of its own"

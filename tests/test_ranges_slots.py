@@ -74,9 +74,6 @@ class SmallArena:
         self.handed_out[start] = size
         return start
 
-    def populate(self, start, size):
-        assert self.handed_out[start] == size
-
     def free(self, start, size):
         assert self.handed_out.pop(start) == size, "a range was given back that was not handed out"
         self.ranges.give(start, size)

@@ -2,15 +2,20 @@
 
 import collections
 import logging
+import mmap
 import os
+import platform
 import sys
 import time
 import types
 import warnings
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mpiter
+from mpiter import heap
 
 WORKERS = 2
 
@@ -196,6 +201,42 @@ def test_numpys_blas_has_one_thread_in_a_worker(method):
 
     for threads in fetched(Samples(say, length=4), backend=mpiter.Process(method)):
         assert set(threads) <= {1}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="what threads a process has is told by Linux's /proc")
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_limiting_libraries_leaves_no_threads_that_spin(method):
+    """OpenBLAS starts threads in a forked process when it hears that it shall have one."""
+
+    def count(i):
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    assert min(fetched(Samples(count, length=4), backend=mpiter.Process(method))) == 1
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc: workers leave it alone")
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_memory_that_a_sample_took_serves_the_next(monkeypatch, method):
+    for name in heap._TUNABLES:
+        monkeypatch.delenv(name, raising=False)
+
+    def count(i):
+        import resource
+
+        def faults():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+        def decode():  # two large arrays at a time, of which nothing stays
+            return (np.ones(1 << 18) + np.ones(1 << 18)).sum()
+
+        decode()
+        before = faults()
+        for _ in range(10):
+            decode()
+        return faults() - before
+
+    pages = 10 * 3 * (8 << 18) // mmap.PAGESIZE
+    assert max(fetched(Samples(count, length=4), backend=mpiter.Process(method))) < pages / 10
 
 
 def test_opencv_and_torch_are_told_where_they_are_loaded():
