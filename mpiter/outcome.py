@@ -6,11 +6,15 @@ batch never stands in the way of the next.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from .course import Delivery, Rules
 from .errors import SampleError, SampleNotSendable, SharedMemoryFull
 from .faults import raised
 from .ledger import Assembly
 from .stats import Tally
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | None:
@@ -43,12 +47,19 @@ def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | No
 def not_received(problem: Exception) -> Exception:
     """The error for what a worker has sent and cannot be opened here."""
     if isinstance(problem, MemoryError):
-        text = (
-            f"no memory is left for what the workers send ({problem}); lower batch_size or n_prefetch, or free memory."
-        )
-        error: Exception = SharedMemoryFull(text)
-    else:
-        text = f"a sample was sent but cannot be unpickled here: {type(problem).__name__}: {problem}."
-        error = SampleNotSendable(text)
+        return named(problem)
+    text = f"a sample was sent but cannot be unpickled here: {type(problem).__name__}: {problem}."
+    error = SampleNotSendable(text)
+    error.__cause__ = problem
+    return error
+
+
+def named(problem: _Error) -> _Error | SharedMemoryFull:
+    """The same, with the remedy where Python says no more than that memory is short."""
+    if not isinstance(problem, MemoryError) or isinstance(problem, SharedMemoryFull):
+        return problem
+    details = f" ({problem})" if str(problem) else ""
+    text = f"no memory is left for what the workers send{details}; lower batch_size or n_prefetch, or free memory."
+    error = SharedMemoryFull(text)
     error.__cause__ = problem
     return error

@@ -26,7 +26,7 @@ from .errors import SampleNotSendable, WorkerStartError, could_not_start
 from .horizon import Horizon
 from .ledger import Ledger, first_sample
 from .mail import Inbox
-from .outcome import delivery_of, not_received
+from .outcome import delivery_of, named, not_received
 from .recovery import Recovery, doings
 from .starting import never_interrupted
 from .stats import Stats, Tally
@@ -340,7 +340,7 @@ class _PrefetchLoop:
         self._ledger.abandon()
         self._horizon.end()
         self._ended = True
-        self._deliver([Delivery(self._course.cursor, error=error, counts=False)])
+        self._deliver([Delivery(self._course.cursor, error=named(error), counts=False)])
 
     def _dispose(self) -> None:
         self._communicator.terminate()
