@@ -57,7 +57,7 @@ def household():
 
 
 def memory():
-    """Bytes that this process and its workers have to themselves, shared slots once; not code, which strangers share."""
+    """Bytes that this process and its workers have to themselves, shared slots once, code not at all."""
     pids = [process.pid for process in (psutil.Process(), *psutil.Process().children(recursive=True))]
     told = "".join(Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids)
     return 1024 * sum(map(int, re.findall(r"^Pss_(?:Anon|Shmem): +(\d+)", told, re.MULTILINE)))
