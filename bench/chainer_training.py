@@ -23,7 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from measure import CpuWindow, answer_of, heading, summary
+import series
+from measure import CpuWindow, heading, summary
 from verdict import MIN_ROUNDS
 
 SCHEMA = "mpiter.bench.chainer_training/1"
@@ -212,42 +213,19 @@ def document(
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="timed part of a turn (default 2)")
-    parser.add_argument("--warmup", type=float, default=2.0, help="seconds of training before, excluded (default 2)")
-    parser.add_argument("--workers", type=int, default=2)
+    parser = series.parser(__doc__, CASES, 2.0, 60.0)
     parser.add_argument("--n-prefetch", type=int, default=2)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds after which a turn is given up")
-    parser.add_argument("--out", type=Path, help="write the JSON answer here")
-    parser.add_argument("--force", action="store_true", help="over another answer too")
-    parser.add_argument("--quick", action="store_true", help="one round of 0.5 s: a smoke test")
-    parser.add_argument("--turn", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.quick:
-        options.rounds, options.seconds, options.warmup = 1, 0.5, 1.0
-    if options.out and options.out.exists() and not options.force:
-        parser.error(f"{options.out} exists: name another file, or write over it with --force")
-    return options
+    return series.parse(parser)
 
 
 def main() -> int:
     options, began, load = parse(), time.time(), os.getloadavg()
     if options.turn:
-        print(json.dumps(take(Turn(**json.loads(options.turn)))))
-        sys.stdout.flush()
-        os._exit(0)  # Chainer's iterators may not let a process end
-    answers, turns = [], list(plan(options))
-    for number, turn in enumerate(turns, 1):
-        if sys.stderr.isatty():
-            print(f"\r{number}/{len(turns)} {turn.case} {turn.row}\033[K", end="", file=sys.stderr, flush=True)
-        answers.append(answer_of(Path(__file__), asdict(turn), options.timeout, ROOT, ROOT / "examples"))
+        series.answer(take(Turn(**json.loads(options.turn))))
+    answers = series.answers(Path(__file__), plan(options), options.timeout, ROOT, ROOT / "examples")
     report(options, answers)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(document(options, answers, began, load), indent=1) + "\n")
+    series.keep(options.out, document(options, answers, began, load))
     return int(any("error" in answer for answer in answers))
 
 

@@ -11,7 +11,6 @@ one comes that had been finished before. `run` serves tests/test_chaos.py as wel
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import platform
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import series
 from measure import commit, machine
 from strikes import KINDS, STARTING, Strike, Strikes
 
@@ -196,9 +196,7 @@ def main() -> int:
     chaos = run(asked.batches, strikes, **options)
     told = figures(quiet, chaos, strikes)
     print(*lines(told), sep="\n")
-    if asked.out:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        asked.out.write_text(json.dumps(document(asked, began, load) | told, indent=1) + "\n")
+    series.keep(asked.out, document(asked, began, load) | told)
     return int(bool(Differences.between(quiet, chaos)))
 
 

@@ -25,8 +25,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import series
 from loader_cases import BIG, CASES, Big, Case, write_files
-from measure import CpuWindow, Spread, answer_of, heading, summary, tree_memory
+from measure import CpuWindow, Spread, heading, summary, tree_memory
 from verdict import MIN_ROUNDS, Claim, Verdict, judge, ratio
 
 SCHEMA = "mpiter.bench.dataloader/1"
@@ -281,44 +282,16 @@ def document(
     }
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="timed part of a turn (default 2)")
-    parser.add_argument("--warmup", type=float, default=1.0, help="seconds of loading before, excluded (default 1)")
-    parser.add_argument("--workers", type=int, default=2, help="where the case doesn't say (default 2)")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
-    parser.add_argument("--timeout", type=float, default=180.0, help="seconds after which a turn is given up")
-    parser.add_argument("--out", type=Path, help="write the JSON answer here")
-    parser.add_argument("--force", action="store_true", help="over another answer too")
-    parser.add_argument("--quick", action="store_true", help="one round of 0.3 s: a smoke test")
-    parser.add_argument("--turn", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.quick:
-        options.rounds, options.seconds, options.warmup = 1, 0.3, 0.3
-    if options.out and options.out.exists() and not options.force:
-        parser.error(f"{options.out} exists: name another file, or write over it with --force")
-    return options
-
-
 def main() -> int:
-    options, began, load = parse(), time.time(), os.getloadavg()
+    options, began, load = series.parse(series.parser(__doc__, CASES, 1.0, 180.0)), time.time(), os.getloadavg()
     if options.turn:
-        print(json.dumps(take(Turn(**json.loads(options.turn)))))
-        sys.stdout.flush()
-        os._exit(0)  # how long workers take to end is not measured
+        series.answer(take(Turn(**json.loads(options.turn))))
     write_files(FILES, options.cases)
-    answers, turns = [], list(plan(options))
-    for number, turn in enumerate(turns, 1):
-        if sys.stderr.isatty():
-            print(f"\r{number}/{len(turns)} {turn.case} {turn.row}\033[K", end="", file=sys.stderr, flush=True)
-        answers.append(answer_of(Path(__file__), asdict(turn), options.timeout, ROOT))
+    answers = series.answers(Path(__file__), plan(options), options.timeout, ROOT)
     found = summaries(options, answers)
     judged = [judge(claim, options.rounds) for case in options.cases for claim in claims(found, case)]
     report(options, answers, judged)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(document(options, answers, judged, began, load), indent=1) + "\n")
+    series.keep(options.out, document(options, answers, judged, began, load))
     return int(any("error" in answer for answer in answers) or any(verdict.failed for verdict in judged))
 
 

@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import series
 from cases import CASES
 from measure import Spread, heading, spread
 from peers import ROWS, STRAGGLER_ROWS
@@ -287,9 +288,7 @@ def main() -> int:
     run = measure(options)
     judged = verdicts(run.summary(), options.rounds, options.cases)
     report(options, run, judged)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(document(options, run, judged, started, load), indent=1) + "\n")
+    series.keep(options.out, document(options, run, judged, started, load))
     return int(bool(run.problems) or any(verdict.failed for verdict in judged))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 
 import threadpoolctl
 
@@ -62,5 +63,6 @@ def limit_loaded_libraries() -> None:
 
 def _send_away_threads(library: threadpoolctl.LibController) -> None:
     """OpenBLAS in a forked process starts its threads again to hear that it has none; they would spin for 100 ms."""
-    with contextlib.suppress(AttributeError):
-        library.dynlib.blas_thread_shutdown_()
+    if threading.active_count() == 1:  # or somebody might be using them
+        with contextlib.suppress(AttributeError):
+            library.dynlib.blas_thread_shutdown_()
