@@ -47,6 +47,12 @@ def look_around() -> threadpoolctl.ThreadpoolController:
     return _seen[1]
 
 
+def limit_fork_server() -> None:
+    """What is forked from it finds its libraries limited, and needn't wake them to tell them so."""
+    if not any(name in os.environ for name in _VARIABLES):
+        limit_loaded_libraries()
+
+
 def limit_loaded_libraries() -> None:
     """Before the first sample, and once more after it, since it may have imported something."""
     if _user_decides:

@@ -1,5 +1,5 @@
-"""What a fork server imports last: it looks once, for all workers to come, which libraries they must limit."""
+"""What a fork server imports last: it limits the libraries that are loaded, once for all workers to come."""
 
-from .limits import look_around
+from .limits import limit_fork_server
 
-look_around()
+limit_fork_server()

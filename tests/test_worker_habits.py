@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import mpiter
-from mpiter import heap
+from mpiter import heap, limits
 
 WORKERS = 2
 
@@ -204,14 +204,20 @@ def test_numpys_blas_has_one_thread_in_a_worker(method):
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="what threads a process has is told by Linux's /proc")
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_limiting_libraries_leaves_no_threads_that_spin(method):
     """OpenBLAS starts threads in a forked process when it hears that it shall have one."""
+    if method == "fork" and not all(hasattr(lib.dynlib, "blas_thread_shutdown_") for lib in loaded_openblas()):
+        pytest.skip("this OpenBLAS keeps to itself how its threads are ended: NumPy before 2.5 has one that doesn't")
 
     def count(i):
         return len(list(Path("/proc/self/task").iterdir()))
 
     assert min(fetched(Samples(count, length=4), backend=mpiter.Process(method))) == 1
+
+
+def loaded_openblas():
+    return limits.look_around().select(internal_api="openblas").lib_controllers
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc: workers leave it alone")
