@@ -213,7 +213,7 @@ def document(
 
 
 def parse() -> argparse.Namespace:
-    parser = series.parser(__doc__, CASES, 2.0, 60.0)
+    parser = series.parser(__doc__, CASES, warmup=2.0, timeout=60.0)
     parser.add_argument("--n-prefetch", type=int, default=2)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
     return series.parse(parser)

@@ -283,7 +283,8 @@ def document(
 
 
 def main() -> int:
-    options, began, load = series.parse(series.parser(__doc__, CASES, 1.0, 180.0)), time.time(), os.getloadavg()
+    options = series.parse(series.parser(__doc__, CASES, warmup=1.0, timeout=180.0))
+    began, load = time.time(), os.getloadavg()
     if options.turn:
         series.answer(take(Turn(**json.loads(options.turn))))
     write_files(FILES, options.cases)

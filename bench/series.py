@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -18,7 +19,7 @@ from typing import Any, NoReturn
 from measure import answer_of
 
 
-def parser(doc: str | None, cases: Iterable[str], warmup: float, timeout: float) -> argparse.ArgumentParser:
+def parser(doc: str | None, cases: Iterable[str], *, warmup: float, timeout: float) -> argparse.ArgumentParser:
     """What every benchmark can be told."""
     made = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     add = made.add_argument
@@ -52,7 +53,8 @@ def answer(figures: dict[str, Any]) -> NoReturn:
 
 
 def answers(script: Path, turns: Iterable[Any], timeout: float, *paths: Path) -> list[dict[str, Any]]:
-    """What came of each turn; a line on the terminal says where we are."""
+    """What came of each turn; a line on the terminal says where we are.  Who ends us ends the turn under way."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     found, planned = [], list(turns)
     for number, turn in enumerate(planned, 1):
         if sys.stderr.isatty():

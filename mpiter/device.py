@@ -136,7 +136,7 @@ class DevicePrefetcher:
         return _Ahead(self) if self.device.type == "cuda" else map(self._here, self.loader)
 
     def _here(self, batch: Any) -> Any:
-        return mapped(batch, lambda value: self.prepared(_tensor(value).to(self.device)) if _counts(value) else value)
+        return mapped(batch, lambda value: self._prepared(_tensor(value).to(self.device)) if _counts(value) else value)
 
     def state_dict(self) -> Any:
         """The loader's state after the last batch handed out."""
@@ -147,7 +147,7 @@ class DevicePrefetcher:
         self._state = None
         self.loader.load_state_dict(state)
 
-    def prepared(self, tensor: Any) -> Any:
+    def _prepared(self, tensor: Any) -> Any:
         """Converted and normalised, on the device."""
         scale = self._scale
         if scale is not None and tensor.ndim == 4:
@@ -219,7 +219,7 @@ class _Ahead:
     def _copied(self, tensor: Any) -> Any:
         if tensor.device.type == "cpu" and tensor.numel():
             _cuda_locks.cover(tensor.data_ptr())
-        return self._prefetcher.prepared(tensor.to(self._prefetcher.device, non_blocking=True))
+        return self._prefetcher._prepared(tensor.to(self._prefetcher.device, non_blocking=True))
 
     def __del__(self) -> None:
         """Whoever drops us in the middle must not have slots written that are still being read."""

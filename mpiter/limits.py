@@ -1,6 +1,7 @@
 """One thread for each worker: numerical libraries would otherwise start as many as there are cores, in every worker.
 
-Runs in workers.  Libraries loaded later read the environment, those already loaded are told directly.
+Runs in workers, and in the fork server that they come from.  Libraries loaded later read the environment, those already
+loaded are told directly.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _user_decides = False
 def limit_libraries_to_come() -> None:
     """Before the dataset is loaded; what the user has set is kept, and then holds for loaded libraries too."""
     global _user_decides
-    _user_decides = any(name in os.environ for name in _VARIABLES)
+    _user_decides = _is_told_by_user()
     for name in _VARIABLES:
         os.environ.setdefault(name, "1")
 
@@ -49,8 +50,12 @@ def look_around() -> threadpoolctl.ThreadpoolController:
 
 def limit_fork_server() -> None:
     """What is forked from it finds its libraries limited, and needn't wake them to tell them so."""
-    if not any(name in os.environ for name in _VARIABLES):
+    if not _is_told_by_user():
         limit_loaded_libraries()
+
+
+def _is_told_by_user() -> bool:
+    return any(name in os.environ for name in _VARIABLES)
 
 
 def limit_loaded_libraries() -> None:
