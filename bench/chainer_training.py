@@ -24,8 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import series
-from measure import CpuWindow, heading, summary
 from verdict import MIN_ROUNDS
+
+from mpiter.lab.clocks import CpuWindow
+from mpiter.lab.spreads import summary
+from mpiter.lab.surroundings import heading
 
 SCHEMA = "mpiter.bench.chainer_training/1"
 ROOT = Path(__file__).resolve().parent.parent
@@ -223,7 +226,7 @@ def main() -> int:
     options, began, load = parse(), time.time(), os.getloadavg()
     if options.turn:
         series.answer(take(Turn(**json.loads(options.turn))))
-    answers = series.answers(Path(__file__), plan(options), options.timeout, ROOT, ROOT / "examples")
+    answers = series.answers(Path(__file__), plan(options), options.timeout, ROOT / "examples")
     report(options, answers)
     series.keep(options.out, document(options, answers, began, load))
     return int(any("error" in answer for answer in answers))

@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 import series
-from measure import commit, machine
 from strikes import KINDS, STARTING, Strike, Strikes
 
 import mpiter
+from mpiter.lab.surroundings import commit, machine
 
 SCHEMA = "mpiter.bench.chaos/1"
 HERE = Path(__file__).resolve().parent

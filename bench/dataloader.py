@@ -27,13 +27,15 @@ from typing import Any
 
 import series
 from loader_cases import BIG, CASES, Big, Case, write_files
-from measure import CpuWindow, Spread, heading, summary, tree_memory
 from verdict import MIN_ROUNDS, Claim, Verdict, judge, ratio
+
+from mpiter.lab.clocks import CpuWindow, tree_memory
+from mpiter.lab.spreads import NOISY, Spread, summary
+from mpiter.lab.surroundings import heading
 
 SCHEMA = "mpiter.bench.dataloader/1"
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ROOT / ".demo" / "dataloader"
-NOISY = 0.15
 RATES = ("batches_per_s", "parent_cpu_ms", "workers_cpu_ms", "first_batch_s")
 COSTS = ("first_batch_s", "dataset_gb")
 ROWS = {
@@ -288,7 +290,7 @@ def main() -> int:
     if options.turn:
         series.answer(take(Turn(**json.loads(options.turn))))
     write_files(FILES, options.cases)
-    answers = series.answers(Path(__file__), plan(options), options.timeout, ROOT)
+    answers = series.answers(Path(__file__), plan(options), options.timeout)
     found = summaries(options, answers)
     judged = [judge(claim, options.rounds) for case in options.cases for claim in claims(found, case)]
     report(options, answers, judged)

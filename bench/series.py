@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from measure import answer_of
+from mpiter.lab.turns import answer_of
 
 
 def parser(doc: str | None, cases: Iterable[str], *, warmup: float, timeout: float) -> argparse.ArgumentParser:
@@ -60,7 +60,8 @@ def answers(script: Path, turns: Iterable[Any], timeout: float, *paths: Path) ->
         if sys.stderr.isatty():
             says = f"\r{number}/{len(planned)} {turn.case} {turn.row}\033[K"
             print(says, end="", file=sys.stderr, flush=True)
-        found.append(answer_of(script, asdict(turn), timeout, *paths))
+        command = [sys.executable, "-W", "ignore", str(script), "--turn", json.dumps(asdict(turn))]
+        found.append(asdict(turn) | answer_of(command, timeout, *map(str, paths)))
     return found
 
 

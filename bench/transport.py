@@ -28,16 +28,17 @@ from pathlib import Path
 from typing import Any
 
 import series
-from cases import CASES
-from measure import Spread, heading, spread
 from peers import ROWS, STRAGGLER_ROWS
 from turn import WARMUP_BATCHES, Turn
 from verdict import Verdict, verdicts
 
+from mpiter.lab.cases import CASES
+from mpiter.lab.spreads import NOISY, Spread, spread
+from mpiter.lab.surroundings import heading
+
 SCHEMA = "mpiter.bench.transport/1"
 HERE = Path(__file__).resolve().parent
 DEFAULT_CASES = ("28x28", "3x64x64", "3x224x224", "straggler")
-NOISY = 0.15
 FIGURES = (
     "batches_per_s",
     "cpu_s_per_batch",

@@ -20,9 +20,11 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from cases import CASES, Case, Digest, expected_digest
-from measure import Cpu, CpuWindow
-from peers import ROWS, Limit, Peer, Row, Setup, wait_until
+from peers import ROWS, Row
+
+from mpiter.lab.cases import CASES, Case, Digest, expected_digest
+from mpiter.lab.clocks import Cpu, CpuWindow
+from mpiter.lab.loaders import Limit, Peer, Setup, wait_until
 
 WARMUP_BATCHES = 8
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import product
 
-from measure import Spread
+from mpiter.lab.spreads import Spread
 
 Summary = Mapping[tuple[str, str], Mapping[str, Spread]]  # (case, row) -> figure -> its spread
 

@@ -65,7 +65,7 @@ class _RowPen:
         self._pen.states[row - self._first] = RowState.FAILED
 
     def payload(self) -> Any:
-        return self._large if self._sends is None else (self._first, self._rows, self._sends.obj, self._large)
+        return self._large if self._sends is None else (self._first, self._rows, bytes(self._sends), self._large)
 
 
 class SlotWriter:

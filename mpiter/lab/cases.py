@@ -1,7 +1,6 @@
-"""What is loaded: the datasets of the transport benchmark and the digest that proves what arrived.
+"""What peers load: samples from memory, and the digest that proves what arrived.
 
-Runs in the process that is measured and, pickled or inherited, in its workers; needs nothing but NumPy, so that every
-peer can import it in its own environment.
+Runs in the process that is measured and, pickled or inherited, in its workers.
 Guarantees: 64 distinct float32 images in memory behind a long virtual length, so neither storage nor the page cache is
 measured; no `__getitems__` and no slicing, so every loader fetches sample by sample through `dataset[i]`; the label
 *is* the index (int64), so a digest notices a lost, repeated or misplaced sample. Which samples straggle is a function
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+Array = np.ndarray[Any, Any]
 DISTINCT = 64
 LENGTH = 1 << 20  # long enough that no peer meets an epoch boundary (and its restart) inside the timed part
 STRAGGLER_PERIOD = 1 << 16
@@ -33,7 +33,7 @@ class Images:
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int64]:
+    def __getitem__(self, index: int) -> tuple[Array, np.int64]:
         return self.images[index % DISTINCT], np.int64(index)
 
 
@@ -45,7 +45,7 @@ class Stragglers(Images):
         slow = np.random.default_rng(1).permutation(STRAGGLER_PERIOD) < STRAGGLER_PERIOD // 50
         self.work_s = np.where(slow, 50 * work_s, work_s).tolist()
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int64]:
+    def __getitem__(self, index: int) -> tuple[Array, np.int64]:
         work(self.work_s[index % STRAGGLER_PERIOD])
         return super().__getitem__(index)
 
@@ -96,13 +96,13 @@ class Digest:
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
 
-    def add(self, samples: Iterable[tuple[np.ndarray, Any]]) -> None:
+    def add(self, samples: Iterable[tuple[Array, Any]]) -> None:
         for image, label in samples:
             image = np.ascontiguousarray(image)
             self._hash.update(f"{image.dtype.str}{image.shape}{np.int64(label)}".encode())
             self._hash.update(image.data)
 
-    def add_columns(self, columns: tuple[np.ndarray, np.ndarray]) -> None:
+    def add_columns(self, columns: tuple[Array, Array]) -> None:
         images, labels = columns
         if len(images) != len(labels):
             raise AssertionError(f"{len(images)} images, {len(labels)} labels in one batch")

@@ -1,0 +1,15 @@
+"""The lab: what moving a sample between processes costs, and where the time goes.
+
+::
+
+    command ──► experiments: overhead speedup workers hide peers        compare, doctor
+                   │ turns: what to measure, row by row
+                   ▼
+                series ─────► each turn in a process of its own (turns), round by round
+                   ▼
+                results       one JSON and one CSV for each experiment, with its schema
+                   ▼
+                views ──────► text (terminal), page and plots (`report.html`)
+
+A wing: it uses the core through its public names and the transport interface, and the core knows nothing of it.
+"""

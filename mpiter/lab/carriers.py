@@ -1,0 +1,257 @@
+"""Three other ways for a sample to travel, written against the engine's transport interface, to be measured with ours.
+
+`pickle`: samples as they are in the worker's answer, which the Pool pickles.  `pickle5`: each sample pickled by
+protocol 5, its arrays out of band, one envelope a sample in the answer.  `rawarray`: as Chainer does it, a block of
+shared memory for each batch, sized by the first sample, into which workers pack the arrays of a sample one after
+another; the consumer copies them out, and what isn't an array on a sample's first level is pickled.
+A pen runs in a worker; everything else in the consumer process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..envelope import ALIGN, aligned, opened
+from ..leaves import Aside
+from ..memory import Arena
+from ..transport import Contents, LoosePen, Site, WorkerPen, Writer
+
+
+def whole(samples: Sequence[Any], failed: frozenset[int]) -> Contents:
+    """A batch of samples that have no columns."""
+    return Contents(Aside(), len(samples), asides=[(sample,) for sample in samples], failed=failed)
+
+
+class Carrier:
+    """What the three have in common: a plan is made when the first sample has been seen."""
+
+    room_bytes = 0
+    planned = False
+
+    def bind(self, site: Site) -> None:
+        self._site = site
+        self.planned = False
+
+    def plan(self, sample: Any) -> None:
+        self.planned = True
+
+    def room(self, rows: int) -> Any:
+        return LooseRoom(rows)
+
+    def close(self) -> None: ...
+
+
+class LooseRoom:
+    """Holds samples as they arrive."""
+
+    address: tuple[int, ...] = (0,)
+    brief = b""
+
+    def __init__(self, rows: int) -> None:
+        self._samples: list[Any] = [None] * rows
+        self._failed: set[int] = set()
+
+    def receive(self, payload: Any) -> None:
+        for row, sample in payload:
+            self.place(row, sample)
+
+    def place(self, row: int, sample: Any) -> None:
+        self._samples[row] = sample
+
+    def fail(self, row: int) -> None:
+        self._failed.add(row)
+
+    def contents(self) -> Contents:
+        return whole(self._samples, frozenset(self._failed))
+
+    def discard(self) -> None: ...
+    def quarantine(self) -> None: ...
+
+
+# -- pickle ----------------------------------------------------------------------------------------------------------
+
+
+class PlainPen:
+    """Leaves the pickling to the Pool."""
+
+    stride = 1
+
+    def __init__(self) -> None:
+        self._sent: list[tuple[int, Any]] = []
+
+    def write(self, row: int, samples: Sequence[Any]) -> None:
+        self._sent += enumerate(samples, row)
+
+    def fail(self, row: int) -> None: ...
+
+    def payload(self) -> list[tuple[int, Any]]:
+        return self._sent
+
+
+@dataclass(frozen=True, slots=True)
+class PlainWriter:
+    """The end of `pickle` in a worker."""
+
+    def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> WorkerPen:
+        return PlainPen() if address else LoosePen()
+
+
+class Pickle(Carrier):
+    """Plain pickle through `map_async`."""
+
+    def writer(self) -> Writer:
+        return PlainWriter()
+
+
+# -- pickle5 ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeWriter:
+    """The end of `pickle5` in a worker."""
+
+    def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> WorkerPen:
+        return LoosePen()
+
+
+class EnvelopeRoom(LooseRoom):
+    """Opens the envelopes; a sample's arrays are views of its own."""
+
+    def receive(self, payload: Any) -> None:
+        for row, sealed in payload:
+            self.place(row, opened(sealed))
+
+
+class Pickle5(Carrier):
+    """Protocol 5, buffers out of band."""
+
+    def writer(self) -> Writer:
+        return EnvelopeWriter()
+
+    def room(self, rows: int) -> Any:
+        return EnvelopeRoom(rows)
+
+
+# -- rawarray --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Where an array lies in the block of its batch."""
+
+    start: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def copied_from(self, block: memoryview) -> np.ndarray[Any, Any]:
+        return np.ndarray(self.shape, self.dtype, block, self.start).copy()
+
+
+def swap(sample: Any, how: Any) -> Any:
+    """The sample, with `how` applied to what stands on its first level."""
+    if type(sample) in (tuple, list):
+        return type(sample)(map(how, sample))
+    if type(sample) is dict:
+        return {key: how(value) for key, value in sample.items()}
+    return how(sample)
+
+
+def measured(sample: Any) -> int:
+    """Bytes that the arrays of a sample take in a block."""
+    sizes: list[int] = []
+    swap(sample, lambda value: sizes.append(aligned(value.nbytes, ALIGN)) if isinstance(value, np.ndarray) else None)
+    return sum(sizes)
+
+
+class PackingPen:
+    """Packs the arrays of a row into its share of the block; what finds no room there is pickled."""
+
+    stride = 1
+
+    def __init__(self, block: memoryview, share: int) -> None:
+        self._block, self._share = block, share
+        self._sent: list[tuple[int, Any]] = []
+
+    def write(self, row: int, samples: Sequence[Any]) -> None:
+        for at, sample in enumerate(samples, row):
+            self._next, self._end = at * self._share, (at + 1) * self._share
+            self._sent.append((at, swap(sample, self._pack)))
+
+    def _pack(self, value: Any) -> Any:
+        if type(value) is not np.ndarray or value.dtype.hasobject or self._next + value.nbytes > self._end:
+            return value
+        packed = Packed(self._next, value.dtype, value.shape)
+        np.ndarray(value.shape, value.dtype, self._block, self._next)[...] = value
+        self._next += aligned(value.nbytes, ALIGN)
+        return packed
+
+    def fail(self, row: int) -> None: ...
+
+    def payload(self) -> list[tuple[int, Any]]:
+        return self._sent
+
+
+@dataclass(frozen=True, slots=True)
+class PackingWriter:
+    """The end of `rawarray` in a worker: a map of the shared memory."""
+
+    arena: Arena
+
+    def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> WorkerPen:
+        if not address:
+            return LoosePen()
+        start, size, share = address
+        return PackingPen(memoryview(self.arena.map)[start : start + size], share)
+
+
+class BlockRoom(LooseRoom):
+    """A block of shared memory, copied out of when the batch is handed over, and then used again."""
+
+    def __init__(self, carrier: RawArray, start: int, rows: int) -> None:
+        super().__init__(rows)
+        self._carrier, self._start = carrier, start
+        self.address = (start, carrier.room_bytes, carrier.share)
+
+    def contents(self) -> Contents:
+        block = self._carrier.block(self._start)
+        samples = [swap(sample, lambda v: v.copied_from(block) if type(v) is Packed else v) for sample in self._samples]
+        self.discard()
+        return whole(samples, frozenset(self._failed))
+
+    def discard(self) -> None:
+        self._carrier.free.append(self._start)
+
+    def quarantine(self) -> None:
+        self.discard = lambda: None  # type: ignore[method-assign]  # a worker may still write into it
+
+
+class RawArray(Carrier):
+    """Chainer's packing: one block a batch, copied on both sides."""
+
+    def bind(self, site: Site) -> None:
+        super().bind(site)
+        self._arena: Arena = site.arena()
+        self.free: list[int] = []
+        self.share = 0
+
+    def writer(self) -> Writer:
+        return PackingWriter(self._arena)
+
+    def plan(self, sample: Any) -> None:
+        super().plan(sample)
+        self.share = measured(sample)
+        self.room_bytes = max(1, self.share * self._site.batch_size)
+
+    def room(self, rows: int) -> Any:
+        start = self.free.pop() if self.free else self._arena.allocate(self.room_bytes)
+        return BlockRoom(self, start, rows)
+
+    def block(self, start: int) -> memoryview:
+        return memoryview(self._arena.map)[start : start + self.room_bytes]
+
+    def close(self) -> None:
+        self.__dict__.pop("_arena", None)

@@ -1,0 +1,119 @@
+"""Processor time, memory and pipes, as the operating system counts them.
+
+Runs in the process that is measured.
+Guarantees: CPU seconds come from the kernel's process clocks, all threads included, parent and workers apart; they are
+read while the workers live, because a reaped worker's time can no longer be told from its start-up. Memory counts each
+page once, however many processes share it, and shared memory whether it is mapped or not. Bytes through pipes are what
+the workers have written by system calls.
+Assumes Linux: `/proc`, and `clock_gettime` on another process's CPU clock.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def process_cpu_s(pid: int) -> float | None:
+    """CPU seconds of all threads of a process, None when it is gone; the clock id is that of clock_getcpuclockid(3)."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        return None
+
+
+def descendants(root: int) -> set[int]:
+    """Every live process below `root`: workers may be children of a fork server."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            children.setdefault(_parent(entry), []).append(int(entry.name))
+    found: set[int] = set()
+    pending = [root]
+    while pending:
+        below = children.get(pending.pop(), [])
+        found.update(below)
+        pending.extend(below)
+    return found
+
+
+def _parent(entry: Path) -> int:
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:  # gone between the listing and the reading
+        return 0
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """What was spent in a window; `changed` says that a worker came or went, so that the figures are lower bounds."""
+
+    parent_s: float
+    workers_s: float
+    changed: bool
+    piped: int = 0  # bytes that the workers have written to pipes (and files)
+
+
+class CpuWindow:
+    """Finds the workers when made, reads their clocks at `start()` and `stop()`, which also notices changed workers."""
+
+    def __init__(self) -> None:
+        self._workers = descendants(os.getpid())
+
+    def start(self) -> None:
+        self._before = {pid: process_cpu_s(pid) for pid in self._workers}
+        self._written = {pid: written_bytes(pid) for pid in self._workers}
+        self._parent = time.process_time()
+
+    def stop(self) -> Cpu:
+        parent_s = time.process_time() - self._parent
+        after = {pid: process_cpu_s(pid) for pid in self._workers}
+        spent = [now - then for then, now in zip(self._before.values(), after.values(), strict=True) if now and then]
+        piped = sum(max(0, written_bytes(pid) - before) for pid, before in self._written.items())
+        return Cpu(parent_s, sum(spent), descendants(os.getpid()) != self._workers, piped)
+
+
+def written_bytes(pid: int) -> int:
+    """What a process has passed to `write` so far; 0 where it is gone or nobody counts."""
+    for line in _lines(Path(f"/proc/{pid}/io")):
+        if line.startswith("wchar:"):
+            return int(line.split()[1])
+    return 0
+
+
+def tree_memory() -> int:
+    """Bytes held by this process and all below it: private ones, files mapped, shared memory."""
+    pids = {os.getpid(), *descendants(os.getpid())}
+    sums: dict[str, int] = {}
+    for pid in pids:
+        for line in _lines(Path(f"/proc/{pid}/smaps_rollup")):
+            if line.startswith("Pss_"):
+                name, kilobytes = line.split()[:2]
+                sums[name] = sums.get(name, 0) + 1024 * int(kilobytes)
+    # A page that nobody has mapped is nobody's; one that is mapped without a descriptor is in no open file.
+    shared = max(sums["Pss_Shmem:"], _open_shared_memory(pids))
+    return sums["Pss_Anon:"] + sums["Pss_File:"] + shared
+
+
+def _open_shared_memory(pids: Iterable[int]) -> int:
+    """Bytes of the memfds and the files in /dev/shm that these processes have open, each once."""
+    sizes = {}
+    for pid in pids:
+        with suppress(OSError):
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    if os.readlink(descriptor).startswith(("/memfd:", "/dev/shm/")):
+                        about = descriptor.stat()
+                        sizes[about.st_dev, about.st_ino] = 512 * about.st_blocks
+    return sum(sizes.values())
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:  # the process is gone
+        return []

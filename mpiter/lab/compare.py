@@ -1,0 +1,130 @@
+"""What changed between two folders of results, beyond the noise.
+
+Pure.  A row is compared with the row of the same name on the same case at the same place, figure by figure.
+Guarantees that a change is only told where both have rounds enough, their quartiles lie apart, and it is larger than
+the two spreads together and than `LEAST`; and that whatever else differs (machine, versions, settings) is told first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .results import Result, Row
+from .spreads import Spread
+from .text import median
+from .views import Table
+
+LEAST = 0.05
+BETTER_IF_MORE = {"batches_per_s", "mb_per_s", "images_per_s"}
+BETTER_IF_LESS = {
+    *("cpu_ms", "parent_cpu_ms", "workers_cpu_ms", "first_batch_s", "peak_mb", "copied_mb", "piped_mb", "seconds"),
+    *(
+        "batch_ms",
+        "wait_ms",
+        "step_ms",
+        "batch_s",
+        "tree_mb",
+        "tracemalloc_mb",
+        "read_ms",
+        "transform_ms",
+        "collate_ms",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What is told of two folders."""
+
+    remarks: tuple[str, ...]
+    tables: tuple[Table, ...]
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One figure of one row, before and after."""
+
+    row: Row
+    figure: str
+    before: Spread
+    after: Spread
+
+    @property
+    def relative(self) -> float:
+        return self.after.median / self.before.median - 1 if self.before.median else 0.0
+
+    @property
+    def is_beyond_noise(self) -> bool:
+        ours, theirs = self.before.quartiles, self.after.quartiles
+        if ours is None or theirs is None or not self.before.median:
+            return False
+        are_apart = ours[1] < theirs[0] or theirs[1] < ours[0]
+        return are_apart and abs(self.relative) > max(LEAST, self.before.relative + self.after.relative)
+
+    @property
+    def verdict(self) -> str:
+        if self.figure in BETTER_IF_MORE:
+            return "better" if self.relative > 0 else "worse"
+        return ("better" if self.relative < 0 else "worse") if self.figure in BETTER_IF_LESS else "different"
+
+
+def compared(before: Mapping[str, Result], after: Mapping[str, Result]) -> Comparison:
+    remarks, tables, compared_figures, beyond = [], [], 0, 0
+    for name in dict.fromkeys((*before, *after)):
+        if name not in before or name not in after:
+            remarks.append(f"{name}: only in the {'second' if name not in before else 'first'} folder")
+            continue
+        remarks += _differences(name, before[name], after[name])
+        changes = list(_changes(before[name], after[name]))
+        compared_figures += len(changes)
+        told = [change for change in changes if change.is_beyond_noise]
+        beyond += len(told)
+        if told:
+            tables.append(_table(name, told))
+    says = f"{beyond} of {compared_figures} figures changed beyond the noise."
+    return Comparison(tuple(remarks), tuple(tables), says)
+
+
+def _changes(before: Result, after: Result) -> Iterator[Change]:
+    for row in before.rows:
+        same = next((o for o in after.rows if (o.row, o.case, dict(o.at)) == (row.row, row.case, dict(row.at))), None)
+        if same is not None:
+            for figure in row.by_round:
+                if figure in same:
+                    yield Change(row, figure, row[figure], same[figure])
+
+
+def _differences(name: str, before: Result, after: Result) -> Iterator[str]:
+    """What else is not the same."""
+    for what in ("cpu", "cores_usable", "system"):
+        one, other = before.heading["machine"][what], after.heading["machine"][what]
+        if one != other:
+            yield f"{name}: another machine: {what} {one} / {other}"
+    yield from _unequal(name, "version of {}", before.heading["versions"], after.heading["versions"])
+    yield from _unequal(name, "setting {}", before.settings, after.settings)
+    here, there = ({(r.row, r.case, *sorted(r.at.items())) for r in result.rows} for result in (before, after))
+    if here - there:
+        yield f"{name}: {len(here - there)} rows are in the first folder only"
+    if there - here:
+        yield f"{name}: {len(there - here)} rows are in the second folder only"
+    for which, result in (("first", before), ("second", after)):
+        if result.ended_by:
+            yield f"{name}: the {which} run ended early: {result.ended_by}"
+
+
+def _unequal(name: str, what: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    for key in dict.fromkeys((*before, *after)):
+        if before.get(key) != after.get(key):
+            yield f"{name}: {what.format(key)}: {before.get(key)} / {after.get(key)}"
+
+
+def _table(name: str, changes: list[Change]) -> Table:
+    rows = []
+    for change in sorted(changes, key=lambda change: -abs(change.relative)):
+        where = f"{change.row.label} on {change.row.case}"
+        figures = median(change.before), median(change.after), f"{change.relative:+.0%}", change.verdict
+        rows.append((where, change.figure, *figures))
+    return Table(name, ("row", "figure", "before", "after", "change", ""), tuple(rows))

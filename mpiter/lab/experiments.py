@@ -1,0 +1,37 @@
+"""The experiments there are, and what each of them is made of."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from . import hide, overhead, peers, speedup, workers
+from .results import Result
+from .text import Telling
+from .turns import Answer, Turn
+from .views import View
+
+
+class Experiment(Protocol):
+    """A module: what it is called, what it can be told, what it measures, what that says and how it looks."""
+
+    NAME: str
+    HEADING: str
+    ABOUT: str
+    FULL: dict[str, Any]  # the options' defaults…
+    SMALL: dict[str, Any]  # …and with --small
+    SECONDS: float  # of a turn's timed part
+    WARMUP_S: float
+    SMALL_SECONDS: float
+
+    def arguments(self, add: Callable[..., Any]) -> None: ...
+    def preparing(self, options: argparse.Namespace) -> AbstractContextManager[None]: ...
+    def turns(self, options: argparse.Namespace) -> Iterable[Turn]: ...
+    def take(self, turn: Turn) -> Answer: ...
+    def tell(self, result: Result) -> Telling: ...
+    def views(self, result: Result) -> tuple[View, ...]: ...
+
+
+EXPERIMENTS: dict[str, Experiment] = {module.NAME: module for module in (overhead, speedup, workers, hide, peers)}

@@ -1,0 +1,85 @@
+"""The two loaders of the course project, written again as the small systems they were, to be compared with.
+
+`DataLoader` fetches a batch when it is asked for.  `DataLoaderPar` has worker processes with an index queue each and
+one output queue for all; the consumer keeps items that come too early in a cache and stays `prefetch_batches` ahead.
+Both run in the consumer process and hand out lists of samples, in order, once through the dataset.
+Their weak points are theirs and are kept: both sides wait by asking again and again, every sample is a message of its
+own, pickled, and nobody asks how many cores there are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+from collections.abc import Iterator
+from queue import Empty
+from typing import Any
+
+
+class DataLoader:
+    """One after the other."""
+
+    def __init__(self, dataset: Any, batch_size: int) -> None:
+        self._dataset, self._batch_size = dataset, batch_size
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        for start in range(0, len(self._dataset), self._batch_size):
+            stop = min(start + self._batch_size, len(self._dataset))
+            yield [self._dataset[index] for index in range(start, stop)]
+
+    def close(self) -> None: ...
+
+
+class DataLoaderPar:
+    """Workers fetch, the consumer puts in order."""
+
+    def __init__(self, dataset: Any, batch_size: int, num_workers: int, prefetch_batches: int = 2) -> None:
+        self._length, self._batch_size = len(dataset), batch_size
+        self._ahead = prefetch_batches * batch_size
+        context = multiprocessing.get_context("fork")
+        self._index_queues: list[Any] = [context.Queue() for _ in range(num_workers)]
+        self._output: Any = context.Queue()
+        self._workers = [
+            context.Process(target=_work, args=(dataset, queue, self._output), daemon=True)
+            for queue in self._index_queues
+        ]
+        for worker in self._workers:
+            worker.start()
+        self._turns = itertools.cycle(self._index_queues)
+        self._asked = self._next = 0
+        self._cache: dict[int, Any] = {}  # what came before its turn
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        while self._next < self._length:
+            stop = min(self._next + self._batch_size, self._length)
+            yield [self._get() for _ in range(self._next, stop)]
+
+    def _get(self) -> Any:
+        while self._asked < min(self._length, self._next + self._ahead):
+            next(self._turns).put(self._asked)
+            self._asked += 1
+        while self._next not in self._cache:
+            try:
+                index, item = self._output.get(timeout=0)
+            except Empty:
+                continue  # ask again: this is how it waited
+            self._cache[index] = item
+        self._next += 1
+        return self._cache.pop(self._next - 1)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.terminate()
+            worker.join()
+        for queue in (*self._index_queues, self._output):
+            queue.cancel_join_thread()
+            queue.close()
+
+
+def _work(dataset: Any, indices: Any, output: Any) -> None:
+    while True:
+        try:
+            index = indices.get(timeout=0)
+        except Empty:
+            continue
+        output.put((index, dataset[index]))

@@ -1,0 +1,138 @@
+"""One experiment from the first turn to the files, the sections of a report, and the report.
+
+Runs in the driver.  Guarantees that nothing is measured whose result could not be kept, and that whatever ends an
+experiment early, its files hold what it had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from .experiments import EXPERIMENTS, Experiment
+from .page import page
+from .results import SCHEMA, Result, as_csv, document, folder_of, gathered, keep, refuse_to_overwrite
+from .series import expected_s, run
+from .surroundings import ROOT, heading, versions
+from .text import Telling, drawn
+from .turns import ask
+from .views import Section, Table
+
+REPORT = "report.html"
+_NO_SETTINGS = {"run", "experiment", "out", "force", "timeout", "paths"}
+
+
+def measure(experiments: Sequence[tuple[Experiment, argparse.Namespace]], minutes: float | None) -> int:
+    """Run them one after the other, sharing the minutes; 0, 1 if something went wrong, 130 if interrupted."""
+    for experiment, options in experiments:
+        for file in _files(experiment, options.out):
+            refuse_to_overwrite(file, options.force)
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    status = 0
+    for number, (experiment, options) in enumerate(experiments):
+        left = None if deadline is None else (deadline - time.monotonic()) / (len(experiments) - number)
+        result = _one(experiment, options, left)
+        if result.problems:
+            status = 1
+        if result.ended_by == "it was interrupted":
+            return 130
+    return status
+
+
+def _files(experiment: Experiment, folder: Path) -> tuple[Path, Path]:
+    return folder / f"{experiment.NAME}.json", folder / f"{experiment.NAME}.csv"
+
+
+def _one(experiment: Experiment, options: argparse.Namespace, budget_s: float | None) -> Result:
+    began, load = time.time(), os.getloadavg()
+    options.warmup = min(experiment.WARMUP_S, options.seconds)
+    with experiment.preparing(options):
+        turns = list(experiment.turns(options))
+        _say_what_comes(experiment, expected_s(turns, options.rounds), budget_s)
+        series = run(experiment.NAME, turns, options.rounds, lambda turn: ask(turn, options.timeout), budget_s)
+    head = heading(SCHEMA, ROOT, began, load) | {"versions": versions()}
+    settings = {name: _plain(value) for name, value in vars(options).items() if name not in _NO_SETTINGS}
+    result = gathered(experiment.NAME, head, settings, series)
+    telling = experiment.tell(result)
+    kept, table = _files(experiment, options.out)
+    keep(kept, json.dumps(document(result, telling.says, warnings_of(result, telling)), indent=1) + "\n")
+    keep(table, as_csv(result))
+    _print(experiment, result, telling)
+    print(f"kept: {kept}, {table}\n")
+    return result
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _say_what_comes(experiment: Experiment, seconds: float, budget_s: float | None) -> None:
+    print(f"{experiment.NAME}: {experiment.HEADING}; about {max(1, round(seconds / 60))} min", file=sys.stderr)
+    if budget_s is not None and seconds > budget_s:
+        print(
+            f"{experiment.NAME}: the budget is {budget_s / 60:.1f} min, so it will end early; ask for fewer rows "
+            f"(--help) or shorter turns (--seconds) to have whole rounds",
+            file=sys.stderr,
+        )
+
+
+def warnings_of(result: Result, telling: Telling) -> list[str]:
+    return [*telling.warnings, *result.warnings()]
+
+
+def _print(experiment: Experiment, result: Result, telling: Telling) -> None:
+    for view in experiment.views(result):
+        if isinstance(view, Table):
+            print("\n" + "\n".join(drawn(view)))
+    print()
+    for row, why in result.absent.items():
+        print(f"absent   {row}: {why}")
+    for warning in warnings_of(result, telling):
+        print(f"warning  {warning}")
+    for sentence in telling.says:
+        print(f"says     {sentence}")
+
+
+# -- the report ------------------------------------------------------------------------------------------------------
+
+
+def write_report(folder: Path) -> Path:
+    """`folder/report.html`: made anew from whatever results the folder holds."""
+    results = folder_of(folder)
+    sections = [_section(EXPERIMENTS[name], results[name]) for name in EXPERIMENTS if name in results]
+    keep(folder / REPORT, page(sections, "What loading costs"))
+    return folder / REPORT
+
+
+def _section(experiment: Experiment, result: Result) -> Section:
+    telling = experiment.tell(result)
+    return Section(
+        name=experiment.NAME,
+        heading=experiment.HEADING,
+        about=experiment.ABOUT,
+        says=tuple(telling.says),
+        warnings=tuple(warnings_of(result, telling)),
+        absent=tuple(f"{row}: {why}" for row, why in result.absent.items()),
+        views=experiment.views(result),
+        command=result.heading["command"],
+        facts=tuple(_facts(result)),
+    )
+
+
+def _facts(result: Result) -> Iterator[tuple[str, str]]:
+    machine, commit = result.heading["machine"], result.heading["commit"]
+    yield "measured", f"{result.heading['started']}, in {result.heading['took_s'] / 60:.1f} min"
+    yield "machine", f"{machine['cpu']}, {machine['cores_usable']} cores usable, {machine['memory_bytes'] / 1e9:.0f} GB"
+    yield "system", machine["system"]
+    if commit["id"]:
+        yield "commit", commit["id"] + (" and changes" if commit["dirty"] else "")
+    yield "versions", ", ".join(f"{name} {version}" for name, version in result.heading["versions"].items())
+    for name, value in result.settings.items():
+        if value is not None:
+            yield name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,363 @@
+"""The loaders that are compared, one class each.
+
+Runs in the measured process of one turn. A loader's package is imported by its class only, so each may live in an
+environment of its own.
+Guarantees: every peer gets the same number of workers and the same prefetch (`n_prefetch`, torch's `prefetch_factor`),
+the rest of its configuration being its default; `touch` obtains every sample of a list (every column of a columns
+batch) inside the timed part, so that a lazily made list is paid for; it reads no bytes.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import multiprocessing
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from mmap import mmap
+from typing import Any
+
+import numpy as np
+
+from .cases import Array, Case, Digest, Images
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every loader is asked for."""
+
+    batch_size: int
+    workers: int
+    n_prefetch: int
+    shuffle: bool
+    repeat: bool
+
+
+class Peer(ABC):
+    """A running loader: `batches` yields what it hands out; `touch` and `readings` know whether those are lists."""
+
+    batches: Iterator[Any]
+    remedy = "pip install mpiter"
+
+    @abstractmethod
+    def __init__(self, dataset: Images, setup: Setup) -> None: ...
+
+    @staticmethod
+    def version() -> tuple[str, str]:
+        return "numpy", np.__version__
+
+    @staticmethod
+    def touch(batch: Any) -> None:
+        _images, _labels = batch
+
+    def readings(self) -> dict[str, Callable[[Digest, Any], None]]:
+        """The ways in which a batch can be read, each to the last byte."""
+        return {"columns": lambda digest, batch: digest.add_columns(batch)}
+
+    def stats(self) -> Any:
+        return None
+
+    def close(self) -> None:  # noqa: B027 - the in-process loop has nothing to stop
+        """Stops the workers."""
+
+
+def _touch_samples(batch: Any) -> None:
+    for _image, _label in batch:
+        pass
+
+
+class InProcess(Peer):
+    """No workers: `[dataset[i] ...]` and `np.stack`, in the consumer."""
+
+    def __init__(self, dataset: Images, setup: Setup) -> None:
+        self.batches = self._loop(dataset, setup)
+
+    @staticmethod
+    def _loop(dataset: Images, setup: Setup) -> Iterator[tuple[Array, Array]]:
+        while True:
+            order = np.random.permutation(len(dataset)) if setup.shuffle else np.arange(len(dataset))
+            for start in range(0, len(dataset), setup.batch_size):
+                samples = [dataset[index] for index in order[start : start + setup.batch_size].tolist()]
+                yield np.stack([image for image, _ in samples]), np.array([label for _, label in samples])
+            if not setup.repeat:
+                return
+
+
+class Chainer(Peer):
+    """Chainer's MultiprocessIterator: lists of samples."""
+
+    touch = staticmethod(_touch_samples)
+    remedy = "pip install 'mpiter[chainer]', with setuptools<81 as a build constraint (README: Installing Chainer)"
+
+    def __init__(self, dataset: Images, setup: Setup) -> None:
+        from chainer.iterators import MultiprocessIterator
+
+        self._iterator = self.batches = MultiprocessIterator(
+            dataset,
+            setup.batch_size,
+            repeat=setup.repeat,
+            shuffle=setup.shuffle,
+            n_processes=setup.workers,
+            n_prefetch=setup.n_prefetch,
+        )
+
+    @staticmethod
+    def version() -> tuple[str, str]:
+        if int(np.__version__.partition(".")[0]) >= 2 or sys.version_info >= (3, 12):
+            import mpiter.chainer_compat  # noqa: F401
+        import chainer
+
+        return "chainer", chainer.__version__
+
+    def readings(self) -> dict[str, Callable[[Digest, Any], None]]:
+        return {"list": lambda digest, batch: digest.add(batch)}
+
+    def close(self) -> None:
+        self._iterator.finalize()
+
+
+class Torch(Peer):
+    """torch's DataLoader with its default collate: columns, as tensors."""
+
+    remedy = "pip install torch"
+
+    def __init__(self, dataset: Images, setup: Setup) -> None:
+        from torch.utils.data import DataLoader
+
+        loader: Any = DataLoader(
+            dataset,  # type: ignore[arg-type,unused-ignore]
+            setup.batch_size,
+            shuffle=setup.shuffle,
+            num_workers=setup.workers,
+            prefetch_factor=setup.n_prefetch,
+            persistent_workers=setup.repeat,
+        )
+        self.batches = self._loop(loader, setup.repeat)
+
+    @staticmethod
+    def _loop(loader: Any, repeat: bool) -> Iterator[Any]:
+        yield from loader
+        while repeat:
+            yield from loader
+
+    @staticmethod
+    def version() -> tuple[str, str]:
+        import torch
+
+        return "torch", torch.__version__
+
+    def readings(self) -> dict[str, Callable[[Digest, Any], None]]:
+        return {"columns": lambda digest, batch: digest.add_columns((batch[0].numpy(), batch[1].numpy()))}
+
+    def close(self) -> None:
+        self.batches.close()  # type: ignore[attr-defined]
+
+
+class Grain(Peer):
+    """grain's MapDataset, batched in its worker processes: columns."""
+
+    remedy = "pip install grain"
+
+    def __init__(self, dataset: Images, setup: Setup) -> None:
+        import grain
+        from absl import flags
+
+        flags.FLAGS.mark_as_parsed()  # or it complains that they weren't
+        source: Any = grain.MapDataset.source(dataset)
+        if setup.shuffle:
+            source = source.shuffle(seed=0)
+        if setup.repeat:
+            source = source.repeat(None)
+        options = grain.MultiprocessingOptions(num_workers=setup.workers, per_worker_buffer_size=setup.n_prefetch)
+        batched = source.batch(setup.batch_size).to_iter_dataset().mp_prefetch(options)
+        self.batches = iter(batched)
+
+    @staticmethod
+    def version() -> tuple[str, str]:
+        import grain  # noqa: F401
+
+        return "grain", importlib.metadata.version("grain")
+
+    def close(self) -> None:
+        close = getattr(self.batches, "close", None)
+        if close is not None:
+            close()
+
+
+class Spdl(Peer):
+    """SPDL's pipeline, in threads: a batch of indices, its samples, columns."""
+
+    remedy = "pip install spdl"
+
+    def __init__(self, dataset: Images, setup: Setup) -> None:
+        import spdl.pipeline
+
+        def batch(indices: list[int]) -> tuple[Array, Array]:
+            samples = [dataset[index] for index in indices]
+            return np.stack([image for image, _ in samples]), np.array([label for _, label in samples])
+
+        builder: Any = spdl.pipeline.PipelineBuilder()
+        self._pipeline = (
+            builder.add_source(self._indices(len(dataset), setup))
+            .pipe(batch, concurrency=setup.workers, output_order="input")
+            .add_sink(setup.n_prefetch)
+            .build(num_threads=setup.workers)
+        )
+        self._pipeline.start()
+        self.batches = iter(self._pipeline.get_iterator())
+
+    @staticmethod
+    def _indices(length: int, setup: Setup) -> Iterator[list[int]]:
+        for epoch in itertools.count():
+            order = np.random.default_rng(epoch).permutation(length) if setup.shuffle else np.arange(length)
+            for start in range(0, length, setup.batch_size):
+                yield order[start : start + setup.batch_size].tolist()
+            if not setup.repeat:
+                return
+
+    @staticmethod
+    def version() -> tuple[str, str]:
+        import spdl.pipeline  # noqa: F401
+
+        return "spdl", importlib.metadata.version("spdl")
+
+    def close(self) -> None:
+        self._pipeline.stop()
+
+
+class Ours(Peer):
+    """mpiter's MultiprocessIterator: lists of samples that are also columns; no `start_method` is the default one."""
+
+    touch = staticmethod(_touch_samples)
+
+    def __init__(self, dataset: Images, setup: Setup, start_method: str | None = None, **options: Any) -> None:
+        import mpiter
+
+        if start_method is not None:
+            options["backend"] = mpiter.Process(start_method=start_method)
+        self._iterator = self.batches = mpiter.MultiprocessIterator(
+            dataset,
+            setup.batch_size,
+            repeat=setup.repeat,
+            shuffle=setup.shuffle,
+            n_processes=setup.workers,
+            n_prefetch=setup.n_prefetch,
+            **options,
+        )
+
+    @staticmethod
+    def version() -> tuple[str, str]:
+        import mpiter
+
+        return "mpiter", mpiter.__version__
+
+    def readings(self) -> dict[str, Callable[[Digest, Any], None]]:
+        return {
+            "list": lambda digest, batch: digest.add(batch),
+            "columns": lambda digest, batch: digest.add_columns(batch.columns),
+        }
+
+    def stats(self) -> Any:
+        return self._iterator.stats()
+
+    def close(self) -> None:
+        self._iterator.close()
+
+
+class OursColumns(Peer):
+    """`mpiter.batches`: columns."""
+
+    version = staticmethod(Ours.version)
+
+    def __init__(self, dataset: Images, setup: Setup) -> None:
+        import mpiter
+
+        self._batches = mpiter.batches(
+            dataset,
+            setup.batch_size,
+            shuffle=setup.shuffle,
+            epochs=None if setup.repeat else 1,
+            n_processes=setup.workers,
+            n_prefetch=setup.n_prefetch,
+        )
+        self.batches = iter(self._batches)
+
+    def stats(self) -> Any:
+        return self._batches.stats() if hasattr(self._batches, "stats") else None
+
+    def close(self) -> None:
+        self._batches.close()
+
+
+class Limit:
+    """What the machine allows: processes that fill preallocated shared slots, with no coordination and no consumer.
+
+    Each process owns its slots (as many in all as there are workers and prefetched batches), fetches the samples one by
+    one through `dataset[i]` and assigns each to its row. The parent only sleeps, and reads the counts.
+    """
+
+    version = staticmethod(Peer.version)
+
+    def __init__(self, case: Case, setup: Setup) -> None:
+        self._dataset, self._setup = case.dataset(), setup
+        slots = -(-(setup.workers + setup.n_prefetch) // setup.workers)
+        self._slots = [_slots(slots, setup.batch_size, case.shape) for _ in range(setup.workers)]
+        self._counts: Array = np.frombuffer(mmap(-1, 64 * setup.workers), np.int64)[::8]  # a cache line each
+        context = multiprocessing.get_context("fork")
+        self._processes = [context.Process(target=self._fill, args=(k,), daemon=True) for k in range(setup.workers)]
+        for process in self._processes:
+            process.start()
+
+    def _fill(self, worker: int) -> None:
+        dataset, slots, batch_size = self._dataset, self._slots[worker], self._setup.batch_size
+        start, stride = worker * batch_size, self._setup.workers * batch_size
+        while True:
+            for images, labels in slots:
+                fill(dataset, start, images, labels)
+                start += stride
+                self._counts[worker] += 1
+
+    def filled(self) -> int:
+        return int(self._counts.sum())
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+    @staticmethod
+    def digest(case: Case) -> str:
+        """Read one epoch's slots, filled by the same function, to the last byte."""
+        dataset, digest = case.dataset(case.checked_length), Digest()
+        for start in range(0, len(dataset), case.batch_size):
+            ((images, labels),) = _slots(1, min(case.batch_size, len(dataset) - start), case.shape)
+            fill(dataset, start, images, labels)
+            digest.add_columns((images, labels))
+        return digest.hex()
+
+
+def fill(dataset: Images, start: int, images: Array, labels: Array) -> None:
+    for row in range(len(labels)):
+        images[row], labels[row] = dataset[start + row]
+
+
+def _slots(count: int, rows: int, shape: tuple[int, ...]) -> list[tuple[Array, Array]]:
+    pixels = rows * int(np.prod(shape))
+    made = []
+    for _ in range(count):
+        memory = mmap(-1, 8 * rows + 4 * pixels)
+        labels = np.frombuffer(memory, np.int64, rows)
+        images = np.frombuffer(memory, np.float32, pixels, offset=8 * rows).reshape(rows, *shape)
+        made.append((images, labels))
+    return made
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    deadline = time.perf_counter() + timeout_s
+    while not condition():
+        if time.perf_counter() > deadline:
+            raise TimeoutError(f"nothing within {timeout_s} s")
+        time.sleep(0.001)

@@ -1,0 +1,228 @@
+"""Ours beside the loaders of others, on the same samples, in one run; the machine's limit is the 100 % line.
+
+`take` runs in the process that is measured, everything else in the driver, on values.
+Guarantees: each loader in a process of its own, with the same number of workers and the same prefetch; what is timed is
+`next()` and obtaining every sample; in the first round each loader's batches are read to the last byte, outside the
+timed part, and compared with the in-process loop's.  A loader that isn't installed is a line that says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from .cases import CASES, Case, Digest, expected_digest
+from .clocks import Cpu, CpuWindow
+from .loaders import Chainer, Grain, InProcess, Limit, Ours, OursColumns, Peer, Setup, Spdl, Torch, wait_until
+from .results import Result, Row
+from .text import Telling, median, number, share, times
+from .turns import Absent, Answer, Turn, consume, numbers, quietly
+from .views import Bar, Bars, Table, View
+
+NAME = "peers"
+HEADING = "Ours and theirs, side by side"
+ABOUT = (
+    "The same samples from memory through every loader that is installed, interleaved in one run, each in a process of "
+    "its own. The limit is what the machine allows: workers that fill shared memory, with nobody to hand it to."
+)
+LIMIT, LOOP = "limit", "in-process loop"
+OURS = ("mpiter, lists", "mpiter, columns")
+PEERS: dict[str, type[Peer]] = {
+    LOOP: InProcess,
+    OURS[0]: Ours,
+    OURS[1]: OursColumns,
+    "Chainer": Chainer,
+    "torch": Torch,
+    "grain": Grain,
+    "SPDL": Spdl,
+}
+ROWS = (LIMIT, *PEERS)
+DEFAULT_CASES = ["28x28", "3x64x64", "3x224x224", "straggler"]
+FULL: dict[str, Any] = {"cases": DEFAULT_CASES, "rows": list(ROWS), "workers": 2, "prefetch": 2}
+SMALL: dict[str, Any] = FULL | {"cases": ["28x28", "3x64x64"]}
+SECONDS, WARMUP_S, SMALL_SECONDS = 1.5, 0.5, 0.2
+_WARM = 8  # batches, besides the seconds
+
+
+def arguments(add: Callable[..., Any]) -> None:
+    add("--cases", nargs="+", choices=CASES, metavar="CASE", help=f"of {', '.join(CASES)}")
+    add("--rows", nargs="+", choices=ROWS, metavar="ROW", help=f"of {', '.join(ROWS)}")
+    add("--workers", type=int, metavar="N")
+    add("--prefetch", type=int, metavar="N", help="our and Chainer's n_prefetch, torch's prefetch_factor, …")
+
+
+def preparing(options: argparse.Namespace) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def turns(options: argparse.Namespace) -> Iterator[Turn]:
+    about = {"prefetch": options.prefetch}
+    for case in options.cases:
+        for row in options.rows:
+            at = {"workers": options.workers}
+            yield Turn(NAME, row, case, at, options.seconds, options.warmup, options.seed, about)
+
+
+def take(turn: Turn) -> Answer:
+    case = CASES[turn.case]
+    setup = Setup(case.batch_size, turn.workers, turn.options["prefetch"], shuffle=True, repeat=True)
+    if turn.row == LIMIT:
+        return limit(turn, case, setup)
+    kind = PEERS[turn.row]
+    try:
+        kind.version()
+    except ImportError as error:
+        raise Absent(f"not installed ({error}): {kind.remedy}") from error
+    found = loader(turn, kind, case, setup)
+    return found | {"problems": differences(kind, case, setup)}
+
+
+def loader(turn: Turn, kind: type[Peer], case: Case, setup: Setup) -> Answer:
+    dataset = case.dataset()
+    begin = time.perf_counter()
+    peer = kind(dataset, setup)
+
+    def take_one() -> None:
+        peer.touch(next(peer.batches))
+
+    take_one()
+    first_batch_s = time.perf_counter() - begin
+    try:
+        window = CpuWindow()
+        for _ in range(_WARM):
+            take_one()
+        quietly(take_one, turn.warmup_s)
+        window.start()
+        count, seconds = consume(take_one, turn.seconds)
+        cpu = window.stop()
+    finally:
+        peer.close()
+    return _figures(count, seconds, cpu, first_batch_s)
+
+
+def limit(turn: Turn, case: Case, setup: Setup) -> Answer:
+    machine = Limit(case, setup)
+    try:
+        wait_until(lambda: machine.filled() >= _WARM)
+        window = CpuWindow()
+        time.sleep(turn.warmup_s)
+        window.start()
+        filled, begin = machine.filled(), time.perf_counter()
+        time.sleep(turn.seconds)
+        count, seconds = machine.filled() - filled, time.perf_counter() - begin
+        return _figures(count, seconds, window.stop(), None)
+    finally:
+        machine.close()
+
+
+def _figures(count: int, seconds: float, cpu: Cpu, first_batch_s: float | None) -> Answer:
+    return numbers(
+        {
+            "batches_per_s": count / seconds,
+            "cpu_ms": 1e3 * (cpu.parent_s + cpu.workers_s) / count,
+            "parent_cpu_ms": 1e3 * cpu.parent_s / count,
+            "workers_cpu_ms": 1e3 * cpu.workers_s / count,
+            "first_batch_s": first_batch_s,
+        }
+    )
+
+
+def differences(kind: type[Peer], case: Case, setup: Setup) -> list[str]:
+    """One epoch in order, read in every way that the loader offers, each batch before the next is asked for."""
+    dataset = case.dataset(case.checked_length)
+    peer = kind(dataset, Setup(setup.batch_size, setup.workers, setup.n_prefetch, shuffle=False, repeat=False))
+    try:
+        ways = {name: (Digest(), read) for name, read in peer.readings().items()}
+        for batch in peer.batches:
+            for digest, read in ways.values():
+                read(digest, batch)
+    finally:
+        peer.close()
+    wanted = expected_digest(case)
+    return [f"the {name} differ from the in-process loop's" for name, (d, _) in ways.items() if d.hex() != wanted]
+
+
+# -- what it says ----------------------------------------------------------------------------------------------------
+
+
+def _ratio(result: Result, one: str, other: str, case: str, figure: str) -> Any:
+    return result.ratio(result.find(one, case), result.find(other, case), figure)
+
+
+def tell(result: Result) -> Telling:
+    telling = Telling()
+    for case in result.values_of("case"):
+        for name in ("Chainer", "torch", "grain", "SPDL"):
+            faster = _ratio(result, OURS[0], name, case, "batches_per_s")
+            dearer = _ratio(result, name, OURS[0], case, "cpu_ms")
+            sentence = f"{case}: mpiter hands out {times(faster)} the batches of {name}, "
+            sentence += f"which spends {times(dearer)} the CPU on one."
+            telling.conclude(sentence, faster, dearer)
+        of_limit = _ratio(result, OURS[0], LIMIT, case, "batches_per_s")
+        telling.conclude(f"{case}: mpiter reaches {share(of_limit)} of what the machine allows.", of_limit)
+    return telling
+
+
+def views(result: Result) -> tuple[View, ...]:
+    return (_shares(result), *(_table(result, case) for case in result.values_of("case")))
+
+
+def _shares(result: Result) -> Bars:
+    groups = []
+    for case in result.values_of("case"):
+        rows = [row for row in result.rows if row.case == case and row.row != LIMIT]
+        bars = [_bar(row.row, _ratio(result, row.row, LIMIT, case, "batches_per_s")) for row in rows]
+        groups.append((case, tuple(bar for bar in bars if bar)))
+    return Bars(
+        "Share of the limit",
+        "%",
+        ("batches a second",),
+        tuple(groups),
+        "Limit: two processes that fill preallocated slots, with no coordination and no consumer. The loop has no "
+        "workers: with samples as cheap as the first it needs none.",
+        ("limit", 100.0),
+    )
+
+
+def _bar(name: str, found: Any) -> Bar | None:
+    if found is None:
+        return None
+    low, high = (100 * edge for edge in found.quartiles)
+    return Bar(name, (100 * found.median,), share(found), low, high)
+
+
+def _table(result: Result, case: str) -> Table:
+    about = CASES[case]
+    rows = [_cells(result, row) for row in result.rows if row.case == case]
+    shape = "×".join(map(str, about.shape))
+    work = (
+        f"; {number(about.work_s * 1e6)} µs of work a sample, one in 50 takes 50 times as long" if about.work_s else ""
+    )
+    return Table(
+        f"{case}: batches of {about.batch_size} × {shape} float32 and a label{work}",
+        (
+            "loader",
+            "batches/s",
+            "of the limit",
+            "mpiter's lists / it",
+            "consumer's CPU ms/batch",
+            "workers' CPU ms/batch",
+            "first batch s",
+        ),
+        tuple(rows),
+    )
+
+
+def _cells(result: Result, row: Row) -> tuple[str, ...]:
+    return (
+        row.row,
+        median(row["batches_per_s"]),
+        share(_ratio(result, row.row, LIMIT, row.case, "batches_per_s")),
+        times(_ratio(result, OURS[0], row.row, row.case, "batches_per_s")),
+        median(row["parent_cpu_ms"]),
+        median(row["workers_cpu_ms"]),
+        median(row.get("first_batch_s")),
+    )

@@ -1,0 +1,98 @@
+"""A series of turns: round by round, within a budget, and never lost.
+
+Runs in the driver.  Guarantees that rounds are interleaved (every row once before any comes a second time, each round
+beginning each case with another row), that nothing begins which the budget has no room for, and that Ctrl-C and SIGTERM
+end the turn under way and leave what was measured before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from .bar import Bar
+from .turns import Answer, Turn
+
+START_S = 1.0  # what a turn takes beyond its timed part: a process, its imports, its workers
+
+
+@dataclass
+class Series:
+    """What came of the turns."""
+
+    answers: list[tuple[int, Turn, Answer]] = field(default_factory=list)  # with the number of the round
+    planned: int = 0
+    ended_by: str = ""  # why it ended before its end
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.ended_by
+
+
+def interleaved(turns: Sequence[Turn], rounds: int) -> Iterator[tuple[int, Turn]]:
+    """Round by round; in each, the rows that are to be compared follow one another, beginning with another one."""
+    for number in range(rounds):
+        for _, group in itertools.groupby(turns, key=lambda turn: (turn.case, turn.at)):
+            rows = list(group)
+            shift = number % len(rows)
+            for turn in rows[shift:] + rows[:shift]:
+                yield number, turn
+
+
+def expected_s(turns: Iterable[Turn], rounds: int) -> float:
+    """How long it will take, roughly."""
+    return rounds * sum(turn.seconds + turn.warmup_s + START_S for turn in turns)
+
+
+def run(
+    name: str,
+    turns: Sequence[Turn],
+    rounds: int,
+    ask: Callable[[Turn], Answer],
+    budget_s: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Series:
+    """Ask for one turn after another; a row whose package is missing is asked for once."""
+    series, began, longest = Series(planned=len(turns) * rounds), clock(), 0.0
+    absent: set[str] = set()
+    with Bar(name, series.planned) as bar, _ended_like_ctrl_c():
+        try:
+            for done, (number, turn) in enumerate(interleaved(turns, rounds)):
+                if turn.row in absent:
+                    continue
+                started = clock()
+                if budget_s is not None and started - began + longest > budget_s:
+                    series.ended_by = f"the budget of {budget_s / 60:g} min was spent"
+                    break
+                bar.at(done, f"round {number + 1}: {turn}")
+                answer = ask(turn)
+                longest = max(longest, clock() - started)
+                series.answers.append((number, turn, answer))
+                if "absent" in answer:
+                    absent.add(turn.row)
+        except KeyboardInterrupt:
+            series.ended_by = "it was interrupted"
+    return series
+
+
+class _ended_like_ctrl_c:
+    """Within: SIGTERM is Ctrl-C."""
+
+    def __enter__(self) -> None:
+        try:
+            self._before: Any = signal.signal(signal.SIGTERM, _interrupt)
+        except ValueError:  # not the main thread, which alone hears of signals
+            self._before = None
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,110 @@
+"""Datasets that take time, and let themselves be looked into: `read(i)`, then `transform(sample)`.
+
+Run in the process that is measured and in its workers.  `cifar` is all processor time (32×32 images in memory, cropped,
+flipped and normalised), `store` mostly waiting (the same from a store that answers after a while: a simulation, by
+sleeping), `files` decoding.  `module:name` is the user's own: what calling it returns.
+Guarantees that a sample depends on the seed and its place in the order alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+import mpiter
+
+from . import pictures
+from .turns import Absent
+
+BUILT_IN = ("cifar", "store", "files")
+ANSWER_S = 0.003  # what the store takes for a sample
+_MEAN = np.array([125.3, 123.0, 113.9], np.float32)
+_DEVIATION = np.array([63.0, 62.1, 66.7], np.float32)
+
+
+class Inspectable:
+    """`dataset[i]` is `transform(read(i))`."""
+
+    length = 1 << 20
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self, index: int) -> Any:
+        raise NotImplementedError
+
+    def transform(self, sample: Any) -> Any:
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(self.read(index))
+
+
+class Cifar(Inspectable):
+    """Ten thousand small images, made up."""
+
+    def __init__(self, seed: int, distinct: int = 10_000) -> None:
+        self._images = np.random.default_rng(seed).integers(0, 256, (distinct, 32, 32, 3), np.uint8)
+
+    def read(self, index: int) -> Any:
+        return self._images[index % len(self._images)], np.int64(index % 10)
+
+    def transform(self, sample: Any) -> Any:
+        image, label = sample
+        rng = mpiter.get_rng()
+        padded = np.pad(image, ((4, 4), (4, 4), (0, 0)))
+        top, left, flip = rng.integers(0, 9), rng.integers(0, 9), rng.integers(0, 2)
+        cropped = padded[top : top + 32, left : left + 32]
+        turned = cropped[:, ::-1] if flip else cropped
+        return ((turned - _MEAN) / _DEVIATION).transpose(2, 0, 1), label
+
+
+class Store(Cifar):
+    """The same, from a store that takes its time."""
+
+    def read(self, index: int) -> Any:
+        time.sleep(ANSWER_S)
+        return super().read(index)
+
+
+class Decoded(Inspectable):
+    """Image files, resized and cropped."""
+
+    def __init__(self, paths: list[str], seed: int) -> None:
+        self._files = pictures.Files(paths)
+        self._augmented = pictures.Augmented(paths, 1, seed)
+
+    def read(self, index: int) -> Any:
+        return self._files.read(index)
+
+    def transform(self, sample: Any) -> Any:
+        return self._augmented.augment(sample)
+
+
+def subject(name: str, seed: int, paths: list[str]) -> Any:
+    """The dataset of that name."""
+    if name == "cifar":
+        return Cifar(seed)
+    if name == "store":
+        return Store(seed)
+    if name == "files":
+        return Decoded(paths, seed)
+    return users_own(name)
+
+
+def users_own(name: str) -> Any:
+    """`module:name`, found as `python -m` would find it."""
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise Absent(f"there is no dataset {name!r}; use {', '.join(BUILT_IN)}, or module:function of your own")
+    sys.path.insert(0, os.getcwd())
+    try:
+        made = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise Absent(f"{name} cannot be imported: {error}") from error
+    return made() if callable(made) else made

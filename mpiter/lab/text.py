@@ -1,0 +1,81 @@
+"""Figures as text, tables on a terminal, and sentences that are only said where the figures bear them.
+
+Pure.  Guarantees three significant digits everywhere, `–` for what isn't known, `~` before a figure whose rounds
+disagree too much to conclude from, and that no sentence rests on such a figure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from .spreads import NOISY, Spread
+from .views import Point, Table
+
+NOTHING = "–"
+
+
+def number(value: float | None) -> str:
+    """Three significant digits: 0.0123, 1.23, 12.3, 1,234; whole numbers as they are."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if value == int(value):
+        return f"{value:,.0f}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value)) + 1e-9))
+    return f"{value:,.{digits}f}"
+
+
+def median(found: Spread | None) -> str:
+    """A figure; with `~` where its rounds disagree."""
+    return NOTHING if found is None else f"{'~' if found.is_noisy else ''}{number(found.median)}"
+
+
+def times(ratio: Spread | None) -> str:
+    """A ratio, or nothing where there is none."""
+    return median(ratio) + ("×" if ratio else "")
+
+
+def share(value: Spread | None) -> str:
+    return NOTHING if value is None else f"{'~' if value.is_noisy else ''}{value.median:.0%}"
+
+
+def point(x: float, found: Spread) -> Point:
+    """A figure on a curve, with its quartiles where it has rounds to take them from."""
+    low, high = found.quartiles or (None, None)
+    return Point(x, found.median, low, high)
+
+
+def listing(names: Iterable[str]) -> str:
+    """a, b and c"""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+@dataclass
+class Telling:
+    """What a run says, and what it doesn't."""
+
+    says: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def conclude(self, sentence: str, *rests_on: Spread | None) -> None:
+        """Say it if all that it rests on is there and steady; else say why not."""
+        if any(found is None for found in rests_on):
+            return
+        worst = max((found.relative for found in rests_on if found), default=0.0)
+        if worst > NOISY:
+            self.warnings.append(f"no conclusion, since rounds differ by {worst:.0%}: {sentence}")
+        else:
+            self.says.append(sentence)
+
+
+def drawn(table: Table) -> Iterator[str]:
+    """A table in lines of text."""
+    widths = [max(map(len, cells)) for cells in zip(table.columns, *table.rows, strict=True)]
+    yield table.title
+    for cells in (table.columns, *table.rows):
+        first, *others = (f"{cell:{'<' if not at else '>'}{widths[at]}}" for at, cell in enumerate(cells))
+        yield "  ".join([first, *others]).rstrip()
+    if table.note:
+        yield table.note

@@ -1,0 +1,119 @@
+"""A turn: one row of one experiment, measured once, in a process of its own that leaves nothing behind.
+
+`ask` runs in the driver; the process that is measured (`measured`) answers with a line of JSON.  Guarantees that a
+turn which fails, hangs or lacks a package is an answer, not the end of the run, and that the whole session of its
+process is gone when `ask` returns, however it returns.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import IO, Any
+
+from .surroundings import ROOT
+
+LAST_WORDS = 2000  # characters of what a failed turn said
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What is to be measured: `row` is who does it, `case` on what, `at` with which numbers (workers, batch size)."""
+
+    experiment: str
+    row: str
+    case: str
+    at: Mapping[str, float]
+    seconds: float  # of the timed part…
+    warmup_s: float  # …after so many that don't count
+    seed: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.row, self.case, *sorted(self.at.items())
+
+    @property
+    def workers(self) -> int:
+        return int(self.at["workers"])
+
+    def __str__(self) -> str:
+        return ", ".join([self.row, self.case, *(f"{v:g} {name.replace('_', ' ')}" for name, v in self.at.items())])
+
+
+class Absent(Exception):
+    """What a row needs isn't installed; the text says what, and how to get it."""
+
+
+Answer = dict[str, Any]  # {"figures": {name: number}, …}, {"error": text} or {"absent": text}
+
+
+def ask(turn: Turn, timeout_s: float) -> Answer:
+    """Measure in a process of its own."""
+    return answer_of([sys.executable, "-m", "mpiter.lab.measured", json.dumps(asdict(turn))], timeout_s)
+
+
+def answer_of(command: list[str], timeout_s: float, *paths: str) -> Answer:
+    """The JSON that the command's last line is; what went wrong is an answer too.
+
+    It imports mpiter from where we do, and whatever else from `paths`.
+    """
+    search = [str(ROOT), *paths, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(search)}
+    # Files, not pipes: these would stay open for as long as a worker that was left behind.
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as complaints:
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=complaints, start_new_session=True
+        ) as process:
+            try:
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                return {"error": f"gave no answer within {timeout_s:g} s"}
+            finally:
+                with suppress(ProcessLookupError):  # all of its workers are gone, as they should be
+                    os.killpg(process.pid, signal.SIGKILL)
+        try:
+            answer: Answer = json.loads(_text(out).splitlines()[-1])
+        except (ValueError, IndexError):
+            said = _text(complaints).strip()
+            last = (said.splitlines() or ["no message"])[-1]
+            return {"error": f"ended with status {process.returncode}: {last}", "said": said[-LAST_WORDS:]}
+    return answer
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def consume(take_one: Callable[[], Any], seconds: float, least: int = 1) -> tuple[int, float]:
+    """Batches and seconds, from the arrival of one to that of another, for so long and at least so many."""
+    clock = time.perf_counter
+    begin = now = clock()
+    count = 0
+    while now - begin < seconds or count < least:
+        take_one()
+        count += 1
+        now = clock()
+    return count, now - begin
+
+
+def quietly(take_one: Callable[[], Any], seconds: float) -> None:
+    """The warm-up, which no figure includes; what the start has left behind is collected before the clock runs."""
+    consume(take_one, seconds)
+    gc.collect()
+
+
+def numbers(figures: Mapping[str, float | None]) -> Answer:
+    """An answer of these figures, without those that there are none of."""
+    return {"figures": {name: float(value) for name, value in figures.items() if value is not None}}
+

@@ -1,0 +1,270 @@
+"""The Num Worker Tuner's table: time and memory by the number of workers, and the number that its rule would choose.
+
+`take` runs in the process that is measured, everything else in the driver, on values.
+Guarantees: a time is that of so many batches in full flow, the start and the first batch left out; memory is taken
+after the timed part, once as the original does it (`tracemalloc`, the consumer's own Python objects) and once of all
+processes together.  The rule is theirs: a larger number wins only if it is faster by more than `alpha` seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import mpiter
+from mpiter import machine
+
+from . import pictures
+from .clocks import CpuWindow, tree_memory
+from .results import Result, Row
+from .subjects import BUILT_IN, subject
+from .text import Telling, median, number, point, times
+from .turns import Answer, Turn, numbers, quietly
+from .views import Lines, Point, Series, Table, View
+
+NAME = "workers"
+HEADING = "How many workers: time and memory"
+ABOUT = (
+    "The Num Worker Tuner's experiment: the time of so many batches for every number of workers from none on, memory "
+    "beside it, and the number that its greedy rule takes. The row of threads is the threaded pipeline of Chien et al."
+)
+THEIR_CORES = 32
+PUBLISHED = {  # workers -> (seconds, normalised; megabytes): CIFAR-10, batches of 128, 32-core Threadripper
+    0: (14.25, 2757.84),
+    14: (1.49, 2025.32),
+    16: (1.41, 2055.37),
+    32: (1.55, 2275.36),
+    63: (2.21, 2773.60),
+}
+THREADS_PUBLISHED = (
+    "Chien et al. 2018: threads raise the read bandwidth 2.3 times (disk) and 7.8 times (parallel file system)"
+)
+BATCH_SIZES = {"cifar": 128, "store": 32, "files": 32}
+FULL: dict[str, Any] = {
+    "backend": ["process", "thread"],
+    "dataset": ["cifar", "store"],
+    "most": None,
+    "iterations": 100,
+    "alpha": 0.5,
+    "batch_size": None,
+}
+SMALL: dict[str, Any] = FULL | {"dataset": ["store"], "most": 2, "iterations": 6, "alpha": 0.05}
+SECONDS, WARMUP_S, SMALL_SECONDS = 2.5, 0.3, 0.5
+_LOOKS = 5
+
+
+def arguments(add: Callable[..., Any]) -> None:
+    add("--backend", nargs="+", choices=("process", "thread"), metavar="B", help="process, thread (default: both)")
+    add("--dataset", nargs="+", metavar="D", help=f"{', '.join(BUILT_IN)}, or module:function of your own")
+    add("--most", type=int, metavar="N", help="the largest number of workers (default: the cores, at least 4)")
+    add("--iterations", type=int, metavar="N", help="batches that are timed")
+    add("--alpha", type=float, metavar="S", help="seconds by which a larger number must be faster to be chosen")
+    add("--batch-size", type=int, metavar="B", help="default: 128 of cifar, 32 of the others")
+
+
+def preparing(options: argparse.Namespace) -> AbstractContextManager[None]:
+    return pictures.provided(options, "files" in options.dataset)
+
+
+def turns(options: argparse.Namespace) -> Iterator[Turn]:
+    most = max(4, machine.cores()) if options.most is None else options.most
+    for dataset in options.dataset:
+        for backend in options.backend:
+            for workers in range(most + 1):
+                if workers or backend == options.backend[0]:  # none at all is the same for every backend
+                    about = {
+                        "iterations": options.iterations,
+                        "batch_size": options.batch_size or BATCH_SIZES.get(dataset, 32),
+                        "paths": options.paths,
+                        "alpha": options.alpha,
+                    }
+                    at = {"workers": workers}
+                    yield Turn(NAME, backend, dataset, at, options.seconds, options.warmup, options.seed, about)
+
+
+def take(turn: Turn) -> Answer:
+    dataset = subject(turn.case, turn.seed, turn.options["paths"])
+    loading = mpiter.batches(
+        dataset,
+        turn.options["batch_size"],
+        epochs=None,
+        n_processes=turn.workers,
+        backend=turn.row,
+        seed=turn.seed,
+    )
+
+    def transfer() -> None:
+        next(loading)
+
+    transfer()
+    quietly(transfer, turn.warmup_s)
+    window, iterations = CpuWindow(), turn.options["iterations"]
+    window.start()
+    begin = time.perf_counter()
+    for _ in range(iterations):
+        transfer()
+    seconds = time.perf_counter() - begin
+    cpu = window.stop()
+    own, everyone = _memory(transfer, max(1, iterations // 10))
+    return numbers(
+        {
+            "seconds": seconds,
+            "batches_per_s": iterations / seconds,
+            "parent_cpu_ms": 1e3 * cpu.parent_s / iterations,
+            "workers_cpu_ms": 1e3 * cpu.workers_s / iterations,
+            "tracemalloc_mb": own / 1e6,
+            "tree_mb": everyone / 1e6,
+        }
+    )
+
+
+def _memory(transfer: Callable[[], None], batches: int) -> tuple[int, int]:
+    """The peak of what this process allocates for a few batches, and of all memory held meanwhile."""
+    most = 0
+    for _ in range(_LOOKS):
+        transfer()
+        most = max(most, tree_memory())
+    tracemalloc.start()
+    for _ in range(batches):
+        transfer()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak, most
+
+
+# -- the rule --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the rule takes, and what was fastest."""
+
+    workers: int
+    fastest: int
+    reason: str
+
+
+def choose(seconds: Mapping[int, float], alpha: float) -> Choice:
+    """Greedy, from no workers upwards: take a number only if it beats the best so far by more than `alpha`."""
+    chosen, *others = sorted(seconds)
+    for workers in others:
+        if seconds[chosen] - seconds[workers] > alpha:
+            chosen = workers
+    fastest = min(seconds, key=lambda workers: seconds[workers])
+    if fastest == chosen:
+        reason = "it is the fastest"
+        beaten = [workers for workers in others if workers > chosen]
+        reason += f", and no larger number is faster by more than {alpha:g} s" if beaten else ""
+    else:
+        gained = seconds[chosen] - seconds[fastest]
+        reason = f"{fastest} would gain {number(gained)} s, which is not more than {alpha:g} s"
+    return Choice(chosen, fastest, reason)
+
+
+# -- what it says ----------------------------------------------------------------------------------------------------
+
+
+def tell(result: Result) -> Telling:
+    telling = Telling()
+    for dataset, backend, rows in _curves(result):
+        if len(rows) < 2:
+            continue
+        seconds = {int(row.at["workers"]): row["seconds"].median for row in rows}
+        choice = choose(seconds, result.settings["alpha"])
+        against_none = result.ratio(rows[0], _row(rows, choice.workers), "seconds")
+        iterations = result.settings["iterations"]
+        telling.conclude(
+            f"{dataset}, {_name(backend, choice.workers)}: the rule takes {choice.workers} ({iterations} batches in "
+            f"{number(seconds[choice.workers])} s, {times(against_none)} as fast as none), since {choice.reason}.",
+            against_none,
+        )
+        if backend == "thread":
+            best = min((row for row in rows if row.at["workers"] >= 1), key=lambda row: row["seconds"].median)
+            gain = result.ratio(_row(rows, 1), best, "seconds")
+            telling.conclude(
+                f"{dataset}: {best.at['workers']:g} threads are {times(gain)} as fast as one ({THREADS_PUBLISHED}).",
+                gain,
+            )
+    return telling
+
+
+def _name(backend: str, count: int) -> str:
+    return {"process": "worker processes", "thread": "threads"}[backend]
+
+
+def _row(rows: list[Row], workers: int) -> Row | None:
+    return next((row for row in rows if row.at["workers"] == workers), None)
+
+
+def _curves(result: Result) -> Iterator[tuple[str, str, list[Row]]]:
+    """Dataset, backend, and the rows by number of workers, none at all first."""
+    for dataset in result.values_of("case"):
+        here = [row for row in result.rows if row.case == dataset]
+        for backend in dict.fromkeys(row.row for row in here):
+            rows = [row for row in here if row.row == backend or not row.at["workers"]]
+            yield dataset, backend, sorted(rows, key=lambda row: row.at["workers"])
+
+
+def views(result: Result) -> tuple[View, ...]:
+    curves = list(_curves(result))
+    figures = (("seconds", "Time", 0), ("tree_mb", "Memory of all processes", 1))
+    lines = [_beside(curves, figure, title, place) for figure, title, place in figures]
+    return (*lines, *(_table(result, *curve) for curve in curves), _published())
+
+
+def _beside(curves: list[tuple[str, str, list[Row]]], figure: str, title: str, place: int) -> Lines:
+    """Ours and theirs, each against its own figure without workers, by workers for each core."""
+    cores, series = machine.cores(), []
+    for dataset, backend, rows in curves:
+        if rows and not rows[0].at["workers"]:
+            none = rows[0][figure].median
+            points = [(row.at["workers"] / cores, point(0, row[figure])) for row in rows]
+            series.append(Series(f"{dataset}, {backend}", tuple(_against(none, x, found) for x, found in points)))
+    theirs = PUBLISHED[0][place]
+    points_theirs = [Point(count / THEIR_CORES, values[place] / theirs) for count, values in PUBLISHED.items()]
+    series.append(Series("Num Worker Tuner, CIFAR-10", tuple(points_theirs), published=True))
+    note = f"Against the figure without workers. We had {cores} cores, they {THEIR_CORES}."
+    return Lines(f"{title} by workers for each core", "workers for each core", "against none", tuple(series), note)
+
+
+def _against(none: float, x: float, found: Point) -> Point:
+    low, high = (None if value is None else value / none for value in (found.low, found.high))
+    return Point(x, found.y / none, low, high)
+
+
+def _table(result: Result, dataset: str, backend: str, rows: list[Row]) -> Table:
+    none = rows[0] if not rows[0].at["workers"] else None
+    lines = [
+        (
+            number(row.at["workers"]),
+            median(row["seconds"]),
+            median(row["batches_per_s"]),
+            times(result.ratio(none, row, "seconds")),
+            *(median(row[name]) for name in ("tracemalloc_mb", "tree_mb", "parent_cpu_ms", "workers_cpu_ms")),
+        )
+        for row in rows
+    ]
+    iterations = result.settings["iterations"]
+    columns = ("s", "batches/s", "times none", "tracemalloc peak MB", "all processes MB", "consumer's CPU ms/batch")
+    return Table(
+        f"{dataset}, {_name(backend, 2)}: {iterations} batches",
+        ("workers", *columns, "workers' CPU ms/batch"),
+        tuple(lines),
+        "tracemalloc sees the consumer's Python objects only (the slots are shared memory); the next column is all.",
+    )
+
+
+def _published() -> Table:
+    rows = tuple((number(w), number(s), number(mb)) for w, (s, mb) in PUBLISHED.items())
+    said = {0: "", 14: "chosen", 16: "fastest"}
+    return Table(
+        "Published: Num Worker Tuner, CIFAR-10, batches of 128, 32-core Threadripper 3970X",
+        ("workers", "s (normalised)", "MB", ""),
+        tuple((*row, said.get(count, "")) for row, count in zip(rows, PUBLISHED, strict=True)),
+        f"Theirs, not measured here. {THREADS_PUBLISHED}.",
+    )
