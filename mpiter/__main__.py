@@ -1,10 +1,47 @@
-"""The command `mpiter`, and `python -m mpiter`."""
+"""The command `mpiter`, and `python -m mpiter`: each wing brings its part.
+
+Guarantees an exit status that a script can rely on: 0 it is done, 1 something was found wrong, 2 it was asked for
+wrongly, 130 it was interrupted.
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
 
-from .lab.command import main
+from . import __version__
+from .doctor import command as doctor
+from .errors import MpiterError
+from .lab import command as lab
+
+WRONG, INTERRUPTED = 1, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser(words).parse_args(words)
+    try:
+        status: int = options.run(options)
+    except MpiterError as error:
+        print(f"mpiter: {error}", file=sys.stderr)
+        return WRONG
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read us has seen enough
+        sys.stderr.close()
+        return WRONG
+    return status
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mpiter", description="A multi-process batch loader: its tools.")
+    parser.add_argument("--version", action="version", version=f"mpiter {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    doctor.add_to(commands)
+    lab.add_to(commands, small="--small" in words)
+    return parser
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,7 +13,7 @@ import threading
 
 import threadpoolctl
 
-_VARIABLES = (
+VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -29,7 +29,7 @@ def limit_libraries_to_come() -> None:
     """Before the dataset is loaded; what the user has set is kept, and then holds for loaded libraries too."""
     global _user_decides
     _user_decides = _is_told_by_user()
-    for name in _VARIABLES:
+    for name in VARIABLES:
         os.environ.setdefault(name, "1")
 
 
@@ -55,7 +55,7 @@ def limit_fork_server() -> None:
 
 
 def _is_told_by_user() -> bool:
-    return any(name in os.environ for name in _VARIABLES)
+    return any(name in os.environ for name in VARIABLES)
 
 
 def limit_loaded_libraries() -> None:

@@ -25,10 +25,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpiter.lab import bars, curves, timelines
-from mpiter.lab.page import page
-from mpiter.lab.plots import NARROW, WIDE
-from mpiter.lab.scales import NO_FIGURE, kept_apart, labels, number, ticks
+from mpiter.lab.report import bars, curves, timelines
+from mpiter.lab.report.page import page
+from mpiter.lab.report.plots import NARROW, WIDE
+from mpiter.lab.report.scales import NO_FIGURE, kept_apart, labels, number, ticks
 from mpiter.lab.views import Bar, Bars, Lines, Point, Section, Series, Span, Table, Timeline
 
 WORKERS = (1, 2, 4, 8)
@@ -333,7 +333,7 @@ def test_what_others_published_is_dashed_and_grey_and_named_so():
     assert len(grey) == 3  # in both pictures and in the legend
     assert all(node.get("class").endswith(" published") for group in grey for node in group)
     assert "Isobe 2018, 2 x Xeon (published)" in [text_of(item) for item in root.iter("li")]
-    style = files("mpiter.lab").joinpath("style.css").read_text()
+    style = files("mpiter.lab.report").joinpath("style.css").read_text()
     assert "dasharray" in re.search(r"\.curve\.published \{(.*?)\}", style)[1]
 
 
@@ -592,7 +592,7 @@ def test_names_beside_curves_keep_apart_and_within_the_picture(wanted):
 
 def colours(scheme):
     """The variables of the style sheet."""
-    style = files("mpiter.lab").joinpath("style.css").read_text()
+    style = files("mpiter.lab.report").joinpath("style.css").read_text()
     light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)[:2]
     return dict(re.findall(r"--([\w-]+): (#\w+)", light + (dark if scheme == "dark" else "")))
 

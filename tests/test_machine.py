@@ -28,10 +28,10 @@ def groups(folder, monkeypatch, **files):
         path = folder / name.replace("__", "/").replace("_max", ".max").replace("_cfs", ".cfs")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    genuine = machine._read
+    genuine = machine.text_of
     monkeypatch.setattr(machine, "_CGROUPS", folder)
     monkeypatch.setattr(
-        machine, "_read", lambda path: membership if str(path) == "/proc/self/cgroup" else genuine(path)
+        machine, "text_of", lambda path: membership if str(path) == "/proc/self/cgroup" else genuine(path)
     )
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
 

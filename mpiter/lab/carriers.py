@@ -19,6 +19,7 @@ from ..envelope import ALIGN, aligned, opened
 from ..leaves import Aside
 from ..memory import Arena
 from ..transport import Contents, LoosePen, Site, WorkerPen, Writer
+from .payloads import array_bytes
 
 
 def whole(samples: Sequence[Any], failed: frozenset[int]) -> Contents:
@@ -27,7 +28,10 @@ def whole(samples: Sequence[Any], failed: frozenset[int]) -> Contents:
 
 
 class Carrier:
-    """What the three have in common: a plan is made when the first sample has been seen."""
+    """What the three have in common: a plan is made when the first sample has been seen.
+
+    How many bytes a batch is, it then says as ours do, so that the engine plans as far ahead for all of them.
+    """
 
     room_bytes = 0
     planned = False
@@ -38,6 +42,7 @@ class Carrier:
 
     def plan(self, sample: Any) -> None:
         self.planned = True
+        self.room_bytes = array_bytes(sample) * self._site.batch_size
 
     def room(self, rows: int) -> Any:
         return LooseRoom(rows)

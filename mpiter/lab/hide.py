@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import mpiter
-from mpiter import machine
 from mpiter.batch import collate
 
+from .. import machine
 from . import pictures
+from .asked import above_zero, at_least
 from .clocks import CpuWindow
 from .results import Result
 from .subjects import BUILT_IN, subject
@@ -51,9 +52,9 @@ _SHOWN = 8  # steps of the timeline
 
 def arguments(add: Callable[..., Any]) -> None:
     add("--dataset", metavar="D", help=f"{', '.join(BUILT_IN)}, or module:function of your own with read and transform")
-    add("--batch-size", type=int, metavar="B")
-    add("--most", type=int, metavar="N", help="the largest number of workers (default: the cores, at least 4)")
-    add("--step-ms", type=float, metavar="MS", help="how long a training step takes")
+    add("--batch-size", type=at_least(1), metavar="B")
+    add("--most", type=at_least(1), metavar="N", help="the largest number of workers (default: the cores, at least 4)")
+    add("--step-ms", type=above_zero, metavar="MS", help="how long a training step takes")
 
 
 def preparing(options: argparse.Namespace) -> AbstractContextManager[None]:

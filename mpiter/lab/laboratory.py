@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .asked import command_again
 from .experiments import EXPERIMENTS, Experiment
-from .page import page
+from .report.page import page
 from .results import SCHEMA, Result, as_csv, document, folder_of, gathered, keep, refuse_to_overwrite
 from .series import expected_s, run
 from .surroundings import ROOT, heading, versions
@@ -25,7 +26,7 @@ from .turns import ask
 from .views import Section, Table
 
 REPORT = "report.html"
-_NO_SETTINGS = {"run", "experiment", "out", "force", "timeout", "paths"}
+_NO_SETTINGS = {"run", "experiment", "out", "force", "timeout", "paths", "warmup"}
 
 
 def measure(experiments: Sequence[tuple[Experiment, argparse.Namespace]], minutes: float | None) -> int:
@@ -58,6 +59,7 @@ def _one(experiment: Experiment, options: argparse.Namespace, budget_s: float | 
         series = run(experiment.NAME, turns, options.rounds, lambda turn: ask(turn, options.timeout), budget_s)
     head = heading(SCHEMA, ROOT, began, load) | {"versions": versions()}
     settings = {name: _plain(value) for name, value in vars(options).items() if name not in _NO_SETTINGS}
+    head["again"] = command_again(experiment.NAME, settings)
     result = gathered(experiment.NAME, head, settings, series)
     telling = experiment.tell(result)
     kept, table = _files(experiment, options.out)
@@ -120,7 +122,7 @@ def _section(experiment: Experiment, result: Result) -> Section:
         warnings=tuple(warnings_of(result, telling)),
         absent=tuple(f"{row}: {why}" for row, why in result.absent.items()),
         views=experiment.views(result),
-        command=result.heading["command"],
+        command=result.heading["again"],
         facts=tuple(_facts(result)),
     )
 

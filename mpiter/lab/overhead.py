@@ -16,6 +16,7 @@ from typing import Any
 
 import mpiter
 
+from .asked import at_least
 from .carriers import Pickle, Pickle5, RawArray
 from .clocks import CpuWindow, tree_memory
 from .payloads import PAYLOADS, Endless, Payload, array_bytes, same
@@ -57,7 +58,7 @@ CLAIM = "3x224x224"  # where the article's claim is looked at first: a batch of 
 def arguments(add: Callable[..., Any]) -> None:
     add("--payloads", nargs="+", choices=PAYLOADS, metavar="PAYLOAD", help=f"of {', '.join(PAYLOADS)}")
     add("--transports", nargs="+", choices=TRANSPORTS, metavar="TRANSPORT", help=f"of {', '.join(TRANSPORTS)}")
-    add("--workers", nargs="+", type=int, metavar="N", help="numbers of workers")
+    add("--workers", nargs="+", type=at_least(0), metavar="N", help="numbers of workers")
 
 
 def preparing(options: argparse.Namespace) -> AbstractContextManager[None]:

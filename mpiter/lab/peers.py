@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
+
+from .asked import at_least
 from .cases import CASES, Case, Digest, expected_digest
 from .clocks import Cpu, CpuWindow
 from .loaders import Chainer, Grain, InProcess, Limit, Ours, OursColumns, Peer, Setup, Spdl, Torch, wait_until
@@ -42,7 +45,7 @@ PEERS: dict[str, type[Peer]] = {
 ROWS = (LIMIT, *PEERS)
 DEFAULT_CASES = ["28x28", "3x64x64", "3x224x224", "straggler"]
 FULL: dict[str, Any] = {"cases": DEFAULT_CASES, "rows": list(ROWS), "workers": 2, "prefetch": 2}
-SMALL: dict[str, Any] = FULL | {"cases": ["28x28", "3x64x64"]}
+SMALL: dict[str, Any] = FULL | {"cases": ["28x28"]}
 SECONDS, WARMUP_S, SMALL_SECONDS = 1.5, 0.5, 0.2
 _WARM = 8  # batches, besides the seconds
 
@@ -50,8 +53,8 @@ _WARM = 8  # batches, besides the seconds
 def arguments(add: Callable[..., Any]) -> None:
     add("--cases", nargs="+", choices=CASES, metavar="CASE", help=f"of {', '.join(CASES)}")
     add("--rows", nargs="+", choices=ROWS, metavar="ROW", help=f"of {', '.join(ROWS)}")
-    add("--workers", type=int, metavar="N")
-    add("--prefetch", type=int, metavar="N", help="our and Chainer's n_prefetch, torch's prefetch_factor, …")
+    add("--workers", type=at_least(1), metavar="N")
+    add("--prefetch", type=at_least(1), metavar="N", help="our and Chainer's n_prefetch, torch's prefetch_factor, …")
 
 
 def preparing(options: argparse.Namespace) -> AbstractContextManager[None]:
@@ -82,6 +85,7 @@ def take(turn: Turn) -> Answer:
 
 def loader(turn: Turn, kind: type[Peer], case: Case, setup: Setup) -> Answer:
     dataset = case.dataset()
+    np.random.seed(turn.seed)  # whose global generator orders the loop's and Chainer's samples, and ours
     begin = time.perf_counter()
     peer = kind(dataset, setup)
 
@@ -161,6 +165,9 @@ def tell(result: Result) -> Telling:
             sentence = f"{case}: mpiter hands out {times(faster)} the batches of {name}, "
             sentence += f"which spends {times(dearer)} the CPU on one."
             telling.conclude(sentence, faster, dearer)
+        loop = _ratio(result, LOOP, OURS[0], case, "batches_per_s")
+        if loop and loop.median > 1:
+            telling.conclude(f"{case}: no worker is worth it: the loop hands out {times(loop)} the batches.", loop)
         of_limit = _ratio(result, OURS[0], LIMIT, case, "batches_per_s")
         telling.conclude(f"{case}: mpiter reaches {share(of_limit)} of what the machine allows.", of_limit)
     return telling

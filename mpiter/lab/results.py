@@ -220,10 +220,12 @@ def keep(file: Path, text: str) -> None:
         part.unlink(missing_ok=True)
 
 
-def load(file: Path) -> Result:
+def load(file: Path) -> Result | None:
+    """The result that a file holds; None where it holds something that was never the lab's."""
     try:
         read = json.loads(file.read_text(encoding="utf-8"))
-        return from_document(read, str(file))
+        is_ours = str(read.get("schema")).startswith(SCHEMA.partition("/")[0] + "/")
+        return from_document(read, str(file)) if is_ours else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ResultError(f"{file} can't be read as a result of the lab: {error}") from error
 
@@ -234,8 +236,8 @@ def folder_of(path: Path) -> dict[str, Result]:
         raise ResultError(f"{path} is no folder; name the one that --out named.")
     found = {}
     for file in sorted(path.glob("*.json")):
-        result = load(file)
-        found[result.experiment] = result
+        if (result := load(file)) is not None:
+            found[result.experiment] = result
     if not found:
         raise ResultError(f"{path} holds no results; make some with 'mpiter lab all --out {path}'.")
     return found

@@ -19,6 +19,7 @@ import numpy as np
 import mpiter
 
 from . import pictures
+from .asked import at_least
 from .clocks import CpuWindow
 from .historical import DataLoader, DataLoaderPar
 from .pictures import Augmented, Files, augmentation
@@ -65,7 +66,7 @@ _LEAST = 2  # batches that are timed
 
 def arguments(add: Callable[..., Any]) -> None:
     add("--images", type=Path, metavar="FOLDER", help="image files to read (default: some are made)")
-    add("--workers", nargs="+", type=int, metavar="N", help="numbers of workers")
+    add("--workers", nargs="+", type=at_least(1), metavar="N", help="numbers of workers")
     add(
         "--costs",
         nargs="+",
@@ -74,8 +75,8 @@ def arguments(add: Callable[..., Any]) -> None:
         metavar="C",
         help="how often the augmentation is done: 1 to 4",
     )
-    add("--batch-size", type=int, metavar="B", help="of the table by workers")
-    add("--batch-sizes", nargs="+", type=int, metavar="B", help="of the table by batch size (2 workers, cost 2)")
+    add("--batch-size", type=at_least(1), metavar="B", help="of the table by workers")
+    add("--batch-sizes", nargs="+", type=at_least(1), metavar="B", help="of the other table (2 workers, cost 2)")
 
 
 def preparing(options: argparse.Namespace) -> AbstractContextManager[None]:

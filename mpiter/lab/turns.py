@@ -116,4 +116,3 @@ def quietly(take_one: Callable[[], Any], seconds: float) -> None:
 def numbers(figures: Mapping[str, float | None]) -> Answer:
     """An answer of these figures, without those that there are none of."""
     return {"figures": {name: float(value) for name, value in figures.items() if value is not None}}
-

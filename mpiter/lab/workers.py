@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import mpiter
-from mpiter import machine
 
+from .. import machine
 from . import pictures
+from .asked import above_zero, at_least
 from .clocks import CpuWindow, tree_memory
 from .results import Result, Row
 from .subjects import BUILT_IN, subject
@@ -61,10 +62,10 @@ _LOOKS = 5
 def arguments(add: Callable[..., Any]) -> None:
     add("--backend", nargs="+", choices=("process", "thread"), metavar="B", help="process, thread (default: both)")
     add("--dataset", nargs="+", metavar="D", help=f"{', '.join(BUILT_IN)}, or module:function of your own")
-    add("--most", type=int, metavar="N", help="the largest number of workers (default: the cores, at least 4)")
-    add("--iterations", type=int, metavar="N", help="batches that are timed")
-    add("--alpha", type=float, metavar="S", help="seconds by which a larger number must be faster to be chosen")
-    add("--batch-size", type=int, metavar="B", help="default: 128 of cifar, 32 of the others")
+    add("--most", type=at_least(0), metavar="N", help="the largest number of workers (default: the cores, at least 4)")
+    add("--iterations", type=at_least(1), metavar="N", help="batches that are timed")
+    add("--alpha", type=above_zero, metavar="S", help="seconds by which a larger number must be faster to be chosen")
+    add("--batch-size", type=at_least(1), metavar="B", help="default: 128 of cifar, 32 of the others")
 
 
 def preparing(options: argparse.Namespace) -> AbstractContextManager[None]:
@@ -213,13 +214,14 @@ def _curves(result: Result) -> Iterator[tuple[str, str, list[Row]]]:
 def views(result: Result) -> tuple[View, ...]:
     curves = list(_curves(result))
     figures = (("seconds", "Time", 0), ("tree_mb", "Memory of all processes", 1))
-    lines = [_beside(curves, figure, title, place) for figure, title, place in figures]
+    cores = result.heading["machine"]["cores_usable"]
+    lines = [_beside(curves, figure, title, place, cores) for figure, title, place in figures]
     return (*lines, *(_table(result, *curve) for curve in curves), _published())
 
 
-def _beside(curves: list[tuple[str, str, list[Row]]], figure: str, title: str, place: int) -> Lines:
+def _beside(curves: list[tuple[str, str, list[Row]]], figure: str, title: str, place: int, cores: int) -> Lines:
     """Ours and theirs, each against its own figure without workers, by workers for each core."""
-    cores, series = machine.cores(), []
+    series = []
     for dataset, backend, rows in curves:
         if rows and not rows[0].at["workers"]:
             none = rows[0][figure].median

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from unicodedata import east_asian_width
 
+from ..views import Table
 from .markup import Markup, joined, tag
-from .views import Table
 
 WIDE, NARROW = 720, 340  # design widths; each is shown at about its own size
 LINE = 15  # from one line of text to the next

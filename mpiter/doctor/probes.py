@@ -121,7 +121,7 @@ def threads_by_library() -> dict[str, int]:
 
 def thread_variables() -> dict[str, str]:
     """What the environment says of threads, by the variables that our workers respect."""
-    return {name: os.environ[name] for name in limits._VARIABLES if name in os.environ}
+    return {name: os.environ[name] for name in limits.VARIABLES if name in os.environ}
 
 
 def memfd() -> Trial | None:
@@ -179,39 +179,27 @@ def _unless(unlimited: int, value: int) -> int | None:
 def processes_left() -> int | None:
     """How many processes and threads the control groups still allow; None: any number."""
     left = []
-    for folder in machine._cgroup_folders():
-        most, now = machine._read(folder / "pids.max"), machine._read(folder / "pids.current")
+    for folder in machine.control_groups():
+        most, now = machine.text_of(folder / "pids.max"), machine.text_of(folder / "pids.current")
         if most.isdigit() and now.isdigit():
             left.append(int(most) - int(now))
     return min(left, default=None)
 
 
-def quota() -> float | None:
-    """How many cores at a time the control groups allow; None: all."""
-    found = []
-    for folder in machine._cgroup_folders():
-        most, _, period = machine._read(folder / "cpu.max").partition(" ")
-        if not most:
-            most, period = machine._read(folder / "cpu.cfs_quota_us"), machine._read(folder / "cpu.cfs_period_us")
-        if most.isdigit() and period.isdigit() and int(period):
-            found.append(int(most) / int(period))
-    return min(found, default=None)
-
-
 def commit_left() -> int:
     """Bytes that strict accounting still grants."""
-    return max(0, machine._meminfo("CommitLimit") - machine._meminfo("Committed_AS"))
+    return max(0, machine.meminfo("CommitLimit") - machine.meminfo("Committed_AS"))
 
 
 def number_in(file: str) -> int:
     """The number in a file of /proc or /sys; 0 where there is none."""
-    text = machine._read(Path(file))
+    text = machine.text_of(Path(file))
     return int(text) if text.isdigit() else 0
 
 
 def words_in(file: str) -> list[str]:
     """The words in a file of /proc or /sys."""
-    return machine._read(Path(file)).split()
+    return machine.text_of(Path(file)).split()
 
 
 def uncollected(patience: float = 5.0) -> int:
@@ -225,7 +213,7 @@ def uncollected(patience: float = 5.0) -> int:
 
 def _dead_children_of_1() -> Iterator[int]:
     for folder in Path("/proc").glob("[0-9]*"):
-        _, _, rest = machine._read(folder / "stat").rpartition(") ")
+        _, _, rest = machine.text_of(folder / "stat").rpartition(") ")
         if rest.split()[:2] == ["Z", "1"]:
             yield int(folder.name)
 

@@ -1,4 +1,4 @@
-"""Is this machine fit for mpiter?  What ``mpiter doctor`` runs: each finding with what to do about it.
+"""Is this machine fit for mpiter?  One examination after the other, each a finding with what to do about it.
 
 Runs in the process of the command; what might hang or crash is tried in others (``probes``), what to think of the
 answers is decided from values (``software_checks``, ``system_checks``).  Guarantees that an examination that fails is a
@@ -103,7 +103,7 @@ def _dev_shm() -> Finding:
 
 
 def _memory() -> Finding:
-    host = machine._meminfo("MemTotal")
+    host = machine.meminfo("MemTotal")
     kills = machine.out_of_memory_kills()
     return system_checks.memory(machine.memory_available(), machine.memory_total(), host, kills)
 
@@ -130,7 +130,7 @@ def _processes() -> Finding:
 def _cores() -> Finding:
     present = os.cpu_count() or 1
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else present
-    return system_checks.cores(present, affinity, probes.quota())
+    return system_checks.cores(present, affinity, machine.quota())
 
 
 def _numerical_threads() -> Finding:
@@ -195,3 +195,4 @@ _EXAMINATIONS: dict[str, Callable[[], Finding]] = {
     "process 1": _first_process,
     "clock": _clock,
 }
+SUBJECTS = tuple(_EXAMINATIONS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..views import Bar, Bars, Table
 from .markup import Markup, tag
 from .plots import (
     NARROW,
@@ -28,7 +29,6 @@ from .plots import (
     write,
 )
 from .scales import Scale, is_figure, labels, number, quartiles, ticks
-from .views import Bar, Bars, Table
 
 
 @dataclass(frozen=True, slots=True)

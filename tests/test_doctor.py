@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from mpiter import machine
-from mpiter.lab import doctor, probes
-from mpiter.lab import software_checks as software
-from mpiter.lab import system_checks as system
-from mpiter.lab.finding import Decoder, Finding, Status, Trial
+from mpiter.doctor import examine as doctor
+from mpiter.doctor import probes
+from mpiter.doctor import software_checks as software
+from mpiter.doctor import system_checks as system
+from mpiter.doctor.finding import Decoder, Finding, Status, Trial
 
 GOOD, NOTE, WARN, BAD = Status
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
@@ -220,7 +221,7 @@ def test_this_machine_is_examined_and_every_subject_is_announced():
 
 def test_the_cores_that_the_doctor_tells_are_those_that_the_engine_takes():
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    assert f"n_processes=None takes {machine.cores()}" in system.cores(os.cpu_count(), affinity, probes.quota()).found
+    assert f"n_processes=None takes {machine.cores()}" in system.cores(os.cpu_count(), affinity, machine.quota()).found
 
 
 def test_another_python_answers_with_its_last_line():

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
+from ..views import Bars, Lines, Section, Table, Timeline, View
 from . import bars, curves, timelines
 from .markup import Markup, joined, tag
 from .plots import Key, Plot
-from .views import Bars, Lines, Section, Table, Timeline, View
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _OWN_ANCHORS = ("contents", "summary", "top")
