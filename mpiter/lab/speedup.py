@@ -61,7 +61,7 @@ FULL: dict[str, Any] = {
 }
 SMALL: dict[str, Any] = {"workers": [2], "costs": [1, 4], "batch_size": 20, "batch_sizes": [10]}
 SECONDS, WARMUP_S, SMALL_SECONDS = 1.5, 0.5, 0.3
-_LEAST = 2  # batches that are timed
+_LEAST = 4  # batches that are timed
 
 
 def arguments(add: Callable[..., Any]) -> None:

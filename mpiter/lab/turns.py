@@ -107,9 +107,12 @@ def consume(take_one: Callable[[], Any], seconds: float, least: int = 1) -> tupl
     return count, now - begin
 
 
-def quietly(take_one: Callable[[], Any], seconds: float) -> None:
-    """The warm-up, which no figure includes; what the start has left behind is collected before the clock runs."""
-    consume(take_one, seconds)
+def quietly(take_one: Callable[[], Any], seconds: float, least: int = 4) -> None:
+    """The warm-up, which no figure includes: what was fetched ahead while workers started is used up, memory touched.
+
+    What the start has left behind is collected before the clock runs.
+    """
+    consume(take_one, seconds, least)
     gc.collect()
 
 
