@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpiter.lab.cases import Images
-from mpiter.lab.loaders import Chainer, InProcess, Limit, Ours, OursColumns, Peer, Setup, Torch
+from mpiter.lab.limit import Limit
+from mpiter.lab.loaders import Chainer, InProcess, Ours, OursColumns, Peer, Setup, Torch
 
 
 @dataclass(frozen=True)

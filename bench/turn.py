@@ -24,7 +24,8 @@ from peers import ROWS, Row
 
 from mpiter.lab.cases import CASES, Case, Digest, expected_digest
 from mpiter.lab.clocks import Cpu, CpuWindow
-from mpiter.lab.loaders import Limit, Peer, Setup, wait_until
+from mpiter.lab.limit import Limit, wait_until
+from mpiter.lab.loaders import Peer, Setup
 
 WARMUP_BATCHES = 8
 
@@ -135,7 +136,7 @@ def digests(turn: Turn, row: Row, case: Case) -> dict[str, str]:
 def take(turn: Turn) -> dict[str, Any]:
     row, case = ROWS[turn.row], CASES[turn.case]
     try:
-        package, version = row.peer.version()
+        package, version = Peer.version() if row.peer is Limit else row.peer.version()
     except ImportError as error:
         return {"absent": str(error)}
     answer = measure_limit(turn, case) if row.peer is Limit else measure_peer(turn, row, case)

@@ -16,6 +16,7 @@ from datasets import BUILDS, Failing, Gated, Random, Shaped, Squares, TwoArgumen
 
 import mpiter
 from mpiter.errors import RemoteTraceback
+from mpiter.lab import carriers
 
 # The default configuration of each backend, and one of each transport and start method: the core of the contract
 # runs on all of them, everything on the first three.
@@ -37,6 +38,9 @@ PAIRS: dict[str, dict[str, Any]] = {
     "thread, copies": {"n_processes": 2, "backend": "thread", "copy": True},
     "serial, packed": {"n_processes": 0, "serializer": "packed"},
     "serial, copies": {"n_processes": 0, "copy": True},
+    "forkserver, the lab's pickle": {"n_processes": 2, "serializer": carriers.Pickle},
+    "forkserver, the lab's pickle5": {"n_processes": 2, "serializer": carriers.Pickle5},
+    "fork, the lab's rawarray": {"n_processes": 2, "backend": mpiter.Process("fork"), "serializer": carriers.RawArray},
 }  # fmt: skip
 
 
@@ -47,7 +51,8 @@ def default(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture(params=[*DEFAULTS, *PAIRS])
 def any_way(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return {**DEFAULTS, **PAIRS}[request.param]
+    options = {**DEFAULTS, **PAIRS}[request.param]
+    return {name: value() if isinstance(value, type) else value for name, value in options.items()}
 
 
 def epoch(dataset: Any, batch_size: int = 6, **options: Any) -> list[Any]:

@@ -16,6 +16,7 @@ import mpiter
 
 PACKAGE = Path(mpiter.__file__).parent
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
+WINGS = sorted(str(path.relative_to(PACKAGE).with_suffix("")) for path in PACKAGE.glob("*/**/*.py"))
 
 # Each line may import from the lines above it only, and from nothing of its own line.
 LAYERS = """
@@ -45,6 +46,29 @@ loader
 __init__
 chainer chainer_compat device jax
 torch
+__main__
+"""
+# The same for what stands in folders; a wing may use all of the core.
+LAYERS_OF_WINGS = """
+doctor/finding
+doctor/probes doctor/software_checks doctor/system_checks
+doctor/examine
+doctor/command
+doctor/__init__
+lab/views lab/spreads lab/clocks lab/surroundings lab/bar lab/asked lab/historical lab/cases lab/payloads lab/watched
+lab/report/markup lab/report/scales
+lab/report/plots
+lab/report/bars lab/report/curves lab/report/timelines
+lab/report/page
+lab/report/__init__
+lab/turns lab/text lab/carriers lab/loaders
+lab/series lab/pictures lab/limit
+lab/results lab/subjects
+lab/overhead lab/speedup lab/workers lab/hide lab/peers lab/compare
+lab/experiments
+lab/measured lab/laboratory
+lab/command
+lab/__init__
 """
 # the door modules, and what each opens
 OPEN = {"chainer": {"chainer"}, "device": {"torch"}, "jax": {"jax"}, "torch": {"torch"}}
@@ -58,10 +82,12 @@ def tree_of(module):
 
 
 def siblings_of(module):
-    """The modules of the package that ``module`` imports, anywhere in it."""
+    """The modules of the package that ``module`` imports, anywhere in it, by their paths."""
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.ImportFrom) and node.level:
-            yield from [node.module.partition(".")[0]] if node.module else (alias.name for alias in node.names)
+            folder = Path(module).parents[node.level - 1]
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+            yield from (str(folder / name.replace(".", "/")) for name in names)
 
 
 def outsiders_of(module, top_level=False):
@@ -74,17 +100,18 @@ def outsiders_of(module, top_level=False):
             yield node.module.partition(".")[0]
 
 
-def level_of():
-    return {name: at for at, line in enumerate(LAYERS.split("\n")) for name in line.split()}
+def level_of(layers=LAYERS):
+    return {name: at for at, line in enumerate(layers.split("\n")) for name in line.split()}
 
 
 def test_every_module_has_its_place():
     assert sorted(level_of()) == MODULES
+    assert sorted(level_of(LAYERS_OF_WINGS)) == WINGS
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", [*MODULES, *WINGS])
 def test_imports_go_one_way(module):
-    level = level_of()
+    level = level_of(LAYERS if module in MODULES else LAYERS_OF_WINGS)
     upward = {name for name in siblings_of(module) if name in level and level[name] >= level[module]}
     assert not upward, f"{module} imports {', '.join(sorted(upward))}, which stand on its own line of LAYERS or below"
 
@@ -98,9 +125,20 @@ def test_the_core_depends_on_four_packages_only(module):
     assert within <= ({"torch"} if module == "tensors" else set()), "libraries are used where the user has loaded them"
 
 
-def test_importing_mpiter_opens_no_door():
+@pytest.mark.parametrize("module", sorted({*MODULES} - {"__main__"}))
+def test_the_core_enters_no_wing(module):
+    assert not [name for name in siblings_of(module) if "/" in name or name in ("lab", "doctor")]
+
+
+@pytest.mark.parametrize("module", WINGS)
+def test_a_wing_is_there_without_extras(module):
+    foreign = set(outsiders_of(module, top_level=True)) - {"numpy", "mpiter", *sys.stdlib_module_names}
+    assert not foreign, "libraries are imported where they are used"
+
+
+def test_importing_mpiter_opens_no_door_and_enters_no_wing():
     code = "import sys, mpiter; print(*set(sys.argv) & set(sys.modules))"
-    command = [sys.executable, "-c", code, *DOORS, *EXTRAS]
+    command = [sys.executable, "-c", code, *DOORS, *EXTRAS, "mpiter.lab", "mpiter.doctor"]
     ran = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.strip() == ""
 
@@ -142,15 +180,15 @@ def test_no_module_hides_a_public_name():
     assert not set(MODULES) & set(mpiter.__all__)
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", [*MODULES, *WINGS])
 def test_every_module_says_what_it_is_in_at_most_fifteen_lines(module):
     text = (ast.get_docstring(tree_of(module)) or "").strip()
     assert len(text) > 40
-    if module != "__init__":  # which holds the picture
+    if not module.endswith("__init__"):  # which hold the pictures
         assert len(text.splitlines()) <= 15
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", [*MODULES, *WINGS])
 def test_no_module_is_too_long_to_read(module):
     assert len((PACKAGE / f"{module}.py").read_text().splitlines()) <= 350
 
@@ -161,7 +199,7 @@ def test_every_public_name_is_documented(name):
 
 
 def test_nothing_is_left_to_do_later():
-    for path in PACKAGE.glob("*.py"):
+    for path in PACKAGE.glob("**/*.py"):
         found = re.search(r"\bTODO:|\bFIXME\b|\bXXX\b", path.read_text())
         assert found is None, f"{path.name}: {found.group()}"
 

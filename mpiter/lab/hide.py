@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import mpiter
@@ -33,6 +30,7 @@ from .subjects import BUILT_IN, subject
 from .text import NOTHING, Telling, median, number, point
 from .turns import Absent, Answer, Turn, consume, numbers, quietly
 from .views import Lines, Point, Series, Span, Table, Timeline, View
+from .watched import SHOWN, Stretch, Watched, lanes, watched
 
 NAME = "hide"
 HEADING = "How many workers hide loading"
@@ -47,7 +45,6 @@ WAITS = 0.05  # of the step: less, and loading counts as hidden
 FULL: dict[str, Any] = {"dataset": "store", "batch_size": 32, "most": None, "step_ms": 40.0}
 SMALL: dict[str, Any] = FULL | {"most": 3}
 SECONDS, WARMUP_S, SMALL_SECONDS = 2.5, 0.5, 0.6
-_SHOWN = 8  # steps of the timeline
 
 
 def arguments(add: Callable[..., Any]) -> None:
@@ -133,7 +130,7 @@ def loading(turn: Turn, dataset: Any) -> Answer:
 def training(turn: Turn, dataset: Any) -> Answer:
     """Beside a step that takes its time; everybody's doings are written down."""
     step_s = turn.options["step_ms"] / 1e3
-    spans: list[tuple[float, float, str, str]] = []
+    spans: list[Stretch] = []
     waited = 0.0
     with tempfile.TemporaryDirectory(prefix="mpiter-lab-") as folder:
         batches = _batches(turn, Watched(dataset, folder))
@@ -155,7 +152,7 @@ def training(turn: Turn, dataset: Any) -> Answer:
         fetched = watched(folder, turn.options["batch_size"])
         batches.close()
     found = {"step_ms": 1e3 * seconds / count, "wait_ms": 1e3 * waited / count}
-    return numbers(found) | {"extra": {str(turn.workers): _lanes(spans, fetched)}}
+    return numbers(found) | {"extra": {str(turn.workers): lanes(spans, fetched)}}
 
 
 def _batches(turn: Turn, dataset: Any) -> Any:
@@ -167,64 +164,6 @@ def _batches(turn: Turn, dataset: Any) -> Any:
         n_processes=turn.workers,
         seed=turn.seed,
     )
-
-
-class Watched:
-    """A dataset whose workers write down when they fetched what; the clock is the machine's, the same for all."""
-
-    _entry = struct.Struct("<qdd")
-
-    def __init__(self, dataset: Any, folder: str) -> None:
-        self._dataset, self._folder = dataset, folder
-        self._fd = -1
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, index: int) -> Any:
-        begin = time.monotonic()
-        sample = self._dataset[index]
-        if self._fd < 0:
-            path = os.path.join(self._folder, f"{os.getpid()}.fetched")
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(self._fd, self._entry.pack(index, begin, time.monotonic()))
-        return sample
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_fd": -1}
-
-    @classmethod
-    def entries(cls, file: Path) -> Iterator[tuple[int, float, float]]:
-        data = file.read_bytes()
-        yield from cls._entry.iter_unpack(data[: len(data) // cls._entry.size * cls._entry.size])
-
-
-def watched(folder: str, batch_size: int) -> list[list[tuple[float, float, str, str]]]:
-    """For each worker, what it fetched: a span for all rows of a batch that followed one another."""
-    lanes = []
-    for file in sorted(Path(folder).glob("*.fetched")):
-        spans: list[tuple[float, float, str, str]] = []
-        for index, begin, end in Watched.entries(file):
-            label = f"batch {index // batch_size}"
-            if spans and spans[-1][3] == label and begin - spans[-1][1] < 1e-3:
-                spans[-1] = (spans[-1][0], end, "fetch", label)
-            else:
-                spans.append((begin, end, "fetch", label))
-        lanes.append(spans)
-    return lanes
-
-
-def _lanes(consumer: list[tuple[float, float, str, str]], workers: list[list[Any]]) -> list[Any]:
-    """The last few steps, in seconds from their beginning."""
-    shown = consumer[-2 * _SHOWN :]
-    left, right = shown[0][0], shown[-1][1]
-    names = ["consumer", *(f"worker {number}" for number in range(len(workers)))]
-    lanes = []
-    for name, spans in zip(names, [shown, *workers], strict=True):
-        seen = [span for span in spans if span[1] > left and span[0] < right]
-        cut = [[max(b, left) - left, min(e, right) - left, kind, label] for b, e, kind, label in seen]
-        lanes.append([name, cut])
-    return lanes
 
 
 # -- the model -------------------------------------------------------------------------------------------------------
@@ -349,7 +288,7 @@ def _timelines(result: Result) -> Iterator[Timeline]:
     shown = dict.fromkeys([numbers_of_workers[0], wanted or numbers_of_workers[-1]]) if recorded else {}
     for workers in shown:
         lanes = tuple((name, tuple(Span(*span) for span in spans)) for name, spans in recorded[str(workers)])
-        yield Timeline(f"{_SHOWN} steps with {workers} worker{'s' if workers > 1 else ''}", lanes)
+        yield Timeline(f"{SHOWN} steps with {workers} worker{'s' if workers > 1 else ''}", lanes)
 
 
 def _published() -> Table:

@@ -19,7 +19,8 @@ import numpy as np
 from .asked import at_least
 from .cases import CASES, Case, Digest, expected_digest
 from .clocks import Cpu, CpuWindow
-from .loaders import Chainer, Grain, InProcess, Limit, Ours, OursColumns, Peer, Setup, Spdl, Torch, wait_until
+from .limit import Limit, wait_until
+from .loaders import Chainer, Grain, InProcess, Ours, OursColumns, Peer, Setup, Spdl, Torch
 from .results import Result, Row
 from .text import Telling, median, number, share, times
 from .turns import Absent, Answer, Turn, consume, numbers, quietly

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 NOISY = 0.15  # interquartile range against the median
@@ -58,7 +58,3 @@ def summary(answers: list[dict[str, Any]], case: str, row: str, figures: Sequenc
     """The figures of one row of one case over the rounds, or nothing."""
     found = [answer for answer in answers if (answer["case"], answer["row"]) == (case, row) and "error" not in answer]
     return {figure: spread([answer[figure] for answer in found]) for figure in figures} if found else {}
-
-
-def as_json(found: Spread) -> dict[str, Any]:
-    return asdict(found)

@@ -7,7 +7,7 @@ disagree too much to conclude from, and that no sentence rests on such a figure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .spreads import NOISY, Spread
@@ -22,7 +22,8 @@ def number(value: float | None) -> str:
         return NOTHING
     if value == int(value):
         return f"{value:,.0f}"
-    digits = max(0, 2 - math.floor(math.log10(abs(value)) + 1e-9))
+    rounded = abs(float(f"{value:.3g}"))
+    digits = max(0, 2 - math.floor(math.log10(rounded)))
     return f"{value:,.{digits}f}"
 
 
@@ -44,12 +45,6 @@ def point(x: float, found: Spread) -> Point:
     """A figure on a curve, with its quartiles where it has rounds to take them from."""
     low, high = found.quartiles or (None, None)
     return Point(x, found.median, low, high)
-
-
-def listing(names: Iterable[str]) -> str:
-    """a, b and c"""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 @dataclass

@@ -1,0 +1,244 @@
+"""The lab at work: every experiment in its small form, interrupts, turns that fail, a data set of the user's own."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import mpiter
+from mpiter.lab.experiments import EXPERIMENTS
+from mpiter.lab.turns import Turn, answer_of, ask
+
+ROOT = str(Path(mpiter.__file__).parents[1])
+LAB = [sys.executable, "-m", "mpiter", "lab"]
+LIMIT_S = 900  # against hanging: on two idle cores all takes less than five minutes
+
+
+def lab(*words, folder, **options):
+    environment = os.environ | {"PYTHONPATH": ROOT}
+    return subprocess.run(
+        [*LAB, *map(str, words)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        **options,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S)
+def test_all_experiments_run_in_their_small_form_and_are_told_in_a_report(tmp_path):
+    ran = lab("all", "--small", "--out", "results", "--seed", "5", folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    found = {name: json.loads((tmp_path / "results" / f"{name}.json").read_text()) for name in EXPERIMENTS}
+    for document in found.values():
+        is_complete(document)
+    every_row_is_measured_or_absent(found)
+    pipes_are_used_by_those_who_use_them(found["overhead"]["rows"])
+    the_csv_holds_the_same(tmp_path / "results" / "overhead.csv", found["overhead"]["rows"])
+    report = (tmp_path / "results" / "report.html").read_text(encoding="utf-8")
+    assert all(f'id="{name}"' in report for name in EXPERIMENTS)
+    results_are_not_measured_over(tmp_path)
+    a_folder_equals_itself(tmp_path)
+
+
+def is_complete(document):
+    assert document["schema"] == "mpiter.lab/1"
+    assert document["complete"]
+    assert document["problems"] == []
+    assert document["settings"]["seed"] == 5
+    assert "--seed 5" in document["again"]
+    assert {len(figure["values"]) for row in document["rows"] for figure in row["figures"].values()} == {2}
+
+
+def every_row_is_measured_or_absent(found):
+    peers = {row["row"] for row in found["peers"]["rows"]} | set(found["peers"]["absent"])
+    assert peers == set(EXPERIMENTS["peers"].FULL["rows"])
+    assert all("pip install" in why for why in found["peers"]["absent"].values())
+    transports = {row["row"] for row in found["overhead"]["rows"]}
+    assert transports == {"slots", "slots, copy", "packed", "pickle", "pickle5", "rawarray"}
+    assert {row["row"] for row in found["workers"]["rows"]} == {"process", "thread"}
+
+
+def pipes_are_used_by_those_who_use_them(rows):
+    figures = {(row["row"], row["case"]): row["figures"] for row in rows}
+    for payload in ("28x28", "3x64x64"):
+        piped = {row: each["piped_mb"]["median"] for (row, case), each in figures.items() if case == payload}
+        whole = figures["slots", payload]["payload_mb"]["median"]
+        assert max(piped["slots"], piped["rawarray"]) < 0.1 * whole
+        assert min(piped["pickle"], piped["pickle5"], piped["packed"]) > 0.5 * whole
+
+
+def the_csv_holds_the_same(file, rows):
+    medians = {(row["row"], row["case"]): row["figures"]["cpu_ms"]["median"] for row in rows}
+    with file.open() as lines:
+        told = {(e["row"], e["case"]): float(e["median"]) for e in csv.DictReader(lines) if e["figure"] == "cpu_ms"}
+    assert told == medians
+
+
+def results_are_not_measured_over(folder):
+    before = (folder / "results" / "hide.json").read_bytes()
+    again = lab("hide", "--small", "--out", "results", folder=folder)
+    assert again.returncode == 1
+    assert "--force" in again.stderr
+    assert (folder / "results" / "hide.json").read_bytes() == before
+
+
+def a_folder_equals_itself(folder):
+    same = lab("compare", "results", "results", folder=folder)
+    assert same.returncode == 0
+    assert "\n0 of " in same.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_experiment_keeps_what_it_has_and_leaves_nobody_behind(tmp_path, number):
+    command = [*LAB, "overhead", "--out", "r", "--payloads", "28x28", "--workers", "1", "--seconds", "0.2"]
+    environment = os.environ | {"PYTHONPATH": ROOT, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [*command, "--rounds", "99"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        wait_until(lambda: turns_of(process.pid, at_least=2))
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    document = json.loads((tmp_path / "r" / "overhead.json").read_text())
+    assert document["complete"] is False
+    assert document["ended_by"] == "it was interrupted"
+    assert document["rows"]
+    assert "single round" in out
+    _, alive = psutil.wait_procs(below, timeout=10)
+    assert not alive
+
+
+def turns_of(pid, at_least, seen={}):  # noqa: B006 - remembers the turns between calls
+    """Have so many turns begun, and does the last have workers?"""
+    children = psutil.Process(pid).children(recursive=True)
+    seen.setdefault(pid, set()).update(child.pid for child in children if child.ppid() == pid)
+    return len(seen[pid]) >= at_least and len(children) > 1
+
+
+def wait_until(condition, limit_s=60.0):
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "nothing within a minute"
+        time.sleep(0.01)
+
+
+def test_a_budget_ends_an_experiment_early_and_says_so(tmp_path):
+    ran = lab("overhead", "--out", "r", "--payloads", "28x28", "--minutes", "0.05", "--small", folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    document = json.loads((tmp_path / "r" / "overhead.json").read_text())
+    assert "budget" in document["ended_by"]
+    assert 0 < len(document["turns"]) < 12
+    assert "so it will end early" in ran.stderr
+
+
+OWN = """
+import time
+
+class Own:
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return self.transform(self.read(index))
+    def read(self, index):
+        time.sleep(0.001)
+        return [index] * 3
+    def transform(self, sample):
+        return sum(sample)
+
+class Closed:
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return index
+"""
+
+
+def test_a_dataset_of_the_users_own_is_looked_into(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    ran = lab("hide", "--dataset", "mine:Own", "--most", "1", "--small", "--out", "r", folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    rows = {row["row"]: row["figures"] for row in json.loads((tmp_path / "r" / "hide.json").read_text())["rows"]}
+    assert rows["split"]["read_ms"]["median"] > 32  # 32 samples of a millisecond, and sleeping is never shorter
+    assert set(rows) == {"split", "loading", "training"}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "why"),
+    [
+        ("mine:Closed", "mine:Closed has no read"),
+        ("mine:Nothing", "cannot be imported"),
+        ("elephants", "module:function"),
+    ],
+)
+def test_a_dataset_that_cannot_be_looked_into_is_absent_and_says_why(tmp_path, dataset, why):
+    (tmp_path / "mine.py").write_text(OWN)
+    ran = lab("hide", "--dataset", dataset, "--most", "1", "--small", "--out", "r", folder=tmp_path)
+    assert why in ran.stdout
+
+
+# -- turns -----------------------------------------------------------------------------------------------------------
+
+LEAVES_A_WORKER = """
+import os, sys, time
+if os.fork() == 0:
+    time.sleep(600)
+print("a word")
+print('{"figures": {"pid": 1.0}}')
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "limit_s", "answer"),
+    [
+        (LEAVES_A_WORKER, 60, {"figures": {"pid": 1.0}}),
+        ("import time; time.sleep(600)", 3, {"error": "gave no answer within 3 s"}),
+        ("raise ValueError('no')", 60, {"error": "ended with status 1: ValueError: no"}),
+        ("import os; os.kill(os.getpid(), 9)", 60, {"error": "ended with status -9: no message"}),
+        ("print('not JSON')", 60, {"error": "ended with status 0: no message"}),
+    ],
+)
+def test_whatever_becomes_of_a_turn_is_an_answer_and_its_session_is_gone(script, limit_s, answer):
+    found = answer_of([sys.executable, "-c", script], limit_s)
+    assert {key: found[key] for key in answer} == answer
+    assert not [process for process in psutil.Process().children(recursive=True) if "sleep(600)" in str(process)]
+
+
+def test_an_error_in_a_turn_is_an_answer_with_its_traceback():
+    found = ask(Turn("overhead", "no such row", "28x28", {"workers": 1}, 0.1, 0.1, 0), 60)
+    assert found["error"] == "KeyError: 'no such row'"
+    assert "Traceback" in found["said"]
+
+
+def test_a_peer_that_is_not_installed_is_absent_with_a_remedy(tmp_path):
+    (tmp_path / "grain.py").write_text("raise ImportError('No module named grain')")
+    script = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+sys.argv[1:] = ['{{"experiment": "peers", "row": "grain", "case": "28x28", "at": {{"workers": 1}}, "seconds": 0.1,'
+                '"warmup_s": 0.1, "seed": 0, "options": {{"prefetch": 2}}}}']
+from mpiter.lab.measured import main
+main()
+"""
+    found = answer_of([sys.executable, "-c", script], 60)
+    assert found == {"absent": "not installed (No module named grain): pip install grain"}
