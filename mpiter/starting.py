@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -44,7 +45,9 @@ class _ForkServer(mp_forkserver.ForkServer):
             super().ensure_running()
         finally:
             config["tempdir"] = before
-            if self._forkserver_pid != server and hasattr(os, "O_PATH"):
+            if self._forkserver_pid == server:
+                shutil.rmtree(folder, ignore_errors=True)  # with the socket of one that could not be started
+            elif hasattr(os, "O_PATH"):
                 self._go_unnamed()
             with contextlib.suppress(OSError):  # it holds the name, where that stays
                 os.rmdir(folder)

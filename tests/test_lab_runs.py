@@ -193,6 +193,7 @@ def test_a_dataset_that_cannot_be_looked_into_is_absent_and_says_why(tmp_path, d
     (tmp_path / "mine.py").write_text(OWN)
     ran = lab("hide", "--dataset", dataset, "--most", "1", "--small", "--out", "r", folder=tmp_path)
     assert why in ran.stdout
+    assert ran.returncode == 1
 
 
 # -- turns -----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,15 @@ def test_without_memfd_an_unnamed_file_does(monkeypatch: pytest.MonkeyPatch, met
     expected = whole()
     monkeypatch.setattr(crew, "Arena", lambda reserve: Arena(1 << 26, portable=True))
     assert whole(backend=mpiter.Process(method)) == expected
+
+
+def test_where_a_sandbox_forbids_memfd_an_unnamed_file_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(name: str, flags: int) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    expected = whole()
+    monkeypatch.setattr(os, "memfd_create", forbidden)
+    assert whole(backend=mpiter.Process("fork")) == expected
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 import subprocess
+import tempfile
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from datasets import Gated, plain
 from scripts import METHODS, Script, run, wait_until
 
 import mpiter
-from mpiter import machine
+from mpiter import machine, starting
 
 pytestmark = [pytest.mark.death, pytest.mark.slow]
 
@@ -247,3 +250,14 @@ def test_the_interpreter_does_not_wait_for_an_unkillable_worker(tmp_path: Path) 
     script.reads("ready")
     outcome = script.ends()
     assert (outcome.code, outcome.left_running) == (0, []), outcome
+
+
+def test_a_fork_server_that_cannot_be_started_leaves_no_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(util, "spawnv_passfds", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        starting._new_server().ensure_running()
+    assert not list(tmp_path.iterdir())

@@ -39,7 +39,7 @@ def measure(experiments: Sequence[tuple[Experiment, argparse.Namespace]], minute
     for number, (experiment, options) in enumerate(experiments):
         left = None if deadline is None else (deadline - time.monotonic()) / (len(experiments) - number)
         result = _one(experiment, options, left)
-        if result.problems:
+        if result.problems or not result.rows:
             status = 1
         if result.ended_by == "it was interrupted":
             return 130

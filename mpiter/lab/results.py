@@ -63,7 +63,7 @@ class Result:
     heading: dict[str, Any]
     settings: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
-    absent: dict[str, str] = field(default_factory=dict)  # row -> why
+    absent: dict[str, str] = field(default_factory=dict)  # row, or row on case -> why
     problems: list[str] = field(default_factory=list)
     ended_by: str = ""
     extra: dict[str, Any] = field(default_factory=dict)  # what answers bring beside figures: (row, case) -> of round 0
@@ -116,7 +116,9 @@ def gathered(experiment: str, heading: dict[str, Any], settings: dict[str, Any],
         where = {"row": turn.row, "case": turn.case, "at": turn.at, "round": number}
         result.turns.append(where | answer)
         if "absent" in answer:
-            result.absent[turn.row] = answer["absent"]
+            is_told = result.absent.setdefault(turn.row, answer["absent"]) == answer["absent"]
+            if not is_told:
+                result.absent[f"{turn.row} on {turn.case}"] = answer["absent"]
         elif "error" in answer:
             result.problems.append(f"{turn}: {answer['error']}")
         else:

@@ -57,13 +57,13 @@ def run(
     budget_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Series:
-    """Ask for one turn after another; a row whose package is missing is asked for once."""
+    """Ask for one turn after another; what is absent from a case is asked for once."""
     series, began, longest = Series(planned=len(turns) * rounds), clock(), 0.0
-    absent: set[str] = set()
+    absent: set[tuple[str, str]] = set()
     with Bar(name, series.planned) as bar, _ended_like_ctrl_c():
         try:
             for done, (number, turn) in enumerate(interleaved(turns, rounds)):
-                if turn.row in absent:
+                if (turn.row, turn.case) in absent:
                     continue
                 started = clock()
                 if budget_s is not None and started - began + longest > budget_s:
@@ -74,7 +74,7 @@ def run(
                 longest = max(longest, clock() - started)
                 series.answers.append((number, turn, answer))
                 if "absent" in answer:
-                    absent.add(turn.row)
+                    absent.add((turn.row, turn.case))
         except KeyboardInterrupt:
             series.ended_by = "it was interrupted"
     return series
