@@ -26,6 +26,7 @@ from . import pictures
 from .asked import above_zero, at_least
 from .clocks import CpuWindow
 from .results import Result
+from .spreads import LEAST_ROUNDS
 from .subjects import BUILT_IN, subject
 from .text import NOTHING, Telling, median, number, point
 from .turns import Absent, Answer, Turn, consume, numbers, quietly
@@ -267,7 +268,7 @@ def _table(result: Result, model: Capacity) -> Table:
                 number(row.at["workers"]),
                 number(predicted),
                 median(row["batch_ms"]),
-                f"{row['batch_ms'].median / predicted - 1:+.0%}",
+                f"{row['batch_ms'].median / predicted - 1:+.0%}" if row.rounds >= LEAST_ROUNDS else NOTHING,
                 median(row["cpu_ms"]),
                 median(beside["step_ms"]) if beside else NOTHING,
                 median(beside["wait_ms"]) if beside else NOTHING,

@@ -177,7 +177,7 @@ def tell(result: Result) -> Telling:
             continue
         seconds = {int(row.at["workers"]): row["seconds"].median for row in rows}
         choice = choose(seconds, result.settings["alpha"])
-        against_none = result.ratio(rows[0], _row(rows, choice.workers), "seconds")
+        against_none = result.ratio(_row(rows, 0), _row(rows, choice.workers), "seconds")
         iterations = result.settings["iterations"]
         telling.conclude(
             f"{dataset}, {_name(backend, choice.workers)}: the rule takes {choice.workers} ({iterations} batches in "
@@ -214,33 +214,26 @@ def _curves(result: Result) -> Iterator[tuple[str, str, list[Row]]]:
 def views(result: Result) -> tuple[View, ...]:
     curves = list(_curves(result))
     figures = (("seconds", "Time", 0), ("tree_mb", "Memory of all processes", 1))
-    cores = result.heading["machine"]["cores_usable"]
-    lines = [_beside(curves, figure, title, place, cores) for figure, title, place in figures]
+    lines = [_beside(result, curves, figure, title, place) for figure, title, place in figures]
     return (*lines, *(_table(result, *curve) for curve in curves), _published())
 
 
-def _beside(curves: list[tuple[str, str, list[Row]]], figure: str, title: str, place: int, cores: int) -> Lines:
+def _beside(result: Result, curves: list[tuple[str, str, list[Row]]], figure: str, title: str, place: int) -> Lines:
     """Ours and theirs, each against its own figure without workers, by workers for each core."""
-    series = []
+    cores, series = result.heading["machine"]["cores_usable"], []
     for dataset, backend, rows in curves:
-        if rows and not rows[0].at["workers"]:
-            none = rows[0][figure].median
-            points = [(row.at["workers"] / cores, point(0, row[figure])) for row in rows]
-            series.append(Series(f"{dataset}, {backend}", tuple(_against(none, x, found) for x, found in points)))
+        against_none = [(row.at["workers"] / cores, result.ratio(row, _row(rows, 0), figure)) for row in rows]
+        points = tuple(point(x, found) for x, found in against_none if found)
+        series.append(Series(f"{dataset}, {backend}", points))
     theirs = PUBLISHED[0][place]
-    points_theirs = [Point(count / THEIR_CORES, values[place] / theirs) for count, values in PUBLISHED.items()]
-    series.append(Series("Num Worker Tuner, CIFAR-10", tuple(points_theirs), published=True))
+    points = tuple(Point(count / THEIR_CORES, values[place] / theirs) for count, values in PUBLISHED.items())
+    series.append(Series("Num Worker Tuner, CIFAR-10", points, published=True))
     note = f"Against the figure without workers. We had {cores} cores, they {THEIR_CORES}."
     return Lines(f"{title} by workers for each core", "workers for each core", "against none", tuple(series), note)
 
 
-def _against(none: float, x: float, found: Point) -> Point:
-    low, high = (None if value is None else value / none for value in (found.low, found.high))
-    return Point(x, found.y / none, low, high)
-
-
 def _table(result: Result, dataset: str, backend: str, rows: list[Row]) -> Table:
-    none = rows[0] if not rows[0].at["workers"] else None
+    none = _row(rows, 0)
     lines = [
         (
             number(row.at["workers"]),
