@@ -7,6 +7,7 @@ wrongly, 130 it was interrupted.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -23,13 +24,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser(words).parse_args(words)
     try:
         status: int = options.run(options)
-    except MpiterError as error:
-        print(f"mpiter: {error}", file=sys.stderr)
-        return WRONG
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # whoever read us has seen enough
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return WRONG
+    except (MpiterError, OSError) as error:
+        print(f"mpiter: {error}", file=sys.stderr)
         return WRONG
     return status
 

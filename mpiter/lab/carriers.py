@@ -1,21 +1,24 @@
 """Three other ways for a sample to travel, written against the engine's transport interface, to be measured with ours.
 
-`pickle`: samples as they are in the worker's answer, which the Pool pickles.  `pickle5`: each sample pickled by
-protocol 5, its arrays out of band, one envelope a sample in the answer.  `rawarray`: as Chainer does it, a block of
-shared memory for each batch, sized by the first sample, into which workers pack the arrays of a sample one after
-another; the consumer copies them out, and what isn't an array on a sample's first level is pickled.
-A pen runs in a worker; everything else in the consumer process.
+`pickle`: samples as they are in the worker's answer, which the Pool pickles.  `pickle5`: all samples of a piece of work
+pickled at once by protocol 5, their arrays out of band, side by side in one string of bytes.  `rawarray`: as Chainer
+does it, a block of shared memory for a batch, sized by the arrays that stand in a sample's tuple or list, into which
+workers pack them one after another; the consumer copies them out.  What isn't such an array is pickled; of a dict, or
+of an array that is the whole sample, Chainer measures nothing, so that these are pickled altogether.
+A pen runs in a worker; everything else in the consumer process, where the engine has several batches on their way (in
+Chainer it is one).
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..envelope import ALIGN, aligned, opened
+from ..envelope import ALIGN, aligned, dumps, loads
 from ..leaves import Aside
 from ..memory import Arena
 from ..transport import Contents, LoosePen, Site, WorkerPen, Writer
@@ -42,7 +45,7 @@ class Carrier:
 
     def plan(self, sample: Any) -> None:
         self.planned = True
-        self.room_bytes = array_bytes(sample) * self._site.batch_size
+        self.room_bytes = max(1, array_bytes(sample)) * self._site.batch_size
 
     def room(self, rows: int) -> Any:
         return LooseRoom(rows)
@@ -115,30 +118,44 @@ class Pickle(Carrier):
 # -- pickle5 ---------------------------------------------------------------------------------------------------------
 
 
+class OutOfBandPen(PlainPen):
+    """Pickles what it was given at once: pickle, lengths, and all buffers as one string of bytes."""
+
+    def payload(self) -> Any:
+        found: list[pickle.PickleBuffer] = []
+        pickled = dumps(self._sent, found)
+        raw = [buffer.raw() for buffer in found]
+        return pickled, [buffer.nbytes for buffer in raw], b"".join(raw)
+
+
 @dataclass(frozen=True, slots=True)
-class EnvelopeWriter:
+class OutOfBandWriter:
     """The end of `pickle5` in a worker."""
 
     def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> WorkerPen:
-        return LoosePen()
+        return OutOfBandPen() if address else LoosePen()
 
 
-class EnvelopeRoom(LooseRoom):
-    """Opens the envelopes; a sample's arrays are views of its own."""
+class OutOfBandRoom(LooseRoom):
+    """Arrays are views of what arrived, copied once: bytes can't be written to, and batches are the user's."""
 
     def receive(self, payload: Any) -> None:
-        for row, sealed in payload:
-            self.place(row, opened(sealed))
+        pickled, sizes, raw = payload
+        memory, buffers, start = memoryview(bytearray(raw)), [], 0
+        for size in sizes:
+            buffers.append(memory[start : start + size])
+            start += size
+        super().receive(loads(pickled, buffers))
 
 
 class Pickle5(Carrier):
     """Protocol 5, buffers out of band."""
 
     def writer(self) -> Writer:
-        return EnvelopeWriter()
+        return OutOfBandWriter()
 
     def room(self, rows: int) -> Any:
-        return EnvelopeRoom(rows)
+        return OutOfBandRoom(rows)
 
 
 # -- rawarray --------------------------------------------------------------------------------------------------------
@@ -166,10 +183,10 @@ def swap(sample: Any, how: Any) -> Any:
 
 
 def measured(sample: Any) -> int:
-    """Bytes that the arrays of a sample take in a block."""
-    sizes: list[int] = []
-    swap(sample, lambda value: sizes.append(aligned(value.nbytes, ALIGN)) if isinstance(value, np.ndarray) else None)
-    return sum(sizes)
+    """Bytes that the arrays of a sample take in a block: of a tuple's or a list's parts, as in Chainer, of nothing else."""
+    if type(sample) not in (tuple, list):
+        return 0
+    return sum(aligned(value.nbytes, ALIGN) for value in sample if isinstance(value, np.ndarray))
 
 
 class PackingPen:
@@ -220,6 +237,7 @@ class BlockRoom(LooseRoom):
         super().__init__(rows)
         self._carrier, self._start = carrier, start
         self.address = (start, carrier.room_bytes, carrier.share)
+        self._is_lost = False
 
     def contents(self) -> Contents:
         block = self._carrier.block(self._start)
@@ -228,10 +246,11 @@ class BlockRoom(LooseRoom):
         return whole(samples, frozenset(self._failed))
 
     def discard(self) -> None:
-        self._carrier.free.append(self._start)
+        if not self._is_lost:
+            self._carrier.free.append(self._start)
 
     def quarantine(self) -> None:
-        self.discard = lambda: None  # type: ignore[method-assign]  # a worker may still write into it
+        self._is_lost = True
 
 
 class RawArray(Carrier):

@@ -26,8 +26,8 @@ STRAGGLER_PERIOD = 1 << 16
 class Images:
     """`dataset[i]` is `(images[i % 64], np.int64(i))`; the image is a view, so fetching costs about a microsecond."""
 
-    def __init__(self, shape: tuple[int, ...], length: int = LENGTH) -> None:
-        self.images = np.random.default_rng(0).random((DISTINCT, *shape), dtype=np.float32)
+    def __init__(self, shape: tuple[int, ...], length: int = LENGTH, seed: int = 0) -> None:
+        self.images = np.random.default_rng(seed).random((DISTINCT, *shape), dtype=np.float32)
         self.length = length
 
     def __len__(self) -> int:
@@ -40,8 +40,8 @@ class Images:
 class Stragglers(Images):
     """The same images, each computed for a while; one in fifty, at a fixed pseudo-random place, fifty times as long."""
 
-    def __init__(self, shape: tuple[int, ...], work_s: float, length: int = LENGTH) -> None:
-        super().__init__(shape, length)
+    def __init__(self, shape: tuple[int, ...], work_s: float, length: int = LENGTH, seed: int = 0) -> None:
+        super().__init__(shape, length, seed)
         slow = np.random.default_rng(1).permutation(STRAGGLER_PERIOD) < STRAGGLER_PERIOD // 50
         self.work_s = np.where(slow, 50 * work_s, work_s).tolist()
 
@@ -67,8 +67,10 @@ class Case:
     shape: tuple[int, ...]
     work_s: float = 0.0
 
-    def dataset(self, length: int = LENGTH) -> Images:
-        return Stragglers(self.shape, self.work_s, length) if self.work_s else Images(self.shape, length)
+    def dataset(self, length: int = LENGTH, seed: int = 0) -> Images:
+        if self.work_s:
+            return Stragglers(self.shape, self.work_s, length, seed)
+        return Images(self.shape, length, seed)
 
     @property
     def checked_length(self) -> int:
@@ -112,8 +114,8 @@ class Digest:
         return self._hash.hexdigest()
 
 
-def expected_digest(case: Case) -> str:
+def expected_digest(case: Case, seed: int = 0) -> str:
     """The digest of the in-process loop over the checked samples, in order."""
-    dataset, digest = case.dataset(case.checked_length), Digest()
+    dataset, digest = case.dataset(case.checked_length, seed), Digest()
     digest.add(dataset[index] for index in range(len(dataset)))
     return digest.hex()

@@ -11,11 +11,14 @@ Assumes Linux: `/proc`, and `clock_gettime` on another process's CPU clock.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+_LOOK_S = 0.002  # between two looks at the memory, which take some milliseconds themselves
 
 
 def process_cpu_s(pid: int) -> float | None:
@@ -85,8 +88,8 @@ def written_bytes(pid: int) -> int:
     return 0
 
 
-def tree_memory() -> int:
-    """Bytes held by this process and all below it: private ones, files mapped, shared memory."""
+def tree_memory() -> int | None:
+    """Bytes held by this process and all below it: private ones, files mapped, shared memory; None: nobody counts."""
     pids = {os.getpid(), *descendants(os.getpid())}
     sums: dict[str, int] = {}
     for pid in pids:
@@ -94,9 +97,32 @@ def tree_memory() -> int:
             if line.startswith("Pss_"):
                 name, kilobytes = line.split()[:2]
                 sums[name] = sums.get(name, 0) + 1024 * int(kilobytes)
+    if not sums:
+        return None
     # A page that nobody has mapped is nobody's; one that is mapped without a descriptor is in no open file.
     shared = max(sums["Pss_Shmem:"], _open_shared_memory(pids))
     return sums["Pss_Anon:"] + sums["Pss_File:"] + shared
+
+
+class MemoryWatch(threading.Thread):
+    """Looks at the memory again and again, and remembers the most; `with MemoryWatch() as watch: …`, `watch.most`."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.most: int | None = None
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            self.most = max(tree_memory() or 0, self.most or 0) or None
+
+    def __enter__(self) -> MemoryWatch:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
 
 
 def _open_shared_memory(pids: Iterable[int]) -> int:

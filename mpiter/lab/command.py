@@ -34,11 +34,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser], small:
 
 def _add_experiments(commands: argparse._SubParsersAction[argparse.ArgumentParser], small: bool) -> None:
     for name, experiment in EXPERIMENTS.items():
-        parser = commands.add_parser(name, help=experiment.HEADING, description=experiment.ABOUT)
+        parser = commands.add_parser(name, help=experiment.HEADING, description=experiment.ABOUT, allow_abbrev=False)
         add_arguments(parser, experiment, small)
         parser.set_defaults(run=_run_one, experiment=experiment)
     everything = commands.add_parser(
-        "all", help="All of them, and the report", description="All experiments, and a report of them."
+        "all",
+        help="All of them, and the report",
+        description="All experiments, and a report of them.",
+        allow_abbrev=False,
     )
     _add_common(everything, None, small)
     everything.set_defaults(run=_run_all)
@@ -81,7 +84,8 @@ def _run_one(options: argparse.Namespace) -> int:
 
 def _run_all(options: argparse.Namespace) -> int:
     status = measure([(each, _options_of(each, options)) for each in EXPERIMENTS.values()], options.minutes)
-    print(write_report(options.out))
+    if any((options.out / f"{name}.json").exists() for name in EXPERIMENTS):
+        print(write_report(options.out))
     return status
 
 

@@ -1,12 +1,14 @@
 """What changed between two folders of results, beyond the noise.
 
 Pure.  A row is compared with the row of the same name on the same case at the same place, figure by figure.
-Guarantees that a change is only told where both have rounds enough, their quartiles lie apart, and it is larger than
-the two spreads together and than `LEAST`; and that whatever else differs (machine, versions, settings) is told first.
+Guarantees that a change is only told where both have three rounds or more, their quartiles (of few rounds all values)
+lie apart, and it is larger than the two spreads together and than `LEAST`: of noise alone less than one figure in a
+hundred is told; and that whatever else differs (machine, versions, commit, settings) is told first.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +18,8 @@ from .spreads import Spread
 from .text import median
 from .views import Table
 
-LEAST = 0.05
+LEAST, LEAST_ROUNDS = 0.05, 3
+CONSTANT = {"payload_mb"}  # nothing that could change
 BETTER_IF_MORE = {"batches_per_s", "mb_per_s", "images_per_s"}
 BETTER_IF_LESS = {
     *("cpu_ms", "parent_cpu_ms", "workers_cpu_ms", "first_batch_s", "peak_mb", "copied_mb", "piped_mb", "seconds"),
@@ -54,14 +57,16 @@ class Change:
 
     @property
     def relative(self) -> float:
-        return self.after.median / self.before.median - 1 if self.before.median else 0.0
+        if self.before.median:
+            return self.after.median / self.before.median - 1
+        return math.copysign(math.inf, self.after.median) if self.after.median else 0.0
 
     @property
     def is_beyond_noise(self) -> bool:
-        ours, theirs = self.before.quartiles, self.after.quartiles
-        if ours is None or theirs is None or not self.before.median:
+        before, after = self.before.edges, self.after.edges
+        if before is None or after is None or min(len(self.before.values), len(self.after.values)) < LEAST_ROUNDS:
             return False
-        are_apart = ours[1] < theirs[0] or theirs[1] < ours[0]
+        are_apart = before[1] < after[0] or after[1] < before[0]
         return are_apart and abs(self.relative) > max(LEAST, self.before.relative + self.after.relative)
 
     @property
@@ -93,7 +98,7 @@ def _changes(before: Result, after: Result) -> Iterator[Change]:
         same = next((o for o in after.rows if (o.row, o.case, dict(o.at)) == (row.row, row.case, dict(row.at))), None)
         if same is not None:
             for figure in row.by_round:
-                if figure in same:
+                if figure in same and figure not in CONSTANT:
                     yield Change(row, figure, row[figure], same[figure])
 
 
@@ -103,6 +108,9 @@ def _differences(name: str, before: Result, after: Result) -> Iterator[str]:
         one, other = before.heading["machine"][what], after.heading["machine"][what]
         if one != other:
             yield f"{name}: another machine: {what} {one} / {other}"
+    if before.heading["commit"] != after.heading["commit"]:
+        one, other = (_commit(result.heading["commit"]) for result in (before, after))
+        yield f"{name}: commit: {one} / {other}"
     yield from _unequal(name, "version of {}", before.heading["versions"], after.heading["versions"])
     yield from _unequal(name, "setting {}", before.settings, after.settings)
     here, there = ({(r.row, r.case, *sorted(r.at.items())) for r in result.rows} for result in (before, after))
@@ -113,6 +121,10 @@ def _differences(name: str, before: Result, after: Result) -> Iterator[str]:
     for which, result in (("first", before), ("second", after)):
         if result.ended_by:
             yield f"{name}: the {which} run ended early: {result.ended_by}"
+
+
+def _commit(found: Mapping[str, Any]) -> str:
+    return f"{found['id']}{' and changes' if found['dirty'] else ''}"
 
 
 def _unequal(name: str, what: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:

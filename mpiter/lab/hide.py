@@ -14,7 +14,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +25,12 @@ from .. import machine
 from . import pictures
 from .asked import above_zero, at_least
 from .clocks import CpuWindow
-from .results import Result
+from .results import Result, Row
 from .spreads import LEAST_ROUNDS
 from .subjects import BUILT_IN, subject
-from .text import NOTHING, Telling, median, number, point
-from .turns import Absent, Answer, Turn, consume, numbers, quietly
-from .views import Lines, Point, Series, Span, Table, Timeline, View
+from .text import NOTHING, Telling, median, number, point, some
+from .turns import Absent, Answer, Turn, consume, numbers, warm_up
+from .views import Bar, Bars, Lines, Point, Series, Span, Table, Timeline, View
 from .watched import SHOWN, Stretch, Watched, lanes, watched
 
 NAME = "hide"
@@ -55,13 +55,23 @@ def arguments(add: Callable[..., Any]) -> None:
     add("--step-ms", type=above_zero, metavar="MS", help="how long a training step takes")
 
 
-def preparing(options: argparse.Namespace) -> AbstractContextManager[None]:
-    return pictures.provided(options, options.dataset == "files")
+@contextmanager
+def preparing(options: argparse.Namespace) -> Iterator[None]:
+    with (
+        pictures.provided(options, options.dataset == "files"),
+        tempfile.TemporaryDirectory(prefix="mpiter-lab-") as options.folder,
+    ):
+        yield
 
 
 def turns(options: argparse.Namespace) -> Iterator[Turn]:
     most = max(4, machine.cores()) if options.most is None else options.most
-    about = {"batch_size": options.batch_size, "step_ms": options.step_ms, "paths": options.paths}
+    about = {
+        "batch_size": options.batch_size,
+        "step_ms": options.step_ms,
+        "paths": options.paths,
+        "folder": options.folder,
+    }
     places = [(SPLIT, 0), *((row, count) for row in (LOADING, TRAINING) for count in range(1, most + 1))]
     for row, workers in places:
         at = {"workers": workers}
@@ -100,7 +110,7 @@ def split(turn: Turn, dataset: Any) -> Answer:
             spent[name] += seconds
         position += batch_size
 
-    quietly(one_batch, turn.warmup_s)
+    warm_up(one_batch, turn.warmup_s)
     spent.update(dict.fromkeys(spent, 0.0))
     cpu = time.process_time()
     batches, _ = consume(one_batch, turn.seconds, 2)
@@ -120,8 +130,8 @@ def loading(turn: Turn, dataset: Any) -> Answer:
         next(batches)
 
     transfer()
-    quietly(transfer, turn.warmup_s)
     window = CpuWindow()
+    warm_up(transfer, turn.warmup_s)
     window.start()
     count, seconds = consume(transfer, turn.seconds, 4)
     cpu = window.stop()
@@ -133,25 +143,24 @@ def training(turn: Turn, dataset: Any) -> Answer:
     step_s = turn.options["step_ms"] / 1e3
     spans: list[Stretch] = []
     waited = 0.0
-    with tempfile.TemporaryDirectory(prefix="mpiter-lab-") as folder:
-        batches = _batches(turn, Watched(dataset, folder))
+    folder = tempfile.mkdtemp(dir=turn.options["folder"])  # the driver's, who removes it
+    batches = _batches(turn, Watched(dataset, folder))
 
-        def step() -> None:
-            nonlocal waited
-            begin = time.monotonic()
-            next(batches)
-            arrived = time.monotonic()
-            time.sleep(step_s)
-            end = time.monotonic()
-            waited += arrived - begin
-            spans.extend([(begin, arrived, "wait", ""), (arrived, end, "step", "")])
+    def step() -> None:
+        nonlocal waited
+        begin = time.monotonic()
+        next(batches)
+        arrived = time.monotonic()
+        time.sleep(step_s)
+        end = time.monotonic()
+        waited += arrived - begin
+        spans.extend([(begin, arrived, "wait", ""), (arrived, end, "step", "")])
 
-        step()
-        quietly(step, turn.warmup_s)
-        waited = 0.0
-        count, seconds = consume(step, turn.seconds, 4)
-        fetched = watched(folder, turn.options["batch_size"])
-        batches.close()
+    step()
+    warm_up(step, turn.warmup_s)
+    waited = 0.0
+    count, seconds = consume(step, turn.seconds, 4)
+    fetched = watched(folder, turn.options["batch_size"])
     found = {"step_ms": 1e3 * seconds / count, "wait_ms": 1e3 * waited / count}
     return numbers(found) | {"extra": {str(turn.workers): lanes(spans, fetched)}}
 
@@ -196,16 +205,25 @@ def capacity(result: Result) -> Capacity | None:
     return None
 
 
-def fewest_measured(result: Result) -> int | None:
-    """The fewest workers beside which the step hardly waited."""
-    step_ms = result.settings["step_ms"]
-    for row in _of(result, TRAINING):
-        if row["wait_ms"].median <= WAITS * step_ms:
-            return int(row.at["workers"])
-    return None
+def fewest_measured(result: Result) -> set[int | None]:
+    """By each round: the fewest workers beside which the step hardly waited; None: none of those tried.
+
+    A round counts if it has tried all numbers of workers from one on.
+    """
+    rows, step_ms = _of(result, TRAINING), result.settings["step_ms"]
+    most = max((int(row.at["workers"]) for row in rows), default=0)
+    if not most or len(rows) < most:
+        return set()
+    waits = [row.by_round["wait_ms"] for row in rows]
+    rounds = set.intersection(*(set(each) for each in waits))
+    found: set[int | None] = set()
+    for number_of_round in rounds:
+        hidden = (at for at, each in enumerate(waits, 1) if each[number_of_round] <= WAITS * step_ms)
+        found.add(next(hidden, None))
+    return found
 
 
-def _of(result: Result, name: str) -> list[Any]:
+def _of(result: Result, name: str) -> list[Row]:
     return sorted((row for row in result.rows if row.row == name), key=lambda row: row.at["workers"])
 
 
@@ -216,30 +234,52 @@ def tell(result: Result) -> Telling:
     telling, model = Telling(), capacity(result)
     if model is None:
         return telling
-    one, step_ms = _of(result, SPLIT)[0], result.settings["step_ms"]
+    one = _of(result, SPLIT)[0]
     parts = [f"{name} {median(one[f'{name}_ms'])} ms" for name in ("read", "transform", "collate")]
     telling.conclude(
         f"{one.case}: a batch of {result.settings['batch_size']} takes {median(one['batch_ms'])} ms in one process "
         f"({', '.join(parts)}; {median(one['cpu_ms'])} ms of it processor time).",
         one["batch_ms"] if one.rounds > 1 else None,
     )
-    predicted, measured = model.fewest(step_ms), fewest_measured(result)
-    said = "no number of workers" if predicted is None else f"{predicted} worker{'s' if predicted > 1 else ''}"
-    found = "none of those tried" if measured is None else str(measured)
-    steady = [row["step_ms"] for row in _of(result, TRAINING)] if one.rounds > 1 else [None]
-    telling.conclude(
-        f"{one.case}: a step of {number(step_ms)} ms: {said} should hide loading by the model; measured: {found} "
-        f"(the step then waits less than {WAITS:.0%} of its time).",
-        *steady,
-    )
+    _conclude_on_hiding(result, telling, model, one)
     return telling
+
+
+def _conclude_on_hiding(result: Result, telling: Telling, model: Capacity, one: Row) -> None:
+    step_ms, rows = result.settings["step_ms"], _of(result, TRAINING)
+    predicted, measured = model.fewest(step_ms), fewest_measured(result)
+    if not measured or min(row.rounds for row in [one, *rows]) < LEAST_ROUNDS:
+        return
+    said = "no number of workers" if predicted is None else some(predicted, "worker")
+    about = f"{one.case}: {said} should hide loading behind a step of {number(step_ms)} ms by the model"
+    if len(measured) > 1:
+        counts = ", ".join(str(count or "none") for count in sorted(measured, key=lambda count: count or math.inf))
+        telling.warnings.append(f"no conclusion, since rounds differ ({counts}): {about}.")
+        return
+    (count,) = measured
+    tried = f"none of the {some(len(rows), 'number')} tried did" if count is None else f"{count} did"
+    telling.says.append(f"{about}; measured: {tried} (hidden: the step waits for less than {WAITS:.0%} of its time).")
 
 
 def views(result: Result) -> tuple[View, ...]:
     model = capacity(result)
     if model is None:
         return ()
-    return (_times(result, model), _table(result, model), *_timelines(result), _published())
+    return (*_split(result), _times(result, model), _table(result, model), *_timelines(result), _published())
+
+
+def _split(result: Result) -> Iterator[View]:
+    """What one process does with its time."""
+    (one,) = _of(result, SPLIT)
+    parts = ("read", "transform", "collate")
+    figures = [one[f"{part}_ms"] for part in parts]
+    bar = Bar(one.case, tuple(figure.median for figure in figures), f"{median(one['batch_ms'])} ms")
+    yield Bars("A batch in one process", "ms", parts, (("", (bar,)),))
+    yield Table(
+        "A batch in one process",
+        ("dataset", *(f"{part} ms" for part in parts), "together ms", "of it CPU ms"),
+        ((one.case, *map(median, figures), median(one["batch_ms"]), median(one["cpu_ms"])),),
+    )
 
 
 def _times(result: Result, model: Capacity) -> Lines:
@@ -284,12 +324,13 @@ def _table(result: Result, model: Capacity) -> Table:
 
 def _timelines(result: Result) -> Iterator[Timeline]:
     recorded: dict[str, Any] = next(iter(result.extra.get(TRAINING, {}).values()), {})
-    wanted = fewest_measured(result)
+    wanted = next(iter(fewest_measured(result)), None)
     numbers_of_workers = sorted(map(int, recorded))
-    shown = dict.fromkeys([numbers_of_workers[0], wanted or numbers_of_workers[-1]]) if recorded else {}
+    chosen = wanted if wanted in numbers_of_workers else numbers_of_workers[-1] if recorded else None
+    shown = dict.fromkeys([numbers_of_workers[0], chosen]) if recorded else {}
     for workers in shown:
         lanes = tuple((name, tuple(Span(*span) for span in spans)) for name, spans in recorded[str(workers)])
-        yield Timeline(f"{SHOWN} steps with {workers} worker{'s' if workers > 1 else ''}", lanes)
+        yield Timeline(f"{SHOWN} steps with {some(workers or 0, 'worker')}", lanes)
 
 
 def _published() -> Table:

@@ -4,7 +4,8 @@
 one output queue for all; the consumer keeps items that come too early in a cache and stays `prefetch_batches` ahead.
 Both run in the consumer process and hand out lists of samples, in order, once through the dataset.
 Their weak points are theirs and are kept: both sides wait by asking again and again, every sample is a message of its
-own, pickled, and nobody asks how many cores there are.
+own, pickled, and nobody asks how many cores there are.  Only a worker's death is noticed here, which the original
+was not made for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import multiprocessing
 from collections.abc import Iterator
 from queue import Empty
 from typing import Any
+
+_PATIENCE = 10_000  # questions in vain, between two looks at the workers
 
 
 class DataLoader:
@@ -46,7 +49,7 @@ class DataLoaderPar:
         for worker in self._workers:
             worker.start()
         self._turns = itertools.cycle(self._index_queues)
-        self._asked = self._next = 0
+        self._asked = self._next = self._asked_in_vain = 0
         self._cache: dict[int, Any] = {}  # what came before its turn
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -62,7 +65,10 @@ class DataLoaderPar:
             try:
                 index, item = self._output.get(timeout=0)
             except Empty:
-                continue  # ask again: this is how it waited
+                self._asked_in_vain += 1  # ask again: this is how it waited
+                if self._asked_in_vain % _PATIENCE == 0 and not all(worker.is_alive() for worker in self._workers):
+                    raise RuntimeError("a worker of DataLoaderPar has died (the original waits for ever)") from None
+                continue
             self._cache[index] = item
         self._next += 1
         return self._cache.pop(self._next - 1)

@@ -18,30 +18,52 @@ from typing import Any
 from .asked import command_again
 from .experiments import EXPERIMENTS, Experiment
 from .report.page import page
-from .results import SCHEMA, Result, as_csv, document, folder_of, gathered, keep, refuse_to_overwrite
-from .series import expected_s, run
+from .results import (
+    SCHEMA,
+    Result,
+    ResultError,
+    as_csv,
+    document,
+    folder_of,
+    gathered,
+    keep,
+    refuse_what_cannot_be_kept,
+)
+from .series import INTERRUPTED, Series, ended_like_ctrl_c, expected_s, run
 from .surroundings import ROOT, heading, versions
 from .text import Telling, drawn
-from .turns import ask
+from .turns import Absent, ask
 from .views import Section, Table
 
 REPORT = "report.html"
-_NO_SETTINGS = {"run", "experiment", "out", "force", "timeout", "paths", "warmup"}
+_NO_SETTINGS = {"run", "experiment", "out", "force", "paths", "folder", "warmup"}
 
 
 def measure(experiments: Sequence[tuple[Experiment, argparse.Namespace]], minutes: float | None) -> int:
     """Run them one after the other, sharing the minutes; 0, 1 if something went wrong, 130 if interrupted."""
     for experiment, options in experiments:
         for file in _files(experiment, options.out):
-            refuse_to_overwrite(file, options.force)
+            refuse_what_cannot_be_kept(file, options.force)
+        _drop_repetitions(options)
+    with ended_like_ctrl_c():
+        return _one_after_the_other(experiments, minutes)
+
+
+def _drop_repetitions(options: argparse.Namespace) -> None:
+    for name, value in vars(options).items():
+        if isinstance(value, list):
+            setattr(options, name, list(dict.fromkeys(value)))
+
+
+def _one_after_the_other(experiments: Sequence[tuple[Experiment, argparse.Namespace]], minutes: float | None) -> int:
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     status = 0
     for number, (experiment, options) in enumerate(experiments):
-        left = None if deadline is None else (deadline - time.monotonic()) / (len(experiments) - number)
+        left = None if deadline is None else max(0.0, deadline - time.monotonic()) / (len(experiments) - number)
         result = _one(experiment, options, left)
         if result.problems or not result.rows:
             status = 1
-        if result.ended_by == "it was interrupted":
+        if result.ended_by == INTERRUPTED:
             return 130
     return status
 
@@ -53,21 +75,41 @@ def _files(experiment: Experiment, folder: Path) -> tuple[Path, Path]:
 def _one(experiment: Experiment, options: argparse.Namespace, budget_s: float | None) -> Result:
     began, load = time.time(), os.getloadavg()
     options.warmup = min(experiment.WARMUP_S, options.seconds)
-    with experiment.preparing(options):
-        turns = list(experiment.turns(options))
-        _say_what_comes(experiment, expected_s(turns, options.rounds), budget_s)
-        series = run(experiment.NAME, turns, options.rounds, lambda turn: ask(turn, options.timeout), budget_s)
+    series = _series_of(experiment, options, budget_s)
     head = heading(SCHEMA, ROOT, began, load) | {"versions": versions()}
+    del head["command"]  # `again` says it without the names of folders
     settings = {name: _plain(value) for name, value in vars(options).items() if name not in _NO_SETTINGS}
     head["again"] = command_again(experiment.NAME, settings)
     result = gathered(experiment.NAME, head, settings, series)
-    telling = experiment.tell(result)
+    if not series.answers:
+        print(f"{experiment.NAME}: nothing was measured, so nothing is kept\n")
+        return result
     kept, table = _files(experiment, options.out)
-    keep(kept, json.dumps(document(result, telling.says, warnings_of(result, telling)), indent=1) + "\n")
+    _keep(kept, result, Telling())  # should telling it fail, it is there
     keep(table, as_csv(result))
+    telling = experiment.tell(result)
+    _keep(kept, result, telling)
     _print(experiment, result, telling)
     print(f"kept: {kept}, {table}\n")
     return result
+
+
+def _keep(file: Path, result: Result, telling: Telling) -> None:
+    keep(file, json.dumps(document(result, telling.says, warnings_of(result, telling)), indent=1) + "\n")
+
+
+def _series_of(experiment: Experiment, options: argparse.Namespace, budget_s: float | None) -> Series:
+    """What comes of its turns; an experiment that lacks something altogether is absent, the others go on."""
+    try:
+        with experiment.preparing(options):
+            turns = list(experiment.turns(options))
+            _say_what_comes(experiment, expected_s(turns, options.rounds), budget_s)
+            return run(experiment.NAME, turns, options.rounds, lambda turn: ask(turn, options.timeout), budget_s)
+    except Absent as why:
+        print(f"{experiment.NAME}: {why}", file=sys.stderr)
+        return Series(ended_by=str(why))
+    except KeyboardInterrupt:  # before the first turn
+        return Series(ended_by=INTERRUPTED)
 
 
 def _plain(value: Any) -> Any:
@@ -107,9 +149,20 @@ def _print(experiment: Experiment, result: Result, telling: Telling) -> None:
 def write_report(folder: Path) -> Path:
     """`folder/report.html`: made anew from whatever results the folder holds."""
     results = folder_of(folder)
-    sections = [_section(EXPERIMENTS[name], results[name]) for name in EXPERIMENTS if name in results]
+    if unknown := results.keys() - EXPERIMENTS.keys():
+        raise ResultError(
+            f"{folder} holds results of {', '.join(sorted(unknown))}, which this mpiter knows nothing of."
+        )
+    sections = [_told(EXPERIMENTS[name], results[name]) for name in EXPERIMENTS if name in results]
     keep(folder / REPORT, page(sections, "What loading costs"))
     return folder / REPORT
+
+
+def _told(experiment: Experiment, result: Result) -> Section:
+    try:
+        return _section(experiment, result)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ResultError(f"{experiment.NAME}.json holds something that makes no sense here: {error!r}") from error
 
 
 def _section(experiment: Experiment, result: Result) -> Section:

@@ -3,13 +3,14 @@
 Runs in the measured process of one turn. A loader's package is imported by its class only, so each may live in an
 environment of its own.
 Guarantees: every peer gets the same number of workers and the same prefetch (`n_prefetch`, torch's `prefetch_factor`),
-the rest of its configuration being its default; `touch` obtains every sample of a list (every column of a columns
+the rest of its configuration being its default unless its class says otherwise; `touch` obtains every sample of a list (every column of a columns
 batch) inside the timed part, so that a lazily made list is paid for; it reads no bytes.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import itertools
 import sys
 from abc import ABC, abstractmethod
@@ -31,6 +32,7 @@ class Setup:
     n_prefetch: int
     shuffle: bool
     repeat: bool
+    seed: int = 0
 
 
 class Peer(ABC):
@@ -83,6 +85,12 @@ class InProcess(Peer):
                 return
 
 
+def _chainer_imports_unaided() -> bool:
+    numpy_version = tuple(map(int, np.__version__.split(".")[:2]))
+    has_old_setuptools = importlib.util.find_spec("pkg_resources") is not None
+    return numpy_version < (1, 24) and sys.version_info < (3, 12) and has_old_setuptools
+
+
 class Chainer(Peer):
     """Chainer's MultiprocessIterator: lists of samples."""
 
@@ -103,7 +111,7 @@ class Chainer(Peer):
 
     @staticmethod
     def version() -> tuple[str, str]:
-        if int(np.__version__.partition(".")[0]) >= 2 or sys.version_info >= (3, 12):
+        if not _chainer_imports_unaided():
             import mpiter.chainer_compat  # noqa: F401
         import chainer
 
@@ -122,8 +130,10 @@ class Torch(Peer):
     remedy = "pip install torch"
 
     def __init__(self, dataset: Images, setup: Setup) -> None:
+        import torch
         from torch.utils.data import DataLoader
 
+        torch.manual_seed(setup.seed)
         loader: Any = DataLoader(
             dataset,  # type: ignore[arg-type,unused-ignore]
             setup.batch_size,
@@ -169,7 +179,7 @@ class Grain(Peer):
         flags.FLAGS.mark_as_parsed()  # or it complains that they weren't
         source: Any = grain.MapDataset.source(dataset)
         if setup.shuffle:
-            source = source.shuffle(seed=0)
+            source = source.shuffle(seed=setup.seed)
         if setup.repeat:
             source = source.repeat(None)
         options = grain.MultiprocessingOptions(num_workers=setup.workers, per_worker_buffer_size=setup.n_prefetch)
@@ -214,7 +224,9 @@ class Spdl(Peer):
     @staticmethod
     def _indices(length: int, setup: Setup) -> Iterator[list[int]]:
         for epoch in itertools.count():
-            order = np.random.default_rng(epoch).permutation(length) if setup.shuffle else np.arange(length)
+            order = (
+                np.random.default_rng((setup.seed, epoch)).permutation(length) if setup.shuffle else np.arange(length)
+            )
             for start in range(0, length, setup.batch_size):
                 yield order[start : start + setup.batch_size].tolist()
             if not setup.repeat:
@@ -267,6 +279,13 @@ class Ours(Peer):
 
     def close(self) -> None:
         self._iterator.close()
+
+
+class OursStrict(Ours):
+    """The same, with nothing on its way beyond `n_prefetch` batches."""
+
+    def __init__(self, dataset: Images, setup: Setup) -> None:
+        super().__init__(dataset, setup, run_ahead=0)
 
 
 class OursColumns(Peer):

@@ -1,13 +1,16 @@
-"""The process of one turn: `python -m mpiter.lab.measured TURN` measures once and answers with a line of JSON.
+"""The process of one turn: it reads what to measure, measures, and answers with a line of JSON.
 
-Guarantees an answer whatever happens, short of the process's death, and an end as soon as it is given.
+Guarantees an answer whatever happens, short of the process's death; that nobody else writes where it answers; an end
+as soon as the answer is given; and an end of its whole group should the driver be gone.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import traceback
 from typing import NoReturn
 
@@ -16,20 +19,29 @@ from .turns import LAST_WORDS, Absent, Answer, Turn
 
 
 def main() -> NoReturn:
-    turn = Turn(**json.loads(sys.argv[1]))
+    answers = os.dup(1)
+    os.dup2(2, 1)  # whatever datasets and libraries print, workers' prints too, goes beside the answer
+    turn = Turn(**json.loads(sys.stdin.readline()))
+    threading.Thread(target=_end_with_the_driver, daemon=True).start()
     try:
         answer = EXPERIMENTS[turn.experiment].take(turn)
     except Absent as why:
         answer = {"absent": str(why)}
     except Exception as error:
         answer = {"error": f"{type(error).__name__}: {error}", "said": traceback.format_exc()[-LAST_WORDS:]}
-    _finish(answer)
+    _finish(answers, answer)
 
 
-def _finish(answer: Answer) -> NoReturn:
+def _end_with_the_driver() -> None:
+    """Its end closes our input."""
+    os.read(0, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _finish(answers: int, answer: Answer) -> NoReturn:
     """Say it and end at once: how long workers take to end is not measured, and some never do."""
-    sys.stdout.write("\n" + json.dumps(answer) + "\n")
-    sys.stdout.flush()
+    with open(answers, "w") as out:
+        out.write(json.dumps(answer) + "\n")
     os._exit(0)
 
 

@@ -3,7 +3,7 @@
 `take` runs in the process that is measured, everything else in the driver, on values.
 Guarantees: what is timed is `next()` and a look at each sample, in full flow; the first batch counts from the
 construction of the iterator; the first batches are compared with the dataset, bit for bit, outside the timed part;
-memory is taken in a stretch of its own after the timed one, since looking at it takes time.
+memory is watched in a stretch of its own after the timed one, since looking at it takes time.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 import mpiter
 
 from .asked import at_least
-from .carriers import Pickle, Pickle5, RawArray
-from .clocks import CpuWindow, tree_memory
-from .payloads import PAYLOADS, Endless, Payload, array_bytes, same
+from .carriers import Pickle, Pickle5, RawArray, measured
+from .clocks import CpuWindow, MemoryWatch
+from .payloads import DISTINCT, PAYLOADS, Endless, Payload, array_bytes, same
 from .results import Result, Row
-from .text import Telling, median, number, point, times
-from .turns import Answer, Turn, consume, numbers, quietly
+from .text import Telling, median, number, point, some, times
+from .turns import Answer, Turn, consume, numbers, warm_up
 from .views import Bar, Bars, Lines, Series, Table, View
 
 NAME = "overhead"
 HEADING = "What moving a sample costs"
 ABOUT = (
-    "Workers fetch samples that cost next to nothing, so that what remains is the way from the worker to the consumer. "
+    "Workers fetch samples that cost little, so that what remains is the way from the worker to the consumer. "
     "Slots are rows of a shared batch, written in place; packed rows travel in the Pool's answers; pickle, pickle5 "
     "and rawarray are the ways of others, written against the same interface and run by the same engine."
 )
@@ -37,7 +37,7 @@ TRANSPORTS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "slots, copy": ("the same, handed out as private copies", lambda: {"serializer": "slots", "copy": True}),
     "packed": ("rows packed by the worker, sent along with the answer", lambda: {"serializer": "packed"}),
     "pickle": ("plain pickle through map_async", lambda: {"serializer": Pickle()}),
-    "pickle5": ("pickle protocol 5, arrays out of band, one envelope a sample", lambda: {"serializer": Pickle5()}),
+    "pickle5": ("pickle protocol 5, all samples at once, arrays out of band", lambda: {"serializer": Pickle5()}),
     "rawarray": ("as Chainer does it: packed into a shared block, copied out", lambda: {"serializer": RawArray()}),
 }
 COPIES = {  # passes over an array in our own memory, from the code; what the kernel copies is measured
@@ -45,14 +45,14 @@ COPIES = {  # passes over an array in our own memory, from the code; what the ke
     "slots, copy": 2,  # and out of it
     "packed": 6,  # into a buffer, to bytes, into the Pool's pickle | out of the pipe, out of the pickle, into the batch
     "pickle": 4,  # to bytes, into the pickle | out of the pipe, out of the pickle
-    "pickle5": 6,  # into an envelope, to bytes, into the pickle | out of the pipe, out of the pickle, to a bytearray
-    "rawarray": 2,  # into the block, out of it
+    "pickle5": 5,  # to bytes, into the Pool's pickle | out of the pipe, out of the pickle, to a bytearray
+    "rawarray": 2,  # into the block, out of it; where it has none, it is pickle
 }
 FULL: dict[str, Any] = {"payloads": list(PAYLOADS), "transports": list(TRANSPORTS), "workers": [1, 2, 4]}
 SMALL: dict[str, Any] = {"payloads": ["28x28", "3x64x64"], "transports": list(TRANSPORTS), "workers": [2]}
 SECONDS, WARMUP_S, SMALL_SECONDS = 0.8, 0.4, 0.15
-_WARM, _LEAST = 24, 10  # batches before the clock runs, as many as may be on their way, and while it does
-_LOOKS = 6  # at the memory
+_WARM, _LEAST = 24, 10  # batches before the clock runs, so that memory has been touched, and while it does
+_FETCHED = 20  # batches that are fetched and dropped
 CLAIM = "3x224x224"  # where the article's claim is looked at first: a batch of images
 
 
@@ -77,6 +77,7 @@ def take(turn: Turn) -> Answer:
     payload = PAYLOADS[turn.case]
     dataset = payload.dataset(turn.seed)
     _, options = TRANSPORTS[turn.row]
+    fetch_ms = fetching_ms(dataset, payload.batch_size)
     begin = time.perf_counter()
     it = mpiter.MultiprocessIterator(
         dataset,
@@ -95,29 +96,47 @@ def take(turn: Turn) -> Answer:
         for _ in next(it):
             pass
 
-    quietly(take_one, turn.warmup_s, _WARM)
     window = CpuWindow()
+    warm_up(take_one, turn.warmup_s, _WARM)
     window.start()
     batches, seconds = consume(take_one, turn.seconds, _LEAST)
     cpu = window.stop()
-    peak = peak_memory(take_one, turn.seconds)
-    size = payload.batch_size * array_bytes(dataset[0])
+    with MemoryWatch() as memory:
+        consume(take_one, turn.seconds / 4)
+    if cpu.changed:
+        problems.append("workers came or went in the timed part: their processor time is a lower bound")
+    size = payload.batch_size * sum(array_bytes(dataset[index]) for index in range(DISTINCT)) / DISTINCT
     piped = cpu.piped / batches
-    figures = numbers(
-        {
-            "batches_per_s": batches / seconds,
-            "mb_per_s": size * batches / seconds / 1e6,
-            "cpu_ms": 1e3 * (cpu.parent_s + cpu.workers_s) / batches,
-            "parent_cpu_ms": 1e3 * cpu.parent_s / batches,
-            "workers_cpu_ms": 1e3 * cpu.workers_s / batches,
-            "payload_mb": size / 1e6,
-            "copied_mb": (COPIES[turn.row] * size + 2 * piped) / 1e6,
-            "piped_mb": piped / 1e6,
-            "peak_mb": peak / 1e6,
-            "first_batch_s": first_batch_s,
-        }
-    )
-    return figures | {"problems": problems}
+    figures = {
+        "batches_per_s": batches / seconds,
+        "mb_per_s": size * batches / seconds / 1e6,
+        "cpu_ms": 1e3 * (cpu.parent_s + cpu.workers_s) / batches,
+        "parent_cpu_ms": 1e3 * cpu.parent_s / batches,
+        "workers_cpu_ms": 1e3 * cpu.workers_s / batches,
+        "fetch_ms": fetch_ms,
+        "payload_mb": size / 1e6,
+        "copied_mb": (copies(turn, payload, dataset) * size + 2 * piped) / 1e6 if payload.is_arrays else None,
+        "piped_mb": piped / 1e6,
+        "peak_mb": memory.most / 1e6 if memory.most else None,
+        "first_batch_s": first_batch_s,
+    }
+    return numbers(figures) | {"problems": problems}
+
+
+def copies(turn: Turn, payload: Payload, dataset: Endless) -> int:
+    """Passes over the arrays; without workers samples are handed on, or placed in a batch of ours."""
+    if not turn.workers:
+        return COPIES[turn.row] if turn.row.startswith("slots") else int(turn.row == "packed")
+    is_pickled = turn.row == "rawarray" and not measured(dataset[0])
+    return COPIES["pickle" if is_pickled else turn.row]
+
+
+def fetching_ms(dataset: Endless, batch_size: int) -> float:
+    """Processor time of fetching a batch and doing nothing with it: part of every row."""
+    begin = time.process_time()
+    for index in range(_FETCHED * batch_size):
+        dataset[index]
+    return 1e3 * (time.process_time() - begin) / _FETCHED
 
 
 def differences(batch: list[Any], dataset: Endless, payload: Payload, it: Any) -> list[str]:
@@ -129,14 +148,6 @@ def differences(batch: list[Any], dataset: Endless, payload: Payload, it: Any) -
     return found[:3]
 
 
-def peak_memory(take_one: Callable[[], None], seconds: float) -> int:
-    most = 0
-    for _ in range(_LOOKS):
-        consume(take_one, seconds / 8 / _LOOKS)
-        most = max(most, tree_memory())
-    return most
-
-
 # -- what it says ----------------------------------------------------------------------------------------------------
 
 
@@ -145,19 +156,33 @@ def tell(result: Result) -> Telling:
     payloads, workers = result.values_of("case"), result.values_of("workers")
     if not payloads:
         return telling
+    at = 2 if 2 in workers else workers[-1]
     first = CLAIM if CLAIM in payloads else payloads[-1]
-    at = 2 if 2 in workers else workers[0]
-    for payload in dict.fromkeys([first, *payloads]):
-        slots, pickle, raw = (result.find(row, payload, workers=at) for row in ("slots", "pickle", "rawarray"))
-        ratio, against_raw = result.ratio(pickle, slots, "cpu_ms"), result.ratio(raw, slots, "cpu_ms")
-        where = f"{PAYLOADS[payload].says}, batches of {PAYLOADS[payload].batch_size}, {at} workers"
-        sentence = f"plain pickling costs {times(ratio)} the CPU of packing into slots ({where})"
-        telling.conclude(sentence + ".", ratio)
-        if payload == first:
-            telling.conclude(
-                f"packing as Chainer does it costs {times(against_raw)} that of slots ({where}).", against_raw
-            )
+    slots, pickle, raw = (result.find(row, first, workers=at) for row in ("slots", "pickle", "rawarray"))
+    of_raw, of_slots = result.ratio(pickle, raw, "cpu_ms"), result.ratio(pickle, slots, "cpu_ms")
+    telling.conclude(
+        f"plain pickling costs {times(of_raw)} the CPU of packing as Chainer does it, and {times(of_slots)} that of "
+        f"packing into slots ({_where(first, at)}); the article on Chainer says: an order of magnitude.",
+        of_raw,
+        of_slots,
+    )
+    for payload in payloads:
+        _against_pickle(result, telling, payload, at)
     return telling
+
+
+def _against_pickle(result: Result, telling: Telling, payload: str, at: float) -> None:
+    slots, pickle = (result.find(row, payload, workers=at) for row in ("slots", "pickle"))
+    dearer, cheaper = result.ratio(pickle, slots, "cpu_ms"), result.ratio(slots, pickle, "cpu_ms")
+    if dearer and dearer.median >= 1:
+        telling.conclude(f"{_where(payload, at)}: pickling costs {times(dearer)} the CPU of slots.", dearer)
+    else:
+        telling.conclude(f"{_where(payload, at)}: slots cost {times(cheaper)} the CPU of pickling.", cheaper)
+
+
+def _where(payload: str, workers: float) -> str:
+    about = PAYLOADS[payload]
+    return f"{about.says}, batches of {about.batch_size}, {some(workers, 'worker')}"
 
 
 def views(result: Result) -> tuple[View, ...]:
@@ -167,13 +192,13 @@ def views(result: Result) -> tuple[View, ...]:
 
 def _costs(result: Result) -> Bars:
     workers = result.values_of("workers")
-    at = 2 if 2 in workers else (workers or [0])[0]
+    at = 2 if 2 in workers else (workers or [0])[-1]
     groups = []
     for payload in result.values_of("case"):
         rows = [row for row in result.rows if row.case == payload and row.at["workers"] == at]
         groups.append((payload, tuple(map(_bar, rows))))
     return Bars(
-        f"Processor time of a batch, {at} workers",
+        f"Processor time of a batch, {some(at, 'worker')}",
         "ms",
         ("consumer", "workers"),
         tuple(groups),
@@ -182,7 +207,7 @@ def _costs(result: Result) -> Bars:
 
 
 def _bar(row: Row) -> Bar:
-    low, high = row["cpu_ms"].quartiles or (None, None)
+    low, high = row["cpu_ms"].edges or (None, None)
     parts = row["parent_cpu_ms"].median, row["workers_cpu_ms"].median
     return Bar(row.row, parts, f"{median(row['cpu_ms'])} ms", low, high)
 
@@ -208,13 +233,14 @@ def _table(result: Result, payload: str) -> Table:
                 number(row.at["workers"]),
                 *(median(row[name]) for name in ("batches_per_s", "mb_per_s", "parent_cpu_ms", "workers_cpu_ms")),
                 times(result.ratio(row, slots, "cpu_ms")),
-                *(median(row[name]) for name in ("copied_mb", "piped_mb", "peak_mb", "first_batch_s")),
+                *(median(row.get(name)) for name in ("copied_mb", "piped_mb", "peak_mb", "first_batch_s")),
             )
         )
     batch = PAYLOADS[payload]
-    size = next((row["payload_mb"].median for row in result.rows if row.case == payload), 0.0)
+    some_row = next(row for row in result.rows if row.case == payload)
+    size, fetching = (median(some_row[name]) for name in ("payload_mb", "fetch_ms"))
     return Table(
-        f"{payload}: {batch.says}; {batch.batch_size} a batch, {number(size)} MB",
+        f"{payload}: {batch.says}; {batch.batch_size} a batch, {size} MB; fetching it takes {fetching} ms",
         (
             "transport",
             "workers",
@@ -229,6 +255,7 @@ def _table(result: Result, payload: str) -> Table:
             "first batch s",
         ),
         tuple(rows),
-        "MB copied: passes over the arrays in the program's memory, counted from the code, and two for each byte in a "
-        "pipe, which is measured. Peak: of all processes together, each page once.",
+        "MB copied: passes over the arrays in the program's memory, counted from the code (for the pickle protocol of "
+        "a Pool, 4 before Python 3.14), and two for each byte in a pipe, which is measured. Peak: of all processes "
+        "together, each page once.",
     )

@@ -2,8 +2,8 @@
 
 `take` runs in the process that is measured, everything else in the driver, on values.
 Guarantees: each loader in a process of its own, with the same number of workers and the same prefetch; what is timed is
-`next()` and obtaining every sample; in the first round each loader's batches are read to the last byte, outside the
-timed part, and compared with the in-process loop's.  A loader that isn't installed is a line that says so.
+`next()` and obtaining every sample; in each turn the loader's batches are then read to the last byte, outside the timed
+part, and compared with the in-process loop's.  A loader that isn't installed is a line that says so.
 """
 
 from __future__ import annotations
@@ -20,17 +20,21 @@ from .asked import at_least
 from .cases import CASES, Case, Digest, expected_digest
 from .clocks import Cpu, CpuWindow
 from .limit import Limit, wait_until
-from .loaders import Chainer, Grain, InProcess, Ours, OursColumns, Peer, Setup, Spdl, Torch
+from .loaders import Chainer, Grain, InProcess, Ours, OursColumns, OursStrict, Peer, Setup, Spdl, Torch
 from .results import Result, Row
+from .spreads import NOISY
 from .text import Telling, median, number, share, times
-from .turns import Absent, Answer, Turn, consume, numbers, quietly
+from .turns import Absent, Answer, Turn, consume, numbers, warm_up
 from .views import Bar, Bars, Table, View
 
 NAME = "peers"
 HEADING = "Ours and theirs, side by side"
 ABOUT = (
     "The same samples from memory through every loader that is installed, interleaved in one run, each in a process of "
-    "its own. The limit is what the machine allows: workers that fill shared memory, with nobody to hand it to."
+    "its own, with as many workers and the same prefetch (n_prefetch, prefetch_factor). What is beyond that is each "
+    "loader's own default: ours plans up to 64 batches further ahead, so one row asks for strictly none of that "
+    "(run_ahead=0); grain is given one reading thread and a short queue, with which it is faster. The limit is what "
+    "the machine allows: workers that fill shared memory, with nobody to hand it to."
 )
 LIMIT, LOOP = "limit", "in-process loop"
 OURS = ("mpiter, lists", "mpiter, columns")
@@ -38,6 +42,7 @@ PEERS: dict[str, type[Peer]] = {
     LOOP: InProcess,
     OURS[0]: Ours,
     OURS[1]: OursColumns,
+    "mpiter, run_ahead=0": OursStrict,
     "Chainer": Chainer,
     "torch": Torch,
     "grain": Grain,
@@ -72,7 +77,7 @@ def turns(options: argparse.Namespace) -> Iterator[Turn]:
 
 def take(turn: Turn) -> Answer:
     case = CASES[turn.case]
-    setup = Setup(case.batch_size, turn.workers, turn.options["prefetch"], shuffle=True, repeat=True)
+    setup = Setup(case.batch_size, turn.workers, turn.options["prefetch"], shuffle=True, repeat=True, seed=turn.seed)
     if turn.row == LIMIT:
         return limit(turn, case, setup)
     kind = PEERS[turn.row]
@@ -81,11 +86,11 @@ def take(turn: Turn) -> Answer:
     except ImportError as error:
         raise Absent(f"not installed ({error}): {kind.remedy}") from error
     found = loader(turn, kind, case, setup)
-    return found | {"problems": differences(kind, case, setup)}
+    return found | {"problems": found.get("problems", []) + differences(kind, case, setup)}
 
 
 def loader(turn: Turn, kind: type[Peer], case: Case, setup: Setup) -> Answer:
-    dataset = case.dataset()
+    dataset = case.dataset(seed=turn.seed)
     np.random.seed(turn.seed)  # whose global generator orders the loop's and Chainer's samples, and ours
     begin = time.perf_counter()
     peer = kind(dataset, setup)
@@ -97,9 +102,7 @@ def loader(turn: Turn, kind: type[Peer], case: Case, setup: Setup) -> Answer:
     first_batch_s = time.perf_counter() - begin
     try:
         window = CpuWindow()
-        for _ in range(_WARM):
-            take_one()
-        quietly(take_one, turn.warmup_s)
+        warm_up(take_one, turn.warmup_s, _WARM)
         window.start()
         count, seconds = consume(take_one, turn.seconds)
         cpu = window.stop()
@@ -124,7 +127,8 @@ def limit(turn: Turn, case: Case, setup: Setup) -> Answer:
 
 
 def _figures(count: int, seconds: float, cpu: Cpu, first_batch_s: float | None) -> Answer:
-    return numbers(
+    changed = "workers came or went in the timed part: their processor time is a lower bound"
+    figures = numbers(
         {
             "batches_per_s": count / seconds,
             "cpu_ms": 1e3 * (cpu.parent_s + cpu.workers_s) / count,
@@ -133,11 +137,12 @@ def _figures(count: int, seconds: float, cpu: Cpu, first_batch_s: float | None) 
             "first_batch_s": first_batch_s,
         }
     )
+    return figures | {"problems": [changed] if cpu.changed else []}
 
 
 def differences(kind: type[Peer], case: Case, setup: Setup) -> list[str]:
     """One epoch in order, read in every way that the loader offers, each batch before the next is asked for."""
-    dataset = case.dataset(case.checked_length)
+    dataset = case.dataset(case.checked_length, setup.seed)
     peer = kind(dataset, Setup(setup.batch_size, setup.workers, setup.n_prefetch, shuffle=False, repeat=False))
     try:
         ways = {name: (Digest(), read) for name, read in peer.readings().items()}
@@ -146,7 +151,7 @@ def differences(kind: type[Peer], case: Case, setup: Setup) -> list[str]:
                 read(digest, batch)
     finally:
         peer.close()
-    wanted = expected_digest(case)
+    wanted = expected_digest(case, setup.seed)
     return [f"the {name} differ from the in-process loop's" for name, (d, _) in ways.items() if d.hex() != wanted]
 
 
@@ -164,11 +169,13 @@ def tell(result: Result) -> Telling:
             faster = _ratio(result, OURS[0], name, case, "batches_per_s")
             dearer = _ratio(result, name, OURS[0], case, "cpu_ms")
             sentence = f"{case}: mpiter hands out {times(faster)} the batches of {name}, "
-            sentence += f"which spends {times(dearer)} the CPU on one."
+            sentence += f"which spends {times(dearer)} our CPU on one."
             telling.conclude(sentence, faster, dearer)
         loop = _ratio(result, LOOP, OURS[0], case, "batches_per_s")
-        if loop and loop.median > 1:
-            telling.conclude(f"{case}: no worker is worth it: the loop hands out {times(loop)} the batches.", loop)
+        if loop and loop.median > 1 + NOISY:
+            telling.conclude(
+                f"{case}: the loop without workers hands out {times(loop)} our batches: n_processes=0.", loop
+            )
         of_limit = _ratio(result, OURS[0], LIMIT, case, "batches_per_s")
         telling.conclude(f"{case}: mpiter reaches {share(of_limit)} of what the machine allows.", of_limit)
     return telling
@@ -189,8 +196,8 @@ def _shares(result: Result) -> Bars:
         "%",
         ("batches a second",),
         tuple(groups),
-        "Limit: two processes that fill preallocated slots, with no coordination and no consumer. The loop has no "
-        "workers: with samples as cheap as the first it needs none.",
+        "Limit: as many processes that fill preallocated slots, with no coordination and no consumer. The loop has no "
+        "workers, SPDL's are threads of the consumer's process.",
         ("limit", 100.0),
     )
 
@@ -198,7 +205,7 @@ def _shares(result: Result) -> Bars:
 def _bar(name: str, found: Any) -> Bar | None:
     if found is None:
         return None
-    low, high = (100 * edge for edge in found.quartiles)
+    low, high = (100 * edge for edge in found.edges)
     return Bar(name, (100 * found.median,), share(found), low, high)
 
 

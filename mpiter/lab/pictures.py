@@ -23,6 +23,7 @@ from .turns import Absent
 Array = np.ndarray[Any, Any]
 MADE, FEW, SIZE = 256, 64, (192, 256)  # how many files, how many for a short run, and their height and width
 RESIZED, CROPPED = 256, 200
+QUALITY = 90
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 _REMEDY = "pip install Pillow (or opencv-python-headless)"
 
@@ -45,7 +46,7 @@ class PillowReader:
         return np.asarray(self._image.fromarray(image).resize((side, side), self._image.Resampling.BILINEAR))
 
     def write(self, path: str, image: Array) -> None:
-        self._image.fromarray(image).save(path, quality=90)
+        self._image.fromarray(image).save(path, quality=QUALITY)
 
 
 class OpenCvReader:
@@ -68,7 +69,7 @@ class OpenCvReader:
         return np.asarray(self._cv2.resize(image, (side, side), interpolation=self._cv2.INTER_LINEAR))
 
     def write(self, path: str, image: Array) -> None:
-        self._cv2.imwrite(path, image)
+        self._cv2.imwrite(path, image, [self._cv2.IMWRITE_JPEG_QUALITY, QUALITY])
 
 
 Reader = PillowReader | OpenCvReader
@@ -171,7 +172,11 @@ def augmentation(cost: int, seed: int) -> Callable[[Array], Array]:
     except ImportError:
         return _own_augmentation(cost, seed)
     steps = [albumentations.Resize(RESIZED, RESIZED), albumentations.RandomCrop(CROPPED, CROPPED)]
-    composed = albumentations.Compose(steps * cost)
+    try:
+        composed = albumentations.Compose(steps * cost, seed=seed)
+    except TypeError:  # before 1.4.19, which drew from the global generators
+        random.seed(seed)
+        composed = albumentations.Compose(steps * cost)
     return lambda image: np.asarray(composed(image=image)["image"])
 
 

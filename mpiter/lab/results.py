@@ -12,6 +12,7 @@ import csv
 import io
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,11 @@ from .series import Series
 from .spreads import LEAST_ROUNDS, NOISY, Spread, ratio, spread
 
 SCHEMA = "mpiter.lab/1"
+_HEADING = ("started", "took_s", "machine", "commit", "versions", "again")
+_OWN = (
+    *("experiment", "complete", "ended_by", "settings", "says", "warnings"),
+    *("absent", "problems", "rows", "extra", "turns"),
+)
 
 
 class ResultError(MpiterError):
@@ -66,7 +72,7 @@ class Result:
     absent: dict[str, str] = field(default_factory=dict)  # row, or row on case -> why
     problems: list[str] = field(default_factory=list)
     ended_by: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)  # what answers bring beside figures: (row, case) -> of round 0
+    extra: dict[str, Any] = field(default_factory=dict)  # what answers bring beside figures, by row and case: the last
     turns: list[dict[str, Any]] = field(default_factory=list)
 
     def find(self, row: str, case: str, **at: float) -> Row | None:
@@ -114,7 +120,7 @@ def gathered(experiment: str, heading: dict[str, Any], settings: dict[str, Any],
     found: dict[tuple[Any, ...], Row] = {}
     for number, turn, answer in series.answers:
         where = {"row": turn.row, "case": turn.case, "at": turn.at, "round": number}
-        result.turns.append(where | answer)
+        result.turns.append(where | {name: value for name, value in answer.items() if name != "extra"})
         if "absent" in answer:
             is_told = result.absent.setdefault(turn.row, answer["absent"]) == answer["absent"]
             if not is_told:
@@ -167,19 +173,24 @@ def from_document(read: Mapping[str, Any], name: str = "this file") -> Result:
     """The result again; a file of another schema is refused."""
     if read.get("schema") != SCHEMA:
         raise ResultError(f"{name} has the schema {read.get('schema')!r}, not {SCHEMA!r}; measure again.")
+    missing = [key for key in (*_HEADING, *_OWN) if key not in read]
+    if missing:
+        raise ResultError(f"{name} lacks {', '.join(missing)}; measure again.")
     rows = [
         Row(
-            row["row"],
-            row["case"],
-            row["at"],
-            {f: dict(zip(v["rounds"], v["values"], strict=True)) for f, v in row["figures"].items()},
+            str(row["row"]),
+            str(row["case"]),
+            {axis: float(value) for axis, value in row["at"].items()},
+            {
+                figure: {int(at): float(value) for at, value in zip(found["rounds"], found["values"], strict=True)}
+                for figure, found in row["figures"].items()
+            },
         )
         for row in read["rows"]
     ]
-    own = ("experiment", "complete", "ended_by", "settings", "says", "warnings", "absent", "problems", "rows")
-    heading = {key: value for key, value in read.items() if key not in (*own, "extra", "turns")}
+    heading = {key: value for key, value in read.items() if key not in _OWN}
     return Result(
-        experiment=read["experiment"],
+        experiment=str(read["experiment"]),
         heading=heading,
         settings=read["settings"],
         rows=rows,
@@ -206,9 +217,16 @@ def as_csv(result: Result) -> str:
     return out.getvalue()
 
 
-def refuse_to_overwrite(file: Path, force: bool) -> None:
+def refuse_what_cannot_be_kept(file: Path, force: bool) -> None:
+    """Before anything is measured: is there such a file already, could it be written?"""
     if file.exists() and not force:
         raise ResultError(f"{file} exists; name another folder with --out, or write over it with --force.")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=file.parent):
+            pass
+    except OSError as error:
+        raise ResultError(f"nothing can be kept in {file.parent} ({error}); name another folder with --out.") from error
 
 
 def keep(file: Path, text: str) -> None:
@@ -226,6 +244,8 @@ def load(file: Path) -> Result | None:
     """The result that a file holds; None where it holds something that was never the lab's."""
     try:
         read = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(read, dict):
+            return None
         is_ours = str(read.get("schema")).startswith(SCHEMA.partition("/")[0] + "/")
         return from_document(read, str(file)) if is_ours else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -238,8 +258,11 @@ def folder_of(path: Path) -> dict[str, Result]:
         raise ResultError(f"{path} is no folder; name the one that --out named.")
     found = {}
     for file in sorted(path.glob("*.json")):
-        if (result := load(file)) is not None:
-            found[result.experiment] = result
+        if (result := load(file)) is None:
+            continue
+        if result.experiment in found:
+            raise ResultError(f"{path} holds two results of {result.experiment}; leave one of them.")
+        found[result.experiment] = result
     if not found:
         raise ResultError(f"{path} holds no results; make some with 'mpiter lab all --out {path}'.")
     return found

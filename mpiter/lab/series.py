@@ -1,24 +1,26 @@
 """A series of turns: round by round, within a budget, and never lost.
 
 Runs in the driver.  Guarantees that rounds are interleaved (every row once before any comes a second time, each round
-beginning each case with another row), that nothing begins which the budget has no room for, and that Ctrl-C and SIGTERM
-end the turn under way and leave what was measured before.
+beginning each case with another row), that nothing begins which the budget has no room for, and that Ctrl-C, SIGTERM
+and the end of the terminal end the turn under way and leave what was measured before.
 """
 
 from __future__ import annotations
 
 import itertools
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
 
 from .bar import Bar
 from .turns import Answer, Turn
 
-START_S = 1.0  # what a turn takes beyond its timed part: a process, its imports, its workers
+INTERRUPTED = "it was interrupted"
+START_S = 1.5  # what a turn takes beyond its timed part: a process, its imports, its workers
 
 
 @dataclass
@@ -29,15 +31,11 @@ class Series:
     planned: int = 0
     ended_by: str = ""  # why it ended before its end
 
-    @property
-    def is_complete(self) -> bool:
-        return not self.ended_by
-
 
 def interleaved(turns: Sequence[Turn], rounds: int) -> Iterator[tuple[int, Turn]]:
-    """Round by round; in each, the rows that are to be compared follow one another, beginning with another one."""
+    """Round by round; in each, the rows that are to be compared stand together, beginning with another one."""
     for number in range(rounds):
-        for _, group in itertools.groupby(turns, key=lambda turn: (turn.case, turn.at)):
+        for _, group in itertools.groupby(turns, key=lambda turn: turn.place):
             rows = list(group)
             shift = number % len(rows)
             for turn in rows[shift:] + rows[:shift]:
@@ -60,7 +58,7 @@ def run(
     """Ask for one turn after another; what is absent from a case is asked for once."""
     series, began, longest = Series(planned=len(turns) * rounds), clock(), 0.0
     absent: set[tuple[str, str]] = set()
-    with Bar(name, series.planned) as bar, _ended_like_ctrl_c():
+    with Bar(name, series.planned) as bar:
         try:
             for done, (number, turn) in enumerate(interleaved(turns, rounds)):
                 if (turn.row, turn.case) in absent:
@@ -76,22 +74,22 @@ def run(
                 if "absent" in answer:
                     absent.add((turn.row, turn.case))
         except KeyboardInterrupt:
-            series.ended_by = "it was interrupted"
+            series.ended_by = INTERRUPTED
     return series
 
 
-class _ended_like_ctrl_c:
-    """Within: SIGTERM is Ctrl-C."""
-
-    def __enter__(self) -> None:
-        try:
-            self._before: Any = signal.signal(signal.SIGTERM, _interrupt)
-        except ValueError:  # not the main thread, which alone hears of signals
-            self._before = None
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
+@contextmanager
+def ended_like_ctrl_c() -> Iterator[None]:
+    """Within, SIGTERM and a terminal that is closed are Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
+        yield
+        return
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

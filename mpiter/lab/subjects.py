@@ -1,9 +1,9 @@
 """Datasets that take time, and let themselves be looked into: `read(i)`, then `transform(sample)`.
 
-Run in the process that is measured and in its workers.  `cifar` is all processor time (32×32 images in memory, cropped,
+Run in the process that is measured and in its workers.  `cifar` is all processor time (random 32×32 images, cropped,
 flipped and normalised), `store` mostly waiting (the same from a store that answers after a while: a simulation, by
 sleeping), `files` decoding.  `module:name` is the user's own: what calling it returns.
-Guarantees that a sample depends on the seed and its place in the order alone.
+Guarantees that a sample of `cifar` and `store` depends on the seed and its place in the order alone.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import mpiter
+from mpiter import machine as limits_of
 
 ROOT = Path(mpiter.__file__).resolve().parent.parent  # of the checkout, if it is one
 PACKAGES = (
@@ -45,7 +46,7 @@ def machine() -> dict[str, Any]:
     return {
         "node": platform.node(),
         "cpu": _cpu_model(),
-        "cores_usable": len(os.sched_getaffinity(0)),
+        "cores_usable": limits_of.cores(),
         "cores_present": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": platform.platform(),
@@ -74,10 +75,8 @@ def commit(root: Path) -> dict[str, Any]:
     """The commit measured, and whether the working tree differs from it (results under bench/results aside)."""
     if not (root / ".git").exists():
         return {"id": None, "dirty": None}
-    return {
-        "id": _git(root, "rev-parse", "--verify", "HEAD"),
-        "dirty": bool(_git(root, "status", "--porcelain", "--", ".", ":!bench/results")),
-    }
+    changes = _git(root, "status", "--porcelain", "--", ".", ":!bench/results")
+    return {"id": _git(root, "rev-parse", "--verify", "HEAD"), "dirty": None if changes is None else bool(changes)}
 
 
 def _git(root: Path, *arguments: str) -> str | None:

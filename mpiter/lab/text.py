@@ -1,12 +1,13 @@
 """Figures as text, tables on a terminal, and sentences that are only said where the figures bear them.
 
-Pure.  Guarantees three significant digits everywhere, `–` for what isn't known, `~` before a figure whose rounds
-disagree too much to conclude from, and that no sentence rests on such a figure.
+Pure.  Guarantees three significant digits (whole numbers in full), `–` for what isn't known, `~` before a figure whose
+rounds disagree too much to conclude from, and that no sentence rests on such a figure.
 """
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from .spreads import NOISY, Spread
 from .views import Point, Table
 
 NOTHING = "–"
+_NARROWEST = 9  # characters of a column: longer headings are broken
 
 
 def number(value: float | None) -> str:
@@ -37,13 +39,18 @@ def times(ratio: Spread | None) -> str:
     return median(ratio) + ("×" if ratio else "")
 
 
+def some(count: float, noun: str) -> str:
+    """1 worker, 2 workers, no workers"""
+    return f"{f'{count:g}' if count else 'no'} {noun}{'' if count == 1 else 's'}"
+
+
 def share(value: Spread | None) -> str:
     return NOTHING if value is None else f"{'~' if value.is_noisy else ''}{value.median:.0%}"
 
 
 def point(x: float, found: Spread) -> Point:
     """A figure on a curve, with its quartiles where it has rounds to take them from."""
-    low, high = found.quartiles or (None, None)
+    low, high = found.edges or (None, None)
     return Point(x, found.median, low, high)
 
 
@@ -67,9 +74,17 @@ class Telling:
 
 def drawn(table: Table) -> Iterator[str]:
     """A table in lines of text."""
-    widths = [max(map(len, cells)) for cells in zip(table.columns, *table.rows, strict=True)]
+    cells_of = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
+    least = [max([_NARROWEST, *map(len, cells)]) for cells in cells_of]
+    heads = [
+        textwrap.wrap(name, width, break_long_words=False) or [""]
+        for name, width in zip(table.columns, least, strict=True)
+    ]
+    deepest = max(map(len, heads))
+    header = list(zip(*([""] * (deepest - len(head)) + head for head in heads), strict=True))
+    widths = [max(map(len, cells)) for cells in zip(*header, *table.rows, strict=True)]
     yield table.title
-    for cells in (table.columns, *table.rows):
+    for cells in (*header, *table.rows):
         first, *others = (f"{cell:{'<' if not at else '>'}{widths[at]}}" for at, cell in enumerate(cells))
         yield "  ".join([first, *others]).rstrip()
     if table.note:

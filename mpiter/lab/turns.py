@@ -1,8 +1,8 @@
 """A turn: one row of one experiment, measured once, in a process of its own that leaves nothing behind.
 
 `ask` runs in the driver; the process that is measured (`measured`) answers with a line of JSON.  Guarantees that a
-turn which fails, hangs or lacks a package is an answer, not the end of the run, and that the whole session of its
-process is gone when `ask` returns, however it returns.
+turn which fails, hangs or lacks a package is an answer, not the end of the run, and that its process group is gone
+when `ask` returns, however it returns; should the driver be gone, the turn's process sees the end of its input.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
+from ..errors import MpiterError
 from .surroundings import ROOT
 
 LAST_WORDS = 2000  # characters of what a failed turn said
@@ -43,6 +44,11 @@ class Turn:
         return self.row, self.case, *sorted(self.at.items())
 
     @property
+    def place(self) -> tuple[Any, ...]:
+        """Those that share it are compared: they stand together, whatever their numbers of workers."""
+        return self.case, *sorted((name, value) for name, value in self.at.items() if name != "workers")
+
+    @property
     def workers(self) -> int:
         return int(self.at["workers"])
 
@@ -50,8 +56,8 @@ class Turn:
         return ", ".join([self.row, self.case, *(f"{v:g} {name.replace('_', ' ')}" for name, v in self.at.items())])
 
 
-class Absent(Exception):
-    """What a row needs isn't installed; the text says what, and how to get it."""
+class Absent(MpiterError):
+    """What a row needs isn't there; the text says what, and how to get it."""
 
 
 Answer = dict[str, Any]  # {"figures": {name: number}, …}, {"error": text} or {"absent": text}
@@ -59,22 +65,24 @@ Answer = dict[str, Any]  # {"figures": {name: number}, …}, {"error": text} or 
 
 def ask(turn: Turn, timeout_s: float) -> Answer:
     """Measure in a process of its own."""
-    return answer_of([sys.executable, "-m", "mpiter.lab.measured", json.dumps(asdict(turn))], timeout_s)
+    return answer_of([sys.executable, "-m", "mpiter.lab.measured"], timeout_s, told=json.dumps(asdict(turn)))
 
 
-def answer_of(command: list[str], timeout_s: float, *paths: str) -> Answer:
+def answer_of(command: list[str], timeout_s: float, *paths: str, told: str = "") -> Answer:
     """The JSON that the command's last line is; what went wrong is an answer too.
 
-    It imports mpiter from where we do, and whatever else from `paths`.
+    It imports mpiter from where we do, and whatever else from `paths`.  Its input is a line, `told`, and stays open.
     """
-    search = [str(ROOT), *paths, *filter(None, [os.environ.get("PYTHONPATH")])]
+    ours = [str(ROOT)] if (ROOT / "pyproject.toml").exists() else []  # an installed one is found anyway
+    search = [*ours, *paths, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(search)}
     # Files, not pipes: these would stay open for as long as a worker that was left behind.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as complaints:
         with subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=complaints, start_new_session=True
+            command, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=complaints, start_new_session=True
         ) as process:
             try:
+                _tell(process, told)
                 process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 return {"error": f"gave no answer within {timeout_s:g} s"}
@@ -88,6 +96,13 @@ def answer_of(command: list[str], timeout_s: float, *paths: str) -> Answer:
             last = (said.splitlines() or ["no message"])[-1]
             return {"error": f"ended with status {process.returncode}: {last}", "said": said[-LAST_WORDS:]}
     return answer
+
+
+def _tell(process: subprocess.Popen[bytes], told: str) -> None:
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it has ended already, and will be asked why
+        process.stdin.write(told.encode() + b"\n")
+        process.stdin.flush()
 
 
 def _text(file: IO[bytes]) -> str:
@@ -107,13 +122,13 @@ def consume(take_one: Callable[[], Any], seconds: float, least: int = 1) -> tupl
     return count, now - begin
 
 
-def quietly(take_one: Callable[[], Any], seconds: float, least: int = 4) -> None:
-    """The warm-up, which no figure includes: what was fetched ahead while workers started is used up, memory touched.
+def warm_up(take_one: Callable[[], Any], seconds: float, least: int = 4) -> None:
+    """What no figure includes: what was fetched ahead while workers started is used up, memory touched.
 
-    What the start has left behind is collected before the clock runs.
+    The clock is to be started right afterwards: in any pause the workers would get ahead for nothing.
     """
-    consume(take_one, seconds, least)
     gc.collect()
+    consume(take_one, seconds, least)
 
 
 def numbers(figures: Mapping[str, float | None]) -> Answer:

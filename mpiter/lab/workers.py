@@ -21,18 +21,19 @@ import mpiter
 from .. import machine
 from . import pictures
 from .asked import above_zero, at_least
-from .clocks import CpuWindow, tree_memory
+from .clocks import CpuWindow, MemoryWatch
 from .results import Result, Row
 from .subjects import BUILT_IN, subject
 from .text import Telling, median, number, point, times
-from .turns import Answer, Turn, numbers, quietly
+from .turns import Answer, Turn, numbers, warm_up
 from .views import Lines, Point, Series, Table, View
 
 NAME = "workers"
 HEADING = "How many workers: time and memory"
 ABOUT = (
     "The Num Worker Tuner's experiment: the time of so many batches for every number of workers from none on, memory "
-    "beside it, and the number that its greedy rule takes. The row of threads is the threaded pipeline of Chien et al."
+    "beside it, and the number that its greedy rule takes. Threads are the threaded pipeline of Chien et al. "
+    "Here cifar is random images of CIFAR-10's shape, and store simulates a slow store: each sample sleeps for 3 ms."
 )
 THEIR_CORES = 32
 PUBLISHED = {  # workers -> (seconds, normalised; megabytes): CIFAR-10, batches of 128, 32-core Threadripper
@@ -45,6 +46,7 @@ PUBLISHED = {  # workers -> (seconds, normalised; megabytes): CIFAR-10, batches 
 THREADS_PUBLISHED = (
     "Chien et al. 2018: threads raise the read bandwidth 2.3 times (disk) and 7.8 times (parallel file system)"
 )
+_NAMES = {"process": "worker processes", "thread": "threads"}
 BATCH_SIZES = {"cifar": 128, "store": 32, "files": 32}
 FULL: dict[str, Any] = {
     "backend": ["process", "thread"],
@@ -56,7 +58,6 @@ FULL: dict[str, Any] = {
 }
 SMALL: dict[str, Any] = FULL | {"dataset": ["store"], "most": 2, "iterations": 6, "alpha": 0.05}
 SECONDS, WARMUP_S, SMALL_SECONDS = 2.5, 0.3, 0.5
-_LOOKS = 5
 
 
 def arguments(add: Callable[..., Any]) -> None:
@@ -103,15 +104,15 @@ def take(turn: Turn) -> Answer:
         next(loading)
 
     transfer()
-    quietly(transfer, turn.warmup_s)
     window, iterations = CpuWindow(), turn.options["iterations"]
+    warm_up(transfer, turn.warmup_s)
     window.start()
     begin = time.perf_counter()
     for _ in range(iterations):
         transfer()
     seconds = time.perf_counter() - begin
     cpu = window.stop()
-    own, everyone = _memory(transfer, max(1, iterations // 10))
+    own, everyone = _memory(transfer, max(4, iterations // 10))
     return numbers(
         {
             "seconds": seconds,
@@ -119,23 +120,22 @@ def take(turn: Turn) -> Answer:
             "parent_cpu_ms": 1e3 * cpu.parent_s / iterations,
             "workers_cpu_ms": 1e3 * cpu.workers_s / iterations,
             "tracemalloc_mb": own / 1e6,
-            "tree_mb": everyone / 1e6,
+            "tree_mb": everyone / 1e6 if everyone else None,
         }
     )
 
 
-def _memory(transfer: Callable[[], None], batches: int) -> tuple[int, int]:
-    """The peak of what this process allocates for a few batches, and of all memory held meanwhile."""
-    most = 0
-    for _ in range(_LOOKS):
-        transfer()
-        most = max(most, tree_memory())
+def _memory(transfer: Callable[[], None], batches: int) -> tuple[int, int | None]:
+    """The peak of what this process allocates for a few batches, and before that of all memory held meanwhile."""
+    with MemoryWatch() as everyone:
+        for _ in range(batches):
+            transfer()
     tracemalloc.start()
     for _ in range(batches):
         transfer()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return peak, most
+    return peak, everyone.most
 
 
 # -- the rule --------------------------------------------------------------------------------------------------------
@@ -180,22 +180,19 @@ def tell(result: Result) -> Telling:
         against_none = result.ratio(_row(rows, 0), _row(rows, choice.workers), "seconds")
         iterations = result.settings["iterations"]
         telling.conclude(
-            f"{dataset}, {_name(backend, choice.workers)}: the rule takes {choice.workers} ({iterations} batches in "
-            f"{number(seconds[choice.workers])} s, {times(against_none)} as fast as none), since {choice.reason}.",
+            f"{dataset}, {_NAMES[backend]}: the rule takes {choice.workers or 'none'} ({iterations} batches in "
+            f"{number(seconds[choice.workers])} s, {times(against_none)} as fast as without), since {choice.reason}.",
             against_none,
         )
-        if backend == "thread":
-            best = min((row for row in rows if row.at["workers"] >= 1), key=lambda row: row["seconds"].median)
+        threads = [row for row in rows if row.at["workers"] > 1]
+        if backend == "thread" and threads:
+            best = min(threads, key=lambda row: row["seconds"].median)
             gain = result.ratio(_row(rows, 1), best, "seconds")
             telling.conclude(
                 f"{dataset}: {best.at['workers']:g} threads are {times(gain)} as fast as one ({THREADS_PUBLISHED}).",
                 gain,
             )
     return telling
-
-
-def _name(backend: str, count: int) -> str:
-    return {"process": "worker processes", "thread": "threads"}[backend]
 
 
 def _row(rows: list[Row], workers: int) -> Row | None:
@@ -247,10 +244,11 @@ def _table(result: Result, dataset: str, backend: str, rows: list[Row]) -> Table
     iterations = result.settings["iterations"]
     columns = ("s", "batches/s", "times none", "tracemalloc peak MB", "all processes MB", "consumer's CPU ms/batch")
     return Table(
-        f"{dataset}, {_name(backend, 2)}: {iterations} batches",
+        f"{dataset}, {_NAMES[backend]}: {iterations} batches",
         ("workers", *columns, "workers' CPU ms/batch"),
         tuple(lines),
-        "tracemalloc sees the consumer's Python objects only (the slots are shared memory); the next column is all.",
+        "tracemalloc sees the consumer's Python objects only (the slots are shared memory); the next column is all. "
+        "Threads are of the consumer's process, and so is their CPU.",
     )
 
 
