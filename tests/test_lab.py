@@ -8,6 +8,7 @@ import json
 import math
 import shlex
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from mpiter.__main__ import _parser
 from mpiter.lab import compare, hide, laboratory, overhead, peers, results, series, speedup, workers
 from mpiter.lab.asked import command_again
 from mpiter.lab.bar import Bar, line
+from mpiter.lab.command import _options_of
 from mpiter.lab.experiments import EXPERIMENTS
 from mpiter.lab.historical import DataLoader, DataLoaderPar
 from mpiter.lab.limit import Limit
@@ -91,7 +93,7 @@ def test_of_few_values_the_spread_is_estimated_from_all_of_them(values):
 
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 4))
 def test_every_row_has_its_turn_in_each_round_and_each_round_begins_with_another(rows, cases, rounds):
-    turns = [turn(f"row {row}", f"case {case}") for case in range(cases) for row in range(rows)]
+    turns = [turn(f"row {row}", f"case {case}", workers=row, cost=case) for case in range(cases) for row in range(rows)]
     planned = list(interleaved(turns, rounds))
     assert len(planned) == rows * cases * rounds
     for number_ in range(rounds):
@@ -296,6 +298,7 @@ def test_the_command_that_a_result_names_asks_for_the_same_again(name, small):
         ["lab"],
         [],
         ["lab", "compare", "one"],
+        ["lab", "overhead", "--smal"],
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_runs(words, capsys):
@@ -402,15 +405,42 @@ def test_a_single_round_leads_to_no_conclusion_and_no_ratio(made):
 
 
 def test_figures_that_jump_lead_to_warnings(made):
-    jumps = (1.0, 3.0, 9.0)
+    rng = np.random.default_rng(0)
     made.rows = [
-        Row(r.row, r.case, r.at, {f: {at: value * (jumps[at] if n % 2 else 1) for at, value in v.items()}
-                                  for f, v in r.by_round.items()})
-        for n, r in enumerate(made.rows)
+        Row(r.row, r.case, r.at, {f: {at: v * rng.lognormal(sigma=1) for at, v in found.items()}
+                                  for f, found in r.by_round.items()})
+        for r in made.rows
     ]  # fmt: skip
-    telling = EXPERIMENTS[made.experiment].tell(made)
-    assert telling.warnings
+    said = EXPERIMENTS[made.experiment].tell(made).says
+    assert not [sentence for sentence in said if "×" in sentence]
     assert any("marked ~" in warning for warning in made.warnings())
+
+
+def hiding(waits):
+    """A result of `hide` whose steps waited so long, by number of workers and round."""
+    made = next(each for each in everything() if each.experiment == "hide")
+    kept = [row for row in made.rows if row.row != hide.TRAINING]
+    made.rows = kept + [
+        Row(
+            hide.TRAINING,
+            "store",
+            {"workers": w},
+            {"step_ms": dict(enumerate(found)), "wait_ms": dict(enumerate(found))},
+        )
+        for w, found in enumerate(waits, 1)
+    ]
+    return hide.tell(made)
+
+
+def test_rounds_that_disagree_on_who_hides_loading_lead_to_no_conclusion():
+    assert "measured: 2 did" in hiding([[60, 60, 60], [0, 1, 0]]).says[-1]
+    assert "measured: none of the 2 numbers tried did" in hiding([[60, 60, 60], [9, 9, 9]]).says[-1]
+    assert "rounds differ (2, 3)" in hiding([[60, 60, 60], [0, 9, 0], [0, 0, 0]]).warnings[-1]
+
+
+def test_without_every_number_tried_twice_nobody_is_called_the_fewest():
+    assert not [sentence for sentence in hiding([]).says if "should hide" in sentence]
+    assert not [sentence for sentence in hiding([[60], [0]]).says if "should hide" in sentence]
 
 
 def test_nothing_at_all_is_told_as_nothing(made):
@@ -429,12 +459,12 @@ def test_the_claim_of_the_article_is_answered_in_a_sentence():
     )
 
 
-def test_published_figures_are_never_among_the_measured():
+def test_a_curve_of_published_figures_says_so():
     for made in everything():
-        for row in made.rows:
-            assert "published" not in row.row
-    lines = [view for view in speedup.views(list(everything())[1]) if not isinstance(view, Table)]
-    assert [series_.published for series_ in lines[0].series] == [False, False, False, True]
+        for view in EXPERIMENTS[made.experiment].views(made):
+            for each in view.series if isinstance(view, Lines) else ():
+                theirs = any(name in each.name for name in ("course project", "Num Worker Tuner"))
+                assert each.published == theirs
 
 
 # -- models and rules ------------------------------------------------------------------------------------------------
@@ -498,6 +528,13 @@ def test_only_what_goes_beyond_the_noise_is_called_a_change(before, after, told)
     assert found.says.startswith(f"{int(bool(told))} of 1 figures")
 
 
+def test_of_noise_alone_hardly_anything_is_called_a_change():
+    rng = np.random.default_rng(0)
+    for rounds, noise in ((3, 0.05), (3, 0.2), (5, 0.1)):
+        told = [bool(compared(*rng.normal(100, 100 * noise, (2, rounds)).tolist()).tables) for _ in range(1000)]
+        assert sum(told) < 10
+
+
 def test_what_else_differs_between_two_folders_is_told_first():
     one, other = result_of([], workers=[1]), result_of([], workers=[2])
     other.heading = HEADING | {"versions": {"python": "3.12"}, "machine": {**HEADING["machine"], "cpu": "another"}}
@@ -536,10 +573,15 @@ def test_the_limit_is_filled_with_the_same_bytes_as_the_loop_brings():
     assert Limit.digest(case) == peers.expected_digest(case)
 
 
-def test_options_of_one_experiment_do_not_reach_another():
+def test_what_is_said_of_all_experiments_reaches_each_with_its_own_defaults():
     common = _parser(["--small"]).parse_args(["lab", "all", "--small", "--seed", "3"])
-    from mpiter.lab.command import _options_of
+    own = {name: _options_of(experiment, common) for name, experiment in EXPERIMENTS.items()}
+    assert {options.seed for options in own.values()} == {3}
+    assert (own["hide"].dataset, own["hide"].seconds) == ("store", hide.SMALL_SECONDS)
+    assert own["workers"].dataset == ["store"]
 
-    own = _options_of(EXPERIMENTS["hide"], common)
-    assert isinstance(own, argparse.Namespace)
-    assert (own.seed, own.dataset, own.seconds) == (3, "store", hide.SMALL_SECONDS)
+
+def test_what_is_asked_for_twice_is_measured_once():
+    options = argparse.Namespace(workers=[2, 1, 2], seed=0)
+    laboratory._drop_repetitions(options)
+    assert options.workers == [2, 1]

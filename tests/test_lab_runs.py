@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -101,7 +102,7 @@ def a_folder_equals_itself(folder):
     assert "\n0 of " in same.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_experiment_keeps_what_it_has_and_leaves_nobody_behind(tmp_path, number):
     command = [*LAB, "overhead", "--out", "r", "--payloads", "28x28", "--workers", "1", "--seconds", "0.2"]
     environment = os.environ | {"PYTHONPATH": ROOT, "PYTHONUNBUFFERED": "1"}
@@ -113,8 +114,9 @@ def test_an_interrupted_experiment_keeps_what_it_has_and_leaves_nobody_behind(tm
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        wait_until(lambda: turns_of(process.pid, at_least=2))
-        below = psutil.Process(process.pid).children(recursive=True)
+        turns = Turns(process.pid)
+        wait_until(lambda: turns.has_begun(2))
+        below = turns.below()
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
@@ -127,11 +129,26 @@ def test_an_interrupted_experiment_keeps_what_it_has_and_leaves_nobody_behind(tm
     assert not alive
 
 
-def turns_of(pid, at_least, seen={}):  # noqa: B006 - remembers the turns between calls
-    """Have so many turns begun, and does the last have workers?"""
-    children = psutil.Process(pid).children(recursive=True)
-    seen.setdefault(pid, set()).update(child.pid for child in children if child.ppid() == pid)
-    return len(seen[pid]) >= at_least and len(children) > 1
+class Turns:
+    """The turns that a driver has begun."""
+
+    def __init__(self, pid):
+        self._driver, self._seen = psutil.Process(pid), set()
+
+    def below(self):
+        try:
+            return self._driver.children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def has_begun(self, count):
+        """Have so many begun, and does the last have workers?"""
+        found = self.below()
+        for child in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.ppid() == self._driver.pid:
+                    self._seen.add(child.pid)
+        return len(self._seen) >= count and len(found) > 1
 
 
 def wait_until(condition, limit_s=60.0):
@@ -139,6 +156,47 @@ def wait_until(condition, limit_s=60.0):
     while not condition():
         assert time.monotonic() < deadline, "nothing within a minute"
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("experiment", ["overhead", "speedup"])
+def test_a_driver_that_is_killed_takes_its_turn_along(tmp_path, experiment):
+    command = [*LAB, experiment, "--out", "r", "--workers", "2", "--seconds", "60", "--rounds", "1"]
+    environment = os.environ | {"PYTHONPATH": ROOT, "TMPDIR": str(tmp_path)}
+    if experiment == "speedup":
+        command += ["--costs", "1", "--batch-sizes", "10", "--batch-size", "10", "--small"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        turns = Turns(process.pid)
+        wait_until(lambda: turns.has_begun(1))
+        below = turns.below()
+        process.kill()
+    _, alive = psutil.wait_procs(below, timeout=10)
+    assert not alive
+
+
+def test_where_nothing_can_be_kept_nothing_is_measured(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    ran = lab("overhead", "--small", "--out", "file", folder=tmp_path)
+    assert ran.returncode == 1
+    assert "nothing can be kept in file" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_images_that_are_not_there_are_said_to_be_missing(tmp_path):
+    ran = lab("speedup", "--small", "--images", "nowhere", "--out", "r", folder=tmp_path)
+    assert ran.returncode == 1
+    assert "nowhere holds no images" in ran.stderr
+    assert not list((tmp_path / "r").iterdir())
+
+
+def test_without_an_image_library_the_experiment_is_absent_and_says_what_to_install(tmp_path):
+    for name in ("cv2", "PIL"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('not here')")
+    ran = lab("speedup", "--small", "--out", "r", folder=tmp_path)
+    assert ran.returncode == 1
+    assert "pip install Pillow" in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_a_budget_ends_an_experiment_early_and_says_so(tmp_path):
@@ -160,6 +218,7 @@ class Own:
         return self.transform(self.read(index))
     def read(self, index):
         time.sleep(0.001)
+        print("a word from a worker", flush=True)
         return [index] * 3
     def transform(self, sample):
         return sum(sample)
@@ -231,15 +290,8 @@ def test_an_error_in_a_turn_is_an_answer_with_its_traceback():
     assert "Traceback" in found["said"]
 
 
-def test_a_peer_that_is_not_installed_is_absent_with_a_remedy(tmp_path):
+def test_a_peer_that_is_not_installed_is_absent_with_a_remedy(tmp_path, monkeypatch):
     (tmp_path / "grain.py").write_text("raise ImportError('No module named grain')")
-    script = f"""
-import sys
-sys.path.insert(0, {str(tmp_path)!r})
-sys.argv[1:] = ['{{"experiment": "peers", "row": "grain", "case": "28x28", "at": {{"workers": 1}}, "seconds": 0.1,'
-                '"warmup_s": 0.1, "seed": 0, "options": {{"prefetch": 2}}}}']
-from mpiter.lab.measured import main
-main()
-"""
-    found = answer_of([sys.executable, "-c", script], 60)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = ask(Turn("peers", "grain", "28x28", {"workers": 1}, 0.1, 0.1, 0, {"prefetch": 2}), 60)
     assert found == {"absent": "not installed (No module named grain): pip install grain"}

@@ -183,7 +183,7 @@ def swap(sample: Any, how: Any) -> Any:
 
 
 def measured(sample: Any) -> int:
-    """Bytes that the arrays of a sample take in a block: of a tuple's or a list's parts, as in Chainer, of nothing else."""
+    """Bytes of a sample's arrays in a block: as in Chainer, of what stands in a tuple or a list and of nothing else."""
     if type(sample) not in (tuple, list):
         return 0
     return sum(aligned(value.nbytes, ALIGN) for value in sample if isinstance(value, np.ndarray))

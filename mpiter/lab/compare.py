@@ -2,7 +2,7 @@
 
 Pure.  A row is compared with the row of the same name on the same case at the same place, figure by figure.
 Guarantees that a change is only told where both have three rounds or more, their quartiles (of few rounds all values)
-lie apart, and it is larger than the two spreads together and than `LEAST`: of noise alone less than one figure in a
+lie apart, and it is well above the two spreads together and `LEAST`: of noise alone less than one figure in a
 hundred is told; and that whatever else differs (machine, versions, commit, settings) is told first.
 """
 
@@ -19,6 +19,7 @@ from .text import median
 from .views import Table
 
 LEAST, LEAST_ROUNDS = 0.05, 3
+_SAFELY = 2.0  # times both spreads: of noise alone, less than one figure in a hundred then passes for a change
 CONSTANT = {"payload_mb"}  # nothing that could change
 BETTER_IF_MORE = {"batches_per_s", "mb_per_s", "images_per_s"}
 BETTER_IF_LESS = {
@@ -67,7 +68,7 @@ class Change:
         if before is None or after is None or min(len(self.before.values), len(self.after.values)) < LEAST_ROUNDS:
             return False
         are_apart = before[1] < after[0] or after[1] < before[0]
-        return are_apart and abs(self.relative) > max(LEAST, self.before.relative + self.after.relative)
+        return are_apart and abs(self.relative) > max(LEAST, _SAFELY * (self.before.relative + self.after.relative))
 
     @property
     def verdict(self) -> str:

@@ -3,8 +3,8 @@
 Runs in the measured process of one turn. A loader's package is imported by its class only, so each may live in an
 environment of its own.
 Guarantees: every peer gets the same number of workers and the same prefetch (`n_prefetch`, torch's `prefetch_factor`),
-the rest of its configuration being its default unless its class says otherwise; `touch` obtains every sample of a list (every column of a columns
-batch) inside the timed part, so that a lazily made list is paid for; it reads no bytes.
+the rest of its configuration being its default unless its class says otherwise; `touch` obtains every sample of a list
+(every column of a columns batch) inside the timed part, so that a lazily made list is paid for; it reads no bytes.
 """
 
 from __future__ import annotations
