@@ -284,6 +284,8 @@ def transport_for(serializer: Any, copy: bool) -> Transport:
         return SlotTransport(copy)
     if serializer == "packed":
         return PackedTransport()
+    if isinstance(serializer, type) and hasattr(serializer, "room"):
+        serializer = serializer()  # a new one for each iterator
     if isinstance(serializer, str) or not hasattr(serializer, "room"):
         raise OptionError(f"serializer={serializer!r:.60} is unknown; use 'slots', 'packed' or a transport object.")
     return serializer  # type: ignore[no-any-return]

@@ -51,8 +51,7 @@ def default(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture(params=[*DEFAULTS, *PAIRS])
 def any_way(request: pytest.FixtureRequest) -> dict[str, Any]:
-    options = {**DEFAULTS, **PAIRS}[request.param]
-    return {name: value() if isinstance(value, type) else value for name, value in options.items()}
+    return {**DEFAULTS, **PAIRS}[request.param]
 
 
 def epoch(dataset: Any, batch_size: int = 6, **options: Any) -> list[Any]:
@@ -464,3 +463,16 @@ def test_the_board_says_what_each_worker_does(tmp_path: Any) -> None:
     assert (line.ready, line.active, line.batch, line.row) == (1, 1, 1, 0)
     assert line.pid == pid
     assert line.since > 0
+
+
+def test_a_transport_of_ones_own_may_be_a_class_or_an_object_for_one_iterator() -> None:
+    own = carriers.Pickle()
+    with mpiter.MultiprocessIterator(Squares(), 6, serializer=own, n_processes=1, seed=1) as it:
+        first = plain_batch(next(it))
+        with (
+            mpiter.MultiprocessIterator(Squares(), 6, serializer=own, n_processes=1) as other,
+            pytest.raises(mpiter.OptionError, match="pass its class"),
+        ):
+            next(other)
+    with mpiter.MultiprocessIterator(Squares(), 6, serializer=carriers.Pickle, n_processes=1, seed=1) as it:
+        assert plain_batch(next(it)) == first

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..envelope import ALIGN, aligned, dumps, loads
+from ..errors import OptionError
 from ..leaves import Aside
 from ..memory import Arena
 from ..transport import Contents, LoosePen, Site, WorkerPen, Writer
@@ -26,8 +27,10 @@ from .payloads import array_bytes
 
 
 def whole(samples: Sequence[Any], failed: frozenset[int]) -> Contents:
-    """A batch of samples that have no columns."""
-    return Contents(Aside(), len(samples), asides=[(sample,) for sample in samples], failed=failed)
+    """A batch of samples that arrived one by one; its columns, should somebody want them, are collated."""
+    asides: list[Sequence[Any]] = [(sample,) for sample in samples]
+    odd = dict(enumerate(samples))
+    return Contents(Aside(), len(samples), asides=asides, odd=odd, failed=failed)
 
 
 class Carrier:
@@ -40,8 +43,9 @@ class Carrier:
     planned = False
 
     def bind(self, site: Site) -> None:
+        if hasattr(self, "_site"):
+            raise OptionError("a transport serves one iterator at a time; pass its class, or an object for each.")
         self._site = site
-        self.planned = False
 
     def plan(self, sample: Any) -> None:
         self.planned = True
@@ -50,7 +54,8 @@ class Carrier:
     def room(self, rows: int) -> Any:
         return LooseRoom(rows)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.__dict__.pop("_site", None)
 
 
 class LooseRoom:
@@ -278,4 +283,5 @@ class RawArray(Carrier):
         return memoryview(self._arena.map)[start : start + self.room_bytes]
 
     def close(self) -> None:
+        super().close()
         self.__dict__.pop("_arena", None)

@@ -32,13 +32,13 @@ ABOUT = (
     "Slots are rows of a shared batch, written in place; packed rows travel in the Pool's answers; pickle, pickle5 "
     "and rawarray are the ways of others, written against the same interface and run by the same engine."
 )
-TRANSPORTS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
-    "slots": ("written in place into shared memory, handed out as views", lambda: {"serializer": "slots"}),
-    "slots, copy": ("the same, handed out as private copies", lambda: {"serializer": "slots", "copy": True}),
-    "packed": ("rows packed by the worker, sent along with the answer", lambda: {"serializer": "packed"}),
-    "pickle": ("plain pickle through map_async", lambda: {"serializer": Pickle()}),
-    "pickle5": ("pickle protocol 5, all samples at once, arrays out of band", lambda: {"serializer": Pickle5()}),
-    "rawarray": ("as Chainer does it: packed into a shared block, copied out", lambda: {"serializer": RawArray()}),
+TRANSPORTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "slots": ("written in place into shared memory, handed out as views", {"serializer": "slots"}),
+    "slots, copy": ("the same, handed out as private copies", {"serializer": "slots", "copy": True}),
+    "packed": ("rows packed by the worker, sent along with the answer", {"serializer": "packed"}),
+    "pickle": ("plain pickle through map_async", {"serializer": Pickle}),
+    "pickle5": ("pickle protocol 5, all samples at once, arrays out of band", {"serializer": Pickle5}),
+    "rawarray": ("as Chainer does it: packed into a shared block, copied out", {"serializer": RawArray}),
 }
 COPIES = {  # passes over an array in our own memory, from the code; what the kernel copies is measured
     "slots": 1,  # into its row
@@ -86,7 +86,7 @@ def take(turn: Turn) -> Answer:
         n_processes=turn.workers,
         n_prefetch=2,
         seed=turn.seed,
-        **options(),
+        **options,
     )
     batch = next(it)
     first_batch_s = time.perf_counter() - begin
