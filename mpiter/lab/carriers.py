@@ -231,6 +231,8 @@ class PackingWriter:
     def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> WorkerPen:
         if not address:
             return LoosePen()
+        if len(address) == 1:
+            return PlainPen()  # there is no block
         start, size, share = address
         return PackingPen(memoryview(self.arena.map)[start : start + size], share)
 
@@ -241,7 +243,7 @@ class BlockRoom(LooseRoom):
     def __init__(self, carrier: RawArray, start: int, rows: int) -> None:
         super().__init__(rows)
         self._carrier, self._start = carrier, start
-        self.address = (start, carrier.room_bytes, carrier.share)
+        self.address = (start, carrier.block_bytes, carrier.share)
         self._is_lost = False
 
     def contents(self) -> Contents:
@@ -265,7 +267,7 @@ class RawArray(Carrier):
         super().bind(site)
         self._arena: Arena = site.arena()
         self.free: list[int] = []
-        self.share = 0
+        self.share = self.block_bytes = 0
 
     def writer(self) -> Writer:
         return PackingWriter(self._arena)
@@ -273,14 +275,16 @@ class RawArray(Carrier):
     def plan(self, sample: Any) -> None:
         super().plan(sample)
         self.share = measured(sample)
-        self.room_bytes = max(1, self.share * self._site.batch_size)
+        self.block_bytes = self.share * self._site.batch_size
 
     def room(self, rows: int) -> Any:
-        start = self.free.pop() if self.free else self._arena.allocate(self.room_bytes)
+        if not self.block_bytes:
+            return LooseRoom(rows)
+        start = self.free.pop() if self.free else self._arena.allocate(self.block_bytes)
         return BlockRoom(self, start, rows)
 
     def block(self, start: int) -> memoryview:
-        return memoryview(self._arena.map)[start : start + self.room_bytes]
+        return memoryview(self._arena.map)[start : start + self.block_bytes]
 
     def close(self) -> None:
         super().close()
