@@ -71,7 +71,7 @@ def _add_common(parser: argparse.ArgumentParser, seconds: float | None, small: b
     add("--out", type=Path, default=FOLDER, metavar="DIR", help=f"folder of the results (default {FOLDER})")
     add("--force", action="store_true", help="over results that are there already")
     add("--seed", type=at_least(0), default=0, help="of samples, files and orders (default 0)")
-    add("--rounds", type=at_least(1), default=2 if small else 3, help="(default %(default)s; one gives no ratios)")
+    add("--rounds", type=at_least(1), default=2 if small else 5, help="(default %(default)s; one gives no ratios)")
     add("--seconds", type=above_zero, default=seconds, help="timed part of each turn" + default)
     add("--minutes", type=above_zero, help="begin nothing that would end later than this")
     add("--timeout", type=above_zero, default=180.0, help="seconds after which a turn is given up (default 180)")
