@@ -27,8 +27,6 @@ import series
 from verdict import MIN_ROUNDS
 
 from mpiter.lab.clocks import CpuWindow
-from mpiter.lab.spreads import summary
-from mpiter.lab.surroundings import heading
 
 SCHEMA = "mpiter.bench.chainer_training/1"
 ROOT = Path(__file__).resolve().parent.parent
@@ -173,9 +171,9 @@ def report(options: argparse.Namespace, answers: list[dict[str, Any]]) -> None:
             f"{'':20}{'images/s':>10}{'IQR':>6}{'/Chainer':>10}{'waited':>8}{'CPU ms/batch: parent':>22}{'workers':>9}"
             f"{'first s':>9}"
         )
-        chainers = summary(answers, case, "chainer processes", FIGURES)
+        chainers = series.summary(answers, case, "chainer processes", FIGURES)
         for row in options.rows:
-            figures = summary(answers, case, row, FIGURES)
+            figures = series.summary(answers, case, row, FIGURES)
             if figures:
                 rate, waited, parent, workers, first = (figures[name] for name in FIGURES)
                 noise = "!" if rate.relative > NOISY else ""
@@ -200,14 +198,14 @@ def document(
 ) -> dict[str, Any]:
     """The JSON answer: everything that is printed, and every turn."""
     versions = next((answer["versions"] for answer in answers if "versions" in answer), {})
-    return heading(SCHEMA, ROOT, began, load) | {
+    return series.heading(SCHEMA, ROOT, began, load) | {
         "versions": {"python": platform.python_version()} | versions,
         "settings": {name: getattr(options, name) for name in ("rounds", "seconds", "warmup", "workers", "n_prefetch")},
         "cases": {case: CASES[case] for case in options.cases},
         "rows": {row: ROWS[row] for row in options.rows},
         "summary": [
             {"case": case, "row": row}
-            | {name: asdict(value) for name, value in summary(answers, case, row, FIGURES).items()}
+            | {name: asdict(value) for name, value in series.summary(answers, case, row, FIGURES).items()}
             for case in options.cases
             for row in options.rows
         ],

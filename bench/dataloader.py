@@ -30,8 +30,7 @@ from loader_cases import BIG, CASES, Big, Case, write_files
 from verdict import MIN_ROUNDS, Claim, Verdict, judge, ratio
 
 from mpiter.lab.clocks import CpuWindow, tree_memory
-from mpiter.lab.spreads import NOISY, Spread, summary
-from mpiter.lab.surroundings import heading
+from mpiter.lab.spreads import NOISY, Spread
 
 SCHEMA = "mpiter.bench.dataloader/1"
 ROOT = Path(__file__).resolve().parent.parent
@@ -187,7 +186,7 @@ def summaries(options: argparse.Namespace, answers: list[dict[str, Any]]) -> dic
         (case, row): figures
         for case in options.cases
         for row in rows_of(case)
-        if (figures := summary(answers, case, row, COSTS if CASES[case].is_big else RATES))
+        if (figures := series.summary(answers, case, row, COSTS if CASES[case].is_big else RATES))
     }
 
 
@@ -269,7 +268,7 @@ def document(
     """The JSON answer: everything that is printed, and every turn."""
     found = summaries(options, answers)
     versions = next((answer["versions"] for answer in answers if "versions" in answer), {})
-    return heading(SCHEMA, ROOT, began, load) | {
+    return series.heading(SCHEMA, ROOT, began, load) | {
         "versions": {"python": platform.python_version()} | versions,
         "settings": {name: getattr(options, name) for name in ("rounds", "seconds", "warmup", "workers")},
         "cases": {case: CASES[case].says for case in options.cases},

@@ -11,11 +11,14 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mpiter.lab.spreads import Spread, spread
+from mpiter.lab.surroundings import command
+from mpiter.lab.surroundings import heading as heading_of
 from mpiter.lab.turns import answer_of
 
 
@@ -65,7 +68,18 @@ def answers(script: Path, turns: Iterable[Any], timeout: float, *paths: Path) ->
     return found
 
 
+def heading(schema: str, root: Path, began: float, load: tuple[float, float, float]) -> dict[str, Any]:
+    """What a benchmark's JSON answer begins with."""
+    return heading_of(schema, root, began, load) | {"command": command()}
+
+
 def keep(file: Path | None, document: dict[str, Any]) -> None:
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def summary(answers: list[dict[str, Any]], case: str, row: str, figures: Sequence[str]) -> dict[str, Spread]:
+    """The figures of one row of one case over the rounds, or nothing."""
+    found = [answer for answer in answers if (answer["case"], answer["row"]) == (case, row) and "error" not in answer]
+    return {figure: spread([answer[figure] for answer in found]) for figure in figures} if found else {}

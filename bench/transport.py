@@ -34,7 +34,6 @@ from verdict import Verdict, verdicts
 
 from mpiter.lab.cases import CASES
 from mpiter.lab.spreads import NOISY, Spread, spread
-from mpiter.lab.surroundings import heading
 
 SCHEMA = "mpiter.bench.transport/1"
 HERE = Path(__file__).resolve().parent
@@ -208,7 +207,7 @@ def document(
     options: argparse.Namespace, run: Run, judged: list[Verdict], started: float, load: tuple[float, float, float]
 ) -> dict[str, Any]:
     """The JSON answer: everything that is printed, and every turn."""
-    return heading(SCHEMA, HERE.parent, started, load) | {
+    return series.heading(SCHEMA, HERE.parent, started, load) | {
         "versions": run.versions(),
         "settings": {
             "rounds": options.rounds,

@@ -24,7 +24,7 @@ from peers import ROWS, Row
 
 from mpiter.lab.cases import CASES, Case, Digest, expected_digest
 from mpiter.lab.clocks import Cpu, CpuWindow
-from mpiter.lab.limit import Limit, wait_until
+from mpiter.lab.limit import Limit, filling
 from mpiter.lab.loaders import Peer, Setup
 
 WARMUP_BATCHES = 8
@@ -91,18 +91,9 @@ def measure_peer(turn: Turn, row: Row, case: Case) -> dict[str, Any]:
 
 
 def measure_limit(turn: Turn, case: Case) -> dict[str, Any]:
-    limit = Limit(case, turn.setup(repeat=True, shuffle=False))
-    try:
-        wait_until(lambda: limit.filled() >= WARMUP_BATCHES)
-        window = CpuWindow()
-        time.sleep(turn.warmup_s)
-        window.start()
-        filled, begin = limit.filled(), time.perf_counter()
-        time.sleep(turn.seconds)
-        batches, seconds = limit.filled() - filled, time.perf_counter() - begin
-        return _figures(batches, seconds, window.stop(), None, None)
-    finally:
-        limit.close()
+    setup = turn.setup(repeat=True, shuffle=False)
+    batches, seconds, cpu = filling(case, setup, WARMUP_BATCHES, turn.warmup_s, turn.seconds)
+    return _figures(batches, seconds, cpu, None, None)
 
 
 def _figures(batches: int, seconds: float, cpu: Cpu, first_batch_s: float | None, stats: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from .results import Result, Row
 from .spreads import Spread
+from .surroundings import commit_in_words
 from .text import median
 from .views import Table
 
@@ -24,17 +25,8 @@ CONSTANT = {"payload_mb"}  # nothing that could change
 BETTER_IF_MORE = {"batches_per_s", "mb_per_s", "images_per_s"}
 BETTER_IF_LESS = {
     *("cpu_ms", "parent_cpu_ms", "workers_cpu_ms", "first_batch_s", "peak_mb", "copied_mb", "piped_mb", "seconds"),
-    *(
-        "batch_ms",
-        "wait_ms",
-        "step_ms",
-        "batch_s",
-        "tree_mb",
-        "tracemalloc_mb",
-        "read_ms",
-        "transform_ms",
-        "collate_ms",
-    ),
+    *("batch_ms", "wait_ms", "step_ms", "batch_s", "read_ms", "transform_ms", "collate_ms", "tree_mb"),
+    "tracemalloc_mb",
 }
 
 
@@ -95,8 +87,9 @@ def compared(before: Mapping[str, Result], after: Mapping[str, Result]) -> Compa
 
 
 def _changes(before: Result, after: Result) -> Iterator[Change]:
+    later = {row.key: row for row in after.rows}
     for row in before.rows:
-        same = next((o for o in after.rows if (o.row, o.case, dict(o.at)) == (row.row, row.case, dict(row.at))), None)
+        same = later.get(row.key)
         if same is not None:
             for figure in row.by_round:
                 if figure in same and figure not in CONSTANT:
@@ -110,11 +103,11 @@ def _differences(name: str, before: Result, after: Result) -> Iterator[str]:
         if one != other:
             yield f"{name}: another machine: {what} {one} / {other}"
     if before.heading["commit"] != after.heading["commit"]:
-        one, other = (_commit(result.heading["commit"]) for result in (before, after))
+        one, other = (commit_in_words(result.heading["commit"]) for result in (before, after))
         yield f"{name}: commit: {one} / {other}"
     yield from _unequal(name, "version of {}", before.heading["versions"], after.heading["versions"])
     yield from _unequal(name, "setting {}", before.settings, after.settings)
-    here, there = ({(r.row, r.case, *sorted(r.at.items())) for r in result.rows} for result in (before, after))
+    here, there = ({row.key for row in result.rows} for result in (before, after))
     if here - there:
         yield f"{name}: {len(here - there)} rows are in the first folder only"
     if there - here:
@@ -122,10 +115,6 @@ def _differences(name: str, before: Result, after: Result) -> Iterator[str]:
     for which, result in (("first", before), ("second", after)):
         if result.ended_by:
             yield f"{name}: the {which} run ended early: {result.ended_by}"
-
-
-def _commit(found: Mapping[str, Any]) -> str:
-    return f"{found['id']}{' and changes' if found['dirty'] else ''}"
 
 
 def _unequal(name: str, what: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:

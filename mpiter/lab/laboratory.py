@@ -30,7 +30,7 @@ from .results import (
     refuse_what_cannot_be_kept,
 )
 from .series import INTERRUPTED, Series, ended_like_ctrl_c, expected_s, run
-from .surroundings import ROOT, heading, versions
+from .surroundings import ROOT, commit_in_words, heading, versions
 from .text import Telling, drawn
 from .turns import Absent, ask
 from .views import Section, Table
@@ -77,7 +77,6 @@ def _one(experiment: Experiment, options: argparse.Namespace, budget_s: float | 
     options.warmup = min(experiment.WARMUP_S, options.seconds)
     series = _series_of(experiment, options, budget_s)
     head = heading(SCHEMA, ROOT, began, load) | {"versions": versions()}
-    del head["command"]  # `again` says it without the names of folders
     settings = {name: _plain(value) for name, value in vars(options).items() if name not in _NO_SETTINGS}
     head["again"] = command_again(experiment.NAME, settings)
     result = gathered(experiment.NAME, head, settings, series)
@@ -186,7 +185,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     yield "machine", f"{machine['cpu']}, {machine['cores_usable']} cores usable, {machine['memory_bytes'] / 1e9:.0f} GB"
     yield "system", machine["system"]
     if commit["id"]:
-        yield "commit", commit["id"] + (" and changes" if commit["dirty"] else "")
+        yield "commit", commit_in_words(commit)
     yield "versions", ", ".join(f"{name} {version}" for name, version in result.heading["versions"].items())
     for name, value in result.settings.items():
         if value is not None:

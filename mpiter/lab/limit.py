@@ -13,6 +13,7 @@ from mmap import mmap
 import numpy as np
 
 from .cases import Array, Case, Digest, Images
+from .clocks import Cpu, CpuWindow
 from .loaders import Setup
 
 
@@ -59,6 +60,22 @@ class Limit:
             fill(dataset, start, images, labels)
             digest.add_columns((images, labels))
         return digest.hex()
+
+
+def filling(case: Case, setup: Setup, warm: int, warmup_s: float, seconds: float) -> tuple[int, float, Cpu]:
+    """Batches, seconds and processor time of a stretch in full flow, after so many batches and seconds."""
+    limit = Limit(case, setup)
+    try:
+        wait_until(lambda: limit.filled() >= warm)
+        window = CpuWindow()
+        time.sleep(warmup_s)
+        window.start()
+        filled, begin = limit.filled(), time.perf_counter()
+        time.sleep(seconds)
+        batches, elapsed = limit.filled() - filled, time.perf_counter() - begin
+        return batches, elapsed, window.stop()
+    finally:
+        limit.close()
 
 
 def fill(dataset: Images, start: int, images: Array, labels: Array) -> None:

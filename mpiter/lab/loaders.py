@@ -34,6 +34,17 @@ class Setup:
     repeat: bool
     seed: int = 0
 
+    @property
+    def as_chainer_says_it(self) -> dict[str, Any]:
+        """The arguments of Chainer's iterator, and ours."""
+        return {
+            "batch_size": self.batch_size,
+            "repeat": self.repeat,
+            "shuffle": self.shuffle,
+            "n_processes": self.workers,
+            "n_prefetch": self.n_prefetch,
+        }
+
 
 class Peer(ABC):
     """A running loader: `batches` yields what it hands out; `touch` and `readings` know whether those are lists."""
@@ -100,14 +111,7 @@ class Chainer(Peer):
     def __init__(self, dataset: Images, setup: Setup) -> None:
         from chainer.iterators import MultiprocessIterator
 
-        self._iterator = self.batches = MultiprocessIterator(
-            dataset,
-            setup.batch_size,
-            repeat=setup.repeat,
-            shuffle=setup.shuffle,
-            n_processes=setup.workers,
-            n_prefetch=setup.n_prefetch,
-        )
+        self._iterator = self.batches = MultiprocessIterator(dataset, **setup.as_chainer_says_it)
 
     @staticmethod
     def version() -> tuple[str, str]:
@@ -252,15 +256,7 @@ class Ours(Peer):
 
         if start_method is not None:
             options["backend"] = mpiter.Process(start_method=start_method)
-        self._iterator = self.batches = mpiter.MultiprocessIterator(
-            dataset,
-            setup.batch_size,
-            repeat=setup.repeat,
-            shuffle=setup.shuffle,
-            n_processes=setup.workers,
-            n_prefetch=setup.n_prefetch,
-            **options,
-        )
+        self._iterator = self.batches = mpiter.MultiprocessIterator(dataset, **setup.as_chainer_says_it, **options)
 
     @staticmethod
     def version() -> tuple[str, str]:

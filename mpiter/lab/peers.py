@@ -19,7 +19,7 @@ import numpy as np
 from .asked import at_least
 from .cases import CASES, Case, Digest, expected_digest
 from .clocks import Cpu, CpuWindow
-from .limit import Limit, wait_until
+from .limit import filling
 from .loaders import Chainer, Grain, InProcess, Ours, OursColumns, OursStrict, Peer, Setup, Spdl, Torch
 from .results import Result, Row
 from .spreads import NOISY
@@ -79,7 +79,8 @@ def take(turn: Turn) -> Answer:
     case = CASES[turn.case]
     setup = Setup(case.batch_size, turn.workers, turn.options["prefetch"], shuffle=True, repeat=True, seed=turn.seed)
     if turn.row == LIMIT:
-        return limit(turn, case, setup)
+        count, seconds, cpu = filling(case, setup, _WARM, turn.warmup_s, turn.seconds)
+        return _figures(count, seconds, cpu, None)
     kind = PEERS[turn.row]
     try:
         kind.version()
@@ -109,21 +110,6 @@ def loader(turn: Turn, kind: type[Peer], case: Case, setup: Setup) -> Answer:
     finally:
         peer.close()
     return _figures(count, seconds, cpu, first_batch_s)
-
-
-def limit(turn: Turn, case: Case, setup: Setup) -> Answer:
-    machine = Limit(case, setup)
-    try:
-        wait_until(lambda: machine.filled() >= _WARM)
-        window = CpuWindow()
-        time.sleep(turn.warmup_s)
-        window.start()
-        filled, begin = machine.filled(), time.perf_counter()
-        time.sleep(turn.seconds)
-        count, seconds = machine.filled() - filled, time.perf_counter() - begin
-        return _figures(count, seconds, window.stop(), None)
-    finally:
-        machine.close()
 
 
 def _figures(count: int, seconds: float, cpu: Cpu, first_batch_s: float | None) -> Answer:

@@ -21,6 +21,7 @@ from typing import Any
 from ..errors import MpiterError
 from .series import Series
 from .spreads import LEAST_ROUNDS, NOISY, Spread, ratio, spread
+from .turns import placed
 
 SCHEMA = "mpiter.lab/1"
 _HEADING = ("started", "took_s", "machine", "commit", "versions", "again")
@@ -51,7 +52,11 @@ class Row:
 
     @property
     def label(self) -> str:
-        return ", ".join([self.row, *(f"{value:g} {name.replace('_', ' ')}" for name, value in self.at.items())])
+        return placed(self.row, at=self.at)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.row, self.case, *sorted(self.at.items())
 
     def get(self, figure: str) -> Spread | None:
         return self[figure] if figure in self.by_round else None

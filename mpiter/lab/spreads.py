@@ -11,7 +11,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 NOISY = 0.15  # interquartile range against the median
 LEAST_ROUNDS = 2
@@ -60,9 +59,3 @@ def ratio(one: Mapping[int, float], other: Mapping[int, float]) -> Spread | None
     """How many times as much `one` is as `other`, round by round; None from fewer than two rounds of both."""
     ratios = [value / other[round_] for round_, value in one.items() if other.get(round_)]
     return spread(ratios) if len(ratios) >= LEAST_ROUNDS else None
-
-
-def summary(answers: list[dict[str, Any]], case: str, row: str, figures: Sequence[str]) -> dict[str, Spread]:
-    """The figures of one row of one case over the rounds, or nothing."""
-    found = [answer for answer in answers if (answer["case"], answer["row"]) == (case, row) and "error" not in answer]
-    return {figure: spread([answer[figure] for answer in found]) for figure in figures} if found else {}

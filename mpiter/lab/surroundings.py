@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,9 @@ PACKAGES = (
 
 
 def heading(schema: str, root: Path, began: float, load: tuple[float, float, float]) -> dict[str, Any]:
-    """What each JSON answer begins with."""
+    """What each JSON answer begins with; how to repeat it is added by who knows."""
     return {
         "schema": schema,
-        "command": command(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(began)),
         "took_s": time.time() - began,
         "machine": machine() | {"load_before": load, "load_after": os.getloadavg()},
@@ -77,6 +77,10 @@ def commit(root: Path) -> dict[str, Any]:
         return {"id": None, "dirty": None}
     changes = _git(root, "status", "--porcelain", "--", ".", ":!bench/results")
     return {"id": _git(root, "rev-parse", "--verify", "HEAD"), "dirty": None if changes is None else bool(changes)}
+
+
+def commit_in_words(found: Mapping[str, Any]) -> str:
+    return f"{found['id']}{' and changes' if found['dirty'] else ''}"
 
 
 def _git(root: Path, *arguments: str) -> str | None:

@@ -53,7 +53,12 @@ class Turn:
         return int(self.at["workers"])
 
     def __str__(self) -> str:
-        return ", ".join([self.row, self.case, *(f"{v:g} {name.replace('_', ' ')}" for name, v in self.at.items())])
+        return placed(self.row, self.case, at=self.at)
+
+
+def placed(*names: str, at: Mapping[str, float]) -> str:
+    """Names and numbers as one reads them: slots, 28x28, 2 workers."""
+    return ", ".join([*names, *(f"{value:g} {axis.replace('_', ' ')}" for axis, value in at.items())])
 
 
 class Absent(MpiterError):
