@@ -49,7 +49,7 @@ class Muster:
 class Calls:
     """Whom a crew tells of what; each may be called in any thread."""
 
-    returned: Callable[[], None]  # a room may have become free
+    returned: Callable[[Any], object]  # a room that was asked for in vain may have become free
     warn: Callable[[str], None]  # something for the user to know
     broken: Callable[[Breakage], None]  # a worker has died
 

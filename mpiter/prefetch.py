@@ -64,7 +64,7 @@ class _PrefetchLoop:
 
     def launch(self, course: Course, threaded: bool) -> None:
         """Start the workers, in the caller's thread, then the loop."""
-        self._crew = self._make_crew(Calls(self._slot_returned, self.mail.warn, self._inbox.put))
+        self._crew = self._make_crew(Calls(self._inbox.put, self.mail.warn, self._inbox.put))
         self._communicator.reset(course.generation)
         self._begin(course)
         if threaded:
@@ -178,11 +178,10 @@ class _PrefetchLoop:
                 self._submit()  # before room for another is made, which may take its time
             if (plan := self._horizon.peek()) is None:
                 break
-            self._wants_room = True  # said first: a slot may come home at any moment
             room = self._transport.room(plan.rows) if self._transport.planned else None
-            if room is None and self._transport.planned:
+            self._wants_room = room is None and self._transport.planned
+            if self._wants_room:
                 break
-            self._wants_room = False
             self._horizon.take()
             self._ledger.enter(plan, room)
         self.tally.in_flight(self._in_flight, self._in_flight * self._transport.room_bytes)
@@ -266,10 +265,6 @@ class _PrefetchLoop:
     def wake(self) -> None:
         """There may be something to do."""
         self._inbox.put(_WAKE)
-
-    def _slot_returned(self) -> None:
-        if self._wants_room:
-            self._inbox.put(_WAKE)
 
     def _take_in(self, event: Any) -> None:
         if event is None:

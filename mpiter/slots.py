@@ -3,8 +3,9 @@
 Runs in the consumer process: ``acquire`` and ``lease`` in the prefetch thread, the return of a lease in whichever
 thread drops the last view.  A lease is a ctypes object on the slot's memory; every array made on it keeps it alive
 through its ``base``, and its weak reference's callback brings the slot home.  Guarantees that a slot is never written
-while anything can still see it, that a hoarding user never starves the engine (``can_lease``), and that the callback
-takes no lock, since the garbage collector may run it anywhere.
+while anything can still see it, that a hoarding user never starves the engine (``can_lease``), and that the callbacks
+are C from end to end: they take no lock of ours, since the garbage collector may run them anywhere, and no Ctrl-C is
+lost in them, as it would be in a callback written in Python.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class Slot:
 class _Lease(weakref.ref[Any]):
     """The weak reference that notices when the user has let go of a slot."""
 
-    __slots__ = ("slot",)
+    __slots__ = ("bell", "slot")
     slot: Slot
+    bell: weakref.ref[Any] | None  # one more, which calls whoever waits for a slot
 
 
 @functools.lru_cache(maxsize=64)
@@ -47,12 +49,12 @@ def _memory_type(size: int) -> Any:
 class Slots:
     """The slots of one layout at a time; those of earlier layouts go home to the arena."""
 
-    def __init__(self, arena: Arena, most_bytes: int, returned: Callable[[], None]) -> None:
+    def __init__(self, arena: Arena, most_bytes: int, returned: Callable[[Any], object]) -> None:
         self._arena = arena
         self._most_bytes = most_bytes  # the arena's share that slots may take
-        self._say_returned = returned
+        self._returned = returned
         self._free: list[Slot] = []  # last in, first out: the hottest is used first
-        self._home: SimpleQueue[Slot] = SimpleQueue()  # filled by the callbacks
+        self._home: SimpleQueue[_Lease] = SimpleQueue()  # filled by the callbacks
         self._leases: dict[Slot, _Lease] = {}
         self.is_refused = False  # the system gave no more memory
         self._need = 0.0
@@ -69,12 +71,14 @@ class Slots:
         self._free.clear()
 
     def acquire(self) -> Slot | None:
-        """A slot nobody can see, or None while there is none to be had."""
+        """A slot nobody can see, or None while there is none to be had; ``returned`` is called when one comes home."""
         self.collect()
+        if not self._free and (slot := self._grow()) is not None:
+            return slot
         if not self._free:
-            self._sweep()
+            self._listen()  # and look again: something may have come home meanwhile
         if not self._free:
-            return self._grow() if self.can_grow else None
+            return self._grow()
         slot = self._free.pop()
         self._need = max(self.count - len(self._free), _FADING * self._need)
         self.shrink(keep=int(self._need) + _SPARE)
@@ -94,8 +98,8 @@ class Slots:
     def lease(self, slot: Slot) -> Any:
         """The slot's memory as an object to build arrays on; the slot comes home when it is dropped."""
         memory = _memory_type(slot.size).from_buffer(self._arena.map, slot.start)
-        watch = _Lease(memory, self._come_home)
-        watch.slot = slot
+        watch = _Lease(memory, self._home.put)
+        watch.slot, watch.bell = slot, None
         self._leases[slot] = watch
         return memory
 
@@ -118,17 +122,22 @@ class Slots:
         """Take in the slots whose leases have ended."""
         while True:
             try:
-                slot = self._home.get_nowait()
+                self._take_in(self._home.get_nowait())
             except Empty:
                 return
-            if self._leases.pop(slot, None) is not None:
-                self.give_back(slot)
 
-    def _sweep(self) -> None:
-        """Bring home slots whose callback was cut short by Ctrl-C."""
-        for slot, watch in list(self._leases.items()):
-            if watch() is None and self._leases.pop(slot, None) is not None:
-                self.give_back(slot)
+    def _listen(self) -> None:
+        """Have every lease ring when it ends, and take in those that are ending now."""
+        for watch in list(self._leases.values()):
+            if (memory := watch()) is None:
+                self._take_in(watch)
+            elif watch.bell is None:
+                watch.bell = weakref.ref(memory, self._returned)
+
+    def _take_in(self, watch: _Lease) -> None:
+        if self._leases.get(watch.slot) is watch:
+            del self._leases[watch.slot]
+            self.give_back(watch.slot)
 
     def shrink(self, keep: int) -> None:
         """Give the memory of slots beyond ``keep`` free ones back to the system."""
@@ -150,11 +159,9 @@ class Slots:
         """For ``Stats``; so many of the leases wait in the queue and are nobody's yet."""
         return {"leased_batches": max(0, self.leased - waiting), "slots": self.count, "slot_bytes": self.bytes}
 
-    def _come_home(self, lease: weakref.ref[Any]) -> None:
-        self._home.put(lease.slot)  # type: ignore[attr-defined]
-        self._say_returned()
-
     def _grow(self) -> Slot | None:
+        if not self.can_grow:
+            return None
         try:
             slot = Slot(self._arena.allocate(self.size), self.size)
         except SharedMemoryFull:

@@ -72,7 +72,7 @@ class Site:
     dumps: Callable[[Any], bytes]  # pickles something for a worker
     arena: Any  # () -> the memory shared with the workers
     sealer: Sealer  # how an object leaves a worker
-    returned: Callable[[], None]  # to be called when a room may have become free
+    returned: Callable[[Any], object]  # to be called when there may be a room after ``room()`` had none
     warn: Callable[[str], None]  # tells the user something in the next next()
 
 

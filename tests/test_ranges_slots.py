@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import gc
 import itertools
+import operator
 import random
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -87,7 +90,7 @@ class SlotsModel(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.arena = SmallArena(16 * PAGE)
-        self.slots = Slots(self.arena, self.MOST, lambda: None)
+        self.slots = Slots(self.arena, self.MOST, lambda lease: None)
         self.slots.resize(PAGE)
         self.held, self.leased = [], []
         self.stamp = itertools.count(1)
@@ -156,7 +159,7 @@ TestSlots.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 
 @pytest.fixture
 def slots():
-    made = Slots(SmallArena(), 8 * PAGE, lambda: None)
+    made = Slots(SmallArena(), 8 * PAGE, lambda lease: None)
     made.resize(PAGE)
     return made
 
@@ -211,7 +214,7 @@ def test_a_tensor_keeps_its_slot_away(slots):
 
 def test_leases_come_home_in_any_order_and_say_so():
     returned = []
-    slots = Slots(SmallArena(), 8 * PAGE, lambda: returned.append(1))
+    slots = Slots(SmallArena(), 8 * PAGE, returned.append)
     slots.resize(PAGE)
     views = [array_on(slots, slots.acquire()) for _ in range(8)]
     assert slots.acquire() is None
@@ -222,6 +225,59 @@ def test_leases_come_home_in_any_order_and_say_so():
     slots.collect()
     assert slots.leased == 0
     assert slots.count == 8
+
+
+def test_a_return_is_told_of_only_when_a_slot_was_asked_for_in_vain():
+    returned = []
+    slots = Slots(SmallArena(), 2 * PAGE, returned.append)
+    slots.resize(PAGE)
+    first, second = (array_on(slots, slots.acquire()) for _ in range(2))
+    del first
+    assert not returned
+    third = array_on(slots, slots.acquire())
+    assert slots.acquire() is None
+    assert slots.acquire() is None
+    del second
+    assert len(returned) == 1
+    del third
+    assert len(returned) == 2
+
+
+def test_a_slot_on_its_way_home_is_taken_in_once(slots):
+    class Slow(SimpleQueue):
+        """The callback's last step has not been taken yet."""
+
+        def __init__(self):
+            super().__init__()
+            self.on_the_way = []
+
+        def put(self, lease):
+            self.on_the_way.append(lease)
+
+    home = slots._home = Slow()
+    arrays = [array_on(slots, slots.acquire()) for _ in range(8)]
+    arrays.pop()
+    again = slots.acquire()
+    seen = slots.lease(again)
+    super(Slow, home).put(home.on_the_way.pop())
+    slots.collect()
+    assert slots.acquire() is None
+    del seen
+    assert len(home.on_the_way) == 1
+
+
+@pytest.mark.parametrize("asked", ["nobody waits", "somebody waits"])
+def test_ctrl_c_is_not_lost_while_a_slot_comes_home(asked):
+    returned = []
+    slots = Slots(SmallArena(), PAGE, returned.append)
+    slots.resize(PAGE)
+    held = [slots.lease(slots.acquire())]
+    if asked == "somebody waits":
+        assert slots.acquire() is None
+    with pytest.raises(KeyboardInterrupt):  # not a step of Python between the interrupt and the return
+        list(map(operator.methodcaller("__call__"), [_thread.interrupt_main, held.clear]))
+    assert len(returned) == (asked == "somebody waits")
+    assert slots.acquire() is not None
 
 
 def test_the_hottest_slot_is_used_first(slots):
@@ -245,7 +301,7 @@ def test_a_hoarding_user_is_noticed_before_the_engine_starves(slots):
 
 
 def test_growth_that_is_refused_is_not_asked_for_again_until_memory_came_back():
-    slots = Slots(SmallArena(2 * PAGE), 100 * PAGE, lambda: None)
+    slots = Slots(SmallArena(2 * PAGE), 100 * PAGE, lambda lease: None)
     slots.resize(PAGE)
     first, second = slots.acquire(), slots.acquire()
     assert slots.acquire() is None
@@ -258,7 +314,7 @@ def test_growth_that_is_refused_is_not_asked_for_again_until_memory_came_back():
 
 
 def test_the_first_slot_that_is_refused_is_an_error():
-    slots = Slots(SmallArena(PAGE), 100 * PAGE, lambda: None)
+    slots = Slots(SmallArena(PAGE), 100 * PAGE, lambda lease: None)
     slots.resize(2 * PAGE)
     with pytest.raises(SharedMemoryFull):
         slots.acquire()
@@ -266,7 +322,7 @@ def test_the_first_slot_that_is_refused_is_an_error():
 
 def test_slots_of_an_earlier_size_go_home_to_the_arena():
     arena = SmallArena()
-    slots = Slots(arena, 8 * PAGE, lambda: None)
+    slots = Slots(arena, 8 * PAGE, lambda lease: None)
     slots.resize(PAGE)
     leased, free = array_on(slots, slots.acquire()), slots.acquire()
     slots.give_back(free)
@@ -280,7 +336,7 @@ def test_slots_of_an_earlier_size_go_home_to_the_arena():
 
 def test_what_is_leased_outlives_closing():
     arena = Arena(1 << 26)
-    slots = Slots(arena, 1 << 20, lambda: None)
+    slots = Slots(arena, 1 << 20, lambda lease: None)
     slots.resize(PAGE)
     view = array_on(slots, slots.acquire())
     view[...] = 3
