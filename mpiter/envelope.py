@@ -1,9 +1,10 @@
-"""An object as bytes: what doesn't fit a column travels in one of these, its big buffers raw and out of line.
+"""Objects as bytes: what fits no column travels in an envelope, together with its neighbours, big buffers out of line.
 
 Runs in workers (``seal``) and in the consumer process (``open_envelope``).  Layout: the length of the header, the
-header (msgpack: how many bytes of pickle, how long each buffer), the pickle, then each buffer at a multiple of 64, so
-that arrays come back as aligned, writable views of wherever the envelope lies.  Classes of ``__main__`` come back as
-the caller's own.  Assumes that both sides are ours: envelopes hold pickles and never come from a file or a network.
+header (msgpack: how many objects, how many bytes of pickle, how long each buffer), a pickle for each object, then each
+buffer at a multiple of 64, so that arrays come back as aligned, writable views of wherever the envelope lies.  Objects
+share nothing, though they may have where they come from.  Classes of ``__main__`` come back as the caller's own.
+Assumes that both sides are ours: envelopes hold pickles and never come from a file or a network.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def aligned(offset: int, to: int = ALIGN) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A sealed object: parts to be laid down one after another, and how much room they need."""
+    """Sealed objects: parts to be laid down one after another, and how much room they need."""
 
     head: bytes
     buffers: tuple[memoryview, ...]
@@ -53,23 +54,41 @@ class Envelope:
 
 
 def dumps(value: Any, buffers: list[pickle.PickleBuffer] | None = None) -> bytes:
-    """Pickle by reference where the other side can follow it, else by value; ``buffers`` takes what goes out of line.
+    """Pickle ``value``; ``buffers`` takes what goes out of line."""
+    return _dumps_each([value], buffers)
+
+
+def _dumps_each(values: Sequence[Any], buffers: list[pickle.PickleBuffer] | None) -> bytes:
+    """Pickle by reference where the other side can follow it, else by value.
 
     In a forked worker ``__main__`` is the caller's, so plain pickle succeeds; in any other worker it isn't, plain
     pickle fails, and cloudpickle sends the class by value under the identity that it came with.
     """
     try:
-        return _dumps(_by_reference, value, buffers)
+        return _dumps(_by_reference, values, buffers)
     except Exception:  # cloudpickle knows more, and its error is the one to show
         if buffers is not None:
             buffers.clear()  # of what the first attempt had put there
-    return _dumps(_ByValue, value, buffers)
+    return _dumps(_ByValue, values, buffers)
 
 
-def _dumps(pickler: Any, value: Any, buffers: list[pickle.PickleBuffer] | None) -> bytes:
+def _dumps(pickler: Any, values: Sequence[Any], buffers: list[pickle.PickleBuffer] | None) -> bytes:
     out = io.BytesIO()
-    pickler(out, protocol=5, buffer_callback=None if buffers is None else buffers.append).dump(value)
+    one = pickler(
+        out, protocol=5, buffer_callback=None if buffers is None else functools.partial(_stays_in_line, buffers)
+    )
+    for value in values:
+        one.dump(value)
+        one.clear_memo()
     return out.getvalue()
+
+
+def _stays_in_line(buffers: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> bool:
+    """Empty buffers do: they have no place of their own."""
+    if buffer.raw().nbytes:
+        buffers.append(buffer)
+        return False
+    return True
 
 
 def _by_reference(*args: Any, **kwargs: Any) -> pickle.Pickler:
@@ -107,13 +126,11 @@ def loads(data: Any, buffers: Sequence[Any] = ()) -> Any:
     return _Unpickler(io.BytesIO(data), buffers=buffers).load()
 
 
-def seal(value: Any) -> Envelope:
+def seal(values: Sequence[Any]) -> Envelope:
     found: list[pickle.PickleBuffer] = []
-    pickled = dumps(value, found)
-    if any(not buffer.raw().nbytes for buffer in found):
-        found, pickled = [], dumps(value)  # empty buffers have no place of their own
+    pickled = _dumps_each(values, found)
     raw = tuple(buffer.raw() for buffer in found)
-    header: bytes = msgpack.packb([len(pickled), [buffer.nbytes for buffer in raw]])
+    header: bytes = msgpack.packb([len(values), len(pickled), [buffer.nbytes for buffer in raw]])
     head = len(header).to_bytes(_LENGTH, "little") + header + pickled
     size = aligned(len(head))
     for buffer in raw:
@@ -123,43 +140,44 @@ def seal(value: Any) -> Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An object that cannot be pickled and need not be, since nobody leaves the process."""
+    """Objects that cannot be pickled and need not be, since nobody leaves the process."""
 
-    value: Any
+    values: Sequence[Any]
     size: int = 1 << 62  # fits no margin
 
     def write(self, room: memoryview) -> None:
-        raise TypeError("an object that is held has no bytes")
+        raise TypeError("objects that are held have no bytes")
 
     def bytes(self) -> Held:
         return self
 
 
-Sealer = Callable[[Any], Envelope | Held]
+Sealer = Callable[[Sequence[Any]], Envelope | Held]
 
 
-def seal_or_hold(value: Any) -> Envelope | Held:
-    """For threads: an envelope where possible, so that samples are private; else the object itself."""
+def seal_or_hold(values: Sequence[Any]) -> Envelope | Held:
+    """For threads: an envelope where possible, so that samples are private; else the objects themselves."""
     try:
-        return seal(value)
+        return seal(values)
     except Exception:
-        return Held(value)
+        return Held(values)
 
 
-def opened(sent: Any) -> Any:
+def opened(sent: Any) -> Sequence[Any]:
     """What somebody sealed, from the bytes that travelled."""
-    return sent.value if isinstance(sent, Held) else open_envelope(memoryview(sent))
+    return sent.values if isinstance(sent, Held) else open_envelope(memoryview(sent))
 
 
-def open_envelope(room: memoryview) -> Any:
-    """The object again; its arrays are views of ``room``."""
+def open_envelope(room: memoryview) -> list[Any]:
+    """The objects again; their arrays are views of ``room``."""
     start = _LENGTH + int.from_bytes(room[:_LENGTH], "little")
-    pickled, sizes = msgpack.unpackb(room[_LENGTH:start], strict_map_key=True)
+    count, pickled, sizes = msgpack.unpackb(room[_LENGTH:start], strict_map_key=True)
     at, buffers = aligned(start + pickled), []
     for size in sizes:
         buffers.append(room[at : at + size])
         at = aligned(at + size)
-    return loads(room[start : start + pickled], buffers)
+    pickles, left = io.BytesIO(room[start : start + pickled]), iter(buffers)
+    return [_Unpickler(pickles, buffers=left).load() for _ in range(count)]  # an unpickler's memo cannot be cleared
 
 
 class _Unpickler(pickle.Unpickler):

@@ -1,8 +1,10 @@
 """Where everything of one batch lies in a stretch of memory, and the pen that writes rows into it.
 
 Pure arithmetic and numpy views; runs on both sides.  A batch's room holds, in this order: one state byte a row, one
-length a row (of what the row carries beside its columns), the columns, and a margin a row for that.  Guarantees that
-nothing is written beyond a row's own share, data before state, and that both sides compute the same offsets.
+length a row, the columns, and a margin a row for what the row carries beside its columns.  Rows that are written
+together are sealed together, in one envelope across their margins, whose length stands with the first of them.
+Guarantees that nothing is written beyond the share of the rows being written, data before state, and that both sides
+compute the same offsets.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .envelope import Sealer, aligned, open_envelope, seal
+from .envelope import Held, Sealer, aligned, open_envelope, seal
 from .tree import Column, Node, asides_of, columns_of, scatter
 
 PAGE = 4096
@@ -24,8 +26,8 @@ class RowState(IntEnum):
     """What has become of a row; the row being fetched right now is named by its worker on the board."""
 
     TODO = 0  # nobody has finished it
-    DONE = 1  # its columns are written, and what stands aside lies in its margin or travelled with the ticket
-    ODD = 2  # it doesn't fit the columns: the whole sample lies in its margin or travelled with the ticket
+    DONE = 1  # its columns are written, and what stands aside lies in the margin or travelled with the ticket
+    ODD = 2  # it doesn't fit the columns: the whole sample lies in the margin or travelled with the ticket
     FAILED = 3  # the dataset raised; the ticket says what
 
 
@@ -84,29 +86,26 @@ class Pen:
         asides: list[Any] = []
         if scatter(self.layout.tree, samples, iter(self.columns), row, asides):
             if self.layout.asides:
-                return self._keep_aside(row, zip(*asides, strict=True), RowState.DONE)
+                return self._keep_aside(row, list(zip(*asides, strict=True)), RowState.DONE)
             self.states[row : row + len(samples)] = bytes((RowState.DONE,)) * len(samples)
             return []
         if len(samples) == 1:
             return self._keep_aside(row, samples, RowState.ODD)
         return [large for at, sample in enumerate(samples, row) for large in self.write(at, [sample])]
 
-    def _keep_aside(self, row: int, values: Any, state: RowState) -> list[tuple[int, Any]]:
-        large = []
-        for at, value in enumerate(values, row):
-            envelope = self._seal(value)
-            fits = envelope.size <= self.layout.margin
-            if fits:
-                start = at * self.layout.margin
-                envelope.write(self._margins[start : start + envelope.size])
-            else:
-                large.append((at, envelope.bytes()))
-            self.lengths[at] = envelope.size if fits else 0
-            self.states[at] = state
-        return large
+    def _keep_aside(self, row: int, values: Sequence[Any], state: RowState) -> list[tuple[int, Any]]:
+        envelope, count, margin = self._seal(values), len(values), self.layout.margin
+        fits = envelope.size <= count * margin
+        if count > 1 and not fits and (margin or isinstance(envelope, Held)):  # each by itself, then
+            return [large for at, value in enumerate(values, row) for large in self._keep_aside(at, [value], state)]
+        if fits:
+            envelope.write(self._margins[row * margin : row * margin + envelope.size])
+        self.lengths[row] = envelope.size if fits else 0
+        self.states[row : row + count] = bytes((state,)) * count
+        return [] if fits else [(row, envelope.bytes())]
 
-    def aside(self, row: int, copy: bool = False) -> Any:
-        """What lies in the margin of ``row``: its arrays are views of it, or of a copy."""
+    def asides(self, row: int, copy: bool = False) -> list[Any]:
+        """What lies in the margin for ``row`` and those after it: its arrays are views of it, or of a copy."""
         start = row * self.layout.margin
         found = self._margins[start : start + self.lengths[row]]
         return open_envelope(memoryview(bytearray(found)) if copy else found)

@@ -264,4 +264,4 @@ def _brief(assembly: Assembly) -> bytes:
 
 def first_sample(ticket: Ticket) -> Any:
     """The sample that a task without a room brought along."""
-    return opened(ticket.payloads[0][0][1])
+    return opened(ticket.payloads[0][0][1])[0]

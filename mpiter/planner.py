@@ -7,22 +7,24 @@ the row that doesn't fit travels as an object.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .envelope import ALIGN, Held, aligned, opened, seal_or_hold
 from .layout import Layout, Pen, RowState
+from .leaves import Aside
 from .transport import Contents
-from .tree import Node, describe, merge
+from .tree import Node, describe, is_record, merge
 
 _COMMON = 4  # replan when one row in so many did not fit
+_DONE, _ODD = int(RowState.DONE), int(RowState.ODD)  # compared for every row
 
 
 class Planner:
     """The layout of the moment, and how it follows the samples."""
 
-    def __init__(self, batch_size: int, most_bytes: int, dumps: Callable[[Any], bytes]) -> None:
-        self._batch_size, self._dumps = batch_size, dumps
+    def __init__(self, batch_size: int, most_bytes: int, has_margins: bool, dumps: Callable[[Any], bytes]) -> None:
+        self._batch_size, self._has_margins, self._dumps = batch_size, has_margins, dumps
         self._most_bytes = most_bytes  # of one room
         self.layout: Layout | None = None
         self.brief = b""
@@ -30,6 +32,8 @@ class Planner:
     def plan(self, sample: Any) -> None:
         """Lay out rooms for samples like this one."""
         tree = describe(sample)
+        if is_record(tree):
+            tree = Aside()
         trial = Layout(tree, 1)
         larges = Pen(trial, memoryview(bytearray(trial.size)), seal_or_hold).write(0, [sample])
         self._lay_out(tree, max((self._widened(large) for _, large in larges), default=0))
@@ -47,7 +51,7 @@ class Planner:
             self._lay_out(tree, margin)
 
     def _widened(self, large: Any) -> int:
-        size = 0 if isinstance(large, Held) else len(large)
+        size = 0 if isinstance(large, Held) or not self._has_margins else len(large)
         return aligned(size + size // 4, ALIGN)
 
     def _lay_out(self, tree: Node, margin: int) -> None:
@@ -67,13 +71,18 @@ def collect(
     if not layout.asides and RowState.ODD not in states:
         return contents
     pen = Pen(layout, memoryview(room).cast("B"))
-    if layout.asides:
-        contents.asides = [(None,) * layout.asides] * rows
-    for row, state in enumerate(states):
-        if state == RowState.ODD or (state == RowState.DONE and layout.asides):
-            value = opened(larges[row]) if row in larges else pen.aside(row, copy)
-            if state == RowState.ODD:
-                contents.odd[row] = value
-            elif contents.asides is not None:
-                contents.asides[row] = value
+    asides: list[Sequence[Any]] = [(None,) * layout.asides] * rows
+    row = 0
+    while row < rows:
+        state = states[row]
+        if state != _ODD and not (state == _DONE and layout.asides):
+            row += 1
+            continue
+        values = opened(larges[row]) if row in larges else pen.asides(row, copy)
+        if state == _ODD:
+            contents.odd.update(enumerate(values, row))
+        else:
+            asides[row : row + len(values)] = values
+        row += len(values)
+    contents.asides = asides if layout.asides else None
     return contents

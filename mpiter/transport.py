@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from .envelope import Sealer, seal
 from .tree import Column, Node
 
-Large = list[tuple[int, Any]]  # what a row carries that found no room: an envelope for each such row
+Large = list[tuple[int, Any]]  # what rows carry that found no room: an envelope, and the first row of it
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Site:
     reserve: int  # rooms that the engine needs for itself
     dumps: Callable[[Any], bytes]  # pickles something for a worker
     arena: Any  # () -> the memory shared with the workers
-    sealer: Sealer  # how an object leaves a worker
+    sealer: Sealer  # how objects leave a worker
     returned: Callable[[Any], object]  # to be called when there may be a room after ``room()`` had none
     warn: Callable[[str], None]  # tells the user something in the next next()
 
@@ -100,7 +100,7 @@ class LoosePen:
         self._sent: Large = []
 
     def write(self, row: int, samples: Sequence[Any]) -> None:
-        self._sent += [(at, self._seal(sample).bytes()) for at, sample in enumerate(samples, row)]
+        self._sent += [(at, self._seal([sample]).bytes()) for at, sample in enumerate(samples, row)]
 
     def fail(self, row: int) -> None:
         pass  # the ticket says so

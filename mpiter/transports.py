@@ -168,7 +168,7 @@ class _PrivateRoom(_PlannedRoom):
 
     def receive(self, payload: Any) -> None:
         for row, sealed in payload:
-            self.place(row, opened(sealed))
+            self.place(row, opened(sealed)[0])
 
     def contents(self) -> Contents:
         return self._collect(self._memory)
@@ -193,11 +193,12 @@ class _Planned:
     """What both transports do about the plan."""
 
     planner: Planner
+    has_margins = True
 
     def bind(self, site: Site) -> None:
         self._site = site
         most = site.most_bytes // (2 * site.reserve)
-        self.planner = Planner(site.batch_size, most, site.dumps)
+        self.planner = Planner(site.batch_size, most, self.has_margins, site.dumps)
 
     def plan(self, sample: Any) -> None:
         self.planner.plan(sample)
@@ -269,7 +270,9 @@ class SlotTransport(_Planned):
 
 
 class PackedTransport(_Planned):
-    """Rows packed into buffers that travel with the tickets."""
+    """Rows packed into buffers that travel with the tickets, as envelopes do."""
+
+    has_margins = False
 
     def writer(self) -> Writer:
         return PackedWriter(self._site.sealer)

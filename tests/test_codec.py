@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import pickle
+import threading
 import warnings
 
 import numpy as np
@@ -14,10 +15,10 @@ from hypothesis import strategies as st
 from samples import Plain, Point, arrays_in, assert_same, filled, leaves, like, samples
 
 from mpiter.batch import collate, columns_of, samples_of
-from mpiter.envelope import open_envelope, seal
+from mpiter.envelope import open_envelope, opened, seal, seal_or_hold
 from mpiter.layout import Layout, Pen, RowState
 from mpiter.leaves import Aside
-from mpiter.planner import collect
+from mpiter.planner import Planner, collect
 from mpiter.tree import Group, describe, merge
 
 CANARY = 0xA5
@@ -79,7 +80,7 @@ def test_batches_of_anything_come_back_as_they_were(batch, margin, at_once):
 @given(leaf=leaves)
 def test_every_leaf_comes_back_alone(leaf):
     assert_same(leaf, travelled([leaf])[0])
-    assert_same(leaf, open_envelope(memoryview(seal(leaf).bytes())))
+    assert_same(leaf, open_envelope(memoryview(seal([leaf]).bytes()))[0])
 
 
 @settings(max_examples=100, deadline=None)
@@ -290,6 +291,84 @@ def test_an_odd_row_lies_in_its_margin_or_goes_along(margin):
         assert_same(one, other)
 
 
+def test_rows_that_are_written_together_share_an_envelope_across_their_margins():
+    batch = [(1, "a" * 500), (2, "b"), (3, "c")]
+    journey = Journey(batch, margin=256).write(at_once=3)
+    assert not journey.larges
+    assert list(journey.pen.lengths) == [journey.pen.lengths[0], *np.frombuffer(bytes([CANARY] * 8), np.int32)]
+    assert journey.read() == batch
+
+
+def test_of_rows_that_do_not_fit_together_only_the_large_ones_go_along():
+    batch = [(1, "a"), (2, "b" * 5000), (3, "c")]
+    journey = Journey(batch, margin=256).write(at_once=3)
+    assert list(journey.larges) == [1]
+    assert journey.read() == batch
+
+
+def test_where_there_is_no_margin_rows_go_along_together():
+    batch = [(n, "a" * n) for n in range(7)]
+    journey = Journey(batch).write(at_once=4)
+    assert list(journey.larges) == [0, 4]
+    assert journey.read() == batch
+
+
+@pytest.mark.parametrize("margin", [0, 4096])
+def test_rows_have_nothing_in_common_even_if_they_came_from_one_object(margin):
+    shared = {"of all samples"}
+    got = travelled([(shared, "x", shared) for _ in range(3)], margin=margin, at_once=3)
+    assert [sample[0] is sample[2] for sample in got] == [True] * 3
+    assert len({id(sample[0]) for sample in got}) == 3
+
+
+def test_an_empty_array_does_not_make_its_neighbours_travel_in_line():
+    batch = [np.ones((count, 4), np.float32) for count in (0, 500, 0, 100)]
+    journey = Journey(batch, first=object(), margin=4096).write(at_once=4)
+    got = journey.read()
+    for sent, arrived in zip(batch, got, strict=True):
+        assert_same(sent, arrived)
+        assert not sent.size or np.shares_memory(arrived, np.frombuffer(journey.room, np.uint8))
+
+
+def test_what_can_only_be_held_does_not_make_its_neighbours_be_held():
+    layout = Layout(describe(object()), 3, margin=512)
+    pen = Pen(layout, memoryview(bytearray(layout.size)), seal_or_hold)
+    lock, lists = threading.Lock(), [["one"], ["two"]]
+    larges = dict(pen.write(0, [lists[0], lock, lists[1]]))
+    assert [*larges] == [1]
+    assert opened(larges[1])[0] == (lock,)
+    assert pen.asides(0)[0] == (lists[0],)
+    assert pen.asides(0)[0][0] is not lists[0]
+
+
+RECORDS = {
+    "a name": ("n0.jpg", True),
+    "a name and a number": (("n0.jpg", 1), True),
+    "a record": ({"id": 1, "words": ["a", "b"], "of": {"x": None, "y": 0.5}}, True),
+    "numbers": ((1, 2.0, True), False),
+    "numbers and a name": ((1, 2.0, "n0.jpg"), False),
+    "a picture and its name": ((np.zeros((2, 2)), "n0.jpg", "n1"), False),
+    "an array without dimensions, and names": ((np.zeros(()), "n0.jpg", "n1"), False),
+    "nothing": ((), False),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("has_margins", [True, False])
+def test_a_record_travels_as_it_is_and_has_the_columns_it_would_have_had(name, has_margins):
+    sample, is_whole = RECORDS[name]
+    planner = Planner(4, 1 << 20, has_margins, pickle.dumps)
+    planner.plan(sample)
+    layout = planner.layout
+    assert isinstance(layout.tree, Aside) == is_whole
+    assert has_margins or not layout.margin
+    room = bytearray(layout.size)
+    larges = dict(Pen(layout, memoryview(room)).write(0, [sample] * 4))
+    contents = collect(layout, memoryview(room), 4, larges, frozenset())
+    assert_same(samples_of(contents), [sample] * 4)
+    assert_same(columns_of(contents), collate([sample] * 4))
+
+
 def test_rows_that_failed_are_left_out():
     journey = Journey([(1, "a"), (2, "b"), (3, "c")]).write(3)
     journey.pen.states[1] = RowState.FAILED
@@ -387,5 +466,5 @@ def test_the_order_of_arrays_survives_what_plain_pickle_cannot_send():
     assert got[0].tolist() == [0, 0, 0]
     assert got[1]() == 1
     assert got[2].tolist() == [1, 1, 1]
-    sealed = open_envelope(memoryview(seal(sent).bytes()))
+    sealed = open_envelope(memoryview(seal([sent]).bytes()))[0]
     assert sealed[2].tolist() == [1, 1, 1]
