@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mpiter
 from mpiter.__main__ import _parser
+from mpiter.access import reader_of
 from mpiter.lab import compare, hide, laboratory, overhead, peers, results, series, speedup, workers
 from mpiter.lab.asked import command_again
 from mpiter.lab.bar import Bar, line
@@ -29,6 +31,7 @@ from mpiter.lab.spreads import Spread, ratio, spread
 from mpiter.lab.text import Telling, drawn, number, times
 from mpiter.lab.turns import Turn
 from mpiter.lab.views import Lines, Table
+from mpiter.lab.watched import Watched, watch, watched
 
 HEADING = {
     "schema": results.SCHEMA,
@@ -230,13 +233,43 @@ def test_a_folder_may_hold_other_things_but_not_nothing(tmp_path):
     assert list(results.folder_of(tmp_path)) == ["overhead"]
 
 
+# -- who did what when -----------------------------------------------------------------------------------------------
+
+
+class Together:
+    """Read many at once, as torch's fetchers do."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        assert index == 0, "only the first sample comes alone"
+        return 0
+
+    def __getitems__(self, indices):
+        return [10 * index for index in indices]
+
+
+@pytest.mark.parametrize(
+    "dataset", [list(range(0, 80, 10)), np.arange(0, 80, 10), Together()], ids=["list", "array", "together"]
+)
+def test_a_dataset_that_is_watched_is_read_as_it_was(tmp_path, dataset):
+    seen = watch(dataset, str(tmp_path))
+    assert (reader_of(seen) is None) == (reader_of(dataset) is None)
+    with mpiter.SerialIterator(seen, 4, repeat=False, shuffle=False) as it:
+        assert list(map(list, it)) == [[0, 10, 20, 30], [40, 50, 60, 70]]
+    (file,) = tmp_path.iterdir()
+    assert [index for index, begin, end in Watched.entries(file)] == list(range(8))
+    assert list(dict.fromkeys(label for *_, label in watched(str(tmp_path), 4)[0])) == ["batch 0", "batch 1"]
+
+
 # -- text ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("value", "said"),
     [(0.01234, "0.0123"), (9.996, "10.0"), (12.34, "12.3"), (1234.5, "1,234"), (2.0, "2"), (0, "0"), (None, "–"),
-     (math.nan, "–"), (math.inf, "–"), (-0.5, "-0.500")],
+     (math.nan, "–"), (math.inf, "–"), (-0.5, "\u22120.500"), (-0.0, "0"), (1.5e-7, "1.5e-7"), (3e12, "3e12")],
 )  # fmt: skip
 def test_numbers_have_three_digits(value, said):
     assert number(value) == said

@@ -31,7 +31,7 @@ from .subjects import BUILT_IN, subject
 from .text import NOTHING, Telling, median, number, point, some
 from .turns import Absent, Answer, Turn, consume, numbers, warm_up
 from .views import Bar, Bars, Lines, Point, Series, Span, Table, Timeline, View
-from .watched import SHOWN, Stretch, Watched, lanes, watched
+from .watched import SHOWN, Stretch, lanes, watch, watched
 
 NAME = "hide"
 HEADING = "How many workers hide loading"
@@ -144,7 +144,7 @@ def training(turn: Turn, dataset: Any) -> Answer:
     spans: list[Stretch] = []
     waited = 0.0
     folder = tempfile.mkdtemp(dir=turn.options["folder"])  # the driver's, who removes it
-    batches = _batches(turn, Watched(dataset, folder))
+    batches = _batches(turn, watch(dataset, folder))
 
     def step() -> None:
         nonlocal waited

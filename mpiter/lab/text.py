@@ -14,19 +14,30 @@ from dataclasses import dataclass, field
 from .spreads import NOISY, Spread
 from .views import Point, Table
 
-NOTHING = "–"
+NOTHING, MINUS = "\u2013", "\u2212"  # the dash and the minus sign of typography
 _NARROWEST = 9  # characters of a column: longer headings are broken
 
 
 def number(value: float | None) -> str:
-    """Three significant digits: 0.0123, 1.23, 12.3, 1,234; whole numbers as they are."""
+    """Three significant digits; whole numbers as they are.
+
+    >>> [number(figure) for figure in (0.0123, 1.234, -12.34, 1234.5, 128.0, 1.5e-7, None, float("nan"))]
+    ['0.0123', '1.23', '−12.3', '1,234', '128', '1.5e-7', '–', '–']
+    """
     if value is None or not math.isfinite(value):
         return NOTHING
-    if value == int(value):
-        return f"{value:,.0f}"
-    rounded = abs(float(f"{value:.3g}"))
-    digits = max(0, 2 - math.floor(math.log10(rounded)))
-    return f"{value:,.{digits}f}"
+    size = abs(value)
+    return f"{MINUS if value < 0 else ''}{_digits(size)}"
+
+
+def _digits(size: float) -> str:
+    if size and not 1e-4 <= size < 1e9:
+        digits, _, exponent = f"{size:.2e}".partition("e")
+        return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
+    if size == int(size):
+        return f"{size:,.0f}"
+    rounded = float(f"{size:.3g}")
+    return f"{size:,.{max(0, 2 - math.floor(math.log10(rounded)))}f}"
 
 
 def median(found: Spread | None) -> str:

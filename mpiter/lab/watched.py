@@ -9,9 +9,13 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from ..access import reader_of
 
 SHOWN = 8  # steps of a timeline
 Stretch = tuple[float, float, str, str]  # begin, end, kind, label
@@ -32,11 +36,15 @@ class Watched:
     def __getitem__(self, index: int) -> Any:
         begin = time.monotonic()
         sample = self._dataset[index]
+        self._note([index], begin)
+        return sample
+
+    def _note(self, indices: Sequence[int], begin: float) -> None:
         if self._fd < 0:
             path = os.path.join(self._folder, f"{os.getpid()}.fetched")
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(self._fd, self._entry.pack(index, begin, time.monotonic()))
-        return sample
+        end = time.monotonic()
+        os.write(self._fd, b"".join(self._entry.pack(index, begin, end) for index in indices))
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_fd": -1}
@@ -45,6 +53,23 @@ class Watched:
     def entries(cls, file: Path) -> Iterator[tuple[int, float, float]]:
         data = file.read_bytes()
         yield from cls._entry.iter_unpack(data[: len(data) // cls._entry.size * cls._entry.size])
+
+
+class WatchedTogether(Watched):
+    """One that is read many samples at once."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        read = reader_of(self._dataset)
+        assert read is not None, "it was read so in the main process"
+        begin = time.monotonic()
+        samples = read(np.array(indices))
+        self._note(indices, begin)
+        return samples
+
+
+def watch(dataset: Any, folder: str) -> Watched:
+    """The dataset, read as it was, with its workers' notes in a folder."""
+    return (WatchedTogether if reader_of(dataset) else Watched)(dataset, folder)
 
 
 def watched(folder: str, batch_size: int) -> list[list[Stretch]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..text import number
 from ..views import Bar, Bars, Table
 from .markup import Markup, tag
 from .plots import (
@@ -28,7 +29,7 @@ from .plots import (
     whisker,
     write,
 )
-from .scales import Scale, is_figure, labels, number, quartiles, ticks
+from .scales import Scale, is_figure, labels, quartiles, ticks
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise, product
 from textwrap import wrap
 
+from ..text import number
 from ..views import Lines, Point, Series, Table
 from .markup import Markup, joined, tag
 from .plots import (
@@ -29,7 +30,7 @@ from .plots import (
     whisker,
     write,
 )
-from .scales import Scale, is_figure, kept_apart, labels, number, quartiles, ticks
+from .scales import Scale, is_figure, kept_apart, labels, quartiles, ticks
 
 _SHAPES = (  # of markers, around a place that was moved to; about equal in area
     "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",

@@ -1,7 +1,7 @@
-"""Numbers on axes and in words: round ticks, figures as text, places along an axis, labels that keep apart.
+"""Numbers on axes: round ticks, places along an axis, labels that keep apart.
 
 Pure.  Guarantees that ticks are multiples of 1, 2 or 5 times a power of ten, begin at or below zero, cover all values
-and are no more than asked for.  What is no figure (None, nan, infinite) is written "–" and has no place on an axis.
+and are no more than asked for.  What is no figure (None, nan, infinite) has no place on an axis.
 """
 
 from __future__ import annotations
@@ -12,32 +12,14 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TypeGuard
 
-NO_FIGURE, _MINUS = "\u2013", "\u2212"  # the dash and the minus sign of typography
+from ..text import MINUS, number
+
 _LARGEST, _SMALLEST = 1e300, 1e-300  # beyond these, steps of an axis would overflow or vanish
 
 
 def is_figure(value: float | None) -> TypeGuard[float]:
     """Has it a place on an axis?"""
     return value is not None and abs(value) <= _LARGEST  # false for nan, too
-
-
-def number(value: float | None) -> str:
-    """A figure as text, with four significant digits.
-
-    >>> [number(figure) for figure in (1234567, 12.3456, 0.5, -2, 1.5e-7, None, float("nan"))]
-    ['1,234,567', '12.35', '0.5', '−2', '1.5e-7', '–', '–']
-    """
-    if value is None or not math.isfinite(value):
-        return NO_FIGURE
-    size = abs(value)
-    if size == 0:
-        return "0"
-    if size >= 1e9 or size < 1e-4:
-        digits, _, exponent = f"{value:.3e}".partition("e")
-        return _with_minus(f"{_trimmed(digits)}e{int(exponent)}")
-    if size >= 1000:
-        return _with_minus(f"{value:,.0f}")
-    return _with_minus(_trimmed(f"{value:.{3 - math.floor(math.log10(size))}f}"))
 
 
 def quartiles(low: float | None, high: float | None) -> str:
@@ -88,7 +70,7 @@ def labels(marks: Sequence[float]) -> tuple[str, ...]:
     if step < 1e-4 or max(abs(marks[0]), marks[-1]) >= 1e9:
         return tuple(number(mark) for mark in marks)
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    return tuple(_with_minus(f"{mark:,.{decimals}f}") if mark else "0" for mark in marks)
+    return tuple(f"{mark:,.{decimals}f}".replace("-", MINUS) if mark else "0" for mark in marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +103,3 @@ def kept_apart(wanted: Sequence[float], gap: float, low: float, high: float) -> 
         places[index] = min(places[index], ceiling)
         ceiling = places[index] - gap
     return places
-
-
-def _trimmed(digits: str) -> str:
-    return digits.rstrip("0").rstrip(".") if "." in digits else digits
-
-
-def _with_minus(digits: str) -> str:
-    return f"{_MINUS}{digits[1:]}" if digits.startswith("-") else digits

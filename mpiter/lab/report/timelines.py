@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..text import number
 from ..views import Span, Table, Timeline
 from .markup import Markup, tag
 from .plots import NARROW, WIDE, Key, Plot, colour, listed, nothing, patch, room, shortened, svg, write
-from .scales import Scale, is_figure, labels, number, ticks
+from .scales import Scale, is_figure, labels, ticks
 
 _UNITS = ((1.0, "seconds"), (1e-3, "milliseconds"), (1e-6, "microseconds"))
 
