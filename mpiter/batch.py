@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from .layout import Layout
-from .leaves import Aside
 from .transport import Contents
 from .tree import Node, describe, gather, is_mutable, merge, scatter, shows, stack
 
@@ -37,21 +36,16 @@ def samples_of(contents: Contents) -> list[Any]:
 
 def columns_of(contents: Contents) -> Any:
     """The batch as one tree of columns."""
-    if _must_be_collated(contents):
+    if contents.odd or contents.failed or not contents.rows:
         return collate(samples_of(contents))
     asides = _asides_of(contents)
     return stack(contents.tree, iter(contents.columns), asides)
 
 
-def _must_be_collated(contents: Contents) -> bool:
-    """Did samples travel as they are, or are there none?"""
-    return bool(contents.odd or contents.failed or isinstance(contents.tree, Aside) or not contents.rows)
-
-
 def columns_in_place(batch: Batch) -> Any | None:
     """The columns if the samples lie stacked already; None if they would have to be collated first."""
     contents = batch._contents
-    if contents is None or _must_be_collated(contents) or not _still_shows(batch, contents):
+    if contents is None or contents.odd or contents.failed or not contents.rows or not _still_shows(batch, contents):
         return None
     return batch.columns
 

@@ -19,7 +19,7 @@ from . import machine
 from .backends import Backend
 from .board import Line
 from .breakage import Breakage, Report
-from .envelope import seal, seal_or_hold
+from .envelope import Apart, Sealer, seal
 from .memory import Arena
 from .shift import Shift, Terms
 from .task import Task
@@ -85,7 +85,7 @@ class Crew:
             raise
 
     def _bound(self, muster: Muster) -> Transport:
-        sealer = seal_or_hold if muster.backend.in_process else seal
+        sealer: Sealer = Apart if muster.backend.in_process else seal
         site = Site(
             batch_size=muster.batch_size,
             most_bytes=self.most_bytes,

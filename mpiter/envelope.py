@@ -1,10 +1,10 @@
-"""Objects as bytes: what fits no column travels in an envelope, together with its neighbours, big buffers out of line.
+"""Objects as bytes: what fits no column travels in an envelope, big buffers raw and out of line.
 
 Runs in workers (``seal``) and in the consumer process (``open_envelope``).  Layout: the length of the header, the
 header (msgpack: how many objects, how many bytes of pickle, how long each buffer), a pickle for each object, then each
 buffer at a multiple of 64, so that arrays come back as aligned, writable views of wherever the envelope lies.  Objects
-share nothing, though they may have where they come from.  Classes of ``__main__`` come back as the caller's own.
-Assumes that both sides are ours: envelopes hold pickles and never come from a file or a network.
+of one envelope share nothing when they arrive, whatever they had in common before.  Classes of ``__main__`` come back
+as the caller's own.  Assumes that both sides are ours: envelopes hold pickles and never come from a file or a network.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import copyreg
 import functools
 import io
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,16 +33,19 @@ def aligned(offset: int, to: int = ALIGN) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Sealed objects: parts to be laid down one after another, and how much room they need."""
+    """Parts to be laid down one after another, and how much room they need."""
 
     head: bytes
-    buffers: tuple[memoryview, ...]
+    pickles: memoryview
+    buffers: Sequence[memoryview]
     size: int
 
     def write(self, room: memoryview) -> None:
         """Lay the envelope down in ``room``, which must hold ``size`` bytes."""
-        room[: len(self.head)] = self.head
-        at = aligned(len(self.head))
+        start = len(self.head)
+        end = start + len(self.pickles)
+        room[:start], room[start:end] = self.head, self.pickles
+        at = aligned(end)
         for buffer in self.buffers:
             room[at : at + buffer.nbytes] = buffer
             at = aligned(at + buffer.nbytes)
@@ -53,34 +56,61 @@ class Envelope:
         return room
 
 
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Objects, pickled one after another: any stretch of them can be put into an envelope."""
+
+    pickles: memoryview
+    buffers: Sequence[memoryview]
+    ends: Sequence[tuple[int, int]]  # of each object's pickle and of its buffers, after those of nothing
+
+    def part(self, begin: int, end: int) -> Envelope:
+        (start, first), (stop, last) = self.ends[begin], self.ends[end]
+        pickles, buffers = self.pickles[start:stop], self.buffers[first:last]
+        header: bytes = msgpack.packb([end - begin, len(pickles), [buffer.nbytes for buffer in buffers]])
+        head = len(header).to_bytes(_LENGTH, "little") + header
+        size = aligned(len(head) + len(pickles))
+        for buffer in buffers:
+            size = aligned(size + buffer.nbytes)
+        return Envelope(head, pickles, buffers, size)
+
+
+def seal(values: Sequence[Any]) -> Sealed:
+    out, found = io.BytesIO(), list[pickle.PickleBuffer]()
+    ends = [(0, 0), *_dump_each(values, out, found)]
+    return Sealed(out.getbuffer(), [buffer.raw() for buffer in found], ends)
+
+
 def dumps(value: Any, buffers: list[pickle.PickleBuffer] | None = None) -> bytes:
     """Pickle ``value``; ``buffers`` takes what goes out of line."""
-    return _dumps_each([value], buffers)
+    out = io.BytesIO()
+    for _ in _dump_each([value], out, buffers):
+        pass
+    return out.getvalue()
 
 
-def _dumps_each(values: Sequence[Any], buffers: list[pickle.PickleBuffer] | None) -> bytes:
-    """Pickle by reference where the other side can follow it, else by value.
+def _dump_each(
+    values: Sequence[Any], out: io.BytesIO, buffers: list[pickle.PickleBuffer] | None
+) -> Iterator[tuple[int, int]]:
+    """Pickle by reference where the other side can follow it, else by value; where each pickle ends, and its buffers.
 
     In a forked worker ``__main__`` is the caller's, so plain pickle succeeds; in any other worker it isn't, plain
     pickle fails, and cloudpickle sends the class by value under the identity that it came with.
     """
-    try:
-        return _dumps(_by_reference, values, buffers)
-    except Exception:  # cloudpickle knows more, and its error is the one to show
-        if buffers is not None:
-            buffers.clear()  # of what the first attempt had put there
-    return _dumps(_ByValue, values, buffers)
-
-
-def _dumps(pickler: Any, values: Sequence[Any], buffers: list[pickle.PickleBuffer] | None) -> bytes:
-    out = io.BytesIO()
-    one = pickler(
-        out, protocol=5, buffer_callback=None if buffers is None else functools.partial(_stays_in_line, buffers)
-    )
+    outside: list[pickle.PickleBuffer] = [] if buffers is None else buffers
+    take = None if buffers is None else functools.partial(_stays_in_line, buffers)
+    plain = _by_reference(out, protocol=5, buffer_callback=take)
     for value in values:
-        one.dump(value)
-        one.clear_memo()
-    return out.getvalue()
+        before = out.tell(), len(outside)
+        try:
+            plain.dump(value)
+        except Exception:  # cloudpickle knows more, and its error is the one to show
+            out.seek(before[0])
+            out.truncate()
+            del outside[before[1] :]
+            _ByValue(out, protocol=5, buffer_callback=take).dump(value)
+        plain.clear_memo()
+        yield out.tell(), len(outside)
 
 
 def _stays_in_line(buffers: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> bool:
@@ -122,50 +152,46 @@ def _reduce_array(array: Any) -> Any:
     return np.ndarray.view, (native, array.dtype)
 
 
-def loads(data: Any, buffers: Sequence[Any] = ()) -> Any:
-    return _Unpickler(io.BytesIO(data), buffers=buffers).load()
-
-
-def seal(values: Sequence[Any]) -> Envelope:
-    found: list[pickle.PickleBuffer] = []
-    pickled = _dumps_each(values, found)
-    raw = tuple(buffer.raw() for buffer in found)
-    header: bytes = msgpack.packb([len(values), len(pickled), [buffer.nbytes for buffer in raw]])
-    head = len(header).to_bytes(_LENGTH, "little") + header + pickled
-    size = aligned(len(head))
-    for buffer in raw:
-        size = aligned(size + buffer.nbytes)
-    return Envelope(head, raw, size)
-
-
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Objects that cannot be pickled and need not be, since nobody leaves the process."""
+    """An object that cannot be pickled and need not be, since nobody leaves the process."""
 
-    values: Sequence[Any]
+    value: Any
     size: int = 1 << 62  # fits no margin
 
     def write(self, room: memoryview) -> None:
-        raise TypeError("objects that are held have no bytes")
+        raise TypeError("an object that is held has no bytes")
 
     def bytes(self) -> Held:
         return self
 
 
-Sealer = Callable[[Sequence[Any]], Envelope | Held]
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """For threads: objects one by one, sealed where possible, so that samples are private; else held.
+
+    Never together: a thread that was given up may come back and write its rows once more, when others have.  What it
+    writes into the share of one row is then what lies there already.
+    """
+
+    values: Sequence[Any]
+
+    def part(self, begin: int, end: int) -> Envelope | Held:
+        value = self.values[begin:end]
+        if len(value) > 1:
+            return Held(value)
+        try:
+            return seal(value).part(0, 1)
+        except Exception:
+            return Held(value[0])
 
 
-def seal_or_hold(values: Sequence[Any]) -> Envelope | Held:
-    """For threads: an envelope where possible, so that samples are private; else the objects themselves."""
-    try:
-        return seal(values)
-    except Exception:
-        return Held(values)
+Sealer = Callable[[Sequence[Any]], Sealed | Apart]
 
 
-def opened(sent: Any) -> Sequence[Any]:
+def opened(sent: Any) -> list[Any]:
     """What somebody sealed, from the bytes that travelled."""
-    return sent.values if isinstance(sent, Held) else open_envelope(memoryview(sent))
+    return [sent.value] if isinstance(sent, Held) else open_envelope(memoryview(sent))
 
 
 def open_envelope(room: memoryview) -> list[Any]:
@@ -178,6 +204,11 @@ def open_envelope(room: memoryview) -> list[Any]:
         at = aligned(at + size)
     pickles, left = io.BytesIO(room[start : start + pickled]), iter(buffers)
     return [_Unpickler(pickles, buffers=left).load() for _ in range(count)]  # an unpickler's memo cannot be cleared
+
+
+def loads(data: Any, buffers: Sequence[Any] = ()) -> Any:
+    """What ``dumps`` has pickled."""
+    return _Unpickler(io.BytesIO(data), buffers=buffers).load()
 
 
 class _Unpickler(pickle.Unpickler):

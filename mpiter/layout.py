@@ -2,9 +2,9 @@
 
 Pure arithmetic and numpy views; runs on both sides.  A batch's room holds, in this order: one state byte a row, one
 length a row, the columns, and a margin a row for what the row carries beside its columns.  Rows that are written
-together are sealed together, in one envelope across their margins, whose length stands with the first of them.
-Guarantees that nothing is written beyond the share of the rows being written, data before state, and that both sides
-compute the same offsets.
+together are sealed together where there is room for it, in one envelope across their margins, whose length stands with
+the first of them.  Guarantees that nothing is written beyond the share of the rows being written, data before state,
+and that both sides compute the same offsets.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from .envelope import Held, Sealer, aligned, open_envelope, seal
+from .envelope import Sealer, aligned, open_envelope, seal
 from .tree import Column, Node, asides_of, columns_of, scatter
 
 PAGE = 4096
+_MOST_TOGETHER = 1 << 22  # bytes that go along in one piece: whoever keeps one of its arrays keeps all of it
 
 
 class RowState(IntEnum):
@@ -71,33 +72,38 @@ class Layout:
 
 
 class Pen:
-    """Writes samples into the rows of one room."""
+    """Writes samples into the rows of one room; what finds no room there goes along, rows by themselves or together."""
 
-    def __init__(self, layout: Layout, room: memoryview, sealer: Sealer = seal) -> None:
+    def __init__(self, layout: Layout, room: memoryview, sealer: Sealer = seal, together: bool = False) -> None:
         self.layout = layout
-        self._seal = sealer
+        self._seal, self._together = sealer, together
         self.columns = layout.columns(room)
         self.states = room[: layout.rows]
         self.lengths = room[layout.lengths_at : layout.lengths_at + 4 * layout.rows].cast("i")
         self._margins = room[layout.margin_at : layout.margin_at + layout.rows * layout.margin]
 
     def write(self, row: int, samples: Sequence[Any]) -> list[tuple[int, Any]]:
-        """Write ``samples`` into the rows from ``row`` on; returns what must travel with the ticket, by row."""
+        """Write ``samples`` into the rows from ``row`` on; returns what must travel with the ticket, by first row."""
         asides: list[Any] = []
         if scatter(self.layout.tree, samples, iter(self.columns), row, asides):
             if self.layout.asides:
-                return self._keep_aside(row, list(zip(*asides, strict=True)), RowState.DONE)
+                values = list(zip(*asides, strict=True))
+                return self._keep_aside(row, self._seal(values), 0, len(values), RowState.DONE)
             self.states[row : row + len(samples)] = bytes((RowState.DONE,)) * len(samples)
             return []
         if len(samples) == 1:
-            return self._keep_aside(row, samples, RowState.ODD)
-        return [large for at, sample in enumerate(samples, row) for large in self.write(at, [sample])]
+            return self._keep_aside(row, self._seal(samples), 0, 1, RowState.ODD)
+        each, half = list(samples), len(samples) // 2
+        return [*self.write(row, each[:half]), *self.write(row + half, each[half:])]
 
-    def _keep_aside(self, row: int, values: Sequence[Any], state: RowState) -> list[tuple[int, Any]]:
-        envelope, count, margin = self._seal(values), len(values), self.layout.margin
+    def _keep_aside(self, row: int, sealed: Any, begin: int, end: int, state: RowState) -> list[tuple[int, Any]]:
+        """In the margins of these rows, the fewer together the less room there is."""
+        envelope, count, margin = sealed.part(begin, end), end - begin, self.layout.margin
         fits = envelope.size <= count * margin
-        if count > 1 and not fits and (margin or isinstance(envelope, Held)):  # each by itself, then
-            return [large for at, value in enumerate(values, row) for large in self._keep_aside(at, [value], state)]
+        if not fits and count > 1 and not (self._together and envelope.size <= _MOST_TOGETHER):
+            middle = begin + count // 2
+            first = self._keep_aside(row, sealed, begin, middle, state)
+            return [*first, *self._keep_aside(row + middle - begin, sealed, middle, end, state)]
         if fits:
             envelope.write(self._margins[row * margin : row * margin + envelope.size])
         self.lengths[row] = envelope.size if fits else 0

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .envelope import ALIGN, Held, aligned, opened, seal_or_hold
+from .envelope import ALIGN, Apart, Held, aligned, opened
 from .layout import Layout, Pen, RowState
-from .leaves import Aside
 from .transport import Contents
-from .tree import Node, describe, is_record, merge
+from .tree import Node, describe, merge
 
 _COMMON = 4  # replan when one row in so many did not fit
 _DONE, _ODD = int(RowState.DONE), int(RowState.ODD)  # compared for every row
@@ -32,10 +31,8 @@ class Planner:
     def plan(self, sample: Any) -> None:
         """Lay out rooms for samples like this one."""
         tree = describe(sample)
-        if is_record(tree):
-            tree = Aside()
         trial = Layout(tree, 1)
-        larges = Pen(trial, memoryview(bytearray(trial.size)), seal_or_hold).write(0, [sample])
+        larges = Pen(trial, memoryview(bytearray(trial.size)), Apart).write(0, [sample])
         self._lay_out(tree, max((self._widened(large) for _, large in larges), default=0))
 
     def follow(self, odd: dict[int, Any], larges: dict[int, Any], rows: int) -> None:
@@ -51,7 +48,7 @@ class Planner:
             self._lay_out(tree, margin)
 
     def _widened(self, large: Any) -> int:
-        size = 0 if isinstance(large, Held) or not self._has_margins else len(large)
+        size = len(large) if self._has_margins and not isinstance(large, Held) else 0
         return aligned(size + size // 4, ALIGN)
 
     def _lay_out(self, tree: Node, margin: int) -> None:

@@ -173,6 +173,7 @@ class _PrefetchLoop:
 
     def _plan_ahead(self) -> None:
         """Enter batches into the ledger as long as there is room for them."""
+        self._wants_room = False
         while self._may_plan:
             if self._ledger.uncut_rows >= self._cut.rows:
                 self._submit()  # before room for another is made, which may take its time

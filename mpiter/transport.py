@@ -100,7 +100,7 @@ class LoosePen:
         self._sent: Large = []
 
     def write(self, row: int, samples: Sequence[Any]) -> None:
-        self._sent += [(at, self._seal([sample]).bytes()) for at, sample in enumerate(samples, row)]
+        self._sent += [(at, self._seal([sample]).part(0, 1).bytes()) for at, sample in enumerate(samples, row)]
 
     def fail(self, row: int) -> None:
         pass  # the ticket says so

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .envelope import Sealer, opened, seal_or_hold
+from .envelope import Apart, Sealer, opened
 from .errors import OptionError
 from .layout import Layout, Pen, RowState
 from .memory import Arena
@@ -49,7 +49,7 @@ class _RowPen:
     def __init__(
         self, layout: Layout, memory: memoryview, sealer: Sealer, first: int = 0, sends: memoryview | None = None
     ) -> None:
-        self._pen = Pen(layout, memory, sealer)
+        self._pen = Pen(layout, memory, sealer, together=sends is not None)
         self.stride = max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // layout.row_bytes))
         self._first = first  # the batch's row that the memory's first row is
         self._rows = layout.rows
@@ -113,10 +113,11 @@ class _PlannedRoom:
         self._failed: set[int] = set()
 
     def place(self, row: int, sample: Any) -> None:
-        self._large.update(Pen(self._layout, self._memory, seal_or_hold).write(row, [sample]))
+        self._large.update(Pen(self._layout, self._memory, Apart).write(row, [sample]))
 
     def fail(self, row: int) -> None:
         self._failed.add(row)
+        self._memory[row] = RowState.FAILED  # a worker that died may have left half of something there
 
     def receive(self, payload: Any) -> None:
         if payload:

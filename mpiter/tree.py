@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from .leaves import Array, Aside, Leaf, leaf_for
+from .leaves import Aside, Leaf, leaf_for
 from .rows import Rows
 
 Column = np.ndarray[Any, Any]
@@ -179,12 +179,6 @@ def asides_of(node: Node) -> int:
     if isinstance(node, Group):
         return sum(map(asides_of, node.parts))
     return int(isinstance(node, Aside))
-
-
-def is_record(node: Node) -> bool:
-    """Has a sample no array, and nothing much to stack?  Taken apart it costs more than pickled as it is."""
-    leaves, asides = list(columns_of(node)), asides_of(node)
-    return 0 < asides >= len(leaves) and not any(isinstance(leaf, Array) for leaf in leaves)
 
 
 def scatter(node: Node, samples: Sequence[Any], columns: Iterator[Column], start: int, asides: list[Any]) -> bool:

@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import Plain, Point, arrays_in, assert_same, filled, leaves, like, samples
 
+from mpiter import envelope
 from mpiter.batch import collate, columns_of, samples_of
-from mpiter.envelope import open_envelope, opened, seal, seal_or_hold
+from mpiter.envelope import Apart, open_envelope, opened, seal
 from mpiter.layout import Layout, Pen, RowState
 from mpiter.leaves import Aside
 from mpiter.planner import Planner, collect
+from mpiter.transports import _PrivateRoom
 from mpiter.tree import Group, describe, merge
 
 CANARY = 0xA5
@@ -27,7 +29,8 @@ CANARY = 0xA5
 class Journey:
     """What a worker and the consumer do with one batch, without either."""
 
-    def __init__(self, batch, first=None, margin=0, extra_rows=0):
+    def __init__(self, batch, first=None, margin=0, extra_rows=0, together=False):
+        self.together = together
         tree = describe(batch[0] if first is None else first)
         self.layout = pickle.loads(pickle.dumps(Layout(tree, len(batch) + extra_rows, margin)))
         self.batch, self.room = batch, bytearray([CANARY]) * (self.layout.size + 64)
@@ -35,7 +38,7 @@ class Journey:
 
     @property
     def pen(self):
-        return Pen(self.layout, memoryview(self.room)[: self.layout.size])
+        return Pen(self.layout, memoryview(self.room)[: self.layout.size], together=self.together)
 
     def write(self, at_once=1, start=0):
         for row in range(0, len(self.batch), at_once):
@@ -80,7 +83,7 @@ def test_batches_of_anything_come_back_as_they_were(batch, margin, at_once):
 @given(leaf=leaves)
 def test_every_leaf_comes_back_alone(leaf):
     assert_same(leaf, travelled([leaf])[0])
-    assert_same(leaf, open_envelope(memoryview(seal([leaf]).bytes()))[0])
+    assert_same(leaf, open_envelope(memoryview(seal([leaf]).part(0, 1).bytes()))[0])
 
 
 @settings(max_examples=100, deadline=None)
@@ -308,9 +311,72 @@ def test_of_rows_that_do_not_fit_together_only_the_large_ones_go_along():
 
 def test_where_there_is_no_margin_rows_go_along_together():
     batch = [(n, "a" * n) for n in range(7)]
-    journey = Journey(batch).write(at_once=4)
+    journey = Journey(batch, together=True).write(at_once=4)
     assert list(journey.larges) == [0, 4]
     assert journey.read() == batch
+
+
+def test_not_so_many_go_along_together_that_one_of_them_keeps_much_memory():
+    batch = [bytes(1 << 20) for _ in range(8)]
+    journey = Journey(batch, together=True).write(at_once=8)
+    assert list(journey.larges) == [0, 2, 4, 6]
+    assert journey.read() == batch
+
+
+def test_rows_that_do_not_fit_together_are_pickled_once_all_the_same():
+    class Counted:
+        def __init__(self, size):
+            self.size = size
+
+        def __reduce__(self):
+            pickled.append(self)
+            return bytes, (bytes(self.size),)
+
+    pickled = []
+    sizes = [10, 10, 10_000, 10, 20_000]
+    journey = Journey([Counted(size) for size in sizes], margin=256).write(at_once=5)
+    assert list(journey.larges) == [2, 4]
+    assert [len(found) for found in journey.read()] == sizes
+    assert len(pickled) == len(sizes)
+
+
+def test_only_what_plain_pickle_cannot_send_is_sent_by_value(monkeypatch):
+    asked = []
+
+    class ByValue(envelope._ByValue):
+        def dump(self, value):
+            asked.append(value)
+            super().dump(value)
+
+    monkeypatch.setattr(envelope, "_ByValue", ByValue)
+    function, array = (lambda: 7), np.arange(100)
+    sent = [array, (function, array), array]
+    got = open_envelope(memoryview(seal(sent).part(0, 3).bytes()))
+    assert asked == [sent[1]]
+    assert got[1][0]() == 7
+    assert all((found == array).all() for found in (got[0], got[1][1], got[2]))
+
+
+@pytest.mark.parametrize("given_up", range(4))
+def test_a_row_that_was_given_up_is_not_read_though_somebody_had_written_it(given_up):
+    planner = Planner(4, 1 << 20, True, pickle.dumps)
+    planner.plan((0, "a name"))
+    room = _PrivateRoom(planner, 4)
+    pen = Pen(planner.layout, room._memory)
+    pen.write(0, [(row, f"old {row}") for row in range(4)])  # by a worker that died before it could say so
+    others = [row for row in range(4) if row != given_up]
+    for row in others:
+        pen.write(row, [(row, f"new {row}")])
+    room.fail(given_up)
+    assert samples_of(room.contents()) == [(row, f"new {row}") for row in others]
+
+
+def test_room_for_what_stands_aside_is_planned_only_where_it_can_lie_there():
+    for has_margins in (True, False):
+        planner = Planner(4, 1 << 20, has_margins, pickle.dumps)
+        planner.plan((0, "a" * 1000))
+        planner.follow({}, {row: bytearray(4000) for row in range(4)}, 4)
+        assert (planner.layout.margin >= 4000) == has_margins
 
 
 @pytest.mark.parametrize("margin", [0, 4096])
@@ -332,41 +398,14 @@ def test_an_empty_array_does_not_make_its_neighbours_travel_in_line():
 
 def test_what_can_only_be_held_does_not_make_its_neighbours_be_held():
     layout = Layout(describe(object()), 3, margin=512)
-    pen = Pen(layout, memoryview(bytearray(layout.size)), seal_or_hold)
+    pen = Pen(layout, memoryview(bytearray(layout.size)), Apart)
     lock, lists = threading.Lock(), [["one"], ["two"]]
     larges = dict(pen.write(0, [lists[0], lock, lists[1]]))
     assert [*larges] == [1]
     assert opened(larges[1])[0] == (lock,)
     assert pen.asides(0)[0] == (lists[0],)
     assert pen.asides(0)[0][0] is not lists[0]
-
-
-RECORDS = {
-    "a name": ("n0.jpg", True),
-    "a name and a number": (("n0.jpg", 1), True),
-    "a record": ({"id": 1, "words": ["a", "b"], "of": {"x": None, "y": 0.5}}, True),
-    "numbers": ((1, 2.0, True), False),
-    "numbers and a name": ((1, 2.0, "n0.jpg"), False),
-    "a picture and its name": ((np.zeros((2, 2)), "n0.jpg", "n1"), False),
-    "an array without dimensions, and names": ((np.zeros(()), "n0.jpg", "n1"), False),
-    "nothing": ((), False),
-}
-
-
-@pytest.mark.parametrize("name", RECORDS)
-@pytest.mark.parametrize("has_margins", [True, False])
-def test_a_record_travels_as_it_is_and_has_the_columns_it_would_have_had(name, has_margins):
-    sample, is_whole = RECORDS[name]
-    planner = Planner(4, 1 << 20, has_margins, pickle.dumps)
-    planner.plan(sample)
-    layout = planner.layout
-    assert isinstance(layout.tree, Aside) == is_whole
-    assert has_margins or not layout.margin
-    room = bytearray(layout.size)
-    larges = dict(Pen(layout, memoryview(room)).write(0, [sample] * 4))
-    contents = collect(layout, memoryview(room), 4, larges, frozenset())
-    assert_same(samples_of(contents), [sample] * 4)
-    assert_same(columns_of(contents), collate([sample] * 4))
+    assert pen.asides(2) == [(lists[1],)]
 
 
 def test_rows_that_failed_are_left_out():
@@ -466,5 +505,5 @@ def test_the_order_of_arrays_survives_what_plain_pickle_cannot_send():
     assert got[0].tolist() == [0, 0, 0]
     assert got[1]() == 1
     assert got[2].tolist() == [1, 1, 1]
-    sealed = open_envelope(memoryview(seal([sent]).bytes()))[0]
+    sealed = open_envelope(memoryview(seal([sent]).part(0, 1).bytes()))[0]
     assert sealed[2].tolist() == [1, 1, 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from datasets import Squares, plain_batch
 import mpiter
 from mpiter import crew, machine
 from mpiter.memory import Arena
+from mpiter.transports import SlotTransport
 
 
 def whole(**options: Any) -> list[Any]:
@@ -78,6 +80,33 @@ def test_a_hoarder_gets_copies_in_the_end_and_is_told_once(monkeypatch: pytest.M
         assert stats.copies > 0
         assert stats.slot_bytes <= 60 * 4096
     assert all((batch[0][0] == index * index).all() and batch[0][1] == index for index, batch in enumerate(kept))
+
+
+class RefusesOnce(SlotTransport):
+    """Has no room when it is asked for one for the ``at``-th time, and says at once that it has one again."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self._left = at
+
+    def room(self, rows: int) -> Any:
+        self._left -= 1
+        if self._left:
+            return super().room(rows)
+        self._site.returned(self)
+        return None
+
+
+@pytest.mark.parametrize("at", range(2, 7))
+def test_a_refused_room_is_asked_for_again_though_planning_had_to_wait_meanwhile(at: int) -> None:
+    """An epoch is a batch, and planning stays within two: the batch there was no room for is behind the boundary."""
+    options = {"order_sampler": lambda order, position: np.arange(4), "n_processes": 1, "serializer": RefusesOnce(at)}
+    with mpiter.MultiprocessIterator(list(range(4)), 4, **options) as it:
+        batches: list[Any] = []
+        taking = threading.Thread(target=lambda: batches.extend(list(next(it)) for _ in range(20)), daemon=True)
+        taking.start()
+        taking.join(30)
+        assert batches == [[0, 1, 2, 3]] * 20
 
 
 def test_slots_that_a_hoarder_needed_are_given_back() -> None:
