@@ -27,6 +27,7 @@ from .errors import SharedMemoryFull
 from .layout import PAGE
 
 _SMALLEST = 1 << 26  # a reserve below this is not worth having
+_NOEXEC_SEAL = getattr(os, "MFD_NOEXEC_SEAL", 8)  # Linux 6.3, Python 3.15
 _HEADROOM = 1 << 26  # bytes left to everybody else when we check what is available
 
 
@@ -147,11 +148,18 @@ def _attached(handle: Any, size: int) -> Arena:
     return arena
 
 
+def memfd() -> int:
+    """Memory that is never to be executed: where vm.memfd_noexec is 2 there is no other; old kernels don't know it."""
+    with contextlib.suppress(OSError):
+        return os.memfd_create("mpiter", os.MFD_CLOEXEC | _NOEXEC_SEAL)
+    return os.memfd_create("mpiter", os.MFD_CLOEXEC)
+
+
 def unnamed_file(portable: bool = False) -> int:
     """A descriptor on memory without a name."""
     if hasattr(os, "memfd_create") and not portable:
-        with contextlib.suppress(PermissionError):  # a sandbox that knows no memfd
-            return os.memfd_create("mpiter", os.MFD_CLOEXEC)
+        with contextlib.suppress(OSError):  # a sandbox that knows no memfd
+            return memfd()
     handle, path = tempfile.mkstemp(prefix="mpiter-")
     os.unlink(path)
     return handle

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
+import threading
 import tomllib
 from pathlib import Path
 
@@ -92,10 +94,11 @@ VERDICTS = [
     (software.gpu(["H200"], "", "2.13+cpu", Trial("0"), False), WARN, "sees none", "torch built for CUDA"),
     (software.gpu(["H200"], "", "2.13", BROKEN, False), WARN, "fails: PermissionError", "torch built for CUDA"),
     (software.gpu(["/dev/nvidia0"], "version mismatch", None, None, False), WARN, "mismatch", "restart the machine"),
-    (system.shared_memory(Trial(), 0, "/tmp"), GOOD, "memfd works", ""),
-    (system.shared_memory(None, 0, "/tmp"), NOTE, "unlinked files in /tmp", "TMPDIR"),
-    (system.shared_memory(BROKEN, 2, "/tmp"), BAD, "vm.memfd_noexec is 2", "sysctl vm.memfd_noexec=1"),
-    (system.shared_memory(BROKEN, 0, "/tmp"), BAD, "memfd fails", "seccomp"),
+    (system.shared_memory(Trial(), Trial(), "/tmp"), GOOD, "memfd works", ""),
+    (system.shared_memory(None, Trial(), "/tmp"), NOTE, "unlinked files in /tmp", "TMPDIR"),
+    (system.shared_memory(None, BROKEN, "/tmp"), BAD, "nor does an unlinked file in /tmp", "TMPDIR"),
+    (system.shared_memory(BROKEN, Trial(), "/tmp"), WARN, "memfd fails", "seccomp"),
+    (system.shared_memory(BROKEN, BROKEN, "/tmp"), BAD, "memfd fails", "seccomp"),
     (system.dev_shm(8 * GB, 8 * GB), GOOD, "8 GB of 8 GB free", ""),
     (system.dev_shm(None, 0, linux=False), GOOD, "unknown", ""),
     (system.dev_shm(64 * MB, 64 * MB), NOTE, "64 MB of 64 MB free: mpiter doesn't need it", "--shm-size=2g"),
@@ -119,11 +122,14 @@ VERDICTS = [
     (system.open_files(64, 4096, 8), WARN, "64 allowed, 8 workers want 80", "ulimit -n 1024"),
     (system.open_files(64, 64, 8), WARN, "64 allowed", "--ulimit nofile=1024"),
     (system.open_files(32, 4096, 8), BAD, "32 allowed", "ulimit -n 1024"),
-    (system.processes(None, None, 8), GOOD, "unlimited", ""),
-    (system.processes(96365, 4000, 8), GOOD, "allows 4000 more", ""),
-    (system.processes(96365, 20, 8), WARN, "20 more; 8 workers want about 48", "docker run --pids-limit=4096;"),
-    (system.processes(40, 1000, 8), WARN, "allows the user 40", "ulimit -u 4096;"),
-    (system.processes(None, 3, 8), BAD, "3 more", "--pids-limit"),
+    (system.processes(None, 0, None, 8), GOOD, "unlimited", ""),
+    (system.processes(96365, 300, 4000, 8), GOOD, "allows 4000 more", ""),
+    (system.processes(96365, 300, 20, 8), WARN, "20 more; 8 workers want about 48", "docker run --pids-limit=4096;"),
+    (system.processes(40, 5, 1000, 8), WARN, "allows the user 40, who runs 5", "ulimit -u 4096;"),
+    (system.processes(200, 190, None, 8), WARN, "who runs 190; 8 workers want about 48", "ulimit -u 4096;"),
+    (system.processes(200, 199, None, 8), BAD, "who runs 199", "ulimit -u 4096;"),
+    (system.processes(5000, 4990, None, 8), WARN, "who runs 4990", "ulimit -u 5038;"),
+    (system.processes(None, 0, 3, 8), BAD, "3 more", "--pids-limit"),
     (system.cores(8, 8, None), GOOD, "8, all ours; n_processes=None takes 8", ""),
     (system.cores(8, 8, 16.0), GOOD, "8, all ours", ""),
     (system.cores(8, 8, 1.5), NOTE, "group allows 1.5; n_processes=None takes 1, os.cpu_count() says 8", "to use 1"),
@@ -256,6 +262,24 @@ def test_a_memfd_that_is_forbidden_is_told(monkeypatch):
     assert "Operation not permitted" in probes.memfd().error
     monkeypatch.delattr(os, "memfd_create")
     assert probes.memfd() is None
+
+
+def test_what_takes_a_memfds_place_is_tried_too(monkeypatch):
+    assert not probes.unlinked_file().error
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    assert "No such file" in probes.unlinked_file().error
+
+
+def test_all_that_the_user_runs_is_counted_with_its_threads():
+    event = threading.Event()
+    before, waiting = probes.tasks_of_the_user(), [threading.Thread(target=event.wait) for _ in range(50)]
+    for thread in waiting:
+        thread.start()
+    counted = probes.tasks_of_the_user()
+    event.set()
+    for thread in waiting:
+        thread.join()
+    assert counted > before + 25  # others come and go
 
 
 def test_limits_that_do_not_exist_are_none():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import math
 import shlex
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -16,7 +19,7 @@ from hypothesis import strategies as st
 import mpiter
 from mpiter.__main__ import _parser
 from mpiter.access import reader_of
-from mpiter.lab import compare, hide, laboratory, overhead, peers, results, series, speedup, workers
+from mpiter.lab import carriers, compare, hide, laboratory, overhead, peers, results, series, speedup, workers
 from mpiter.lab.asked import command_again
 from mpiter.lab.bar import Bar, line
 from mpiter.lab.command import _options_of
@@ -82,6 +85,8 @@ def test_rounds_that_differ_by_more_than_fifteen_percent_are_noisy():
     assert spread([100, 125, 112]).is_noisy
     assert not spread([100, 125, 112, 113, 111, 112]).is_noisy
     assert spread([7.0]).edges is None
+    assert spread([0, 0, 9, 0, 9]).is_noisy  # of nothing, anything is much
+    assert not spread([0, 0, 0]).is_noisy
 
 
 @given(st.lists(st.floats(1, 100), min_size=2, max_size=4))
@@ -139,6 +144,32 @@ def test_ctrl_c_leaves_what_was_measured_before():
     found = series.run("overhead", [turn("slots"), turn("pickle")], 2, ask)
     assert len(found.answers) == 2
     assert found.ended_by == series.INTERRUPTED
+
+
+def test_whoever_wants_to_end_us_waits_while_results_are_kept():
+    kept = False
+    with pytest.raises(KeyboardInterrupt), series.held_back():
+        signal.raise_signal(signal.SIGINT)
+        kept = True
+    assert kept
+
+
+def test_ctrl_c_once_more_while_things_are_put_away_costs_nothing_that_was_measured(monkeypatch, tmp_path):
+    @contextlib.contextmanager
+    def preparing(options):
+        yield
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(overhead, "preparing", preparing)
+    monkeypatch.setattr(laboratory, "ask", lambda turn, timeout: {"figures": {"batches_per_s": 1.0}})
+    monkeypatch.setattr(overhead, "tell", lambda result: Telling())
+    monkeypatch.setattr(overhead, "views", lambda result: ())
+    words = ["lab", "overhead", "--small", "--out", str(tmp_path)]
+    options = _parser(words).parse_args(words)
+    assert laboratory.measure([(overhead, options)], None) == 130
+    kept = results.folder_of(tmp_path)["overhead"]
+    assert kept.ended_by == series.INTERRUPTED
+    assert len(kept.turns) > 1
 
 
 def test_what_is_not_installed_is_asked_for_once_and_is_a_line_in_the_result():
@@ -517,6 +548,22 @@ def test_the_tuner_never_gives_away_more_than_alpha_for_each_step(seconds, alpha
     assert seconds[choice.workers] - min(seconds[w] for w in seconds if w >= choice.workers) <= alpha + 1e-9
 
 
+@pytest.mark.parametrize(
+    ("one", "two", "said", "warned"),
+    [
+        ([8.0, 8.1, 8.2], [4.0, 4.1, 4.2], "takes 2 in every round", None),
+        ([4.0, 4.0, 4.0], [4.1, 4.1, 4.1], "takes none in every round (6 batches in 4 s).", None),
+        ([4.0, 4.0, 4.0], [3.4, 3.6, 3.4], None, "rounds disagree: store, worker processes: the rule takes 2, 0, 2"),
+        ([4.0], [1.0], None, None),
+    ],
+)
+def test_the_rules_choice_is_told_if_all_rounds_agree(one, two, said, warned):
+    rows = [("process", "store", {"workers": w}, {"seconds": found}) for w, found in ((0, one), (2, two))]
+    telling = workers.tell(result_of(rows, "workers", alpha=0.5, iterations=6))
+    assert [said in sentence for sentence in telling.says] == [True] * (said is not None)
+    assert [warned in sentence for sentence in telling.warnings] == [True] * (warned is not None)
+
+
 def test_the_model_predicts_what_the_article_predicts():
     article = hide.Capacity(batch_ms=1700, cpu_ms=300, cores=8)
     assert [round(article.predicted_ms(w)) for w in (1, 3, 4)] == [1700, 567, 425]
@@ -578,6 +625,14 @@ def test_what_else_differs_between_two_folders_is_told_first():
     assert "peers: only in the first folder" in remarks
 
 
+def test_figures_that_mean_something_else_are_not_compared():
+    rows = [("process", "store", {"workers": 2}, {"seconds": [1.0, 1.0, 1.0]})]
+    one, other = (result_of(rows, "workers", iterations=count) for count in (50, 100))
+    found = compare.compared({"workers": one}, {"workers": other})
+    assert "workers: not compared, since its figures are about another iterations" in found.remarks
+    assert found.says.startswith("0 of 0")
+
+
 # -- the historical loaders, and what is loaded ----------------------------------------------------------------------
 
 
@@ -591,6 +646,13 @@ def test_the_parallel_loader_of_the_course_project_gives_what_its_sequential_one
         parallel.close()
     assert batches == list(DataLoader(dataset, 5))
     assert [len(batch) for batch in batches] == [5, 5, 5, 5, 3]
+
+
+@pytest.mark.parametrize("carrier", [carriers.Pickle, carriers.RawArray])  # pickle5 pickles everything
+def test_a_first_sample_that_cannot_be_pickled_is_held_where_nobody_leaves_the_process(carrier):
+    locks = [threading.Lock() for _ in range(4)]
+    with mpiter.MultithreadIterator(locks, 2, repeat=False, shuffle=False, n_threads=1, serializer=carrier) as it:
+        assert next(it)[0] is locks[0]
 
 
 @pytest.mark.parametrize("name", PAYLOADS)

@@ -14,7 +14,7 @@ from datasets import Squares, plain_batch
 
 import mpiter
 from mpiter import crew, machine
-from mpiter.memory import Arena
+from mpiter.memory import Arena, unnamed_file
 from mpiter.transports import SlotTransport
 
 
@@ -37,6 +37,20 @@ def test_where_a_sandbox_forbids_memfd_an_unnamed_file_takes_its_place(monkeypat
     expected = whole()
     monkeypatch.setattr(os, "memfd_create", forbidden)
     assert whole(backend=mpiter.Process("fork")) == expected
+
+
+def test_memory_that_may_not_be_executed_is_asked_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine, asked = os.memfd_create, []
+
+    def old_kernels(name: str, flags: int) -> int:
+        asked.append(flags)
+        if flags & 8:
+            raise OSError(22, "Invalid argument")
+        return genuine(name, flags)
+
+    monkeypatch.setattr(os, "memfd_create", old_kernels)
+    os.close(unnamed_file())
+    assert [bool(flags & 8) for flags in asked] == [True, False]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -95,7 +95,7 @@ def _start_methods() -> Finding:
 
 def _shared_memory() -> Finding:
     folder = probes.temporary_folder() or "a temporary folder"
-    return system_checks.shared_memory(probes.memfd(), probes.number_in("/proc/sys/vm/memfd_noexec"), folder)
+    return system_checks.shared_memory(probes.memfd(), probes.unlinked_file(), folder)
 
 
 def _dev_shm() -> Finding:
@@ -124,7 +124,8 @@ def _open_files() -> Finding:
 def _processes() -> Finding:
     root = hasattr(os, "geteuid") and os.geteuid() == 0  # whom the limit doesn't bind
     allowed = None if root else probes.limit("RLIMIT_NPROC")[0]
-    return system_checks.processes(allowed, probes.processes_left(), machine.cores())
+    running = 0 if allowed is None else probes.tasks_of_the_user()
+    return system_checks.processes(allowed, running, probes.processes_left(), machine.cores())
 
 
 def _cores() -> Finding:

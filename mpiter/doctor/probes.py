@@ -18,10 +18,10 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from .. import limits, machine
+from .. import limits, machine, memory
 from .finding import Decoder, Trial
 
 _TRY_START = """
@@ -126,10 +126,17 @@ def thread_variables() -> dict[str, str]:
 
 def memfd() -> Trial | None:
     """Make, size, commit, map and write a memfd; None where there is no such thing."""
-    if not hasattr(os, "memfd_create"):
-        return None
+    return _tried(memory.memfd) if hasattr(os, "memfd_create") else None
+
+
+def unlinked_file() -> Trial:
+    """The same of what takes a memfd's place."""
+    return _tried(lambda: memory.unnamed_file(portable=True))
+
+
+def _tried(make: Callable[[], int]) -> Trial:
     try:
-        descriptor = os.memfd_create("mpiter-doctor", os.MFD_CLOEXEC)
+        descriptor = make()
         try:
             os.ftruncate(descriptor, mmap.PAGESIZE)
             os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)
@@ -184,6 +191,16 @@ def processes_left() -> int | None:
         if most.isdigit() and now.isdigit():
             left.append(int(most) - int(now))
     return min(left, default=None)
+
+
+def tasks_of_the_user() -> int:
+    """Processes and threads of whoever runs us, which RLIMIT_NPROC counts together."""
+    count = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        lines = dict(line.partition(":")[::2] for line in machine.text_of(status).splitlines())
+        if lines.get("Uid", "").split()[:1] == [str(os.getuid())]:
+            count += int(lines.get("Threads", "1"))
+    return count
 
 
 def commit_left() -> int:

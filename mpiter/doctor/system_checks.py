@@ -19,19 +19,22 @@ _GOOD_CLOCKS = {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_cou
 _OTHERS_NEED_IT = "mpiter doesn't need it, but torch's and Chainer's own loaders do"
 
 
-def shared_memory(trial: Trial | None, noexec: int, folder: str) -> Finding:
-    """Whether a memfd can be made and used (None: unknown to this system); ``noexec`` is vm.memfd_noexec."""
+def shared_memory(memfd: Trial | None, file: Trial, folder: str) -> Finding:
+    """Whether a memfd can be made and used (None: unknown to this system), or an unlinked file in its place."""
     subject = "shared memory"
-    if trial is None:
-        remedy = "set TMPDIR to a folder in memory (a tmpfs, a RAM disk) if it is on a disk."
-        return Finding(subject, Status.NOTE, f"no memfd on this system: unlinked files in {folder}", remedy)
-    if not trial.error:
+    if memfd is not None and not memfd.error:
         return Finding(subject, Status.GOOD, "memfd works: no mount bounds it, nothing named is left behind")
-    if noexec >= 2:
-        found = f"memfd fails ({trial.error}) and vm.memfd_noexec is {noexec}"
-        return Finding(subject, Status.BAD, found, "as root: sysctl vm.memfd_noexec=1")
-    remedy = "let the sandbox permit memfd_create, fallocate and mmap (docker run --security-opt seccomp=PROFILE.json)."
-    return Finding(subject, Status.BAD, f"memfd fails ({trial.error})", remedy)
+    found = "no memfd on this system" if memfd is None else f"memfd fails ({memfd.error})"
+    permit = "let the sandbox permit memfd_create, fallocate and mmap (docker run --security-opt seccomp=PROFILE.json)"
+    memory = f"set TMPDIR to a folder in memory (a tmpfs, a RAM disk) if {folder} is on a disk"
+    if file.error:
+        remedy = permit if memfd else "set TMPDIR to a folder that can be written"
+        return Finding(
+            subject, Status.BAD, f"{found}, nor does an unlinked file in {folder} ({file.error})", f"{remedy}."
+        )
+    status = Status.NOTE if memfd is None else Status.WARN
+    remedy = f"{permit}; or {memory}." if memfd else f"{memory}."
+    return Finding(subject, status, f"{found}: unlinked files in {folder}", remedy)
 
 
 def dev_shm(size: int | None, free: int, linux: bool = True) -> Finding:
@@ -107,17 +110,18 @@ def open_files(soft: int | None, hard: int | None, workers: int) -> Finding:
     )
 
 
-def processes(allowed: int | None, room: int | None, workers: int) -> Finding:
-    """RLIMIT_NPROC, which counts all that the user runs, and what pids.max of the control groups leaves."""
+def processes(allowed: int | None, running: int, room: int | None, workers: int) -> Finding:
+    """RLIMIT_NPROC, against all that the user runs, and what pids.max of the control groups leaves."""
     needed = 4 * workers + 16  # processes and their threads, the fork server, the resource tracker
-    told = [f"ulimit -u allows the user {allowed}"] if allowed is not None else []
+    left = None if allowed is None else max(0, allowed - running)
+    told = [f"ulimit -u allows the user {allowed}, who runs {running}"] if allowed is not None else []
     told += [f"the control group allows {room} more"] if room is not None else []
     found = ", ".join(told) or "unlimited"
-    smallest = min((count for count in (allowed, room) if count is not None), default=needed)
+    smallest = min((count for count in (left, room) if count is not None), default=needed)
     if smallest >= needed:
         return Finding("processes", Status.GOOD, found)
-    wanted = max(4096, needed)
-    ways = [f"ulimit -u {wanted}"] if allowed is not None and allowed < needed else []
+    wanted = max(4096, running + needed)
+    ways = [f"ulimit -u {wanted}"] if left is not None and left < needed else []
     ways += [f"docker run --pids-limit={wanted}"] if room is not None and room < needed else []
     status = Status.BAD if smallest < 8 else Status.WARN
     found += f"; {workers} workers want about {needed}"

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..envelope import ALIGN, aligned, dumps, loads
+from ..envelope import ALIGN, Sealer, aligned, dumps, loads
 from ..errors import OptionError
 from ..leaves import Aside
 from ..memory import Arena
@@ -109,15 +109,17 @@ class PlainPen:
 class PlainWriter:
     """The end of `pickle` in a worker."""
 
+    sealer: Sealer
+
     def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> WorkerPen:
-        return PlainPen() if address else LoosePen()
+        return PlainPen() if address else LoosePen(self.sealer)
 
 
 class Pickle(Carrier):
     """Plain pickle through `map_async`."""
 
     def writer(self) -> Writer:
-        return PlainWriter()
+        return PlainWriter(self._site.sealer)
 
 
 # -- pickle5 ---------------------------------------------------------------------------------------------------------
@@ -137,8 +139,10 @@ class OutOfBandPen(PlainPen):
 class OutOfBandWriter:
     """The end of `pickle5` in a worker."""
 
+    sealer: Sealer
+
     def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> WorkerPen:
-        return OutOfBandPen() if address else LoosePen()
+        return OutOfBandPen() if address else LoosePen(self.sealer)
 
 
 class OutOfBandRoom(LooseRoom):
@@ -157,7 +161,7 @@ class Pickle5(Carrier):
     """Protocol 5, buffers out of band."""
 
     def writer(self) -> Writer:
-        return OutOfBandWriter()
+        return OutOfBandWriter(self._site.sealer)
 
     def room(self, rows: int) -> Any:
         return OutOfBandRoom(rows)
@@ -227,10 +231,11 @@ class PackingWriter:
     """The end of `rawarray` in a worker: a map of the shared memory."""
 
     arena: Arena
+    sealer: Sealer
 
     def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> WorkerPen:
         if not address:
-            return LoosePen()
+            return LoosePen(self.sealer)
         if len(address) == 1:
             return PlainPen()  # there is no block
         start, size, share = address
@@ -270,7 +275,7 @@ class RawArray(Carrier):
         self.share = self.block_bytes = 0
 
     def writer(self) -> Writer:
-        return PackingWriter(self._arena)
+        return PackingWriter(self._arena, self._site.sealer)
 
     def plan(self, sample: Any) -> None:
         super().plan(sample)

@@ -3,8 +3,8 @@
 Runs in the process that is measured.
 Guarantees: CPU seconds come from the kernel's process clocks, all threads included, parent and workers apart; they are
 read while the workers live, because a reaped worker's time can no longer be told from its start-up. Memory counts each
-page once, however many processes share it, and shared memory whether it is mapped or not. Bytes through pipes are what
-the workers have written by system calls.
+page once, however many processes share it; shared memory is what is mapped or what is open, whichever is more. Bytes
+through pipes are what the workers have written by system calls.
 Assumes Linux: `/proc`, and `clock_gettime` on another process's CPU clock.
 """
 
@@ -60,6 +60,10 @@ class Cpu:
     changed: bool
     piped: int = 0  # bytes that the workers have written to pipes (and files)
 
+    @property
+    def problems(self) -> list[str]:
+        return ["workers came or went in the timed part: their processor time is a lower bound"] if self.changed else []
+
 
 class CpuWindow:
     """Finds the workers when made, reads their clocks at `start()` and `stop()`, which also notices changed workers."""
@@ -75,7 +79,8 @@ class CpuWindow:
     def stop(self) -> Cpu:
         parent_s = time.process_time() - self._parent
         after = {pid: process_cpu_s(pid) for pid in self._workers}
-        spent = [now - then for then, now in zip(self._before.values(), after.values(), strict=True) if now and then]
+        both = zip(self._before.values(), after.values(), strict=True)
+        spent = [now - then for then, now in both if now is not None and then is not None]
         piped = sum(max(0, written_bytes(pid) - before) for pid, before in self._written.items())
         return Cpu(parent_s, sum(spent), descendants(os.getpid()) != self._workers, piped)
 

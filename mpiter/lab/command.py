@@ -43,7 +43,8 @@ def _add_experiments(commands: argparse._SubParsersAction[argparse.ArgumentParse
         description="All experiments, and a report of them.",
         allow_abbrev=False,
     )
-    _add_common(everything, None, small)
+    add = _add_common(everything, small)
+    add("--seconds", type=above_zero, help="timed part of each turn, but those of `workers`, which count batches")
     everything.set_defaults(run=_run_all)
     report = commands.add_parser("report", help="A page of a folder's results", description="Write DIR/report.html.")
     report.add_argument("folder", type=Path, metavar="DIR")
@@ -61,21 +62,23 @@ def _add_experiments(commands: argparse._SubParsersAction[argparse.ArgumentParse
 def add_arguments(parser: argparse.ArgumentParser, experiment: Experiment, small: bool) -> None:
     """What one experiment can be told."""
     experiment.arguments(parser.add_argument)
-    _add_common(parser, experiment.SMALL_SECONDS if small else experiment.SECONDS, small)
+    seconds = experiment.SMALL_SECONDS if small else experiment.SECONDS
+    add = _add_common(parser, small)
+    if seconds is not None:
+        add("--seconds", type=above_zero, default=seconds, help=f"timed part of each turn (default {seconds:g})")
     parser.set_defaults(**(experiment.SMALL if small else experiment.FULL))
 
 
-def _add_common(parser: argparse.ArgumentParser, seconds: float | None, small: bool) -> None:
+def _add_common(parser: argparse.ArgumentParser, small: bool) -> Callable[..., object]:
     add: Callable[..., object] = parser.add_argument_group("every experiment").add_argument
-    default = "" if seconds is None else f" (default {seconds:g})"
     add("--out", type=Path, default=FOLDER, metavar="DIR", help=f"folder of the results (default {FOLDER})")
     add("--force", action="store_true", help="over results that are there already")
     add("--seed", type=at_least(0), default=0, help="of samples, files and orders (default 0)")
     add("--rounds", type=at_least(1), default=2 if small else 5, help="(default %(default)s; one gives no ratios)")
-    add("--seconds", type=above_zero, default=seconds, help="timed part of each turn" + default)
     add("--minutes", type=above_zero, help="begin nothing that would end later than this")
     add("--timeout", type=above_zero, default=180.0, help="seconds after which a turn is given up (default 180)")
     add("--small", action="store_true", help="a few rows and short turns: tries it out in a minute or less")
+    return add
 
 
 def _run_one(options: argparse.Namespace) -> int:
@@ -93,8 +96,9 @@ def _options_of(experiment: Experiment, common: argparse.Namespace) -> argparse.
     """What `mpiter lab all` tells one experiment: its own defaults, and what was said of all."""
     parser = argparse.ArgumentParser()
     add_arguments(parser, experiment, common.small)
-    given = {name: value for name, value in vars(common).items() if value is not None}
-    return argparse.Namespace(**{**vars(parser.parse_args([])), **given})
+    own = vars(parser.parse_args([]))
+    given = {name: value for name, value in vars(common).items() if value is not None and name in own}
+    return argparse.Namespace(**{**own, **given})
 
 
 def _report(options: argparse.Namespace) -> int:

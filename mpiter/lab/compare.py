@@ -3,7 +3,8 @@
 Pure.  A row is compared with the row of the same name on the same case at the same place, figure by figure.
 Guarantees that a change is only told where both have three rounds or more, their quartiles (of few rounds all values)
 lie apart, and it is well above the two spreads together and `LEAST`: of noise alone less than one figure in a
-hundred is told; and that whatever else differs (machine, versions, commit, settings) is told first.
+hundred is told; that whatever else differs (machine, versions, commit, settings) is told first; and that figures which
+mean something else (so many seconds for other work) are not compared.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from .text import median
 from .views import Table
 
 LEAST, LEAST_ROUNDS = 0.05, 3
+FALSE = 0.01  # of figures that noise alone may change
+_PACE = "A machine that changed its pace from one to the other changes all of them: measure twice what matters."
+_MEANING = ("iterations", "batch_size", "step_ms", "images", "prefetch")  # settings that figures are about
 _SAFELY = 2.0  # times both spreads: of noise alone, less than one figure in a hundred then passes for a change
 CONSTANT = {"payload_mb"}  # nothing that could change
 BETTER_IF_MORE = {"batches_per_s", "mb_per_s", "images_per_s"}
@@ -76,13 +80,17 @@ def compared(before: Mapping[str, Result], after: Mapping[str, Result]) -> Compa
             remarks.append(f"{name}: only in the {'second' if name not in before else 'first'} folder")
             continue
         remarks += _differences(name, before[name], after[name])
+        if others := [what for what in _MEANING if before[name].settings.get(what) != after[name].settings.get(what)]:
+            remarks.append(f"{name}: not compared, since its figures are about another {' and '.join(others)}")
+            continue
         changes = list(_changes(before[name], after[name]))
         compared_figures += len(changes)
         told = [change for change in changes if change.is_beyond_noise]
         beyond += len(told)
         if told:
             tables.append(_table(name, told))
-    says = f"{beyond} of {compared_figures} figures changed beyond the noise."
+    says = f"{beyond} of {compared_figures} figures changed beyond the noise within the runs"
+    says += f", of which up to {math.ceil(FALSE * compared_figures)} may be chance. {_PACE}" if beyond else "."
     return Comparison(tuple(remarks), tuple(tables), says)
 
 

@@ -22,9 +22,9 @@ class Experiment(Protocol):
     ABOUT: str
     FULL: dict[str, Any]  # the options' defaults…
     SMALL: dict[str, Any]  # …and with --small
-    SECONDS: float  # of a turn's timed part
+    SECONDS: float | None  # of a turn's timed part; None: it counts something else
     WARMUP_S: float
-    SMALL_SECONDS: float
+    SMALL_SECONDS: float | None
 
     def arguments(self, add: Callable[..., Any]) -> None: ...
     def preparing(self, options: argparse.Namespace) -> AbstractContextManager[None]: ...

@@ -135,7 +135,8 @@ def loading(turn: Turn, dataset: Any) -> Answer:
     window.start()
     count, seconds = consume(transfer, turn.seconds, 4)
     cpu = window.stop()
-    return numbers({"batch_ms": 1e3 * seconds / count, "cpu_ms": 1e3 * (cpu.parent_s + cpu.workers_s) / count})
+    figures = {"batch_ms": 1e3 * seconds / count, "cpu_ms": 1e3 * (cpu.parent_s + cpu.workers_s) / count}
+    return numbers(figures) | {"problems": cpu.problems}
 
 
 def training(turn: Turn, dataset: Any) -> Answer:

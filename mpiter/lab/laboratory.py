@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -29,7 +30,7 @@ from .results import (
     keep,
     refuse_what_cannot_be_kept,
 )
-from .series import INTERRUPTED, Series, ended_like_ctrl_c, expected_s, run
+from .series import INTERRUPTED, Series, ended_like_ctrl_c, expected_s, held_back, run
 from .surroundings import ROOT, commit_in_words, heading, versions
 from .text import Telling, drawn
 from .turns import Absent, ask
@@ -74,18 +75,20 @@ def _files(experiment: Experiment, folder: Path) -> tuple[Path, Path]:
 
 def _one(experiment: Experiment, options: argparse.Namespace, budget_s: float | None) -> Result:
     began, load = time.time(), os.getloadavg()
-    options.warmup = min(experiment.WARMUP_S, options.seconds)
+    options.warmup = min(experiment.WARMUP_S, getattr(options, "seconds", math.inf))
     series = _series_of(experiment, options, budget_s)
-    head = heading(SCHEMA, ROOT, began, load) | {"versions": versions()}
-    settings = {name: _plain(value) for name, value in vars(options).items() if name not in _NO_SETTINGS}
-    head["again"] = command_again(experiment.NAME, settings)
-    result = gathered(experiment.NAME, head, settings, series)
+    kept, table = _files(experiment, options.out)
+    with held_back():
+        head = heading(SCHEMA, ROOT, began, load) | {"versions": versions()}
+        settings = {name: _plain(value) for name, value in vars(options).items() if name not in _NO_SETTINGS}
+        head["again"] = command_again(experiment.NAME, settings)
+        result = gathered(experiment.NAME, head, settings, series)
+        if series.answers:
+            _keep(kept, result, Telling())  # should telling it fail, it is there
+            keep(table, as_csv(result))
     if not series.answers:
         print(f"{experiment.NAME}: nothing was measured, so nothing is kept\n")
         return result
-    kept, table = _files(experiment, options.out)
-    _keep(kept, result, Telling())  # should telling it fail, it is there
-    keep(table, as_csv(result))
     telling = experiment.tell(result)
     _keep(kept, result, telling)
     _print(experiment, result, telling)
@@ -99,16 +102,18 @@ def _keep(file: Path, result: Result, telling: Telling) -> None:
 
 def _series_of(experiment: Experiment, options: argparse.Namespace, budget_s: float | None) -> Series:
     """What comes of its turns; an experiment that lacks something altogether is absent, the others go on."""
+    series = Series()
     try:
         with experiment.preparing(options):
             turns = list(experiment.turns(options))
             _say_what_comes(experiment, expected_s(turns, options.rounds), budget_s)
-            return run(experiment.NAME, turns, options.rounds, lambda turn: ask(turn, options.timeout), budget_s)
+            run(experiment.NAME, turns, options.rounds, lambda turn: ask(turn, options.timeout), budget_s, into=series)
     except Absent as why:
         print(f"{experiment.NAME}: {why}", file=sys.stderr)
-        return Series(ended_by=str(why))
-    except KeyboardInterrupt:  # before the first turn
-        return Series(ended_by=INTERRUPTED)
+        series.ended_by = str(why)
+    except KeyboardInterrupt:  # before the first turn, or once more while things are put away
+        series.ended_by = INTERRUPTED
+    return series
 
 
 def _plain(value: Any) -> Any:

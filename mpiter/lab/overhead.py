@@ -103,8 +103,7 @@ def take(turn: Turn) -> Answer:
     cpu = window.stop()
     with MemoryWatch() as memory:
         consume(take_one, turn.seconds / 4)
-    if cpu.changed:
-        problems.append("workers came or went in the timed part: their processor time is a lower bound")
+    problems += cpu.problems
     size = payload.batch_size * sum(array_bytes(dataset[index]) for index in range(DISTINCT)) / DISTINCT
     piped = cpu.piped / batches
     figures = {

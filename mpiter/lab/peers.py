@@ -34,7 +34,8 @@ ABOUT = (
     "its own, with as many workers and the same prefetch (n_prefetch, prefetch_factor). What is beyond that is each "
     "loader's own default: ours plans up to 64 batches further ahead, so one row asks for strictly none of that "
     "(run_ahead=0); grain is given one reading thread and a short queue, with which it is faster. The limit is what "
-    "the machine allows: workers that fill shared memory, with nobody to hand it to."
+    "the machine allows: workers that fill shared memory with the samples in their order, with nobody to hand it to; "
+    "the loaders shuffle."
 )
 LIMIT, LOOP = "limit", "in-process loop"
 OURS = ("mpiter, lists", "mpiter, columns")
@@ -113,7 +114,6 @@ def loader(turn: Turn, kind: type[Peer], case: Case, setup: Setup) -> Answer:
 
 
 def _figures(count: int, seconds: float, cpu: Cpu, first_batch_s: float | None) -> Answer:
-    changed = "workers came or went in the timed part: their processor time is a lower bound"
     figures = numbers(
         {
             "batches_per_s": count / seconds,
@@ -123,7 +123,7 @@ def _figures(count: int, seconds: float, cpu: Cpu, first_batch_s: float | None) 
             "first_batch_s": first_batch_s,
         }
     )
-    return figures | {"problems": [changed] if cpu.changed else []}
+    return figures | {"problems": cpu.problems}
 
 
 def differences(kind: type[Peer], case: Case, setup: Setup) -> list[str]:

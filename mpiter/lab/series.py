@@ -54,9 +54,11 @@ def run(
     ask: Callable[[Turn], Answer],
     budget_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
+    into: Series | None = None,
 ) -> Series:
-    """Ask for one turn after another; what is absent from a case is asked for once."""
-    series, began, longest = Series(planned=len(turns) * rounds), clock(), 0.0
+    """Ask for one turn after another, gathering answers as they come; what is absent from a case is asked for once."""
+    series, began, longest = into or Series(), clock(), 0.0
+    series.planned = len(turns) * rounds
     absent: set[tuple[str, str]] = set()
     with Bar(name, series.planned) as bar:
         try:
@@ -90,6 +92,16 @@ def ended_like_ctrl_c() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Within, who wants to end us has to wait."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -126,7 +126,8 @@ def take(turn: Turn) -> Answer:
         "parent_cpu_ms": 1e3 * cpu.parent_s / images,
         "workers_cpu_ms": 1e3 * cpu.workers_s / images,
     }
-    return numbers(figures) | {"extra": {"read by": pictures.reader().name, "augmented by": pictures.augmenter()}}
+    how = {"read by": pictures.reader().name, "augmented by": pictures.augmenter()}
+    return numbers(figures) | {"extra": how, "problems": cpu.problems}
 
 
 def _as_it_is(image: Any) -> Any:

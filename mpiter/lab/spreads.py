@@ -8,6 +8,7 @@ interquartile range is estimated from their whole range, as it would be of norma
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class Spread:
 
     @property
     def relative(self) -> float:
-        return self.iqr / abs(self.median) if self.median else 0.0
+        return self.iqr / abs(self.median) if self.median else math.inf if self.iqr else 0.0
 
     @property
     def is_noisy(self) -> bool:

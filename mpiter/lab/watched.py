@@ -29,6 +29,7 @@ class Watched:
     def __init__(self, dataset: Any, folder: str) -> None:
         self._dataset, self._folder = dataset, folder
         self._fd = -1
+        self.repeatable = getattr(dataset, "repeatable", True)
 
     def __len__(self) -> int:
         return len(self._dataset)

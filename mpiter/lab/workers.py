@@ -23,7 +23,8 @@ from . import pictures
 from .asked import above_zero, at_least
 from .clocks import CpuWindow, MemoryWatch
 from .results import Result, Row
-from .subjects import BUILT_IN, subject
+from .spreads import LEAST_ROUNDS
+from .subjects import ANSWER_S, BUILT_IN, subject
 from .text import Telling, median, number, point, times
 from .turns import Answer, Turn, numbers, warm_up
 from .views import Lines, Point, Series, Table, View
@@ -57,7 +58,8 @@ FULL: dict[str, Any] = {
     "batch_size": None,
 }
 SMALL: dict[str, Any] = FULL | {"dataset": ["store"], "most": 2, "iterations": 6, "alpha": 0.05}
-SECONDS, WARMUP_S, SMALL_SECONDS = 2.5, 0.3, 0.5
+SECONDS, WARMUP_S, SMALL_SECONDS = None, 0.3, None
+_BATCH_S = {"cifar": 0.02, "store": 32 * ANSWER_S}  # in one process, roughly: what to expect of a turn
 
 
 def arguments(add: Callable[..., Any]) -> None:
@@ -86,7 +88,8 @@ def turns(options: argparse.Namespace) -> Iterator[Turn]:
                         "alpha": options.alpha,
                     }
                     at = {"workers": workers}
-                    yield Turn(NAME, backend, dataset, at, options.seconds, options.warmup, options.seed, about)
+                    seconds = options.iterations * _BATCH_S.get(dataset, 0.1) / max(1, workers)
+                    yield Turn(NAME, backend, dataset, at, seconds, options.warmup, options.seed, about)
 
 
 def take(turn: Turn) -> Answer:
@@ -113,16 +116,15 @@ def take(turn: Turn) -> Answer:
     seconds = time.perf_counter() - begin
     cpu = window.stop()
     own, everyone = _memory(transfer, max(4, iterations // 10))
-    return numbers(
-        {
-            "seconds": seconds,
-            "batches_per_s": iterations / seconds,
-            "parent_cpu_ms": 1e3 * cpu.parent_s / iterations,
-            "workers_cpu_ms": 1e3 * cpu.workers_s / iterations,
-            "tracemalloc_mb": own / 1e6,
-            "tree_mb": everyone / 1e6 if everyone else None,
-        }
-    )
+    figures = {
+        "seconds": seconds,
+        "batches_per_s": iterations / seconds,
+        "parent_cpu_ms": 1e3 * cpu.parent_s / iterations,
+        "workers_cpu_ms": 1e3 * cpu.workers_s / iterations,
+        "tracemalloc_mb": own / 1e6,
+        "tree_mb": everyone / 1e6 if everyone else None,
+    }
+    return numbers(figures) | {"problems": cpu.problems}
 
 
 def _memory(transfer: Callable[[], None], batches: int) -> tuple[int, int | None]:
@@ -173,17 +175,8 @@ def choose(seconds: Mapping[int, float], alpha: float) -> Choice:
 def tell(result: Result) -> Telling:
     telling = Telling()
     for dataset, backend, rows in _curves(result):
-        if len(rows) < 2:
-            continue
-        seconds = {int(row.at["workers"]): row["seconds"].median for row in rows}
-        choice = choose(seconds, result.settings["alpha"])
-        against_none = result.ratio(_row(rows, 0), _row(rows, choice.workers), "seconds")
-        iterations = result.settings["iterations"]
-        telling.conclude(
-            f"{dataset}, {_NAMES[backend]}: the rule takes {choice.workers or 'none'} ({iterations} batches in "
-            f"{number(seconds[choice.workers])} s, {times(against_none)} as fast as without), since {choice.reason}.",
-            against_none,
-        )
+        if len(rows) > 1:
+            _tell_the_choice(result, telling, f"{dataset}, {_NAMES[backend]}", rows)
         threads = [row for row in rows if row.at["workers"] > 1]
         if backend == "thread" and threads:
             best = min(threads, key=lambda row: row["seconds"].median)
@@ -193,6 +186,36 @@ def tell(result: Result) -> Telling:
                 gain,
             )
     return telling
+
+
+def _tell_the_choice(result: Result, telling: Telling, which: str, rows: list[Row]) -> None:
+    """What the rule takes, if it takes the same in every round."""
+    alpha, iterations = result.settings["alpha"], result.settings["iterations"]
+    taken = choices(rows, alpha)
+    if len(taken) < LEAST_ROUNDS:
+        return
+    if len(set(taken)) > 1:
+        found = ", ".join(str(workers) for workers in taken)
+        telling.warnings.append(f"no conclusion, since rounds disagree: {which}: the rule takes {found}.")
+        return
+    choice = choose({int(row.at["workers"]): row["seconds"].median for row in rows}, alpha)
+    chosen = _row(rows, taken[0])
+    assert chosen is not None
+    took = f"{iterations} batches in {median(chosen['seconds'])} s"
+    sentence = f"{which}: the rule takes {taken[0] or 'none'} in every round ({took}"
+    if not taken[0]:
+        telling.says.append(f"{sentence}).")
+        return
+    against_none = result.ratio(_row(rows, 0), chosen, "seconds")
+    reason = f", since {choice.reason}" if choice.workers == taken[0] else ""
+    telling.conclude(f"{sentence}, {times(against_none)} as fast as without){reason}.", against_none)
+
+
+def choices(rows: list[Row], alpha: float) -> list[int]:
+    """What the rule takes in each round that has tried all numbers of workers."""
+    whole = set.intersection(*(set(row.by_round["seconds"]) for row in rows))
+    by_round = [{int(row.at["workers"]): row.by_round["seconds"][at] for row in rows} for at in sorted(whole)]
+    return [choose(seconds, alpha).workers for seconds in by_round]
 
 
 def _row(rows: list[Row], workers: int) -> Row | None:
