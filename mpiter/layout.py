@@ -91,9 +91,9 @@ class Pen:
                 return self._keep_aside(row, self._seal(values), 0, len(values), RowState.DONE)
             self.states[row : row + len(samples)] = bytes((RowState.DONE,)) * len(samples)
             return []
-        if len(samples) == 1:
-            return self._keep_aside(row, self._seal(samples), 0, 1, RowState.ODD)
         each, half = list(samples), len(samples) // 2
+        if not half:
+            return self._keep_aside(row, self._seal(each), 0, 1, RowState.ODD)
         return [*self.write(row, each[:half]), *self.write(row + half, each[half:])]
 
     def _keep_aside(self, row: int, sealed: Any, begin: int, end: int, state: RowState) -> list[tuple[int, Any]]:

@@ -20,6 +20,7 @@ from mpiter.envelope import Apart, open_envelope, opened, seal
 from mpiter.layout import Layout, Pen, RowState
 from mpiter.leaves import Aside
 from mpiter.planner import Planner, collect
+from mpiter.rows import Rows
 from mpiter.transports import _PrivateRoom
 from mpiter.tree import Group, describe, merge
 
@@ -406,6 +407,14 @@ def test_what_can_only_be_held_does_not_make_its_neighbours_be_held():
     assert pen.asides(0)[0] == (lists[0],)
     assert pen.asides(0)[0][0] is not lists[0]
     assert pen.asides(2) == [(lists[1],)]
+
+
+@pytest.mark.parametrize("sealer", [seal, Apart])
+def test_samples_that_lie_in_columns_may_be_odd(sealer):
+    layout = Layout(describe((0, "a name")), 3, margin=512)
+    pen = Pen(layout, memoryview(bytearray(layout.size)), sealer)
+    assert not pen.write(0, Rows((np.arange(3.0), ["a", "b", "c"]), 3))
+    assert [pen.asides(row) for row in range(3)] == [[(0.0, "a")], [(1.0, "b")], [(2.0, "c")]]
 
 
 def test_rows_that_failed_are_left_out():

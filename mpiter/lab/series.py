@@ -83,25 +83,31 @@ def run(
 @contextmanager
 def ended_like_ctrl_c() -> Iterator[None]:
     """Within, SIGTERM and a terminal that is closed are Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
+    with _handled(_interrupt, signal.SIGTERM, signal.SIGHUP):
         yield
-        return
-    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
     """Within, who wants to end us has to wait."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    heard: list[int] = []
+    with _handled(lambda number, frame: heard.append(number), signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        yield
+    if heard:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None], *numbers: signal.Signals) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, was in before.items():
+            signal.signal(number, was)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
