@@ -116,6 +116,8 @@ def take(turn: Turn) -> Answer:
     seconds = time.perf_counter() - begin
     cpu = window.stop()
     own, everyone = _memory(transfer, max(4, iterations // 10))
+    loading.close()
+    tracemalloc.stop()  # not while other threads allocate: before Python 3.12.9 and 3.13.2 they may crash then
     figures = {
         "seconds": seconds,
         "batches_per_s": iterations / seconds,
@@ -128,7 +130,10 @@ def take(turn: Turn) -> Answer:
 
 
 def _memory(transfer: Callable[[], None], batches: int) -> tuple[int, int | None]:
-    """The peak of what this process allocates for a few batches, and before that of all memory held meanwhile."""
+    """The peak of what this process allocates for a few batches, and before that of all memory held meanwhile.
+
+    Leaves the allocations being traced.
+    """
     with MemoryWatch() as everyone:
         for _ in range(batches):
             transfer()
@@ -136,7 +141,6 @@ def _memory(transfer: Callable[[], None], batches: int) -> tuple[int, int | None
     for _ in range(batches):
         transfer()
     _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
     return peak, everyone.most
 
 
