@@ -56,12 +56,13 @@ doctor/examine
 doctor/command
 doctor/__init__
 lab/views lab/spreads lab/clocks lab/surroundings lab/bar lab/asked lab/historical lab/cases lab/payloads lab/watched
+lab/text
 lab/report/markup lab/report/scales
 lab/report/plots
 lab/report/bars lab/report/curves lab/report/timelines
 lab/report/page
 lab/report/__init__
-lab/turns lab/text lab/carriers lab/loaders
+lab/turns lab/carriers lab/loaders
 lab/series lab/pictures lab/limit
 lab/results lab/subjects
 lab/overhead lab/speedup lab/workers lab/hide lab/peers lab/compare

@@ -274,8 +274,7 @@ class Together:
         return 8
 
     def __getitem__(self, index):
-        assert index == 0, "only the first sample comes alone"
-        return 0
+        return 10 * index
 
     def __getitems__(self, indices):
         return [10 * index for index in indices]

@@ -323,8 +323,8 @@ def test_every_plot_says_in_words_what_it_shows(report):
         assert wide.get("aria-label").startswith(view.title)
         assert (wide.get("class"), narrow.get("class")) == ("picture wide", "picture narrow")
     label = pictures[0].get("aria-label")
-    assert "128 x 28x28, uint8: mpiter, slots 0.055 ms; pipe, pickled 0.58 ms" in label
-    assert "mpiter, from 0.9434 at 1 to 5.405 at 8" in pictures[2].get("aria-label")
+    assert "128 x 28x28, uint8: mpiter, slots 0.0550 ms; pipe, pickled 0.580 ms" in label
+    assert "mpiter, from 0.943 at 1 to 5.41 at 8" in pictures[2].get("aria-label")
 
 
 def test_what_others_published_is_dashed_and_grey_and_named_so():
