@@ -78,7 +78,7 @@ class Sealed:
 def seal(values: Sequence[Any]) -> Sealed:
     out, found = io.BytesIO(), list[pickle.PickleBuffer]()
     ends = [(0, 0), *_dump_each(values, out, found)]
-    return Sealed(out.getbuffer(), [buffer.raw() for buffer in found], ends)
+    return Sealed(memoryview(out.getvalue()), [buffer.raw() for buffer in found], ends)
 
 
 def dumps(value: Any, buffers: list[pickle.PickleBuffer] | None = None) -> bytes:
