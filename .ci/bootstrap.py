@@ -186,6 +186,7 @@ def install(environment: Environment) -> None:
     """Installs the clone, editable, with its extras; pip's own words go to a log inside the environment."""
     what = f".[{environment.extras}]" if environment.extras else "."
     command = [str(environment.executable()), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    command += ["--no-compile"]  # Python compiles what is imported, which of a large package is little
     command += ["--retries", "2", "-e", what, *environment.wanted]
     log = ROOT / environment.folder / "install.log"
     with step("installing {} into {}".format(" ".join([what, *environment.wanted]), environment.folder)):
@@ -231,6 +232,7 @@ def surroundings() -> dict:
     scratch = ROOT / ".tmp"
     scratch.mkdir(exist_ok=True)
     variables = dict(os.environ, PIP_CACHE_DIR=str(scratch / "pip"))
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)  # a thousand Pythons start in a suite: what they import is kept
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         variables[name] = str(scratch / "jupyter")
     if len(str(scratch)) <= LONGEST_SCRATCH:  # in a clone that lies deeper, sockets go where the system puts them

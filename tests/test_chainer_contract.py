@@ -650,7 +650,8 @@ def described(value):
     return type(value), getattr(value, "dtype", None), np.asarray(value).tolist()
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 3])  # one sample; several, and fewer at the end
 @pytest.mark.parametrize("build", DATASETS)
 def test_chainers_datasets_give_the_samples_that_they_give_one_by_one(make, build, batch_size):
     dataset = DATASETS[build]()

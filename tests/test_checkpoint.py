@@ -202,6 +202,7 @@ VALUES = [
 LEGAL = [("previous_epoch_detail", 0.5), ("is_new_epoch", True), ("previous_epoch_detail", -1.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_every_key_must_be_there_and_of_its_kind(kind):
     state = KINDS[kind]().state_dict()
@@ -286,6 +287,7 @@ def mutated(draw, value):
     return draw(json_values)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(kind=st.sampled_from(list(KINDS)), repeat=st.booleans(), steps=st.integers(0, 5), data=st.data())
 def test_a_mutated_state_is_refused_or_describes_a_place_to_go_on_from(kind, repeat, steps, data):

@@ -32,6 +32,7 @@ from mpiter.lab.report.scales import kept_apart, labels, ticks
 from mpiter.lab.text import NOTHING, number
 from mpiter.lab.views import Bar, Bars, Lines, Point, Section, Series, Span, Table, Timeline
 
+pytestmark = pytest.mark.slow  # a page is the same on every Python, and a browser takes its time
 WORKERS = (1, 2, 4, 8)
 TRANSPORTS = {  # milliseconds a batch in the parent and in the workers
     "mpiter, slots": (0.021, 0.034),

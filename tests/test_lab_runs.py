@@ -21,6 +21,7 @@ from mpiter.lab.turns import Turn, answer_of, ask
 
 ROOT = str(Path(mpiter.__file__).parents[1])
 LAB = [sys.executable, "-m", "mpiter", "lab"]
+pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
 LIMIT_S = 900  # against hanging: on two idle cores all takes less than five minutes
 
 
@@ -37,7 +38,6 @@ def lab(*words, folder, **options):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(LIMIT_S)
 def test_all_experiments_run_in_their_small_form_and_are_told_in_a_report(tmp_path):
     ran = lab("all", "--small", "--out", "results", "--seed", "5", folder=tmp_path)
