@@ -428,6 +428,7 @@ def test_a_warning_that_is_an_error_loses_nothing(tmp_path: Any) -> None:
         assert [[label for _, label in batch] for batch in it] == [[4, 5, 6, 7], [8, 9, 10, 11]]
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_the_first_batch_does_not_wait_for_a_sample_of_the_second(tmp_path: Any) -> None:
     gate = tmp_path / "gate"
     with mpiter.MultiprocessIterator(
