@@ -7,9 +7,11 @@ wrongly, 130 it was interrupted.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from . import __version__
 from .doctor import command as doctor
@@ -20,6 +22,7 @@ WRONG, INTERRUPTED = 1, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    _have_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser(words).parse_args(words)
     try:
@@ -33,6 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"mpiter: {error}", file=sys.stderr)
         return WRONG
     return status
+
+
+def _have_streams() -> None:
+    """Who closed one wants to hear nothing, and a sign that the other side can't show is no reason to end."""
+    sys.stderr, sys.stdout = sys.stderr or _nowhere(), sys.stdout or _nowhere()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _nowhere() -> TextIO:
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:

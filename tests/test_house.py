@@ -56,6 +56,7 @@ doctor/examine
 doctor/command
 doctor/__init__
 lab/views lab/spreads lab/clocks lab/surroundings lab/bar lab/asked lab/historical lab/cases lab/payloads lab/watched
+lab/capacity
 lab/text
 lab/report/markup lab/report/scales
 lab/report/plots

@@ -10,6 +10,7 @@ import math
 import shlex
 import signal
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from mpiter.access import reader_of
 from mpiter.lab import carriers, compare, hide, laboratory, overhead, peers, results, series, speedup, workers
 from mpiter.lab.asked import command_again
 from mpiter.lab.bar import Bar, line
+from mpiter.lab.capacity import Capacity
 from mpiter.lab.command import _options_of
 from mpiter.lab.experiments import EXPERIMENTS
 from mpiter.lab.historical import DataLoader, DataLoaderPar
@@ -130,6 +132,14 @@ def test_nothing_begins_that_the_budget_has_no_room_for():
     assert len(found.answers) == 4
     assert "budget" in found.ended_by
     assert clock.now <= 45
+
+
+def test_a_first_turn_that_is_longer_than_the_budget_does_not_begin():
+    long = replace(turn("slots"), seconds=50.0)
+    clock = Clock()
+    found = series.run("overhead", [long], 1, clock.ask, budget_s=45, clock=clock)
+    assert not found.answers
+    assert found.ended_by == "the budget of 0.75 min was spent"
 
 
 def test_ctrl_c_leaves_what_was_measured_before():
@@ -479,10 +489,14 @@ def test_figures_that_jump_lead_to_warnings(made):
     assert any("marked ~" in warning for warning in made.warnings())
 
 
-def hiding(waits):
-    """A result of `hide` whose steps waited so long, by number of workers and round."""
+def hiding(waits, batch_ms=(111, 111, 111)):
+    """A result of `hide` whose steps waited so long, by number of workers and round; in one process a batch took…"""
     made = next(each for each in everything() if each.experiment == "hide")
     kept = [row for row in made.rows if row.row != hide.TRAINING]
+    for row in kept:
+        if row.row == hide.SPLIT:
+            row.by_round["batch_ms"].update(enumerate(batch_ms))
+            row.by_round["cpu_ms"].update(enumerate([10.0] * len(batch_ms)))
     made.rows = kept + [
         Row(
             hide.TRAINING,
@@ -498,7 +512,9 @@ def hiding(waits):
 def test_rounds_that_disagree_on_who_hides_loading_lead_to_no_conclusion():
     assert "measured: 2 did" in hiding([[60, 60, 60], [0, 1, 0]]).says[-1]
     assert "measured: none of the 2 numbers tried did" in hiding([[60, 60, 60], [9, 9, 9]]).says[-1]
-    assert "rounds differ (2, 3)" in hiding([[60, 60, 60], [0, 9, 0], [0, 0, 0]]).warnings[-1]
+    assert "rounds differ (predicted 3; measured 2, 3)" in hiding([[60, 60, 60], [0, 9, 0], [0, 0, 0]]).warnings[-1]
+    apart = hiding([[60, 60, 60], [0, 1, 0]], batch_ms=[111, 111, 130])
+    assert "rounds differ (predicted 3, 4; measured 2)" in apart.warnings[-1]
 
 
 def test_without_every_number_tried_twice_nobody_is_called_the_fewest():
@@ -564,14 +580,14 @@ def test_the_rules_choice_is_told_if_all_rounds_agree(one, two, said, warned):
 
 
 def test_the_model_predicts_what_the_article_predicts():
-    article = hide.Capacity(batch_ms=1700, cpu_ms=300, cores=8)
+    article = Capacity(batch_ms=1700, cpu_ms=300, cores=8)
     assert [round(article.predicted_ms(w)) for w in (1, 3, 4)] == [1700, 567, 425]
     assert article.fewest(654) == 3
 
 
 @given(st.floats(1, 1e4), st.floats(0, 1), st.integers(1, 64), st.floats(1, 1e4))
 def test_the_fewest_workers_hide_loading_and_one_less_does_not(batch_ms, share, cores, step_ms):
-    model = hide.Capacity(batch_ms, share * batch_ms, cores)
+    model = Capacity(batch_ms, share * batch_ms, cores)
     fewest = model.fewest(step_ms)
     if fewest is None:
         assert model.predicted_ms(10**6) > step_ms
@@ -629,7 +645,29 @@ def test_figures_that_mean_something_else_are_not_compared():
     one, other = (result_of(rows, "workers", iterations=count) for count in (50, 100))
     found = compare.compared({"workers": one}, {"workers": other})
     assert "workers: not compared, since its figures are about another iterations" in found.remarks
-    assert found.says.startswith("0 of 0")
+    assert found.says.startswith("nothing could be compared")
+
+
+def test_a_heading_that_makes_no_sense_is_named():
+    one, other = result_of([]), result_of([])
+    other.heading = HEADING | {"machine": None}
+    with pytest.raises(ResultError, match=r"overhead\.json of one of the two holds something that makes no sense"):
+        compare.compared({"overhead": one}, {"overhead": other})
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "fast"])
+def test_what_was_never_measured_is_refused(tmp_path, value):
+    document = results.document(result_of([("slots", "28x28", {}, {"cpu_ms": [1.0]})]), [], [])
+    document["rows"][0]["figures"]["cpu_ms"]["values"] = [value]
+    (tmp_path / "overhead.json").write_text(json.dumps(document))
+    with pytest.raises(ResultError, match="can't be read as a result of the lab"):
+        results.folder_of(tmp_path)
+
+
+def test_a_result_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ResultError, match=r"folder cannot be written"):
+        results.keep(tmp_path / "folder", "{}")
 
 
 # -- the historical loaders, and what is loaded ----------------------------------------------------------------------

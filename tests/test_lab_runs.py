@@ -181,6 +181,29 @@ def test_where_nothing_can_be_kept_nothing_is_measured(tmp_path):
     assert "Traceback" not in ran.stderr
 
 
+def test_a_folder_where_a_result_should_be_is_found_before_anything_is_measured(tmp_path):
+    (tmp_path / "r" / "hide.json").mkdir(parents=True)
+    ran = lab("hide", "--small", "--force", "--out", "r", folder=tmp_path)
+    assert ran.returncode == 1
+    assert ran.stderr == "mpiter: r/hide.json is a folder, where a result should be; name another folder with --out.\n"
+
+
+@pytest.mark.parametrize("words", ["lab speedup --help", "doctor --help"])
+def test_help_is_had_where_not_every_sign_can_be_shown(tmp_path, words):
+    environment = os.environ | {"PYTHONPATH": ROOT, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "mpiter", *words.split()]
+    assert b"usage" in subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True).stdout
+
+
+def test_without_a_place_for_progress_it_is_measured_all_the_same(tmp_path):
+    command = [*LAB, "hide", "--small", "--rounds", "1", "--seconds", "0.1", "--most", "1", "--out", "r"]
+    closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command]
+    environment = os.environ | {"PYTHONPATH": ROOT}
+    ran = subprocess.run(closed, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S)
+    assert ran.returncode == 0
+    assert ran.stdout.startswith("\nA batch in one process")
+
+
 def test_images_that_are_not_there_are_said_to_be_missing(tmp_path):
     ran = lab("speedup", "--small", "--images", "nowhere", "--out", "r", folder=tmp_path)
     assert ran.returncode == 1
@@ -250,6 +273,24 @@ def test_a_dataset_that_cannot_be_looked_into_is_absent_and_says_why(tmp_path, d
     (tmp_path / "mine.py").write_text(OWN)
     ran = lab("hide", "--dataset", dataset, "--most", "1", "--small", "--out", "r", folder=tmp_path)
     assert why in ran.stdout
+    assert ran.returncode == 1
+    assert not list((tmp_path / "r").iterdir())  # what is measured next, with the name put right, has room
+
+
+ASKS = """
+class Own:
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return input("which one? ")
+"""
+
+
+def test_a_dataset_that_asks_for_input_gets_none_at_once(tmp_path):
+    (tmp_path / "mine.py").write_text(ASKS)
+    ran = lab("workers", "--dataset", "mine:Own", "--most", "0", "--small", "--out", "r", folder=tmp_path, stdin=None)
+    assert "EOFError" in ran.stdout
+    assert "nothing is kept" in ran.stdout
     assert ran.returncode == 1
 
 

@@ -34,7 +34,7 @@ def above_zero(text: str) -> float:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} must be above 0")
+        raise argparse.ArgumentTypeError(f"{text} must be above 0, and finite")
     return value
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .results import Result, Row
+from .results import Result, Row, making_sense
 from .spreads import Spread
 from .surroundings import commit_in_words
 from .text import median
@@ -79,19 +79,26 @@ def compared(before: Mapping[str, Result], after: Mapping[str, Result]) -> Compa
         if name not in before or name not in after:
             remarks.append(f"{name}: only in the {'second' if name not in before else 'first'} folder")
             continue
-        remarks += _differences(name, before[name], after[name])
+        with making_sense(f"{name}.json of one of the two"):
+            remarks += _differences(name, before[name], after[name])
         if others := [what for what in _MEANING if before[name].settings.get(what) != after[name].settings.get(what)]:
             remarks.append(f"{name}: not compared, since its figures are about another {' and '.join(others)}")
             continue
-        changes = list(_changes(before[name], after[name]))
+        with making_sense(f"{name}.json of one of the two"):
+            changes = list(_changes(before[name], after[name]))
+            told = [change for change in changes if change.is_beyond_noise]
         compared_figures += len(changes)
-        told = [change for change in changes if change.is_beyond_noise]
         beyond += len(told)
         if told:
             tables.append(_table(name, told))
-    says = f"{beyond} of {compared_figures} figures changed beyond the noise within the runs"
-    says += f", of which up to {math.ceil(FALSE * compared_figures)} may be chance. {_PACE}" if beyond else "."
-    return Comparison(tuple(remarks), tuple(tables), says)
+    return Comparison(tuple(remarks), tuple(tables), _says(beyond, compared_figures))
+
+
+def _says(beyond: int, figures: int) -> str:
+    if not figures:
+        return "nothing could be compared: the two have no figure in common"
+    says = f"{beyond} of {figures} figures changed beyond the noise within the runs"
+    return says + (f", of which up to {math.ceil(FALSE * figures)} may be chance. {_PACE}" if beyond else ".")
 
 
 def _changes(before: Result, after: Result) -> Iterator[Change]:

@@ -1,10 +1,9 @@
 """When does loading disappear behind the training step?  The capacity model of the ImageNet article, and its test.
 
 `take` runs in the process that is measured, everything else in the driver, on values.
-The model: a batch takes so much time in one process, of which so much is processor time; with `w` workers on `c` cores
-it takes the larger of time / w and processor time / c.  What it needs is measured in one process, through `read` and
-`transform`; what it predicts is then measured with the workers, once at full speed and once beside a step that takes
-its time (by sleeping, as a GPU leaves the processor alone).
+What the model (`capacity`) needs is measured in one process, through `read` and `transform`; what it predicts is then
+measured with the workers, once at full speed and once beside a step that takes its time (by sleeping, as a GPU leaves
+the processor alone).
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import mpiter
@@ -24,6 +22,7 @@ from mpiter.batch import collate
 from .. import machine
 from . import pictures
 from .asked import above_zero, at_least
+from .capacity import Capacity
 from .clocks import CpuWindow
 from .results import Result, Row
 from .spreads import LEAST_ROUNDS
@@ -177,26 +176,7 @@ def _batches(turn: Turn, dataset: Any) -> Any:
     )
 
 
-# -- the model -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What one process takes for a batch, and how much of it is processor time."""
-
-    batch_ms: float
-    cpu_ms: float
-    cores: int
-
-    def predicted_ms(self, workers: int) -> float:
-        return max(self.batch_ms / workers, self.cpu_ms / min(workers, self.cores))
-
-    def fewest(self, step_ms: float) -> int | None:
-        """Workers that load a batch while a step runs; None where no number does."""
-        if self.cpu_ms / self.cores > step_ms:
-            return None
-        least = max(1, math.ceil(self.batch_ms / step_ms))
-        return max(least, math.ceil(self.cpu_ms / step_ms))
+# -- the model, and what was measured ----------------------------------------------------------------------------------
 
 
 def capacity(result: Result) -> Capacity | None:
@@ -204,6 +184,16 @@ def capacity(result: Result) -> Capacity | None:
         if row.row == SPLIT:
             return Capacity(row["batch_ms"].median, row["cpu_ms"].median, result.heading["machine"]["cores_usable"])
     return None
+
+
+def fewest_predicted(result: Result, one: Row) -> set[int | None]:
+    """By each round: the fewest workers that hide loading, by the model; None: no number does."""
+    batch_ms, cpu_ms, cores = (
+        one.by_round["batch_ms"],
+        one.by_round["cpu_ms"],
+        result.heading["machine"]["cores_usable"],
+    )
+    return {Capacity(batch_ms[at], cpu_ms[at], cores).fewest(result.settings["step_ms"]) for at in batch_ms}
 
 
 def fewest_measured(result: Result) -> set[int | None]:
@@ -236,10 +226,12 @@ def tell(result: Result) -> Telling:
     if model is None:
         return telling
     one = _of(result, SPLIT)[0]
-    parts = [f"{name} {median(one[f'{name}_ms'])} ms" for name in ("read", "transform", "collate")]
+    parts = {"read": "read_ms", "transform": "transform_ms", "collate": "collate_ms", "processor time": "cpu_ms"}
+    steady = [f"{name} {median(one[figure])} ms" for name, figure in parts.items() if not one[figure].is_noisy]
+    of_it = f" (of it {', '.join(steady)})" if steady else ""
     telling.conclude(
-        f"{one.case}: a batch of {result.settings['batch_size']} takes {median(one['batch_ms'])} ms in one process "
-        f"({', '.join(parts)}; {median(one['cpu_ms'])} ms of it processor time).",
+        f"{one.case}: a batch of {result.settings['batch_size']} takes {median(one['batch_ms'])} ms in one process"
+        f"{of_it}.",
         one["batch_ms"] if one.rounds > 1 else None,
     )
     _conclude_on_hiding(result, telling, model, one)
@@ -248,18 +240,23 @@ def tell(result: Result) -> Telling:
 
 def _conclude_on_hiding(result: Result, telling: Telling, model: Capacity, one: Row) -> None:
     step_ms, rows = result.settings["step_ms"], _of(result, TRAINING)
-    predicted, measured = model.fewest(step_ms), fewest_measured(result)
+    predicted, measured = fewest_predicted(result, one), fewest_measured(result)
     if not measured or min(row.rounds for row in [one, *rows]) < LEAST_ROUNDS:
         return
-    said = "no number of workers" if predicted is None else some(predicted, "worker")
+    middle = model.fewest(step_ms)
+    said = "no number of workers" if middle is None else some(middle, "worker")
     about = f"{one.case}: {said} should hide loading behind a step of {number(step_ms)} ms by the model"
-    if len(measured) > 1:
-        counts = ", ".join(str(count or "none") for count in sorted(measured, key=lambda count: count or math.inf))
-        telling.warnings.append(f"no conclusion, since rounds differ ({counts}): {about}.")
+    if len(measured) > 1 or len(predicted) > 1:
+        found = f"predicted {_counts(predicted)}; measured {_counts(measured)}"
+        telling.warnings.append(f"no conclusion, since rounds differ ({found}): {about}.")
         return
     (count,) = measured
     tried = f"none of the {some(len(rows), 'number')} tried did" if count is None else f"{count} did"
     telling.says.append(f"{about}; measured: {tried} (hidden: the step waits for less than {WAITS:.0%} of its time).")
+
+
+def _counts(found: set[int | None]) -> str:
+    return ", ".join(str(count or "none") for count in sorted(found, key=lambda count: count or math.inf))
 
 
 def views(result: Result) -> tuple[View, ...]:

@@ -28,6 +28,7 @@ from .results import (
     folder_of,
     gathered,
     keep,
+    making_sense,
     refuse_what_cannot_be_kept,
 )
 from .series import INTERRUPTED, Series, ended_like_ctrl_c, expected_s, held_back, run
@@ -83,15 +84,20 @@ def _one(experiment: Experiment, options: argparse.Namespace, budget_s: float | 
         settings = {name: _plain(value) for name, value in vars(options).items() if name not in _NO_SETTINGS}
         head["again"] = command_again(experiment.NAME, settings)
         result = gathered(experiment.NAME, head, settings, series)
-        if series.answers:
-            _keep(kept, result, Telling())  # should telling it fail, it is there
-            keep(table, as_csv(result))
-    if not series.answers:
+        if result.rows:
+            try:
+                _keep(kept, result, Telling())  # should telling it fail, it is there
+                keep(table, as_csv(result))
+            except ResultError:
+                _print(experiment, result, experiment.tell(result))  # this is all that will be had of it
+                raise
+    if not result.rows:
+        _print_what_was_not_measured(result, Telling())
         print(f"{experiment.NAME}: nothing was measured, so nothing is kept\n")
         return result
     telling = experiment.tell(result)
-    _keep(kept, result, telling)
     _print(experiment, result, telling)
+    _keep(kept, result, telling)
     print(f"kept: {kept}, {table}\n")
     return result
 
@@ -139,12 +145,16 @@ def _print(experiment: Experiment, result: Result, telling: Telling) -> None:
         if isinstance(view, Table):
             print("\n" + "\n".join(drawn(view)))
     print()
+    _print_what_was_not_measured(result, telling)
+    for sentence in telling.says:
+        print(f"says     {sentence}")
+
+
+def _print_what_was_not_measured(result: Result, telling: Telling) -> None:
     for row, why in result.absent.items():
         print(f"absent   {row}: {why}")
     for warning in warnings_of(result, telling):
         print(f"warning  {warning}")
-    for sentence in telling.says:
-        print(f"says     {sentence}")
 
 
 # -- the report ------------------------------------------------------------------------------------------------------
@@ -163,10 +173,8 @@ def write_report(folder: Path) -> Path:
 
 
 def _told(experiment: Experiment, result: Result) -> Section:
-    try:
+    with making_sense(f"{experiment.NAME}.json"):
         return _section(experiment, result)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ResultError(f"{experiment.NAME}.json holds something that makes no sense here: {error!r}") from error
 
 
 def _section(experiment: Experiment, result: Result) -> Section:

@@ -22,7 +22,9 @@ def main() -> NoReturn:
     answers = os.dup(1)
     os.dup2(2, 1)  # whatever datasets and libraries print, workers' prints too, goes beside the answer
     turn = Turn(**json.loads(sys.stdin.readline()))
-    threading.Thread(target=_end_with_the_driver, daemon=True).start()
+    lifeline = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a dataset that asks for input gets none, at once
+    threading.Thread(target=_end_with_the_driver, args=[lifeline], daemon=True).start()
     try:
         answer = EXPERIMENTS[turn.experiment].take(turn)
     except Absent as why:
@@ -32,9 +34,9 @@ def main() -> NoReturn:
     _finish(answers, answer)
 
 
-def _end_with_the_driver() -> None:
-    """Its end closes our input."""
-    os.read(0, 1)
+def _end_with_the_driver(lifeline: int) -> None:
+    """Its end closes what was our input."""
+    os.read(lifeline, 1)
     os.killpg(0, signal.SIGKILL)
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -187,7 +189,7 @@ def from_document(read: Mapping[str, Any], name: str = "this file") -> Result:
             str(row["case"]),
             {axis: float(value) for axis, value in row["at"].items()},
             {
-                figure: {int(at): float(value) for at, value in zip(found["rounds"], found["values"], strict=True)}
+                figure: {int(at): _finite(value) for at, value in zip(found["rounds"], found["values"], strict=True)}
                 for figure, found in row["figures"].items()
             },
         )
@@ -207,6 +209,21 @@ def from_document(read: Mapping[str, Any], name: str = "this file") -> Result:
     )
 
 
+def _finite(value: Any) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"{value} was never measured")
+    return float(value)
+
+
+@contextmanager
+def making_sense(name: str) -> Iterator[None]:
+    """Within, what a document says is taken at its word; if that can't be, the user hears which one it is."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise ResultError(f"{name} holds something that makes no sense here: {error!r}") from error
+
+
 def as_csv(result: Result) -> str:
     """A line for each row and figure."""
     out = io.StringIO()
@@ -224,6 +241,8 @@ def as_csv(result: Result) -> str:
 
 def refuse_what_cannot_be_kept(file: Path, force: bool) -> None:
     """Before anything is measured: is there such a file already, could it be written?"""
+    if file.is_dir():
+        raise ResultError(f"{file} is a folder, where a result should be; name another folder with --out.")
     if file.exists() and not force:
         raise ResultError(f"{file} exists; name another folder with --out, or write over it with --force.")
     try:
@@ -241,6 +260,8 @@ def keep(file: Path, text: str) -> None:
     try:
         part.write_text(text, encoding="utf-8")
         part.replace(file)
+    except OSError as error:
+        raise ResultError(f"{file} cannot be written: {error}") from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -253,7 +274,7 @@ def load(file: Path) -> Result | None:
             return None
         is_ours = str(read.get("schema")).startswith(SCHEMA.partition("/")[0] + "/")
         return from_document(read, str(file)) if is_ours else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ResultError(f"{file} can't be read as a result of the lab: {error}") from error
 
 

@@ -66,8 +66,9 @@ def run(
                 if (turn.row, turn.case) in absent:
                     continue
                 started = clock()
-                if budget_s is not None and started - began + longest > budget_s:
-                    series.ended_by = f"the budget of {budget_s / 60:g} min was spent"
+                needed = max(longest, turn.seconds + turn.warmup_s)
+                if budget_s is not None and started - began + needed > budget_s:
+                    series.ended_by = f"the budget of {budget_s / 60:.3g} min was spent"
                     break
                 bar.at(done, f"round {number + 1}: {turn}")
                 answer = ask(turn)
