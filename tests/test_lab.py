@@ -648,9 +648,9 @@ def test_figures_that_mean_something_else_are_not_compared():
     assert found.says.startswith("nothing could be compared")
 
 
-def test_a_heading_that_makes_no_sense_is_named():
-    one, other = result_of([]), result_of([])
-    other.heading = HEADING | {"machine": None}
+@pytest.mark.parametrize("damage", [{"heading": HEADING | {"machine": None}}, {"settings": []}])
+def test_a_document_that_makes_no_sense_is_named(damage):
+    one, other = result_of([]), replace(result_of([]), **damage)
     with pytest.raises(ResultError, match=r"overhead\.json of one of the two holds something that makes no sense"):
         compare.compared({"overhead": one}, {"overhead": other})
 

@@ -81,10 +81,9 @@ def compared(before: Mapping[str, Result], after: Mapping[str, Result]) -> Compa
             continue
         with making_sense(f"{name}.json of one of the two"):
             remarks += _differences(name, before[name], after[name])
-        if others := [what for what in _MEANING if before[name].settings.get(what) != after[name].settings.get(what)]:
-            remarks.append(f"{name}: not compared, since its figures are about another {' and '.join(others)}")
-            continue
-        with making_sense(f"{name}.json of one of the two"):
+            if others := _other_meanings(before[name], after[name]):
+                remarks.append(f"{name}: not compared, since its figures are about another {' and '.join(others)}")
+                continue
             changes = list(_changes(before[name], after[name]))
             told = [change for change in changes if change.is_beyond_noise]
         compared_figures += len(changes)
@@ -92,6 +91,10 @@ def compared(before: Mapping[str, Result], after: Mapping[str, Result]) -> Compa
         if told:
             tables.append(_table(name, told))
     return Comparison(tuple(remarks), tuple(tables), _says(beyond, compared_figures))
+
+
+def _other_meanings(before: Result, after: Result) -> list[str]:
+    return [what for what in _MEANING if before.settings.get(what) != after.settings.get(what)]
 
 
 def _says(beyond: int, figures: int) -> str:

@@ -188,12 +188,9 @@ def capacity(result: Result) -> Capacity | None:
 
 def fewest_predicted(result: Result, one: Row) -> set[int | None]:
     """By each round: the fewest workers that hide loading, by the model; None: no number does."""
-    batch_ms, cpu_ms, cores = (
-        one.by_round["batch_ms"],
-        one.by_round["cpu_ms"],
-        result.heading["machine"]["cores_usable"],
-    )
-    return {Capacity(batch_ms[at], cpu_ms[at], cores).fewest(result.settings["step_ms"]) for at in batch_ms}
+    cpu_ms, cores = one.by_round["cpu_ms"], result.heading["machine"]["cores_usable"]
+    models = [Capacity(batch_ms, cpu_ms[at], cores) for at, batch_ms in one.by_round["batch_ms"].items()]
+    return {model.fewest(result.settings["step_ms"]) for model in models}
 
 
 def fewest_measured(result: Result) -> set[int | None]:

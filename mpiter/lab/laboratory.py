@@ -96,8 +96,8 @@ def _one(experiment: Experiment, options: argparse.Namespace, budget_s: float | 
         print(f"{experiment.NAME}: nothing was measured, so nothing is kept\n")
         return result
     telling = experiment.tell(result)
-    _print(experiment, result, telling)
     _keep(kept, result, telling)
+    _print(experiment, result, telling)
     print(f"kept: {kept}, {table}\n")
     return result
 
