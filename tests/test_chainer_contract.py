@@ -651,7 +651,7 @@ def described(value):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [1, 3])  # one sample; several, and fewer at the end
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("build", DATASETS)
 def test_chainers_datasets_give_the_samples_that_they_give_one_by_one(make, build, batch_size):
     dataset = DATASETS[build]()

@@ -25,12 +25,16 @@ pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spar
 LIMIT_S = 900  # against hanging: on two idle cores all takes less than five minutes
 
 
+def environment(**more):
+    """Where mpiter is found, and whatever else is to be different."""
+    return os.environ | {"PYTHONPATH": ROOT, **more}
+
+
 def lab(*words, folder, **options):
-    environment = os.environ | {"PYTHONPATH": ROOT}
     return subprocess.run(
         [*LAB, *map(str, words)],
         cwd=folder,
-        env=environment,
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -105,11 +109,10 @@ def a_folder_equals_itself(folder):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_experiment_keeps_what_it_has_and_leaves_nobody_behind(tmp_path, number):
     command = [*LAB, "overhead", "--out", "r", "--payloads", "28x28", "--workers", "1", "--seconds", "0.2"]
-    environment = os.environ | {"PYTHONPATH": ROOT, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         [*command, "--rounds", "99"],
         cwd=tmp_path,
-        env=environment,
+        env=environment(PYTHONUNBUFFERED="1"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -161,9 +164,12 @@ def wait_until(condition, limit_s=60.0):
 @pytest.mark.parametrize(("experiment", "turn"), [("overhead", 1), ("speedup", 2)])  # whose workers spin for ever
 def test_a_driver_that_is_killed_takes_its_turn_along(tmp_path, experiment, turn):
     command = [*LAB, experiment, "--small", "--out", "r", "--workers", "2", "--seconds", "3", "--rounds", "1"]
-    environment = os.environ | {"PYTHONPATH": ROOT, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=tmp_path,
+        env=environment(TMPDIR=str(tmp_path)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     ) as process:
         turns = Turns(process.pid)
         wait_until(lambda: turns.has_begun(turn))
@@ -190,16 +196,14 @@ def test_a_folder_where_a_result_should_be_is_found_before_anything_is_measured(
 
 @pytest.mark.parametrize("words", ["lab speedup --help", "doctor --help"])
 def test_help_is_had_where_not_every_sign_can_be_shown(tmp_path, words):
-    environment = os.environ | {"PYTHONPATH": ROOT, "PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "mpiter", *words.split()]
-    assert b"usage" in subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True).stdout
+    command, variables = [sys.executable, "-m", "mpiter", *words.split()], environment(PYTHONIOENCODING="ascii")
+    assert b"usage" in subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, check=True).stdout
 
 
 def test_without_a_place_for_progress_it_is_measured_all_the_same(tmp_path):
     command = [*LAB, "hide", "--small", "--rounds", "1", "--seconds", "0.1", "--most", "1", "--out", "r"]
     closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command]
-    environment = os.environ | {"PYTHONPATH": ROOT}
-    ran = subprocess.run(closed, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S)
+    ran = subprocess.run(closed, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True, timeout=LIMIT_S)
     assert ran.returncode == 0
     assert ran.stdout.startswith("\nA batch in one process")
 
@@ -288,7 +292,7 @@ class Own:
 
 def test_a_dataset_that_asks_for_input_gets_none_at_once(tmp_path):
     (tmp_path / "mine.py").write_text(ASKS)
-    ran = lab("workers", "--dataset", "mine:Own", "--most", "0", "--small", "--out", "r", folder=tmp_path, stdin=None)
+    ran = lab("workers", "--dataset", "mine:Own", "--most", "0", "--small", "--out", "r", folder=tmp_path)
     assert "EOFError" in ran.stdout
     assert "nothing is kept" in ran.stdout
     assert ran.returncode == 1
