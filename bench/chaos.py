@@ -1,11 +1,13 @@
 """Training through a hundred deaths: the same batches as in a quiet run, and what it costs.
 
     python bench/chaos.py --out bench/results/chaos.json
+    python bench/chaos.py --quick                           # a few kills: a smoke test, never a conclusion
 
-Two runs of one stream with one seed, the second among kills at random moments of random kinds (strikes.py). Guarantees:
-every batch of both runs is read to the last byte; a sample that is lost, repeated within its epoch or different makes
-the exit status 1. A death counts as got over when a batch is handed out that holds a sample of a new worker, not when
-one comes that had been finished before. `run` serves tests/test_chaos.py as well.
+Runs of one stream with one seed, every other one quiet: one among kills at random moments of random kinds, one among
+such as end a single worker at once (strikes.py), for which alone it is said what they may cost. Guarantees: every batch
+of all runs is read to the last byte; a sample that is lost, repeated within its epoch or different makes the exit
+status 1, as a requirement does that fails. A death counts as got over when a batch is handed out that holds a sample of
+a new worker, not when one comes that was finished before. `run` serves tests/test_chaos.py as well.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ import argparse
 import logging
 import os
 import platform
-import shlex
 import statistics
 import sys
 import time
@@ -27,15 +28,17 @@ from typing import Any
 
 import numpy as np
 import series
-from strikes import KINDS, STARTING, Strike, Strikes
+from checkout import ROOT
+from strikes import KINDS, SINGLE, STARTING, Strike, Strikes
+from verdict import Verdict, at_least, at_most, judge
 
 import mpiter
-from mpiter.lab.surroundings import commit, machine
 
 SCHEMA = "mpiter.bench.chaos/1"
-HERE = Path(__file__).resolve().parent
 LENGTH, SHAPE, BATCH = 5000, (28, 28), 32
 SAMPLE_TIMEOUT_S = 0.5  # after which a stopped worker is noticed
+MOST_WAIT_S, LEAST_RATE = 0.025, 0.5  # among single strikes: the median of the longest waits, and of the quiet rate
+ENOUGH = 20  # strikes to conclude from
 
 
 class Noisy:
@@ -109,10 +112,11 @@ class Differences:
         return self != Differences()
 
 
-def figures(quiet: Run, chaos: Run, strikes: Strikes) -> dict[str, Any]:
-    """All that is told of the two runs."""
+def figures(quiet: Run, chaos: Run, quiet_after: Run, strikes: Strikes) -> dict[str, Any]:
+    """All that is told of a run and the two beside it."""
     by_kind = {kind: [strike for strike in strikes.done if strike.kind == kind] for kind in (*KINDS, STARTING)}
     differences = Differences.between(quiet, chaos)
+    quiet_rate = (quiet.batches_per_s + quiet_after.batches_per_s) / 2
     return {
         "batches": len(chaos.checksums),
         "epochs": len(chaos.labels) / LENGTH,
@@ -120,8 +124,9 @@ def figures(quiet: Run, chaos: Run, strikes: Strikes) -> dict[str, Any]:
         "restarts": chaos.stats.restarts,
         **asdict(differences),
         "checksums_equal": chaos.checksums == quiet.checksums,
-        "quiet_batches_per_s": quiet.batches_per_s,
+        "quiet_batches_per_s": quiet_rate,
         "chaos_batches_per_s": chaos.batches_per_s,
+        "of_quiet": chaos.batches_per_s / quiet_rate,
         "strikes": {kind: _summary(some) for kind, some in (by_kind | {"all": strikes.done}).items() if some},
     }
 
@@ -140,6 +145,17 @@ def _spread(seconds: list[float]) -> dict[str, float]:
     return {"median": statistics.median(seconds), "worst": max(seconds)} if seconds else {}
 
 
+def verdicts(told: dict[str, Any]) -> list[Verdict]:
+    """What is required where single workers end at once."""
+    wait = told["strikes"].get("all", {}).get("longest_wait_s", {}).get("median")
+    kinds = ", ".join(kind.removeprefix("SIG") for kind in SINGLE)
+    claims = [
+        at_most(kinds, "the consumer's longest wait, s", wait, MOST_WAIT_S),
+        at_least(kinds, "batches/s", told["of_quiet"], LEAST_RATE, " of the quiet run's"),
+    ]
+    return [judge(claim, told["kills"], ENOUGH) for claim in claims]
+
+
 def lines(told: dict[str, Any]) -> Iterator[str]:
     """The figures for people."""
     yield f"{told['batches']} batches, {told['epochs']:g} epochs, {told['kills']} kills, {told['restarts']} restarts"
@@ -147,7 +163,8 @@ def lines(told: dict[str, Any]) -> Iterator[str]:
         f"lost {told['lost']}, repeated {told['repeated']}, different batches {told['different_batches']}; "
         f"checksums {'equal' if told['checksums_equal'] else 'DIFFER'}"
     )
-    yield f"batches/s: quiet {told['quiet_batches_per_s']:.0f}, in chaos {told['chaos_batches_per_s']:.0f}"
+    quiet, chaos = told["quiet_batches_per_s"], told["chaos_batches_per_s"]
+    yield f"batches/s: quiet {quiet:.0f}, in chaos {chaos:.0f}, {told['of_quiet']:.2f} of it"
     yield f"\n{'':24}{'':6}{'s until a new worker':>24}{'s waited for':>20}"
     yield f"{'':24}{'kills':>6}{'has fetched a batch':>24}{'one batch':>20}"
     yield f"{'':24}{'':6}" + f"{'median':>15}{'worst':>9}" + f"{'median':>11}{'worst':>9}"
@@ -156,18 +173,12 @@ def lines(told: dict[str, Any]) -> Iterator[str]:
 
 
 def _cells(spread: dict[str, float], width: int) -> str:
-    return f"{spread['median']:{width}.2f}{spread['worst']:9.2f}" if spread else f"{'-':>{width}}{'-':>9}"
+    return f"{spread['median']:{width}.3f}{spread['worst']:9.3f}" if spread else f"{'-':>{width}}{'-':>9}"
 
 
 def document(asked: argparse.Namespace, began: float, load: tuple[float, float, float]) -> dict[str, Any]:
     """What the figures were measured with and on."""
-    return {
-        "schema": SCHEMA,
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(began)),
-        "took_s": time.time() - began,
-        "machine": machine() | {"load_before": load, "load_after": os.getloadavg()},
-        "commit": commit(HERE.parent),
+    return series.heading(SCHEMA, ROOT, began, load) | {
         "versions": {"python": platform.python_version(), "numpy": np.__version__, "mpiter": mpiter.__version__},
         "settings": {name: value for name, value in vars(asked).items() if name != "out"}
         | {"batch_size": BATCH, "shape": SHAPE, "samples": LENGTH, "sample_timeout_s": SAMPLE_TIMEOUT_S},
@@ -183,7 +194,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--serializer", default="slots", choices=["slots", "packed"])
     parser.add_argument("--seed", type=int, default=1, help="of the kills")
     parser.add_argument("--out", type=Path, help="write the JSON answer here")
-    return parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="800 batches, 8 kills: a smoke test")
+    asked = parser.parse_args()
+    if asked.quick:
+        asked.batches, asked.kills = 800, 8
+    return asked
 
 
 def main() -> int:
@@ -191,13 +206,18 @@ def main() -> int:
     logging.getLogger("mpiter").setLevel(logging.ERROR)  # a warning for each death
     backend = mpiter.Process(asked.start_method)
     options = {"n_processes": asked.workers, "serializer": asked.serializer, "backend": backend}
-    strikes = Strikes(asked.batches, asked.kills, asked.seed)
-    quiet = run(asked.batches, **options)
-    chaos = run(asked.batches, strikes, **options)
-    told = figures(quiet, chaos, strikes)
-    print(*lines(told), sep="\n")
-    series.keep(asked.out, document(asked, began, load) | told)
-    return int(bool(Differences.between(quiet, chaos)))
+    runs, told = [run(asked.batches, **options)], []
+    for kinds in (KINDS, SINGLE):
+        strikes = Strikes(asked.batches, asked.kills, asked.seed, kinds)
+        runs += [run(asked.batches, strikes, **options), run(asked.batches, **options)]
+        told.append(figures(*runs[-3:], strikes))
+        print(*lines(told[-1]), "", sep="\n")
+    judged = verdicts(told[-1])
+    print(*[verdict.line() for verdict in judged], sep="\n")
+    answer = document(asked, began, load) | told[0] | {"single": told[1], "verdicts": series.spelled(judged)}
+    series.keep(asked.out, answer)
+    spoilt = any(Differences.between(runs[0], other) for other in runs)
+    return int(spoilt or any(verdict.failed for verdict in judged))
 
 
 if __name__ == "__main__":

@@ -21,12 +21,13 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import series
 from loader_cases import BIG, CASES, Big, Case, write_files
+from series import Turn
 from verdict import MIN_ROUNDS, Claim, Verdict, judge, ratio
 
 from mpiter.lab.clocks import CpuWindow, tree_memory
@@ -46,17 +47,6 @@ CALLERS_GB = 4 * BIG[0] * BIG[1] / 1e9
 MUST_BE_FASTER = {"leaves": 3.0, "straggler": 1.5}  # and nowhere slower
 MOST_GB = {"1 GB fork": 1.2, "1 GB forkserver": CALLERS_GB + 1.2, "1 GB memmap": 1.2}
 FEW_ROWS = 16
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What is asked of one process."""
-
-    row: str
-    case: str
-    workers: int
-    warmup_s: float
-    seconds: float
 
 
 class Loaded:

@@ -34,7 +34,7 @@ ROWS = {
     "ours_columns": Row("ours", OursColumns, {}, "batches(), columns"),
     "ours_copy": Row("ours", Ours, {"copy": True}, "lists, copy=True", variant=True),
     "ours_packed": Row("ours", Ours, {"serializer": "packed"}, 'lists, serializer="packed"', variant=True),
-    "ours_strict": Row("ours", Ours, {"run_ahead": 0}, "lists, run_ahead=0", variant=True),
+    "ours_strict": Row("ours", Ours, {"run_ahead": 0}, "lists, run_ahead=0"),
     "ours_fork": Row("ours", Ours, {"start_method": "fork"}, "lists, workers forked", variant=True),
     "ours_spawn": Row("ours", Ours, {"start_method": "spawn"}, "lists, workers spawned", variant=True),
 }

@@ -2,7 +2,8 @@
 
 Runs in the consumer process, between its batches. Assumes that the last column of each batch says which process
 fetched the sample. Guarantees that workers are only struck where mpiter promises to go on: it gives up, as it should,
-after more than three setbacks without a finished batch, and on a sample that was in hand at two deaths.
+after more than three setbacks without a finished batch, and on a sample that was in hand at two deaths. Only those that
+were struck have to go; who takes the place of one is whoever wasn't there before.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TO_ALL, TWICE, STARTING = "SIGKILL to all", "SIGKILL twice", "SIGKILL while starting"
-KINDS = ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGABRT", "SIGSTOP", TO_ALL, TWICE)
-_PATIENCE_S = 10.0  # against hanging; nothing here is expected to take long
+SINGLE = ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGABRT")  # one worker's sudden end
+KINDS = (*SINGLE, "SIGSTOP", TO_ALL, TWICE)
+_SOON_S = 0.1  # in which a new worker is started, if not yet ready
 
 
 @dataclass
@@ -25,6 +27,9 @@ class Strike:
     """A kill, and how long it took to get over it: until a batch with a sample of a new worker was handed out."""
 
     kind: str
+    there: frozenset[int]  # the workers of that moment…
+    victims: frozenset[int]
+    safe: int  # when no more than so many batches are to come, nothing is left of what was on its way then
     at: float = field(default_factory=time.perf_counter)
     recovered_s: float | None = None
     longest_wait_s: float = 0.0  # that the consumer had for one batch until then
@@ -33,18 +38,21 @@ class Strike:
 class Strikes:
     """Kills workers when certain batches are due, or as soon after as all earlier strikes are got over.
 
-    Two don't wait: the second half of TWICE, which meets the new workers while they are starting, and whatever follows
-    on a SIGSTOP, which is noticed late.
+    Two don't wait: the second half of TWICE, which meets the new worker while it is starting, and whatever follows on a
+    SIGSTOP, which is noticed late. And where batches would run out before new workers have come, it has to suffice that
+    none is on its way any more that may have been in hand at an earlier strike.
     """
 
     def __init__(self, batches: int, kills: int, seed: int, kinds: Sequence[str] = KINDS) -> None:
         self._dice = random.Random(seed)
         self._kinds = kinds
-        stretch = batches / (kills + 1)  # each has a kill somewhere, the last has time to get over it
-        self._due = [stretch * (number + self._dice.random()) for number in range(kills)]
+        self._stretch = batches / (kills + 1)  # each has a kill somewhere, the last has time to get over it
+        self._due = [self._stretch * (number + self._dice.random()) for number in range(kills)]
+        self._left = batches
         self._open: list[Strike] = []  # not got over
         self._at_work: set[int] = set()  # processes that have fetched something
-        self._struck: set[int] = set()  # processes that must go, for one of their shift was struck
+        self._struck: set[int] = set()  # processes that must go
+        self._replacements: set[int] = set()  # processes by whose work a strike was got over
         self.done: list[Strike] = []
 
     @property
@@ -54,62 +62,71 @@ class Strikes:
     def among(self, iterator: Any, batches: int) -> Iterator[Any]:
         """So many batches, and in between what is due."""
         for number in range(batches):
+            self._left = batches - number
             if self._due and number > 0:
                 self._strike_if_due(number, iterator)
             asked = time.perf_counter()
             batch = next(iterator)
-            self._note(set(batch.columns[-1].tolist()), asked)
+            self._note(set(batch.columns[-1].tolist()), asked, iterator)
             yield batch
 
     def _strike_if_due(self, number: int, iterator: Any) -> None:
         if self._open and self._open[-1].kind == TWICE:
-            newcomers = self._newcomers(iterator)
-            self._strike(STARTING, newcomers, newcomers[-1:])
+            newcomers = self._newcomers(self._open[-1], iterator)
+            self._strike(STARTING, iterator.worker_pids, newcomers, iterator)
         elif number >= self._due[0]:
             pids = iterator.worker_pids
             if able := self._able(pids):
                 time.sleep(self._dice.uniform(0, 0.005))  # whatever the workers are doing by then
                 kind = self._dice.choice(self._kinds)
-                self._strike(kind, pids, able if kind == TO_ALL else [self._dice.choice(able)])
-            elif not self.done:
-                time.sleep(0.05)  # the last of the first shift may need longer to start than batches to come
+                self._strike(kind, pids, able if kind == TO_ALL else [self._dice.choice(able)], iterator)
 
     def _able(self, pids: Sequence[int]) -> list[int]:
-        """Who can bear a strike: workers that have fetched something; the first shift of all must be complete."""
-        if any(strike.kind != "SIGSTOP" for strike in self._open):
+        """Who can bear a strike: workers that have fetched something."""
+        is_late = self._left < self._stretch * len(self._due)
+        if any(not ((is_late and self._left <= strike.safe) or _is_missed_late(strike, pids)) for strike in self._open):
             return []
-        able = [pid for pid in pids if pid in self._at_work]
-        return able if self.done or len(able) == len(pids) else []
+        return [pid for pid in pids if pid in self._at_work - self._struck]
 
-    def _newcomers(self, iterator: Any) -> tuple[int, ...]:
-        """The new workers, just started; waiting for them only where the consumer would have to wait as well."""
-        end = time.perf_counter() + _PATIENCE_S
-        while True:
-            pids = iterator.worker_pids
-            if pids and self._struck.isdisjoint(pids):
-                return pids
-            if iterator.stats().ready_batches or time.perf_counter() > end:
-                return ()
+    def _newcomers(self, strike: Strike, iterator: Any) -> list[int]:
+        """The new worker, just started."""
+        end = time.perf_counter() + _SOON_S
+        while time.perf_counter() < end:
+            if found := [pid for pid in iterator.worker_pids if pid not in strike.there]:
+                return found[:1]
             time.sleep(0.0005)
+        return []
 
-    def _strike(self, kind: str, shift: Collection[int], victims: Collection[int]) -> None:
-        strike, number = Strike(kind), getattr(signal, kind.split()[0])
+    def _strike(self, kind: str, there: Collection[int], victims: Collection[int], iterator: Any) -> None:
+        safe = self._left - iterator.stats().in_flight_batches
+        strike, number = Strike(kind, frozenset(there), frozenset(victims), safe), getattr(signal, kind.split()[0])
         if [pid for pid in victims if _send(pid, number)]:
             self._due.pop(0)
-            self._struck.update(shift)
+            self._struck.update(victims)
             self._open.append(strike)
             self.done.append(strike)
 
-    def _note(self, fetchers: set[int], asked: float) -> None:
+    def _note(self, fetchers: set[int], asked: float, iterator: Any) -> None:
         """A batch has been handed out."""
         now = time.perf_counter()
         self._at_work |= fetchers
         for strike in self._open:
             strike.longest_wait_s = max(strike.longest_wait_s, now - asked)
-        if self._open and fetchers - self._struck:
-            for strike in self._open:
-                strike.recovered_s = now - strike.at
-            self._open.clear()
+        over = [strike for strike in self._open if self._is_over(strike, fetchers, iterator)]
+        for strike in over:
+            strike.recovered_s = now - strike.at
+            self._open.remove(strike)
+            self._replacements |= fetchers - strike.there
+
+    def _is_over(self, strike: Strike, fetchers: set[int], iterator: Any) -> bool:
+        """Has somebody new done some work, the victims being gone?  One that is stopped isn't until it is missed."""
+        newcomers = fetchers - strike.there - self._replacements
+        return bool(newcomers) and strike.victims.isdisjoint(iterator.worker_pids)
+
+
+def _is_missed_late(strike: Strike, pids: Collection[int]) -> bool:
+    """Has one been stopped, and nobody has noticed yet?"""
+    return strike.kind == "SIGSTOP" and not strike.victims.isdisjoint(pids)
 
 
 def _send(pid: int, number: int) -> bool:

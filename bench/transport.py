@@ -14,14 +14,9 @@ The variants of mpiter, which enter no requirement, get half the time in every o
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,7 +28,7 @@ from turn import WARMUP_BATCHES, Turn
 from verdict import Verdict, verdicts
 
 from mpiter.lab.cases import CASES
-from mpiter.lab.spreads import NOISY, Spread, spread
+from mpiter.lab.spreads import Spread
 
 SCHEMA = "mpiter.bench.transport/1"
 HERE = Path(__file__).resolve().parent
@@ -70,21 +65,13 @@ class Run:
                 self.problems.append(f"{where}: the {way} differ from the in-process loop's")
 
     def summary(self) -> dict[Key, dict[str, Spread]]:
-        figures: dict[Key, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for answer in self.turns:
-            for name in FIGURES:
-                if answer.get(name) is not None:
-                    figures[answer["case"], answer["row"]][name].append(answer[name])
-        return {key: {name: spread(values) for name, values in named.items()} for key, named in figures.items()}
+        return series.summaries(self.turns, FIGURES)
 
     def versions(self) -> dict[str, dict[str, str]]:
         return {answer["row"]: answer["versions"] for answer in self.turns if "versions" in answer}
 
     def warnings(self) -> Iterator[str]:
-        for (case, row), figures in self.summary().items():
-            rate = figures["batches_per_s"]
-            if rate.relative > NOISY:
-                yield f"{row} on {case}: IQR is {rate.relative:.0%} of the median; the machine was not quiet"
+        yield from series.warnings(self.summary())
         for answer in self.turns:
             if answer.get("workers_changed"):
                 where = f"{answer['row']} on {answer['case']}"
@@ -100,8 +87,7 @@ def plan(options: argparse.Namespace) -> Iterator[Turn]:
     for number in range(options.rounds):
         for case in options.cases:
             rows = [row for row in rows_of(case, options.rows) if number % 2 == 0 or not ROWS[row].variant]
-            shift = number % max(len(rows), 1)
-            for row in rows[shift:] + rows[:shift]:
+            for row in series.rotated(rows, number):
                 yield Turn(
                     row=row,
                     case=case,
@@ -114,60 +100,15 @@ def plan(options: argparse.Namespace) -> Iterator[Turn]:
                 )
 
 
-def take(turn: Turn, python: str, timeout_s: float) -> dict[str, Any]:
-    """Run one turn in its own session; the whole session is gone when this returns."""
-    with tempfile.TemporaryDirectory(prefix="mpiter-bench-") as folder:
-        result = Path(folder) / "result.json"
-        command = [python, str(HERE / "turn.py"), json.dumps(asdict(turn)), str(result)]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(_search_path())}
-        noise = Path(folder) / "noise.txt"
-        with noise.open("wb") as said:
-            process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=said, stderr=said)
-            try:
-                process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                said.write(f"\nnothing within {timeout_s:g} s".encode())
-            finally:
-                _end_session(process)
-        if result.exists():
-            answer: dict[str, Any] = json.loads(result.read_text())
-            return answer
-        complaint = noise.read_text(errors="replace").strip()[-2000:]
-        return asdict(turn) | {"error": f"no result (exit status {process.returncode}): {complaint}"}
-
-
-def _search_path() -> list[str]:
-    """This checkout first, so that it is measured and not an installed mpiter."""
-    return [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-
-
-def _end_session(leader: subprocess.Popen[bytes], grace_s: float = 2.0) -> None:
-    """Kill what is left of the session; helpers that end with their parent (a resource tracker) get a moment."""
-    deadline = time.monotonic() + (grace_s if leader.poll() is not None else 0.0)
-    try:
-        while time.monotonic() < deadline:
-            os.killpg(leader.pid, 0)
-            time.sleep(0.01)
-        os.killpg(leader.pid, signal.SIGKILL)
-    except ProcessLookupError:  # all gone, as it should be
-        return
-    leader.wait()
-
-
 def measure(options: argparse.Namespace) -> Run:
-    run, turns = Run(), list(plan(options))
-    for number, turn in enumerate(turns, 1):
-        if turn.row in run.absent:
-            continue
-        _progress(f"{number}/{len(turns)} {turn.case} {turn.row}")
-        run.add(take(turn, options.pythons[ROWS[turn.row].environment], options.timeout))
-    _progress("")
+    run, pythons = Run(), series.pythons_of(options)
+
+    def python(turn: Turn) -> str:
+        return pythons[ROWS[turn.row].environment]
+
+    for answer in series.answers(HERE / "turn.py", plan(options), options.timeout, python=python):
+        run.add(answer)
     return run
-
-
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
 
 
 def table(case: str, summary: Mapping[Key, Mapping[str, Spread]], rows: Sequence[str]) -> str:
@@ -224,11 +165,8 @@ def document(
         "absent": run.absent,
         "problems": run.problems,
         "warnings": list(run.warnings()),
-        "summary": [
-            {"case": case, "row": row} | {name: asdict(value) for name, value in figures.items()}
-            for (case, row), figures in run.summary().items()
-        ],
-        "verdicts": [asdict(verdict) | {"says": verdict.says.value} for verdict in judged],
+        "summary": series.listed(run.summary()),
+        "verdicts": series.spelled(judged),
         "turns": run.turns,
     }
 
@@ -267,19 +205,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(DEFAULT_CASES), metavar="CASE")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds after which a turn is given up")
-    parser.add_argument("--python", default=sys.executable, help="the Python of mpiter, the loop and the limit")
-    parser.add_argument("--python-chainer", help="the Python that has Chainer (needs NumPy < 1.24)")
-    parser.add_argument("--python-torch", help="the Python that has torch")
+    series.add_pythons(parser)
     parser.add_argument("--out", type=Path, help="write the JSON answer here")
     parser.add_argument("--quick", action="store_true", help="one round of 0.3 s: a smoke test")
     options = parser.parse_args(arguments)
     if options.quick:
         options.rounds, options.seconds, options.warmup = 1, 0.3, 0.3
-    options.pythons = {
-        "ours": options.python,
-        "chainer": options.python_chainer or options.python,
-        "torch": options.python_torch or options.python,
-    }
     return options
 
 

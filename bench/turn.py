@@ -1,6 +1,6 @@
 """One turn: one loader, one dataset, one round, in a process of its own; the driver (transport.py) starts it.
 
-Usage: python turn.py SPECIFICATION RESULT (JSON text; a path that gets the JSON answer).
+Usage: python turn.py --turn SPECIFICATION (JSON text; the last line that it prints is the JSON answer).
 Guarantees: the timed part is `next()` and touching the samples, nothing else; it begins in full flow, right after the
 warm-up, and ends on the arrival of a batch. Bytes are read afterwards, from a second instance over a fixed order, and
 their digest is returned beside the in-process loop's. The first batch's time counts from the construction of the
@@ -10,16 +10,14 @@ loader, its package being imported and the dataset made.
 from __future__ import annotations
 
 import json
-import platform
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
-from pathlib import Path
 from typing import Any
 
+import series
 from peers import ROWS, Row
 
 from mpiter.lab.cases import CASES, Case, Digest, expected_digest
@@ -127,32 +125,15 @@ def digests(turn: Turn, row: Row, case: Case) -> dict[str, str]:
 def take(turn: Turn) -> dict[str, Any]:
     row, case = ROWS[turn.row], CASES[turn.case]
     try:
-        package, version = Peer.version() if row.peer is Limit else row.peer.version()
+        package = Peer.version() if row.peer is Limit else row.peer.version()
     except ImportError as error:
         return {"absent": str(error)}
     answer = measure_limit(turn, case) if row.peer is Limit else measure_peer(turn, row, case)
     if turn.verify:
         answer["digests"] = digests(turn, row, case)
         answer["expected_digest"] = expected_digest(case)
-    return answer | {"versions": _versions() | {package: version}}
-
-
-def _versions() -> dict[str, str]:
-    import numpy
-
-    return {"python": platform.python_version(), "numpy": numpy.__version__}
-
-
-def main() -> None:
-    turn, result = Turn(**json.loads(sys.argv[1])), Path(sys.argv[2])
-    try:
-        answer = take(turn)
-    except Exception as error:
-        answer = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-    whole = result.with_suffix(".part")
-    whole.write_text(json.dumps(asdict(turn) | answer, default=str))
-    whole.replace(result)  # all of it or nothing, should this process be killed while it closes
+    return answer | {"versions": series.versions(package)}
 
 
 if __name__ == "__main__":
-    main()
+    series.answer(take(Turn(**json.loads(sys.argv[2]))))

@@ -4,10 +4,10 @@
 
     consumer process                                                     workers (any Pool)
     cursor ────► prefetch ──────────────► crew ───────── map_async ────► fetch
-    order: pure  _PrefetchLoop thread      backends run it                _fetch_run: registry[dataset](i), seeded
+    order: pure  _PrefetchLoop thread      our Pool: a pipe pair each     _fetch_run: registry[dataset](i), seeded
                    ▲                                                       │ a pen writes the sample
-                   │ ticket ◄──────────────────────────────────────────────┘ into its row of a room
-                   ▼ contents (leased columns, or packed bytes opened)
+                   │ ticket, in the loop's own thread ◄────────────────────┘ into its row of a room
+                   ▼ contents (leased columns, or packed rows in place)
               communicator    _Communicator: bounded by n_prefetch, two conditions, generations
                    ▼
               iterator        MultiprocessIterator / MultithreadIterator / SerialIterator: state, epoch_detail, stats

@@ -44,7 +44,7 @@ class Adjustable(Progress):
         self._go_on_with(self._changed(dataset=dataset), here)
         if len(dataset) != length and self._sampling.sampler is None:
             order = self._order_of(here.epoch)
-            self._place(replace(here, order=order, position=min(here.position, max(len(order) - 1, 0))))
+            self._place(here._replace(order=order, position=min(here.position, max(len(order) - 1, 0))))
 
     @property
     def batch_size(self) -> int:
@@ -82,7 +82,7 @@ class Adjustable(Progress):
         elif not isinstance(order, Sampled):
             order = Sampled(np.arange(len(order)) if order.array() is None else order.array(), self._sampling)
         position = min(self._cursor.position, max(len(order) - 1, 0))
-        self._place(replace(self._cursor, order=order, position=position))
+        self._place(self._cursor._replace(order=order, position=position))
 
     def _changed(self, **changes: Any) -> Options:
         """The options with some changed, checked anew."""

@@ -1,7 +1,7 @@
 """Who runs the fetches: processes, threads, or the caller.  Each backend makes a Pool; that is all the engine asks.
 
 Runs in the consumer process, in the caller's thread.  A backend says whether its workers share memory with us and
-whether they are in this very process; a backend of one's own needs the three members of ``Backend``.
+whether they are in this very process; a backend of one's own needs the members of ``Backend``.
 """
 
 from __future__ import annotations
@@ -11,26 +11,40 @@ import multiprocessing
 import pickle
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from operator import is_
 from typing import Any, Protocol
 
 from . import ship
+from .anypool import AnyPool, Nobody, Threads
+from .board import Line
 from .envelope import dumps
 from .errors import OptionError
-from .limits import look_around
-from .pool import Broken, WatchedPool, WatchedThreads
-from .starting import hidden_main, own_server
+from .pool import Pool
+from .starting import as_workers_start, start_server
 
 
-class Pool(Protocol):
-    """What the engine needs of whoever runs the fetches."""
+class Workers(Protocol):
+    """What the engine needs of whoever runs the fetches: our own Pool, or any other by way of ``AnyPool``."""
+
+    shares_fate: bool  # who ends a worker ends all
 
     @property
     def map_async(self) -> Callable[..., Any]: ...
     @property
-    def pids(self) -> tuple[int, ...]: ...  # of worker processes on this machine
-    def fallen(self) -> dict[int, int]: ...  # exit codes of the workers that have ended, by number
+    def vacancies(self) -> int: ...
+    @property
+    def is_idle(self) -> bool: ...
+    @property
+    def pids(self) -> dict[int, int]: ...  # of worker processes on this machine, by number
+    def out(self, number: int) -> int: ...
+    def busy(self, lines: Mapping[int, Line]) -> Collection[int]: ...  # who has something to do
+    def wait(self, timeout: float | None = ...) -> None: ...
+    def start(self, number: int) -> None: ...
+    def retire(self, number: int) -> None: ...
+    def kill(self, number: int) -> None: ...
+    def abandon(self, number: int) -> None: ...
     def dispose(self, timeout: float = ...) -> bool: ...
 
 
@@ -41,7 +55,7 @@ class Launch(Protocol):
 
     def dumps(self, value: Any) -> bytes: ...
     def carries(self, cargo: Any) -> bool: ...  # is it what is on the way, unchanged?
-    def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...], broken: Broken) -> Pool: ...
+    def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...], **calls: Any) -> Workers: ...
     def close(self) -> None: ...
 
 
@@ -60,32 +74,54 @@ class Process:
 
     ``start_method`` is "fork", "forkserver" or "spawn".  Left unset it is forkserver on Linux and spawn elsewhere, on
     every Python; a dataset that cannot be pickled at all is then forked instead, with a warning.
+
+    ``pool`` makes another Pool than ours, ``pool(workers, initializer, initargs)``: ``multiprocessing.Pool`` itself,
+    say, for comparison; its start method is its own.  It promises what it promises: of a worker that is killed, the
+    stock Pool tells nobody, and only ``sample_timeout`` goes on from there.
     """
 
     name, shares_memory, in_process = "process", True, False
 
-    def __init__(self, start_method: str | None = None) -> None:
+    def __init__(self, start_method: str | None = None, *, pool: Callable[..., Any] | None = None) -> None:
+        if pool is not None and start_method is not None:
+            raise OptionError(
+                f"start_method={start_method!r} is for our own Pool; pass multiprocessing.get_context("
+                f"{start_method!r}).Pool as pool=."
+            )
+        if pool is not None and not callable(pool):
+            raise OptionError(f"pool={pool!r:.60} cannot be called; pass what makes a Pool, not a Pool.")
+        self.pool = pool
         known = multiprocessing.get_all_start_methods()
         if start_method is not None and start_method not in known:
             raise OptionError(f"start_method={start_method!r} is not available here; use one of {', '.join(known)}.")
         self.start_method = start_method
 
     def __repr__(self) -> str:
-        return f"Process(start_method={self.start_method!r})"
+        return f"Process(start_method={self.start_method!r})" if self.pool is None else f"Process(pool={self.pool!r})"
+
+    def prepare(self) -> None:
+        """Start what takes time, if we may and there is anything: workers come from it later."""
+        if self.pool is None and self._method == "forkserver" and not multiprocessing.current_process().daemon:
+            with contextlib.suppress(OSError, RuntimeError):  # it will be missed, and said so, when workers start
+                start_server()
+
+    @property
+    def _method(self) -> str:
+        return self.start_method or ("forkserver" if sys.platform == "linux" else "spawn")
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
         """Pack the dataset for the journey, by the first way that works."""
-        method = self.start_method or ("forkserver" if sys.platform == "linux" else "spawn")
+        method = self._method
         if method == "fork":
             return _Processes(ship.Kept(cargo), method)
         try:
-            return _Processes(ship.Shipment(cargo), method)
+            return _Processes(ship.Shipment(cargo), method, self.pool)
         except MemoryError:
             raise  # no way of packing it would be smaller
         except Exception as error:
             failure = error
         try:  # what cannot travel by value may be importable from the caller's script
-            return _Processes(ship.Shipment(cargo, by_value=False), method, imports_main=True)
+            return _Processes(ship.Shipment(cargo, by_value=False), method, self.pool, imports_main=True)
         except Exception:
             explained = ship.explain(cargo[0], "dataset", failure)
         if self.start_method or "fork" not in multiprocessing.get_all_start_methods() or _cuda_is_up():
@@ -97,8 +133,10 @@ class Process:
 class _Processes:
     """Processes about to start by one method."""
 
-    def __init__(self, cargo: ship.Kept | ship.Shipment, method: str, imports_main: bool = False) -> None:
-        self.cargo, self._method, self._imports_main = cargo, method, imports_main
+    def __init__(
+        self, cargo: ship.Kept | ship.Shipment, method: str, make: Any = None, imports_main: bool = False
+    ) -> None:
+        self.cargo, self._method, self._make, self._imports_main = cargo, method, make, imports_main
 
     def dumps(self, value: Any) -> bytes:
         """Forked workers know our ``__main__``, as do those that import it; others get what they need by value."""
@@ -109,14 +147,27 @@ class _Processes:
     def carries(self, cargo: Any) -> bool:
         return self.cargo.holds(cargo)
 
-    def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...], broken: Broken) -> Pool:
-        if self._method == "fork":
-            look_around()
-        with own_server(), contextlib.nullcontext() if self._imports_main else hidden_main():
-            return WatchedPool(self._method, workers, initializer, initargs, broken)
+    def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...], **calls: Any) -> Workers:
+        if self._make is None:
+            context = multiprocessing.get_context(self._method)
+            return _Pool(self._imports_main, workers, initializer, initargs, context=context, **calls)
+        with as_workers_start(self._imports_main):
+            return AnyPool(self._make, workers, initializer, initargs, **calls)
 
     def close(self) -> None:
         self.cargo.close()
+
+
+class _Pool(Pool):
+    """Our own, whose processes start as ``starting`` has it."""
+
+    def __init__(self, imports_main: bool, *args: Any, **kwargs: Any) -> None:
+        self._imports_main = imports_main
+        super().__init__(*args, **kwargs)
+
+    def start(self, number: int) -> None:
+        with as_workers_start(self._imports_main):
+            super().start(number)
 
 
 def _cuda_is_up() -> bool:
@@ -131,7 +182,7 @@ class Thread:
     name, shares_memory, in_process = "thread", True, True
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        return _InProcess(cargo, WatchedThreads)
+        return _InProcess(cargo, Threads)
 
 
 class Serial:
@@ -146,9 +197,9 @@ class Serial:
 class _InProcess:
     """What threads and the caller have in common: nothing has to travel."""
 
-    def __init__(self, cargo: tuple[Any, Any], make_pool: Callable[..., Pool]) -> None:
+    def __init__(self, cargo: tuple[Any, Any], make: Callable[..., Any]) -> None:
         self.cargo = ship.Kept(cargo)
-        self.pool = make_pool
+        self.pool = partial(AnyPool, make)
 
     def dumps(self, value: Any) -> bytes:
         return pickle.dumps(value)
@@ -158,26 +209,6 @@ class _InProcess:
         return all(map(is_, self.cargo.open(), cargo))
 
     def close(self) -> None: ...
-
-
-class Nobody:
-    """A Pool of no workers: whoever submits does the work."""
-
-    pids: tuple[int, ...] = ()
-
-    def __init__(self, workers: int, initializer: Any, initargs: tuple[Any, ...], broken: Broken) -> None:
-        initializer(*initargs)
-
-    def fallen(self) -> dict[int, int]:
-        return {}
-
-    def map_async(
-        self, func: Any, iterable: Any, chunksize: Any = None, callback: Any = None, error_callback: Any = None
-    ) -> None:
-        callback([func(item) for item in iterable])
-
-    def dispose(self, timeout: float = 5.0) -> bool:
-        return True
 
 
 _BY_NAME: dict[str, Callable[[], Backend]] = {"process": Process, "thread": Thread, "serial": Serial}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .layout import Layout
+from .leaves import Aside
 from .transport import Contents
 from .tree import Node, describe, gather, is_mutable, merge, scatter, shows, stack
 
@@ -36,7 +37,7 @@ def samples_of(contents: Contents) -> list[Any]:
 
 def columns_of(contents: Contents) -> Any:
     """The batch as one tree of columns."""
-    if contents.odd or contents.failed or not contents.rows:
+    if contents.odd or contents.failed or not contents.rows or isinstance(contents.tree, Aside):
         return collate(samples_of(contents))
     asides = _asides_of(contents)
     return stack(contents.tree, iter(contents.columns), asides)
@@ -46,6 +47,8 @@ def columns_in_place(batch: Batch) -> Any | None:
     """The columns if the samples lie stacked already; None if they would have to be collated first."""
     contents = batch._contents
     if contents is None or contents.odd or contents.failed or not contents.rows or not _still_shows(batch, contents):
+        return None
+    if isinstance(contents.tree, Aside):
         return None
     return batch.columns
 

@@ -1,8 +1,8 @@
 """Where workers leave the Python stack of their last moments: on a crash of their own accord, when stuck on demand.
 
-One unnamed file for a shift of workers; ``arm`` runs in the worker, the rest in the consumer process.  Guarantees a
-stack also of a worker that holds the GIL for ever (a signal handler in C writes it); none of one that was killed or
-stopped, and none where there are no real-time signals.
+One unnamed file for all workers of an iterator; ``arm`` runs in the worker, the rest in the consumer process.
+Guarantees a stack also of a worker that holds the GIL for ever (a signal handler in C writes it); none of one that was
+killed or stopped, and none where there are no real-time signals.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from multiprocessing import context, reduction
 from pathlib import Path
@@ -30,6 +29,7 @@ class BlackBox:
 
     def __init__(self) -> None:
         self._fd = unnamed_file()
+        self._read_to = 0
 
     def arm(self) -> None:
         """In a worker: from now on a crash leaves its stack here, and so does the signal of ``ask``."""
@@ -37,25 +37,21 @@ class BlackBox:
         if (ask := _signal()) is not None:
             faulthandler.register(ask, self._fd, all_threads=True, chain=False)
 
-    def ask(self, pid: int, end: float) -> str:
-        """What a worker is doing right now, as a Python stack; empty if it doesn't answer by ``end``."""
-        ask, before = _signal(), self._size()
-        if ask is None or pid <= 0:  # 0 would be the signal for our own process group
-            return ""
-        with contextlib.suppress(OSError):
-            os.kill(pid, ask)
-        size = before
-        while time.monotonic() < end:
-            time.sleep(0.01)
-            if before < size == self._size():  # it has come to rest
-                break
-            size = self._size()
-        return self.read(before)
+    def ask(self, pid: int) -> None:
+        """Have a worker show what it is doing right now; ``read`` has it as soon as it answers."""
+        ask = _signal()
+        if ask is not None and pid > 0:  # 0 would be the signal for our own process group
+            with contextlib.suppress(OSError):
+                os.kill(pid, ask)
 
-    def read(self, start: int = 0) -> str:
-        """Everything written since."""
-        text = os.pread(self._fd, _MOST_ROOM, start).decode(errors="replace").strip()
+    def read(self) -> str:
+        """Everything written since the last ``turn_over``."""
+        text = os.pread(self._fd, _MOST_ROOM, self._read_to).decode(errors="replace").strip()
         return text if len(text) <= _LONGEST else text[:_LONGEST] + "\n…"
+
+    def turn_over(self) -> None:
+        """What was written so far has been read."""
+        self._read_to = self._size()
 
     def _size(self) -> int:
         return os.fstat(self._fd).st_size

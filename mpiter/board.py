@@ -27,16 +27,6 @@ _CELLS = len(Cell)
 LINE_BYTES = 8 * _CELLS
 
 
-def board_bytes(workers: int) -> int:
-    return workers * LINE_BYTES
-
-
-def line(memory: Any, start: int, worker: int) -> memoryview:
-    """The cells of one worker as a memoryview of integers."""
-    at = start + worker * LINE_BYTES
-    return memoryview(memory)[at : at + LINE_BYTES].cast("q")
-
-
 class Line(NamedTuple):
     """A worker's line as it was read, cell by cell."""
 
@@ -50,6 +40,45 @@ class Line(NamedTuple):
     active: int
 
 
-def snapshot(memory: Any, start: int, workers: int) -> list[Line]:
-    """All lines, as they are now."""
-    return [Line(*line(memory, start, worker)) for worker in range(workers)]
+class Board:
+    """A line for each worker; travels to each of them, and says where its line is."""
+
+    def __init__(self, workers: int, arena: Any = None) -> None:
+        self._arena = arena
+        self._memory = None if arena else bytearray(workers * LINE_BYTES)  # nobody shares memory with us
+        self._taken: list[tuple[int, int]] = []  # ranges of the arena
+        start = self._take(workers * LINE_BYTES)
+        self._places = [start + worker * LINE_BYTES for worker in range(workers)]
+        for worker in range(workers):
+            self.clear(worker)
+
+    def _take(self, size: int) -> int:
+        if self._arena is None:
+            return 0
+        self._taken.append((self._arena.allocate(size), size))
+        return self._taken[-1][0]
+
+    def cells(self, worker: int) -> memoryview:
+        """The cells of one worker as a memoryview of integers."""
+        at = self._places[worker]
+        return memoryview(self._memory or self._arena.map)[at : at + LINE_BYTES].cast("q")
+
+    def lines(self) -> list[Line]:
+        """All lines, as they are now."""
+        return [Line(*self.cells(worker)) for worker in range(len(self._places))]
+
+    def clear(self, worker: int) -> None:
+        """For a new worker in this place."""
+        self.cells(worker)[:] = memoryview(bytes(LINE_BYTES)).cast("q")
+
+    def move(self, worker: int) -> None:
+        """Another line for this place: whoever had the old one may still write there."""
+        if self._arena is not None:
+            self._places[worker] = self._take(LINE_BYTES)
+        self.clear(worker)
+
+    def close(self) -> None:
+        """Nobody writes any more."""
+        for start, size in self._taken:
+            self._arena.free(start, size)
+        self._taken.clear()

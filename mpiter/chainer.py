@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import replace
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -95,7 +94,7 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
         order = self._order_of(found.epoch, indices)
         if isinstance(order, Given) and _equal(self._order_of(found.epoch).array(), indices):
             order = self._order_of(found.epoch)  # ours after all: its state is a few numbers
-        self._place(replace(found, order=order))
+        self._place(found._replace(order=order))
 
 
 def _equal(some: Indices | None, others: Indices | None) -> bool:

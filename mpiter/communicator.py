@@ -45,21 +45,23 @@ class _Communicator(Generic[T]):
         for all that it brings, and only if the consumer is the slower of the two.
         """
         with self._lock:
-            self._not_full.wait_for(lambda: not self._line or self._terminated or generation != self._generation)
+            if self._line:
+                self._not_full.wait_for(lambda: not self._line or self._terminated or generation != self._generation)
             if self._terminated:
                 raise Terminated
             if generation != self._generation:
                 return False
             self._line.extend(deliveries)
             self._admit_locked()
-            self._not_empty.notify()
+            if self._queue:
+                self._not_empty.notify()
             return True
 
     def _admit_locked(self) -> None:
         while self._line and len(self._queue) < self._n_prefetch:
             self._queue.append(self._line.popleft())
-        if not self._line:
-            self._not_full.notify()
+            if not self._line:
+                self._not_full.notify()
 
     def get(self, is_alive: Callable[[], bool], stalled: Callable[[float], None], glance_s: float = 1.0) -> T:
         """The next delivery; ``stalled`` is told once in ``glance_s`` how long there was none, while we were awake."""
@@ -100,6 +102,11 @@ class _Communicator(Generic[T]):
     @property
     def taken(self) -> int:
         return self._taken
+
+    @property
+    def is_full(self) -> bool:
+        """Would ``put`` have to wait?"""
+        return bool(self._line)
 
     def __len__(self) -> int:
         return len(self._queue)

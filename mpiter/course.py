@@ -6,6 +6,7 @@ Frozen values, passed between the consumer's thread and the prefetch thread.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .cursor import Cursor, Plans
 from .transport import Contents
@@ -13,8 +14,7 @@ from .transport import Contents
 _AUTO_RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """What ``next()`` gets: a batch, an error in its place, or neither at the end."""
 
     after: Cursor

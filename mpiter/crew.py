@@ -1,33 +1,43 @@
-"""The workers of one iterator through all their generations, and what they share with us.
+"""The workers of one iterator, each in its place, and what they share with us.
 
-Runs in the consumer process.  ``Crew`` is made, and staffed for the first time, in the caller's thread (a fork happens
-where the caller expects it), and from then on used by the prefetch thread.  Guarantees that the dataset is shipped
-once, that there is at most one shift of workers, and that ``bury`` and ``dispose`` are idempotent and leave neither
-process nor descriptor.
+Runs in the consumer process.  ``Crew`` is made, and its workers started, in the caller's thread (a fork happens where
+the caller expects it), and from then on used by the prefetch thread.  Guarantees that the dataset is shipped once,
+that a worker's end is told once and concerns its own place alone, and that ``dismiss`` and ``dispose`` are idempotent,
+come back in bounded time and leave neither process nor descriptor.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import logging
+import math
 import os
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing import connection
 from typing import Any
 
-from . import machine
-from .backends import Backend
-from .board import Line
-from .breakage import Breakage, Report
+from . import endings, fetch, machine
+from .backends import Backend, Workers
+from .bell import Bell
+from .blackbox import BlackBox
+from .board import Board, Line
+from .endings import End, Ending
 from .envelope import Apart, Sealer, seal
+from .errors import MpiterError, could_not_start
+from .member import Ended, State
 from .memory import Arena
-from .shift import Shift, Terms
-from .task import Task
+from .task import Lost, Task
 from .transport import Site, Transport
+from .watch import Watch
+from .worker import Wiring, begin
 
 _dataset_ids = itertools.count(1)
 _SHARE = 8  # of the memory: what batches may take unless told otherwise
-_LAST_RESPECTS_S = 2.0  # for a worker to go when it is killed: more, and it sits in the kernel
+_FOR_AN_EXIT_S = 1.0  # that a worker has to leave when it has done its last task
+_FOR_THE_END_S = 2.0  # that all have to go when they are killed: more, and they sit in the kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,7 @@ class Muster:
     workers: int
     batch_size: int
     reserve: int  # rooms that the engine needs for itself
+    as_samples: bool  # batches are read sample by sample, not as columns
     cargo: tuple[Any, Any]
     seed: int
     sample_timeout: float | None
@@ -47,57 +58,54 @@ class Muster:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Whom a crew tells of what; each may be called in any thread."""
+    """Whom a crew tells of what."""
 
-    returned: Callable[[Any], object]  # a room that was asked for in vain may have become free
+    bell: Bell  # rung when something has happened, by whichever thread
     warn: Callable[[str], None]  # something for the user to know
-    broken: Callable[[Breakage], None]  # a worker has died
+    ended: Callable[[End], None]  # a worker is no more; in the thread that waits
+    places: Callable[[Task, Sequence[int]], Sequence[memoryview] | None]  # where an answer's buffers go
 
 
 class Crew:
-    """Workers for one dataset, at most one shift of them at a time."""
+    """Workers for one dataset: as many as there should be, or none."""
 
     def __init__(self, muster: Muster, calls: Calls) -> None:
-        self._calls = calls
-        self._shift: Shift | None = None
-        self._shifts = 0
-        self._is_proven = False  # a shift was ready in full once: a worker that dies early is an accident, then
+        self._calls, self._muster = calls, muster
+        self._pool: Workers | None = None
+        self._empty: set[int] = set()  # places that wait for a new worker
+        self._proven: set[int] = set()  # places in which a worker was ready once
+        self._endings: dict[int, Ending] = {}
+        self._samples: Counter[int] = Counter()  # that the worker in each place has fetched
+        self._retiring: dict[int, float] = {}  # workers that end after their last task: until when they may take
+        self._has_answered = False
         self._arena: Arena | None = None
         self._transport: Transport | None = None
         self.most_bytes = machine.memory_total() // _SHARE
-        self.dataset = os.getpid() << 32 | next(_dataset_ids)
-        self._shares_memory = muster.backend.shares_memory
+        self.dataset = os.getpid() << 32 | next(_dataset_ids)  # key in the registry
+        self._in_process = muster.backend.in_process
         self._launch = muster.backend.launch(muster.cargo)
-        self._terms = Terms(
-            backend=muster.backend,
-            launch=self._launch,
-            dataset=self.dataset,
-            workers=muster.workers,
-            seed=muster.seed,
-            sample_timeout=muster.sample_timeout,
-            most_samples=None if muster.max_samples is None else muster.max_samples * muster.workers,
-        )
         try:
-            self._transport = self._bound(muster)
+            self._transport = self._bound(muster.transport)
             self.staff()
         except BaseException:
             self.dispose()
             raise
 
-    def _bound(self, muster: Muster) -> Transport:
-        sealer: Sealer = Apart if muster.backend.in_process else seal
+    def _bound(self, transport: Transport) -> Transport:
+        sealer: Sealer = Apart if self._in_process else seal
         site = Site(
-            batch_size=muster.batch_size,
+            batch_size=self._muster.batch_size,
             most_bytes=self.most_bytes,
-            reserve=muster.reserve,
+            reserve=self._muster.reserve,
+            as_samples=self._muster.as_samples,
             dumps=self._launch.dumps,
             arena=self._shared,
             sealer=sealer,
-            returned=self._calls.returned,
+            returned=self._calls.bell.ring,
             warn=self._calls.warn,
         )
-        muster.transport.bind(site)
-        return muster.transport
+        transport.bind(site)
+        return transport
 
     def _shared(self) -> Arena:
         """The arena, made when somebody needs it."""
@@ -109,75 +117,204 @@ class Crew:
         """Is ``cargo`` what was shipped?"""
         return self._launch.carries(cargo)
 
+    # -- workers come ------------------------------------------------------------------------------------------------
+
     @property
     def is_staffed(self) -> bool:
-        return self._shift is not None
+        return self._pool is not None
 
     def staff(self) -> None:
-        """Start a shift; there must be none."""
-        assert self._shift is None
+        """Start all workers; there must be none."""
+        assert self._pool is None
         assert self._transport is not None
-        self._shifts += 1
-        arena = self._shared() if self._shares_memory else None
-        self._shift = Shift(self._shifts, self._terms, self._transport.writer(), arena, self._calls.broken)
+        muster, timeout = self._muster, self._muster.sample_timeout
+        self._board = Board(muster.workers, self._shared() if muster.backend.shares_memory else None)
+        self._box = None if self._in_process else BlackBox()
+        self._watch = Watch(timeout) if timeout else None
+        self._oom_kills = machine.out_of_memory_kills()
+        self._has_answered = False
+        wiring = Wiring(
+            dataset=self.dataset,
+            cargo=self._launch.cargo,
+            writer=self._transport.writer(),
+            board=self._board,
+            box=self._box,
+            workers=muster.workers,
+            seed=muster.seed,
+            backend=muster.backend.name,
+            environment=None if self._in_process else dict(os.environ),
+            log_level=logging.getLogger().level,
+            numbers=itertools.count() if self._in_process else None,
+        )
+        try:
+            self._pool = self._launch.pool(
+                muster.workers,
+                begin,
+                (wiring,),
+                bell=self._calls.bell,
+                ended=self._ended,
+                places=self._calls.places,
+            )
+        except BaseException as error:
+            self._clear(is_clean=True)
+            if isinstance(error, (OSError, RuntimeError)) and not isinstance(error, MpiterError):
+                raise could_not_start(error) from error
+            raise
 
-    def submit(self, task: Task, arrived: Callable[[Any], None]) -> None:
-        """Hand a task to whichever worker is free; its ticket will arrive, or that it is lost."""
-        assert self._shift is not None
-        self._shift.submit(task, arrived)
+    def fill_places(self) -> None:
+        """Start a worker wherever one has ended."""
+        while self._empty and self._pool is not None:
+            worker = next(iter(self._empty))
+            try:
+                self._pool.start(worker)
+            except (OSError, RuntimeError) as error:
+                raise could_not_start(error) from error
+            self._empty.discard(worker)
 
-    def answered(self, samples: int) -> None:
-        """A task has come back with so many samples."""
-        if self._shift is not None:
-            self._shift.answered(samples)
+    # -- what they do ------------------------------------------------------------------------------------------------
 
     @property
-    def is_worn(self) -> bool:
-        """Have the workers fetched as many samples as they should in their lives?"""
-        return self._shift is not None and self._shift.is_worn
+    def vacancies(self) -> int:
+        """How many more tasks they can be given now."""
+        return 1 if self._pool is None else self._pool.vacancies
+
+    @property
+    def is_idle(self) -> bool:
+        """Has somebody nothing to do?"""
+        return self._pool is not None and self._pool.is_idle
+
+    def submit(self, task: Task, arrived: Callable[[Any], None]) -> None:
+        """Hand a task to whoever has least to do; its ticket will arrive, or that it is lost."""
+        assert self._pool is not None
+        self._pool.map_async(
+            fetch._fetch_run,
+            [task],
+            1,
+            lambda tickets: arrived(tickets[0]),
+            lambda error: arrived(Lost(task.number, error)),
+        )
+
+    def wait(self) -> None:
+        """Wait until something happens, and have it dealt with."""
+        bell = self._calls.bell
+        if self._pool is None:
+            connection.wait([bell.fileno()])
+            bell.hush()
+            return
+        if self._endings or self._retiring:
+            self._pool.wait(endings.STEP_S)
+        else:
+            self._pool.wait(None if self._watch is None else self._watch.interval)
+        self._look()
+
+    def answered(self, worker: int, samples: int) -> None:
+        """A worker has answered with so many samples."""
+        self._has_answered = True
+        self._proven.add(worker)
+        most = self._muster.max_samples
+        if most is not None and self._pool is not None:
+            self._samples[worker] += samples
+            if self._samples[worker] >= most and not self._pool.shares_fate and worker not in self._retiring:
+                self._pool.retire(worker)
+                self._retiring[worker] = math.inf
 
     @property
     def pids(self) -> tuple[int, ...]:
         """The worker processes of the moment."""
-        shift = self._shift
-        return () if shift is None else shift.pids
+        pool = self._pool
+        if pool is None or self._in_process:
+            return ()
+        return tuple(pool.pids.values()) or tuple(line.pid for line in self._board.lines() if line.pid)
 
     def board(self) -> list[Line]:
-        """What each worker does right now."""
-        shift = self._shift
-        with contextlib.suppress(ValueError):  # it has just ended
-            return [] if shift is None else shift.board()
-        return []
+        """What each worker does right now; its number is known before it has written any line itself."""
+        pool = self._pool
+        if pool is None:
+            return []
+        pids = pool.pids
+        return [line._replace(pid=pids.get(worker, line.pid)) for worker, line in enumerate(self._board.lines())]
 
-    @property
-    def interval(self) -> float | None:
-        """How long to wait at most until the next look at the workers."""
-        return None if self._shift is None else self._shift.interval
+    # -- and how they end --------------------------------------------------------------------------------------------
 
-    def look(self) -> Breakage | None:
-        """Is somebody stuck?"""
-        return None if self._shift is None else self._shift.look()
+    def _look(self) -> None:
+        """End whoever is stuck, step by step."""
+        pool = self._pool
+        if pool is None:
+            return
+        if self._watch is not None and self._watch.is_due:
+            lines = {worker: line for worker, line in enumerate(self.board()) if worker not in self._empty}
+            for worker in self._watch.look(lines, pool.busy(lines)):
+                if worker not in self._endings:
+                    line = lines[worker]
+                    self._endings[worker] = Ending(worker, line, self._watch.due(line), self._box)
+        for worker, end in list(self._retiring.items()):
+            if end == math.inf and not pool.out(worker):
+                self._retiring[worker] = time.monotonic() + _FOR_AN_EXIT_S
+            elif time.monotonic() > end:
+                pool.kill(worker)
+        for worker in list(self._endings):
+            if worker in self._endings:  # all may have ended with one
+                self._endings[worker].go_on(pool)
 
-    def autopsy(self, broken: Breakage) -> Report | None:
-        """End the shift that is broken and report on it; None if it has ended before."""
-        shift = self._shift
-        if shift is None or shift.number != broken.shift:
-            return None
-        casualties, was_proven = shift.casualties(broken), self._is_proven
-        has_answered, is_clean = shift.has_answered, self.bury()
-        return Report(casualties, is_clean, has_answered, is_proven=was_proven or self._is_proven)
+    def _ended(self, told: Ended) -> None:
+        """A worker is no more: find out why, and leave its place to the next."""
+        worker, lines = told.number, self._board.lines()
+        line, ending = lines[worker]._replace(pid=told.pid or lines[worker].pid), self._endings.pop(worker, None)
+        end = End(
+            worker=worker,
+            line=line,
+            how=ending.how if ending else endings.ended(told.code or 0),
+            cause=ending.cause if ending else self._cause(told.code or 0),
+            stack=ending.stack if ending else self._stack(told.code or 0),
+            tasks=tuple(task.number for task in told.items),
+            is_gone=told.code is not None,
+            was_asked=told.state is State.RETIRING and not told.items,
+            is_proven=worker in self._proven or bool(line.ready),
+            others_work=self._has_answered,
+        )
+        for place in range(len(lines)) if self._pool is not None and self._pool.shares_fate else [worker]:
+            self._endings.pop(place, None)
+            self._samples[place] = 0
+            self._retiring.pop(place, None)
+            if end.is_gone:
+                self._board.clear(place)
+            else:
+                self._board.move(place)
+        self._proven.update(at for at, one in enumerate(lines) if one.ready)
+        self._empty.add(worker)
+        self._calls.ended(end)
 
-    def bury(self, timeout: float = _LAST_RESPECTS_S) -> bool:
-        """End the workers; False if one would not go, which may then still write into the rooms it was given."""
-        shift, self._shift = self._shift, None
-        if shift is None:
+    def _cause(self, code: int) -> str:
+        return endings.cause(code, machine.out_of_memory_kills() > self._oom_kills)
+
+    def _stack(self, code: int) -> str:
+        if self._box is None or code >= 0:
+            return ""
+        text = self._box.read()
+        self._box.turn_over()
+        return text
+
+    def dismiss(self, timeout: float = _FOR_THE_END_S) -> bool:
+        """End all workers; False if one would not go, which may then still write into the rooms it was given."""
+        pool, self._pool = self._pool, None
+        if pool is None:
             return True
-        self._is_proven |= all(line.ready for line in shift.board())
-        return shift.end(timeout)
+        is_clean = pool.dispose(timeout)
+        self._clear(is_clean)
+        return is_clean
+
+    def _clear(self, is_clean: bool) -> None:
+        fetch.forget(self.dataset)
+        if self._box is not None:
+            self._box.close()
+        if is_clean:
+            self._board.close()
+        for table in (self._empty, self._endings, self._samples, self._retiring):
+            table.clear()
 
     def dispose(self, timeout: float = 5.0) -> None:
         """End the workers, then give up what they shared with us."""
-        self.bury(timeout)
+        self.dismiss(timeout)
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()

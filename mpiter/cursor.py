@@ -8,15 +8,14 @@ with the order and the position that Chainer passes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 from .errors import OptionError
 from .order import Indices, Order
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(NamedTuple):
     """A place between two batches: what the user has been handed so far."""
 
     position: int  # samples of this epoch already handed out
@@ -30,8 +29,7 @@ class Cursor:
         return self.epoch + self.position / len(self.order) if len(self.order) else float(self.epoch)
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """A run of samples within one epoch: the ``indices`` at ``position``, ``position + 1``, … of ``epoch``."""
 
     row: int
@@ -40,8 +38,7 @@ class Stretch:
     indices: Indices | tuple[Any, ...]  # or what else a sampler has given
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """One batch to come: which samples, and where the iterator stands once it has been handed out."""
 
     number: int
@@ -116,8 +113,8 @@ def _bounded(cursor: Cursor, pace: Pace, number: int) -> Plan | None:
         return None if length < pace.batch_size else step(_next_epoch(cursor), pace, number)
     stretch = _stretch(cursor, stop, 0)
     over = stop >= length or (pace.drop_last and length - stop < pace.batch_size)
-    place = _next_epoch(cursor) if over else replace(cursor, position=stop, is_new_epoch=False)
-    place = replace(place, previous_epoch_detail=cursor.epoch_detail)
+    place = _next_epoch(cursor) if over else cursor._replace(position=stop, is_new_epoch=False)
+    place = place._replace(previous_epoch_detail=cursor.epoch_detail)
     if not length:
         return None  # an empty epoch has no batch to hand out
     return Plan(number, len(stretch.indices), (stretch,), cursor, place)
@@ -128,8 +125,7 @@ def _stretch(cursor: Cursor, stop: int, row: int) -> Stretch:
 
 
 def _next_epoch(cursor: Cursor) -> Cursor:
-    return replace(
-        cursor,
+    return cursor._replace(
         position=0,
         epoch=cursor.epoch + 1,
         is_new_epoch=True,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -131,7 +131,7 @@ def _plan(cursor: Cursor, number: int, start: int, keys: Indices | tuple[Any, ..
     rows = len(keys)
     if in_one:
         keys, rows = (keys.tolist() if isinstance(keys, np.ndarray) else list(keys),), 1
-    after = replace(cursor, position=cursor.position + 1)
+    after = cursor._replace(position=cursor.position + 1)
     return Plan(number, rows, (Stretch(0, cursor.epoch, start, keys),), cursor, after)
 
 

@@ -1,8 +1,8 @@
 """Objects as bytes: what fits no column travels in an envelope, big buffers raw and out of line.
 
 Runs in workers (``seal``) and in the consumer process (``open_envelope``).  Layout: the length of the header, the
-header (msgpack: how many objects, how many bytes of pickle, how long each buffer), a pickle for each object, then each
-buffer at a multiple of 64, so that arrays come back as aligned, writable views of wherever the envelope lies.  Objects
+header (msgpack: how long the pickle of each object is, and each buffer), a pickle for each object, then each buffer at
+a multiple of 64, so that arrays come back as aligned, writable views of wherever the envelope lies.  Objects
 of one envelope share nothing when they arrive, whatever they had in common before.  Classes of ``__main__`` come back
 as the caller's own.  Assumes that both sides are ours: envelopes hold pickles and never come from a file or a network.
 """
@@ -13,8 +13,9 @@ import copyreg
 import functools
 import io
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import cloudpickle
@@ -25,6 +26,7 @@ from . import tensors
 
 ALIGN = 64
 _LENGTH = 4  # bytes that hold the header's length
+_NAMES_SOMETHING = pickle.STACK_GLOBAL  # the opcode without which no class or function is looked up
 
 
 def aligned(offset: int, to: int = ALIGN) -> int:
@@ -67,7 +69,8 @@ class Sealed:
     def part(self, begin: int, end: int) -> Envelope:
         (start, first), (stop, last) = self.ends[begin], self.ends[end]
         pickles, buffers = self.pickles[start:stop], self.buffers[first:last]
-        header: bytes = msgpack.packb([end - begin, len(pickles), [buffer.nbytes for buffer in buffers]])
+        lengths = [self.ends[at + 1][0] - self.ends[at][0] for at in range(begin, end)]
+        header: bytes = msgpack.packb([lengths, [buffer.nbytes for buffer in buffers]])
         head = len(header).to_bytes(_LENGTH, "little") + header
         size = aligned(len(head) + len(pickles))
         for buffer in buffers:
@@ -77,40 +80,40 @@ class Sealed:
 
 def seal(values: Sequence[Any]) -> Sealed:
     out, found = io.BytesIO(), list[pickle.PickleBuffer]()
-    ends = [(0, 0), *_dump_each(values, out, found)]
+    ends = _dump_each(values, out, found)
     return Sealed(memoryview(out.getvalue()), [buffer.raw() for buffer in found], ends)
 
 
 def dumps(value: Any, buffers: list[pickle.PickleBuffer] | None = None) -> bytes:
     """Pickle ``value``; ``buffers`` takes what goes out of line."""
     out = io.BytesIO()
-    for _ in _dump_each([value], out, buffers):
-        pass
+    _dump_each([value], out, buffers)
     return out.getvalue()
 
 
 def _dump_each(
     values: Sequence[Any], out: io.BytesIO, buffers: list[pickle.PickleBuffer] | None
-) -> Iterator[tuple[int, int]]:
-    """Pickle by reference where the other side can follow it, else by value; where each pickle ends, and its buffers.
+) -> list[tuple[int, int]]:
+    """Pickle by reference where the other side can follow it, else by value; where each pickle ends, and its buffers,
+    after those of nothing.
 
     In a forked worker ``__main__`` is the caller's, so plain pickle succeeds; in any other worker it isn't, plain
     pickle fails, and cloudpickle sends the class by value under the identity that it came with.
     """
     outside: list[pickle.PickleBuffer] = [] if buffers is None else buffers
     take = None if buffers is None else functools.partial(_stays_in_line, buffers)
-    plain = _by_reference(out, protocol=5, buffer_callback=take)
+    plain, ends = _by_reference(out, protocol=5, buffer_callback=take), [(0, 0)]
     for value in values:
-        before = out.tell(), len(outside)
         try:
             plain.dump(value)
         except Exception:  # cloudpickle knows more, and its error is the one to show
-            out.seek(before[0])
+            out.seek(ends[-1][0])
             out.truncate()
-            del outside[before[1] :]
+            del outside[ends[-1][1] :]
             _ByValue(out, protocol=5, buffer_callback=take).dump(value)
         plain.clear_memo()
-        yield out.tell(), len(outside)
+        ends.append((out.tell(), len(outside)))
+    return ends
 
 
 def _stays_in_line(buffers: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> bool:
@@ -150,6 +153,16 @@ def _reduce_array(array: Any) -> Any:
         return array.__reduce_ex__(5)
     native = array.view(array.dtype.newbyteorder())  # the same bytes, under the native name
     return np.ndarray.view, (native, array.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Bytes that travel from where they lie to where they are wanted, if the Pool knows how; else by way of a copy."""
+
+    memory: Any
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return Raw, (pickle.PickleBuffer(self.memory) if protocol >= 5 else bytes(self.memory),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,16 +210,18 @@ def opened(sent: Any) -> list[Any]:
 def open_envelope(room: memoryview) -> list[Any]:
     """The objects again; their arrays are views of ``room``."""
     start = _LENGTH + int.from_bytes(room[:_LENGTH], "little")
-    count, pickled, sizes = msgpack.unpackb(room[_LENGTH:start], strict_map_key=True)
-    at, buffers = aligned(start + pickled), []
+    lengths, sizes = msgpack.unpackb(room[_LENGTH:start], strict_map_key=True)
+    pickles = room[start : start + sum(lengths)]
+    at, buffers = aligned(start + len(pickles)), []
     for size in sizes:
         buffers.append(room[at : at + size])
         at = aligned(at + size)
-    pickles, left = io.BytesIO(room[start : start + pickled]), iter(buffers)
-    return [_Unpickler(pickles, buffers=left).load() for _ in range(count)]  # an unpickler's memo cannot be cleared
+    left, ends = iter(buffers), [0, *accumulate(lengths)]
+    load = loads if _NAMES_SOMETHING in bytes(pickles) else pickle.loads
+    return [load(pickles[begin:end], buffers=left) for begin, end in pairwise(ends)]  # each by itself: none shares
 
 
-def loads(data: Any, buffers: Sequence[Any] = ()) -> Any:
+def loads(data: Any, buffers: Iterable[Any] = ()) -> Any:
     """What ``dumps`` has pickled."""
     return _Unpickler(io.BytesIO(data), buffers=buffers).load()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -159,7 +159,7 @@ def _with_a_warning(task: Task, post: Post) -> Ticket:
         f"{name} draws from the global random generators, which threads share: its samples depend on timing. "
         f"Draw from mpiter.get_rng() instead, or use processes."
     )
-    return replace(ticket, mail=(*ticket.mail, ("warning", text, "builtins:RuntimeWarning", __file__, 0)))
+    return ticket._replace(mail=(*ticket.mail, ("warning", text, "builtins:RuntimeWarning", __file__, 0)))
 
 
 def _fetch(task: Task, post: Post, seeds: frozenset[str]) -> Ticket:
@@ -221,9 +221,9 @@ def _fetch_some(errand: _Errand, indices: list[Any], done: int, stop: int) -> in
         _write(errand, indices, offset + done, together)
         return len(together)
     samples: list[Any] = []
-    at, glance = done, done
+    at, glance, seeds, keep = done, done, errand.seeds, samples.append
     try:
-        for at in range(done, stop):
+        for at, index in enumerate(indices[done:stop], done):
             if at == glance:  # time is read for every dear sample, but not for every cheap one
                 now = _clock()
                 if now > errand.deadline and (at or not errand.must_begin):
@@ -231,9 +231,9 @@ def _fetch_some(errand: _Errand, indices: list[Any], done: int, stop: int) -> in
                 glance = at + (1 if now - cells[6] > _CHEAP_NS else _GLANCE)
                 cells[6] = now  # Cell.SINCE and, below, Cell.ROW, spelled out: this runs for every sample
             cells[5] = offset + at
-            if errand.seeds:
+            if seeds:
                 seeding.step_to(0)
-            samples.append(dataset[indices[at]])
+            keep(dataset[index])
     except BaseException as error:
         post.habits.let_pass(error)
         _write(errand, indices, offset + done, samples)

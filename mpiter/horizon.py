@@ -49,6 +49,11 @@ class Horizon:
         """The batch that ``peek`` has shown is on its way."""
         self._next = None
 
+    def take_dead_end(self) -> Exception | None:
+        """Why planning could not go on; told once, for its traceback may hold the iterator itself."""
+        why, self.dead_end = self.dead_end, None
+        return why
+
     def is_beyond(self, epoch: int) -> bool:
         """Is planning too far ahead of a consumer in ``epoch``?"""
         to = self._planned_to

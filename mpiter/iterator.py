@@ -1,8 +1,9 @@
 """What all iterators are: Chainer's contract on the outside, the prefetch loop within.
 
-Runs in the consumer's thread.  Guarantees that constructing starts neither thread nor process; that attributes and
-``state_dict()`` describe what has been handed out, never what is prefetched; that ``close()`` works from any thread, in
-any state, any number of times, and ends in bounded time, as do dropping the iterator and leaving the interpreter.
+Runs in the consumer's thread.  Guarantees that constructing starts no worker (the fork server at most); that
+attributes and ``state_dict()`` describe what has been handed out, never what is prefetched; that ``close()`` works from
+any thread, in any state, any number of times, and ends in bounded time, as do dropping the iterator and leaving the
+interpreter.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class DatasetIterator(Adjustable):
     def __init__(self, options: Options) -> None:
         subclass_attributes = frozenset(self.__dict__)
         self._options = options
+        options.prepare()
         self._sampling = SamplerOfTheMoment(options.order_sampler)
         self._seed = seed_for(draws=options.shuffles) if options.seed is None else options.seed
         self._loop: _PrefetchLoop | None = None
@@ -125,7 +127,7 @@ class DatasetIterator(Adjustable):
 
     def _over(self) -> None:
         self._exhausted = True
-        self._cursor = replace(self._cursor, previous_epoch_detail=self._cursor.epoch_detail)
+        self._cursor = self._cursor._replace(previous_epoch_detail=self._cursor.epoch_detail)
         raise StopIteration
 
     def _interrupted(self, error: BaseException) -> None:
@@ -181,6 +183,7 @@ class DatasetIterator(Adjustable):
             workers=options.workers,
             batch_size=self.batch_size,
             reserve=rules.reserve,
+            as_samples=self._opens is Batch,
             cargo=options.cargo,
             seed=self._seed,
             sample_timeout=options.sample_timeout if options.has_workers else None,

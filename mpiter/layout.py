@@ -9,6 +9,7 @@ and that both sides compute the same offsets.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -20,6 +21,8 @@ from .envelope import Sealer, aligned, open_envelope, seal
 from .tree import Column, Node, asides_of, columns_of, scatter
 
 PAGE = 4096
+_MOST_AT_ONCE = 64  # rows written at once: numpy's cost per call is then negligible
+_BYTES_AT_ONCE = 1 << 22  # …unless they are so large that they would have left the cache
 _MOST_TOGETHER = 1 << 22  # bytes that go along in one piece: whoever keeps one of its arrays keeps all of it
 
 
@@ -64,6 +67,11 @@ class Layout:
     @property
     def row_bytes(self) -> int:
         return self.size // max(self.rows, 1)
+
+    @functools.cached_property
+    def stride(self) -> int:
+        """Rows that are best written at once."""
+        return max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // self.row_bytes))
 
     def columns(self, room: Any, rows: int | None = None) -> list[Column]:
         """The columns as arrays on ``room``, any writable buffer."""

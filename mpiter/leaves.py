@@ -131,8 +131,10 @@ class Scalar(Leaf):
     def write(self, column: Column, start: int, values: Any) -> bool:
         if type(values) is np.ndarray:
             return not self.shape and self._write_stacked(column, start, values)
-        if set(map(type, values)) != {self.dtype.type} or set(map(_dtype_of, values)) != {self.dtype}:
+        if set(map(type, values)) != {self.dtype.type}:
             return False
+        if self.dtype.kind not in "biufc" and set(map(_dtype_of, values)) != {self.dtype}:
+            return False  # dates have units, strings have lengths
         if self.dtype.kind == "V":
             for row, value in enumerate(values, start):
                 column[row] = value

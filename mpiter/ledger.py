@@ -8,7 +8,7 @@ into it any more.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from .board import Line
 from .cursor import Plan
 from .envelope import opened
-from .task import Fault, Piece, Ticket
+from .task import Fault, Piece, Task, Ticket
 from .transport import Room
 
 
@@ -133,30 +133,30 @@ class Ledger:
         self._sent[number] = _Sent(tuple(p for p, _ in taken), tuple(a for _, a in taken))
         return brief, self._sent[number].pieces, any(assembly.is_suspect for _, assembly in taken)
 
-    def recall(self, number: int) -> None:
-        """A task will not be answered: what it asked for is uncut again."""
-        sent = self._sent.pop(number)
-        for piece, assembly in zip(reversed(sent.pieces), reversed(sent.assemblies), strict=True):
-            assembly.errands -= 1
-            if assembly.abandoned:
-                self._give_up(assembly)
-                continue
-            self._uncut.appendleft((piece, assembly))
-            self._uncut_rows += piece.rows
+    def recall(self, numbers: Collection[int], quarantined: bool = False) -> int:
+        """These tasks will not be answered: what they asked for is uncut again; how many rows.
 
-    def recall_all(self, quarantined: bool) -> int:
-        """No task will be answered any more; how many rows are to be fetched again.
-
-        ``quarantined``: a worker could not be ended, and may write into the rooms that it was given at any time.
+        Whoever had them is dead.  ``quarantined``: or would not die, and may write into their rooms at any time.
         """
         before = self._uncut_rows
-        for number in sorted(self._sent, reverse=True):
-            for assembly in self._sent[number].assemblies:
+        for number in sorted(numbers, reverse=True):
+            if (sent := self._sent.pop(number, None)) is None:
+                continue
+            for piece, assembly in zip(reversed(sent.pieces), reversed(sent.assemblies), strict=True):
+                assembly.errands -= 1
                 assembly.is_suspect = True
                 if quarantined and assembly.room is not None:
                     assembly.room.quarantine()
-            self.recall(number)
+                if assembly.abandoned:
+                    self._give_up(assembly)
+                    continue
+                self._uncut.appendleft((piece, assembly))
+                self._uncut_rows += piece.rows
         return self._uncut_rows - before
+
+    def recall_all(self, quarantined: bool = False) -> int:
+        """No task will be answered any more."""
+        return self.recall(list(self._sent), quarantined)
 
     def in_hand(self, line: Line) -> Suspect | None:
         """The row that a worker's line names, if it was asked for in the task that the line names."""
@@ -211,19 +211,31 @@ class Ledger:
                 _enter(fault, assembly)
                 return
 
-    def completed(self) -> Iterator[Assembly]:
-        """Batches that can be handed over, taken out of the book one by one."""
-        while (assembly := self._next_complete()) is not None:
-            del self._assemblies[assembly.plan.number]
-            yield assembly
-
-    def _next_complete(self) -> Assembly | None:
+    def completed(self) -> list[Assembly]:
+        """Batches that can be handed over, taken out of the book."""
+        found = []
         for assembly in self._assemblies.values():
-            if assembly.is_complete:
-                return assembly
-            if self._in_order:
-                return None
-        return None
+            if assembly.missing == 0 and assembly.errands == 0:
+                found.append(assembly)
+            elif self._in_order:
+                break
+        for assembly in found:
+            del self._assemblies[assembly.plan.number]
+        return found
+
+    def waiting_their_turn(self) -> int:
+        """Batches that are complete, behind one that isn't."""
+        assemblies = iter(self._assemblies.values())
+        first = next(assemblies, None)
+        return 0 if first is None or first.is_complete else sum(assembly.is_complete for assembly in assemblies)
+
+    def places(self, task: Task, sizes: Sequence[int]) -> Sequence[memoryview] | None:
+        """Where in the rooms the buffers of a task's answer belong; None if they are to be received as they come."""
+        sent = self._sent.get(task.number)
+        if sent is None or len(sent.pieces) > 1:
+            return None
+        places = getattr(sent.assemblies[0].room, "places", None)
+        return places(sent.pieces[0].row, sent.pieces[0].rows, sizes) if places else None
 
     def abandon(self) -> None:
         """Nobody waits for these batches any more."""

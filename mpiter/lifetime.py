@@ -28,8 +28,6 @@ def end_with(iterator: Any, loop: _PrefetchLoop) -> weakref.finalize[..., Any]:
 def _let_go(loop: _PrefetchLoop) -> None:
     if loop.pid == os.getpid():
         loop.stop()
-        if not loop.has_thread:
-            loop.join()
 
 
 @atexit.register

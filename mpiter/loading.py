@@ -37,6 +37,7 @@ class Loading:
     def _begin(self, options: Options, persistent: bool) -> None:
         """To be called by constructors."""
         self._recipe = options
+        options.prepare()
         self._home = Home(persistent)
         self._trip: Trip | StreamTrip | None = None
         self._next = Place(epoch=0)  # where the next iter() begins

@@ -19,6 +19,7 @@ from .cursor import Pace
 from .errors import OptionError
 from .machine import cores
 from .rows import as_dataset
+from .starting import interrupts_later
 from .transport import Transport
 from .transports import transport_for
 
@@ -79,7 +80,7 @@ class Options:
         object.__setattr__(self, "backend", backend)
         object.__setattr__(self, "workers", self._count_workers(backend))
         transport = self.make_transport()
-        if not backend.shares_memory and hasattr(transport, "slots"):
+        if not backend.shares_memory and getattr(transport, "needs_shared_memory", False):
             raise OptionError(f"the workers of {backend!r} share no memory with us; pass serializer='packed'.")
 
     def _count_workers(self, backend: Backend) -> int:
@@ -89,6 +90,13 @@ class Options:
 
     def make_transport(self) -> Transport:
         return transport_for(self.serializer, self.copy)
+
+    def prepare(self) -> None:
+        """Have the backend start what takes time: workers are wanted soon."""
+        prepare = getattr(self.backend, "prepare", None)
+        if prepare is not None:
+            with interrupts_later():
+                prepare()
 
     @property
     def has_workers(self) -> bool:

@@ -65,9 +65,16 @@ def _scramble(at: NDArray[np.uint64], height: int, width: int, round_keys: NDArr
     rows, columns = np.uint64(height), np.uint64(width)
     left, right = at // columns, at % columns
     for even, odd in zip(round_keys[::2], round_keys[1::2], strict=True):
-        left = (left + mix(right * _GOLDEN + even) % rows) % rows
-        right = (right + mix(left * _GOLDEN + odd) % columns) % columns
+        left = _sum_below(rows, left, mix(right * _GOLDEN + even) % rows)
+        right = _sum_below(columns, right, mix(left * _GOLDEN + odd) % columns)
     return left * columns + right
+
+
+def _sum_below(limit: np.uint64, one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """(one + other) % limit of what is below it, without another division: what is negative wraps to the far end."""
+    found = one + other
+    least: NDArray[np.uint64] = np.minimum(found, found - limit)
+    return least
 
 
 class Order(Protocol):

@@ -54,6 +54,15 @@ def not_received(problem: Exception) -> Exception:
     return error
 
 
+def not_sent(problem: BaseException) -> BaseException:
+    """The error for what a worker could not send, or what the Pool could not read."""
+    if isinstance(problem, MemoryError):
+        return named(problem)
+    error = SampleNotSendable(f"a worker could not send its answer: {problem}")
+    error.__cause__ = problem
+    return error
+
+
 def named(problem: _Error) -> _Error | SharedMemoryFull:
     """The same, with the remedy where Python says no more than that memory is short."""
     if not isinstance(problem, MemoryError) or isinstance(problem, SharedMemoryFull):

@@ -12,8 +12,9 @@ from typing import Any
 
 from .envelope import ALIGN, Apart, Held, aligned, opened
 from .layout import Layout, Pen, RowState
+from .leaves import Aside
 from .transport import Contents
-from .tree import Node, describe, merge
+from .tree import Node, describe, is_record, merge
 
 _COMMON = 4  # replan when one row in so many did not fit
 _DONE, _ODD = int(RowState.DONE), int(RowState.ODD)  # compared for every row
@@ -22,8 +23,16 @@ _DONE, _ODD = int(RowState.DONE), int(RowState.ODD)  # compared for every row
 class Planner:
     """The layout of the moment, and how it follows the samples."""
 
-    def __init__(self, batch_size: int, most_bytes: int, has_margins: bool, dumps: Callable[[Any], bytes]) -> None:
+    def __init__(
+        self,
+        batch_size: int,
+        most_bytes: int,
+        has_margins: bool,
+        dumps: Callable[[Any], bytes],
+        as_samples: bool = False,
+    ) -> None:
         self._batch_size, self._has_margins, self._dumps = batch_size, has_margins, dumps
+        self._as_samples = as_samples
         self._most_bytes = most_bytes  # of one room
         self.layout: Layout | None = None
         self.brief = b""
@@ -31,6 +40,8 @@ class Planner:
     def plan(self, sample: Any) -> None:
         """Lay out rooms for samples like this one."""
         tree = describe(sample)
+        if self._as_samples and is_record(tree):
+            tree = Aside()  # pickled and opened as a whole: taking it apart and putting it together costs more
         trial = Layout(tree, 1)
         larges = Pen(trial, memoryview(bytearray(trial.size)), Apart).write(0, [sample])
         self._lay_out(tree, max((self._widened(large) for _, large in larges), default=0))

@@ -1,268 +1,350 @@
-"""A ``multiprocessing.Pool`` that we can watch and end: our own context around the stock Pool.
+"""A Pool with ``multiprocessing.Pool``'s interface, a pair of pipes for each worker, and no thread of its own.
 
-Runs in the consumer process.  The context records every process that the Pool makes and gives it placeholders once
-all have been made: the Pool never respawns behind our back, and its asking for a replacement is how we hear of a death.
-``dispose`` ends a Pool in whatever state it is, within a deadline: workers are killed first, then the Pool's threads
-are let go.  It uses names that are private to the Pool, checked by a test on every Python; where they are missing it
-falls back on ``terminate`` in a thread of its own.
+Runs in the thread that uses it, one at a time: ``wait`` is the one place where it waits, for answers, for the ends of
+workers and for its bell, and callbacks run there (``get`` and ``join`` call it).  Guarantees that whatever becomes of
+one worker is no concern of the others: its pipes are its own, what it sent before its end counts, and its place is
+filled again beside them.  A job is with the ready worker that has least to do, at most two with each, so that none
+idles for a round trip; the rest wait here.  Without ``ended`` a job lost with its worker fails with WorkerCrashed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
+import itertools
 import os
-import signal
-import threading
+import pickle
+import selectors
 import time
-from collections.abc import Callable
-from multiprocessing import connection, queues
-from multiprocessing import pool as mp_pool
-from pathlib import Path
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
-from . import recordlock, starting
-from .breakage import VANISHED
-from .worker import NAME
+from . import starting
+from .bell import Bell
+from .calls import Job, Result, applied, chunks, taken
+from .errors import WorkerCrashed, WorkerStartError, could_not_start
+from .member import Ended, Member, State, kill_all, started
+from .pipes import READY, Answer
 
-Broken = Callable[[Exception | None], None]  # told, in any thread, that a worker has ended or an answer can't be read
-
-
-class _NoWorker:
-    """What the Pool gets in place of a replacement worker."""
-
-    name, daemon, exitcode, pid = "mpiter-none", True, None, None
-
-    def start(self) -> None: ...
-    def terminate(self) -> None: ...
-    def join(self, timeout: float | None = None) -> None: ...
-    def is_alive(self) -> bool:
-        return False
+MOST_OUT = 2  # jobs with one worker: one in hand, one in its pipe
 
 
-class _NobodyToNotify:
-    """Takes the place of the queue through which a Pool wakes its worker handler whenever no task is left."""
+class Pool:
+    """Worker processes that call functions: ``with Pool(4) as pool: pool.map_async(f, things).get()``.
 
-    def put(self, _: Any) -> None: ...
-
-
-class _QuietPool(mp_pool.Pool):
-    """A Pool whose worker handler sleeps until a worker dies, and whose result handler says what it dies of.
-
-    The stock worker handler also watches the pipe of results: at each it wakes, looks after workers that need none of
-    it, and spins until the result has been read: 0.4 ms of processor time a task, more than all else together.
+    Args:
+        processes, initializer, initargs: as ``multiprocessing.Pool`` has them.
+        context: one of multiprocessing's, ``get_context("spawn")`` say.
+        bell: what wakes ``wait``, if it is to outlive this Pool.
+        ended: is told of every worker that ended, with what it had been asked; ``start`` fills its place.
+        places: says where the large buffers of an answer are to be read to, by the first item of its task.
     """
 
-    _ctx: Any
-    _quick_get: Any
+    shares_fate = False  # one worker's end is one worker's matter
 
-    def _get_sentinels(self) -> list[Any]:
-        return [self._change_notifier._reader]  # type: ignore[attr-defined]
-
-    def _setup_queues(self) -> None:
-        super()._setup_queues()  # type: ignore[misc]
-        context, genuine = self._ctx, self._quick_get
-
-        def get() -> Any:
-            try:
-                return genuine()
-            except (OSError, EOFError):
-                raise  # the end
-            except Exception as error:  # no memory for it, most likely
-                context.broken(error)
-                raise EOFError from error
-
-        self._quick_get = get
-
-
-def _quieten(pool: Any) -> None:
-    with contextlib.suppress(AttributeError):
-        pool._cache.notifier = _NobodyToNotify()
-
-
-def _widen_pipes(pool: Any) -> None:
-    """A megabyte of pipe: the stock reader allocates all that remains of a message for each pipeful that it reads."""
-    with contextlib.suppress(ImportError, AttributeError, OSError):  # not on Linux, or no pipe memory left to us
-        import fcntl
-
-        for queue in (pool._inqueue, pool._outqueue):
-            fcntl.fcntl(queue._writer.fileno(), fcntl.F_SETPIPE_SZ, 1 << 20)
-
-
-class WatchedContext:
-    """A start method's context that remembers its processes, and whose queues outlive a worker with a lock in hand."""
-
-    def __init__(self, method: str, workers: int, broken: Broken) -> None:
-        self._base = multiprocessing.get_context(method)
-        self._workers = workers
-        self.broken = broken
-        self._locks = recordlock.LockFile() if recordlock.AVAILABLE else None
-        self.processes: list[Any] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._base, name)
-
-    def SimpleQueue(self) -> Any:
-        return queues.SimpleQueue(ctx=self)
-
-    def Lock(self) -> Any:
-        return self._base.Lock() if self._locks is None else self._locks.new_lock()
-
-    def Process(self, *args: Any, **kwargs: Any) -> Any:
-        if len(self.processes) >= self._workers:
-            self.broken(None)
-            return _NoWorker()
-        process = self._base.Process(*args, **kwargs)  # type: ignore[attr-defined]
-        process.name = f"{NAME}{len(self.processes)}"
-        self.processes.append(process)
-        starting.ours.add(process)
-        return process
-
-    def close(self) -> None:
-        if self._locks is not None:
-            self._locks.close()
-
-
-class WatchedThreads:
-    """A ThreadPool whose threads we know; one that is stuck in a dataset is abandoned at the end."""
-
-    pids: tuple[int, ...] = ()
-
-    def __init__(self, workers: int, initializer: Any, initargs: tuple[Any, ...], broken: Broken) -> None:
-        self._threads: list[threading.Thread] = []
-
-        def begin(*args: Any) -> None:
-            self._threads.append(threading.current_thread())
-            initializer(*args)
-
-        self._pool = mp_pool.ThreadPool(workers, begin, initargs)
-        self.map_async = self._pool.map_async
-        _quieten(self._pool)
-
-    def fallen(self) -> dict[int, int]:
-        return {}  # threads do not die
-
-    def dispose(self, timeout: float = 5.0) -> bool:
-        end = time.monotonic() + timeout
-        self._pool.terminate()
-        for thread in self._threads:
-            thread.join(_left(end))
-        return not any(thread.is_alive() for thread in self._threads)
-
-
-class WatchedPool:
-    """The Pool, its processes, and their orderly end."""
-
-    def __init__(self, method: str, workers: int, initializer: Any, initargs: tuple[Any, ...], broken: Broken) -> None:
-        self._context = WatchedContext(method, workers, broken)
+    def __init__(
+        self,
+        processes: int | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: Iterable[Any] = (),
+        *,
+        context: Any = None,
+        bell: Bell | None = None,
+        ended: Callable[[Ended], object] | None = None,
+        places: Callable[[Any, Sequence[int]], Sequence[memoryview] | None] | None = None,
+    ) -> None:
+        if (count := os.cpu_count() or 1 if processes is None else processes) < 1:
+            raise ValueError("Number of processes must be at least 1")
+        self._context = context or get_context()
+        self._begin = initializer, tuple(initargs)
+        self._tell, self._places = ended or self._replace, places
+        self._is_alone = ended is None
+        self._bell, self._owns_bell = bell or Bell(), bell is None
+        self.wake = self._bell.ring  # ends a ``wait``; for any thread
+        self._workers: dict[int, Member] = {}
+        self._jobs = itertools.count()
+        self._backlog: deque[Job] = deque()
+        self._happened: deque[Callable[[], object]] = deque()  # what wait() has still to deal with
+        self._is_open = True
+        self._can_start = False  # has anybody been ready since a worker ended at its start?
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._bell, selectors.EVENT_READ, self._bell.hush)
+        self._finalizer = weakref.finalize(self, kill_all, self._workers, os.getpid())
+        self._finalizer.atexit = False  # multiprocessing ends its daemons itself
         try:
             starting.start_tracker()
-            self._pool = _QuietPool(workers, initializer, initargs, context=self._context)
+            for number in range(count):
+                self.start(number)
         except BaseException:
-            _kill([process for process in self.processes if process.pid is not None], time.monotonic() + 1.0)
-            self._context.close()
+            self.terminate()
             raise
-        self.map_async = self._pool.map_async
-        self.pids = tuple(process.pid for process in self.processes)
-        _quieten(self._pool)
-        _widen_pipes(self._pool)
+
+    # -- tasks ---------------------------------------------------------------------------------------------------
+
+    def map_async(
+        self,
+        func: Callable[[Any], Any],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        callback: Callable[[list[Any]], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> Result:
+        """``func`` of each item; ``callback`` gets the list of what it returned, or ``error_callback`` what it raised.
+
+        Both are called by ``wait``.
+        """
+        items = iterable if isinstance(iterable, list) else list(iterable)
+        result = Result(self.wait, len(items), callback, error_callback, single=False)
+        for at, some in chunks(items, chunksize, len(self._workers)):
+            self._enter(result, at, some, func)
+        return result
+
+    def apply_async(
+        self,
+        func: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwds: dict[str, Any] | None = None,
+        callback: Callable[[Any], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> Result:
+        """``func(*args, **kwds)``, likewise."""
+        result = Result(self.wait, 1, callback, error_callback, single=True)
+        self._enter(result, 0, [(func, tuple(args), kwds or {})], applied)
+        return result
+
+    def map(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
+        """``map_async(…).get()``"""
+        return list(self.map_async(func, iterable, chunksize).get())
+
+    def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: dict[str, Any] | None = None) -> Any:
+        """``apply_async(…).get()``"""
+        return self.apply_async(func, args, kwds).get()
+
+    def _enter(self, result: Result, at: int, items: list[Any], func: Any) -> None:
+        if not self._is_open:
+            raise ValueError("Pool not running")
+        job = Job(next(self._jobs), result, at, items)
+        try:
+            job.pickled = pickle.dumps((func, items), 5)
+        except Exception as error:
+            self._fail([job], error)
+        else:
+            self._backlog.append(job)
+            self._assign()
+
+    def _fail(self, jobs: Iterable[Job], error: BaseException) -> None:
+        """They will not be answered."""
+        self._happened.extend(partial(job.fail, error) for job in jobs)
+        self._bell.ring()
 
     @property
-    def processes(self) -> list[Any]:
-        return self._context.processes
+    def vacancies(self) -> int:
+        """How many more tasks would be with a worker at once, or with the first one that is ready."""
+        free = [MOST_OUT - len(worker.out) for worker in self._workers.values() if worker.takes_tasks]
+        return (sum(free) if free else 1) - len(self._backlog)
 
-    def fallen(self) -> dict[int, int]:
-        """The exit codes of the workers that have ended, by number."""
-        codes = {number: process.exitcode for number, process in enumerate(self.processes)}
-        return {number: code for number, code in codes.items() if code is not None}
+    @property
+    def is_idle(self) -> bool:
+        """Has a worker that could work nothing to do?"""
+        return any(worker.takes_tasks and not worker.out for worker in self._workers.values())
+
+    def _assign(self) -> None:
+        """Hand out what waits."""
+        while self._backlog:
+            able = [worker for worker in self._workers.values() if worker.takes_tasks]
+            chosen = min(able, key=lambda worker: (len(worker.out), worker.latest), default=None)
+            if chosen is None or len(chosen.out) >= MOST_OUT:
+                return
+            job = self._backlog.popleft()
+            chosen.out[job.number], chosen.latest = job, job.number
+            self._sent(chosen, chosen.end.send(job.number, job.pickled))
+
+    def _sent(self, worker: Member, is_all: bool) -> None:
+        """Look out for room in its pipe as long as something waits for it."""
+        if is_all == worker.is_full:
+            worker.is_full = not is_all
+            if worker.is_full:
+                go_on = partial(self._go_on_sending, worker)
+                self._selector.register(worker.end.tasks, selectors.EVENT_WRITE, go_on)
+            else:
+                self._selector.unregister(worker.end.tasks)
+
+    def _go_on_sending(self, worker: Member) -> None:
+        if self._has(worker):
+            self._sent(worker, worker.end.flush())
+
+    # -- what happens --------------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until something happens, and deal with it: callbacks run here, and raise here; the rest is kept."""
+        if self._selector.get_map() is None:
+            raise ValueError("Pool not running")
+        if not self._happened:
+            for key, _ in self._selector.select(timeout):
+                key.data()
+        while self._happened:
+            self._happened.popleft()()
+
+    def _has(self, worker: Member) -> bool:
+        """Is it with us?  Of an end we may be told before we are told of what came before."""
+        return self._workers.get(worker.number) is worker
+
+    def _hear(self, worker: Member) -> None:
+        """Read its answers."""
+        if not self._has(worker):
+            return
+        try:
+            for answer in worker.end.receive():
+                if answer.number != READY:
+                    self._happened.append(partial(self._answer, worker.out.pop(answer.number), answer))
+                elif worker.state is State.STARTING:
+                    worker.state = State.READY
+                    self._can_start = True
+        except Exception as error:  # there is nowhere to put what it sends: the rest makes no sense any more
+            self._fail(taken(worker.out), error)
+            worker.kill()
+        self._assign()
+
+    def _answer(self, job: Job, answer: Answer) -> None:
+        values: Sequence[Any] = ()
+        try:
+            values, error = answer.open()
+        except Exception as problem:
+            error = problem
+        job.result.take(job.at, len(job.items), values, error)
+
+    # -- workers come and go -------------------------------------------------------------------------------------
+
+    def start(self, number: int) -> None:
+        """Start a worker in a place that is empty."""
+        assert number not in self._workers
+        worker = started(self._context, number, self._begin, self._workers.values(), self._places)
+        self._workers[number] = worker
+        self._selector.register(worker.end.answers, selectors.EVENT_READ, partial(self._hear, worker))
+        self._selector.register(worker.death, selectors.EVENT_READ, partial(self._bury, worker))
+
+    def retire(self, number: int) -> None:
+        """Have a worker end after the tasks that it has, unless it has ended already."""
+        worker = self._workers.get(number)
+        if worker is not None and worker.state is not State.RETIRING:
+            worker.state = State.RETIRING
+            self._sent(worker, worker.end.send_end())
+
+    def kill(self, number: int) -> None:
+        """End a worker whatever it does; ``wait`` notices when it is gone."""
+        self._workers[number].kill()
+
+    def abandon(self, number: int) -> None:
+        """Leave a worker that would not die to itself."""
+        worker = self._workers[number]
+        self._forget(worker)
+        starting.leave_behind([worker.process])
+        self._ended(worker, None)
+        self._bell.ring()
+
+    def _bury(self, worker: Member) -> None:
+        """A worker has died: take what it said before, and let go of it."""
+        worker.is_doomed = True
+        self._hear(worker)
+        self._forget(worker)
+        self._ended(worker, worker.bury())
+
+    def _ended(self, worker: Member, code: int | None) -> None:
+        jobs = taken(worker.out)
+        if self._is_alone:
+            text = f"worker {worker.number} (pid {worker.pid}) ended with code {code} and has not answered this task."
+            self._fail(jobs, WorkerCrashed(text))
+        items = tuple([item for job in jobs for item in job.items])
+        self._happened.append(partial(self._tell, Ended(worker.number, worker.pid, code, worker.state, items)))
+
+    def _replace(self, told: Ended) -> None:
+        """What a Pool does that nobody looks after."""
+        if told.state is State.STARTING and not self._can_start:
+            text = f"worker {told.number} (pid {told.pid}) ended with code {told.code} at its start: see what it said."
+            self._give_up(WorkerStartError(text))
+        elif self._is_open or self._backlog:
+            self._can_start = self._can_start and told.state is not State.STARTING
+            try:
+                self.start(told.number)
+            except OSError as error:
+                self._give_up(could_not_start(error))
+
+    def _give_up(self, error: Exception) -> None:
+        self._fail(self._backlog, error)
+        self._backlog.clear()
+        self._is_open = False
+
+    def _forget(self, worker: Member) -> None:
+        self._workers.pop(worker.number, None)
+        self._sent(worker, is_all=True)
+        self._selector.unregister(worker.end.answers)
+        self._selector.unregister(worker.death)
+        worker.let_go()
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The worker processes of the moment, by number."""
+        return {number: worker.pid for number, worker in sorted(self._workers.items())}
+
+    def out(self, number: int) -> int:
+        """How many tasks a worker has."""
+        worker = self._workers.get(number)
+        return 0 if worker is None else len(worker.out)
+
+    def busy(self, lines: Iterable[int]) -> set[int]:
+        """Who of these has something to do."""
+        return {number for number in lines if self.out(number)}
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Take no more tasks; workers end after what there is to do."""
+        self._is_open = False
+
+    def join(self) -> None:
+        """Wait until all is done and the workers have ended; ``close`` or ``terminate`` comes before."""
+        if self._is_open:
+            raise ValueError("Pool is still running")
+        while self._workers or self._happened:
+            if not self._backlog:
+                for number in self._workers:
+                    self.retire(number)
+            self.wait()
+        self._let_go()
 
     def dispose(self, timeout: float = 5.0) -> bool:
-        """End all workers; False if one would not die in time (it is then left to itself)."""
-        try:
-            ended = _dispose(self._pool, self.processes, time.monotonic() + timeout)
-        except Exception:  # a private name that this Python hasn't, most likely; whatever it is, they must go
-            ended = _dispose_publicly(self._pool, self.processes, timeout)
-        if ended:
-            self._context.close()
-        else:
-            starting.leave_behind(self.processes)
-        return ended
+        """End all workers at once; False if one would not die in time, which is then left to itself."""
+        self._is_open = False
+        end = time.monotonic() + timeout
+        workers = taken(self._workers)
+        for worker in workers:
+            worker.kill()
+        left = [worker for worker in workers if not worker.is_gone(end)]
+        for worker in workers:
+            self._forget(worker)
+            if worker not in left:
+                worker.bury()
+        starting.leave_behind([worker.process for worker in left])
+        for job in [*self._backlog, *(job for worker in workers for job in worker.out.values())]:
+            job.result.drop(ValueError("the Pool was terminated before this was answered"))
+        self._backlog.clear()
+        self._happened.clear()
+        self._let_go()
+        return not left
 
+    def _let_go(self) -> None:
+        self._finalizer.detach()
+        self._selector.close()
+        if self._owns_bell:
+            self._bell.close()
 
-def _dispose(pool: Any, processes: list[Any], end: float) -> bool:
-    handlers = pool._worker_handler, pool._task_handler, pool._result_handler
-    pool._terminate.cancel()  # nothing is left to hang at interpreter exit
-    pool._state = mp_pool.TERMINATE
-    for handler in handlers:
-        handler._state = mp_pool.TERMINATE
-    pool._change_notifier.put(None)
-    pool._worker_handler.join(_left(end))
-    if not _kill(processes, end):
-        return False
-    pool._taskqueue.put(None)
-    nobody_reads = not pool._result_handler.is_alive()
-    readers = [pool._inqueue._reader, *([pool._outqueue._reader] if nobody_reads else [])]
-    _drain(readers, pool._task_handler, end)
-    pool._outqueue._writer.close()  # end of file frees the result handler, even in mid-message
-    pool._result_handler.join(_left(end))
-    for queue in (pool._inqueue, pool._outqueue, pool._change_notifier):
-        for pipe in (queue._reader, queue._writer):
-            if not pipe.closed:
-                pipe.close()
-    pool._cache.clear()
-    for process in processes:
-        process.close()
-    processes.clear()
-    return True
+    def terminate(self, *_: object) -> None:
+        """End it all at once."""
+        self.dispose()
 
+    __exit__ = terminate
 
-def _kill(processes: list[Any], end: float) -> bool:
-    for process in processes:
-        if process.exitcode is None:
-            process.kill()
-    for process in processes:
-        process.join(_left(end))
-    vanished = [process.pid for process in processes if process.exitcode == VANISHED]
-    return all(process.exitcode is not None for process in processes) and _kill_by_number(vanished, end)
-
-
-def _kill_by_number(pids: list[int], end: float) -> bool:
-    """Workers whose fork server is gone: nobody tells us of their end, so we look."""
-    for pid in filter(_is_of_a_fork_server, pids):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    while any(map(_is_of_a_fork_server, pids)):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.005)
-    return True
-
-
-def _is_of_a_fork_server(pid: int) -> bool:
-    """Does it live, and is it what we think, rather than somebody who has got its number since?"""
-    try:
-        return b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def _drain(readers: list[Any], task_handler: threading.Thread, end: float) -> None:
-    """Read what nobody will, so that a blocked task handler gets out."""
-    while task_handler.is_alive() and time.monotonic() < end:
-        for reader in connection.wait(readers, 0.005):
-            os.read(reader.fileno(), 1 << 16)  # type: ignore[union-attr]
-
-
-def _dispose_publicly(pool: Any, processes: list[Any], timeout: float) -> bool:
-    """The stock way, which works as long as no worker died in the middle of a message."""
-    ending = threading.Thread(target=pool.terminate, name="mpiter-ending", daemon=True)
-    ending.start()
-    ending.join(timeout)
-    for process in processes:
-        with contextlib.suppress(ValueError):
-            process.kill()
-    return not ending.is_alive()
-
-
-def _left(end: float) -> float:
-    return max(0.0, end - time.monotonic())
+    def __enter__(self) -> Pool:
+        return self

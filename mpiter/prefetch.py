@@ -1,9 +1,10 @@
 """The engine: plans batches ahead of the consumer, has them fetched, and hands them over in order.
 
-Runs in a background thread of its own, or in the consumer's for the serial backend.  Everything that happens to it
-(tickets, returned slots, restarts, the end) arrives in one inbox, the one place where it waits.  Guarantees that
-run-ahead is bounded in batches and bytes, that whatever goes wrong is delivered to the consumer, and that it ends its
-workers itself, so that it can be stopped from any thread, the garbage collector's included.
+Runs in a background thread of its own, or in the consumer's for the serial backend.  It waits in one place, the Pool's
+``wait``, which brings tickets and the ends of workers; who wants anything else of it (another course, the end, another
+look at what there is room for) leaves word and rings its bell.  Guarantees that run-ahead is bounded in batches and
+bytes, that whatever goes wrong is delivered to the consumer, and that it ends its workers itself, so that it can be
+stopped from any thread, the garbage collector's included.
 """
 
 from __future__ import annotations
@@ -12,29 +13,28 @@ import contextlib
 import itertools
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
-from queue import Empty, SimpleQueue
 from typing import Any
 
-from .breakage import Breakage
+from .bell import Bell
 from .communicator import Terminated, _Communicator
 from .course import Course, Delivery, Rules
 from .crew import Calls, Crew
-from .cutting import PROBE, cut
-from .errors import SampleNotSendable, WorkerStartError, could_not_start
+from .endings import End
+from .errors import WorkerStartError, could_not_start
 from .horizon import Horizon
 from .ledger import Ledger, first_sample
 from .mail import Inbox
-from .outcome import delivery_of, named, not_received
+from .outcome import delivery_of, named, not_received, not_sent
 from .recovery import Recovery, doings
+from .runahead import RunAhead
 from .starting import never_interrupted
 from .stats import Stats, Tally
 from .task import Lost, Task, Ticket
 from .transport import Transport
 
 _CLOSE_S = 4.5  # how long an end may take
-_WAKE = object()
 
 
 class _PrefetchLoop:
@@ -45,7 +45,8 @@ class _PrefetchLoop:
         self.tally = Tally()
         self.mail = Inbox()
         self._rules, self._transport, self._make_crew = rules, transport, make_crew
-        self._inbox: SimpleQueue[Any] = SimpleQueue()
+        self._bell = Bell()
+        self._courses: deque[Course] = deque()  # to go from now on
         self._communicator: _Communicator[Delivery] = _Communicator(rules.n_prefetch, self._note)
         self._ledger = Ledger(rules.in_order)
         self._recovery = Recovery()
@@ -55,16 +56,15 @@ class _PrefetchLoop:
         self._horizon = Horizon()
         self._ended = False  # the end has been delivered
         self._task_numbers = itertools.count()
-        self._wants_room = False
-        self._stopping = False
-        self._cut = PROBE
-        self._window = 1  # how many batches may be on their way or waiting
+        self._wants_room = self._stopping = False
+        self._ahead = RunAhead(rules)
+        self._has_vacancy = False
 
     # -- the consumer's side -------------------------------------------------------------------------------------
 
     def launch(self, course: Course, threaded: bool) -> None:
         """Start the workers, in the caller's thread, then the loop."""
-        self._crew = self._make_crew(Calls(self._inbox.put, self.mail.warn, self._inbox.put))
+        self._crew = self._make_crew(Calls(self._bell, self.mail.warn, self._lose_worker, self._ledger.places))
         self._communicator.reset(course.generation)
         self._begin(course)
         if threaded:
@@ -78,7 +78,8 @@ class _PrefetchLoop:
     def restart(self, course: Course) -> None:
         """Drop all that is on its way and go on from another place."""
         self._communicator.reset(course.generation)
-        self._inbox.put(course)
+        self._courses.append(course)
+        self.wake()
 
     def get(self, stalled: Callable[[float], None], glance_s: float) -> Delivery:
         """The next delivery, waiting for it; ``stalled`` is told from time to time how long."""
@@ -86,27 +87,28 @@ class _PrefetchLoop:
             self._turn()
         return self._communicator.get(self._is_alive, stalled, glance_s)
 
-    def _note(self, delivery: Delivery) -> None:
-        self._epoch_taken = delivery.after.epoch
-
     def _is_alive(self) -> bool:
         return self._thread is None or self._thread.is_alive()
+
+    def _note(self, delivery: Delivery) -> None:
+        self._epoch_taken = delivery.after.epoch
 
     def stop(self) -> None:
         """Ask for the end; from any thread, at any time."""
         self._stopping = True
         self._communicator.terminate()
-        self._inbox.put(None)
-
-    @property
-    def has_thread(self) -> bool:
-        return self._thread is not None
-
-    def join(self, timeout: float = _CLOSE_S) -> None:
-        """Wait until everything is gone."""
+        self.wake()
         if self._thread is None:
             self._dispose()
-        elif self._thread is not threading.current_thread():
+
+    def wake(self) -> None:
+        """There may be something to do; from any thread."""
+        with contextlib.suppress(ValueError):  # it has ended
+            self._bell.ring()
+
+    def join(self, timeout: float = _CLOSE_S) -> None:
+        """Wait until everything is gone; ``stop`` comes before."""
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout + 0.3)
             if not self._thread.is_alive():
                 self._dispose()
@@ -117,7 +119,7 @@ class _PrefetchLoop:
 
     @property
     def is_hungry(self) -> bool:
-        return self._horizon.is_hidden and self._in_flight < self._window
+        return self._horizon.is_hidden and self._in_flight < self._ahead.window
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -159,9 +161,10 @@ class _PrefetchLoop:
 
     def _turn(self) -> None:
         try:
-            self._take_in_what_is_there()
-            self._plan_ahead()
-            self._submit()
+            while self._courses:
+                self._begin(self._courses.popleft())
+            self._taken = self._communicator.taken  # what is taken from now on may make room for more
+            self._keep_busy()
             if not self._hand_over():
                 self._wait()
         except Terminated:
@@ -171,21 +174,41 @@ class _PrefetchLoop:
                 raise  # Ctrl-C in the caller's own thread
             self._fail(error)
 
-    def _plan_ahead(self) -> None:
-        """Enter batches into the ledger as long as there is room for them."""
+    def _keep_busy(self) -> None:
+        """Give the workers what they can take: plan batches, and cut tasks of full size or of what there is."""
+        assert self._crew is not None
+        crew, ledger, rows = self._crew, self._ledger, self._ahead.cut.rows
         self._wants_room = False
-        while self._may_plan:
-            if self._ledger.uncut_rows >= self._cut.rows:
-                self._submit()  # before room for another is made, which may take its time
-            if (plan := self._horizon.peek()) is None:
+        vacancies = crew.vacancies if self._transport.planned else 1 - ledger.tasks
+        while vacancies > 0:
+            while ledger.uncut_rows < rows and self._plan():
+                pass
+            if not ledger.uncut_rows:
                 break
-            room = self._transport.room(plan.rows) if self._transport.planned else None
-            self._wants_room = room is None and self._transport.planned
-            if self._wants_room:
-                break
-            self._horizon.take()
-            self._ledger.enter(plan, room)
-        self.tally.in_flight(self._in_flight, self._in_flight * self._transport.room_bytes)
+            if ledger.uncut_rows < rows and ledger.tasks >= self._rules.workers and not self._horizon.is_reached:
+                break  # it would keep nobody busy for long
+            if not crew.is_staffed:
+                crew.staff()
+            self._submit()
+            vacancies -= 1
+        if not self._ended:
+            crew.fill_places()
+        self._has_vacancy = vacancies > 0
+        self.tally.in_flight(self._in_flight, self._transport.room_bytes)
+
+    def _plan(self) -> bool:
+        """Enter one more batch into the ledger, if there is room for it."""
+        if not self._may_plan or (plan := self._horizon.peek()) is None:
+            return False
+        room = None
+        if self._transport.planned:
+            room = self._transport.room(plan.rows)
+            if room is None:
+                self._wants_room = True
+                return False
+        self._horizon.take()
+        self._ledger.enter(plan, room)
+        return True
 
     @property
     def _in_flight(self) -> int:
@@ -197,89 +220,72 @@ class _PrefetchLoop:
             return False
         if not self._transport.planned:
             return self._ledger.batches == 0  # a first sample is on its way
-        return self._in_flight < self._window and not self._horizon.is_beyond(self._epoch_taken)
-
-    @property
-    def _most_run_ahead(self) -> int:
-        most, size, crew = self._rules.most_run_ahead, self._transport.room_bytes, self._crew
-        return min(most, max(1, crew.most_bytes // size - self._rules.reserve)) if size and crew else most
+        is_idle = self._crew is not None and self._crew.is_idle
+        if not self._ahead.allows(self._in_flight, self._ledger.waiting_their_turn, is_idle):
+            return False
+        return not self._horizon.is_beyond(self._epoch_taken)
 
     def _submit(self) -> None:
-        """Cut tasks: of full size, or of what there is while a worker has nothing to do."""
+        """Cut a task and hand it to a worker."""
         assert self._crew is not None
-        ledger = self._ledger
-        if self._crew.is_worn:
-            if ledger.tasks:
-                return  # their last tasks first
-            self._crew.bury()
-            self.tally.renewals += 1
-        if ledger.uncut_rows and not self._crew.is_staffed:
-            self._crew.staff()
-        while ledger.tasks < self._cut.tasks and ledger.uncut_rows:
-            rows, course, number = self._cut.rows, self._course, next(self._task_numbers)
-            if ledger.uncut_rows < rows and ledger.tasks >= self._rules.workers and not self._horizon.is_reached:
-                return
-            order = self._cut.budget_ns, *ledger.cut(number, rows)
-            task = Task(self._crew.dataset, course.generation, number, course.seed, *order)
-            try:
-                self._crew.submit(task, self._inbox.put)
-            except BaseException:  # Ctrl-C in the serial backend's dataset, most likely
-                ledger.recall(number)
-                raise
+        course, number = self._course, next(self._task_numbers)
+        order = self._ahead.cut.budget_ns, *self._ledger.cut(number, self._ahead.cut.rows)
+        task = Task(self._crew.dataset, course.generation, number, course.seed, *order)
+        try:
+            self._crew.submit(task, self._take_in)
+        except BaseException:  # Ctrl-C in the serial backend's dataset, most likely
+            self._ledger.recall([number])
+            raise
 
     def _hand_over(self) -> bool:
-        """Put the finished batches, or the end, into the communicator; False if there is nothing to put."""
-        finished = [delivery_of(assembly, self._rules, self.tally) for assembly in self._ledger.completed()]
+        """Put the finished batches, and the end, into the communicator, unless it is full; was any not worth it?"""
+        if self._communicator.is_full:
+            return False
+        finished = self._ledger.completed()
+        found = [delivery_of(assembly, self._rules, self.tally) for assembly in finished]
+        deliveries = [delivery for delivery in found if delivery is not None]
         if finished:
             self._recovery.progress()
-        if not finished and self._horizon.is_reached and not (self._ended or self._ledger.batches):
+        if self._horizon.is_reached and not (self._ended or self._ledger.batches):
             self._ended = True
-            finished = [Delivery(self._course.cursor, error=self._horizon.dead_end, counts=False)]
-        self._deliver([delivery for delivery in finished if delivery])
-        return bool(finished)
+            deliveries.append(Delivery(self._course.cursor, error=self._horizon.take_dead_end(), counts=False))
+        self._deliver(deliveries)
+        return len(deliveries) < len(found)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """Number them, so that the consumer notices if one is lost on the last yard, and queue them."""
-        numbered = [replace(delivery, number=at) for at, delivery in enumerate(deliveries, self._delivered)]
+        numbered = [delivery._replace(number=at) for at, delivery in enumerate(deliveries, self._delivered)]
         self._delivered += len(numbered)
         self._communicator.put(numbered, self._course.generation)
 
     def _wait(self) -> None:
         """Wait until something happens."""
-        has_capacity = self._transport.planned and self._ledger.tasks < self._cut.tasks
-        if has_capacity and not (self._horizon.is_reached or self._wants_room):
-            taken = self._communicator.taken
-            if self._may_plan:
-                return  # the consumer has taken something since we planned
-            self._communicator.call_on_take(self.wake, taken)
         assert self._crew is not None
-        with contextlib.suppress(Empty):
-            self._take_in(self._inbox.get(timeout=self._crew.interval if self._ledger.tasks else None))
-        if self._ledger.tasks and (stuck := self._crew.look()) is not None:
-            self._take_in(stuck)
+        if self._thread is None and len(self._communicator):
+            return  # for whom?
+        if (self._has_vacancy and not self._horizon.is_reached) or self._communicator.is_full:
+            self._communicator.call_on_take(self.wake, self._taken)
+        self._crew.wait()
 
-    def _take_in_what_is_there(self) -> None:
-        with contextlib.suppress(Empty):
-            while not self._inbox.empty():
-                self._take_in(self._inbox.get_nowait())
-
-    def wake(self) -> None:
-        """There may be something to do."""
-        self._inbox.put(_WAKE)
-
-    def _take_in(self, event: Any) -> None:
-        if event is None:
-            raise Terminated
+    def _take_in(self, event: Ticket | Lost) -> None:
+        """A task has been answered, or never will be."""
         if isinstance(event, Ticket):
             self._settle(event)
-        elif isinstance(event, Course):
-            self._begin(event)
-        elif isinstance(event, Breakage):
-            assert self._crew is not None
-            self._recovery.recover(event, self._crew, self._ledger, self._take_in_what_is_there)
-        elif isinstance(event, Lost):
-            self._ledger.recall(event.number)
-            raise SampleNotSendable(f"a worker could not send its answer: {event.error}") from event.error
+        else:
+            self._ledger.recall([event.number])
+            raise not_sent(event.error)
+
+    def _lose_worker(self, end: End) -> None:
+        """A worker is no more."""
+        assert self._crew is not None
+        if end.was_asked:
+            self.tally.renewals += 1
+            return
+        try:
+            self._recovery.recover(end, self._ledger)
+        except Exception:
+            self._send_home()
+            raise
 
     def _begin(self, course: Course) -> None:
         self._ledger.abandon()
@@ -293,28 +299,25 @@ class _PrefetchLoop:
         self.mail.post(ticket.mail)
         again = self._ledger.settle(ticket)
         if self._crew is not None:
-            self._crew.answered(ticket.rows)
+            self._crew.answered(ticket.worker, ticket.rows)
         if ticket.startup is not None:
             self._send_home()
             raise WorkerStartError(f"worker {ticket.worker} could not start:\n\n{ticket.startup}")
-        self.tally.tasks += 1
-        self.tally.cut_again += again
-        self.tally.timed(ticket.seconds, ticket.rows)
+        self.tally.answered(ticket.seconds, ticket.rows, again)
         if not self._transport.planned and ticket.generation == self._course.generation:
             self._plan_from(ticket)
         if self._transport.planned:
-            most = self._rules.n_prefetch + self._most_run_ahead
-            tally, rows, size = self.tally, self._course.plans.batch_size, self._transport.room_bytes
-            self._cut = cut(tally.sample_s, rows, self._rules.workers, most, tally.tasks - 1, size)
-            self._window = self._rules.n_prefetch + min(self._cut.batches, self._most_run_ahead)
+            assert self._crew is not None
+            size, most = self._transport.room_bytes, self._crew.most_bytes
+            self._ahead.follow(self.tally, self._course.plans.batch_size, size, most)
 
     def _send_home(self) -> None:
         """End workers that are no use; the next attempt starts new ones."""
         if self._crew is not None:
-            self._ledger.recall_all(quarantined=not self._crew.bury())
+            self._ledger.recall_all(quarantined=not self._crew.dismiss())
 
     def _plan_from(self, ticket: Ticket) -> None:
-        """The first sample has arrived: lay out the columns, and let the rest of its batch follow."""
+        """The first sample is here: lay out the columns, and let the rest of its batch follow."""
         assembly, row = self._ledger.probed(ticket)
         if not ticket.faults:
             try:
@@ -343,4 +346,5 @@ class _PrefetchLoop:
         crew, self._crew = self._crew, None
         if crew is not None:
             crew.dispose(_CLOSE_S)
+        self._bell.close()
         self._ledger = Ledger()

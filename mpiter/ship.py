@@ -1,4 +1,4 @@
-"""The dataset's journey to the workers: pickled once, its arrays mapped by all of them.
+"""The dataset's journey to the workers: pickled once, mapped by all of them with its arrays.
 
 ``Shipment`` is packed in the consumer process and opened in each worker.  Guarantees one copy of in-memory arrays
 however many workers there are (a private, writable map of one unnamed file), that ``np.memmap`` travels as the name of
@@ -58,11 +58,9 @@ class Shipment:
     """A pickled cargo with its buffers in a file that the workers map."""
 
     def __init__(self, cargo: Any, by_value: bool = True) -> None:
-        buffers: list[pickle.PickleBuffer] = []
         self._by_value = by_value
-        self._pickled = _dumps(cargo, buffers, by_value)
+        raw = _packed(cargo, by_value)
         self._first = tuple(_first)
-        raw = [buffer.raw() for buffer in buffers]
         self._sizes = [buffer.nbytes for buffer in raw]
         self._size = sum(aligned(size, PAGE) for size in self._sizes)
         self._fd = unnamed_file()
@@ -77,7 +75,7 @@ class Shipment:
 
     def _lay_down(self, buffers: list[memoryview]) -> None:
         os.ftruncate(self._fd, self._size)
-        if self._size and hasattr(os, "posix_fallocate"):
+        if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(self._fd, 0, self._size)
         for at, buffer in zip(_starts(self._sizes), buffers, strict=True):
             _write_all(self._fd, buffer, at)
@@ -86,25 +84,19 @@ class Shipment:
         """The cargo, unpickled; its arrays are private to this worker once it writes to them."""
         for module in self._first:
             importlib.import_module(module)
-        if not self._size:
-            return pickle.loads(self._pickled, buffers=[bytearray() for _ in self._sizes])
         memory = memoryview(mmap.mmap(self._fd, self._size, access=mmap.ACCESS_COPY))
-        views = [memory[at : at + size] for at, size in zip(_starts(self._sizes), self._sizes, strict=True)]
-        return pickle.loads(self._pickled, buffers=views)
+        places = zip(_starts(self._sizes), self._sizes, strict=True)
+        pickled, *buffers = [memory[at : at + size] for at, size in places]
+        return pickle.loads(pickled, buffers=buffers)
 
     def holds(self, cargo: Any) -> bool:
         """Would packing ``cargo`` now give the same?"""
-        buffers: list[pickle.PickleBuffer] = []
         try:
-            if _dumps(cargo, buffers, self._by_value) != self._pickled:
-                return False
+            raw = _packed(cargo, self._by_value)
         except Exception:  # it cannot travel any more: whoever starts new workers says why
             return False
-        raw = [buffer.raw() for buffer in buffers]
         if [buffer.nbytes for buffer in raw] != self._sizes:
             return False
-        if not self._size:
-            return True
         mine = np.frombuffer(mmap.mmap(self._fd, self._size, access=mmap.ACCESS_READ), np.uint8)
         places = zip(_starts(self._sizes), raw, strict=True)
         return all(_same(mine[at : at + buffer.nbytes], np.frombuffer(buffer, np.uint8)) for at, buffer in places)
@@ -116,11 +108,10 @@ class Shipment:
 
     def __getstate__(self) -> dict[str, Any]:
         handle = reduction.DupFd(self._fd)
-        return {"first": self._first, "pickled": self._pickled, "sizes": self._sizes, "size": self._size, "fd": handle}
+        return {"first": self._first, "sizes": self._sizes, "size": self._size, "fd": handle}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._first, self._pickled = state["first"], state["pickled"]
-        self._sizes, self._size = state["sizes"], state["size"]
+        self._first, self._sizes, self._size = state["first"], state["sizes"], state["size"]
         self._fd = state["fd"].detach()
 
 
@@ -162,6 +153,13 @@ def _reduced(value: Any) -> Any:
     if (array := tensors.as_array(value)) is not None:
         return tensors.from_array, (array,)
     return None
+
+
+def _packed(cargo: Any, by_value: bool) -> list[memoryview]:
+    """The pickle, and the buffers that go out of line."""
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = _dumps(cargo, buffers, by_value)
+    return [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
 
 
 def _dumps(cargo: Any, buffers: list[pickle.PickleBuffer], by_value: bool) -> bytes:

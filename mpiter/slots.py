@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from .errors import SharedMemoryFull
@@ -38,7 +39,17 @@ class _Lease(weakref.ref[Any]):
 
     __slots__ = ("bell", "slot")
     slot: Slot
-    bell: weakref.ref[Any] | None  # one more, which calls whoever waits for a slot
+    bell: _Bell | None  # one more, which calls whoever waits for a slot
+
+
+class _Bell(weakref.ref[Any]):
+    """Rings when the user has let go: ``_ring`` is C, as is what it calls."""
+
+    __slots__ = ("ring",)
+    ring: Callable[[], object]
+
+
+_ring = operator.methodcaller("ring")
 
 
 @functools.lru_cache(maxsize=64)
@@ -49,12 +60,12 @@ def _memory_type(size: int) -> Any:
 class Slots:
     """The slots of one layout at a time; those of earlier layouts go home to the arena."""
 
-    def __init__(self, arena: Arena, most_bytes: int, returned: Callable[[Any], object]) -> None:
+    def __init__(self, arena: Arena, most_bytes: int, returned: Callable[[], object]) -> None:
         self._arena = arena
         self._most_bytes = most_bytes  # the arena's share that slots may take
         self._returned = returned
         self._free: list[Slot] = []  # last in, first out: the hottest is used first
-        self._home: SimpleQueue[_Lease] = SimpleQueue()  # filled by the callbacks
+        self._home: deque[_Lease] = deque()  # filled by the callbacks
         self._leases: dict[Slot, _Lease] = {}
         self.is_refused = False  # the system gave no more memory
         self._need = 0.0
@@ -98,7 +109,7 @@ class Slots:
     def lease(self, slot: Slot) -> Any:
         """The slot's memory as an object to build arrays on; the slot comes home when it is dropped."""
         memory = _memory_type(slot.size).from_buffer(self._arena.map, slot.start)
-        watch = _Lease(memory, self._home.put)
+        watch = _Lease(memory, self._home.append)
         watch.slot, watch.bell = slot, None
         self._leases[slot] = watch
         return memory
@@ -120,11 +131,8 @@ class Slots:
 
     def collect(self) -> None:
         """Take in the slots whose leases have ended."""
-        while True:
-            try:
-                self._take_in(self._home.get_nowait())
-            except Empty:
-                return
+        while self._home:
+            self._take_in(self._home.popleft())
 
     def _listen(self) -> None:
         """Have every lease ring when it ends, and take in those that are ending now."""
@@ -132,7 +140,8 @@ class Slots:
             if (memory := watch()) is None:
                 self._take_in(watch)
             elif watch.bell is None:
-                watch.bell = weakref.ref(memory, self._returned)
+                watch.bell = _Bell(memory, _ring)
+                watch.bell.ring = self._returned
 
     def _take_in(self, watch: _Lease) -> None:
         if self._leases.get(watch.slot) is watch:
@@ -146,6 +155,8 @@ class Slots:
 
     def close(self) -> None:
         """Give back what is free; what is leased lives as long as its views."""
+        for watch in self._leases.values():
+            watch.bell = None
         self.collect()
         self.shrink(0)
         del self._arena
@@ -153,7 +164,7 @@ class Slots:
     @property
     def leased(self) -> int:
         """Slots that the user can still see."""
-        return len(self._leases) - self._home.qsize()
+        return len(self._leases) - len(self._home)
 
     def counters(self, waiting: int) -> dict[str, int]:
         """For ``Stats``; so many of the leases wait in the queue and are nobody's yet."""

@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import weakref
@@ -33,9 +34,10 @@ class _ForkServer(mp_forkserver.ForkServer):
     """
 
     _door: int | None = None  # a descriptor on the socket's place in the file system
-    _forkserver_address: Any
-    _forkserver_alive_fd: Any
-    _forkserver_pid: Any
+    # the standard library's, which may be called otherwise some day: the socket then keeps its name
+    _forkserver_address: Any = None
+    _forkserver_alive_fd: Any = None
+    _forkserver_pid: Any = None
 
     def ensure_running(self) -> None:
         config: dict[str, Any] = mp_process.current_process()._config  # type: ignore[attr-defined]
@@ -45,7 +47,7 @@ class _ForkServer(mp_forkserver.ForkServer):
             super().ensure_running()
         finally:
             config["tempdir"] = before
-            if self._forkserver_pid == server:
+            if self._forkserver_pid == server is not None or self._forkserver_address is None:
                 shutil.rmtree(folder, ignore_errors=True)  # with the socket of one that could not be started
             elif hasattr(os, "O_PATH"):
                 self._go_unnamed()
@@ -78,11 +80,14 @@ def _new_server() -> _ForkServer:
     server = _ForkServer()
     chosen = getattr(getattr(mp_forkserver, "_forkserver", None), "_preload_modules", ["__main__"])
     others = [name for name in chosen if name != "__main__"]  # what the user wants in every fork server
-    server.set_forkserver_preload(["mpiter.worker", *_preloaded, *others, "mpiter.preloaded"])
+    useful = [name for name in _USEFUL if name in sys.modules]
+    server.set_forkserver_preload(["mpiter.worker", *useful, *_preloaded, *others, "mpiter.preloaded"])
     return server
 
 
 _preloaded: list[str] = []
+# What may be forked once it is imported: where the program has it, its datasets use it, most likely.
+_USEFUL = ("PIL.Image", "cv2", "h5py")
 
 
 def preload(module: str) -> None:
@@ -94,14 +99,36 @@ def preload(module: str) -> None:
 _server: _ForkServer | None = None
 
 
-def _connect(descriptors: Any) -> Any:
+def _our_server() -> _ForkServer:
+    """The one of this process; it runs when somebody needs it."""
     global _server
     if _server is None:
         _server = _new_server()
+    return _server
+
+
+def start_server() -> None:
+    """Have our fork server start, if it has not: it imports what workers need while the program does something else."""
+    with _starting:
+        start_tracker()
+        _our_server().ensure_running()
+
+
+def _connect(descriptors: Any) -> Any:
+    server = _our_server()
     try:
-        return _server.connect_to_new_process(descriptors)
+        return server.connect_to_new_process(descriptors)
     except (EOFError, ConnectionError):  # it is just dying, which is seen the second time
-        return _server.connect_to_new_process(descriptors)
+        return server.connect_to_new_process(descriptors)
+
+
+def start(process: Any) -> None:
+    """Start a worker: from another fork server if this one dies over it."""
+    try:
+        process.start()
+    except (EOFError, ConnectionError):
+        process.start()
+    ours.add(process)
 
 
 def _disown() -> None:
@@ -161,7 +188,7 @@ def _in_this_thread(module: Any, name: str, make: Callable[[Any], Any]) -> Itera
             setattr(module, name, genuine)
 
 
-def hidden_main() -> contextlib.AbstractContextManager[None]:
+def _hidden_main() -> contextlib.AbstractContextManager[None]:
     """Start workers without importing the caller's script: what it defines travels by value."""
 
     def without_main(genuine: Any) -> Any:
@@ -174,9 +201,14 @@ def hidden_main() -> contextlib.AbstractContextManager[None]:
     return _in_this_thread(spawn, "get_preparation_data", without_main)
 
 
-def own_server() -> contextlib.AbstractContextManager[None]:
-    """Start workers by our own fork server."""
-    return _in_this_thread(mp_forkserver, "connect_to_new_process", lambda genuine: _connect)
+@contextlib.contextmanager
+def as_workers_start(imports_main: bool) -> Iterator[None]:
+    """What this thread starts in here comes from our own fork server, and imports the caller's script only if asked."""
+    with contextlib.ExitStack() as changes:
+        changes.enter_context(_in_this_thread(mp_forkserver, "connect_to_new_process", lambda genuine: _connect))
+        if not imports_main:
+            changes.enter_context(_hidden_main())
+        yield
 
 
 def start_tracker() -> None:

@@ -20,7 +20,7 @@ class Stats:
     copies: int = 0  # batches handed out as copies
     errors: int = 0  # samples whose fetch raised
     skipped: int = 0  # …and that on_error="skip" left out
-    restarts: int = 0  # of the workers, because some died or were stuck
+    restarts: int = 0  # workers replaced because they had died or were stuck
     renewals: int = 0  # …because they had fetched maxtasksperchild samples
     tasks: int = 0
     cut_again: int = 0  # tasks that ran over their time budget
@@ -60,8 +60,10 @@ class Tally:
         """What of it goes into ``Stats``."""
         return {name: getattr(self, name) for name in Stats.__dataclass_fields__ if hasattr(self, name)}
 
-    def timed(self, seconds: float, rows: int) -> None:
-        """Follow the time that a sample takes."""
+    def answered(self, seconds: float, rows: int, again: bool) -> None:
+        """A task has come back; follow the time that a sample takes."""
+        self.tasks += 1
+        self.cut_again += again
         if rows:
             now = seconds / rows
             self.sample_s = now if not self.sample_s else 0.75 * self.sample_s + 0.25 * now

@@ -38,7 +38,7 @@ class _Numbers:
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan:
         stretch = Stretch(0, cursor.epoch, cursor.position, (Wanted(self._run, cursor.epoch, cursor.position),))
-        return Plan(number, 1, (stretch,), cursor, replace(cursor, position=cursor.position + 1))
+        return Plan(number, 1, (stretch,), cursor, cursor._replace(position=cursor.position + 1))
 
 
 class _AsShard:

@@ -8,14 +8,13 @@ supervision can fetch again exactly what is missing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """A run of rows of one batch, all of one epoch."""
 
     batch: int
@@ -50,8 +49,7 @@ class Piece:
         return 8 if isinstance(self.indices, bytes) else 1
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """What one worker is asked to do."""
 
     dataset: int  # key in the registry of datasets
@@ -87,8 +85,7 @@ class Lost:
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(NamedTuple):
     """A worker's answer to a task."""
 
     number: int
@@ -96,7 +93,7 @@ class Ticket:
     worker: int
     rows: int  # finished, in the order of the task's pieces
     seconds: float  # spent fetching them
-    payloads: tuple[Any, ...] = field(repr=False)  # one for each piece that was begun
+    payloads: tuple[Any, ...]  # one for each piece that was begun
     faults: tuple[Fault, ...] = ()
-    mail: tuple[Any, ...] = field(default=(), repr=False)  # prints, log records and warnings
+    mail: tuple[Any, ...] = ()  # prints, log records and warnings
     startup: str | None = None  # why this worker cannot work at all

@@ -49,7 +49,10 @@ class Writer(Protocol):
 
 
 class Room(Protocol):
-    """Where one batch grows, seen from the consumer process."""
+    """Where one batch grows, seen from the consumer process.
+
+    It may have ``places(row, rows, sizes)`` as well: where the large buffers of a payload are to be read to.
+    """
 
     address: tuple[int, ...]  # goes along with every piece
     brief: bytes  # what a pen must know of the room, likewise
@@ -69,10 +72,11 @@ class Site:
     batch_size: int
     most_bytes: int  # memory that batches on their way, and those the user keeps, may take
     reserve: int  # rooms that the engine needs for itself
+    as_samples: bool  # batches are read sample by sample, not as columns
     dumps: Callable[[Any], bytes]  # pickles something for a worker
     arena: Any  # () -> the memory shared with the workers
     sealer: Sealer  # how objects leave a worker
-    returned: Callable[[Any], object]  # to be called when there may be a room after ``room()`` had none
+    returned: Callable[[], object]  # to be called, anywhere, when there may be a room after ``room()`` had none
     warn: Callable[[str], None]  # tells the user something in the next next()
 
 

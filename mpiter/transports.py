@@ -8,21 +8,22 @@ worker writes into a private buffer, which travels with the ticket and is copied
 from __future__ import annotations
 
 import pickle
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from .envelope import Apart, Sealer, opened
+from .envelope import Apart, Raw, Sealer, opened
 from .errors import OptionError
 from .layout import Layout, Pen, RowState
 from .memory import Arena
+from .pipes import OUT_OF_LINE
 from .planner import Planner, collect
 from .slots import Slot, Slots
 from .transport import Contents, Large, LoosePen, Room, Site, Transport, Writer
 
-_MOST_AT_ONCE = 64  # rows written at once: numpy's cost per call is then negligible
-_BYTES_AT_ONCE = 1 << 22  # …unless they are so large that they would have left the cache
+_MOST_PENS = 64
 
 
 class _LayoutReader:
@@ -46,14 +47,10 @@ class _LayoutReader:
 class _RowPen:
     """A pen on some of a room's rows; what finds no room there goes along with the ticket."""
 
-    def __init__(
-        self, layout: Layout, memory: memoryview, sealer: Sealer, first: int = 0, sends: memoryview | None = None
-    ) -> None:
-        self._pen = Pen(layout, memory, sealer, together=sends is not None)
-        self.stride = max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // layout.row_bytes))
+    def __init__(self, pen: Pen, first: int = 0, sends: bool = False) -> None:
+        self._pen, self.stride = pen, pen.layout.stride
         self._first = first  # the batch's row that the memory's first row is
-        self._rows = layout.rows
-        self._sends = sends  # memory that must travel itself
+        self._sends = sends  # the memory must travel itself
         self._large: Large = []
 
     def write(self, row: int, samples: Sequence[Any]) -> None:
@@ -65,7 +62,14 @@ class _RowPen:
         self._pen.states[row - self._first] = RowState.FAILED
 
     def payload(self) -> Any:
-        return self._large if self._sends is None else (self._first, self._rows, bytes(self._sends), self._large)
+        if not self._sends:
+            return self._large
+        return self._first, self._pen.layout.rows, [Raw(part) for part in _parts(self._pen)], self._large
+
+
+def _parts(pen: Pen) -> list[memoryview]:
+    """What of a pen's memory travels: the rows' states, and each column."""
+    return [pen.states, *(column.reshape(-1).view(np.uint8).data for column in pen.columns)]
 
 
 class SlotWriter:
@@ -74,13 +78,22 @@ class SlotWriter:
     def __init__(self, arena: Arena, sealer: Sealer) -> None:
         self._arena, self._sealer = arena, sealer
         self._layout = _LayoutReader()
+        self._pens: dict[tuple[bytes, int], Pen] = {}  # on the slots used lately, which are few
 
     def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> Any:
         if not address:
             return LoosePen(self._sealer)
-        layout = self._layout(brief)
-        room = memoryview(self._arena.map)[address[0] : address[0] + layout.size]
-        return _RowPen(layout, room, self._sealer)
+        pen = self._pens.get((brief, address[0]))
+        if pen is None:
+            if len(self._pens) >= _MOST_PENS:
+                self._pens.clear()
+            layout = self._layout(brief)
+            room = memoryview(self._arena.map)[address[0] : address[0] + layout.size]
+            pen = self._pens[brief, address[0]] = Pen(layout, room, self._sealer)
+        return _RowPen(pen)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SlotWriter, (self._arena, self._sealer)
 
 
 class PackedWriter:
@@ -89,13 +102,27 @@ class PackedWriter:
     def __init__(self, sealer: Sealer) -> None:
         self._sealer = sealer
         self._layout = _LayoutReader()
+        self._memories: list[tuple[np.ndarray[Any, Any], weakref.ref[Any]]] = []  # and who uses them
 
     def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> Any:
         if not address:
             return LoosePen(self._sealer)
         layout = Layout(self._layout(brief).tree, rows)
-        memory = memoryview(bytearray(layout.size))
-        return _RowPen(layout, memory, self._sealer, row, sends=memory)
+        memory = self._memory(layout.size).data
+        memory[:rows] = bytes(rows)  # RowState.TODO
+        return _RowPen(Pen(layout, memory, self._sealer, together=True), row, sends=True)
+
+    def _memory(self, size: int) -> np.ndarray[Any, Any]:
+        """Some that was used before, if all that lay there is on its way."""
+        unused = [memory for memory, user in self._memories if user() is None and memory.size >= size]
+        memory = unused[0] if unused else np.empty(size, np.uint8)
+        view = memory[:size]  # which lives as long as anything refers to what it shows
+        in_use = [(other, user) for other, user in self._memories if user() is not None]
+        self._memories = [*in_use, (memory, weakref.ref(view))]
+        return view
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PackedWriter, (self._sealer,)
 
 
 class _PlannedRoom:
@@ -175,31 +202,60 @@ class _PrivateRoom(_PlannedRoom):
         return self._collect(self._memory)
 
 
-class _PackedRoom(_PrivateRoom):
-    """Ordinary memory, filled from the buffers that the workers send."""
+class _Packed(_PlannedRoom):
+    """A room that is filled from the buffers that workers send, or into which the Pool has read them already."""
 
-    address: tuple[int, ...] = (0,)
+    def places(self, row: int, rows: int, sizes: Sequence[int]) -> list[memoryview] | None:
+        """Where the large ones of a piece's buffers go; the small ones come with the rest."""
+        large = [part for part in self._rows_of(row, rows) if part.nbytes >= OUT_OF_LINE]
+        return large if [part.nbytes for part in large] == list(sizes) else None
+
+    def _rows_of(self, row: int, rows: int) -> list[memoryview]:
+        columns = [column[row : row + rows] for column in self._layout.columns(self._memory)]
+        return [self._memory[row : row + rows], *(part.reshape(-1).view(np.uint8).data for part in columns)]
 
     def receive(self, payload: Any) -> None:
-        first, rows, memory, large = payload
-        theirs = Layout(self._layout.tree, rows)
-        columns = zip(self._layout.columns(self._memory), theirs.columns(memory), strict=True)
-        for mine, arrived in columns:
-            mine[first : first + rows] = arrived
-        self._memory[first : first + rows] = memoryview(memory)[:rows]
+        first, rows, parts, large = payload
+        for mine, part in zip(self._rows_of(first, rows), parts, strict=True):
+            if not _is_same_memory(mine, part.memory):
+                mine[:] = part.memory
         self._large.update(large)
 
 
-class _Planned:
-    """What both transports do about the plan."""
+def _is_same_memory(one: Any, other: Any) -> bool:
+    """Do these begin at one place?"""
+    return bool(np.frombuffer(one, np.uint8).ctypes.data == np.frombuffer(other, np.uint8).ctypes.data)
 
-    planner: Planner
-    has_margins = True
+
+class _PackedSlotRoom(_Packed, _SlotRoom):
+    """…in a slot, which is warm from the batch before."""
+
+    def quarantine(self) -> None:
+        """Workers don't write into it."""
+
+
+class _PackedPrivateRoom(_Packed, _PrivateRoom):
+    """…in ordinary memory."""
+
+    address: tuple[int, ...] = (0,)
+
+
+class SlotTransport:
+    """Shared slots, leased to the user."""
+
+    needs_shared_memory = has_margins = True
+    _in_slot, _in_private = _SlotRoom, _PrivateRoom
+
+    def __init__(self, copy: bool = False) -> None:
+        self._copy = copy
+        self._warned = False
 
     def bind(self, site: Site) -> None:
         self._site = site
         most = site.most_bytes // (2 * site.reserve)
-        self.planner = Planner(site.batch_size, most, self.has_margins, site.dumps)
+        self.planner = Planner(site.batch_size, most, self.has_margins, site.dumps, site.as_samples)
+        self._arena: Arena = site.arena()
+        self.slots = Slots(self._arena, site.most_bytes, site.returned)
 
     def plan(self, sample: Any) -> None:
         self.planner.plan(sample)
@@ -212,21 +268,6 @@ class _Planned:
     def room_bytes(self) -> int:
         return self.planner.layout.size if self.planner.layout else 0
 
-    def close(self) -> None: ...
-
-
-class SlotTransport(_Planned):
-    """Shared slots, leased to the user."""
-
-    def __init__(self, copy: bool = False) -> None:
-        self._copy = copy
-        self._warned = False
-
-    def bind(self, site: Site) -> None:
-        super().bind(site)
-        self._arena: Arena = site.arena()
-        self.slots = Slots(self._arena, site.most_bytes, site.returned)
-
     def writer(self) -> Writer:
         return SlotWriter(self._arena, self._site.sealer)
 
@@ -236,8 +277,8 @@ class SlotTransport(_Planned):
             self.slots.resize(self.planner.layout.size)
         slot = self.slots.acquire()
         if slot is not None:
-            return _SlotRoom(self, slot, rows)
-        return None if self.slots.count > self.slots.leased else _PrivateRoom(self.planner, rows)
+            return self._in_slot(self, slot, rows)
+        return None if self.slots.count > self.slots.leased else self._in_private(self.planner, rows)
 
     def close(self) -> None:
         self.slots.close()
@@ -270,16 +311,14 @@ class SlotTransport(_Planned):
         )
 
 
-class PackedTransport(_Planned):
-    """Rows packed into buffers that travel with the tickets, as envelopes do."""
+class PackedTransport(SlotTransport):
+    """Rows packed into buffers that travel with the tickets, as envelopes do; here they lie in slots of our own."""
 
-    has_margins = False
+    has_margins = needs_shared_memory = False
+    _in_slot, _in_private = _PackedSlotRoom, _PackedPrivateRoom
 
     def writer(self) -> Writer:
         return PackedWriter(self._site.sealer)
-
-    def room(self, rows: int) -> Room | None:
-        return _PackedRoom(self.planner, rows)
 
 
 def transport_for(serializer: Any, copy: bool) -> Transport:
@@ -287,7 +326,7 @@ def transport_for(serializer: Any, copy: bool) -> Transport:
     if serializer == "slots":
         return SlotTransport(copy)
     if serializer == "packed":
-        return PackedTransport()
+        return PackedTransport(copy)
     if isinstance(serializer, type) and hasattr(serializer, "room"):
         serializer = serializer()  # a new one for each iterator
     if isinstance(serializer, str) or not hasattr(serializer, "room"):

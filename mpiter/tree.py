@@ -53,9 +53,11 @@ class Group:
             if not all(map(_is_plain, values)):
                 return None
             return [list(map(attrgetter(name), values)) for name in self.names]
-        if set(map(len, values)) != {len(self.parts)}:
+        try:
+            parts: list[Sequence[Any]] = list(zip(*values, strict=True))
+        except ValueError:  # some are longer
             return None
-        return list(zip(*values, strict=True))
+        return parts if len(parts) == len(self.parts) else None
 
     def _columns(self, columns: Any) -> list[Sequence[Any]] | None:
         """The same of samples that lie in columns already."""
@@ -179,6 +181,11 @@ def asides_of(node: Node) -> int:
     if isinstance(node, Group):
         return sum(map(asides_of, node.parts))
     return int(isinstance(node, Aside))
+
+
+def is_record(node: Node) -> bool:
+    """Strings, numbers and the like, as they come from a store: something stands aside, and there is no array."""
+    return asides_of(node) > 0 and not any(leaf.shape for leaf in columns_of(node))
 
 
 def scatter(node: Node, samples: Sequence[Any], columns: Iterator[Column], start: int, asides: list[Any]) -> bool:

@@ -1,15 +1,14 @@
 """Who has made no progress for too long: a pure decision from the notice board and a clock.
 
 Runs in the prefetch thread, which looks from time to time while it waits for answers.  Only time counts in which this
-process itself was running (``awake``).  Guarantees that a worker is called stuck only after ``patience`` seconds on one
-sample (or on getting ready, for which it has a minute at least); and all of them only if nothing has happened at all
-on work that was handed out.
+process itself was running (``awake``).  Guarantees that a worker is called stuck only after ``patience`` seconds
+without any progress on what it has been given, or on getting ready, for which it has a minute at least.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 from .awake import Awake, interval_for
 from .board import Line
@@ -18,39 +17,28 @@ START_S = 60.0  # the least that a worker may take to get ready, however impatie
 
 
 class Watch:
-    """Looks at the board of one generation of workers."""
+    """Looks at the lines of workers."""
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.interval = interval_for(patience)
         self._patience, self._awake = patience, Awake(self.interval, clock)
-        self._seen: list[Line] = []
-        self._still: list[float] = []  # seconds that each worker has not moved
-        self._standstill = 0.0  # seconds that nothing at all has moved
-        self._answers = -1
+        self._seen: dict[int, Line] = {}
+        self._still: dict[int, float] = {}  # seconds that each worker has not moved
 
     @property
     def is_due(self) -> bool:
         return self._awake.since >= self.interval
 
-    def look(self, lines: Sequence[Line], answers: int, stopped: Collection[int] = ()) -> list[int] | None:
-        """The stuck workers; an empty list if all stand still and none can be blamed; None if there is progress.
-
-        ``answers`` counts what has come back so far; an idle worker may be so, unless it is among the ``stopped``.
-        To be called while something is out.
-        """
+    def look(self, lines: Mapping[int, Line], busy: Collection[int]) -> list[int]:
+        """The stuck ones among the workers with these lines, of whom the ``busy`` have something to do."""
         passed = self._awake.lap()
-        if len(self._seen) != len(lines):
-            self._seen, self._still = list(lines), [0.0] * len(lines)
-        moved = [new != old for new, old in zip(lines, self._seen, strict=True)]
-        self._still = [
-            0.0 if has_moved or (_is_idle(line) and at not in stopped) else seconds + passed
-            for at, (has_moved, line, seconds) in enumerate(zip(moved, lines, self._still, strict=True))
-        ]
-        self._standstill = 0.0 if any(moved) or answers != self._answers else self._standstill + passed
-        self._seen, self._answers = list(lines), answers
-        stuck = [at for at, (line, still) in enumerate(zip(lines, self._still, strict=True)) if still > self.due(line)]
-        none_is_starting = all(line.ready for line in lines)
-        return stuck or ([] if none_is_starting and self._standstill > self._patience else None)
+        self._still = {
+            worker: self._still.get(worker, 0.0) + passed
+            for worker, line in lines.items()
+            if line == self._seen.get(worker) and (worker in busy or not line.ready)
+        }
+        self._seen = dict(lines)
+        return [worker for worker, still in self._still.items() if still > self.due(lines[worker])]
 
     def due(self, line: Line) -> float:
         """Seconds after which a worker with this line counts as stuck."""
@@ -78,7 +66,3 @@ class Patience:
         else:
             self._is_over = waited - self._of_the_start > self._limit
         return self._is_over
-
-
-def _is_idle(line: Line) -> bool:
-    return bool(line.ready and not line.active)

@@ -12,24 +12,24 @@ import gc
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import fetch, heap, info, lifeline, limits, seeding
 from .access import reader_of
 from .blackbox import BlackBox
-from .board import Cell, line
+from .board import Board, Cell
 from .bundles import users
+from .errors import OptionError
 from .fetch import Habits, Post
 from .mail import Outbox
 from .transport import Writer
-
-NAME = "mpiter-worker-"  # processes are named so, and know their number by it
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ class Wiring:
     dataset: int  # key in the registry
     cargo: Any  # opens to (dataset, worker_init)
     writer: Writer
-    board: Any  # an Arena or a stretch of ordinary memory, holding the lines of all workers…
-    board_at: int  # …from here on
+    board: Board
     box: BlackBox | None  # for the stacks of processes that crash or are stuck
     workers: int
     seed: int
@@ -48,6 +47,7 @@ class Wiring:
     environment: dict[str, str] | None  # of the caller; None for workers inside of its process
     log_level: int  # of the caller's root logger: what he doesn't want to hear isn't sent
     numbers: Iterator[int] | None = None  # for workers without a process of their own
+    home: int = field(default_factory=os.getpid)  # the caller's process
 
 
 _first_breath = threading.Lock()
@@ -57,12 +57,14 @@ def begin(wiring: Wiring) -> None:
     """Take up work.  Never raises."""
     own_process = wiring.environment is not None
     number = _number(wiring)
-    cells = line(getattr(wiring.board, "map", wiring.board), wiring.board_at, number)
+    cells = wiring.board.cells(number)
     cells[Cell.PID], cells[Cell.TASK] = threading.get_native_id(), -1
     nobody = info.WorkerInfo(number, wiring.workers, wiring.seed, None, wiring.backend)
     post = Post(nobody, None, wiring.writer, cells, _habits(wiring.backend))
     fetch.register(wiring.dataset, post)
     try:
+        if own_process and os.getpid() == wiring.home:
+            raise OptionError("the workers of pool= are threads of this process; pass backend=mpiter.Thread().")
         if own_process:
             lifeline.die_with_parent()
             post.outbox = _settle_in(wiring.environment or {})
@@ -123,10 +125,10 @@ def _stand_in_for_the_trainer() -> None:
 
 
 def _number(wiring: Wiring) -> int:
-    """This worker's place among its colleagues: by its process's name, else in order of appearance."""
-    name = multiprocessing.current_process().name
+    """This worker's place among its colleagues: by its process's number, else in order of appearance."""
     if wiring.numbers is None:
-        return int(name.removeprefix(NAME)) % wiring.workers if name.startswith(NAME) else 0
+        numbers = re.findall(r"\d+", multiprocessing.current_process().name)
+        return int(numbers[-1]) % wiring.workers if numbers else 0
     with _first_breath:
         return next(wiring.numbers) % wiring.workers
 

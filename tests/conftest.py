@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,7 @@ with contextlib.suppress(ValueError):  # a background job ignores Ctrl-C, and so
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _PATIENCE = 10.0  # a generous deadline for what ends in the background (a dropped iterator's workers)
+_NAMELESS = {f"anon_inode:[{kind}]" for kind in ("eventfd", "eventpoll", "pidfd")}
 _STANDING_STAFF = ("resource_tracker", "forkserver import main")  # multiprocessing's own, kept until the end
 
 
@@ -65,7 +67,8 @@ def _threads() -> set[str]:
 
 def _descriptors() -> set[str]:
     """What is open, by what it is: numbers are used again.  Without the pipe by which the fork server knows of us."""
-    found = set()
+    found: set[str] = set()
+    nameless: Counter[str] = Counter()
     server = starting._server
     pipe_to_server = os.readlink(f"/proc/self/fd/{server._forkserver_alive_fd}") if server else ""
     for link in Path("/proc/self/fd").iterdir():
@@ -73,7 +76,10 @@ def _descriptors() -> set[str]:
             target = os.readlink(link)
         except OSError:
             continue
-        if "mpiter" in target or (target.startswith(("pipe:", "socket:")) and target != pipe_to_server):
+        if target in _NAMELESS:  # all alike: they are counted
+            nameless[target] += 1
+            found.add(f"{target} {nameless[target]}")
+        elif "mpiter" in target or (target.startswith(("pipe:", "socket:")) and target != pipe_to_server):
             found.add(target)
     return found
 
@@ -112,6 +118,7 @@ def clean_house(request: pytest.FixtureRequest, _staff: None) -> Iterator[None]:
     gc.freeze()  # what is alive by now is none of this test's: looking through it again and again takes half the time
     before = _house()
     yield
+    request.node.funcargs.clear()  # what the test was given
     deadline = time.monotonic() + _PATIENCE
     while True:
         gc.collect()

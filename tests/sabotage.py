@@ -15,12 +15,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
 
 from datasets import Squares, TwoArguments, Unpicklable
+
+from mpiter import pipes
+from mpiter.pipes import READY, WorkerEnd
 
 LENGTH, BATCH = 24, 4
 FATAL = 7  # the sample with the trap
@@ -217,25 +218,50 @@ def on_arrival(trap: Trap, info: Any) -> None:
 
 
 def on_sending(trap: Trap, info: Any) -> None:
-    """The trap springs when the next answer is sent, with the queue's lock in hand."""
-    genuine = Connection.send_bytes
+    """The trap springs when the next answer is sent."""
+    genuine = WorkerEnd.send
 
-    def send_bytes(connection: Any, *args: Any) -> None:
-        trap.spring()
-        genuine(connection, *args)
+    def send(end: WorkerEnd, number: int, value: Any) -> None:
+        if number != READY:
+            trap.spring()
+        genuine(end, number, value)
 
-    Connection.send_bytes = send_bytes
+    WorkerEnd.send = send
+
+
+def on_packing(trap: Trap, info: Any) -> None:
+    """The trap springs when the next answer is pickled."""
+    genuine = pipes._packed
+
+    def packed(number: int, value: Any) -> Any:
+        if number != READY:
+            trap.spring()
+        return genuine(number, value)
+
+    pipes._packed = packed
 
 
 def in_mid_message(trap: Trap, info: Any) -> None:
-    """The trap springs when half of the next answer is sent."""
-    genuine = Connection._send
+    """The trap springs when half of the next answer is written, its buffers included."""
+    genuine, packed = pipes._write, pipes._packed
+    numbers: list[int] = []
 
-    def _send(connection: Any, message: Any, *args: Any) -> None:
-        trap.spring(lambda: os.write(connection.fileno(), memoryview(message)[: len(message) // 2]))
-        genuine(connection, message, *args)
+    def write(descriptor: int, parts: Any) -> None:
+        def half() -> None:
+            message = memoryview(b"".join(map(bytes, parts)))
+            rest = message[: len(message) // 2]
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
 
-    Connection._send = _send
+        if numbers[-1] != READY:
+            trap.spring(half)
+        genuine(descriptor, parts)
+
+    def note(number: int, value: Any) -> Any:
+        numbers.append(number)
+        return packed(number, value)
+
+    pipes._write, pipes._packed = write, note
 
 
 def in_a_thread(trap: Trap, info: Any) -> None:
@@ -253,6 +279,6 @@ def in_a_thread(trap: Trap, info: Any) -> None:
 def is_idle() -> bool:
     """Does this worker wait for its next task?"""
     frame = sys._current_frames()[threading.main_thread().ident]
-    while frame is not None and frame.f_code is not SimpleQueue.get.__code__:
+    while frame is not None and frame.f_code is not WorkerEnd.receive.__code__:
         frame = frame.f_back
     return frame is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import multiprocessing
 import pickle
 import threading
 import time
@@ -41,6 +42,13 @@ PAIRS: dict[str, dict[str, Any]] = {
     "forkserver, the lab's pickle": {"n_processes": 2, "serializer": carriers.Pickle},
     "forkserver, the lab's pickle5": {"n_processes": 2, "serializer": carriers.Pickle5},
     "fork, the lab's rawarray": {"n_processes": 2, "backend": mpiter.Process("fork"), "serializer": carriers.RawArray},
+    "the stock Pool, slots": {"n_processes": 2, "backend": mpiter.Process(pool=multiprocessing.Pool)},
+    "the stock Pool, packed": {
+        "n_processes": 3, "backend": mpiter.Process(pool=multiprocessing.Pool), "serializer": "packed",
+    },
+    "the stock Pool, spawn": {
+        "n_processes": 2, "backend": mpiter.Process(pool=multiprocessing.get_context("spawn").Pool),
+    },
 }  # fmt: skip
 
 
@@ -437,6 +445,15 @@ def test_the_first_batch_does_not_wait_for_a_sample_of_the_second(tmp_path: Any)
         assert [label for _, label in next(it)] == [0, 1, 2, 3]
         gate.touch()
         assert len(list(it)) == 2
+
+
+def test_nothing_waits_until_somebody_looks_at_the_workers(any_way: dict[str, Any]) -> None:
+    """Without ``sample_timeout`` nobody ever looks: who has been forgotten then waits for ever."""
+    with mpiter.MultiprocessIterator(Squares(10), 3, repeat=False, sample_timeout=None, **any_way) as it:
+        for _ in range(3):
+            assert sum(map(len, it)) == 10
+            it.reset()
+
 
 
 def test_starting_the_workers_is_not_the_datasets_fault() -> None:

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -40,13 +41,14 @@ from sabotage import (
     in_a_thread,
     in_mid_message,
     on_arrival,
+    on_packing,
     on_sending,
     release,
 )
 from scripts import METHODS, lives_still, wait_until
 
 import mpiter
-from mpiter import SampleError, SampleNotSendable, WorkerCrashed, WorkerStartError, watch
+from mpiter import SampleError, SampleNotSendable, WorkerCrashed, WorkerStartError, starting, watch
 
 pytestmark = [
     pytest.mark.death,
@@ -62,6 +64,7 @@ PHASES: dict[str, Callable[[Trap], dict[str, Any]]] = {
     "getitem": lambda trap: {"dataset": Trapped(trap)},
     "packing": lambda trap: {"dataset": Burdened(trap)},
     "sending": lambda trap: {"dataset": Safe(), "worker_init": partial(on_sending, trap)},
+    "pickling": lambda trap: {"dataset": Safe(), "worker_init": partial(on_packing, trap)},
     "half sent": lambda trap: {"dataset": Safe(), "worker_init": partial(in_mid_message, trap)},
     "idle": lambda trap: {"dataset": Safe(), "worker_init": partial(in_a_thread, trap), "run_ahead": 0},
     "closing": lambda trap: {"dataset": Blocked(trap), "shuffle": False, "run_ahead": 0},
@@ -95,6 +98,7 @@ class Stage:
     def __init__(self, trap: Trap, phase: str, **options: Any) -> None:
         self.trap, self.manner, self.phase = trap, trap.manner, phase
         usual = {"n_processes": WORKERS, "sample_timeout": PATIENCE_S, "repeat": False, "seed": SEED}
+        self.is_threaded = options.get("backend") == "thread"
         self.it = mpiter.MultiprocessIterator(batch_size=BATCH, **{**usual, **PHASES[phase](trap), **options})
 
     def everything(self) -> list[Any]:
@@ -149,21 +153,37 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @dataclass(frozen=True)
 class GoesOn:
-    """The same batches in the same order, to the last bit, and a line in the log for each new start of the workers."""
+    """The same batches in the same order, to the last bit; each victim is replaced, and no one else, with a line in the
+    log for each."""
 
-    restarts: int = 1
     telltale: str | None = None
+
+    def check(self, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+        seen, victims = stage.everything(), sorted(stage.trap.victims)
+        assert victims, "the trap has not sprung at all"
+        assert seen == stage.quiet()
+        assert stage.it.stats().restarts == len(victims)
+        said = warnings_in(caplog)
+        named = [re.match(r"worker (\d) \(pid (\d+)\) ", line) for line in said]
+        if not stage.is_threaded:
+            assert sorted(int(found[2]) for found in named if found) == victims
+        assert len(said) == len(victims)
+        for line in said:
+            assert (self.telltale or TELLTALES[stage.manner]) in line
+            assert re.search(r"; replacing it and fetching \d+ samples again$", line)
+            assert "\n" not in line
+
+
+@dataclass(frozen=True)
+class Unharmed:
+    """Nobody ends, and there is nothing to say."""
 
     def check(self, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
         seen = stage.everything()
         assert stage.trap.victims, "the trap has not sprung at all"
         assert seen == stage.quiet()
-        assert stage.it.stats().restarts == self.restarts
-        said = warnings_in(caplog)
-        assert len(said) == self.restarts
-        for line in said:
-            assert (self.telltale or TELLTALES[stage.manner]) in line
-            assert "\n" not in line
+        assert stage.it.stats().restarts == 0
+        assert warnings_in(caplog) == []
 
 
 @dataclass(frozen=True)
@@ -195,6 +215,7 @@ class Told:
         assert [type(error) for error in errors] == [self.kind]
         assert TELLTALES[stage.manner] in full_text(errors[0])
         assert [one for one in seen if one is not errors[0]] == stage.quiet()
+        assert stage.it.stats().restarts == 0
 
 
 @dataclass(frozen=True)
@@ -252,8 +273,7 @@ class NoSense:
 
 
 GOES_ON = GoesOn()
-STANDSTILL = GoesOn(telltale="all workers stood still")  # no worker can be named: all seem to wait for work
-UNHARMED = GoesOn(restarts=0)
+UNHARMED = Unharmed()
 START_ERROR = StartError()
 CLOSES = Closes()
 START_ERROR_IF_LOADED = {
@@ -318,7 +338,18 @@ TABLE: dict[tuple[str, str], Any] = {
     ("sending", "SIGKILL"):               GOES_ON,
     ("sending", "SIGSEGV"):               GOES_ON,
     ("sending", "SIGSTOP"):               GOES_ON,
-    ("sending", "hold the GIL"):          STANDSTILL,
+    ("sending", "hold the GIL"):          GOES_ON,
+
+    ("pickling", "raise"):                Told(SampleNotSendable),
+    ("pickling", "raise unpicklable"):    Told(SampleNotSendable),
+    ("pickling", "raise unopenable"):     Told(SampleNotSendable),
+    ("pickling", "sys.exit"):             GoesOn(telltale="exited with code 0"),
+    ("pickling", "MemoryError"):          Told(SampleNotSendable),
+    ("pickling", "os._exit"):             GOES_ON,
+    ("pickling", "SIGKILL"):              GOES_ON,
+    ("pickling", "SIGSEGV"):              GOES_ON,
+    ("pickling", "SIGSTOP"):              GOES_ON,
+    ("pickling", "hold the GIL"):         GOES_ON,
 
     ("idle", "raise"):                    UNHARMED,  # a thread ends, the worker does not
     ("idle", "raise unpicklable"):        UNHARMED,
@@ -329,7 +360,7 @@ TABLE: dict[tuple[str, str], Any] = {
     ("idle", "SIGKILL"):                  GOES_ON,
     ("idle", "SIGSEGV"):                  GOES_ON,
     ("idle", "SIGSTOP"):                  GOES_ON,
-    ("idle", "hold the GIL"):             STANDSTILL,
+    ("idle", "hold the GIL"):             GOES_ON,
 
     ("closing", "raise"):                 CLOSES,
     ("closing", "raise unpicklable"):     CLOSES,
@@ -419,7 +450,7 @@ def staged(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
 
 def times(phase: str, manner: str) -> int | None:
     """How often: what is fatal to a sample happens once, so that its next fetch goes well."""
-    return 1 if phase == "sending" or (phase in ("getitem", "packing") and manner not in ERRORS) else None
+    return 1 if phase in ("sending", "pickling") or (phase in ("getitem", "packing") and manner not in ERRORS) else None
 
 
 @pytest.mark.parametrize(("phase", "manner", "method"), CELLS)
@@ -431,7 +462,7 @@ def test_each_cell_ends_as_documented(
 
 
 @pytest.mark.parametrize("manner", [*ERRORS, *DEADLY])
-@pytest.mark.parametrize("phase", ["getitem", "packing", "sending"])
+@pytest.mark.parametrize("phase", ["getitem", "packing", "sending", "pickling"])
 def test_each_cell_ends_likewise_without_shared_memory(
     staged: Any, caplog: pytest.LogCaptureFixture, phase: str, manner: str
 ) -> None:
@@ -477,9 +508,9 @@ def test_workers_that_die_whatever_they_do_come_to_an_end_which_tells_it_all(sta
     with pytest.raises(WorkerCrashed, match="no batch is finished") as caught:
         next(stage.it)
     deaths = str(caught.value).splitlines()[1:]
-    telltale = TABLE["sending", manner].telltale or TELLTALES[manner]
     assert len(deaths) == 4
-    assert all(telltale in death for death in deaths)
+    assert all(TELLTALES[manner] in death for death in deaths)
+    assert stage.it.stats().restarts == len(stage.trap.victims)
     stage.trap.remove()
     assert stage.everything() == stage.quiet()
 
@@ -487,32 +518,62 @@ def test_workers_that_die_whatever_they_do_come_to_an_end_which_tells_it_all(sta
 # -- other places ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("shape", [(3, 4), (200, 200)], ids=["small", "in rooms"])
+@pytest.mark.parametrize("serializer", ["slots", "packed"])
 @pytest.mark.parametrize("manner", DEADLY)
-def test_half_an_answer_in_the_pipe_hurts_nobody(staged: Any, caplog: pytest.LogCaptureFixture, manner: str) -> None:
-    stage = staged("half sent", manner)
-    TABLE["sending", manner].check(stage, caplog)
+def test_half_an_answer_in_the_pipe_hurts_nobody(
+    staged: Any, caplog: pytest.LogCaptureFixture, manner: str, serializer: str, shape: tuple[int, ...]
+) -> None:
+    """Nor does half a buffer in the room of its batch."""
+    stage = staged("half sent", manner, serializer=serializer, dataset=Squares(LENGTH, shape))
+    GOES_ON.check(stage, caplog)
 
 
 @pytest.mark.parametrize("worker", range(WORKERS))
 @pytest.mark.parametrize("manner", DEADLY)
-def test_one_idle_worker_is_noticed_whether_it_has_the_queue_or_not(staged: Any, manner: str, worker: int) -> None:
-    stage = staged("idle", manner, times=None, repeat=True)
+def test_one_idle_worker_is_replaced_and_the_other_works_on(
+    staged: Any, caplog: pytest.LogCaptureFixture, manner: str, worker: int
+) -> None:
+    stage = staged("idle", manner, times=None, repeat=True, run_ahead=4)
     seen = [plain_batch(next(stage.it))]
     once_all_are_ready(stage.it)
-    stage.trap.name(stage.it.worker_pids[worker : worker + 1])
+    before = stage.it.worker_pids
+    stage.trap.name(before[worker : worker + 1])
+    wait_until(lambda: stage.trap.victims or not lives_still(before[worker]), "the trap has sprung")
     seen += until_replaced(stage.it)
     assert seen == quiet_for_ever(len(seen))
+    assert stage.it.stats().restarts == 1
+    assert [pid == old for pid, old in zip(stage.it.worker_pids, before, strict=True)].index(False) == worker
+    assert len(set(before) & set(stage.it.worker_pids)) == WORKERS - 1
+    (said,) = warnings_in(caplog)
+    assert said.startswith(f"worker {worker} (pid {before[worker]}) ")
+    assert TELLTALES[manner] in said
 
 
-def test_the_end_of_the_fork_server_hurts_nobody(staged: Any) -> None:
+def test_the_end_of_the_fork_server_ends_no_worker_and_the_next_comes_from_another(
+    staged: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     stage = staged("idle", "SIGKILL", times=None, repeat=True)
     seen = [plain_batch(next(stage.it))]
     once_all_are_ready(stage.it)
-    orphans = stage.it.worker_pids
-    psutil.Process(orphans[0]).parent().kill()
+    before, server = stage.it.worker_pids, starting._server._forkserver_pid
+    assert {psutil.Process(pid).ppid() for pid in before} == {server}
+    os.kill(server, signal.SIGKILL)
+    wait_until(lambda: not lives_still(server), "the server is dead")
+    seen += [plain_batch(next(stage.it)) for _ in range(2 * LENGTH)]
+    assert stage.it.worker_pids == before
+    assert stage.it.stats().restarts == 0
+    os.kill(before[0], signal.SIGKILL)
     seen += until_replaced(stage.it)
     assert seen == quiet_for_ever(len(seen))
-    wait_until(lambda: not any(map(lives_still, orphans)), "the orphans are gone")
+    new, old = stage.it.worker_pids
+    assert old == before[1]
+    assert psutil.Process(new).ppid() == starting._server._forkserver_pid != server
+    assert stage.it.stats().restarts == 1
+    (said,) = warnings_in(caplog)
+    assert said.startswith(f"worker 0 (pid {before[0]}) vanished, perhaps with the fork server")
+    stage.it.close()
+    assert not any(map(lives_still, (new, old)))
 
 
 @pytest.mark.parametrize("manner", ["os._exit", "SIGKILL", "SIGSEGV"])
@@ -522,9 +583,12 @@ def test_a_replacement_that_dies_while_it_starts_is_replaced_as_well(staged: Any
     seen = [plain_batch(next(stage.it))]
     once_all_are_ready(stage.it)
     stage.trap.lay_again()
-    os.kill(stage.it.worker_pids[0], signal.SIGKILL)
+    before = stage.it.worker_pids
+    os.kill(before[0], signal.SIGKILL)
     seen += until_replaced(stage.it, times=2)
     assert seen == quiet_for_ever(len(seen))
+    assert stage.it.stats().restarts == 2
+    assert stage.it.worker_pids[1] == before[1]
 
 
 @pytest.mark.parametrize("manner", DEADLY)
@@ -544,9 +608,9 @@ def once_all_are_ready(it: Any) -> None:
 
 
 def until_replaced(it: Any, times: int = 1) -> list[Any]:
-    """The batches that come until there are new workers, and some more."""
+    """The batches that come until so many workers have been replaced, and some more."""
     seen = []
-    while it.stats().restarts < times:
+    while it.stats().restarts < times or len(it.worker_pids) < WORKERS:
         seen.append(plain_batch(next(it)))
     return seen + [plain_batch(next(it)) for _ in range(LENGTH)]
 
@@ -566,7 +630,7 @@ def test_the_log_shows_where_the_worker_crashed_or_is_stuck(
     staged("getitem", manner).everything()
     (record,) = [record for record in caplog.records if record.name == "mpiter"]
     assert record.levelno == logging.WARNING
-    assert f"while fetching sample {FATAL}; replacing the workers and fetching" in record.getMessage()
+    assert f"while fetching sample {FATAL}; replacing it and fetching" in record.getMessage()
     assert "in __getitem__" in caplog.text
 
 
@@ -601,7 +665,8 @@ def test_the_pids_are_those_of_the_workers_of_the_moment(staged: Any, method: st
     os.kill(before[0], signal.SIGKILL)
     until_replaced(it)
     assert len(set(it.worker_pids)) == WORKERS
-    assert not set(before) & set(it.worker_pids)
-    assert not any(map(lives_still, before))
+    assert before[0] not in it.worker_pids
+    assert it.worker_pids[1] == before[1]
+    assert [lives_still(pid) for pid in before] == [False, True]
     it.close()
     assert it.worker_pids == ()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpiter.cutting import DEAR_S, MOST_BATCHES, TASKS_PER_WORKER, WORTHWHILE_S, cut
+from mpiter.cutting import DEAR_S, MOST_BATCHES, PART_S, WORTHWHILE_S, cut
+from mpiter.pool import MOST_OUT
 
 times = st.floats(1e-9, 1e3) | st.just(0.0)
 sizes = st.integers(1, 4096)
@@ -19,7 +20,6 @@ def test_sizes_are_always_possible(sample_s, batch_size, workers, most, experien
     made = cut(sample_s, batch_size, workers, most, experience)
     assert made.rows >= 1
     assert made.budget_ns > 0
-    assert made.tasks == TASKS_PER_WORKER * workers
     assert 1 <= made.batches <= most
     assert isinstance(made.rows, int)
     assert isinstance(made.budget_ns, int)
@@ -37,8 +37,24 @@ def test_several_batches_in_a_task_leave_work_for_every_worker(sample_s, batch_s
     if made.rows > batch_size:
         assert made.rows % batch_size == 0
         assert made.rows <= MOST_BATCHES * batch_size
-        assert made.rows * made.tasks <= most * batch_size
+        assert made.rows * MOST_OUT * workers <= most * batch_size
         assert made.rows * sample_s <= WORTHWHILE_S * 1.001
+
+
+@given(sample_s=times, batch_size=sizes, workers=crews, most=allowed, experience=learnt)
+def test_what_is_on_its_way_fills_every_workers_hands_and_no_more_than_a_batch_is_begun_beyond(
+    sample_s, batch_size, workers, most, experience
+):
+    made = cut(sample_s, batch_size, workers, most, experience)
+    full = MOST_OUT * workers * made.rows
+    assert made.batches == most or full <= made.batches * batch_size < full + batch_size
+
+
+@given(sample_s=times, batch_size=sizes, workers=crews, most=allowed, experience=learnt)
+def test_parts_of_a_dear_batch_take_no_longer_than_worthwhile(sample_s, batch_size, workers, most, experience):
+    made = cut(sample_s, batch_size, workers, most, experience)
+    if sample_s * batch_size > DEAR_S and made.rows > 1:
+        assert (made.rows - 0.5) * sample_s <= PART_S * 1.001
 
 
 @given(sample_s=times, batch_size=sizes, workers=crews, most=allowed, experience=learnt)

@@ -79,15 +79,14 @@ def line(**cells: int) -> Line:
     return Line(**{**dict.fromkeys(Line._fields, 0), "pid": 1, "ready": 1, "active": 1, **cells})
 
 
-def looks(watch: Watch, clock: Clock, seconds: float, lines: list[Line], answers: Any = 0, **more: Any) -> Any:
+def looks(watch: Watch, clock: Clock, seconds: float, lines: list[Line], busy: Any = ()) -> list[int]:
     """Look regularly for so many seconds; the first finding."""
     end = clock.now + seconds
     while clock.now < end:
         clock.now += watch.interval
-        found = watch.look(lines, answers, **more)
-        if found is not None:
+        if found := watch.look(dict(enumerate(lines)), busy):
             return found
-    return None
+    return []
 
 
 def test_who_moves_is_not_stuck() -> None:
@@ -95,7 +94,7 @@ def test_who_moves_is_not_stuck() -> None:
     watch = Watch(10, clock)
     for row in range(1000):
         clock.now += watch.interval
-        assert watch.look([line(row=row)], 0) is None
+        assert watch.look({0: line(row=row)}, {0}) == []
 
 
 def test_who_does_not_move_is_stuck_and_named() -> None:
@@ -103,41 +102,57 @@ def test_who_does_not_move_is_stuck_and_named() -> None:
     watch = Watch(10, clock)
     moving = (line(row=row) for row in range(1000))
     began = clock.now
-    while (found := watch.look([next(moving), line()], 0)) is None:
+    while not (found := watch.look({3: next(moving), 5: line()}, {3, 5})):
         clock.now += watch.interval
-    assert found == [1]
+    assert found == [5]
     assert 10 < clock.now - began <= 10 + 2 * watch.interval
 
 
-def test_an_idle_worker_may_be_so_as_long_as_something_happens() -> None:
+def test_all_who_do_not_move_are_named_at_once() -> None:
+    clock = Clock()
+    assert looks(Watch(10, clock), clock, 20, [line(), line(active=0), line()], busy={0, 1, 2}) == [0, 1, 2]
+
+
+def test_who_has_nothing_to_do_may_stand_still_for_ever() -> None:
+    clock = Clock()
+    assert looks(Watch(10, clock), clock, 10_000, [line(active=0), line()]) == []
+
+
+def test_who_gets_something_to_do_has_all_the_time_from_then_on() -> None:
     clock = Clock()
     watch = Watch(10, clock)
-    for answers in range(1000):
-        clock.now += watch.interval
-        assert watch.look([line(active=0)], answers) is None
+    assert looks(watch, clock, 1000, [line(active=0)]) == []
+    began = clock.now
+    assert looks(watch, clock, 20, [line(active=0)], busy={0}) == [0]
+    assert clock.now - began > 10
 
 
-def test_if_nothing_happens_to_work_that_is_out_nobody_is_to_blame() -> None:
-    clock = Clock()
-    assert looks(Watch(10, clock), clock, 20, [line(active=0), line(active=0)]) == []
-
-
-def test_a_stopped_worker_is_found_though_it_has_nothing_to_do() -> None:
+def test_who_answers_and_gets_no_more_is_left_in_peace() -> None:
     clock = Clock()
     watch = Watch(10, clock)
-    found = None
-    for answers in range(100):
-        clock.now += watch.interval
-        found = found or watch.look([line(active=0), line(active=0)], answers, stopped=[1])
-    assert found == [1]
+    for _ in range(100):
+        assert looks(watch, clock, 9, [line()], busy={0}) == []
+        assert looks(watch, clock, watch.interval, [line()]) == []
+
+
+def test_whoever_comes_in_place_of_another_begins_anew() -> None:
+    clock = Clock()
+    watch = Watch(10, clock)
+    assert looks(watch, clock, 9, [line()], busy={0}) == []
+    clock.now += watch.interval
+    assert watch.look({}, ()) == []
+    assert looks(watch, clock, 9, [line()], busy={0}) == []
+    assert looks(watch, clock, 9, [line(pid=2)], busy={0}) == []
 
 
 @pytest.mark.parametrize(("patience", "due"), [(1, START_S), (2 * START_S, 2 * START_S)])
-def test_a_start_has_a_minute_at_least(patience: float, due: float) -> None:
+@pytest.mark.parametrize("busy", [(), (0,)])
+def test_a_start_has_a_minute_at_least(patience: float, due: float, busy: Any) -> None:
     clock = Clock()
     watch, starting = Watch(patience, clock), [line(ready=0, active=0)]
-    assert looks(watch, clock, due - 2 * watch.interval, starting) is None
-    assert looks(watch, clock, 5 * watch.interval, starting) == [0]
+    assert watch.due(starting[0]) == due
+    assert looks(watch, clock, due - 2 * watch.interval, starting, busy) == []
+    assert looks(watch, clock, 5 * watch.interval, starting, busy) == [0]
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
@@ -149,7 +164,7 @@ def test_only_time_counts_in_which_we_ran(gaps: list[float]) -> None:
     for gap in gaps:
         clock.now += gap
         counted += min(gap, 2 * watch.interval)
-        if watch.look([line()], 0) is not None:
+        if watch.look({0: line()}, {0}):
             assert counted > 10 - 2 * watch.interval
             return
     assert counted <= 10 + 4 * watch.interval

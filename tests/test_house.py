@@ -20,19 +20,19 @@ WINGS = sorted(str(path.relative_to(PACKAGE).with_suffix("")) for path in PACKAG
 
 # Each line may import from the lines above it only, and from nothing of its own line.
 LAYERS = """
-errors awake stats info board task tensors limits heap machine mail cutting lifeline starting
-envelope preloaded
-leaves order faults breakage watch communicator rows
+errors awake stats info board task tensors limits heap machine mail lifeline starting pipes bell calls
+envelope preloaded member
+pool
+leaves order faults watch communicator rows cutting anypool
 tree cursor seeding access luck
 shards
 layout checkpoint transport progress horizon bundles drawing
 course memory planner batch ledger fetch resuming
-slots ship blackbox recordlock
-worker transports
-pool
+slots ship blackbox
+worker transports endings
 backends
-options shift outcome ragged
-adjustable
+options outcome ragged
+adjustable runahead
 crew
 recovery
 prefetch

@@ -8,7 +8,8 @@ import gc
 import itertools
 import operator
 import random
-from queue import SimpleQueue
+from collections import deque
+from functools import partial
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ class SlotsModel(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.arena = SmallArena(16 * PAGE)
-        self.slots = Slots(self.arena, self.MOST, lambda lease: None)
+        self.slots = Slots(self.arena, self.MOST, lambda: None)
         self.slots.resize(PAGE)
         self.held, self.leased = [], []
         self.stamp = itertools.count(1)
@@ -159,7 +160,7 @@ TestSlots.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 
 @pytest.fixture
 def slots():
-    made = Slots(SmallArena(), 8 * PAGE, lambda lease: None)
+    made = Slots(SmallArena(), 8 * PAGE, lambda: None)
     made.resize(PAGE)
     return made
 
@@ -214,7 +215,7 @@ def test_a_tensor_keeps_its_slot_away(slots):
 
 def test_leases_come_home_in_any_order_and_say_so():
     returned = []
-    slots = Slots(SmallArena(), 8 * PAGE, returned.append)
+    slots = Slots(SmallArena(), 8 * PAGE, partial(returned.append, 1))
     slots.resize(PAGE)
     views = [array_on(slots, slots.acquire()) for _ in range(8)]
     assert slots.acquire() is None
@@ -229,7 +230,7 @@ def test_leases_come_home_in_any_order_and_say_so():
 
 def test_a_return_is_told_of_only_when_a_slot_was_asked_for_in_vain():
     returned = []
-    slots = Slots(SmallArena(), 2 * PAGE, returned.append)
+    slots = Slots(SmallArena(), 2 * PAGE, partial(returned.append, 1))
     slots.resize(PAGE)
     first, second = (array_on(slots, slots.acquire()) for _ in range(2))
     del first
@@ -244,14 +245,14 @@ def test_a_return_is_told_of_only_when_a_slot_was_asked_for_in_vain():
 
 
 def test_a_slot_on_its_way_home_is_taken_in_once(slots):
-    class Slow(SimpleQueue):
+    class Slow(deque):
         """The callback's last step has not been taken yet."""
 
         def __init__(self):
             super().__init__()
             self.on_the_way = []
 
-        def put(self, lease):
+        def append(self, lease):
             self.on_the_way.append(lease)
 
     home = slots._home = Slow()
@@ -259,7 +260,7 @@ def test_a_slot_on_its_way_home_is_taken_in_once(slots):
     arrays.pop()
     again = slots.acquire()
     seen = slots.lease(again)
-    super(Slow, home).put(home.on_the_way.pop())
+    super(Slow, home).append(home.on_the_way.pop())
     slots.collect()
     assert slots.acquire() is None
     del seen
@@ -269,7 +270,7 @@ def test_a_slot_on_its_way_home_is_taken_in_once(slots):
 @pytest.mark.parametrize("asked", ["nobody waits", "somebody waits"])
 def test_ctrl_c_is_not_lost_while_a_slot_comes_home(asked):
     returned = []
-    slots = Slots(SmallArena(), PAGE, returned.append)
+    slots = Slots(SmallArena(), PAGE, partial(returned.append, 1))
     slots.resize(PAGE)
     held = [slots.lease(slots.acquire())]
     if asked == "somebody waits":
@@ -301,7 +302,7 @@ def test_a_hoarding_user_is_noticed_before_the_engine_starves(slots):
 
 
 def test_growth_that_is_refused_is_not_asked_for_again_until_memory_came_back():
-    slots = Slots(SmallArena(2 * PAGE), 100 * PAGE, lambda lease: None)
+    slots = Slots(SmallArena(2 * PAGE), 100 * PAGE, lambda: None)
     slots.resize(PAGE)
     first, second = slots.acquire(), slots.acquire()
     assert slots.acquire() is None
@@ -314,7 +315,7 @@ def test_growth_that_is_refused_is_not_asked_for_again_until_memory_came_back():
 
 
 def test_the_first_slot_that_is_refused_is_an_error():
-    slots = Slots(SmallArena(PAGE), 100 * PAGE, lambda lease: None)
+    slots = Slots(SmallArena(PAGE), 100 * PAGE, lambda: None)
     slots.resize(2 * PAGE)
     with pytest.raises(SharedMemoryFull):
         slots.acquire()
@@ -322,7 +323,7 @@ def test_the_first_slot_that_is_refused_is_an_error():
 
 def test_slots_of_an_earlier_size_go_home_to_the_arena():
     arena = SmallArena()
-    slots = Slots(arena, 8 * PAGE, lambda lease: None)
+    slots = Slots(arena, 8 * PAGE, lambda: None)
     slots.resize(PAGE)
     leased, free = array_on(slots, slots.acquire()), slots.acquire()
     slots.give_back(free)
@@ -336,7 +337,7 @@ def test_slots_of_an_earlier_size_go_home_to_the_arena():
 
 def test_what_is_leased_outlives_closing():
     arena = Arena(1 << 26)
-    slots = Slots(arena, 1 << 20, lambda lease: None)
+    slots = Slots(arena, 1 << 20, lambda: None)
     slots.resize(PAGE)
     view = array_on(slots, slots.acquire())
     view[...] = 3

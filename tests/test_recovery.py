@@ -1,4 +1,4 @@
-"""What a death means for the batches on their way: whose fault, what is fetched again, whether to go on."""
+"""What a worker's end means for the batches on their way: whose fault, what is fetched again, whether to go on."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from mpiter.board import Line
-from mpiter.breakage import Breakage, Casualty, Report, cause, ended
 from mpiter.cursor import Plan, Stretch
-from mpiter.errors import SampleNotSendable, SharedMemoryFull, WorkerCrashed, WorkerStartError
+from mpiter.endings import End, cause, ended
+from mpiter.errors import WorkerCrashed, WorkerStartError
 from mpiter.faults import raised
 from mpiter.ledger import Ledger
 from mpiter.recovery import Recovery
@@ -59,26 +59,20 @@ def ticket(number: int, rows: int) -> Ticket:
     return Ticket(number, 0, 0, rows, 0.1, tuple(f"payload {number}" for _ in range(9)))
 
 
-class Crew:
-    """Says what it is told to say."""
-
-    def __init__(self, *casualties: Casualty, **more: Any) -> None:
-        self.report: Report | None = Report(
-            casualties, **{"is_clean": True, "has_answered": True, "is_proven": True, **more}
-        )
-
-    def autopsy(self, broken: Breakage) -> Report | None:
-        return self.report
-
-
-def died(task: int = 0, batch: int = 0, row: int = 1, **cells: int) -> Casualty:
-    line = Line(**{**dict.fromkeys(Line._fields, 0), "pid": 7, "ready": 1, "active": 1, **cells})
-    return Casualty(
-        0, line._replace(task=task, batch=batch, row=row), "was killed by SIGSEGV", "a decoder", "its stack"
+def died(worker: int = 0, row: int = 1, tasks: tuple[int, ...] | None = None, **more: Any) -> End:
+    """The end of a worker, which had this row of a batch in hand when it had the task of the same number."""
+    cells = {name: more.pop(name) for name in Line._fields if name in more}
+    batch = cells.setdefault("batch", worker)
+    cells = {"pid": 7 + worker, "ready": 1, "active": 1, "task": batch, "row": row, **cells}
+    return End(
+        worker=worker,
+        line=Line(**{**dict.fromkeys(Line._fields, 0), **cells}),
+        how="was killed by SIGSEGV",
+        cause="a decoder",
+        stack="its stack",
+        tasks=(cells["task"],) if tasks is None else tasks,
+        **more,
     )
-
-
-def nothing() -> None: ...
 
 
 class Clock:
@@ -98,57 +92,99 @@ def ledger() -> Ledger:
     return ledger
 
 
-def test_what_was_out_is_asked_for_again_row_by_row(ledger: Ledger) -> None:
+def faults_in(ledger: Ledger) -> list[Any]:
+    return [fault for assembly in ledger._assemblies.values() for fault in assembly.faults]
+
+
+def test_what_the_dead_had_is_asked_for_again_row_by_row_and_nothing_else(ledger: Ledger) -> None:
     recovery = Recovery()
-    recovery.recover(Breakage(1), Crew(died()), ledger, nothing)  # type: ignore[arg-type]
-    assert (ledger.tasks, ledger.uncut_rows, recovery.restarts) == (0, 2 * ROWS, 1)
+    recovery.recover(died(), ledger)
+    assert (ledger.tasks, ledger.uncut_rows, recovery.restarts) == (1, ROWS, 1)
     _, pieces, singly = ledger.cut(2, 2 * ROWS)
-    assert [(piece.batch, piece.row, piece.rows) for piece in pieces] == [(0, 0, ROWS), (1, 0, ROWS)]
+    assert [(piece.batch, piece.row, piece.rows) for piece in pieces] == [(0, 0, ROWS)]
     assert singly
 
 
-def test_an_answer_that_came_before_the_end_counts(ledger: Ledger) -> None:
-    def take_in() -> None:
-        ledger.settle(ticket(0, ROWS))
+def test_each_worker_that_ends_counts(ledger: Ledger) -> None:
+    recovery = Recovery()
+    for worker in range(2):
+        recovery.recover(died(worker), ledger)
+    assert (ledger.tasks, ledger.uncut_rows, recovery.restarts) == (0, 2 * ROWS, 2)
+    _, pieces, singly = ledger.cut(2, 2 * ROWS)
+    assert sorted((piece.batch, piece.row, piece.rows) for piece in pieces) == [(0, 0, ROWS), (1, 0, ROWS)]
+    assert singly
 
+
+def test_both_tasks_of_the_dead_come_again_in_the_order_of_their_batches(ledger: Ledger) -> None:
+    Recovery().recover(died(tasks=(1, 0)), ledger)
+    assert [piece.batch for piece in ledger.cut(2, 2 * ROWS)[1]] == [0, 1]
+
+
+def test_an_answer_that_came_before_the_end_counts(ledger: Ledger) -> None:
+    ledger.settle(ticket(0, ROWS))
     recovery = Recovery()
     for _ in range(5):  # so nobody is to blame for task 0 either
-        recovery.recover(Breakage(1), Crew(died()), ledger, take_in)  # type: ignore[arg-type]
+        recovery.recover(died(tasks=()), ledger)
         recovery.progress()
-    assert ledger.uncut_rows == ROWS
+    assert ledger.uncut_rows == 0
+    assert faults_in(ledger) == []
     assert [assembly.plan.number for assembly in ledger.completed()] == [0]
 
 
 def test_a_late_answer_to_what_was_recalled_is_dropped(ledger: Ledger) -> None:
-    Recovery().recover(Breakage(1), Crew(died()), ledger, nothing)  # type: ignore[arg-type]
+    Recovery().recover(died(), ledger)
     assert ledger.settle(ticket(0, ROWS)) is False
-    assert ledger.uncut_rows == 2 * ROWS
+    assert ledger.uncut_rows == ROWS
 
 
-def test_news_of_a_shift_that_is_buried_already_changes_nothing(ledger: Ledger) -> None:
-    crew = Crew(died())
-    crew.report = None
+def test_who_had_nothing_to_do_loses_nothing(ledger: Ledger) -> None:
     recovery = Recovery()
-    recovery.recover(Breakage(1), crew, ledger, nothing)  # type: ignore[arg-type]
-    assert (ledger.tasks, recovery.restarts) == (2, 0)
+    recovery.recover(died(tasks=(), active=0), ledger)
+    assert (ledger.tasks, ledger.uncut_rows, recovery.restarts) == (2, 0, 1)
 
 
 def test_the_second_death_convicts(ledger: Ledger) -> None:
     recovery = Recovery()
-    recovery.recover(Breakage(1), Crew(died()), ledger, nothing)  # type: ignore[arg-type]
-    ledger.cut(2, 2 * ROWS)
-    recovery.recover(Breakage(2), Crew(died(task=2)), ledger, nothing)  # type: ignore[arg-type]
-    assert ledger.uncut_rows == 2 * ROWS - 1
-    assembly = next(iter(ledger._assemblies.values()))
-    (fault,) = assembly.faults
-    assert assembly.room.failed == [1]  # type: ignore[union-attr]
+    recovery.recover(died(), ledger)
+    ledger.cut(2, ROWS)
+    recovery.recover(died(1, batch=0, task=2), ledger)
+    assert ledger.uncut_rows == ROWS - 1
+    (fault,) = faults_in(ledger)
+    assert next(iter(ledger._assemblies.values())).room.failed == [1]  # type: ignore[union-attr]
     error = raised(fault)
     assert isinstance(error, WorkerCrashed)
     assert str(error).startswith(
-        "sample 1 has ended its worker twice: worker 0 (pid 7) was killed by SIGSEGV (a decoder)"
+        "sample 1 has ended its worker twice: worker 1 (pid 8) was killed by SIGSEGV (a decoder)"
     )
     assert "its stack" in str(error.__cause__)
-    assert [piece.rows for piece in ledger.cut(3, 100)[1]] == [1, 2, ROWS]
+    assert [piece.rows for piece in ledger.cut(3, 100)[1]] == [1, 2]
+
+
+def test_two_deaths_at_two_samples_convict_nobody(ledger: Ledger) -> None:
+    recovery = Recovery()
+    recovery.recover(died(), ledger)
+    ledger.cut(2, ROWS)
+    recovery.recover(died(task=2, batch=0, row=2), ledger)
+    assert faults_in(ledger) == []
+    assert ledger.uncut_rows == ROWS
+
+
+def test_of_several_samples_at_once_it_may_be_any(ledger: Ledger) -> None:
+    recovery = Recovery()
+    for task in (0, 2, 3):
+        recovery.recover(died(task=task, batch=0, active=2), ledger)
+        recovery.progress()
+        ledger.cut(task + 1 if task else 2, ROWS)
+    assert faults_in(ledger) == []
+
+
+def test_what_is_dropped_is_suspected_no_more(ledger: Ledger) -> None:
+    recovery = Recovery()
+    recovery.recover(died(), ledger)
+    recovery.forget()
+    ledger.cut(2, ROWS)
+    recovery.recover(died(task=2, batch=0), ledger)
+    assert faults_in(ledger) == []
 
 
 @pytest.mark.parametrize("line", [{"task": 9}, {"batch": 1}, {"row": ROWS}, {"active": 0}])
@@ -156,25 +192,29 @@ def test_a_line_that_does_not_fit_its_task_blames_nobody(ledger: Ledger, line: d
     """The line of a dead worker may be torn."""
     recovery = Recovery()
     for _ in range(3):
-        recovery.recover(Breakage(1), Crew(died(**line)), ledger, nothing)  # type: ignore[arg-type]
-        ledger.cut(0, ROWS)
-        ledger.cut(1, ROWS)
+        recovery.recover(died(**{"tasks": (0,), "task": 0, "batch": 0, **line}), ledger)
+        assert [piece.batch for piece in ledger.cut(0, ROWS)[1]] == [0]
         recovery.progress()
-    assert not any(assembly.faults for assembly in ledger._assemblies.values())
+    assert faults_in(ledger) == []
 
 
-def bury(recovery: Recovery, times: int) -> None:
+def bury(recovery: Recovery, times: int, workers: int = 1) -> None:
     for _ in range(times):
-        recovery.recover(Breakage(1), Crew(died(active=0)), Ledger(), nothing)  # type: ignore[arg-type]
+        for worker in range(workers):
+            recovery.recover(died(worker, active=0), Ledger())
 
 
-def test_more_than_three_setbacks_within_a_minute_are_too_many() -> None:
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_more_than_three_setbacks_within_a_minute_are_too_many(workers: int) -> None:
+    """A setback is a blow to as many workers as there are, not to one of them twice."""
     recovery = Recovery(Clock())
-    bury(recovery, 3)
+    bury(recovery, 3, workers)
     with pytest.raises(WorkerCrashed, match="the workers keep dying, and no batch is finished") as caught:
         bury(recovery, 1)
     assert str(caught.value).count("worker 0 (pid 7) was killed by SIGSEGV") == 4
-    bury(recovery, 3)  # whoever tries again gets another three
+    assert "its stack" in str(caught.value.__cause__)
+    assert recovery.restarts == 3 * workers + 1
+    bury(recovery, 3, workers)  # whoever tries again gets another three
 
 
 def test_a_finished_batch_or_a_minute_makes_up_for_them() -> None:
@@ -188,45 +228,61 @@ def test_a_finished_batch_or_a_minute_makes_up_for_them() -> None:
         clock.now += 21
 
 
-@pytest.mark.parametrize("answered", [True, False])
-def test_deaths_while_starting(answered: bool) -> None:
+@pytest.mark.parametrize("later", [1, 59, 61, 1000])
+def test_another_worker_that_dies_long_after_is_another_blow(later: float) -> None:
+    clock = Clock()
+    recovery = Recovery(clock)
+    for worker in range(20):
+        recovery.recover(died(worker, active=0), Ledger())
+        clock.now += later
+    assert recovery.restarts == 20
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_deaths_while_starting(others: bool) -> None:
     """At once an error if nothing has ever worked; after three if others have."""
     recovery = Recovery(Clock())
-    crew = Crew(died(ready=0, active=0), is_proven=False, has_answered=answered)
-    for _ in range(3 if answered else 0):
-        recovery.recover(Breakage(1), crew, Ledger(), nothing)  # type: ignore[arg-type]
+    end = died(ready=0, active=0, tasks=(), is_proven=False, others_work=others)
+    assert end.was_starting
+    for _ in range(3 if others else 0):
+        recovery.recover(end, Ledger())
         recovery.progress()
-    with pytest.raises(WorkerStartError, match=r"was killed by SIGSEGV \(a decoder\), while starting"):
-        recovery.recover(Breakage(1), crew, Ledger(), nothing)  # type: ignore[arg-type]
+    with pytest.raises(WorkerStartError, match=r"was killed by SIGSEGV \(a decoder\), while starting") as caught:
+        recovery.recover(end, Ledger())
+    assert "its stack" in str(caught.value.__cause__)
 
 
 def test_a_start_that_has_worked_before_is_an_accident() -> None:
     recovery = Recovery(Clock())
     for _ in range(10):
-        recovery.recover(Breakage(1), Crew(died(ready=0, active=0)), Ledger(), nothing)  # type: ignore[arg-type]
+        recovery.recover(died(ready=0, active=0, tasks=(), is_proven=True, others_work=False), Ledger())
         recovery.progress()
 
 
-@pytest.mark.parametrize(("error", "kind"), [(MemoryError(), SharedMemoryFull), (ValueError("x"), SampleNotSendable)])
-def test_an_answer_that_cannot_be_read_is_an_error_and_nothing_is_lost(ledger: Ledger, error: Any, kind: Any) -> None:
-    with pytest.raises(kind) as caught:
-        Recovery().recover(Breakage(1, error=error), Crew(), ledger, nothing)  # type: ignore[arg-type]
-    assert caught.value.__cause__ is error
-    assert ledger.uncut_rows == 2 * ROWS
-
-
 def test_rooms_that_somebody_may_still_write_into_are_quarantined(ledger: Ledger) -> None:
-    Recovery().recover(Breakage(1), Crew(died(), is_clean=False), ledger, nothing)  # type: ignore[arg-type]
-    assert [assembly.room.quarantined for assembly in ledger._assemblies.values()] == [1, 1]  # type: ignore[union-attr]
+    Recovery().recover(died(is_gone=False), ledger)
+    assert [assembly.room.quarantined for assembly in ledger._assemblies.values()] == [1, 0]  # type: ignore[union-attr]
+    assert ledger.uncut_rows == ROWS
+
+
+def said(caplog: pytest.LogCaptureFixture, *ends: End, ledger: Ledger) -> list[str]:
+    recovery = Recovery()
+    with caplog.at_level(logging.WARNING, "mpiter"):
+        for end in ends:
+            recovery.recover(end, ledger)
+            ledger.cut(2, ROWS)
+    return caplog.messages
 
 
 def test_one_line_says_it_all(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "mpiter"):
-        Recovery().recover(Breakage(1), Crew(died()), ledger, nothing)  # type: ignore[arg-type]
-    assert caplog.messages == [
+    assert said(caplog, died(), died(task=2, batch=0), died(worker=1, active=0, tasks=(1,)), ledger=ledger) == [
         "worker 0 (pid 7) was killed by SIGSEGV (a decoder) while fetching sample 1; "
-        "replacing the workers and fetching 8 samples again"
+        "replacing it and fetching 4 samples again",
+        "worker 0 (pid 7) was killed by SIGSEGV (a decoder) while fetching sample 1; "
+        "replacing it and fetching 3 samples again, without sample 1",
+        "worker 1 (pid 8) was killed by SIGSEGV (a decoder); replacing it and fetching 4 samples again",
     ]
+    assert "its stack" in caplog.text
 
 
 def test_exit_codes_in_words() -> None:
@@ -258,14 +314,15 @@ def test_whatever_happens_each_row_is_settled_once_and_each_room_given_back_once
             rows = out.pop(number)
             count = dice.randint(1, len(rows))
             settled += rows[:count]
-            ledger.settle(ticket(number, count))
+            assert ledger.settle(ticket(number, count)) is (count < len(rows))
         elif action == "recall" and out and dice.random() < 0.2:
             number = dice.choice(list(out))
             del out[number]
-            ledger.recall(number)
+            before = ledger.uncut_rows
+            assert ledger.recall([number]) == ledger.uncut_rows - before
         elif action == "recall all" and dice.random() < 0.1:
             out.clear()
-            ledger.recall_all(quarantined=False)
+            ledger.recall_all()
         done += [assembly.plan.number for assembly in ledger.completed()]
         if len(done) == len(rooms):
             break
@@ -285,7 +342,7 @@ def test_what_is_abandoned_is_given_back_once_nobody_writes_there(seed: int) -> 
     for number in dice.sample(out, len(out) // 2):
         out.remove(number)
         ledger.settle(ticket(number, 1))
-    ledger.recall_all(quarantined=False)
+    ledger.recall_all()
     assert [room.discarded for room in rooms] == [1] * 6
     assert ledger.uncut_rows == 0
 

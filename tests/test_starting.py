@@ -1,4 +1,4 @@
-"""Starting workers: a fork server without a name, black boxes, lifelines, and what the Pool tells of deaths."""
+"""Starting workers: a fork server without a name, black boxes and lifelines."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing import forkserver as mp_forkserver
 from multiprocessing import get_context, spawn
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,6 @@ from scripts import METHODS, Script, run, wait_until
 import mpiter
 from mpiter import blackbox, lifeline, starting
 from mpiter.blackbox import BlackBox
-from mpiter.pool import WatchedPool
-
-
-def nothing(*_: Any) -> None: ...
-
-
-def pid(_: Any) -> int:
-    return os.getpid()
 
 
 @pytest.fixture
@@ -62,22 +55,36 @@ def process(box: BlackBox, tmp_path: Path) -> Iterator[Any]:
         one.close()
 
 
-def soon() -> float:
-    return time.monotonic() + 20  # against hanging
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("manner", ["sleep", "hold the GIL"])
 def test_a_process_shows_its_stack_when_asked(box: BlackBox, process: Any, manner: str, method: str) -> None:
-    text = box.ask(process(manner, method).pid, soon())
-    assert "in _armed" in text
-    assert "most recent call first" in text
+    one = process(manner, method)
+    assert box.read() == ""
+    box.ask(one.pid)
+    wait_until(lambda: "in _armed" in box.read(), "it has answered")
+    assert "most recent call first" in box.read()
+
+
+def test_what_has_been_read_is_not_read_again(box: BlackBox, process: Any) -> None:
+    one = process("sleep")
+    for _ in range(3):
+        box.ask(one.pid)
+        wait_until(lambda: box.read().count("in _armed") == 1 and "_bootstrap" in box.read(), "it has answered")
+        wait_until(lambda: box.read().endswith("in <module>"), "it has said all")
+        box.turn_over()
+        assert box.read() == ""
+
+
+def test_a_very_long_stack_is_cut(box: BlackBox) -> None:
+    os.write(box._fd, b"x" * 50_000)
+    assert box.read() == "x" * 20_000 + "\n…"
 
 
 def test_a_stopped_process_shows_none_but_its_condition_is_seen(box: BlackBox, process: Any) -> None:
     one = process("SIGSTOP")
     wait_until(lambda: blackbox.is_stopped(one.pid), "it is stopped")
-    assert box.ask(one.pid, time.monotonic() + 0.1) == ""
+    box.ask(one.pid)
+    assert box.read() == ""
     assert blackbox.condition(one.pid) == "it is stopped, SIGSTOP"
 
 
@@ -164,13 +171,44 @@ def test_only_the_thread_that_starts_workers_is_changed(monkeypatch: pytest.Monk
     said = {"name": "somebody", "init_main_from_name": "script", "init_main_from_path": "script.py"}
     monkeypatch.setattr(spawn, "get_preparation_data", lambda name: dict(said))
     found: list[Any] = []
-    with starting.hidden_main():
+    with starting._hidden_main():
         inside = spawn.get_preparation_data("mine")
         thread = threading.Thread(target=lambda: found.append(spawn.get_preparation_data("another's")))
         thread.start()
         thread.join()
     assert inside == {"name": "somebody"}
     assert found == [said]
+    assert spawn.get_preparation_data("mine afterwards") == said
+
+
+@pytest.mark.parametrize("imports_main", [False, True])
+def test_workers_come_from_a_server_of_our_own_and_import_the_script_only_if_asked(
+    monkeypatch: pytest.MonkeyPatch, imports_main: bool
+) -> None:
+    said = {"name": "somebody", "init_main_from_path": "script.py"}
+    asked: list[str] = []
+    monkeypatch.setattr(spawn, "get_preparation_data", lambda name: dict(said))
+    monkeypatch.setattr(mp_forkserver, "connect_to_new_process", lambda descriptors: asked.append("theirs"))
+    monkeypatch.setattr(starting, "_connect", lambda descriptors: asked.append("ours"))
+    with starting.as_workers_start(imports_main):
+        assert spawn.get_preparation_data("mine") == (said if imports_main else {"name": "somebody"})
+        mp_forkserver.connect_to_new_process([])
+        thread = threading.Thread(target=mp_forkserver.connect_to_new_process, args=([],))
+        thread.start()
+        thread.join()
+    mp_forkserver.connect_to_new_process([])
+    assert asked == ["ours", "theirs", "theirs"]
+
+
+def test_a_server_that_has_died_is_replaced_by_another() -> None:
+    def one() -> int:
+        with mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=1) as it:
+            next(it)
+        return starting._server._forkserver_pid
+
+    first = one()
+    os.kill(first, signal.SIGKILL)
+    assert one() != first
 
 
 LIFELINE = """
@@ -202,21 +240,7 @@ def test_the_main_process_itself_has_no_lifeline() -> None:
     assert lifeline.die_with_parent() is None
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_the_pool_tells_of_a_death_and_who_it_was(method: str) -> None:
-    told = threading.Event()
-    pool = WatchedPool(method, 2, nothing, (), lambda error: told.set())
-    try:
-        assert len(pool.pids) == 2
-        assert pool.fallen() == {}
-        os.kill(pool.pids[1], signal.SIGKILL)
-        assert told.wait(60)
-        assert pool.fallen() == {1: -signal.SIGKILL}
-    finally:
-        assert pool.dispose() is True
-
-
-def test_a_pool_that_cannot_be_started_in_full_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_cannot_all_be_started_are_an_error_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     context = get_context("fork")
     genuine, starts = context.Process.start, iter([True, False])
 
@@ -271,12 +295,16 @@ def test_what_a_worker_dies_of_is_seen(tmp_path: Path) -> None:
     """An exception outside of the dataset: Python's own words reach standard error."""
     text = """
     import mpiter
-    from multiprocessing.connection import Connection
+    from mpiter import pipes
 
     def at_start(info):
-        def send_bytes(self, message):
-            raise KeyboardInterrupt("in the midst of sending")
-        Connection.send_bytes = send_bytes
+        def send(end, number, value):
+            if number == pipes.READY:
+                genuine(end, number, value)
+            else:
+                raise KeyboardInterrupt("in the midst of sending")
+
+        genuine, pipes.WorkerEnd.send = pipes.WorkerEnd.send, send
 
     try:
         next(mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=1, worker_init=at_start))
@@ -288,17 +316,17 @@ def test_what_a_worker_dies_of_is_seen(tmp_path: Path) -> None:
     assert "KeyboardInterrupt: in the midst of sending" in outcome.err
 
 
-def test_nobody_is_asked_whose_number_is_unknown(box: BlackBox) -> None:
+def test_nobody_is_asked_whose_number_is_unknown(box: BlackBox, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal for process 0 is one for everybody in our own group."""
-    assert box.ask(0, soon()) == ""
-    assert box.ask(-1, soon()) == ""
+    monkeypatch.setattr(os, "kill", lambda *args: pytest.fail(f"kill{args}"))
+    box.ask(0)
+    box.ask(-1)
 
 
 def test_a_worker_that_has_not_written_a_line_yet_is_known_by_its_number() -> None:
     with mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=2) as it:
         next(it)
-        shift = it._loop._crew._shift
-        size = shift._board.nbytes
-        shift._board[shift._board_at : shift._board_at + 8] = bytes(8)
-        assert shift._board.nbytes == size
-        assert tuple(line.pid for line in shift.board()) == it.worker_pids
+        crew = it._loop._crew
+        crew._board.clear(0)
+        assert crew._board.lines()[0].pid == 0
+        assert tuple(line.pid for line in crew.board()) == it.worker_pids

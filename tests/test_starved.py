@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from datasets import Gated, plain
-from scripts import METHODS, Script, run, wait_until
+from scripts import METHODS, Script, lives, lives_still, run, wait_until
 
 import mpiter
 from mpiter import machine, starting
@@ -154,38 +155,23 @@ def test_no_memory_at_all_is_an_error_with_numbers(monkeypatch: pytest.MonkeyPat
             next(it)
 
 
-class Stubborn:
-    """A process that cannot be killed, as the loader sees it."""
-
-    def __init__(self, process: Any) -> None:
-        self._process = process
-        self.pid, self.sentinel = process.pid, process.sentinel
-
-    exitcode = None
-
-    def kill(self) -> None: ...
-    def join(self, timeout: float | None = None) -> None: ...
-    def close(self) -> None: ...
-
-
 @pytest.fixture
 def unkillable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A dataset that holds its worker up until the test is over, and what makes that worker unkillable."""
     gate = tmp_path / "gate"
-    left: list[tuple[Any, Any]] = []
+    left: list[psutil.Process] = []
 
-    def spare(iterator: Any, worker: int) -> None:
-        pool = iterator._loop._crew._shift._pool
-        left.append((pool, pool.processes[worker]))
-        pool.processes[worker] = Stubborn(pool.processes[worker])
+    def spare(iterator: Any, number: int) -> int:
+        worker = iterator._loop._crew._pool._workers[number]
+        monkeypatch.setattr(worker, "kill", lambda: None)
+        left.append(psutil.Process(worker.pid))
+        return int(worker.pid)
 
     yield Gated(str(gate), free=12, length=60), spare
     gate.touch()
-    for pool, process in left:
+    for process in left:
         process.kill()
-        process.join()
-        pool.processes[:] = [found._process if isinstance(found, Stubborn) else found for found in pool.processes]
-        pool.dispose()
+    wait_until(lambda: not any(map(lives, left)), "they are gone after all")
 
 
 def test_close_does_not_wait_for_an_unkillable_worker(unkillable: Any) -> None:
@@ -194,9 +180,10 @@ def test_close_does_not_wait_for_an_unkillable_worker(unkillable: Any) -> None:
     for _ in range(3):
         next(it)
     wait_until(lambda: it._loop._crew.board()[0].active, "the worker is held up")
-    spare(it, 0)
+    pid = spare(it, 0)
     it.close()  # pytest's own limit is the deadline here; what it takes is in docs/survival.md
     assert it.worker_pids == ()
+    assert lives_still(pid)
 
 
 def test_the_slots_of_an_unkillable_worker_are_never_used_again(unkillable: Any) -> None:
@@ -210,10 +197,12 @@ def test_the_slots_of_an_unkillable_worker_are_never_used_again(unkillable: Any)
         in_danger = {assembly.room._slot for assembly in it._loop._ledger._assemblies.values()}
         genuine = slots.lease
         slots.lease = lambda slot: lent.append(slot) or genuine(slot)
-        spare(it, 0)
-        Path(dataset.gate).touch()  # once the workers have been replaced, samples come at once…
-        os.kill(it._loop._crew._shift._pool.processes[0].pid, signal.SIGSTOP)  # …but not from this one
+        pid = spare(it, 0)
+        os.kill(pid, signal.SIGSTOP)
+        Path(dataset.gate).touch()  # once the worker has been replaced, samples come at once, but not from this one
         seen += [plain(list(batch)) for batch in it]
+        assert lives_still(pid)
+        assert pid not in it.worker_pids
         assert it.stats().restarts == 1
         assert in_danger
         assert not in_danger & set(lent)
@@ -225,7 +214,7 @@ def test_the_slots_of_an_unkillable_worker_are_never_used_again(unkillable: Any)
 UNKILLABLE = """
 import sys, time
 import mpiter
-from mpiter import pool
+from mpiter import member
 
 
 class Dataset:
@@ -237,7 +226,7 @@ class Dataset:
             time.sleep(1000)
         return index
 
-pool._kill = lambda processes, end: False      # nobody can be killed
+member.Member.kill = lambda worker: None      # nobody can be killed
 it = mpiter.MultiprocessIterator(Dataset(), 4, n_processes=2, shuffle=False)
 next(it)
 print("ready", flush=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..envelope import ALIGN, Sealer, aligned, dumps, loads
+from ..envelope import ALIGN, Apart, Raw, Sealer, aligned, dumps, loads
 from ..errors import OptionError
 from ..leaves import Aside
 from ..memory import Arena
@@ -69,7 +69,7 @@ class LooseRoom:
         self._failed: set[int] = set()
 
     def receive(self, payload: Any) -> None:
-        for row, sample in payload:
+        for row, sample in pickle.loads(payload.memory) if isinstance(payload, Raw) else payload:
             self.place(row, sample)
 
     def place(self, row: int, sample: Any) -> None:
@@ -89,11 +89,12 @@ class LooseRoom:
 
 
 class PlainPen:
-    """Leaves the pickling to the Pool."""
+    """Pickles what it was given, as a stock Pool would; our own sends arrays by another way."""
 
     stride = 1
 
-    def __init__(self) -> None:
+    def __init__(self, sealer: Sealer) -> None:
+        self._travels = sealer is not Apart  # else nobody leaves the process
         self._sent: list[tuple[int, Any]] = []
 
     def write(self, row: int, samples: Sequence[Any]) -> None:
@@ -101,8 +102,8 @@ class PlainPen:
 
     def fail(self, row: int) -> None: ...
 
-    def payload(self) -> list[tuple[int, Any]]:
-        return self._sent
+    def payload(self) -> Any:
+        return Raw(pickle.dumps(self._sent)) if self._travels else self._sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class PlainWriter:
     sealer: Sealer
 
     def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> WorkerPen:
-        return PlainPen() if address else LoosePen(self.sealer)
+        return PlainPen(self.sealer) if address else LoosePen(self.sealer)
 
 
 class Pickle(Carrier):
@@ -142,7 +143,7 @@ class OutOfBandWriter:
     sealer: Sealer
 
     def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> WorkerPen:
-        return OutOfBandPen() if address else LoosePen(self.sealer)
+        return OutOfBandPen(self.sealer) if address else LoosePen(self.sealer)
 
 
 class OutOfBandRoom(LooseRoom):
@@ -237,7 +238,7 @@ class PackingWriter:
         if not address:
             return LoosePen(self.sealer)
         if len(address) == 1:
-            return PlainPen()  # there is no block
+            return PlainPen(self.sealer)  # there is no block
         start, size, share = address
         return PackingPen(memoryview(self.arena.map)[start : start + size], share)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import mpiter
 
+from ..batch import collate
 from .asked import at_least
 from .carriers import Pickle, Pickle5, RawArray, measured
 from .clocks import CpuWindow, MemoryWatch
@@ -43,9 +44,9 @@ TRANSPORTS: dict[str, tuple[str, dict[str, Any]]] = {
 COPIES = {  # passes over an array in our own memory, from the code; what the kernel copies is measured
     "slots": 1,  # into its row
     "slots, copy": 2,  # and out of it
-    "packed": 6,  # into a buffer, to bytes, into the Pool's pickle | out of the pipe, out of the pickle, into the batch
-    "pickle": 4,  # to bytes, into the pickle | out of the pipe, out of the pickle
-    "pickle5": 5,  # to bytes, into the Pool's pickle | out of the pipe, out of the pickle, to a bytearray
+    "packed": 1,  # into a buffer; the kernel does the rest
+    "pickle": 2,  # into the pickle | out of it
+    "pickle5": 6,  # to bytes, into the Pool's pickle | out of the pipe, together, out of the pickle, to a bytearray
     "rawarray": 2,  # into the block, out of it; where it has none, it is pickle
 }
 FULL: dict[str, Any] = {"payloads": list(PAYLOADS), "transports": list(TRANSPORTS), "workers": [1, 2, 4]}
@@ -60,6 +61,7 @@ def arguments(add: Callable[..., Any]) -> None:
     add("--payloads", nargs="+", choices=PAYLOADS, metavar="PAYLOAD", help=f"of {', '.join(PAYLOADS)}")
     add("--transports", nargs="+", choices=TRANSPORTS, metavar="TRANSPORT", help=f"of {', '.join(TRANSPORTS)}")
     add("--workers", nargs="+", type=at_least(0), metavar="N", help="numbers of workers")
+    add("--columns", action="store_true", help="read batches stacked, as batches() gives them, not as lists of samples")
 
 
 def preparing(options: argparse.Namespace) -> AbstractContextManager[None]:
@@ -70,7 +72,8 @@ def turns(options: argparse.Namespace) -> Iterator[Turn]:
     for payload in options.payloads:
         for workers in options.workers:
             for row in options.transports:
-                yield Turn(NAME, row, payload, {"workers": workers}, options.seconds, options.warmup, options.seed)
+                at, how = {"workers": workers}, {"columns": True} if options.columns else {}
+                yield Turn(NAME, row, payload, at, options.seconds, options.warmup, options.seed, how)
 
 
 def take(turn: Turn) -> Answer:
@@ -79,7 +82,8 @@ def take(turn: Turn) -> Answer:
     _, options = TRANSPORTS[turn.row]
     fetch_ms = fetching_ms(dataset, payload.batch_size)
     begin = time.perf_counter()
-    it = mpiter.MultiprocessIterator(
+    read: Any = mpiter.batches if turn.options.get("columns") else mpiter.MultiprocessIterator
+    it = read(
         dataset,
         payload.batch_size,
         shuffle=False,
@@ -138,12 +142,17 @@ def fetching_ms(dataset: Endless, batch_size: int) -> float:
     return 1e3 * (time.process_time() - begin) / _FETCHED
 
 
-def differences(batch: list[Any], dataset: Endless, payload: Payload, it: Any) -> list[str]:
+def differences(batch: Any, dataset: Endless, payload: Payload, it: Any) -> list[str]:
     """What of the first two batches is not what the dataset says."""
     found = []
     for start in (0, payload.batch_size):
-        samples = enumerate(batch if not start else next(it), start)
-        found += [f"sample {index} arrived changed" for index, sample in samples if not same(dataset[index], sample)]
+        batch = next(it) if start else batch
+        sent = [dataset[index] for index in range(start, start + payload.batch_size)]
+        if not isinstance(batch, mpiter.Batch):
+            found += [] if same(collate(sent), batch) else [f"the batch of samples {start}… arrived changed"]
+            continue
+        pairs = enumerate(zip(sent, batch, strict=True), start)
+        found += [f"sample {index} arrived changed" for index, (one, other) in pairs if not same(one, other)]
     return found[:3]
 
 
@@ -254,7 +263,6 @@ def _table(result: Result, payload: str) -> Table:
             "first batch s",
         ),
         tuple(rows),
-        "MB copied: passes over the arrays in the program's memory, counted from the code (for the pickle protocol of "
-        "a Pool, 4 before Python 3.14), and two for each byte in a pipe, which is measured. Peak: of all processes "
-        "together, each page once.",
+        "MB copied: passes over the arrays in the program's memory, counted from the code, and two for each byte in a "
+        "pipe, which is measured. Peak: of all processes together, each page once.",
     )
