@@ -7,7 +7,6 @@ worker dies is its own affair (the stock Pool waits for ever for what that had i
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import Any
 
 from .bell import Bell
 from .board import Line
-from .member import Ended, State
+from .member import Exit, State
 from .pool import MOST_OUT
 
 _FOR_THE_END_S = 2.0  # that a Pool may take to end, when it has to be made anew
@@ -39,7 +38,7 @@ class AnyPool:
         initargs: tuple[Any, ...],
         *,
         bell: Bell,
-        ended: Callable[[Ended], object],
+        ended: Callable[[Exit], object],
         places: Any = None,
     ) -> None:
         self._make = partial(make, workers, initializer, initargs)
@@ -76,8 +75,7 @@ class AnyPool:
     def _post(self, number: int, callback: Callable[[Any], object], value: Any) -> None:
         """In whichever thread the Pool calls back."""
         self._arrived.append((number, callback, value))
-        with contextlib.suppress(ValueError):  # nobody listens any more
-            self._bell.ring()
+        self._bell.ring()
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until something happens, and pass it on."""
@@ -127,7 +125,7 @@ class AnyPool:
         is_gone = _end(self._pool, _FOR_THE_END_S)
         items = tuple([item for some in self._out.values() for item in some])
         self._out.clear()
-        self._tell(Ended(number, 0, 0 if is_gone else None, State.READY, items))
+        self._tell(Exit(number, 0, 0 if is_gone else None, State.READY, items))
 
     def abandon(self, number: int) -> None:
         """As ``kill`` has done already."""

@@ -24,10 +24,10 @@ from .backends import Backend, Workers
 from .bell import Bell
 from .blackbox import BlackBox
 from .board import Board, Line
-from .endings import End, Ending
+from .endings import End, Eviction
 from .envelope import Apart, Sealer, seal
 from .errors import MpiterError, could_not_start
-from .member import Ended, State
+from .member import Exit, State
 from .memory import Arena
 from .task import Lost, Task
 from .transport import Site, Transport
@@ -74,7 +74,7 @@ class Crew:
         self._pool: Workers | None = None
         self._empty: set[int] = set()  # places that wait for a new worker
         self._proven: set[int] = set()  # places in which a worker was ready once
-        self._endings: dict[int, Ending] = {}
+        self._evictions: dict[int, Eviction] = {}
         self._samples: Counter[int] = Counter()  # that the worker in each place has fetched
         self._retiring: dict[int, float] = {}  # workers that end after their last task: until when they may take
         self._has_answered = False
@@ -201,7 +201,7 @@ class Crew:
             connection.wait([bell.fileno()])
             bell.hush()
             return
-        if self._endings or self._retiring:
+        if self._evictions or self._retiring:
             self._pool.wait(endings.STEP_S)
         else:
             self._pool.wait(None if self._watch is None else self._watch.interval)
@@ -244,28 +244,28 @@ class Crew:
         if self._watch is not None and self._watch.is_due:
             lines = {worker: line for worker, line in enumerate(self.board()) if worker not in self._empty}
             for worker in self._watch.look(lines, pool.busy(lines)):
-                if worker not in self._endings:
+                if worker not in self._evictions:
                     line = lines[worker]
-                    self._endings[worker] = Ending(worker, line, self._watch.due(line), self._box)
+                    self._evictions[worker] = Eviction(worker, line, self._watch.due(line), self._box)
         for worker, end in list(self._retiring.items()):
             if end == math.inf and not pool.out(worker):
                 self._retiring[worker] = time.monotonic() + _FOR_AN_EXIT_S
             elif time.monotonic() > end:
                 pool.kill(worker)
-        for worker in list(self._endings):
-            if worker in self._endings:  # all may have ended with one
-                self._endings[worker].go_on(pool)
+        for worker in list(self._evictions):
+            if worker in self._evictions:  # all may have ended with one
+                self._evictions[worker].go_on(pool)
 
-    def _ended(self, told: Ended) -> None:
+    def _ended(self, told: Exit) -> None:
         """A worker is no more: find out why, and leave its place to the next."""
         worker, lines = told.number, self._board.lines()
-        line, ending = lines[worker]._replace(pid=told.pid or lines[worker].pid), self._endings.pop(worker, None)
+        line, eviction = lines[worker]._replace(pid=told.pid or lines[worker].pid), self._evictions.pop(worker, None)
         end = End(
             worker=worker,
             line=line,
-            how=ending.how if ending else endings.ended(told.code or 0),
-            cause=ending.cause if ending else self._cause(told.code or 0),
-            stack=ending.stack if ending else self._stack(told.code or 0),
+            how=eviction.how if eviction else endings.ended(told.code or 0),
+            cause=eviction.cause if eviction else self._cause(told.code or 0),
+            stack=eviction.stack if eviction else self._stack(told.code or 0),
             tasks=tuple(task.number for task in told.items),
             is_gone=told.code is not None,
             was_asked=told.state is State.RETIRING and not told.items,
@@ -273,7 +273,7 @@ class Crew:
             others_work=self._has_answered,
         )
         for place in range(len(lines)) if self._pool is not None and self._pool.shares_fate else [worker]:
-            self._endings.pop(place, None)
+            self._evictions.pop(place, None)
             self._samples[place] = 0
             self._retiring.pop(place, None)
             if end.is_gone:
@@ -309,7 +309,7 @@ class Crew:
             self._box.close()
         if is_clean:
             self._board.close()
-        for table in (self._empty, self._endings, self._samples, self._retiring):
+        for table in (self._empty, self._evictions, self._samples, self._retiring):
             table.clear()
 
     def dispose(self, timeout: float = 5.0) -> None:

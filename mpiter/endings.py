@@ -1,7 +1,7 @@
 """How workers end, in words, and how one that is stuck is ended without holding up the others.
 
-``End`` is what the engine hears of a worker that is no more.  ``Ending`` runs in the prefetch thread, a step at each
-look: the worker is asked for its stack, killed, and given up if it would not die.
+``End`` is what the engine hears of a worker that is no more.  An ``Eviction`` runs in the prefetch thread, a step at
+each look: the worker is asked for its stack, killed, and given up if it would not die.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class End:
         return f"worker {self.worker} (pid {self.line.pid}) {self.how}{cause}"
 
 
-class Ending:
+class Eviction:
     """Of a worker that has made no progress for too long."""
 
     def __init__(self, worker: int, line: Line, limit: float, box: BlackBox | None) -> None:

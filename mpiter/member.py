@@ -77,7 +77,7 @@ class Member:
         if self.is_pidfd:
             os.close(self.death)
 
-    def bury(self) -> int:
+    def reap(self) -> int:
         """Its exit code; to be asked once it has died."""
         self.process.join(_FOR_A_CODE_S)
         code: int | None = self.process.exitcode
@@ -88,7 +88,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Exit:
     """A worker is no more."""
 
     number: int

@@ -25,7 +25,7 @@ from . import starting
 from .bell import Bell
 from .calls import Job, Result, applied, chunks, taken
 from .errors import WorkerCrashed, WorkerStartError, could_not_start
-from .member import Ended, Member, State, kill_all, started
+from .member import Exit, Member, State, kill_all, started
 from .pipes import READY, Answer
 
 MOST_OUT = 2  # jobs with one worker: one in hand, one in its pipe
@@ -52,7 +52,7 @@ class Pool:
         *,
         context: Any = None,
         bell: Bell | None = None,
-        ended: Callable[[Ended], object] | None = None,
+        ended: Callable[[Exit], object] | None = None,
         places: Callable[[Any, Sequence[int]], Sequence[memoryview] | None] | None = None,
     ) -> None:
         if (count := os.cpu_count() or 1 if processes is None else processes) < 1:
@@ -62,7 +62,6 @@ class Pool:
         self._tell, self._places = ended or self._replace, places
         self._is_alone = ended is None
         self._bell, self._owns_bell = bell or Bell(), bell is None
-        self.wake = self._bell.ring  # ends a ``wait``; for any thread
         self._workers: dict[int, Member] = {}
         self._jobs = itertools.count()
         self._backlog: deque[Job] = deque()
@@ -249,7 +248,7 @@ class Pool:
         worker.is_doomed = True
         self._hear(worker)
         self._forget(worker)
-        self._ended(worker, worker.bury())
+        self._ended(worker, worker.reap())
 
     def _ended(self, worker: Member, code: int | None) -> None:
         jobs = taken(worker.out)
@@ -257,9 +256,9 @@ class Pool:
             text = f"worker {worker.number} (pid {worker.pid}) ended with code {code} and has not answered this task."
             self._fail(jobs, WorkerCrashed(text))
         items = tuple([item for job in jobs for item in job.items])
-        self._happened.append(partial(self._tell, Ended(worker.number, worker.pid, code, worker.state, items)))
+        self._happened.append(partial(self._tell, Exit(worker.number, worker.pid, code, worker.state, items)))
 
-    def _replace(self, told: Ended) -> None:
+    def _replace(self, told: Exit) -> None:
         """What a Pool does that nobody looks after."""
         if told.state is State.STARTING and not self._can_start:
             text = f"worker {told.number} (pid {told.pid}) ended with code {told.code} at its start: see what it said."
@@ -325,7 +324,7 @@ class Pool:
         for worker in workers:
             self._forget(worker)
             if worker not in left:
-                worker.bury()
+                worker.reap()
         starting.leave_behind([worker.process for worker in left])
         for job in [*self._backlog, *(job for worker in workers for job in worker.out.values())]:
             job.result.drop(ValueError("the Pool was terminated before this was answered"))

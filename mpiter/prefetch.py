@@ -9,7 +9,6 @@ stopped from any thread, the garbage collector's included.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import threading
@@ -103,8 +102,7 @@ class _PrefetchLoop:
 
     def wake(self) -> None:
         """There may be something to do; from any thread."""
-        with contextlib.suppress(ValueError):  # it has ended
-            self._bell.ring()
+        self._bell.ring()
 
     def join(self, timeout: float = _CLOSE_S) -> None:
         """Wait until everything is gone; ``stop`` comes before."""
@@ -249,7 +247,8 @@ class _PrefetchLoop:
         if self._horizon.is_reached and not (self._ended or self._ledger.batches):
             self._ended = True
             deliveries.append(Delivery(self._course.cursor, error=self._horizon.take_dead_end(), counts=False))
-        self._deliver(deliveries)
+        if deliveries:
+            self._deliver(deliveries)
         return len(deliveries) < len(found)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:

@@ -37,12 +37,12 @@ class Slot:
 class _Lease(weakref.ref[Any]):
     """The weak reference that notices when the user has let go of a slot."""
 
-    __slots__ = ("bell", "slot")
+    __slots__ = ("ringer", "slot")
     slot: Slot
-    bell: _Bell | None  # one more, which calls whoever waits for a slot
+    ringer: _Ringer | None  # one more, which calls whoever waits for a slot
 
 
-class _Bell(weakref.ref[Any]):
+class _Ringer(weakref.ref[Any]):
     """Rings when the user has let go: ``_ring`` is C, as is what it calls."""
 
     __slots__ = ("ring",)
@@ -110,7 +110,7 @@ class Slots:
         """The slot's memory as an object to build arrays on; the slot comes home when it is dropped."""
         memory = _memory_type(slot.size).from_buffer(self._arena.map, slot.start)
         watch = _Lease(memory, self._home.append)
-        watch.slot, watch.bell = slot, None
+        watch.slot, watch.ringer = slot, None
         self._leases[slot] = watch
         return memory
 
@@ -139,9 +139,9 @@ class Slots:
         for watch in list(self._leases.values()):
             if (memory := watch()) is None:
                 self._take_in(watch)
-            elif watch.bell is None:
-                watch.bell = _Bell(memory, _ring)
-                watch.bell.ring = self._returned
+            elif watch.ringer is None:
+                watch.ringer = _Ringer(memory, _ring)
+                watch.ringer.ring = self._returned
 
     def _take_in(self, watch: _Lease) -> None:
         if self._leases.get(watch.slot) is watch:
@@ -156,7 +156,7 @@ class Slots:
     def close(self) -> None:
         """Give back what is free; what is leased lives as long as its views."""
         for watch in self._leases.values():
-            watch.bell = None
+            watch.ringer = None
         self.collect()
         self.shrink(0)
         del self._arena

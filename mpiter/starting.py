@@ -41,18 +41,19 @@ class _ForkServer(mp_forkserver.ForkServer):
 
     def ensure_running(self) -> None:
         config: dict[str, Any] = mp_process.current_process()._config  # type: ignore[attr-defined]
-        before, server = config.get("tempdir"), self._forkserver_pid
+        before, address = config.get("tempdir"), self._forkserver_address
         folder = config["tempdir"] = tempfile.mkdtemp(prefix="pymp-", dir=_short_enough(tempfile.gettempdir()))
         try:
             super().ensure_running()
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)  # with the socket of one that could not be started
+            raise
         finally:
             config["tempdir"] = before
-            if self._forkserver_pid == server is not None or self._forkserver_address is None:
-                shutil.rmtree(folder, ignore_errors=True)  # with the socket of one that could not be started
-            elif hasattr(os, "O_PATH"):
-                self._go_unnamed()
-            with contextlib.suppress(OSError):  # it holds the name, where that stays
-                os.rmdir(folder)
+        if self._forkserver_address not in (None, address) and hasattr(os, "O_PATH"):  # a new one has begun to listen
+            self._go_unnamed()
+        with contextlib.suppress(OSError):  # it holds the name, where that stays
+            os.rmdir(folder)
 
     def _go_unnamed(self) -> None:
         if self._door is not None:

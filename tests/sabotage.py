@@ -32,6 +32,18 @@ class Sabotaged(Exception):
     """The plainest of errors."""
 
 
+def have_the_second_start_fail(monkeypatch: Any, context: Any) -> None:
+    """As if there were a limit of processes."""
+    genuine, starts = context.Process.start, iter([True, False])
+
+    def start(process: Any) -> None:
+        if not next(starts):
+            raise BlockingIOError("Resource temporarily unavailable")
+        genuine(process)
+
+    monkeypatch.setattr(context.Process, "start", start)
+
+
 # -- manners -----------------------------------------------------------------------------------------------------
 
 

@@ -455,7 +455,6 @@ def test_nothing_waits_until_somebody_looks_at_the_workers(any_way: dict[str, An
             it.reset()
 
 
-
 def test_starting_the_workers_is_not_the_datasets_fault() -> None:
     def slow_start(info: Any) -> None:
         end = time.monotonic() + 1.0

@@ -24,6 +24,7 @@ import numpy as np
 import psutil
 import pytest
 from chores import EndsWhenOpened, Pids, Sore, SoreWhenOpened
+from sabotage import have_the_second_start_fail
 from scripts import METHODS, lives_still, run, wait_until
 
 import mpiter
@@ -31,7 +32,7 @@ from mpiter import WorkerCrashed, WorkerStartError
 from mpiter.anypool import AnyPool, Nobody, Threads
 from mpiter.bell import Bell
 from mpiter.board import Line
-from mpiter.member import Ended, State
+from mpiter.member import Exit, State
 from mpiter.pool import MOST_OUT, Pool
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
@@ -259,7 +260,7 @@ class Watched:
 
     def __init__(self, method: str, made: contextlib.ExitStack) -> None:
         self._method, self._made = method, made
-        self.ends: list[Ended] = []
+        self.ends: list[Exit] = []
 
     def __call__(self, workers: int, *args: Any, **options: Any) -> Pool:
         """One that replaces whoever ends."""
@@ -435,7 +436,7 @@ def test_who_looks_after_a_pool_is_told_of_an_end_and_fills_the_place(ours: Watc
     pool.kill(0)
     until(pool, lambda: ours.ends)
     item = (chores.wait_at, (gate,), {})
-    assert ours.ends == [Ended(0, before[0], -signal.SIGKILL, State.READY, (item, item))]
+    assert ours.ends == [Exit(0, before[0], -signal.SIGKILL, State.READY, (item, item))]
     assert pool.pids == {1: before[1]}
     assert pool.out(0) == 0
     pool.start(0)
@@ -451,7 +452,7 @@ def test_whoever_is_killed_while_he_starts_had_nothing_to_lose(ours: Watched, tm
     pid = pool.pids[0]
     pool.kill(0)
     until(pool, lambda: ours.ends)
-    assert ours.ends == [Ended(0, pid, -signal.SIGKILL, State.STARTING, ())]
+    assert ours.ends == [Exit(0, pid, -signal.SIGKILL, State.STARTING, ())]
     (tmp_path / "gate").touch()
     pool.start(0)
     assert call.get(PATIENCE_S) == pool.pids[0]
@@ -478,7 +479,7 @@ def test_whoever_retires_does_what_he_has_and_gets_no_more(ours: Watched, tmp_pa
     gate.touch()
     assert [call.get(PATIENCE_S) for call in calls].count(before[0]) == 2
     until(pool, lambda: ours.ends)
-    assert ours.ends == [Ended(0, before[0], 0, State.RETIRING, ())]
+    assert ours.ends == [Exit(0, before[0], 0, State.RETIRING, ())]
     assert pool.pids == {1: before[1]}
 
 
@@ -489,7 +490,7 @@ def test_one_may_retire_before_he_is_ready(ours: Watched, tmp_path: Path) -> Non
     call = pool.apply_async(chores.pid)
     (tmp_path / "gate").touch()
     until(pool, lambda: ours.ends)
-    assert ours.ends == [Ended(0, pid, 0, State.RETIRING, ())]
+    assert ours.ends == [Exit(0, pid, 0, State.RETIRING, ())]
     assert not call.ready()
     pool.start(0)
     assert call.get(PATIENCE_S) == pool.pids[0]
@@ -511,7 +512,7 @@ def test_who_would_not_die_is_left_to_himself(forked: Watched, tmp_path: Path) -
         pool.abandon(0)
         assert forked.ends == []  # it is told when somebody waits, as always
         pool.wait()
-        assert forked.ends == [Ended(0, pid, None, State.READY, ((chores.wait_at, (gate,), {}),))]
+        assert forked.ends == [Exit(0, pid, None, State.READY, ((chores.wait_at, (gate,), {}),))]
         assert lives_still(pid)
         assert multiprocessing.active_children() == []
         pool.start(0)
@@ -635,13 +636,15 @@ def test_callbacks_run_in_the_thread_that_waits_and_no_other_is_started(ours: Wa
 
 
 def test_whoever_rings_ends_a_wait(forked: Watched) -> None:
-    pool = ready(forked(1))
-    pool.wake()
+    bell = Bell()
+    pool = ready(forked(1, bell=bell))
+    bell.ring()
     pool.wait()
-    ringing = threading.Thread(target=pool.wake)
+    ringing = threading.Thread(target=bell.ring)
     ringing.start()
     pool.wait()
     ringing.join()
+    bell.close()
     pool.wait(0)
 
 
@@ -801,14 +804,7 @@ def test_nothing_is_left_of_a_pool(method: str, end: str, tmp_path: Path) -> Non
 
 def test_a_pool_that_cannot_be_started_in_full_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     context = multiprocessing.get_context("fork")
-    genuine, starts = context.Process.start, iter([True, False])
-
-    def start(process: Any) -> None:
-        if not next(starts):
-            raise BlockingIOError("Resource temporarily unavailable")
-        genuine(process)
-
-    monkeypatch.setattr(context.Process, "start", start)
+    have_the_second_start_fail(monkeypatch, context)
     before = household()
     with pytest.raises(BlockingIOError):
         Pool(2, context=context)
@@ -943,7 +939,7 @@ def test_any_pool_is_ended_as_a_whole_and_made_anew(others: Owner, tmp_path: Pat
     if not others.shows_processes:
         gate.touch()  # nobody can end a thread: late answers are dropped
     pool.kill(1)
-    assert others.ends == [Ended(1, 0, 0, State.READY, (gate, gate, gate))]
+    assert others.ends == [Exit(1, 0, 0, State.READY, (gate, gate, gate))]
     assert pool.out(0) == 0
     pool.abandon(1)
     pool.map_async(chores.square, [3], 1, came.extend, pytest.fail)  # which waits for the next Pool

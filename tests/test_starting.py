@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from sabotage import MANNERS
+from sabotage import MANNERS, have_the_second_start_fail
 from scripts import METHODS, Script, run, wait_until
 
 import mpiter
@@ -242,14 +242,7 @@ def test_the_main_process_itself_has_no_lifeline() -> None:
 
 def test_workers_that_cannot_all_be_started_are_an_error_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     context = get_context("fork")
-    genuine, starts = context.Process.start, iter([True, False])
-
-    def start(process: Any) -> None:
-        if not next(starts):
-            raise BlockingIOError("Resource temporarily unavailable")
-        genuine(process)
-
-    monkeypatch.setattr(context.Process, "start", start)
+    have_the_second_start_fail(monkeypatch, context)
     it = mpiter.MultiprocessIterator(list(range(9)), 2, n_processes=2, backend=mpiter.Process("fork"))
     with it, pytest.raises(mpiter.WorkerStartError, match=r"Resource temporarily unavailable\. Look at the limits"):
         next(it)
