@@ -27,7 +27,8 @@ def _asides_of(contents: Contents) -> Iterator[Any]:
 def samples_of(contents: Contents) -> list[Any]:
     """The batch as a list: rows of the columns, and the odd ones as they are."""
     asides = _asides_of(contents)
-    samples = list(gather(contents.tree, iter(contents.columns), asides, contents.rows))
+    rows = gather(contents.tree, iter(contents.columns), asides, contents.rows)
+    samples = rows if isinstance(rows, list) else list(rows)
     for row, sample in contents.odd.items():
         samples[row] = sample
     if contents.failed:

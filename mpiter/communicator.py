@@ -36,7 +36,7 @@ class _Communicator(Generic[T]):
         self._generation = 0
         self._terminated = False
         self._taken = 0
-        self._on_take: Callable[[], None] | None = None
+        self._when_taken: tuple[int, Callable[[], None]] | None = None
 
     def put(self, deliveries: Iterable[T], generation: int) -> bool:
         """Stand in line with deliveries, waiting while somebody does already; False if they belong to the past.
@@ -86,27 +86,29 @@ class _Communicator(Generic[T]):
         self._taken += 1
         self._note(delivery)
         self._admit_locked()
-        if self._on_take is not None:
-            self._on_take()
-            self._on_take = None
+        self._call_locked()
         return delivery
 
-    def call_on_take(self, callback: Callable[[], None], taken: int) -> None:
-        """Call once when the consumer takes something, or now if it has since ``taken`` were counted."""
+    def _call_locked(self) -> None:
+        if self._when_taken is not None and self._taken >= self._when_taken[0]:
+            self._when_taken[1]()
+            self._when_taken = None
+
+    def call_when_taken(self, count: int, callback: Callable[[], None]) -> None:
+        """Call once when the consumer has taken so many in all; now if it has already."""
         with self._lock:
-            if self._taken != taken:
-                callback()
-            else:
-                self._on_take = callback
+            self._when_taken = count, callback
+            self._call_locked()
 
     @property
     def taken(self) -> int:
+        """Deliveries that the consumer has taken so far."""
         return self._taken
 
     @property
-    def is_full(self) -> bool:
-        """Would ``put`` have to wait?"""
-        return bool(self._line)
+    def excess(self) -> int:
+        """How many the consumer must take before ``put`` needn't wait."""
+        return len(self._line)
 
     def __len__(self) -> int:
         return len(self._queue)

@@ -1,12 +1,11 @@
 """What the iterator and its prefetch loop say to each other: where to go, by which rules, and what comes back.
 
-Frozen values, passed between the consumer's thread and the prefetch thread.
+Values, passed between the consumer's thread and the prefetch thread.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from .cursor import Cursor, Plans
 from .transport import Contents
@@ -14,7 +13,8 @@ from .transport import Contents
 _AUTO_RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large
 
 
-class Delivery(NamedTuple):
+@dataclass(slots=True)
+class Delivery:
     """What ``next()`` gets: a batch, an error in its place, or neither at the end."""
 
     after: Cursor

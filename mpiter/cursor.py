@@ -26,7 +26,8 @@ class Cursor(NamedTuple):
 
     @property
     def epoch_detail(self) -> float:
-        return self.epoch + self.position / len(self.order) if len(self.order) else float(self.epoch)
+        length = len(self.order)
+        return self.epoch + self.position / length if length else float(self.epoch)
 
 
 class Stretch(NamedTuple):
@@ -93,6 +94,10 @@ def step(cursor: Cursor, pace: Pace, number: int = 0) -> Plan | None:
 
 
 def _wrapped(cursor: Cursor, pace: Pace, number: int) -> Plan:
+    stop = cursor.position + pace.batch_size
+    if stop < len(cursor.order):  # as most do
+        after = Cursor(stop, cursor.epoch, False, cursor.order, cursor.epoch_detail)
+        return Plan(number, pace.batch_size, (_stretch(cursor, stop, 0),), cursor, after)
     if len(cursor.order) == 0:
         raise OptionError("Epoch size must be positive for an iterator that repeats: the dataset is empty.")
     place, wanted, stretches = cursor, pace.batch_size, list[Stretch]()

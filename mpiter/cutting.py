@@ -1,8 +1,9 @@
 """How much work goes into one task: a pure decision from the measured time of a sample.
 
-Handing a task over costs some tens of microseconds of processor time in all, whatever is in it; fetching a small sample
-costs one or two.  So very cheap batches go several to a task, others one, and dear ones are split over the workers so
-that none waits long for the others.  Guarantees work for every worker: never so much in one task that others idle.
+Handing a task over costs half a millisecond of processor time on both sides together, whatever is in it, for whoever is
+woken finds the caches full of others' data; fetching a small sample costs a microsecond or two.  So cheap batches go
+several to a task, as long as they are small, others one, and dear ones are split over the workers so that none waits
+long for the others.  Guarantees work for every worker: never so much in one task that others idle.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 
 from .pool import MOST_OUT
 
-WORTHWHILE_S = 1.2e-3  # bench/transport.py: below this the hand-over shows, above it nothing is gained
+WORTHWHILE_S = 8e-3  # bench/transport.py: below this the hand-over shows, above it little is gained
+WORTHWHILE_BYTES = 1 << 25  # more in a task takes memory that large batches need anyway, and no cache holds it
 DEAR_S = 100e-3  # a batch that takes longer is split, in equal parts of at most…
 PART_S = 50e-3
 MOST_BATCHES = 16  # to a task
@@ -32,11 +34,8 @@ class Cut:
 PROBE = Cut(rows=1, budget_ns=10**15, batches=1)  # the first sample, before anything is known
 
 
-def cut(sample_s: float, batch_size: int, workers: int, most_batches: int, experience: int) -> Cut:
-    """The sizes for samples that take ``sample_s`` seconds each, with ``most_batches`` on their way.
-
-    ``experience`` is the number of tasks that this time was measured on: what one sample says is not relied upon.
-    """
+def cut(sample_s: float, batch_size: int, workers: int, most_batches: int, together: int) -> Cut:
+    """The sizes for samples of ``sample_s`` seconds each, ``most_batches`` on their way and so many ``together``."""
     tasks = MOST_OUT * workers
     batch_s = max(sample_s * batch_size, 1e-9)
     share = -(-batch_size // workers)  # a worker's, of one batch
@@ -45,6 +44,8 @@ def cut(sample_s: float, batch_size: int, workers: int, most_batches: int, exper
     elif most_batches < workers:  # too few for one each
         rows = share
     else:
-        rows = batch_size * max(1, min(MOST_BATCHES, experience, int(WORTHWHILE_S / batch_s), most_batches // tasks))
+        several = min(MOST_BATCHES, together, int(WORTHWHILE_S / batch_s), most_batches // (tasks + 1))
+        rows = batch_size * max(1, several)
+        tasks += several > 1  # the batches of one are being consumed while the next is cut
     budget = max(_LEAST_BUDGET_S, _PATIENCE * rows * sample_s)
     return Cut(rows, int(budget * 1e9), min(most_batches, -(-tasks * rows // batch_size)))

@@ -26,8 +26,8 @@ from .task import Fault, Piece, Task, Ticket
 from .transport import WorkerPen, Writer
 
 _clock = time.monotonic_ns
-_GLANCE = 8  # cheap samples between two looks at the clock…
-_CHEAP_NS = 200_000  # …as long as these took no longer than this
+_MOST_UNSEEN = 32  # samples between two looks at the clock…
+_UNSEEN_NS = 1_000_000  # …and what they may take, as far as one knows
 
 
 @dataclass(slots=True)
@@ -54,6 +54,7 @@ class Habits:
     owns_globals: bool = True  # the global generators are this worker's to seed
     seeds: frozenset[str] = seeding.NONE  # the global generators that the dataset draws from, as far as we know
     mark: Any = field(default=None)  # of the global generators after the last task
+    unseen: int = 1  # samples between two looks at the clock
 
     def let_pass(self, error: BaseException) -> None:
         """Raise again what is not the dataset's: Ctrl-C in the caller's own thread."""
@@ -221,15 +222,17 @@ def _fetch_some(errand: _Errand, indices: list[Any], done: int, stop: int) -> in
         _write(errand, indices, offset + done, together)
         return len(together)
     samples: list[Any] = []
-    at, glance, seeds, keep = done, done, errand.seeds, samples.append
+    at, look, unseen, seeds, keep = done, done, post.habits.unseen, errand.seeds, samples.append
     try:
         for at, index in enumerate(indices[done:stop], done):
-            if at == glance:  # time is read for every dear sample, but not for every cheap one
+            if at == look:  # time is read for every dear sample, but not for every cheap one
                 now = _clock()
                 if now > errand.deadline and (at or not errand.must_begin):
                     break
-                glance = at + (1 if now - cells[6] > _CHEAP_NS else _GLANCE)
-                cells[6] = now  # Cell.SINCE and, below, Cell.ROW, spelled out: this runs for every sample
+                passed = now - cells[6]  # Cell.SINCE and, below, Cell.ROW, spelled out: this runs for every sample
+                unseen = min(2 * unseen, _MOST_UNSEEN) if passed < _UNSEEN_NS else unseen * _UNSEEN_NS // passed or 1
+                look = at + unseen
+                cells[6] = now
             cells[5] = offset + at
             if seeds:
                 seeding.step_to(0)
@@ -239,6 +242,7 @@ def _fetch_some(errand: _Errand, indices: list[Any], done: int, stop: int) -> in
         _write(errand, indices, offset + done, samples)
         errand.fault(error, offset + at, indices[at])
         return len(samples) + 1
+    post.habits.unseen = unseen
     _write(errand, indices, offset + done, samples)
     return len(samples)
 

@@ -21,7 +21,7 @@ from .envelope import Sealer, aligned, open_envelope, seal
 from .tree import Column, Node, asides_of, columns_of, scatter
 
 PAGE = 4096
-_MOST_AT_ONCE = 64  # rows written at once: numpy's cost per call is then negligible
+_MOST_AT_ONCE = 128  # rows written at once: numpy's cost per call is then negligible
 _BYTES_AT_ONCE = 1 << 22  # …unless they are so large that they would have left the cache
 _MOST_TOGETHER = 1 << 22  # bytes that go along in one piece: whoever keeps one of its arrays keeps all of it
 

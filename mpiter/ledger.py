@@ -8,8 +8,9 @@ into it any more.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,10 @@ class Ledger:
         assembly = Assembly(plan, plan.rows, room)
         self._assemblies[plan.number] = assembly
         self._uncut_rows += plan.rows
-        self._uncut.extend((piece, assembly) for piece in _pieces(plan, room.address if room else ()))
+        address = room.address if room else ()
+        for row, epoch, position, indices in plan.stretches:
+            keys = indices.tobytes() if isinstance(indices, np.ndarray) else indices
+            self._uncut.append((Piece(plan.number, row, epoch, position, keys, address), assembly))
         return assembly
 
     def probed(self, ticket: Ticket) -> tuple[Assembly, int]:
@@ -120,14 +124,14 @@ class Ledger:
         brief = _brief(self._uncut[0][1])
         while self._uncut and rows > 0 and _brief(self._uncut[0][1]) == brief:
             piece, assembly = self._uncut.popleft()
-            if piece.rows > rows:
+            if (count := piece.rows) > rows:
                 if taken and taken[-1][1] is not assembly:  # a batch is not begun that would wait for another task
                     self._uncut.appendleft((piece, assembly))
                     break
                 self._uncut.appendleft((piece.rest(rows), assembly))
-                piece = piece.first(rows)
-            rows -= piece.rows
-            self._uncut_rows -= piece.rows
+                piece, count = piece.first(rows), rows
+            rows -= count
+            self._uncut_rows -= count
             assembly.errands += 1
             taken.append((piece, assembly))
         self._sent[number] = _Sent(tuple(p for p, _ in taken), tuple(a for _, a in taken))
@@ -188,7 +192,7 @@ class Ledger:
             return False  # recalled: of a thread that was given up
         left, again = ticket.rows, []
         for at, (piece, assembly) in enumerate(zip(sent.pieces, sent.assemblies, strict=True)):
-            done = min(left, piece.rows)
+            done = min(left, count := piece.rows)
             left -= done
             assembly.errands -= 1
             if assembly.abandoned:
@@ -197,9 +201,9 @@ class Ledger:
             assembly.missing -= done
             if at < len(ticket.payloads) and assembly.room is not None:
                 assembly.room.receive(ticket.payloads[at])
-            if done < piece.rows:
+            if done < count:
                 again.append((piece.rest(done), assembly))
-                self._uncut_rows += piece.rows - done
+                self._uncut_rows += count - done
         self._uncut.extendleft(reversed(again))
         for fault in ticket.faults:
             self._enter_fault(fault, sent)
@@ -222,6 +226,12 @@ class Ledger:
         for assembly in found:
             del self._assemblies[assembly.plan.number]
         return found
+
+    @property
+    def has_completed(self) -> bool:
+        """Is there a batch that can be handed over?"""
+        candidates = islice(self._assemblies.values(), 1 if self._in_order else None)
+        return any(assembly.is_complete for assembly in candidates)
 
     def waiting_their_turn(self) -> int:
         """Batches that are complete, behind one that isn't."""
@@ -250,14 +260,6 @@ class Ledger:
         if assembly.errands == 0 and assembly.room is not None:
             assembly.room.discard()
             assembly.room = None
-
-
-def _pieces(plan: Plan, address: tuple[int, ...]) -> Iterator[Piece]:
-    for stretch in plan.stretches:
-        row, epoch, position = stretch.row, stretch.epoch, stretch.position
-        indices = stretch.indices
-        keys = indices.tobytes() if isinstance(indices, np.ndarray) else indices
-        yield Piece(plan.number, row, epoch, position, keys, address)
 
 
 def _moved(piece: Piece, address: tuple[int, ...]) -> Piece:

@@ -76,7 +76,7 @@ def collect(
     columns = layout.columns(room, rows)
     contents = Contents(layout.tree, rows, [c.copy() for c in columns] if copy else columns, failed=failed, copied=copy)
     states = bytes(memoryview(room)[:rows])
-    if not layout.asides and RowState.ODD not in states:
+    if not layout.asides and _ODD not in states:
         return contents
     pen = Pen(layout, memoryview(room).cast("B"))
     asides: list[Sequence[Any]] = [(None,) * layout.asides] * rows

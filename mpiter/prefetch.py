@@ -55,9 +55,8 @@ class _PrefetchLoop:
         self._horizon = Horizon()
         self._ended = False  # the end has been delivered
         self._task_numbers = itertools.count()
-        self._wants_room = self._stopping = False
+        self._stopping = self._has_vacancy = False
         self._ahead = RunAhead(rules)
-        self._has_vacancy = False
 
     # -- the consumer's side -------------------------------------------------------------------------------------
 
@@ -176,7 +175,6 @@ class _PrefetchLoop:
         """Give the workers what they can take: plan batches, and cut tasks of full size or of what there is."""
         assert self._crew is not None
         crew, ledger, rows = self._crew, self._ledger, self._ahead.cut.rows
-        self._wants_room = False
         vacancies = crew.vacancies if self._transport.planned else 1 - ledger.tasks
         while vacancies > 0:
             while ledger.uncut_rows < rows and self._plan():
@@ -198,12 +196,9 @@ class _PrefetchLoop:
         """Enter one more batch into the ledger, if there is room for it."""
         if not self._may_plan or (plan := self._horizon.peek()) is None:
             return False
-        room = None
-        if self._transport.planned:
-            room = self._transport.room(plan.rows)
-            if room is None:
-                self._wants_room = True
-                return False
+        room = self._transport.room(plan.rows) if self._transport.planned else None
+        if room is None and self._transport.planned:
+            return False  # we shall hear when there is one
         self._horizon.take()
         self._ledger.enter(plan, room)
         return True
@@ -218,8 +213,8 @@ class _PrefetchLoop:
             return False
         if not self._transport.planned:
             return self._ledger.batches == 0  # a first sample is on its way
-        is_idle = self._crew is not None and self._crew.is_idle
-        if not self._ahead.allows(self._in_flight, self._ledger.waiting_their_turn, is_idle):
+        assert self._crew is not None
+        if not self._ahead.allows(self._in_flight, self._ledger, self._crew):
             return False
         return not self._horizon.is_beyond(self._epoch_taken)
 
@@ -237,7 +232,7 @@ class _PrefetchLoop:
 
     def _hand_over(self) -> bool:
         """Put the finished batches, and the end, into the communicator, unless it is full; was any not worth it?"""
-        if self._communicator.is_full:
+        if self._communicator.excess:
             return False
         finished = self._ledger.completed()
         found = [delivery_of(assembly, self._rules, self.tally) for assembly in finished]
@@ -253,17 +248,23 @@ class _PrefetchLoop:
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """Number them, so that the consumer notices if one is lost on the last yard, and queue them."""
-        numbered = [delivery._replace(number=at) for at, delivery in enumerate(deliveries, self._delivered)]
-        self._delivered += len(numbered)
-        self._communicator.put(numbered, self._course.generation)
+        for delivery in deliveries:
+            delivery.number = self._delivered
+            self._delivered += 1
+        self._communicator.put(deliveries, self._course.generation)
 
     def _wait(self) -> None:
         """Wait until something happens."""
         assert self._crew is not None
         if self._thread is None and len(self._communicator):
             return  # for whom?
-        if (self._has_vacancy and not self._horizon.is_reached) or self._communicator.is_full:
-            self._communicator.call_on_take(self.wake, self._taken)
+        awaited = []  # batches that the consumer must take before there is something to do
+        if self._has_vacancy and not self._horizon.is_reached:
+            awaited.append(self._ahead.takes_awaited(self._ledger, self._crew, self._course.plans.batch_size))
+        if self._communicator.excess and (self._ledger.has_completed or not self._ledger.batches):
+            awaited.append(self._communicator.excess)
+        if awaited:
+            self._communicator.call_when_taken(self._taken + min(awaited), self.wake)
         self._crew.wait()
 
     def _take_in(self, event: Ticket | Lost) -> None:

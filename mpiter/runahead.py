@@ -6,10 +6,10 @@ workers need, beside ``n_prefetch`` that wait, and never more than the user allo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from .course import Rules
-from .cutting import PROBE, cut
+from .crew import Crew
+from .cutting import PROBE, WORTHWHILE_BYTES, cut
+from .ledger import Ledger
 from .stats import Tally
 
 
@@ -27,14 +27,20 @@ class RunAhead:
         rules = self._rules
         ahead = min(rules.most_run_ahead, max(1, most_bytes // max(room_bytes, 1) - rules.reserve))
         self._most = rules.n_prefetch + ahead
-        self.cut = cut(tally.sample_s, batch_size, rules.workers, self._most, tally.tasks - 1)
+        together = min(tally.tasks - 1, WORTHWHILE_BYTES // max(room_bytes, 1))  # one sample's word isn't relied upon
+        self.cut = cut(tally.sample_s, batch_size, rules.workers, self._most, together)
         self.window = rules.n_prefetch + min(self.cut.batches, ahead)
 
-    def allows(self, in_flight: int, waiting_their_turn: Callable[[], int], is_idle: bool) -> bool:
+    def allows(self, in_flight: int, ledger: Ledger, crew: Crew) -> bool:
         """May one more batch be on its way?
 
         What is done and waits for an earlier one is work for nobody: it doesn't count where a worker would idle.
         """
         if in_flight < self.window:
             return True
-        return is_idle and in_flight < self._most and in_flight - waiting_their_turn() < self.window
+        return in_flight < self._most and crew.is_idle and in_flight - ledger.waiting_their_turn() < self.window
+
+    def takes_awaited(self, ledger: Ledger, crew: Crew, batch_size: int) -> int:
+        """How many batches must be taken for a whole task to have room, or for anything where a worker idles."""
+        missing = 1 if crew.is_idle or not ledger.tasks else self.cut.rows - ledger.uncut_rows
+        return max(1, -(-missing // batch_size))

@@ -26,9 +26,9 @@ _SPARE = 8  # free slots kept beyond as many as were in use lately…
 _FADING = 0.99  # …at each use what was needed before counts for less: what a hoarder had is given back in the end
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """A range of the arena."""
+    """A range of the arena; of each there is one."""
 
     start: int
     size: int

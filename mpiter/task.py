@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 
     @property
     def rows(self) -> int:
-        return len(self.indices) // self._width
+        return len(self.indices) >> 3 if type(self.indices) is bytes else len(self.indices)
 
     @property
     def keys(self) -> list[Any]:

@@ -175,14 +175,15 @@ def test_a_consumer_that_waits_long_is_told_so_and_may_give_up():
     assert told[0] > 0
 
 
-def test_taking_calls_back_once():
-    queue, calls = _Communicator(3), []
-    queue.put([1, 2], 0)
-    queue.call_on_take(lambda: calls.append("taken"), queue.taken)
-    assert calls == []
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_consumer_calls_back_once_when_he_has_taken_so_many(count):
+    queue, calls = _Communicator(9), []
+    queue.put(range(6), 0)
     queue.get(alive, never)
-    queue.get(alive, never)
-    assert calls == ["taken"]
+    queue.call_when_taken(queue.taken + count, lambda: calls.append(queue.taken))
+    for _ in range(5):
+        queue.get(alive, never)
+    assert calls == [1 + count]
 
 
 def test_what_was_taken_meanwhile_calls_back_at_once():
@@ -190,7 +191,7 @@ def test_what_was_taken_meanwhile_calls_back_at_once():
     queue.put([1], 0)
     taken = queue.taken
     queue.get(alive, never)
-    queue.call_on_take(lambda: calls.append("already"), taken)
+    queue.call_when_taken(taken + 1, lambda: calls.append("already"))
     assert calls == ["already"]
 
 

@@ -32,9 +32,9 @@ slots ship blackbox
 worker transports endings
 backends
 options outcome ragged
-adjustable runahead
+adjustable
 crew
-recovery
+recovery runahead
 prefetch
 lifetime
 iterator
