@@ -101,7 +101,7 @@ class Crew:
             dumps=self._launch.dumps,
             arena=self._shared,
             sealer=sealer,
-            returned=self._calls.bell.ring,
+            bell=self._calls.bell,
             warn=self._calls.warn,
         )
         transport.bind(site)

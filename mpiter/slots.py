@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .bell import Bell
 from .errors import SharedMemoryFull
 from .memory import Arena
 
@@ -60,10 +61,10 @@ def _memory_type(size: int) -> Any:
 class Slots:
     """The slots of one layout at a time; those of earlier layouts go home to the arena."""
 
-    def __init__(self, arena: Arena, most_bytes: int, returned: Callable[[], object]) -> None:
+    def __init__(self, arena: Arena, most_bytes: int, bell: Bell) -> None:
         self._arena = arena
         self._most_bytes = most_bytes  # the arena's share that slots may take
-        self._returned = returned
+        self._bell = bell
         self._free: list[Slot] = []  # last in, first out: the hottest is used first
         self._home: deque[_Lease] = deque()  # filled by the callbacks
         self._leases: dict[Slot, _Lease] = {}
@@ -82,7 +83,7 @@ class Slots:
         self._free.clear()
 
     def acquire(self) -> Slot | None:
-        """A slot nobody can see, or None while there is none to be had; ``returned`` is called when one comes home."""
+        """A slot nobody can see, or None while there is none to be had; the bell is rung when one comes home."""
         self.collect()
         if not self._free and (slot := self._grow()) is not None:
             return slot
@@ -141,7 +142,7 @@ class Slots:
                 self._take_in(watch)
             elif watch.ringer is None:
                 watch.ringer = _Ringer(memory, _ring)
-                watch.ringer.ring = self._returned
+                watch.ringer.ring = self._bell.ring
 
     def _take_in(self, watch: _Lease) -> None:
         if self._leases.get(watch.slot) is watch:

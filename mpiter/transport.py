@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from .bell import Bell
 from .envelope import Sealer, seal
 from .tree import Column, Node
 
@@ -76,7 +77,7 @@ class Site:
     dumps: Callable[[Any], bytes]  # pickles something for a worker
     arena: Any  # () -> the memory shared with the workers
     sealer: Sealer  # how objects leave a worker
-    returned: Callable[[], object]  # to be called, anywhere, when there may be a room after ``room()`` had none
+    bell: Bell  # to be rung, anywhere, when there may be a room after ``room()`` had none
     warn: Callable[[str], None]  # tells the user something in the next next()
 
 

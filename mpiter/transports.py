@@ -255,7 +255,7 @@ class SlotTransport:
         most = site.most_bytes // (2 * site.reserve)
         self.planner = Planner(site.batch_size, most, self.has_margins, site.dumps, site.as_samples)
         self._arena: Arena = site.arena()
-        self.slots = Slots(self._arena, site.most_bytes, site.returned)
+        self.slots = Slots(self._arena, site.most_bytes, site.bell)
 
     def plan(self, sample: Any) -> None:
         self.planner.plan(sample)

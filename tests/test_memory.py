@@ -107,7 +107,7 @@ class RefusesOnce(SlotTransport):
         self._left -= 1
         if self._left:
             return super().room(rows)
-        self._site.returned()
+        self._site.bell.ring()
         return None
 
 

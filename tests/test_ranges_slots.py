@@ -19,10 +19,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import mpiter.memory
 from mpiter import SharedMemoryFull
+from mpiter.bell import Bell
 from mpiter.memory import Arena, Ranges
 from mpiter.slots import Slots
 
 PAGE = 4096
+
+
+class Counted(Bell):
+    """Notes each time it is rung."""
+
+    def __init__(self, rung):
+        super().__init__()
+        self.ring = partial(rung.append, 1)
 
 
 class RangesModel(RuleBasedStateMachine):
@@ -91,7 +100,7 @@ class SlotsModel(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.arena = SmallArena(16 * PAGE)
-        self.slots = Slots(self.arena, self.MOST, lambda: None)
+        self.slots = Slots(self.arena, self.MOST, Bell())
         self.slots.resize(PAGE)
         self.held, self.leased = [], []
         self.stamp = itertools.count(1)
@@ -160,7 +169,7 @@ TestSlots.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 
 @pytest.fixture
 def slots():
-    made = Slots(SmallArena(), 8 * PAGE, lambda: None)
+    made = Slots(SmallArena(), 8 * PAGE, Bell())
     made.resize(PAGE)
     return made
 
@@ -215,7 +224,7 @@ def test_a_tensor_keeps_its_slot_away(slots):
 
 def test_leases_come_home_in_any_order_and_say_so():
     returned = []
-    slots = Slots(SmallArena(), 8 * PAGE, partial(returned.append, 1))
+    slots = Slots(SmallArena(), 8 * PAGE, Counted(returned))
     slots.resize(PAGE)
     views = [array_on(slots, slots.acquire()) for _ in range(8)]
     assert slots.acquire() is None
@@ -230,7 +239,7 @@ def test_leases_come_home_in_any_order_and_say_so():
 
 def test_a_return_is_told_of_only_when_a_slot_was_asked_for_in_vain():
     returned = []
-    slots = Slots(SmallArena(), 2 * PAGE, partial(returned.append, 1))
+    slots = Slots(SmallArena(), 2 * PAGE, Counted(returned))
     slots.resize(PAGE)
     first, second = (array_on(slots, slots.acquire()) for _ in range(2))
     del first
@@ -270,7 +279,7 @@ def test_a_slot_on_its_way_home_is_taken_in_once(slots):
 @pytest.mark.parametrize("asked", ["nobody waits", "somebody waits"])
 def test_ctrl_c_is_not_lost_while_a_slot_comes_home(asked):
     returned = []
-    slots = Slots(SmallArena(), PAGE, partial(returned.append, 1))
+    slots = Slots(SmallArena(), PAGE, Counted(returned))
     slots.resize(PAGE)
     held = [slots.lease(slots.acquire())]
     if asked == "somebody waits":
@@ -302,7 +311,7 @@ def test_a_hoarding_user_is_noticed_before_the_engine_starves(slots):
 
 
 def test_growth_that_is_refused_is_not_asked_for_again_until_memory_came_back():
-    slots = Slots(SmallArena(2 * PAGE), 100 * PAGE, lambda: None)
+    slots = Slots(SmallArena(2 * PAGE), 100 * PAGE, Bell())
     slots.resize(PAGE)
     first, second = slots.acquire(), slots.acquire()
     assert slots.acquire() is None
@@ -315,7 +324,7 @@ def test_growth_that_is_refused_is_not_asked_for_again_until_memory_came_back():
 
 
 def test_the_first_slot_that_is_refused_is_an_error():
-    slots = Slots(SmallArena(PAGE), 100 * PAGE, lambda: None)
+    slots = Slots(SmallArena(PAGE), 100 * PAGE, Bell())
     slots.resize(2 * PAGE)
     with pytest.raises(SharedMemoryFull):
         slots.acquire()
@@ -323,7 +332,7 @@ def test_the_first_slot_that_is_refused_is_an_error():
 
 def test_slots_of_an_earlier_size_go_home_to_the_arena():
     arena = SmallArena()
-    slots = Slots(arena, 8 * PAGE, lambda: None)
+    slots = Slots(arena, 8 * PAGE, Bell())
     slots.resize(PAGE)
     leased, free = array_on(slots, slots.acquire()), slots.acquire()
     slots.give_back(free)
@@ -337,7 +346,7 @@ def test_slots_of_an_earlier_size_go_home_to_the_arena():
 
 def test_what_is_leased_outlives_closing():
     arena = Arena(1 << 26)
-    slots = Slots(arena, 1 << 20, lambda: None)
+    slots = Slots(arena, 1 << 20, Bell())
     slots.resize(PAGE)
     view = array_on(slots, slots.acquire())
     view[...] = 3
