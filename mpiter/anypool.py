@@ -92,7 +92,7 @@ class AnyPool:
         return MOST_OUT * self._workers - len(self._out)
 
     @property
-    def is_idle(self) -> bool:
+    def has_idle_worker(self) -> bool:
         return len(self._out) < self._workers
 
     @property

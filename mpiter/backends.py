@@ -35,7 +35,7 @@ class Workers(Protocol):
     @property
     def vacancies(self) -> int: ...
     @property
-    def is_idle(self) -> bool: ...
+    def has_idle_worker(self) -> bool: ...
     @property
     def pids(self) -> dict[int, int]: ...  # of worker processes on this machine, by number
     def out(self, number: int) -> int: ...
@@ -151,8 +151,11 @@ class _Processes:
         if self._make is None:
             context = multiprocessing.get_context(self._method)
             return _Pool(self._imports_main, workers, initializer, initargs, context=context, **calls)
+        return AnyPool(self._start, workers, initializer, initargs, **calls)
+
+    def _start(self, *args: Any) -> Any:
         with as_workers_start(self._imports_main):
-            return AnyPool(self._make, workers, initializer, initargs, **calls)
+            return self._make(*args)
 
     def close(self) -> None:
         self.cargo.close()

@@ -28,7 +28,7 @@ class _Communicator(Generic[T]):
     def __init__(self, n_prefetch: int, note: Callable[[T], None] = lambda delivery: None) -> None:
         self._n_prefetch = n_prefetch
         self._note = note  # is told of each delivery as it is taken
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # terminate() may be the garbage collector's, in whoever has it
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
         self._queue: deque[T] = deque()  # guarded by _lock, like all below
@@ -95,7 +95,7 @@ class _Communicator(Generic[T]):
             self._when_taken = None
 
     def call_when_taken(self, count: int, callback: Callable[[], None]) -> None:
-        """Call once when the consumer has taken so many in all; now if it has already."""
+        """Call once when the consumer has taken so many in all, now if it has already; forget what was asked before."""
         with self._lock:
             self._when_taken = count, callback
             self._call_locked()

@@ -179,9 +179,9 @@ class Crew:
         return 1 if self._pool is None else self._pool.vacancies
 
     @property
-    def is_idle(self) -> bool:
+    def has_idle_worker(self) -> bool:
         """Has somebody nothing to do?"""
-        return self._pool is not None and self._pool.is_idle
+        return self._pool is not None and self._pool.has_idle_worker
 
     def submit(self, task: Task, arrived: Callable[[Any], None]) -> None:
         """Hand a task to whoever has least to do; its ticket will arrive, or that it is lost."""
@@ -201,7 +201,7 @@ class Crew:
             connection.wait([bell.fileno()])
             bell.hush()
             return
-        if self._evictions or self._retiring:
+        if self._evictions or any(end != math.inf for end in self._retiring.values()):
             self._pool.wait(endings.STEP_S)
         else:
             self._pool.wait(None if self._watch is None else self._watch.interval)
@@ -251,7 +251,8 @@ class Crew:
             if end == math.inf and not pool.out(worker):
                 self._retiring[worker] = time.monotonic() + _FOR_AN_EXIT_S
             elif time.monotonic() > end:
-                pool.kill(worker)
+                del self._retiring[worker]
+                self._evictions[worker] = Eviction(worker, self.board()[worker], _FOR_AN_EXIT_S, box=None)
         for worker in list(self._evictions):
             if worker in self._evictions:  # all may have ended with one
                 self._evictions[worker].go_on(pool)
@@ -281,6 +282,8 @@ class Crew:
             else:
                 self._board.move(place)
         self._proven.update(at for at, one in enumerate(lines) if one.ready)
+        if end.was_starting:
+            self._proven.discard(worker)  # until somebody is ready there again
         self._empty.add(worker)
         self._calls.ended(end)
 

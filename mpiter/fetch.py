@@ -26,7 +26,7 @@ from .task import Fault, Piece, Task, Ticket
 from .transport import WorkerPen, Writer
 
 _clock = time.monotonic_ns
-_MOST_UNSEEN = 32  # samples between two looks at the clock…
+_MOST_UNSEEN = 16  # samples between two looks at the clock…
 _UNSEEN_NS = 1_000_000  # …and what they may take, as far as one knows
 
 
@@ -223,16 +223,17 @@ def _fetch_some(errand: _Errand, indices: list[Any], done: int, stop: int) -> in
         return len(together)
     samples: list[Any] = []
     at, look, unseen, seeds, keep = done, done, post.habits.unseen, errand.seeds, samples.append
+    last, since = done, 0
     try:
         for at, index in enumerate(indices[done:stop], done):
             if at == look:  # time is read for every dear sample, but not for every cheap one
                 now = _clock()
                 if now > errand.deadline and (at or not errand.must_begin):
                     break
-                passed = now - cells[6]  # Cell.SINCE and, below, Cell.ROW, spelled out: this runs for every sample
-                unseen = min(2 * unseen, _MOST_UNSEEN) if passed < _UNSEEN_NS else unseen * _UNSEEN_NS // passed or 1
-                look = at + unseen
-                cells[6] = now
+                if at > last:
+                    unseen = _unseen(unseen, at - last, now - since)
+                look, last, since = at + unseen, at, now
+                cells[6] = now  # Cell.SINCE and, below, Cell.ROW, spelled out: this runs for every sample
             cells[5] = offset + at
             if seeds:
                 seeding.step_to(0)
@@ -242,9 +243,15 @@ def _fetch_some(errand: _Errand, indices: list[Any], done: int, stop: int) -> in
         _write(errand, indices, offset + done, samples)
         errand.fault(error, offset + at, indices[at])
         return len(samples) + 1
-    post.habits.unseen = unseen
+    if len(samples) > last - done:
+        post.habits.unseen = _unseen(unseen, done + len(samples) - last, _clock() - since)
     _write(errand, indices, offset + done, samples)
     return len(samples)
+
+
+def _unseen(before: int, samples: int, took_ns: int) -> int:
+    """How many samples may go by between two looks at the clock, when so many have just taken so long."""
+    return max(1, min(2 * before, _MOST_UNSEEN, samples * _UNSEEN_NS // max(took_ns, 1)))
 
 
 def _read_together(errand: _Errand, done: int, stop: int) -> Sequence[Any] | None:

@@ -219,7 +219,7 @@ class Ledger:
         """Batches that can be handed over, taken out of the book."""
         found = []
         for assembly in self._assemblies.values():
-            if assembly.missing == 0 and assembly.errands == 0:
+            if assembly.is_complete:
                 found.append(assembly)
             elif self._in_order:
                 break

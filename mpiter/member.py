@@ -52,6 +52,7 @@ class Member:
     state: State = State.STARTING
     out: dict[int, Job] = field(default_factory=dict)
     latest: int = -1  # the last job that it was given
+    error: Exception | None = None  # why what it sends makes no sense
     is_full: bool = False  # its pipe: something waits to be sent
     is_doomed: bool = False  # it has been killed, and is still to die
 
@@ -77,10 +78,12 @@ class Member:
         if self.is_pidfd:
             os.close(self.death)
 
-    def reap(self) -> int:
-        """Its exit code; to be asked once it has died."""
-        self.process.join(_FOR_A_CODE_S)
-        code: int | None = self.process.exitcode
+    def reap(self, end: float | None = None) -> int:
+        """Its exit code, which the fork server may tell a moment later; to be asked once it has died."""
+        code: int | None = self.process.exitcode  # first: ``join`` waits for the sentinel, which its children keep open
+        if code is None:
+            self.process.join(_FOR_A_CODE_S if end is None else min(_FOR_A_CODE_S, left_until(end) or 0.0))
+            code = self.process.exitcode
         if code is None:
             return VANISHED
         self.process.close()

@@ -68,7 +68,11 @@ class WorkerEnd:
 
     def send(self, number: int, value: Any) -> None:
         """Answer.  Nothing has been written if ``value`` can't be pickled."""
-        _write(self._answers.fileno(), _packed(number, value))
+        parts = _packed(number, value)
+        try:
+            _write(self._answers.fileno(), parts)
+        except OSError as error:
+            raise SystemExit(f"the way to the main process is gone: {error}") from None
 
 
 def _packed(number: int, value: Any) -> list[Any]:
@@ -114,11 +118,12 @@ class PoolEnd:
         self.tasks, self.answers = tasks, answers  # Connections, which own the descriptors
         for connection in (tasks, answers):
             os.set_blocking(connection.fileno(), False)
-        _widen(answers.fileno())
         self._places = places
         self._unsent: list[Any] = []
         self._read = bytearray()
         self._is_empty = True  # the pipe, when we last looked
+        self.has_ended = False  # nobody can write into it any more
+        self._is_wide = False
         self._steps = self._messages()
 
     def send(self, number: int, pickled: bytes) -> bool:
@@ -162,11 +167,15 @@ class PoolEnd:
                 yield Answer(number, (yield from self._bytes(size)), ())
                 continue
             sizes = struct.unpack(f"={count}Q", (yield from self._bytes(8 * count)))
+            if not self._is_wide:
+                self._is_wide = True
+                _widen(self.answers.fileno())
             pickled = yield from self._bytes(size)
             buffers = self._places(number, sizes)
             for buffer in buffers:
                 yield from self._fill(buffer)
             yield Answer(number, pickled, buffers)
+            del pickled, buffers, buffer  # which may be large, and the next answer far
 
     def _bytes(self, size: int) -> Generator[None, None, bytes]:
         """The next so many bytes."""
@@ -175,10 +184,10 @@ class PoolEnd:
                 yield None
                 continue
             wanted = max(_AT_ONCE, size - len(self._read))
-            try:
+            more = b""
+            with contextlib.suppress(BlockingIOError):
                 more = os.read(self.answers.fileno(), wanted)
-            except BlockingIOError:
-                more = b""
+                self.has_ended = not more
             self._is_empty = len(more) < wanted
             self._read += more
         taken = bytes(self._read[:size])
@@ -194,10 +203,10 @@ class PoolEnd:
             if self._is_empty:
                 yield None
                 continue
-            try:
+            more = 0
+            with contextlib.suppress(BlockingIOError):
                 more = os.readv(self.answers.fileno(), [buffer[done:]])
-            except BlockingIOError:
-                more = 0
+                self.has_ended = not more
             self._is_empty = more < buffer.nbytes - done
             done += more
 

@@ -59,15 +59,14 @@ class Pool:
             raise ValueError("Number of processes must be at least 1")
         self._context = context or get_context()
         self._begin = initializer, tuple(initargs)
-        self._tell, self._places = ended or self._replace, places
-        self._is_alone = ended is None
+        self._tell, self._places, self._is_alone = ended or self._replace, places, ended is None
         self._bell, self._owns_bell = bell or Bell(), bell is None
         self._workers: dict[int, Member] = {}
         self._jobs = itertools.count()
         self._backlog: deque[Job] = deque()
         self._happened: deque[Callable[[], object]] = deque()  # what wait() has still to deal with
-        self._is_open = True
-        self._can_start = False  # has anybody been ready since a worker ended at its start?
+        self._is_open, self._can_start = True, False  # can: somebody was ready since one ended at its start
+        self._failure: Exception | None = None  # why there is no going on
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._bell, selectors.EVENT_READ, self._bell.hush)
         self._finalizer = weakref.finalize(self, kill_all, self._workers, os.getpid())
@@ -123,7 +122,7 @@ class Pool:
 
     def _enter(self, result: Result, at: int, items: list[Any], func: Any) -> None:
         if not self._is_open:
-            raise ValueError("Pool not running")
+            raise self._failure or ValueError("Pool not running")
         job = Job(next(self._jobs), result, at, items)
         try:
             job.pickled = pickle.dumps((func, items), 5)
@@ -145,8 +144,8 @@ class Pool:
         return (sum(free) if free else 1) - len(self._backlog)
 
     @property
-    def is_idle(self) -> bool:
-        """Has a worker that could work nothing to do?"""
+    def has_idle_worker(self) -> bool:
+        """Has somebody who could work nothing to do?"""
         return any(worker.takes_tasks and not worker.out for worker in self._workers.values())
 
     def _assign(self) -> None:
@@ -158,21 +157,19 @@ class Pool:
                 return
             job = self._backlog.popleft()
             chosen.out[job.number], chosen.latest = job, job.number
-            self._sent(chosen, chosen.end.send(job.number, job.pickled))
+            self._wait_for_room(chosen, not chosen.end.send(job.number, job.pickled))
 
-    def _sent(self, worker: Member, is_all: bool) -> None:
-        """Look out for room in its pipe as long as something waits for it."""
-        if is_all == worker.is_full:
-            worker.is_full = not is_all
-            if worker.is_full:
-                go_on = partial(self._go_on_sending, worker)
-                self._selector.register(worker.end.tasks, selectors.EVENT_WRITE, go_on)
-            else:
-                self._selector.unregister(worker.end.tasks)
+    def _wait_for_room(self, worker: Member, wanted: bool) -> None:
+        """Have ``wait`` look out for room in its pipe, or no longer."""
+        if wanted and not worker.is_full:
+            self._selector.register(worker.end.tasks, selectors.EVENT_WRITE, partial(self._go_on_sending, worker))
+        elif worker.is_full and not wanted:
+            self._selector.unregister(worker.end.tasks)
+        worker.is_full = wanted
 
     def _go_on_sending(self, worker: Member) -> None:
         if self._has(worker):
-            self._sent(worker, worker.end.flush())
+            self._wait_for_room(worker, not worker.end.flush())
 
     # -- what happens --------------------------------------------------------------------------------------------
 
@@ -202,8 +199,10 @@ class Pool:
                     worker.state = State.READY
                     self._can_start = True
         except Exception as error:  # there is nowhere to put what it sends: the rest makes no sense any more
-            self._fail(taken(worker.out), error)
+            worker.error = error
             worker.kill()
+        if worker.end.has_ended and worker.end.answers in self._selector.get_map():
+            self._selector.unregister(worker.end.answers)  # it is dead, or dies when it answers
         self._assign()
 
     def _answer(self, job: Job, answer: Answer) -> None:
@@ -229,7 +228,7 @@ class Pool:
         worker = self._workers.get(number)
         if worker is not None and worker.state is not State.RETIRING:
             worker.state = State.RETIRING
-            self._sent(worker, worker.end.send_end())
+            self._wait_for_room(worker, not worker.end.send_end())
 
     def kill(self, number: int) -> None:
         """End a worker whatever it does; ``wait`` notices when it is gone."""
@@ -252,17 +251,18 @@ class Pool:
 
     def _ended(self, worker: Member, code: int | None) -> None:
         jobs = taken(worker.out)
-        if self._is_alone:
+        items = tuple([item for job in jobs for item in job.items]) if worker.error is None else ()
+        if self._is_alone or worker.error is not None:
             text = f"worker {worker.number} (pid {worker.pid}) ended with code {code} and has not answered this task."
-            self._fail(jobs, WorkerCrashed(text))
-        items = tuple([item for job in jobs for item in job.items])
+            self._fail(jobs, worker.error or WorkerCrashed(text))
         self._happened.append(partial(self._tell, Exit(worker.number, worker.pid, code, worker.state, items)))
 
     def _replace(self, told: Exit) -> None:
         """What a Pool does that nobody looks after."""
         if told.state is State.STARTING and not self._can_start:
             text = f"worker {told.number} (pid {told.pid}) ended with code {told.code} at its start: see what it said."
-            self._give_up(WorkerStartError(text))
+            if not any(worker.takes_tasks for worker in self._workers.values()):  # they go on without it
+                self._give_up(WorkerStartError(text))
         elif self._is_open or self._backlog:
             self._can_start = self._can_start and told.state is not State.STARTING
             try:
@@ -273,12 +273,13 @@ class Pool:
     def _give_up(self, error: Exception) -> None:
         self._fail(self._backlog, error)
         self._backlog.clear()
-        self._is_open = False
+        self._is_open, self._failure = False, error
 
     def _forget(self, worker: Member) -> None:
         self._workers.pop(worker.number, None)
-        self._sent(worker, is_all=True)
-        self._selector.unregister(worker.end.answers)
+        self._wait_for_room(worker, wanted=False)
+        if worker.end.answers in self._selector.get_map():
+            self._selector.unregister(worker.end.answers)
         self._selector.unregister(worker.death)
         worker.let_go()
 
@@ -324,7 +325,7 @@ class Pool:
         for worker in workers:
             self._forget(worker)
             if worker not in left:
-                worker.reap()
+                worker.reap(end)
         starting.leave_behind([worker.process for worker in left])
         for job in [*self._backlog, *(job for worker in workers for job in worker.out.values())]:
             job.result.drop(ValueError("the Pool was terminated before this was answered"))

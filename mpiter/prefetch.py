@@ -231,7 +231,7 @@ class _PrefetchLoop:
             raise
 
     def _hand_over(self) -> bool:
-        """Put the finished batches, and the end, into the communicator, unless it is full; was any not worth it?"""
+        """Put finished batches, and the end, into the communicator, unless it is full; did any come to nothing?"""
         if self._communicator.excess:
             return False
         finished = self._ledger.completed()

@@ -33,7 +33,7 @@ class Recovery:
         self._clock = clock
         self._deaths: Counter[Suspect] = Counter()
         self._setbacks: deque[_Setback] = deque()
-        self._false_starts = 0
+        self._false_starts: Counter[int] = Counter()  # one after the other in the same place
         self.restarts = 0  # of single workers
 
     def progress(self) -> None:
@@ -64,9 +64,11 @@ class Recovery:
 
     def _judged(self, end: End, suspect: Suspect | None, text: str) -> Fault | None:
         """The fault of a sample that has ended two workers, if that is what it was."""
-        if end.was_starting and not end.is_proven:
-            self._false_starts += 1
-            if not end.others_work or self._false_starts > _MOST_SETBACKS:
+        if not end.was_starting or end.is_proven:
+            del self._false_starts[end.worker]
+        else:
+            self._false_starts[end.worker] += 1
+            if not end.others_work or self._false_starts.total() > _MOST_SETBACKS:
                 raise _chained(WorkerStartError(f"{text}, while starting. {_ON_STARTING}"), end)
         if suspect is not None:
             self._deaths[suspect] += 1

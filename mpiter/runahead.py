@@ -38,9 +38,9 @@ class RunAhead:
         """
         if in_flight < self.window:
             return True
-        return in_flight < self._most and crew.is_idle and in_flight - ledger.waiting_their_turn() < self.window
+        return in_flight < self._most and crew.has_idle_worker and in_flight - ledger.waiting_their_turn() < self.window
 
     def takes_awaited(self, ledger: Ledger, crew: Crew, batch_size: int) -> int:
         """How many batches must be taken for a whole task to have room, or for anything where a worker idles."""
-        missing = 1 if crew.is_idle or not ledger.tasks else self.cut.rows - ledger.uncut_rows
+        missing = 1 if crew.has_idle_worker or not ledger.tasks else self.cut.rows - ledger.uncut_rows
         return max(1, -(-missing // batch_size))

@@ -158,6 +158,18 @@ def test_after_terminate_both_sides_are_told_at_once():
         queue.put(["more"], 0)
 
 
+def test_the_garbage_collector_may_terminate_in_whoever_has_the_lock():
+    queue = _Communicator(1)
+
+    def deliveries():
+        yield "a delivery"
+        queue.terminate()  # a finalizer, say, of an iterator that nobody holds any more
+
+    in_thread(queue.put, deliveries(), 0).result(PATIENCE)
+    with pytest.raises(Terminated):
+        queue.put([], 0)
+
+
 def test_a_consumer_notices_that_the_thread_has_died():
     with pytest.raises(Terminated):
         _Communicator(1).get(lambda: False, never)

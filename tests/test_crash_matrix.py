@@ -670,3 +670,22 @@ def test_the_pids_are_those_of_the_workers_of_the_moment(staged: Any, method: st
     assert [lives_still(pid) for pid in before] == [False, True]
     it.close()
     assert it.worker_pids == ()
+
+
+def test_a_place_in_which_nobody_can_start_any_more_is_not_tried_for_ever(tmp_path: Path) -> None:
+    """The other worker goes on meanwhile, so batches are finished all the time."""
+
+    def worker_init(info: Any) -> None:
+        (tmp_path / f"{info.id}-{os.getpid()}").touch()
+        if info.id == 0 and len(list(tmp_path.glob("0-*"))) > 1:
+            os._exit(3)
+
+    with mpiter.MultiprocessIterator(list(range(100)), 2, n_processes=2, worker_init=worker_init) as it:
+        next(it)
+        while 0 not in {int(path.name[0]) for path in tmp_path.iterdir()}:
+            next(it)
+        os.kill(int(next(tmp_path.glob("0-*")).name[2:]), signal.SIGKILL)
+        with pytest.raises(mpiter.WorkerStartError, match="exited with code 3"):
+            for _ in range(10**6):
+                next(it)
+    assert len(list(tmp_path.glob("0-*"))) < 10

@@ -31,9 +31,11 @@ LARGE = pipes.OUT_OF_LINE
 class Wire:
     """Both ends of a pair of pipes, in one process."""
 
-    def __init__(self, places: Any = None) -> None:
+    def __init__(self, places: Any = None, wide: bool = True) -> None:
         self.their_tasks, tasks = multiprocessing.Pipe(duplex=False)
         answers, self.their_answers = multiprocessing.Pipe(duplex=False)
+        if wide:  # room for what is sent before anybody reads
+            pipes._widen(answers.fileno())
         self.worker = WorkerEnd(self.their_tasks, self.their_answers)
         self.pool = PoolEnd(tasks, answers, places or fresh)
 
@@ -320,6 +322,35 @@ def test_what_is_left_after_a_write_is_what_was_not_written(parts: list[bytes], 
     rest = pipes._rest(list(parts), written)
     assert b"".join(map(bytes, rest)) == whole[written:]
     assert written < len(whole) or not any(len(part) for part in rest)
+
+
+def test_the_end_of_what_a_worker_sends_is_noticed(wire: Wire) -> None:
+    wire.worker.send(0, "last")
+    assert wire.heard() == [(0, "last")]
+    assert not wire.pool.has_ended
+    wire.hang_up()
+    assert wire.heard() == []
+    assert wire.pool.has_ended
+
+
+def test_only_pipes_that_carry_much_are_widened() -> None:
+    with Wire(wide=False) as wire:
+        usual = capacity(wire.pool.tasks)
+        wire.worker.send(0, "little")
+        wire.heard()
+        assert capacity(wire.pool.answers) == usual
+        wire.worker.send(1, np.zeros(LARGE, np.uint8))
+        wire.heard()
+        assert capacity(wire.pool.answers) > usual
+
+
+def test_what_was_received_is_not_kept() -> None:
+    places = [np.zeros(LARGE, np.uint8)]
+    received = weakref.ref(places[0])
+    with Wire(lambda number, sizes: [places.pop().data]) as wire:
+        wire.worker.send(0, np.ones(LARGE, np.uint8))
+        assert len(wire.heard()) == 1
+        assert received() is None
 
 
 def test_where_pipes_cannot_be_widened_narrow_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from sabotage import have_the_second_start_fail
 from scripts import METHODS, lives_still, run, wait_until
 
 import mpiter
-from mpiter import WorkerCrashed, WorkerStartError
+from mpiter import WorkerCrashed, WorkerStartError, member
 from mpiter.anypool import AnyPool, Nobody, Threads
 from mpiter.bell import Bell
 from mpiter.board import Line
@@ -546,8 +546,19 @@ def test_workers_that_cannot_start_are_an_error_and_not_tried_for_ever(
         result.get(PATIENCE_S)
     until(pool, lambda: not pool.pids)
     assert chores.begun_in(tmp_path) <= 2
-    with pytest.raises(ValueError, match="Pool not running"):
+    with pytest.raises(WorkerStartError, match="at its start"):
         pool.map(chores.square, range(3))
+
+
+def test_who_is_ready_goes_on_where_replacements_cannot_start(ours: Watched, tmp_path: Path) -> None:
+    marker = tmp_path / "all is well"
+    marker.touch()
+    pool = ready(ours(4, chores.end_unless, (marker,)))
+    marker.unlink()
+    for number in range(2):
+        pool.kill(number)
+    until(pool, lambda: set(pool.pids) == {2, 3})
+    assert pool.map(chores.square, range(5)) == [0, 1, 4, 9, 16]
 
 
 def test_replacements_that_cannot_start_are_an_error_as_well(ours: Watched, tmp_path: Path) -> None:
@@ -594,6 +605,42 @@ def test_an_end_is_noticed_though_a_child_keeps_the_pipes_open(ours: Watched, tm
         assert pool.apply(chores.square, (3,)) == 9
     finally:
         gate.touch()
+
+
+def test_nobody_waits_for_a_dead_workers_children(
+    forked: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have its sentinel; the system knows its exit code without it."""
+    monkeypatch.setattr(member, "_FOR_A_CODE_S", 1e6)
+    pool, gate = ready(forked.told(3)), tmp_path / "gate"
+    try:
+        for _ in range(3):
+            pool.apply_async(chores.end_with_a_child, (gate,))
+        until(pool, lambda: len(forked.ends) == 3)
+        assert [end.code for end in forked.ends] == [6] * 3
+    finally:
+        gate.touch()
+
+
+def test_a_worker_whose_way_to_us_is_gone_ends_when_it_answers(ours: Watched) -> None:
+    pool = ready(ours(1))
+    with pytest.raises(WorkerCrashed, match="ended with code 1 "):
+        pool.apply(chores.close_everything)
+    assert pool.apply(chores.square, (3,)) == 9
+
+
+def test_what_cannot_be_received_is_told_when_nobody_sends_any_more(forked: Watched) -> None:
+    def nowhere(item: Any, sizes: Any) -> Any:
+        raise MemoryError("no room")
+
+    pool, told = ready(forked.told(1, places=nowhere)), []
+    (pid,) = pool.pids.values()
+    pool.apply_async(np.zeros, (1 << 20,), error_callback=lambda error: told.append((error, lives_still(pid))))
+    until(pool, lambda: forked.ends)
+    ((error, was_alive),) = told
+    assert isinstance(error, MemoryError)
+    assert not was_alive
+    assert forked.ends == [Exit(0, pid, -signal.SIGKILL, State.READY, ())]
 
 
 def test_it_does_not_matter_in_which_order_the_system_tells_of_an_end(forked: Watched) -> None:

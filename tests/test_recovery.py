@@ -259,6 +259,14 @@ def test_a_start_that_has_worked_before_is_an_accident() -> None:
         recovery.progress()
 
 
+def test_only_starts_that_fail_one_after_the_other_count() -> None:
+    recovery = Recovery(Clock())
+    for _ in range(10):
+        for proven in (True, False, False, False):
+            recovery.recover(died(ready=0, active=0, tasks=(), is_proven=proven), Ledger())
+            recovery.progress()
+
+
 def test_rooms_that_somebody_may_still_write_into_are_quarantined(ledger: Ledger) -> None:
     Recovery().recover(died(is_gone=False), ledger)
     assert [assembly.room.quarantined for assembly in ledger._assemblies.values()] == [1, 0]  # type: ignore[union-attr]
