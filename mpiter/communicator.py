@@ -118,6 +118,11 @@ class _Communicator(Generic[T]):
         """Deliveries not yet taken, those in line included."""
         return len(self._queue) + len(self._line)
 
+    def count(self, what: Callable[[T], bool]) -> int:
+        """How many of the deliveries not yet taken are of this kind."""
+        with self._lock:
+            return sum(map(what, [*self._queue, *self._line]))
+
     def reset(self, generation: int) -> None:
         """Drop what is queued; from now on only deliveries of ``generation`` are taken."""
         with self._lock:

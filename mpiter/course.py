@@ -23,6 +23,10 @@ class Delivery:
     counts: bool = True  # as handed out: ``after`` is where the iterator then stands
     number: int = 0  # among the deliveries of its course
 
+    @property
+    def holds_a_slot(self) -> bool:
+        return self.contents is not None and not self.contents.copied
+
 
 @dataclass(frozen=True, slots=True)
 class Course:

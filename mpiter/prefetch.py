@@ -141,7 +141,7 @@ class _PrefetchLoop:
             in_flight_batches=in_flight,
             in_flight_bytes=in_flight * size,
             room_bytes=size,
-            **(slots.counters(self._communicator.waiting) if slots else {}),
+            **(slots.counters(self._communicator.count(lambda delivery: delivery.holds_a_slot)) if slots else {}),
         )
 
     # -- the loop ------------------------------------------------------------------------------------------------

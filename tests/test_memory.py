@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import Squares, plain_batch
+from scripts import wait_until
 
 import mpiter
 from mpiter import crew, machine
@@ -94,6 +95,12 @@ def test_a_hoarder_gets_copies_in_the_end_and_is_told_once(monkeypatch: pytest.M
         assert stats.copies > 0
         assert stats.slot_bytes <= 60 * 4096
     assert all((batch[0][0] == index * index).all() and batch[0][1] == index for index, batch in enumerate(kept))
+
+
+def test_the_end_that_waits_in_the_queue_holds_no_slot() -> None:
+    with mpiter.MultiprocessIterator([np.full(64, i) for i in range(32)], 4, n_processes=1, repeat=False) as it:
+        kept = [next(it) for _ in range(5)]
+        wait_until(lambda: it.stats().leased_batches == len(kept), "all is fetched, and five batches are held")
 
 
 class RefusesOnce(SlotTransport):
