@@ -69,8 +69,9 @@ class Tally:
             self.sample_s = now if not self.sample_s else 0.75 * self.sample_s + 0.25 * now
 
     def in_flight(self, batches: int, size: int) -> None:
+        """So many batches, of this size each, are on their way."""
         self.peak_in_flight_batches = max(self.peak_in_flight_batches, batches)
-        self.peak_in_flight_bytes = max(self.peak_in_flight_bytes, size)
+        self.peak_in_flight_bytes = max(self.peak_in_flight_bytes, batches * size)
 
 
 def total(parts: list[Stats]) -> Stats:

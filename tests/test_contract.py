@@ -343,7 +343,9 @@ def test_strict_run_ahead_keeps_to_n_prefetch(default: dict[str, Any], n_prefetc
         Squares(200), 2, repeat=False, seed=3, n_prefetch=n_prefetch, run_ahead=0, **default
     ) as it:
         assert [plain_batch(batch) for batch in it] == reference(Squares(200), 2)
-        assert it.stats().peak_in_flight_batches <= n_prefetch
+        stats = it.stats()
+    assert stats.peak_in_flight_batches <= n_prefetch
+    assert stats.peak_in_flight_bytes == stats.peak_in_flight_batches * stats.room_bytes
 
 
 def test_closing_is_idempotent_and_final(any_way: dict[str, Any]) -> None:
