@@ -7,6 +7,7 @@ many rows at once, since numpy's cost per call is what small samples pay.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -240,7 +241,9 @@ def _is_raw(dtype: np.dtype[Any]) -> bool:
         return False
     try:
         if dtype.names is not None:
-            described = np.lib.format.dtype_to_descr(dtype)
+            with warnings.catch_warnings():  # older NumPys take the units of dates for metadata
+                warnings.simplefilter("ignore", UserWarning)
+                described = np.lib.format.dtype_to_descr(dtype)
             return dtype.type is np.void and bool(np.lib.format.descr_to_dtype(described) == dtype)
         return bool(np.dtype(dtype.str) == dtype)
     except (TypeError, ValueError):  # overlapping fields, titles and the like
