@@ -19,7 +19,7 @@ class Cell(IntEnum):
     TASK = 3  # number of the task in hand, -1 when idle
     BATCH = 4
     ROW = 5  # the row being fetched
-    SINCE = 6  # when its fetch began, monotonic nanoseconds
+    SINCE = 6  # when the clock was last read: its fetch began then or later, monotonic nanoseconds
     ACTIVE = 7  # 1 while the row is fetched or written, 2 while several up to it are written at once, 0 when idle
 
 

@@ -39,7 +39,15 @@ def heading(schema: str, root: Path, began: float, load: tuple[float, float, flo
 
 
 def command() -> str:
-    return shlex.join(["python", *sys.orig_argv[1:]])
+    """What was asked; of files elsewhere their names, since the folders of this machine are nobody else's."""
+    return shlex.join(["python", *map(_told, sys.orig_argv[1:])])
+
+
+def _told(word: str) -> str:
+    path = Path(word)
+    if not path.is_absolute():
+        return word
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
 
 
 def machine() -> dict[str, Any]:
