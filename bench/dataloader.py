@@ -28,7 +28,7 @@ from typing import Any
 import series
 from loader_cases import BIG, CASES, Big, Case, write_files
 from series import Turn
-from verdict import MIN_ROUNDS, Claim, Verdict, judge, ratio
+from verdict import Claim, Verdict, judge, ratio
 
 from mpiter.lab.clocks import CpuWindow, tree_memory
 from mpiter.lab.spreads import NOISY, Spread
@@ -236,16 +236,7 @@ def report(options: argparse.Namespace, answers: list[dict[str, Any]], judged: l
     found = summaries(options, answers)
     for case in options.cases:
         print("\n".join(table(case, found)))
-    print()
-    for answer in answers:
-        if "error" in answer:
-            print(f"PROBLEM  {answer['row']} on {answer['case']}: {answer['error']}")
-    for warning in warnings(found, answers):
-        print(f"warning  {warning}")
-    if options.rounds < MIN_ROUNDS:
-        print(f"fewer than {MIN_ROUNDS} rounds: not a conclusion")
-    for verdict in judged:
-        print(verdict.line())
+    series.conclude(answers, warnings(found, answers), options.rounds, judged)
 
 
 def document(

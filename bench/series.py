@@ -97,6 +97,11 @@ def report(
     summary = summaries(found, bench.figures)
     for case in options.cases:
         print(f"\n{case}: {bench.cases[case]}", *bench.table(case, summary), sep="\n")
+    conclude(found, remarks, options.rounds, judged)
+
+
+def conclude(found: Sequence[Any], remarks: Iterable[str], rounds: int, judged: Iterable[Verdict]) -> None:
+    """What follows the tables: what went wrong or is doubtful, and the verdicts."""
     print()
     for turn in found:
         if "absent" in turn:
@@ -105,7 +110,7 @@ def report(
             print(f"PROBLEM  {turn['row']} on {turn['case']}: {turn['error']}")
     for remark in remarks:
         print(f"warning  {remark}")
-    if options.rounds < MIN_ROUNDS:
+    if rounds < MIN_ROUNDS:
         print(f"fewer than {MIN_ROUNDS} rounds: not a conclusion")
     for verdict in judged:
         print(verdict.line())
