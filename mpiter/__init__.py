@@ -4,21 +4,21 @@
 
     consumer process                                                     workers (any Pool)
     cursor ────► prefetch ──────────────► crew ───────── map_async ────► fetch
-    order: pure  _PrefetchLoop thread      our Pool: a pipe pair each     _fetch_run: registry[dataset](i), seeded
+    order: pure  _PrefetchLoop thread     our Pool: a pipe pair each     _fetch_run: registry[dataset](i), seeded
                    ▲                                                       │ a pen writes the sample
                    │ ticket, in the loop's own thread ◄────────────────────┘ into its row of a room
                    ▼ contents (leased columns, or packed rows in place)
-              communicator    _Communicator: bounded by n_prefetch, two conditions, generations
+              communicator   _Communicator: bounded by n_prefetch, two conditions, one run
                    ▼
-              iterator        MultiprocessIterator / MultithreadIterator / SerialIterator: state, epoch_detail, stats
+              pump           launch, wait, go elsewhere, close: what these own, one each
                    ▼
-              generate        batches(): stacked arrays
+              iterators      MultiprocessIterator, MultithreadIterator, SerialIterator, batches(): state, epoch_detail
+              loaders        DataLoader: an epoch for each iter()
 
-Boxes carry the modules' names; imports go the same way.  ``docs/design.md`` is the tour.
+Arrows are the way of the data; each package imports only from those before it.  ``docs/design.md`` is the tour.
 """
 
-from .backends import Process, Serial, Thread
-from .batch import Batch
+from .datasets.packed import Packed
 from .errors import (
     BatchTimeout,
     DatasetNotPicklable,
@@ -32,13 +32,15 @@ from .errors import (
     WorkerCrashed,
     WorkerStartError,
 )
-from .generate import batches
-from .info import WorkerInfo, get_worker_info
-from .iterators import MultiprocessIterator, MultithreadIterator, SerialIterator
-from .loader import DataLoader
-from .ragged import Buckets, pad
-from .seeding import get_rng
+from .iterators.generate import batches
+from .iterators.iterators import MultiprocessIterator, MultithreadIterator, SerialIterator
+from .loaders.loader import DataLoader
+from .loaders.ragged import Buckets, pad
+from .pool.backends import Process, Serial, Thread
+from .samples.batch import Batch
 from .stats import Stats
+from .worker.info import WorkerInfo, get_worker_info
+from .worker.seeding import get_rng
 
 __version__ = "0.1.0"
 
@@ -53,6 +55,7 @@ __all__ = [
     "MultiprocessIterator",
     "MultithreadIterator",
     "OptionError",
+    "Packed",
     "Process",
     "SampleError",
     "SampleNotSendable",

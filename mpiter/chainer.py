@@ -24,13 +24,13 @@ except Exception as error:  # NumPy 2 shows as AttributeError, a missing pkg_res
         f"`import mpiter.chainer_compat` before anything that imports Chainer."
     ) from error
 
-from . import iterators
-from .batch import Batch, columns_in_place
-from .checkpoint import SEEDS
-from .cursor import Cursor
-from .errors import IteratorClosed, OptionError, StateError
-from .iterator import DatasetIterator
-from .order import Given, Indices
+from .errors import OptionError, StateError
+from .iterators import iterators
+from .iterators.iterator import DatasetIterator
+from .order.checkpoint import SEEDS
+from .order.cursor import Cursor
+from .order.order import Given, Indices
+from .samples.batch import Batch, columns_in_place
 from .stats import Stats
 
 __all__ = ["LoaderReport", "MultiprocessIterator", "MultithreadIterator", "SerialIterator", "converter"]
@@ -70,14 +70,14 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
         epoch = _exchange(serializer, "epoch", here.epoch)
         is_new_epoch = _exchange(serializer, "is_new_epoch", here.is_new_epoch)
         indices = _exchange_order(serializer, order)
-        seed = _exchange_seed(serializer, self._seed)
+        seed = _exchange_seed(serializer, self.seed)
         try:
             detail = _exchange(serializer, "previous_epoch_detail", float(here.previous_epoch_detail))
         except KeyError:  # as in Chainer's oldest snapshots
             now = epoch + position / max(len(here.order), 1)
             detail = max(now - self.batch_size / max(len(here.order), 1), 0.0) if now > 0 else -1.0
         found = Cursor(position, epoch, is_new_epoch, here.order, detail)
-        if found != here or seed != self._seed or not _equal(indices, order):
+        if found != here or seed != self.seed or not _equal(indices, order):
             self._go_to(found, seed, indices)
 
     def _go_to(self, found: Cursor, seed: int, indices: Indices | None) -> None:
@@ -88,13 +88,12 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
             )
         if not isfinite(found.previous_epoch_detail) or not SEEDS[0] <= seed <= SEEDS[1]:
             raise StateError("the snapshot is damaged: its previous_epoch_detail or mpiter_seed is no such number.")
-        if self._closed and not self._revives:
-            raise IteratorClosed("a finalized iterator cannot load a snapshot; make a new one.")
-        self._seed = seed
+        self._refuse_if_closed("load a snapshot")
+        self._pump.seed = seed
         order = self._order_of(found.epoch, indices)
         if isinstance(order, Given) and _equal(self._order_of(found.epoch).array(), indices):
             order = self._order_of(found.epoch)  # ours after all: its state is a few numbers
-        self._place(found._replace(order=order))
+        self._go(found._replace(order=order))
 
 
 def _equal(some: Indices | None, others: Indices | None) -> bool:
@@ -133,28 +132,36 @@ def _exchange_seed(serializer: Any, seed: int) -> int:
 
 
 class MultiprocessIterator(_Door, iterators.MultiprocessIterator):
-    __doc__ = iterators.MultiprocessIterator.__doc__
+    """``mpiter.MultiprocessIterator`` for Chainer's trainers; the arguments are explained there.
+
+    >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=2) as it:
+    ...     it.next(), it.epoch_detail
+    ([10, 20], 0.666...)
+    """
 
 
 class MultithreadIterator(_Door, iterators.MultithreadIterator):
-    __doc__ = iterators.MultithreadIterator.__doc__
+    """``mpiter.MultithreadIterator`` for Chainer's trainers; the arguments are explained there.
+
+    >>> with MultithreadIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_threads=2) as it:
+    ...     it.next(), it.epoch_detail
+    ([10, 20], 0.666...)
+    """
 
 
 class SerialIterator(_Door, iterators.SerialIterator):
-    __doc__ = iterators.SerialIterator.__doc__
+    """``mpiter.SerialIterator`` for Chainer's trainers; the arguments are explained there.
+
+    >>> with SerialIterator([10, 20, 30], 2, repeat=False, shuffle=False) as it:
+    ...     it.next(), it.epoch_detail
+    ([10, 20], 0.666...)
+    """
 
 
 class _Converter(chainer.dataset.Converter):  # type: ignore[misc]
     """``concat_examples`` that has nothing to do where the samples lie stacked already."""
 
     def __call__(self, batch: Any, device: Any = None, padding: Any = None) -> Any:
-        """The batch as an array, a tuple or a dict of arrays, on ``device``.
-
-        >>> it = SerialIterator([(np.full(2, i, "f"), i) for i in range(3)], 3, shuffle=False)
-        >>> x, y = converter(it.next())
-        >>> x.shape, y.tolist()
-        ((3, 2), [0, 1, 2])
-        """
         columns = _plain(columns_in_place(batch)) if isinstance(batch, Batch) else None
         if columns is None:
             return chainer.dataset.concat_examples(batch, device, padding)
@@ -171,6 +178,17 @@ class _Converter(chainer.dataset.Converter):  # type: ignore[misc]
 
 
 converter = _Converter()
+"""Makes of a batch an array, a tuple or a dict of arrays, on a device: ``converter(batch, device=None, padding=None)``.
+
+As ``chainer.dataset.concat_examples`` does, but without a copy where the samples lie stacked already.
+
+>>> import numpy as np
+>>> from mpiter.chainer import SerialIterator
+>>> it = SerialIterator([(np.full(2, i, "f"), i) for i in range(3)], 3, shuffle=False)
+>>> x, y = converter(it.next())
+>>> x.shape, y.tolist()
+((3, 2), [0, 1, 2])
+"""
 
 
 def _plain(columns: Any) -> Any:
@@ -190,6 +208,17 @@ class LoaderReport(chainer.training.Extension):  # type: ignore[misc]
     are over all the time since the last report, evaluation and snapshots included.  Give it the trigger of
     ``LogReport`` if that is another than each epoch.  With several iterators, one report each:
     ``LoaderReport("second")`` reports ``"second/images/s"`` and ``"second/waited"``.
+
+    >>> import chainer, numpy, tempfile
+    >>> from mpiter.chainer import SerialIterator
+    >>> it = SerialIterator([(numpy.zeros(2, "f"), 0)] * 4, 2)
+    >>> model = chainer.links.Classifier(chainer.links.Linear(2, 2))
+    >>> updater = chainer.training.StandardUpdater(it, chainer.optimizers.SGD().setup(model))
+    >>> trainer = chainer.training.Trainer(updater, (1, "epoch"), out=tempfile.gettempdir())
+    >>> trainer.extend(LoaderReport())
+    >>> trainer.run()
+    >>> sorted(trainer.observation)
+    ['images/s', 'main/accuracy', 'main/loss', 'waited']
     """
 
     trigger = 1, "epoch"

@@ -7,12 +7,14 @@ what is going: ``np.maximum`` with its output in third place.
 Worker processes import this module before anything else, if the process that starts them has done so.
 
 Assumes Chainer 7.8.1, its last release; harmless where Chainer needs no help, or is not installed.
+
+>>> import mpiter.chainer_compat
+>>> import chainer
 """
 
 from __future__ import annotations
 
 import sys
-import warnings
 from importlib import metadata
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -21,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from . import ship
+from .datasets import ship
+from .errors import warn
 
 _RESIZE = "chainer.functions.array.resize_images"
 _STAND_IN = "from mpiter.chainer_compat import _PkgResources as pkg_resources"
@@ -104,15 +107,13 @@ def _look_at_what_is_there() -> None:
         for name in [name for name in sys.modules if name.startswith("chainer.")]:
             del sys.modules[name]
     elif np.lib.NumpyVersion(np.__version__) >= "1.24.0" and not isinstance(sys.modules[_RESIZE].__loader__, _Edited):
-        warnings.warn(
+        warn(
             "Chainer was imported before mpiter.chainer_compat, so what is gone from NumPy is gone from it: "
             "import mpiter.chainer_compat first.",
-            RuntimeWarning,
-            stacklevel=3,
         )
 
 
 _look_at_what_is_there()
-if not any(type(finder).__qualname__ == _Finder.__qualname__ for finder in sys.meta_path):
+if not any((type(finder).__module__, type(finder).__qualname__) == (__name__, "_Finder") for finder in sys.meta_path):
     sys.meta_path.insert(0, _Finder())
 ship.import_first(__name__)

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from .batch import Batch
 from .errors import OptionError
-from .memory import Arena, arena_at
+from .samples.batch import Batch
+from .transport.memory import Arena, arena_at
 
 Lock = Callable[[int, int], bool]
 Unlock = Callable[[int], None]
@@ -102,6 +102,7 @@ class DevicePrefetcher:
     What is no tensor or array comes along as it is.  ``state_dict()`` is of what was handed out, not of the batch that
     is already on its way.
 
+    >>> import numpy as np
     >>> for x, y in DevicePrefetcher([(np.zeros((2, 1, 2, 2), np.uint8), [1, 2])], "cpu", normalize=([128], [64])):
     ...     print(x.dtype, float(x[0, 0, 0, 0]), y)
     torch.float32 -2.0 [1, 2]

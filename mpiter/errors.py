@@ -5,64 +5,202 @@ here is only what mpiter itself has to say.  Each class also derives from the bu
 expect for that cause, so ``except ValueError`` goes on working.
 """
 
+import os
+import sys
+import warnings
+
 
 class MpiterError(Exception):
-    """Base of all errors that mpiter raises of its own accord."""
+    """Base of all errors that mpiter raises of its own accord.
+
+    >>> from mpiter import DataLoader
+    >>> try:
+    ...     DataLoader([1, 2, 3], batch_size=0)
+    ... except MpiterError as error:
+    ...     print(type(error).__name__)
+    OptionError
+    """
 
 
 class OptionError(MpiterError, ValueError):
-    """An argument, or a combination of arguments, makes no sense."""
+    """An argument, or a combination of arguments, makes no sense: see the text for what would.
+
+    >>> from mpiter import DataLoader
+    >>> DataLoader([1, 2, 3], batch_size=0)
+    Traceback (most recent call last):
+    mpiter.errors.OptionError: batch_size=0 must be a whole number of at least 1, or None.
+    """
 
 
 class StateError(MpiterError, ValueError):
-    """A saved state cannot be loaded here; the iterator is unchanged."""
+    """A saved state cannot be loaded here; the iterator is unchanged.
+
+    Make the iterator or loader as the one was made that the state is of.
+
+    >>> from mpiter import DataLoader
+    >>> state = DataLoader(range(10), batch_size=5).state_dict()
+    >>> DataLoader(range(9), batch_size=5).load_state_dict(state)
+    Traceback (most recent call last):
+    mpiter.errors.StateError: the state was saved with dataset_length=10, this loader has dataset_length=9.
+    """
 
 
 class DatasetNotPicklable(MpiterError, TypeError):
-    """The dataset cannot be sent to worker processes; the text names the attribute."""
+    """The dataset cannot be sent to worker processes; the text names the attribute.
+
+    Open such things in ``worker_init`` or on first use, or leave them out in ``__getstate__``.
+
+    >>> import threading
+    >>> from mpiter import Process, batches
+    >>> next(batches([threading.Lock()], 1, n_processes=1, backend=Process("spawn")))
+    Traceback (most recent call last):
+    mpiter.errors.DatasetNotPicklable: dataset[0] (lock) cannot be pickled: ...
+    """
 
 
 class SampleNotSendable(MpiterError, TypeError):
-    """A sample cannot be brought back from a worker; the text names index and type."""
+    """A sample cannot be brought back from a worker; the text names index and type.
+
+    Return arrays, numbers, strings or containers of them.
+
+    >>> import threading
+    >>> from mpiter import batches
+    >>> class Locks:
+    ...     def __len__(self):
+    ...         return 2
+    ...     def __getitem__(self, index):
+    ...         return threading.Lock()
+    >>> next(batches(Locks(), 1, n_processes=1))
+    Traceback (most recent call last):
+    mpiter.errors.SampleNotSendable: dataset[...] returned lock, which cannot be sent from a worker: ...
+    """
 
 
 class SampleError(MpiterError, RuntimeError):
-    """A dataset raised something that cannot travel (or must not, like StopIteration)."""
+    """A dataset raised something that cannot travel (or must not, like StopIteration); the text has what it was.
+
+    >>> from mpiter import batches
+    >>> class Exhausted:
+    ...     def __len__(self):
+    ...         return 2
+    ...     def __getitem__(self, index):
+    ...         return next(iter([]))
+    >>> next(batches(Exhausted(), 1, n_processes=0, shuffle=False))
+    Traceback (most recent call last):
+    mpiter.errors.SampleError: dataset[0] raised StopIteration: ...
+    """
 
 
 class WorkerStartError(MpiterError, RuntimeError):
-    """A worker could not begin: import, unpickling the dataset or ``worker_init`` failed."""
+    """A worker could not begin: import, unpickling the dataset or ``worker_init`` failed.
+
+    The text has the worker's traceback; the next ``next()`` tries afresh.
+
+    >>> from mpiter import batches
+    >>> def connect(info):
+    ...     raise OSError("nobody answers")
+    >>> next(batches([1, 2], 1, n_processes=1, worker_init=connect))
+    Traceback (most recent call last):
+    mpiter.errors.WorkerStartError: worker 0 could not start: ...
+    """
 
 
 def could_not_start(error: Exception) -> WorkerStartError:
     """For what the system refuses."""
+    if isinstance(error, FileNotFoundError) and _has_no_working_directory():
+        return WorkerStartError(
+            f"the workers cannot be started: {error}. This program's working directory has been deleted, in which they "
+            f"would begin; go to one that exists (os.chdir), or pass n_processes=0 (num_workers=0)."
+        )
     return WorkerStartError(
         f"the workers cannot be started: {error}. Look at the limits (ulimit -u, -n, -v), or use fewer."
     )
 
 
+def _has_no_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
+
+
 class WorkerCrashed(MpiterError, RuntimeError):
-    """A sample ends its worker each time, or the workers keep dying; the text says how, and why perhaps."""
+    """A sample ends its worker each time, or the workers keep dying; the text says how, and why perhaps.
+
+    The next ``next()`` goes on behind the sample. ``on_error="skip"`` leaves such samples out and counts them.
+
+    >>> import os
+    >>> from mpiter import batches
+    >>> class Crashes:
+    ...     def __len__(self):
+    ...         return 2
+    ...     def __getitem__(self, index):
+    ...         os._exit(1)
+    >>> next(batches(Crashes(), 1, n_processes=1, shuffle=False))
+    Traceback (most recent call last):
+    mpiter.errors.WorkerCrashed: sample 0 has ended its worker twice: worker 0 (pid ...) exited with code 1 ...
+    """
 
 
 class BatchTimeout(MpiterError, RuntimeError, TimeoutError):
-    """A batch did not come within the loader's ``timeout``; it may still come."""
+    """A batch did not come within the loader's ``timeout``; it may still come.
+
+    >>> import time
+    >>> from mpiter import DataLoader
+    >>> class Slow:
+    ...     def __len__(self):
+    ...         return 1
+    ...     def __getitem__(self, index):
+    ...         time.sleep(60)
+    >>> with DataLoader(Slow(), num_workers=1, timeout=0.1) as loader:
+    ...     next(iter(loader))
+    Traceback (most recent call last):
+    mpiter.errors.BatchTimeout: DataLoader timed out after 0.1 seconds; ...
+    """
 
 
 class SharedMemoryFull(MpiterError, MemoryError):
-    """The slots do not fit into memory; the text has the numbers."""
+    """The slots do not fit into memory; the text has the numbers.
+
+    >>> import numpy as np
+    >>> from mpiter import batches
+    >>> class Huge:
+    ...     def __len__(self):
+    ...         return 2
+    ...     def __getitem__(self, index):
+    ...         return np.broadcast_to(np.int8(0), 1 << 45)
+    >>> next(batches(Huge(), 2, n_processes=0))
+    Traceback (most recent call last):
+    mpiter.errors.SharedMemoryFull: a slot of 70368744.2 MB does not fit: ...
+    """
 
 
 class IteratorClosed(MpiterError, NotImplementedError):
-    """The iterator was closed; make a new one."""
+    """The iterator was closed; make a new one.
+
+    >>> from mpiter import batches
+    >>> with batches([1, 2], 1, n_processes=0) as it:
+    ...     pass
+    >>> next(it)
+    Traceback (most recent call last):
+    mpiter.errors.IteratorClosed: the iterator is closed; make a new one.
+    """
 
 
 class RemoteTraceback(Exception):
     """The traceback text of a worker, chained as ``__cause__`` of the error it belongs to."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
     def __str__(self) -> str:
-        return f'\n"""\n{self.text}"""'
+        return f'\n"""\n{self.args[0]}"""'
+
+
+OURS = os.path.dirname(__file__) + os.sep  # a line of ours says nothing to the user
+
+
+def warn(message: str | Warning, category: type[Warning] = RuntimeWarning) -> None:
+    """Warn at the user's line: where he calls what has come to this."""
+    frame, level = sys._getframe(1), 2
+    while frame is not None and frame.f_code.co_filename.startswith(OURS):
+        frame, level = frame.f_back, level + 1  # type: ignore[assignment]
+    warnings.warn(message, category, stacklevel=level)

@@ -21,6 +21,7 @@ _WIDE = {"int64", "uint64", "float64", "complex128"}
 def arrays(batch: Any) -> Any:
     """``batch`` with JAX arrays in place of NumPy's; containers of any depth stay what they are.
 
+    >>> import numpy as np
     >>> x, names = arrays((np.ones(3, np.float32), ["a", "b", "c"]))
     >>> float(x.sum()), names
     (3.0, ['a', 'b', 'c'])
@@ -29,7 +30,14 @@ def arrays(batch: Any) -> Any:
 
 
 def each(batches: Any) -> Iterator[Any]:
-    """The batches of a loader as JAX arrays, one by one."""
+    """The batches of a loader as JAX arrays, one by one.
+
+    >>> import jax, mpiter
+    >>> for x in each(mpiter.batches([1.0, 2.0, 3.0], 2, n_processes=0, shuffle=False)):
+    ...     print(isinstance(x, jax.Array), x)
+    True [1. 2.]
+    True [3.]
+    """
     return map(arrays, batches)
 
 

@@ -7,6 +7,7 @@ what the container allows, so that nothing is sized for a host that isn't ours.
 from __future__ import annotations
 
 import functools
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,15 +61,24 @@ def out_of_memory_kills() -> int:
 
 def address_space() -> int:
     """Bytes that may still be mapped; an amount beyond reach where there is no limit."""
+    soft, _ = limit("RLIMIT_AS")
+    if soft is None:
+        return _BEYOND_REACH
+    used = int((text_of(Path("/proc/self/statm")) or "0").split()[0]) * mmap.PAGESIZE
+    return max(0, soft - used)
+
+
+def limit(name: str) -> tuple[int | None, int | None]:
+    """A limit of this process, soft and hard; None: there is none."""
     try:
         import resource
     except ImportError:
-        return _BEYOND_REACH
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return _BEYOND_REACH
-    used = int((text_of(Path("/proc/self/statm")) or "0").split()[0]) * resource.getpagesize()
-    return max(0, limit - used)
+        return None, None
+    number = getattr(resource, name, None)
+    if number is None:
+        return None, None
+    soft, hard = (None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(number))
+    return soft, hard
 
 
 def _memory_limits() -> Iterator[tuple[int, int]]:
@@ -107,9 +117,14 @@ def meminfo(name: str) -> int:
         return 1 << 32
 
 
+def stat_of(process: int | str) -> list[str]:
+    """What /proc/…/stat says, from the letter for what it is doing on; nothing where it is gone."""
+    return text_of(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
+
+
 def text_of(path: Path) -> str:
     """What a file of /proc or /sys says; nothing where it isn't."""
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError:
         return ""

@@ -12,27 +12,57 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What an iterator has done so far, and what it holds at the moment."""
+    """What an iterator has done so far, and what it holds at the moment: ``it.stats()``.
 
-    batches: int = 0  # handed out
+    Attributes:
+        batches: handed out.
+        samples: in them.
+        odd_rows: that fitted no column and travelled as objects.
+        copies: batches handed out as copies.
+        errors: samples whose fetch raised.
+        skipped: those of them that ``on_error="skip"`` left out.
+        restarts: workers replaced because they had died or were stuck.
+        renewals: workers replaced because they had fetched ``maxtasksperchild`` samples.
+        tasks: that workers have answered.
+        cut_again: tasks that ran over their time budget.
+        sample_s: seconds that fetching a sample takes, lately.
+        wait_s: seconds that ``next()`` waited.
+        ready_batches: finished, waiting to be taken.
+        in_flight_batches: planned and not yet taken, the ready ones included.
+        in_flight_bytes: of these.
+        peak_in_flight_batches: the most that there were.
+        peak_in_flight_bytes: of these.
+        room_bytes: of one batch on its way.
+        leased_batches: handed out and still referenced.
+        slots: of shared memory.
+        slot_bytes: of each.
+
+    >>> from mpiter import batches
+    >>> it = batches(range(10), 4, n_processes=0)
+    >>> seen = next(it)
+    >>> it.stats().batches, it.stats().samples
+    (1, 4)
+    """
+
+    batches: int = 0
     samples: int = 0
-    odd_rows: int = 0  # that fitted no column and travelled as objects
-    copies: int = 0  # batches handed out as copies
-    errors: int = 0  # samples whose fetch raised
-    skipped: int = 0  # …and that on_error="skip" left out
-    restarts: int = 0  # workers replaced because they had died or were stuck
-    renewals: int = 0  # …because they had fetched maxtasksperchild samples
+    odd_rows: int = 0
+    copies: int = 0
+    errors: int = 0
+    skipped: int = 0
+    restarts: int = 0
+    renewals: int = 0
     tasks: int = 0
-    cut_again: int = 0  # tasks that ran over their time budget
-    sample_s: float = 0.0  # seconds that fetching a sample takes, lately
-    wait_s: float = 0.0  # seconds that next() waited
-    ready_batches: int = 0  # finished, waiting to be taken
-    in_flight_batches: int = 0  # planned and not yet taken, the ready ones included
+    cut_again: int = 0
+    sample_s: float = 0.0
+    wait_s: float = 0.0
+    ready_batches: int = 0
+    in_flight_batches: int = 0
     in_flight_bytes: int = 0
     peak_in_flight_batches: int = 0
     peak_in_flight_bytes: int = 0
-    room_bytes: int = 0  # one batch on its way
-    leased_batches: int = 0  # handed out and still referenced
+    room_bytes: int = 0
+    leased_batches: int = 0
     slots: int = 0
     slot_bytes: int = 0
 

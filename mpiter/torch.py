@@ -7,7 +7,6 @@ the memory that the workers wrote.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -15,42 +14,49 @@ import torch
 import torch.utils.data
 from torch.utils.data import _utils
 
-from . import starting
-from .batch import samples_of
-from .bundles import Bundled, Single
 from .device import DevicePrefetcher, is_numeric, mapped
-from .drawing import Drawn, Sliced
-from .errors import OptionError
-from .info import WorkerInfo
-from .leaves import Complex, Leaf
-from .loader import worker_options
-from .loading import Loading
-from .luck import Luck
-from .order import Order, Sequential
-from .shards import Cut, Streamed
-from .transport import Contents
-from .tree import Group, Node
+from .errors import OptionError, warn
+from .loaders.batched import Batched, Single
+from .loaders.drawing import Drawn, Since, Sliced
+from .loaders.generators import Generators
+from .loaders.loader import in_batches, worker_options
+from .loaders.loading import Loading, T_co
+from .loaders.shards import Batching, Streamed
+from .loaders.walk import Walk
+from .order.order import Order, Sequential
+from .pool import starting
+from .samples.batch import samples_of
+from .samples.layout import Contents
+from .samples.leaves import Complex, Leaf
+from .samples.tree import Group, Node
+from .worker.info import WorkerInfo
 
-__all__ = ["DataLoader", "DevicePrefetcher", "tensors"]
+__all__ = ["DataLoader", "DevicePrefetcher", "StatefulDataLoader", "tensors"]
 
 starting.preload(__name__)
 _default_collate = _utils.collate.default_collate
 _TORCHS_OWN = "torch."
 
 
-class DataLoader(Loading, torch.utils.data.DataLoader):  # type: ignore[misc]
+class DataLoader(Loading[T_co], torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
     """torch's ``DataLoader``: change the import.
 
     ``persistent_workers`` is None unless you say otherwise: workers stay from epoch to epoch, and a dataset that has
-    changed is sent to them again at ``iter()``.  ``prefetch_factor=None`` lets batches run ahead as the workers need.
+    changed is sent to them again at ``iter()``.  An ``IterableDataset`` begins each epoch as it was sent, even
+    where they persist; with ``num_workers=0`` your own object is read.
+    ``prefetch_factor=None`` lets batches run ahead as the workers need.
+    ``seeding="worker"`` seeds the global generators once in each worker, as torch does, not for each sample.
     Beyond torch's: ``state_dict()``, ``load_state_dict()``, ``skip()``, ``close()``, ``with``, ``stats()``.
 
+    >>> import torch
     >>> data = torch.utils.data.TensorDataset(torch.arange(4.0), torch.arange(4))
     >>> for x, y in DataLoader(data, batch_size=2):
     ...     print(x, y)
     tensor([0., 1.]) tensor([0, 1])
     tensor([2., 3.]) tensor([2, 3])
     """
+
+    _marks_every: int | None = 1  # batches of a stream to one account of its place
 
     def __init__(
         self,
@@ -72,6 +78,7 @@ class DataLoader(Loading, torch.utils.data.DataLoader):  # type: ignore[misc]
         persistent_workers: bool | None = None,
         pin_memory_device: str = "",
         in_order: bool = True,
+        seeding: str = "sample",
     ) -> None:
         if num_workers == 0 and timeout > 0:
             raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
@@ -91,15 +98,16 @@ class DataLoader(Loading, torch.utils.data.DataLoader):  # type: ignore[misc]
             multiprocessing_context=multiprocessing_context,
             generator=generator,
             prefetch_factor=prefetch_factor,
-            persistent_workers=num_workers > 0 if persistent_workers is None else persistent_workers,
+            persistent_workers=bool(persistent_workers),
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        # As they were given: frameworks make a loader anew, of our class or of torch's, from what these say.
+        self.__dict__.update(prefetch_factor=prefetch_factor, persistent_workers=persistent_workers)
         self._seed = 0  # of the samples' randomness in this epoch
         self._pins = _can_pin() if pin_memory else False
         self._has_own_sampler = sampler is None and batch_sampler is None
         self._in_one = self._makes_batches_in_workers()
-        self._refreshes = persistent_workers is not True
         options = worker_options(
             self._served() if self._in_one else dataset,
             rows=1 if self._in_one else batch_size,
@@ -110,8 +118,9 @@ class DataLoader(Loading, torch.utils.data.DataLoader):  # type: ignore[misc]
             prefetch_factor=prefetch_factor,
             in_order=in_order,
             seed=0,
+            seeding=seeding,
         )
-        self._begin(options, persistent=persistent_workers is not False)
+        self._begin(options, persistent_workers)
 
     def _makes_batches_in_workers(self) -> bool:
         is_stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
@@ -124,9 +133,11 @@ class DataLoader(Loading, torch.utils.data.DataLoader):  # type: ignore[misc]
     def _served(self) -> Any:
         collate: Any = _collated if self.collate_fn is _default_collate else self.collate_fn
         if isinstance(self.dataset, torch.utils.data.IterableDataset):
-            self._cut = Cut(self.batch_size, self.drop_last, collate, shards_itself=True)
-            return Streamed(self.dataset, self._cut, 0, 1)
-        return (Bundled if self._auto_collation else Single)(self.dataset, collate)
+            self._batching = Batching(
+                self.batch_size, self.drop_last, collate, shards_itself=True, marks_every=self._marks_every
+            )
+            return Streamed(self.dataset, self._batching, 0, 1)
+        return (Batched if self._auto_collation else Single)(self.dataset, collate)
 
     def __iter__(self) -> Any:
         return Loading.__iter__(self)
@@ -134,16 +145,28 @@ class DataLoader(Loading, torch.utils.data.DataLoader):  # type: ignore[misc]
     _get_iterator = __iter__  # which some frameworks call
 
     def _length(self) -> int | None:
+        if self._batching is not None:  # whose own len() is for those who ask the loader: torch warns them
+            return None
         try:
             return len(self)
         except (TypeError, NotImplementedError):
             return None
 
-    def _plans(self) -> Sliced | Drawn:
+    def _sampled(self) -> Any:
+        """torch's own batches are made of its sampler's keys, which may tell its place; any others tell theirs."""
+        makes_batches = self.batch_sampler
+        return makes_batches.sampler if type(makes_batches) is torch.utils.data.BatchSampler else self._index_sampler
+
+    def _plans(self, since: Since) -> Sliced | Drawn:
+        walk = Walk(self._sampled(), since.told, begins=not since.batches)
+        batches: Iterator[Any]
         if not self._auto_collation:
-            return Drawn(([key] for key in self.sampler), None)
-        batches: Iterator[Any] = iter(self.batch_sampler)
-        return Drawn(batches, None if self._in_one else self.batch_size)
+            batches = ([key] for key in walk.begin())
+        elif type(self.batch_sampler) is torch.utils.data.BatchSampler:  # which begins when it is asked for a batch
+            batches = in_batches(walk, self.batch_sampler.batch_size, self.batch_sampler.drop_last)
+        else:
+            batches = walk.begin()
+        return Drawn(batches, None if self._in_one else self.batch_size, walk, since)
 
     def _order(self, epoch: int) -> Order:
         return Sequential(0)
@@ -161,25 +184,62 @@ class DataLoader(Loading, torch.utils.data.DataLoader):  # type: ignore[misc]
     def _count(self, batches: int) -> None:
         """torch's warning to those who were told another length."""
         told = self._IterableDataset_len_called
-        if self._cut is not None and told is not None and batches > told:
-            warnings.warn(
+        if self._batching is not None and told is not None and batches > told:
+            warn(
                 f"Length of IterableDataset {self.dataset} was reported to be {told} (when accessing len(dataloader)), "
                 f"but {batches} samples have been fetched.",
-                stacklevel=3,
+                UserWarning,
             )
 
-    def _luck(self) -> Luck:
-        samplers: list[Any] = [self._index_sampler, getattr(self._index_sampler, "sampler", None)]
-        known = all(one is None or type(one).__module__.startswith(_TORCHS_OWN) for one in samplers)
-        return Luck([self.generator, *samplers], ("torch",) if known else ("torch", "numpy", "random"))
+    def _generators(self) -> Generators:
+        samplers = _one_in_another(self._index_sampler)
+        known = all(type(one).__module__.startswith(_TORCHS_OWN) for one in samplers)
+        return Generators([self.generator, *samplers], ("torch",) if known else ("torch", "numpy", "random"))
 
     def _agreed(self) -> dict[str, Any]:
-        kind = "stream" if self._cut is not None else "dataset" if self._has_own_sampler else "sampler"
+        kind = "stream" if self._batching is not None else "dataset" if self._has_own_sampler else "sampler"
         length = {"dataset_length": len(self.dataset)} if kind == "dataset" else {}
         sampler = type(self.sampler).__qualname__
         return (
             {"kind": kind} | length | {"batch_size": self.batch_size, "drop_last": self.drop_last, "sampler": sampler}
         )
+
+
+class StatefulDataLoader(DataLoader[T_co]):
+    """torchdata's name and arguments for ``DataLoader``, whose states it has anyway.
+
+    ``snapshot_every_n_steps``: how often a stream is asked for its state, and what follows is read again; None or 0 for
+    once, in the beginning.
+
+    >>> loader = StatefulDataLoader(range(6), batch_size=2)
+    >>> first = next(iter(loader))
+    >>> again = StatefulDataLoader(range(6), batch_size=2)
+    >>> again.load_state_dict(loader.state_dict())
+    >>> list(again)
+    [tensor([2, 3]), tensor([4, 5])]
+    """
+
+    def __init__(self, *args: Any, snapshot_every_n_steps: int | None = 1, **kwargs: Any) -> None:
+        every = snapshot_every_n_steps
+        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 0):
+            raise OptionError(f"snapshot_every_n_steps={every!r:.60} must be a whole number of batches, or None.")
+        self.snapshot_every_n_steps, self._marks_every = every, every or None
+        super().__init__(*args, **kwargs)
+
+    def load_state_dict(self, state: Any) -> None:
+        """As ``DataLoader`` does; an empty dict changes nothing, as in torchdata."""
+        if state != {}:
+            super().load_state_dict(state)
+
+
+def _one_in_another(sampler: Any) -> list[Any]:
+    """A sampler, the one that it draws from, and so on."""
+    found: list[Any] = []
+    while sampler is not None and not any(sampler is one for one in found):
+        found.append(sampler)
+        inner = getattr(sampler, "batch_sampler", None)
+        sampler = getattr(sampler, "sampler", None) if inner is None else inner
+    return found
 
 
 class _AtHome:
@@ -211,10 +271,9 @@ def _collated(samples: Any) -> Any:
 def _can_pin() -> bool:
     if torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps":
         return True
-    warnings.warn(
+    warn(
         "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
         UserWarning,
-        stacklevel=4,
     )
     return False
 

@@ -1,8 +1,9 @@
 """`python3 tests`: the suite, from a fresh clone, in an environment of its own (`.venv`).
 
-    python3 tests              the suite on this Python
+    python3 tests              the suite on this Python, without what takes long
     python3 tests -k order     the same; what follows goes to pytest
-    python3 tests --all        style, every supported Python, Chainer on its own NumPy, and torch; a table at the end
+    python3 tests --all        everything: what takes long, style, the docs as a site, every supported Python, Chainer
+                               on its own NumPy, torch, and other people's frameworks; a table at the end
 
 Read by Pythons too old for mpiter as well, to be told so: the syntax is that of 3.6.
 """
@@ -20,11 +21,27 @@ import bootstrap
 from bootstrap import Environment, Trouble
 
 PYTHONS = ("3.11", "3.12", "3.13")
-NEWEST = "3.13"  # where workers die and Chainer trains as well; between the oldest and this one the rest is tried out
+NEWEST = "3.13"  # where workers die as well
+ON_OTHER_PYTHONS = (
+    "samples",
+    "worker",
+    "pool",
+    "iterators",
+)  # folders of tests/: what leans on the interpreter itself…
+ON_THE_NEWEST = ("datasets", "transport", "engine", "deaths")  # … and where it changes most; the rest is Python on top
+ON_CHAINERS_NUMPY = ("order", "samples", "transport", "doors")  # what leans on NumPy
 CHAINERS_PYTHON = "3.11"  # the last with numpy.distutils, which Chainer imports unless mpiter.chainer_compat helps it
 CHAINERS_COMPANY = ("numpy<1.24", "setuptools<81", "mpi4py", "mpich")  # what it was written for, and ChainerMN's MPI
-LIMIT_S = 80 * 60  # for everything together, which takes about 25 minutes on two idle cores
-IN_PARALLEL = ("-n", "3")  # two leave almost half of two cores idle: much of it waits for processes to start
+TORCH = "torch==2.13.0"
+CLIENTS = (  # torch named first: else pip chooses one that brings gigabytes of CUDA
+    *(TORCH, "torchdata==0.11.0", "lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0", "datasets==5.2.0"),
+    *("skorch==1.4.0", "scikit-learn==1.9.1", "keras==3.15.1", "torch_geometric==2.8.1"),
+    *("jax==0.10.2", "flax==0.12.8", "optax==0.2.8"),
+)
+QUICK = "not slow"
+LIMIT_S = 80 * 60  # for everything together, which takes half an hour on two threads of one core
+# Two processes leave almost half of two cores idle: much of it waits for processes to start.
+IN_PARALLEL = ("-n", "3", "--dist", "loadgroup")
 NO_TESTS = 5  # pytest's exit code when nothing was selected
 
 
@@ -52,13 +69,13 @@ def main(arguments: list) -> int:
     if "--all" in arguments:
         return everything([argument for argument in arguments if argument != "--all"])
     python = bootstrap.prepare(here(".venv"))
-    return bootstrap.run(python, "-m", "pytest", *IN_PARALLEL, *arguments)
+    return bootstrap.run(python, "-m", "pytest", *IN_PARALLEL, "-m", QUICK, *arguments)
 
 
 def everything(arguments: list) -> int:
     """Runs every environment, whatever becomes of the others, and ends with the table."""
     deadline = time.monotonic() + LIMIT_S
-    rows = [timed("style", style, deadline)]
+    rows = [timed("style", style, deadline), timed("docs", site, deadline)]
     for job in jobs():
         rows.append(timed(job.name, suite, job, arguments, deadline))
     return report(rows)
@@ -70,18 +87,21 @@ def jobs() -> list:
     found = [Job("python " + mine, here(".venv"))]
     for version in PYTHONS:
         if version != mine:
-            quick = (
-                "not slow and not loader"
-                if version == NEWEST
-                else "not slow and not loader and not death and not chainer"
+            names = ON_OTHER_PYTHONS + (ON_THE_NEWEST if version == NEWEST else ())
+            found.append(
+                Job("python " + version, elsewhere(".venv-" + version, version), ("-m", QUICK, *folders(names)))
             )
-            found.append(Job("python " + version, elsewhere(".venv-" + version, version), ("-m", quick)))
     chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, wanted=CHAINERS_COMPANY)
-    found.append(Job("chainer", chainer, ("-m", "not slow and not death and not loader or chainer")))
-    found.append(
-        Job("torch", Environment(".venv-torch", extras="test", wanted=("torch==2.13.0", "jax")), ("-m", "torch"))
-    )
+    found.append(Job("chainer", chainer, ("-m", QUICK + " or chainer", *folders(ON_CHAINERS_NUMPY))))
+    found.append(Job("torch", Environment(".venv-torch", extras="test", wanted=(TORCH, "jax")), ("-m", "torch")))
+    patient = ("-m", "clients", "-o", "faulthandler_timeout=240")  # whole programs, that import whole frameworks
+    found.append(Job("clients", Environment(".venv-clients", extras="test", wanted=CLIENTS), patient))
     return found
+
+
+def folders(names: tuple) -> list:
+    """Of the tests."""
+    return ["tests/" + name for name in names]
 
 
 def here(folder: str, **others) -> Environment:
@@ -116,6 +136,14 @@ def style(deadline: float) -> Row:
     codes = [bootstrap.run(python, "-m", *check, timeout=left(deadline)) for check in checks]
     failed = sum(map(bool, codes))
     return Row("style", passed=len(codes) - failed, failed=failed)
+
+
+def site(deadline: float) -> Row:
+    """`build/docs`, from `docs/` and the docstrings; a link that leads nowhere is a failure."""
+    python = bootstrap.prepare(Environment(".venv", extras="docs"))
+    build = ("mkdocs", "build", "--strict", "-f", "docs/site/mkdocs.yml")
+    failed = int(bootstrap.run(python, "-m", *build, timeout=left(deadline)) != 0)
+    return Row("docs", passed=1 - failed, failed=failed)
 
 
 def suite(job: Job, arguments: list, deadline: float) -> Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
+import multiprocessing
 import os
 import signal
 import sys
@@ -18,7 +19,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpiter import cutting, starting
+from mpiter.engine import cutting
+from mpiter.pool import starting
 
 if importlib.util.find_spec("chainer"):  # while its own warnings are no errors yet; unaided where that is possible
     with warnings.catch_warnings():
@@ -27,8 +29,14 @@ if importlib.util.find_spec("chainer"):  # while its own warnings are no errors 
             import mpiter.chainer_compat  # noqa: F401
         import chainer  # noqa: F401
 
+# What test modules import: workers, which open the data sets defined there, then needn't.
+_CHAINER = [name for name in ("mpiter.chainer_compat", "chainer") if name in sys.modules]
+multiprocessing.set_forkserver_preload(["pytest", "hypothesis.extra.numpy", "psutil", *_CHAINER])
+
 with contextlib.suppress(ValueError):  # a background job ignores Ctrl-C, and so would all that its tests start
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+collect_ignore = ["programs/clients"]  # programs, which other tests run
 
 _PATIENCE = 10.0  # a generous deadline for what ends in the background (a dropped iterator's workers)
 _NAMELESS = {f"anon_inode:[{kind}]" for kind in ("eventfd", "eventpoll", "pidfd")}
@@ -73,13 +81,15 @@ def _descriptors() -> set[str]:
     pipe_to_server = os.readlink(f"/proc/self/fd/{server._forkserver_alive_fd}") if server else ""
     for link in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(link)
+            target, file = os.readlink(link), link.stat().st_ino
         except OSError:
             continue
         if target in _NAMELESS:  # all alike: they are counted
             nameless[target] += 1
             found.add(f"{target} {nameless[target]}")
-        elif "mpiter" in target or (target.startswith(("pipe:", "socket:")) and target != pipe_to_server):
+        elif "mpiter" in target:  # all memory is called the same
+            found.add(f"{target} {file}")
+        elif target.startswith(("pipe:", "socket:")) and target != pipe_to_server:
             found.add(target)
     return found
 
@@ -90,13 +100,11 @@ def _shared_names() -> set[str]:
     return {line.split(maxsplit=5)[5] for line in lines if "/dev/shm/" in line}
 
 
+_names_before: set[str] = set()  # those that the last test left, rightly or wrongly: to look takes longest of all
+
+
 def _house() -> dict[str, set[str]]:
-    return {
-        "worker processes": _workers(),
-        "threads": _threads(),
-        "descriptors": _descriptors(),
-        "names in /dev/shm": _shared_names(),
-    }
+    return {"worker processes": _workers(), "threads": _threads(), "descriptors": _descriptors()}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -116,13 +124,16 @@ def _staff() -> None:
 def clean_house(request: pytest.FixtureRequest, _staff: None) -> Iterator[None]:
     """Whatever a test starts is gone when it ends."""
     gc.freeze()  # what is alive by now is none of this test's: looking through it again and again takes half the time
-    before = _house()
+    global _names_before
+    before = {**_house(), "names in /dev/shm": _names_before}
     yield
     request.node.funcargs.clear()  # what the test was given
     deadline = time.monotonic() + _PATIENCE
     while True:
         gc.collect()
-        left = {what: now - before[what] for what, now in _house().items()}
+        _names_before = _shared_names()
+        house = {**_house(), "names in /dev/shm": _names_before}
+        left = {what: now - before[what] for what, now in house.items()}
         if not any(left.values()) or time.monotonic() > deadline:
             break
         time.sleep(0.02)  # polling with a deadline: ends as soon as the house is clean

@@ -84,10 +84,6 @@ def _python() -> Finding:
     return software_checks.python(sys.version_info[:2], build, free_threaded, probes.gil_is_in_use(), bits)
 
 
-def _packages() -> Finding:
-    return software_checks.packages({name: probes.version_of(name) for name in software_checks.NEEDED})
-
-
 def _start_methods() -> Finding:
     trials = {method: probes.try_start(method) for method in multiprocessing.get_all_start_methods()}
     return software_checks.start_methods(trials, "forkserver" if _LINUX else "spawn")
@@ -98,10 +94,6 @@ def _shared_memory() -> Finding:
     return system_checks.shared_memory(probes.memfd(), probes.unlinked_file(), folder)
 
 
-def _dev_shm() -> Finding:
-    return system_checks.dev_shm(*probes.dev_shm(), linux=_LINUX)
-
-
 def _memory() -> Finding:
     host = machine.meminfo("MemTotal")
     kills = machine.out_of_memory_kills()
@@ -109,21 +101,17 @@ def _memory() -> Finding:
 
 
 def _address_space() -> Finding:
-    limited = probes.limit("RLIMIT_AS")[0] is not None
-    return system_checks.address_space(machine.address_space() if limited else None, probes.limit("RLIMIT_FSIZE")[0])
+    limited = machine.limit("RLIMIT_AS")[0] is not None
+    return system_checks.address_space(machine.address_space() if limited else None, machine.limit("RLIMIT_FSIZE")[0])
 
 
 def _overcommit() -> Finding:
     return system_checks.overcommit(probes.number_in("/proc/sys/vm/overcommit_memory"), probes.commit_left())
 
 
-def _open_files() -> Finding:
-    return system_checks.open_files(*probes.limit("RLIMIT_NOFILE"), machine.cores())
-
-
 def _processes() -> Finding:
     root = hasattr(os, "geteuid") and os.geteuid() == 0  # whom the limit doesn't bind
-    allowed = None if root else probes.limit("RLIMIT_NPROC")[0]
+    allowed = None if root else machine.limit("RLIMIT_NPROC")[0]
     running = 0 if allowed is None else probes.tasks_of_the_user()
     return system_checks.processes(allowed, running, probes.processes_left(), machine.cores())
 
@@ -136,10 +124,6 @@ def _cores() -> Finding:
 
 def _numerical_threads() -> Finding:
     return software_checks.numerical_threads(probes.threads_by_library(), probes.thread_variables(), machine.cores())
-
-
-def _image_decoders() -> Finding:
-    return software_checks.image_decoders(probes.decoders())
 
 
 def _chainer() -> Finding:
@@ -165,10 +149,6 @@ def _temporary_files() -> Finding:
     return system_checks.temporary_files(probes.temporary_folder(), os.access("/tmp", os.W_OK | os.X_OK))
 
 
-def _first_process() -> Finding:
-    return system_checks.first_process(os.getpid(), probes.uncollected())
-
-
 def _clock() -> Finding:
     folder = "/sys/devices/system/clocksource/clocksource0"
     source = " ".join(probes.words_in(f"{folder}/current_clocksource"))
@@ -177,23 +157,23 @@ def _clock() -> Finding:
 
 _EXAMINATIONS: dict[str, Callable[[], Finding]] = {
     "Python": _python,
-    "packages": _packages,
+    "packages": lambda: software_checks.packages({name: probes.version_of(name) for name in software_checks.NEEDED}),
     "start methods": _start_methods,
     "shared memory": _shared_memory,
-    "/dev/shm": _dev_shm,
+    "/dev/shm": lambda: system_checks.dev_shm(*probes.dev_shm(), linux=_LINUX),
     "memory": _memory,
     "address space": _address_space,
     "overcommit": _overcommit,
-    "open files": _open_files,
+    "open files": lambda: system_checks.open_files(*machine.limit("RLIMIT_NOFILE"), machine.cores()),
     "processes": _processes,
     "cores": _cores,
     "numerical threads": _numerical_threads,
-    "image decoders": _image_decoders,
+    "image decoders": lambda: software_checks.image_decoders(probes.decoders()),
     "Chainer": _chainer,
     "torch and jax": _frameworks,
     "GPU": _gpu,
     "temporary files": _temporary_files,
-    "process 1": _first_process,
+    "process 1": lambda: system_checks.first_process(os.getpid(), probes.uncollected()),
     "clock": _clock,
 }
 SUBJECTS = tuple(_EXAMINATIONS)

@@ -21,7 +21,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from .. import limits, machine, memory
+from .. import machine
+from ..transport import memory
+from ..worker import limits
 from .finding import Decoder, Trial
 
 _TRY_START = """
@@ -166,23 +168,6 @@ def temporary_folder() -> str | None:
         return None
 
 
-def limit(name: str) -> tuple[int | None, int | None]:
-    """A limit of this process, soft and hard; None: there is none."""
-    try:
-        import resource
-    except ImportError:
-        return None, None
-    number = getattr(resource, name, None)
-    if number is None:
-        return None, None
-    soft, hard = resource.getrlimit(number)
-    return _unless(resource.RLIM_INFINITY, soft), _unless(resource.RLIM_INFINITY, hard)
-
-
-def _unless(unlimited: int, value: int) -> int | None:
-    return None if value == unlimited else value
-
-
 def processes_left() -> int | None:
     """How many processes and threads the control groups still allow; None: any number."""
     left = []
@@ -230,8 +215,7 @@ def uncollected(patience: float = 5.0) -> int:
 
 def _dead_children_of_1() -> Iterator[int]:
     for folder in Path("/proc").glob("[0-9]*"):
-        _, _, rest = machine.text_of(folder / "stat").rpartition(") ")
-        if rest.split()[:2] == ["Z", "1"]:
+        if machine.stat_of(folder.name)[:2] == ["Z", "1"]:
             yield int(folder.name)
 
 

@@ -62,7 +62,8 @@ def start_methods(trials: Mapping[str, Trial], default: str) -> Finding:
         remedy = f"leave backend= as it is: {default} works, mpiter.Process({broken[0]!r}) would not."
         return Finding(subject, Status.WARN, found, remedy)
     if works[default] > _SLOW_START:
-        remedy = "python -X importtime -c 'import mpiter.worker' shows what is slow to import (a network file system?)."
+        imports = "python -X importtime -c 'import mpiter.worker.worker'"
+        remedy = f"{imports} shows what is slow to import (a network file system?)."
         return Finding(subject, Status.NOTE, found, remedy)
     return Finding(subject, Status.GOOD, found)
 

@@ -14,7 +14,7 @@ from .finding import Finding, Status, Trial
 
 _KB, _MB, _GB = 1 << 10, 1 << 20, 1 << 30
 _FILES, _FILES_PER_WORKER = 24, 4  # measured: 21 for a program and its crew, 2 a worker, more while one starts
-_SOCKET_FOLDER = 64  # characters; mpiter.starting puts its socket into /tmp where the folder's name is longer
+_SOCKET_FOLDER = 64  # characters; mpiter.pool.starting puts its socket into /tmp where the folder's name is longer
 _GOOD_CLOCKS = {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"}  # read without a system call
 _OTHERS_NEED_IT = "mpiter doesn't need it, but torch's and Chainer's own loaders do"
 

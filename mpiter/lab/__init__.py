@@ -11,5 +11,7 @@
                    ▼
                 views ──────► text (terminal), page and plots (`report.html`)
 
+    bench/ ──► program: the same turns, rounds and views for a benchmark of its own, with verdicts
+
 A wing: it uses the core through its public names and the transport interface, and the core knows nothing of it.
 """

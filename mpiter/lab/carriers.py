@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from ..envelope import ALIGN, Apart, Raw, Sealer, aligned, dumps, loads
 from ..errors import OptionError
-from ..leaves import Aside
-from ..memory import Arena
-from ..transport import Contents, LoosePen, Site, WorkerPen, Writer
+from ..samples.envelope import ALIGN, Apart, Raw, Sealer, aligned, dumps, loads
+from ..samples.layout import Contents
+from ..samples.leaves import Aside
+from ..transport.memory import Arena
+from ..transport.transport import Host, LoosePen, WorkerPen, Writer
 from .payloads import array_bytes
 
 
@@ -40,22 +41,29 @@ class Carrier:
     """
 
     room_bytes = 0
-    planned = False
+    is_laid_out = False
+    pen: type[PlainPen]
 
-    def bind(self, site: Site) -> None:
-        if hasattr(self, "_site"):
+    def bind(self, host: Host) -> None:
+        if hasattr(self, "_host"):
             raise OptionError("a transport serves one iterator at a time; pass its class, or an object for each.")
-        self._site = site
+        self._host = host
 
-    def plan(self, sample: Any) -> None:
-        self.planned = True
-        self.room_bytes = max(1, array_bytes(sample)) * self._site.batch_size
+    def writer(self) -> Writer:
+        return PlainWriter(self.pen, self._host.sealer)
+
+    def lay_out(self, sample: Any) -> None:
+        self.is_laid_out = True
+        self.room_bytes = max(1, array_bytes(sample)) * self._host.rules.batch_size
 
     def room(self, rows: int) -> Any:
         return LooseRoom(rows)
 
+    def follow(self, contents: Contents) -> None:
+        """Samples are carried as they are, whatever they are."""
+
     def close(self) -> None:
-        self.__dict__.pop("_site", None)
+        self.__dict__.pop("_host", None)
 
 
 class LooseRoom:
@@ -70,9 +78,9 @@ class LooseRoom:
 
     def receive(self, payload: Any) -> None:
         for row, sample in pickle.loads(payload.memory) if isinstance(payload, Raw) else payload:
-            self.place(row, sample)
+            self.put(row, sample)
 
-    def place(self, row: int, sample: Any) -> None:
+    def put(self, row: int, sample: Any) -> None:
         self._samples[row] = sample
 
     def fail(self, row: int) -> None:
@@ -97,7 +105,7 @@ class PlainPen:
         self._travels = sealer is not Apart  # else nobody leaves the process
         self._sent: list[tuple[int, Any]] = []
 
-    def write(self, row: int, samples: Sequence[Any]) -> None:
+    def write(self, row: int, samples: Sequence[Any], at_once: bool = False) -> None:
         self._sent += enumerate(samples, row)
 
     def fail(self, row: int) -> None: ...
@@ -108,19 +116,19 @@ class PlainPen:
 
 @dataclass(frozen=True, slots=True)
 class PlainWriter:
-    """The end of `pickle` in a worker."""
+    """The end of `pickle` and `pickle5` in a worker."""
 
+    kind: type[PlainPen]
     sealer: Sealer
 
     def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> WorkerPen:
-        return PlainPen(self.sealer) if address else LoosePen(self.sealer)
+        return self.kind(self.sealer) if address else LoosePen(self.sealer)
 
 
 class Pickle(Carrier):
     """Plain pickle through `map_async`."""
 
-    def writer(self) -> Writer:
-        return PlainWriter(self._site.sealer)
+    pen = PlainPen
 
 
 # -- pickle5 ---------------------------------------------------------------------------------------------------------
@@ -134,16 +142,6 @@ class OutOfBandPen(PlainPen):
         pickled = dumps(self._sent, found)
         raw = [buffer.raw() for buffer in found]
         return pickled, [buffer.nbytes for buffer in raw], b"".join(raw)
-
-
-@dataclass(frozen=True, slots=True)
-class OutOfBandWriter:
-    """The end of `pickle5` in a worker."""
-
-    sealer: Sealer
-
-    def pen(self, brief: bytes, address: tuple[int, ...], row: int, rows: int) -> WorkerPen:
-        return OutOfBandPen(self.sealer) if address else LoosePen(self.sealer)
 
 
 class OutOfBandRoom(LooseRoom):
@@ -161,8 +159,7 @@ class OutOfBandRoom(LooseRoom):
 class Pickle5(Carrier):
     """Protocol 5, buffers out of band."""
 
-    def writer(self) -> Writer:
-        return OutOfBandWriter(self._site.sealer)
+    pen = OutOfBandPen
 
     def room(self, rows: int) -> Any:
         return OutOfBandRoom(rows)
@@ -208,7 +205,7 @@ class PackingPen:
         self._block, self._share = block, share
         self._sent: list[tuple[int, Any]] = []
 
-    def write(self, row: int, samples: Sequence[Any]) -> None:
+    def write(self, row: int, samples: Sequence[Any], at_once: bool = False) -> None:
         for at, sample in enumerate(samples, row):
             self._next, self._end = at * self._share, (at + 1) * self._share
             self._sent.append((at, swap(sample, self._pack)))
@@ -269,19 +266,19 @@ class BlockRoom(LooseRoom):
 class RawArray(Carrier):
     """Chainer's packing: one block a batch, copied on both sides."""
 
-    def bind(self, site: Site) -> None:
-        super().bind(site)
-        self._arena: Arena = site.arena()
+    def bind(self, host: Host) -> None:
+        super().bind(host)
+        self._arena: Arena = host.arena()
         self.free: list[int] = []
         self.share = self.block_bytes = 0
 
     def writer(self) -> Writer:
-        return PackingWriter(self._arena, self._site.sealer)
+        return PackingWriter(self._arena, self._host.sealer)
 
-    def plan(self, sample: Any) -> None:
-        super().plan(sample)
+    def lay_out(self, sample: Any) -> None:
+        super().lay_out(sample)
         self.share = measured(sample)
-        self.block_bytes = self.share * self._site.batch_size
+        self.block_bytes = self.share * self._host.rules.batch_size
 
     def room(self, rows: int) -> Any:
         if not self.block_bytes:

@@ -18,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import machine
+
 _LOOK_S = 0.002  # between two looks at the memory, which take some milliseconds themselves
 
 
@@ -33,8 +35,8 @@ def descendants(root: int) -> set[int]:
     """Every live process below `root`: workers may be children of a fork server."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            children.setdefault(_parent(entry), []).append(int(entry.name))
+        if entry.name.isdigit() and (stat := machine.stat_of(entry.name)):  # else gone since it was listed
+            children.setdefault(int(stat[1]), []).append(int(entry.name))
     found: set[int] = set()
     pending = [root]
     while pending:
@@ -42,13 +44,6 @@ def descendants(root: int) -> set[int]:
         found.update(below)
         pending.extend(below)
     return found
-
-
-def _parent(entry: Path) -> int:
-    try:
-        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:  # gone between the listing and the reading
-        return 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +54,11 @@ class Cpu:
     workers_s: float
     changed: bool
     piped: int = 0  # bytes that the workers have written to pipes (and files)
+
+    def ms(self, count: float) -> dict[str, float]:
+        """Of one of so many, in milliseconds: both sides together, and each."""
+        parent, workers = 1e3 * self.parent_s / count, 1e3 * self.workers_s / count
+        return {"cpu_ms": parent + workers, "parent_cpu_ms": parent, "workers_cpu_ms": workers}
 
     @property
     def problems(self) -> list[str]:
@@ -87,7 +87,7 @@ class CpuWindow:
 
 def written_bytes(pid: int) -> int:
     """What a process has passed to `write` so far; 0 where it is gone or nobody counts."""
-    for line in _lines(Path(f"/proc/{pid}/io")):
+    for line in machine.text_of(Path(f"/proc/{pid}/io")).splitlines():
         if line.startswith("wchar:"):
             return int(line.split()[1])
     return 0
@@ -98,7 +98,7 @@ def tree_memory() -> int | None:
     pids = {os.getpid(), *descendants(os.getpid())}
     sums: dict[str, int] = {}
     for pid in pids:
-        for line in _lines(Path(f"/proc/{pid}/smaps_rollup")):
+        for line in machine.text_of(Path(f"/proc/{pid}/smaps_rollup")).splitlines():
             if line.startswith("Pss_"):
                 name, kilobytes = line.split()[:2]
                 sums[name] = sums.get(name, 0) + 1024 * int(kilobytes)
@@ -141,10 +141,3 @@ def _open_shared_memory(pids: Iterable[int]) -> int:
                         about = descriptor.stat()
                         sizes[about.st_dev, about.st_ino] = 512 * about.st_blocks
     return sum(sizes.values())
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:  # the process is gone
-        return []

@@ -17,18 +17,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import mpiter
-from mpiter.batch import collate
+from mpiter.samples.batch import collate
 
 from .. import machine
 from . import pictures
 from .asked import above_zero, at_least
 from .capacity import Capacity
-from .clocks import CpuWindow
 from .results import Result, Row
 from .spreads import LEAST_ROUNDS
 from .subjects import BUILT_IN, subject
 from .text import NOTHING, Telling, median, number, point, some
-from .turns import Absent, Answer, Turn, consume, numbers, warm_up
+from .turns import Absent, Answer, Turn, consume, flowing, numbers, warm_up
 from .views import Bar, Bars, Lines, Point, Series, Span, Table, Timeline, View
 from .watched import SHOWN, Stretch, lanes, watch, watched
 
@@ -123,18 +122,10 @@ def split(turn: Turn, dataset: Any) -> Answer:
 
 def loading(turn: Turn, dataset: Any) -> Answer:
     """As fast as they can."""
-    batches = _batches(turn, dataset)
-
-    def transfer() -> None:
-        next(batches)
-
+    transfer = _batches(turn, dataset).next
     transfer()
-    window = CpuWindow()
-    warm_up(transfer, turn.warmup_s)
-    window.start()
-    count, seconds = consume(transfer, turn.seconds, 4)
-    cpu = window.stop()
-    figures = {"batch_ms": 1e3 * seconds / count, "cpu_ms": 1e3 * (cpu.parent_s + cpu.workers_s) / count}
+    count, seconds, cpu = flowing(transfer, turn.warmup_s, turn.seconds, timed=4)
+    figures = {"batch_ms": 1e3 * seconds / count, **cpu.ms(count)}
     return numbers(figures) | {"problems": cpu.problems}
 
 

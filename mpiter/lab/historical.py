@@ -30,8 +30,6 @@ class DataLoader:
             stop = min(start + self._batch_size, len(self._dataset))
             yield [self._dataset[index] for index in range(start, stop)]
 
-    def close(self) -> None: ...
-
 
 class DataLoaderPar:
     """Workers fetch, the consumer puts in order."""

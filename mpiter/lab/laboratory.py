@@ -167,29 +167,25 @@ def write_report(folder: Path) -> Path:
         raise ResultError(
             f"{folder} holds results of {', '.join(sorted(unknown))}, which this mpiter knows nothing of."
         )
-    sections = [_told(EXPERIMENTS[name], results[name]) for name in EXPERIMENTS if name in results]
+    sections = [_section(EXPERIMENTS[name], results[name]) for name in EXPERIMENTS if name in results]
     keep(folder / REPORT, page(sections, "What loading costs"))
     return folder / REPORT
 
 
-def _told(experiment: Experiment, result: Result) -> Section:
-    with making_sense(f"{experiment.NAME}.json"):
-        return _section(experiment, result)
-
-
 def _section(experiment: Experiment, result: Result) -> Section:
-    telling = experiment.tell(result)
-    return Section(
-        name=experiment.NAME,
-        heading=experiment.HEADING,
-        about=experiment.ABOUT,
-        says=tuple(telling.says),
-        warnings=tuple(warnings_of(result, telling)),
-        absent=tuple(f"{row}: {why}" for row, why in result.absent.items()),
-        views=experiment.views(result),
-        command=result.heading["again"],
-        facts=tuple(_facts(result)),
-    )
+    with making_sense(f"{experiment.NAME}.json"):
+        telling = experiment.tell(result)
+        return Section(
+            name=experiment.NAME,
+            heading=experiment.HEADING,
+            about=experiment.ABOUT,
+            says=tuple(telling.says),
+            warnings=tuple(warnings_of(result, telling)),
+            absent=tuple(f"{row}: {why}" for row, why in result.absent.items()),
+            views=experiment.views(result),
+            command=result.heading["again"],
+            facts=tuple(_facts(result)),
+        )
 
 
 def _facts(result: Result) -> Iterator[tuple[str, str]]:

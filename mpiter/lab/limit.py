@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable
 from mmap import mmap
 
 import numpy as np
@@ -15,6 +14,8 @@ import numpy as np
 from .cases import Array, Case, Digest, Images
 from .clocks import Cpu, CpuWindow
 from .loaders import Setup
+
+_PATIENCE_S = 30.0  # with processes that begin
 
 
 class Limit:
@@ -66,7 +67,11 @@ def filling(case: Case, setup: Setup, warm: int, warmup_s: float, seconds: float
     """Batches, seconds and processor time of a stretch in full flow, after so many batches and seconds."""
     limit = Limit(case, setup)
     try:
-        wait_until(lambda: limit.filled() >= warm)
+        deadline = time.perf_counter() + _PATIENCE_S
+        while limit.filled() < warm:
+            if time.perf_counter() > deadline:
+                raise TimeoutError(f"nothing within {_PATIENCE_S:g} s")
+            time.sleep(0.001)
         window = CpuWindow()
         time.sleep(warmup_s)
         window.start()
@@ -92,11 +97,3 @@ def _slots(count: int, rows: int, shape: tuple[int, ...]) -> list[tuple[Array, A
         images = np.frombuffer(memory, np.float32, pixels, offset=8 * rows).reshape(rows, *shape)
         made.append((images, labels))
     return made
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.perf_counter() + timeout_s
-    while not condition():
-        if time.perf_counter() > deadline:
-            raise TimeoutError(f"nothing within {timeout_s} s")
-        time.sleep(0.001)

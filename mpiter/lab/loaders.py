@@ -9,7 +9,7 @@ the rest of its configuration being its default unless its class says otherwise;
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib
 import importlib.util
 import itertools
 import sys
@@ -50,14 +50,15 @@ class Peer(ABC):
     """A running loader: `batches` yields what it hands out; `touch` and `readings` know whether those are lists."""
 
     batches: Iterator[Any]
-    remedy = "pip install mpiter"
+    module, remedy = "numpy", "pip install mpiter"  # what is imported of its package, and how to get that
 
     @abstractmethod
     def __init__(self, dataset: Images, setup: Setup) -> None: ...
 
-    @staticmethod
-    def version() -> tuple[str, str]:
-        return "numpy", np.__version__
+    @classmethod
+    def find(cls) -> None:
+        """An ImportError where its package isn't installed."""
+        importlib.import_module(cls.module)
 
     @staticmethod
     def touch(batch: Any) -> None:
@@ -106,6 +107,7 @@ class Chainer(Peer):
     """Chainer's MultiprocessIterator: lists of samples."""
 
     touch = staticmethod(_touch_samples)
+    module = "chainer"
     remedy = "pip install 'mpiter[chainer]', with setuptools<81 as a build constraint (README: Installing Chainer)"
 
     def __init__(self, dataset: Images, setup: Setup) -> None:
@@ -113,13 +115,11 @@ class Chainer(Peer):
 
         self._iterator = self.batches = MultiprocessIterator(dataset, **setup.as_chainer_says_it)
 
-    @staticmethod
-    def version() -> tuple[str, str]:
+    @classmethod
+    def find(cls) -> None:
         if not _chainer_imports_unaided():
             import mpiter.chainer_compat  # noqa: F401
-        import chainer
-
-        return "chainer", chainer.__version__
+        super().find()
 
     def readings(self) -> dict[str, Callable[[Digest, Any], None]]:
         return {"list": lambda digest, batch: digest.add(batch)}
@@ -131,7 +131,7 @@ class Chainer(Peer):
 class Torch(Peer):
     """torch's DataLoader with its default collate: columns, as tensors."""
 
-    remedy = "pip install torch"
+    module, remedy = "torch", "pip install torch"
 
     def __init__(self, dataset: Images, setup: Setup) -> None:
         import torch
@@ -154,12 +154,6 @@ class Torch(Peer):
         while repeat:
             yield from loader
 
-    @staticmethod
-    def version() -> tuple[str, str]:
-        import torch
-
-        return "torch", torch.__version__
-
     def readings(self) -> dict[str, Callable[[Digest, Any], None]]:
         return {"columns": lambda digest, batch: digest.add_columns((batch[0].numpy(), batch[1].numpy()))}
 
@@ -174,7 +168,7 @@ class Grain(Peer):
     contend for the GIL over samples as cheap as these, and it is ten times slower.
     """
 
-    remedy = "pip install grain"
+    module, remedy = "grain", "pip install grain"
 
     def __init__(self, dataset: Images, setup: Setup) -> None:
         import grain
@@ -191,12 +185,6 @@ class Grain(Peer):
         batched = source.batch(setup.batch_size).to_iter_dataset(reading).mp_prefetch(options)
         self.batches = iter(batched)
 
-    @staticmethod
-    def version() -> tuple[str, str]:
-        import grain  # noqa: F401
-
-        return "grain", importlib.metadata.version("grain")
-
     def close(self) -> None:
         close = getattr(self.batches, "close", None)
         if close is not None:
@@ -206,7 +194,7 @@ class Grain(Peer):
 class Spdl(Peer):
     """SPDL's pipeline, in threads: a batch of indices, its samples, columns."""
 
-    remedy = "pip install spdl"
+    module, remedy = "spdl.pipeline", "pip install spdl"
 
     def __init__(self, dataset: Images, setup: Setup) -> None:
         import spdl.pipeline
@@ -236,17 +224,24 @@ class Spdl(Peer):
             if not setup.repeat:
                 return
 
-    @staticmethod
-    def version() -> tuple[str, str]:
-        import spdl.pipeline  # noqa: F401
-
-        return "spdl", importlib.metadata.version("spdl")
-
     def close(self) -> None:
         self._pipeline.stop()
 
 
-class Ours(Peer):
+class _OfMpiter(Peer):
+    """Either way to read."""
+
+    module = "mpiter"
+    _iterator: Any
+
+    def stats(self) -> Any:
+        return self._iterator.stats()
+
+    def close(self) -> None:
+        self._iterator.close()
+
+
+class Ours(_OfMpiter):
     """mpiter's MultiprocessIterator: lists of samples that are also columns; no `start_method` is the default one."""
 
     touch = staticmethod(_touch_samples)
@@ -258,23 +253,11 @@ class Ours(Peer):
             options["backend"] = mpiter.Process(start_method=start_method)
         self._iterator = self.batches = mpiter.MultiprocessIterator(dataset, **setup.as_chainer_says_it, **options)
 
-    @staticmethod
-    def version() -> tuple[str, str]:
-        import mpiter
-
-        return "mpiter", mpiter.__version__
-
     def readings(self) -> dict[str, Callable[[Digest, Any], None]]:
         return {
             "list": lambda digest, batch: digest.add(batch),
             "columns": lambda digest, batch: digest.add_columns(batch.columns),
         }
-
-    def stats(self) -> Any:
-        return self._iterator.stats()
-
-    def close(self) -> None:
-        self._iterator.close()
 
 
 class OursStrict(Ours):
@@ -284,15 +267,13 @@ class OursStrict(Ours):
         super().__init__(dataset, setup, run_ahead=0)
 
 
-class OursColumns(Peer):
+class OursColumns(_OfMpiter):
     """`mpiter.batches`: columns."""
-
-    version = staticmethod(Ours.version)
 
     def __init__(self, dataset: Images, setup: Setup) -> None:
         import mpiter
 
-        self._batches = mpiter.batches(
+        self._iterator = self.batches = mpiter.batches(
             dataset,
             setup.batch_size,
             shuffle=setup.shuffle,
@@ -300,10 +281,3 @@ class OursColumns(Peer):
             n_processes=setup.workers,
             n_prefetch=setup.n_prefetch,
         )
-        self.batches = iter(self._batches)
-
-    def stats(self) -> Any:
-        return self._batches.stats() if hasattr(self._batches, "stats") else None
-
-    def close(self) -> None:
-        self._batches.close()

@@ -11,19 +11,19 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import mpiter
 
-from ..batch import collate
+from ..samples.batch import collate
 from .asked import at_least
 from .carriers import Pickle, Pickle5, RawArray, measured
-from .clocks import CpuWindow, MemoryWatch
+from .clocks import MemoryWatch
 from .payloads import DISTINCT, PAYLOADS, Endless, Payload, array_bytes, same
 from .results import Result, Row
 from .text import Telling, median, number, point, some, times
-from .turns import Answer, Turn, consume, numbers, warm_up
+from .turns import Answer, Turn, consume, flowing, numbers
 from .views import Bar, Bars, Lines, Series, Table, View
 
 NAME = "overhead"
@@ -54,6 +54,7 @@ SMALL: dict[str, Any] = {"payloads": ["28x28", "3x64x64"], "transports": list(TR
 SECONDS, WARMUP_S, SMALL_SECONDS = 0.8, 0.4, 0.15
 _WARM, _LEAST = 24, 10  # batches before the clock runs, so that memory has been touched, and while it does
 _FETCHED = 20  # batches that are fetched and dropped
+preparing = nullcontext  # nothing is needed
 CLAIM = "3x224x224"  # where the article's claim is looked at first: a batch of images
 
 
@@ -62,10 +63,6 @@ def arguments(add: Callable[..., Any]) -> None:
     add("--transports", nargs="+", choices=TRANSPORTS, metavar="TRANSPORT", help=f"of {', '.join(TRANSPORTS)}")
     add("--workers", nargs="+", type=at_least(0), metavar="N", help="numbers of workers")
     add("--columns", action="store_true", help="read batches stacked, as batches() gives them, not as lists of samples")
-
-
-def preparing(options: argparse.Namespace) -> AbstractContextManager[None]:
-    return nullcontext()
 
 
 def turns(options: argparse.Namespace) -> Iterator[Turn]:
@@ -100,11 +97,7 @@ def take(turn: Turn) -> Answer:
         for _ in next(it):
             pass
 
-    window = CpuWindow()
-    warm_up(take_one, turn.warmup_s, _WARM)
-    window.start()
-    batches, seconds = consume(take_one, turn.seconds, _LEAST)
-    cpu = window.stop()
+    batches, seconds, cpu = flowing(take_one, turn.warmup_s, turn.seconds, warm=_WARM, timed=_LEAST)
     with MemoryWatch() as memory:
         consume(take_one, turn.seconds / 4)
     problems += cpu.problems
@@ -113,12 +106,10 @@ def take(turn: Turn) -> Answer:
     figures = {
         "batches_per_s": batches / seconds,
         "mb_per_s": size * batches / seconds / 1e6,
-        "cpu_ms": 1e3 * (cpu.parent_s + cpu.workers_s) / batches,
-        "parent_cpu_ms": 1e3 * cpu.parent_s / batches,
-        "workers_cpu_ms": 1e3 * cpu.workers_s / batches,
+        **cpu.ms(batches),
         "fetch_ms": fetch_ms,
         "payload_mb": size / 1e6,
-        "copied_mb": (copies(turn, payload, dataset) * size + 2 * piped) / 1e6 if payload.is_arrays else None,
+        "copied_mb": (copies(turn, dataset) * size + 2 * piped) / 1e6 if payload.is_arrays else None,
         "piped_mb": piped / 1e6,
         "peak_mb": memory.most / 1e6 if memory.most else None,
         "first_batch_s": first_batch_s,
@@ -126,7 +117,7 @@ def take(turn: Turn) -> Answer:
     return numbers(figures) | {"problems": problems}
 
 
-def copies(turn: Turn, payload: Payload, dataset: Endless) -> int:
+def copies(turn: Turn, dataset: Endless) -> int:
     """Passes over the arrays; without workers samples are handed on, or placed in a batch of ours."""
     if not turn.workers:
         return COPIES[turn.row] if turn.row.startswith("slots") else int(turn.row == "packed")
@@ -232,37 +223,28 @@ def _speeds(result: Result) -> Iterator[Lines]:
 
 
 def _table(result: Result, payload: str) -> Table:
-    rows = []
-    for row in (row for row in result.rows if row.case == payload):
-        slots = result.find("slots", payload, **row.at)
-        rows.append(
-            (
-                row.row,
-                number(row.at["workers"]),
-                *(median(row[name]) for name in ("batches_per_s", "mb_per_s", "parent_cpu_ms", "workers_cpu_ms")),
-                times(result.ratio(row, slots, "cpu_ms")),
-                *(median(row.get(name)) for name in ("copied_mb", "piped_mb", "peak_mb", "first_batch_s")),
-            )
-        )
+    rows = [row for row in result.rows if row.case == payload]
+    cells = [
+        {
+            "transport": row.row,
+            "workers": number(row.at["workers"]),
+            "batches/s": median(row["batches_per_s"]),
+            "MB/s": median(row["mb_per_s"]),
+            "consumer's CPU ms/batch": median(row["parent_cpu_ms"]),
+            "workers' CPU ms/batch": median(row["workers_cpu_ms"]),
+            "CPU against slots": times(result.ratio(row, result.find("slots", payload, **row.at), "cpu_ms")),
+            "MB copied/batch": median(row.get("copied_mb")),
+            "MB in pipes/batch": median(row.get("piped_mb")),
+            "peak MB": median(row.get("peak_mb")),
+            "first batch s": median(row.get("first_batch_s")),
+        }
+        for row in rows
+    ]
     batch = PAYLOADS[payload]
-    some_row = next(row for row in result.rows if row.case == payload)
-    size, fetching = (median(some_row[name]) for name in ("payload_mb", "fetch_ms"))
-    return Table(
+    size, fetching = (median(rows[0][name]) for name in ("payload_mb", "fetch_ms"))
+    return Table.of(
         f"{payload}: {batch.says}; {batch.batch_size} a batch, {size} MB; fetching it takes {fetching} ms",
-        (
-            "transport",
-            "workers",
-            "batches/s",
-            "MB/s",
-            "consumer's CPU ms/batch",
-            "workers' CPU ms/batch",
-            "CPU against slots",
-            "MB copied/batch",
-            "MB in pipes/batch",
-            "peak MB",
-            "first batch s",
-        ),
-        tuple(rows),
+        cells,
         "MB copied: passes over the arrays in the program's memory, counted from the code, and two for each byte in a "
         "pipe, which is measured. Peak: of all processes together, each page once.",
     )

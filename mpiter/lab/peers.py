@@ -11,20 +11,21 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .asked import at_least
-from .cases import CASES, Case, Digest, expected_digest
-from .clocks import Cpu, CpuWindow
+from .cases import CASES, Case, Digest, Images, expected_digest
+from .clocks import Cpu
 from .limit import filling
 from .loaders import Chainer, Grain, InProcess, Ours, OursColumns, OursStrict, Peer, Setup, Spdl, Torch
-from .results import Result, Row
+from .results import Result
 from .spreads import NOISY
 from .text import Telling, median, number, share, times
-from .turns import Absent, Answer, Turn, consume, numbers, warm_up
+from .turns import Absent, Answer, Turn, flowing, numbers
 from .views import Bar, Bars, Table, View
 
 NAME = "peers"
@@ -54,7 +55,9 @@ DEFAULT_CASES = ["28x28", "3x64x64", "3x224x224", "straggler"]
 FULL: dict[str, Any] = {"cases": DEFAULT_CASES, "rows": list(ROWS), "workers": 2, "prefetch": 2}
 SMALL: dict[str, Any] = FULL | {"cases": ["28x28"]}
 SECONDS, WARMUP_S, SMALL_SECONDS = 1.5, 0.5, 0.2
+preparing = nullcontext  # nothing is needed
 _WARM = 8  # batches, besides the seconds
+Opens = Callable[[Images, Setup], Peer]
 
 
 def arguments(add: Callable[..., Any]) -> None:
@@ -62,10 +65,6 @@ def arguments(add: Callable[..., Any]) -> None:
     add("--rows", nargs="+", choices=ROWS, metavar="ROW", help=f"of {', '.join(ROWS)}")
     add("--workers", type=at_least(1), metavar="N")
     add("--prefetch", type=at_least(1), metavar="N", help="our and Chainer's n_prefetch, torch's prefetch_factor, …")
-
-
-def preparing(options: argparse.Namespace) -> AbstractContextManager[None]:
-    return nullcontext()
 
 
 def turns(options: argparse.Namespace) -> Iterator[Turn]:
@@ -80,22 +79,33 @@ def take(turn: Turn) -> Answer:
     case = CASES[turn.case]
     setup = Setup(case.batch_size, turn.workers, turn.options["prefetch"], shuffle=True, repeat=True, seed=turn.seed)
     if turn.row == LIMIT:
-        count, seconds, cpu = filling(case, setup, _WARM, turn.warmup_s, turn.seconds)
-        return _figures(count, seconds, cpu, None)
+        return _figures(limit(case, setup, turn.warmup_s, turn.seconds))
     kind = PEERS[turn.row]
     try:
-        kind.version()
+        kind.find()
     except ImportError as error:
         raise Absent(f"not installed ({error}): {kind.remedy}") from error
-    found = loader(turn, kind, case, setup)
-    return found | {"problems": found.get("problems", []) + differences(kind, case, setup)}
+    found = _figures(loader(kind, case, setup, turn.warmup_s, turn.seconds))
+    return found | {"problems": found["problems"] + differences(kind, case, setup)}
 
 
-def loader(turn: Turn, kind: type[Peer], case: Case, setup: Setup) -> Answer:
-    dataset = case.dataset(seed=turn.seed)
-    np.random.seed(turn.seed)  # whose global generator orders the loop's and Chainer's samples, and ours
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A stretch in full flow."""
+
+    batches: int
+    seconds: float
+    cpu: Cpu
+    first_batch_s: float | None = None
+    stats: Any = None
+
+
+def loader(open_: Opens, case: Case, setup: Setup, warmup_s: float, seconds: float) -> Timed:
+    """What a loader does; the first batch counts from its construction."""
+    dataset = case.dataset(seed=setup.seed)
+    np.random.seed(setup.seed)  # whose global generator orders the loop's and Chainer's samples, and ours
     begin = time.perf_counter()
-    peer = kind(dataset, setup)
+    peer = open_(dataset, setup)
 
     def take_one() -> None:
         peer.touch(next(peer.batches))
@@ -103,33 +113,25 @@ def loader(turn: Turn, kind: type[Peer], case: Case, setup: Setup) -> Answer:
     take_one()
     first_batch_s = time.perf_counter() - begin
     try:
-        window = CpuWindow()
-        warm_up(take_one, turn.warmup_s, _WARM)
-        window.start()
-        count, seconds = consume(take_one, turn.seconds)
-        cpu = window.stop()
+        return Timed(*flowing(take_one, warmup_s, seconds, warm=_WARM), first_batch_s, peer.stats())
     finally:
         peer.close()
-    return _figures(count, seconds, cpu, first_batch_s)
 
 
-def _figures(count: int, seconds: float, cpu: Cpu, first_batch_s: float | None) -> Answer:
-    figures = numbers(
-        {
-            "batches_per_s": count / seconds,
-            "cpu_ms": 1e3 * (cpu.parent_s + cpu.workers_s) / count,
-            "parent_cpu_ms": 1e3 * cpu.parent_s / count,
-            "workers_cpu_ms": 1e3 * cpu.workers_s / count,
-            "first_batch_s": first_batch_s,
-        }
-    )
-    return figures | {"problems": cpu.problems}
+def limit(case: Case, setup: Setup, warmup_s: float, seconds: float) -> Timed:
+    """What the machine allows."""
+    return Timed(*filling(case, setup, _WARM, warmup_s, seconds))
 
 
-def differences(kind: type[Peer], case: Case, setup: Setup) -> list[str]:
+def _figures(timed: Timed) -> Answer:
+    figures = {"batches_per_s": timed.batches / timed.seconds, "first_batch_s": timed.first_batch_s}
+    return numbers(figures | timed.cpu.ms(timed.batches)) | {"problems": timed.cpu.problems}
+
+
+def differences(open_: Opens, case: Case, setup: Setup) -> list[str]:
     """One epoch in order, read in every way that the loader offers, each batch before the next is asked for."""
     dataset = case.dataset(case.checked_length, setup.seed)
-    peer = kind(dataset, Setup(setup.batch_size, setup.workers, setup.n_prefetch, shuffle=False, repeat=False))
+    peer = open_(dataset, Setup(setup.batch_size, setup.workers, setup.n_prefetch, shuffle=False, repeat=False))
     try:
         ways = {name: (Digest(), read) for name, read in peer.readings().items()}
         for batch in peer.batches:
@@ -197,33 +199,21 @@ def _bar(name: str, found: Any) -> Bar | None:
 
 def _table(result: Result, case: str) -> Table:
     about = CASES[case]
-    rows = [_cells(result, row) for row in result.rows if row.case == case]
     shape = "×".join(map(str, about.shape))
     work = (
         f"; {number(about.work_s * 1e6)} µs of work a sample, one in 50 takes 50 times as long" if about.work_s else ""
     )
-    return Table(
-        f"{case}: batches of {about.batch_size} × {shape} float32 and a label{work}",
-        (
-            "loader",
-            "batches/s",
-            "of the limit",
-            "mpiter's lists / it",
-            "consumer's CPU ms/batch",
-            "workers' CPU ms/batch",
-            "first batch s",
-        ),
-        tuple(rows),
-    )
-
-
-def _cells(result: Result, row: Row) -> tuple[str, ...]:
-    return (
-        row.row,
-        median(row["batches_per_s"]),
-        share(_ratio(result, row.row, LIMIT, row.case, "batches_per_s")),
-        times(_ratio(result, OURS[0], row.row, row.case, "batches_per_s")),
-        median(row["parent_cpu_ms"]),
-        median(row["workers_cpu_ms"]),
-        median(row.get("first_batch_s")),
-    )
+    rows = [
+        {
+            "loader": row.row,
+            "batches/s": median(row["batches_per_s"]),
+            "of the limit": share(_ratio(result, row.row, LIMIT, case, "batches_per_s")),
+            "mpiter's lists / it": times(_ratio(result, OURS[0], row.row, case, "batches_per_s")),
+            "consumer's CPU ms/batch": median(row["parent_cpu_ms"]),
+            "workers' CPU ms/batch": median(row["workers_cpu_ms"]),
+            "first batch s": median(row.get("first_batch_s")),
+        }
+        for row in result.rows
+        if row.case == case
+    ]
+    return Table.of(f"{case}: batches of {about.batch_size} × {shape} float32 and a label{work}", rows)

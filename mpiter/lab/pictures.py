@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from .payloads import Endless
 from .turns import Absent
 
 Array = np.ndarray[Any, Any]
@@ -123,15 +124,12 @@ def found_files(folder: Path) -> list[str]:
     return paths
 
 
-class Files:
+class Files(Endless):
     """`dataset[i]` reads a file; an endless row of them."""
 
-    def __init__(self, paths: Sequence[str], length: int = 1 << 20) -> None:
-        self._paths, self._length = list(paths), length
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = list(paths)
         self._reader: Reader | None = None
-
-    def __len__(self) -> int:
-        return self._length
 
     def read(self, index: int) -> Array:
         if self._reader is None:
@@ -146,20 +144,20 @@ class Files:
 
 
 class Augmented(Files):
-    """The same, augmented where it is read."""
+    """The same, augmented where it is read: `dataset[i]` is `transform(read(i))`."""
 
     def __init__(self, paths: Sequence[str], cost: int, seed: int) -> None:
         super().__init__(paths)
         self._cost, self._seed = cost, seed
         self._augment: Callable[[Array], Array] | None = None
 
-    def augment(self, image: Array) -> Array:
+    def transform(self, image: Array) -> Array:
         if self._augment is None:
             self._augment = augmentation(self._cost, self._seed)
         return self._augment(image)
 
     def __getitem__(self, index: int) -> Any:
-        return self.augment(self.read(index))
+        return self.transform(self.read(index))
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_augment": None}

@@ -27,10 +27,8 @@ from .turns import placed
 
 SCHEMA = "mpiter.lab/1"
 _HEADING = ("started", "took_s", "machine", "commit", "versions", "again")
-_OWN = (
-    *("experiment", "complete", "ended_by", "settings", "says", "warnings"),
-    *("absent", "problems", "rows", "extra", "turns"),
-)
+_PLAIN = ("settings", "absent", "problems", "ended_by", "extra", "turns")  # that are kept as they are
+_OWN = ("experiment", "complete", "says", "warnings", "rows", *_PLAIN)
 
 
 class ResultError(MpiterError):
@@ -147,32 +145,16 @@ def gathered(experiment: str, heading: dict[str, Any], settings: dict[str, Any],
 
 def document(result: Result, says: Iterable[str], warnings: Iterable[str]) -> dict[str, Any]:
     """The result as JSON holds it."""
-    return {
-        **result.heading,
-        "experiment": result.experiment,
-        "complete": not result.ended_by,
-        "ended_by": result.ended_by,
-        "settings": result.settings,
-        "says": list(says),
-        "warnings": list(warnings),
-        "absent": result.absent,
-        "problems": result.problems,
-        "rows": [_row_as_json(row) for row in result.rows],
-        "extra": result.extra,
-        "turns": result.turns,
-    }
+    found = {"experiment": result.experiment, "complete": not result.ended_by, "says": list(says)}
+    found |= {"warnings": list(warnings), "rows": [_row_as_json(row) for row in result.rows]}
+    return result.heading | found | {name: getattr(result, name) for name in _PLAIN}
 
 
 def _row_as_json(row: Row) -> dict[str, Any]:
-    figures = {
-        name: {
-            "median": row[name].median,
-            "iqr": row[name].iqr,
-            "rounds": list(values),
-            "values": list(values.values()),
-        }
-        for name, values in row.by_round.items()
-    }
+    figures = {}
+    for name, values in row.by_round.items():
+        about = {"median": row[name].median, "iqr": row[name].iqr}
+        figures[name] = about | {"rounds": list(values), "values": list(values.values())}
     return {"row": row.row, "case": row.case, "at": dict(row.at), "figures": figures}
 
 
@@ -196,17 +178,7 @@ def from_document(read: Mapping[str, Any], name: str = "this file") -> Result:
         for row in read["rows"]
     ]
     heading = {key: value for key, value in read.items() if key not in _OWN}
-    return Result(
-        experiment=str(read["experiment"]),
-        heading=heading,
-        settings=read["settings"],
-        rows=rows,
-        absent=read["absent"],
-        problems=read["problems"],
-        ended_by=read["ended_by"],
-        extra=read["extra"],
-        turns=read["turns"],
-    )
+    return Result(str(read["experiment"]), heading, rows=rows, **{name: read[name] for name in _PLAIN})
 
 
 def _finite(value: Any) -> float:

@@ -9,7 +9,7 @@ in the workers.  A speed-up is against the sequential loader at the same cost an
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,11 @@ import mpiter
 
 from . import pictures
 from .asked import at_least
-from .clocks import CpuWindow
 from .historical import DataLoader, DataLoaderPar
 from .pictures import Augmented, Files, augmentation
 from .results import Result, Row
 from .text import Telling, median, number, point, some, times
-from .turns import Answer, Turn, consume, numbers, warm_up
+from .turns import Answer, Turn, flowing, numbers
 from .views import Lines, Point, Series, Table, View
 
 NAME = "speedup"
@@ -38,20 +37,14 @@ ABOUT = (
 SEQUENTIAL, PARALLEL = "DataLoader", "DataLoaderPar"
 OURS, IN_WORKERS = "mpiter", "mpiter, augmented by the workers"
 BY_WORKERS, BY_BATCH = "by workers", "by batch size"
-PUBLISHED = {  # cost -> workers -> speed-up, batches of 300, on a two-core Pentium
+PUBLISHED: dict[int, dict[float, float]] = {  # cost -> workers -> speed-up, batches of 300, on a two-core Pentium
     1: {1: 1.03, 2: 1.39, 4: 1.87, 6: 2.15, 8: 1.94},
     2: {1: 3.56, 2: 5.03, 4: 6.40, 6: 7.16, 8: 4.50},
     3: {1: 4.29, 2: 5.94, 4: 6.82, 6: 4.65, 8: 2.75},
     4: {1: 4.53, 2: 6.68, 4: 5.06, 6: 3.58, 8: 2.15},
 }
-PUBLISHED_BY_BATCH = {
-    10: 1.54,
-    50: 1.60,
-    100: 1.57,
-    300: 1.55,
-    500: 1.48,
-    1000: 1.73,
-}  # 2 workers, the 2nd augmentation
+# with 2 workers, the 2nd augmentation
+PUBLISHED_BY_BATCH: dict[float, float] = {10: 1.54, 50: 1.60, 100: 1.57, 300: 1.55, 500: 1.48, 1000: 1.73}
 COST_OF_BATCHES = 2
 FULL: dict[str, Any] = {
     "workers": [1, 2, 4, 6, 8],
@@ -114,18 +107,9 @@ def take(turn: Turn) -> Answer:
         np.stack([augment(image) for image in next(batches)])
 
     step()
-    window = CpuWindow()
-    warm_up(step, turn.warmup_s, _WARM)
-    window.start()
-    count, seconds = consume(step, turn.seconds, _LEAST)
-    cpu = window.stop()
+    count, seconds, cpu = flowing(step, turn.warmup_s, turn.seconds, warm=_WARM, timed=_LEAST)
     images = count * batch_size
-    figures = {
-        "images_per_s": images / seconds,
-        "batch_s": seconds / count,
-        "parent_cpu_ms": 1e3 * cpu.parent_s / images,
-        "workers_cpu_ms": 1e3 * cpu.workers_s / images,
-    }
+    figures = {"images_per_s": images / seconds, "batch_s": seconds / count, **cpu.ms(images)}
     how = {"read by": pictures.reader().name, "augmented by": pictures.augmenter()}
     return numbers(figures) | {"extra": how, "problems": cpu.problems}
 
@@ -183,22 +167,23 @@ def _by_workers(result: Result, cost: float) -> Iterator[View]:
     rows = [row for row in result.rows if row.case == BY_WORKERS and row.at["cost"] == cost]
     batches = [row.at["batch_size"] for row in rows]
     title = f"Augmentation of cost {cost:g}, batches of {', '.join(f'{b:g}' for b in dict.fromkeys(batches))}"
-    published = Series(
-        "course project, batches of 300",
-        tuple(Point(x, y) for x, y in PUBLISHED[int(cost)].items()),
-        published=True,
-    )
-    yield Lines(title, "workers", "times one process", (*_curves(result, rows, "workers"), published))
-    yield _table(result, rows, title, {f"{x:g}": y for x, y in PUBLISHED[int(cost)].items()}, "workers")
+    published = PUBLISHED[int(cost)]
+    theirs = _theirs("course project, batches of 300", published)
+    yield Lines(title, "workers", "times one process", (*_curves(result, rows, "workers"), theirs))
+    yield _table(result, rows, title, published, "workers")
 
 
 def _by_batch(result: Result) -> Iterator[View]:
     rows = [row for row in result.rows if row.case == BY_BATCH]
     if rows:
         title = f"Batch size (2 workers, augmentation of cost {COST_OF_BATCHES})"
-        published = Series("course project", tuple(Point(x, y) for x, y in PUBLISHED_BY_BATCH.items()), published=True)
-        yield Lines(title, "batch size", "times one process", (*_curves(result, rows, "batch_size"), published))
-        yield _table(result, rows, title, {f"{x:g}": y for x, y in PUBLISHED_BY_BATCH.items()}, "batch_size")
+        theirs = _theirs("course project", PUBLISHED_BY_BATCH)
+        yield Lines(title, "batch size", "times one process", (*_curves(result, rows, "batch_size"), theirs))
+        yield _table(result, rows, title, PUBLISHED_BY_BATCH, "batch_size")
+
+
+def _theirs(name: str, published: Mapping[float, float]) -> Series:
+    return Series(name, tuple(Point(x, y) for x, y in published.items()), published=True)
 
 
 def _curves(result: Result, rows: list[Row], axis: str) -> Iterator[Series]:
@@ -207,38 +192,25 @@ def _curves(result: Result, rows: list[Row], axis: str) -> Iterator[Series]:
         yield Series(name, tuple(point(x, ratio) for x, ratio in found if ratio))
 
 
-def _table(result: Result, rows: list[Row], title: str, published: dict[str, float], axis: str) -> Table:
-    lines = []
-    for row in rows:
-        said = published.get(f"{row.at[axis]:g}") if row.row == PARALLEL else None
-        lines.append(
-            (
-                row.row,
-                number(row.at["workers"]),
-                number(row.at["workers"] + 1),
-                number(row.at["batch_size"]),
-                median(row["images_per_s"]),
-                times(speedup(result, row)),
-                number(said),
-                median(row["parent_cpu_ms"]),
-                median(row["workers_cpu_ms"]),
-            )
-        )
+def _table(result: Result, rows: list[Row], title: str, published: Mapping[float, float], axis: str) -> Table:
+    cells = [
+        {
+            "loader": row.row,
+            "workers": number(row.at["workers"]),
+            "processes": number(row.at["workers"] + 1),
+            "batch": number(row.at["batch_size"]),
+            "images/s": median(row["images_per_s"]),
+            "times one process": times(speedup(result, row)),
+            "published": number(published.get(row.at[axis]) if row.row == PARALLEL else None),
+            "consumer's CPU ms/image": median(row["parent_cpu_ms"]),
+            "workers' CPU ms/image": median(row["workers_cpu_ms"]),
+        }
+        for row in rows
+    ]
     read: dict[str, Any] = next(iter(next(iter(result.extra.values()), {}).values()), {})
-    return Table(
+    return Table.of(
         title,
-        (
-            "loader",
-            "workers",
-            "processes",
-            "batch",
-            "images/s",
-            "times one process",
-            "published",
-            "consumer's CPU ms/image",
-            "workers' CPU ms/image",
-        ),
-        tuple(lines),
+        cells,
         "Processes are counted as the original counts them: workers and one; more than one worker for each core is "
         "asked for, as there. "
         f"Read by {read.get('read by', '?')}, augmented by {read.get('augmented by', '?')}. Published: the original's "

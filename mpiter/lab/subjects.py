@@ -18,7 +18,8 @@ import numpy as np
 
 import mpiter
 
-from . import pictures
+from .payloads import Endless
+from .pictures import Augmented
 from .turns import Absent
 
 BUILT_IN = ("cifar", "store", "files")
@@ -27,29 +28,14 @@ _MEAN = np.array([125.3, 123.0, 113.9], np.float32)
 _DEVIATION = np.array([63.0, 62.1, 66.7], np.float32)
 
 
-class Inspectable:
-    """`dataset[i]` is `transform(read(i))`."""
+class Cifar(Endless):
+    """Ten thousand small images, made up: `dataset[i]` is `transform(read(i))`."""
 
-    length = 1 << 20
-
-    def __len__(self) -> int:
-        return self.length
-
-    def read(self, index: int) -> Any:
-        raise NotImplementedError
-
-    def transform(self, sample: Any) -> Any:
-        raise NotImplementedError
+    def __init__(self, seed: int) -> None:
+        self._images = np.random.default_rng(seed).integers(0, 256, (10_000, 32, 32, 3), np.uint8)
 
     def __getitem__(self, index: int) -> Any:
         return self.transform(self.read(index))
-
-
-class Cifar(Inspectable):
-    """Ten thousand small images, made up."""
-
-    def __init__(self, seed: int, distinct: int = 10_000) -> None:
-        self._images = np.random.default_rng(seed).integers(0, 256, (distinct, 32, 32, 3), np.uint8)
 
     def read(self, index: int) -> Any:
         return self._images[index % len(self._images)], np.int64(index % 10)
@@ -72,20 +58,6 @@ class Store(Cifar):
         return super().read(index)
 
 
-class Decoded(Inspectable):
-    """Image files, resized and cropped."""
-
-    def __init__(self, paths: list[str], seed: int) -> None:
-        self._files = pictures.Files(paths)
-        self._augmented = pictures.Augmented(paths, 1, seed)
-
-    def read(self, index: int) -> Any:
-        return self._files.read(index)
-
-    def transform(self, sample: Any) -> Any:
-        return self._augmented.augment(sample)
-
-
 def subject(name: str, seed: int, paths: list[str]) -> Any:
     """The dataset of that name."""
     if name == "cifar":
@@ -93,7 +65,7 @@ def subject(name: str, seed: int, paths: list[str]) -> Any:
     if name == "store":
         return Store(seed)
     if name == "files":
-        return Decoded(paths, seed)
+        return Augmented(paths, 1, seed)
     return users_own(name)
 
 

@@ -15,15 +15,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
 from ..errors import MpiterError
+from .clocks import Cpu, CpuWindow
 from .surroundings import ROOT
 
 LAST_WORDS = 2000  # characters of what a failed turn said
+_MEASURED = (sys.executable, "-m", "mpiter.lab.measured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +70,11 @@ class Absent(MpiterError):
 Answer = dict[str, Any]  # {"figures": {name: number}, …}, {"error": text} or {"absent": text}
 
 
-def ask(turn: Turn, timeout_s: float) -> Answer:
-    """Measure in a process of its own."""
-    return answer_of([sys.executable, "-m", "mpiter.lab.measured"], timeout_s, told=json.dumps(asdict(turn)))
+def ask(turn: Turn, timeout_s: float, command: Sequence[str] = _MEASURED, *paths: str) -> Answer:
+    """Measure in a process of its own; what went wrong is an answer too.
 
-
-def answer_of(command: list[str], timeout_s: float, *paths: str, told: str = "") -> Answer:
-    """The JSON that the command's last line is; what went wrong is an answer too.
-
-    It imports mpiter from where we do, and whatever else from `paths`.  Its input is a line, `told`, and stays open.
+    The command reads the turn from its input, which stays open, and answers by its last line.  It imports mpiter from
+    where we do, and whatever else from `paths`.
     """
     ours = [str(ROOT)] if (ROOT / "pyproject.toml").exists() else []  # an installed one is found anyway
     search = [*ours, *paths, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -87,7 +85,7 @@ def answer_of(command: list[str], timeout_s: float, *paths: str, told: str = "")
             command, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=complaints, start_new_session=True
         ) as process:
             try:
-                _tell(process, told)
+                _tell(process, json.dumps(asdict(turn)))
                 process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 return {"error": f"gave no answer within {timeout_s:g} s"}
@@ -134,6 +132,15 @@ def warm_up(take_one: Callable[[], Any], seconds: float, least: int = 4) -> None
     """
     gc.collect()
     consume(take_one, seconds, least)
+
+
+def flowing(take_one: Callable[[], Any], warmup_s: float, seconds: float, **least: int) -> tuple[int, float, Cpu]:
+    """Batches, seconds and processor time in full flow, right after a warm-up; `least` of both, in batches."""
+    window = CpuWindow()
+    warm_up(take_one, warmup_s, least.get("warm", 4))
+    window.start()
+    count, took = consume(take_one, seconds, least.get("timed", 1))
+    return count, took, window.stop()
 
 
 def numbers(figures: Mapping[str, float | None]) -> Answer:

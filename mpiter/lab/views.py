@@ -6,6 +6,7 @@ Guarantees that what stems from a publication says so (`published`), and is neve
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -72,6 +73,11 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
+
+    @classmethod
+    def of(cls, title: str, rows: Sequence[Mapping[str, str]], note: str = "") -> Table:
+        """Of rows, at least one, whose cells bear the names of their columns."""
+        return cls(title, tuple(rows[0]), tuple(tuple(row.values()) for row in rows), note)
 
 
 @dataclass(frozen=True, slots=True)

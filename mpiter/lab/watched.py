@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..access import reader_of
+from ..datasets.access import reader_of
 
 SHOWN = 8  # steps of a timeline
 Stretch = tuple[float, float, str, str]  # begin, end, kind, label

@@ -9,7 +9,6 @@ processes together.  The rule is theirs: a larger number wins only if it is fast
 from __future__ import annotations
 
 import argparse
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -21,12 +20,12 @@ import mpiter
 from .. import machine
 from . import pictures
 from .asked import above_zero, at_least
-from .clocks import CpuWindow, MemoryWatch
+from .clocks import MemoryWatch
 from .results import Result, Row
 from .spreads import LEAST_ROUNDS
 from .subjects import ANSWER_S, BUILT_IN, subject
 from .text import Telling, median, number, point, times
-from .turns import Answer, Turn, numbers, warm_up
+from .turns import Answer, Turn, flowing, numbers
 from .views import Lines, Point, Series, Table, View
 
 NAME = "workers"
@@ -102,34 +101,24 @@ def take(turn: Turn) -> Answer:
         backend=turn.row,
         seed=turn.seed,
     )
-
-    def transfer() -> None:
-        next(loading)
-
+    transfer = loading.next
     transfer()
-    window, iterations = CpuWindow(), turn.options["iterations"]
-    warm_up(transfer, turn.warmup_s)
-    window.start()
-    begin = time.perf_counter()
-    for _ in range(iterations):
-        transfer()
-    seconds = time.perf_counter() - begin
-    cpu = window.stop()
+    iterations = turn.options["iterations"]
+    _, seconds, cpu = flowing(transfer, turn.warmup_s, 0, timed=iterations)
     own, everyone = _memory(transfer, max(4, iterations // 10))
     loading.close()
     tracemalloc.stop()  # not while other threads allocate: before Python 3.12.9 and 3.13.2 they may crash then
     figures = {
         "seconds": seconds,
         "batches_per_s": iterations / seconds,
-        "parent_cpu_ms": 1e3 * cpu.parent_s / iterations,
-        "workers_cpu_ms": 1e3 * cpu.workers_s / iterations,
+        **cpu.ms(iterations),
         "tracemalloc_mb": own / 1e6,
         "tree_mb": everyone / 1e6 if everyone else None,
     }
     return numbers(figures) | {"problems": cpu.problems}
 
 
-def _memory(transfer: Callable[[], None], batches: int) -> tuple[int, int | None]:
+def _memory(transfer: Callable[[], object], batches: int) -> tuple[int, int | None]:
     """The peak of what this process allocates for a few batches, and before that of all memory held meanwhile.
 
     Leaves the allocations being traced.
@@ -258,22 +247,22 @@ def _beside(result: Result, curves: list[tuple[str, str, list[Row]]], figure: st
 
 def _table(result: Result, dataset: str, backend: str, rows: list[Row]) -> Table:
     none = _row(rows, 0)
-    lines = [
-        (
-            number(row.at["workers"]),
-            median(row["seconds"]),
-            median(row["batches_per_s"]),
-            times(result.ratio(none, row, "seconds")),
-            *(median(row[name]) for name in ("tracemalloc_mb", "tree_mb", "parent_cpu_ms", "workers_cpu_ms")),
-        )
+    cells = [
+        {
+            "workers": number(row.at["workers"]),
+            "s": median(row["seconds"]),
+            "batches/s": median(row["batches_per_s"]),
+            "times none": times(result.ratio(none, row, "seconds")),
+            "tracemalloc peak MB": median(row["tracemalloc_mb"]),
+            "all processes MB": median(row["tree_mb"]),
+            "consumer's CPU ms/batch": median(row["parent_cpu_ms"]),
+            "workers' CPU ms/batch": median(row["workers_cpu_ms"]),
+        }
         for row in rows
     ]
-    iterations = result.settings["iterations"]
-    columns = ("s", "batches/s", "times none", "tracemalloc peak MB", "all processes MB", "consumer's CPU ms/batch")
-    return Table(
-        f"{dataset}, {_NAMES[backend]}: {iterations} batches",
-        ("workers", *columns, "workers' CPU ms/batch"),
-        tuple(lines),
+    return Table.of(
+        f"{dataset}, {_NAMES[backend]}: {result.settings['iterations']} batches",
+        cells,
         "tracemalloc sees the consumer's Python objects only (the slots are shared memory); the next column is all. "
         "Threads are of the consumer's process, and so is their CPU.",
     )

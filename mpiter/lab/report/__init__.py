@@ -1,5 +1,6 @@
-"""The page that `mpiter lab report` writes: `page` puts it together, `curves`, `bars` and `timelines` draw, `plots` and
-`scales` have what they share, `markup` escapes.
+"""The page that `mpiter lab report` writes: `page` puts it together, `plots` draws on a `sheet`, `told` says the same
+in words and figures, `markup` escapes.
 
-Pure: values (`mpiter.lab.views`) in, one self-contained HTML document out.
+Values (`mpiter.lab.views`) in, one self-contained HTML document out.  Plots take matplotlib, of the extra `lab`; the
+page has their tables without it.
 """

@@ -1,4 +1,4 @@
-"""HTML and SVG as text: whatever is not markup already is escaped, so that nothing has to be remembered elsewhere.
+"""HTML as text: whatever is not markup already is escaped, so that nothing has to be remembered elsewhere.
 
 Pure.  Guarantees that any text at all, control characters and lone surrogates included, gives a document that parses,
 as XML too, and that can be written as UTF-8.  Assumes names of elements and attributes from our own source only.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import re
 
-_ALONE = frozenset({"line", "link", "meta", "path", "polygon", "rect"})  # elements that hold nothing
+_ALONE = frozenset({"link", "meta"})  # elements that hold nothing
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
 
@@ -36,8 +36,13 @@ def joined(*content: str) -> Markup:
     return Markup("".join(piece if isinstance(piece, Markup) else _escaped(piece) for piece in content))
 
 
+def printable(text: str) -> str:
+    """The text without what no document can hold."""
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
 def _escaped(text: str) -> str:
-    return html.escape(_UNPRINTABLE.sub("\ufffd", text))
+    return html.escape(printable(text))
 
 
 def _name(key: str) -> str:

@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
-from ..views import Bars, Lines, Section, Table, Timeline, View
-from . import bars, curves, timelines
+from ..views import Section, Table, View
 from .markup import Markup, joined, tag
-from .plots import Key, Plot
+from .plots import pictures
+from .sheet import can_be_drawn
+from .told import Plotted, figures
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_REMEDY = "pip install 'mpiter[lab]'"
 _OWN_ANCHORS = ("contents", "summary", "top")
 
 
@@ -27,7 +29,7 @@ def page(sections: Sequence[Section], title: str) -> str:
         _head(title),
         tag(
             "body",
-            tag("header", tag("p", "mpiter lab", class_="from"), tag("h1", title), id="top"),
+            tag("header", tag("p", "mpiter lab", class_="from"), tag("h1", title), *_missing(), id="top"),
             _contents(anchored),
             tag("main", _summary(anchored), *(_section(anchor, section) for anchor, section in anchored)),
         ),
@@ -46,6 +48,11 @@ def _head(title: str) -> Markup:
         tag("title", title),
         tag("style", Markup(files(__package__).joinpath("style.css").read_text(encoding="utf-8"))),
     )
+
+
+def _missing() -> Iterator[Markup]:
+    if not can_be_drawn():
+        yield tag("p", "Without plots, since matplotlib is not installed: ", tag("code", _REMEDY), class_="doubt")
 
 
 def _anchors(sections: Sequence[Section]) -> Iterator[str]:
@@ -96,7 +103,7 @@ def _section(anchor: str, section: Section) -> Markup:
         *_sentences("What came of it", section.says, "says"),
         *_sentences("Warnings" if len(section.warnings) > 1 else "Warning", section.warnings, "warning"),
         *_sentences("Not measured", section.absent, "absent"),
-        *map(_view, section.views),
+        *(_view(view, f"{anchor}-{at}") for at, view in enumerate(section.views)),
         *_facts(section.facts),
         *_command(section.command),
         id=anchor,
@@ -121,33 +128,22 @@ def _command(command: str) -> Iterator[Markup]:
         yield tag("pre", tag("code", command))
 
 
-def _view(view: View) -> Markup:
-    content = (_table(view, view.title),) if isinstance(view, Table) else _plot(_plotted(view), view.title)
+def _view(view: View, prefix: str) -> Markup:
+    content = (_table(view, view.title),) if isinstance(view, Table) else _plot(view, prefix)
     note = (tag("p", view.note),) if view.note else ()
     return tag("figure", tag("figcaption", tag("h3", view.title), *note), *content)
 
 
-def _plotted(view: Lines | Bars | Timeline) -> Plot:
-    match view:
-        case Lines():
-            return curves.plot(view)
-        case Bars():
-            return bars.plot(view)
-        case Timeline():
-            return timelines.plot(view)
-
-
-def _plot(plot: Plot, title: str) -> Iterator[Markup]:
-    yield from plot.pictures
-    if plot.keys:
-        yield tag("ul", *map(_key, plot.keys), class_="legend", aria_label="Legend")
-    if plot.data.rows:
-        about = tag("p", plot.data.title, class_="unit")
-        yield tag("details", tag("summary", "The figures"), about, _table(plot.data, f"{title}: the figures"))
-
-
-def _key(key: Key) -> Markup:
-    return tag("li", key.swatch, tag("span", key.name), class_="narrow" if key.narrow_only else None)
+def _plot(view: Plotted, prefix: str) -> Iterator[Markup]:
+    """The pictures, and the figures beneath; in their place where there are no pictures."""
+    drawn, data = pictures(view, prefix) if can_be_drawn() else (), figures(view)
+    yield from drawn
+    if can_be_drawn() and not drawn:
+        yield tag("p", "Nothing to draw: there are no figures.", class_="nothing")
+    if data.rows:
+        about = tag("p", data.title, class_="unit")
+        content = tag("summary", "The figures"), about, _table(data, f"{view.title}: the figures")
+        yield tag("details", *content, open=None if drawn else "open")
 
 
 def _table(table: Table, name: str) -> Markup:

@@ -1,0 +1,222 @@
+"""What a dataset's code can come upon: the modules that it leads to, and which of their variables functions name.
+
+Pure.  Whatever a module leads to by a value or a name counts, called or not: these are the modules whose variables
+travel.  Functions and the names in them say more closely what is read: by that, what differs is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import sys
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from .. import script
+from ..samples.byvalue import is_importable
+from .parts import taken_apart
+from .plain import LEAVES, codes_of, is_raw
+
+_MOST = 10_000  # objects within a variable that are looked at
+_NAME_ANYTHING = {"getattr", "attrgetter", "vars", "globals", "eval", "exec", "__dict__"}
+_LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD"}
+_FILL = {"append", "appendleft", "add", "extend", "insert", "update"}
+
+
+@dataclass
+class Roots:
+    """What a pickle has come upon."""
+
+    modules: set[str] = field(default_factory=set)  # that are imported by whoever opens it
+    code: dict[int, Any] = field(default_factory=dict)  # classes, functions and modules, by identity
+
+    def note(self, value: Any) -> None:
+        if isinstance(value, (type, FunctionType)):
+            self.modules.add(value.__module__)
+            self.code[id(value)] = value
+        elif isinstance(value, ModuleType):
+            self.modules.add(value.__name__)
+            self.code[id(value)] = value
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Variables by module and name."""
+
+    named: frozenset[tuple[str, str]]
+    opened: frozenset[str]  # names of what functions look at and set, or fill: on first use, perhaps
+    computed: frozenset[str]  # …those of them that are set to more than a constant
+    beside: frozenset[str]  # and of what such functions set beside: a position in what is open
+    is_all: bool  # that can be said: nothing is named by what is only known later
+
+
+def mentioned(value: Any) -> set[str]:
+    """All names in the code of a class or function, and in what it wraps."""
+    return {name for function in _functions(value) for name in names(function.__code__)}
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def names(code: CodeType) -> frozenset[str]:
+    """Of variables, attributes and modules; strings may be names as well."""
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found |= names(constant)
+        elif isinstance(constant, tuple):
+            found |= {part for part in constant if isinstance(part, str) and part.isidentifier()}
+        elif isinstance(constant, str) and len(constant) < 200 and constant.replace(".", "").isidentifier():
+            found.add(constant)
+    return frozenset(part for name in found for part in (name, *name.split(".")))
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _opened(code: CodeType) -> frozenset[str]:
+    """What a function both looks at and sets, or fills."""
+    steps, loads, sets, fills = list(dis.get_instructions(code)), Counter[str](), set[str](), set[str]()
+    for at, step in enumerate(steps):
+        if step.opname in _LOADS:
+            loads[step.argval] += 1
+        elif step.opname in ("STORE_GLOBAL", "STORE_ATTR"):
+            sets.add(step.argval)
+        if step.opname == "STORE_SUBSCR":
+            fills |= _loaded_at(steps, _before_one_value(steps, at))
+        elif step.argval == "setdefault":
+            sets |= _loaded_at(steps, at - 1)
+        elif step.opname in _LOADS and step.argval in _FILL:
+            fills |= _loaded_at(steps, at - 1)
+    found = (loads.keys() & sets) | {name for name in fills if loads[name] > 1}
+    inner = [_opened(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return frozenset(found).union(*inner)
+
+
+def _set(code: CodeType) -> set[str]:
+    """The attributes that a function sets."""
+    return {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR"}
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _computed(code: CodeType) -> frozenset[str]:
+    """What a function sets to anything but a constant."""
+    steps, found = list(dis.get_instructions(code)), set[str]()
+    for at, step in enumerate(steps):
+        if step.opname in ("STORE_GLOBAL", "STORE_ATTR"):
+            before = at - 1 if step.opname == "STORE_GLOBAL" else _before_one_value(steps, at)
+            if before < 0 or not steps[before].opname.startswith("LOAD_CONST"):
+                found.add(step.argval)
+    inner = [_computed(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return frozenset(found).union(*inner)
+
+
+def _loaded_at(steps: list[dis.Instruction], at: int) -> set[str]:
+    return {steps[at].argval} if at >= 0 and steps[at].opname in _LOADS else set()
+
+
+def _before_one_value(steps: list[dis.Instruction], at: int) -> int:
+    """The step before those that make the topmost of what ``at`` takes: in ``held[index] = value`` the index."""
+    missing = 1
+    while missing and at > 0:
+        at -= 1
+        missing -= dis.stack_effect(steps[at].opcode, steps[at].arg, jump=False)
+    return at - 1
+
+
+class Index:
+    """The program's modules by the last part of their names."""
+
+    def __init__(self, modules: Collection[str]) -> None:
+        self._by_name = defaultdict[str, list[str]](list)
+        for name in modules:
+            self._by_name[name.rpartition(".")[2]].append(name)
+
+    def among(self, found: Collection[str]) -> set[str]:
+        """Those that may be meant by these names."""
+        return {module for name in found & self._by_name.keys() for module in self._by_name[name]}
+
+
+def reached_from(roots: Roots, modules: Mapping[str, ModuleType]) -> Reached:
+    """Which variables of ``modules`` code of these roots names, by way of what they define."""
+    index, found, opened, seen = Index(modules), set[tuple[str, str]](), set[str](), dict[int, Any]()
+    computed = set[str]()
+    all_names = set[str]()
+    left, held = list[Any](), set[str]()  # modules that are attributes of something
+
+    def add(value: Any) -> None:
+        for part in _within(value, seen, modules):
+            if isinstance(part, ModuleType):
+                held.add(part.__name__)
+            else:
+                found.add((script.home(str(part.__module__)), part.__qualname__.partition(".")[0]))
+                left.extend(_functions(part))
+
+    for value in roots.code.values():
+        add(value)
+    done, held_before = list[FunctionType](), set[str]()
+    while left:
+        function = left.pop()
+        done.append(function)
+        named = names(function.__code__)
+        all_names |= named
+        opened |= _opened(function.__code__)
+        computed |= _opened(function.__code__) & _computed(function.__code__)
+        space = function.__globals__
+        theirs = {one.__name__ for name in named if isinstance(one := space.get(name), ModuleType)}
+        home = script.home(str(function.__module__))
+        spaces = {home: space} | {
+            name: vars(modules[name]) for name in (index.among(named) | theirs | held) & modules.keys()
+        }
+        for module, variables in spaces.items():
+            for name in named & variables.keys():
+                if (module, name) not in found:
+                    found.add((module, name))
+                    add(variables[name])
+        if not left and held != held_before:  # all functions may know them
+            held_before, left = set(held), list(done)
+            done.clear()
+    looking = [
+        one.__code__ for one in done if one.__name__ != "__init__" and not opened.isdisjoint(names(one.__code__))
+    ]
+    beside = {name for code in looking for name in _set(code)}
+    is_all = all_names.isdisjoint(_NAME_ANYTHING)
+    return Reached(frozenset(found), frozenset(opened), frozenset(computed), frozenset(beside), is_all)
+
+
+def _is_programs(code: Any, modules: Mapping[str, ModuleType]) -> bool:
+    name = str(code.__module__)
+    return name in modules or name in script.NAMES or name not in sys.modules or not is_importable(name)
+
+
+def _functions(value: Any) -> Iterator[FunctionType]:
+    """Those that a function or class consists of."""
+    held = [part for base in value.__mro__ for part in vars(base).values()] if isinstance(value, type) else [value]
+    for part in held:
+        yield from (code for code in codes_of(part) if isinstance(code, FunctionType))
+
+
+def _within(value: Any, seen: dict[int, Any], modules: Mapping[str, ModuleType]) -> Iterator[Any]:
+    """The modules, and the program's classes and functions, that a value is made of, and those of what it holds."""
+    left, count = deque([value]), 0
+    while left and count < _MOST:
+        one = left.popleft()
+        if type(one) in LEAVES or id(one) in seen or is_raw(one):
+            continue
+        seen[id(one)], count = one, count + 1
+        if isinstance(one, ModuleType):
+            yield one
+            continue
+        for code in codes_of(one):
+            if isinstance(code, (type, FunctionType)) and _is_programs(code, modules):
+                yield code
+                left.extend([*vars(code).values(), *getattr(code, "__bases__", ())])
+            for cell in (code.__closure__ or ()) if isinstance(code, FunctionType) else ():
+                with contextlib.suppress(ValueError):  # nothing is in it yet
+                    left.append(cell.cell_contents)
+        if not isinstance(one, (type, FunctionType)):
+            left.append(type(one))
+            apart = taken_apart(one)
+            if apart is not None:
+                left.extend(apart.attributes.values())
+                left.extend(apart.items.values() if isinstance(apart.items, dict) else apart.items or ())

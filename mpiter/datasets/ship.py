@@ -1,0 +1,236 @@
+"""The dataset's journey to the workers: pickled once, mapped by all of them with its arrays.
+
+``Shipment`` is packed in the consumer process and opened in each worker.  Guarantees one copy of in-memory arrays
+however many workers there are (a private, writable map of one unnamed file), that ``np.memmap`` travels as the name of
+its file, that classes and functions of ``__main__`` travel by value, and that what cannot travel is named by its path
+(``dataset.transform.lock``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import mmap
+import os
+import pickle
+from itertools import accumulate
+from multiprocessing.connection import Connection
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from ..errors import DatasetNotPicklable, SharedMemoryFull, warn
+from ..samples import tensors
+from ..samples.byvalue import ByValue, culprit, is_importable, refuse
+from ..samples.envelope import aligned
+from ..samples.layout import PAGE
+from ..transport.memory import SharedBytes, SharedFile, write_all
+from .program import Program
+from .reach import Roots
+
+_COMPARED = 1 << 17  # words at once
+_MANY = 200_000_000  # bytes of pickled objects: each worker takes seconds to open them, and several times the memory
+_first: list[str] = []
+
+
+def import_first(module: str) -> None:
+    """Have workers import ``module`` before they open what is sent to them from now on."""
+    if module not in _first:
+        _first.append(module)
+
+
+class Kept:
+    """What needs no journey: threads and forked workers have it already."""
+
+    def __init__(self, cargo: Any) -> None:
+        self._cargo = cargo
+
+    def open(self) -> Any:
+        return self._cargo
+
+    def holds(self, cargo: Any) -> bool:
+        """Forked workers have it as it was: nobody can tell."""
+        return False
+
+    def close(self) -> None: ...
+
+
+class Shipment:
+    """A pickled cargo with its buffers in a file that the workers map."""
+
+    def __init__(self, cargo: Any, by_value: bool = True) -> None:
+        self._by_value = by_value
+        raw, self._shared, roots = _packed(cargo, by_value)
+        self._program = Program(not by_value, roots)
+        if raw[0].nbytes > _MANY:
+            warn(_too_many(raw[0].nbytes))
+        self._first = (*_first, *self._program.modules(roots.modules))
+        self._sizes = [buffer.nbytes for buffer in raw]
+        self._size = sum(aligned(size, PAGE) for size in self._sizes)
+        self._file = SharedFile()
+        try:
+            self._lay_down(raw)
+        except OSError as error:
+            self.close()
+            raise SharedMemoryFull(
+                f"the arrays of the dataset ({self._size / 1e6:.0f} MB) do not fit into shared memory: {error}. "
+                f"Use np.memmap, free memory, or pass backend=mpiter.Process(start_method='fork')."
+            ) from error
+
+    def _lay_down(self, buffers: list[memoryview]) -> None:
+        os.ftruncate(self._file.fd, self._size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._file.fd, 0, self._size)
+        for at, buffer in zip(_starts(self._sizes), buffers, strict=True):
+            write_all(self._file.fd, buffer, at)
+
+    def open(self) -> Any:
+        """The cargo, unpickled; its arrays are private to this worker once it writes to them."""
+        adopted = self._program.adopt()
+        for module in self._first:
+            importlib.import_module(module)
+        adopted.settle()
+        memory = memoryview(mmap.mmap(self._file.fd, self._size, access=mmap.ACCESS_COPY))
+        places = zip(self._shared, _starts(self._sizes), self._sizes, strict=True)
+        pickled, *buffers = [shared or memory[at : at + size] for shared, at, size in places]
+        cargo = pickle.loads(pickled, buffers=buffers)
+        adopted.tell()
+        return cargo
+
+    def holds(self, cargo: Any) -> bool:
+        """Would packing ``cargo`` now give the same?"""
+        try:
+            raw, shared, roots = _packed(cargo, self._by_value)
+        except Exception:  # it cannot travel any more: whoever starts new workers says why
+            return False
+        if shared != self._shared or [buffer.nbytes for buffer in raw] != self._sizes:
+            return False
+        mine = np.frombuffer(mmap.mmap(self._file.fd, self._size, access=mmap.ACCESS_READ), np.uint8)
+        places = zip(_starts(self._sizes), raw, strict=True)
+        same = all(_same(mine[at : at + buffer.nbytes], np.frombuffer(buffer, np.uint8)) for at, buffer in places)
+        return same and not self._program.differs(roots)
+
+    def close(self) -> None:
+        self._shared = []
+        self._file.close()
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    """Are these the same bytes?  In parts that stay in the cache, eight bytes at a time."""
+    words = len(mine) // 8 * 8
+    if not np.array_equal(mine[words:], theirs[words:]):
+        return False
+    mine, theirs = mine[:words].view(np.uint64), theirs[:words].view(np.uint64)
+    parts = range(0, len(mine), _COMPARED)
+    return all(np.array_equal(mine[at : at + _COMPARED], theirs[at : at + _COMPARED]) for at in parts)
+
+
+def _starts(sizes: list[int]) -> list[int]:
+    """Where in the file buffers of these sizes lie."""
+    return list(accumulate((aligned(size, PAGE) for size in sizes[:-1]), initial=0)) if sizes else []
+
+
+class _ByValue(ByValue):
+    """Knows in addition that a memmap is a file and a tensor an array."""
+
+    knows_main = names_twins = False
+    roots: Roots
+
+    def reducer_override(self, value: Any) -> Any:
+        self.roots.note(value)
+        known = _reduced(value)
+        return super().reducer_override(value) if known is None else known
+
+
+class _ByReference(pickle.Pickler):
+    """Plain pickle, likewise; the workers import the caller's script."""
+
+    roots: Roots
+
+    def reducer_override(self, value: Any) -> Any:
+        self.roots.note(value)
+        if isinstance(value, Connection):
+            refuse(value)
+        if isinstance(value, (type, FunctionType)) and not is_importable(value.__module__):
+            raise TypeError(f"workers cannot import its module, {value.__module__}")
+        known = _reduced(value)
+        return NotImplemented if known is None else known
+
+
+def _reduced(value: Any) -> Any:
+    """How to pickle what carries much memory; None for everything else."""
+    if type(value) is np.memmap and (where := _place_in_file(value)) is not None:
+        return _map_again, where
+    if (array := tensors.as_array(value)) is not None:
+        return tensors.from_array, (array,)
+    if (device := tensors.device_of(value)) not in ("cpu", "meta"):
+        raise TypeError(f"it is a tensor on {device}, which workers cannot share; keep data for them on the CPU")
+    return None
+
+
+def _packed(cargo: Any, by_value: bool) -> tuple[list[memoryview], list[SharedBytes | None], Roots]:
+    """The pickle and the buffers that go out of line; beside them, and in their place, what workers can map already.
+
+    And what code there is in it.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    roots = Roots()
+    pickled = _dumps(cargo, buffers, by_value, roots)
+    raw = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
+    shared = [one.obj if isinstance(one.obj, SharedBytes) else None for one in raw]
+    return [memoryview(b"") if there else one for one, there in zip(raw, shared, strict=True)], shared, roots
+
+
+def _too_many(size: int) -> str:
+    return (
+        f"the dataset holds {size / 1e6:.0f} MB of Python objects, of which each worker makes its own; keep many small "
+        f"objects in mpiter.Packed and numbers in arrays, which all workers share."
+    )
+
+
+def _dumps(cargo: Any, buffers: list[pickle.PickleBuffer] | None, by_value: bool, roots: Roots | None = None) -> bytes:
+    """Pickle ``cargo``; ``buffers`` takes what goes out of line, ``roots`` what code there is in it."""
+    out = io.BytesIO()
+    make = _ByValue if by_value else _ByReference
+    pickler = make(out, protocol=5, buffer_callback=None if buffers is None else buffers.append)
+    pickler.roots = Roots() if roots is None else roots
+    pickler.dump(cargo)
+    return out.getvalue()
+
+
+def _place_in_file(value: Any) -> tuple[Any, ...] | None:
+    """(file, dtype, mode, offset, shape) of a memmap or a contiguous part of one."""
+    mapped = getattr(value, "_mmap", None)
+    if mapped is None or value.filename is None or not value.flags.c_contiguous or value.dtype.hasobject:
+        return None
+    if value.mode == "c":
+        return None  # the caller's own changes live in his memory only
+    start = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
+    skipped = value.offset - value.offset % mmap.ALLOCATIONGRANULARITY
+    offset = skipped + value.__array_interface__["data"][0] - start
+    mode = "r" if value.mode == "r" else "r+"
+    return str(value.filename), value.dtype, mode, offset, value.shape
+
+
+def _map_again(filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[int, ...]) -> Any:
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    return np.memmap(filename, dtype, mode, offset, shape)
+
+
+_REMEDY = (
+    "Open such things in worker_init or on first use, leave them out in __getstate__, or pass "
+    "backend=mpiter.Process(start_method='fork')."
+)
+
+
+def explain(cargo: Any, name: str, error: Exception, remedy: str = _REMEDY) -> DatasetNotPicklable:
+    """The error to raise when ``cargo`` cannot travel, naming the attribute that is to blame."""
+    path, value, reason = culprit(cargo, name, error, lambda part: _dumps(part, [], by_value=True))
+    return DatasetNotPicklable(f"{path} ({type(value).__name__}) cannot be pickled: {reason}. {remedy}")
+
+
+def by_value(value: Any) -> bytes:
+    """Pickle something small for a worker that has not imported the caller's script."""
+    return _dumps(value, None, by_value=True)

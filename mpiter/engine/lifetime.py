@@ -1,0 +1,55 @@
+"""How a prefetch loop ends when nobody closes it: with its pump, or with the interpreter.
+
+Runs wherever the garbage collector finds a pump unused, even in the loop's own thread, so there it only asks; at
+interpreter exit it waits, before multiprocessing ends what it knows of.  A process that multiprocessing has started
+ends without the interpreter's exit functions: there multiprocessing is asked to call ours.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from multiprocessing import util  # registers its own exit function first, so that ours runs before it
+from typing import Any
+
+from .prefetch import _PrefetchLoop
+
+_is_over = False  # the interpreter is on its way out
+_running: weakref.WeakSet[_PrefetchLoop] = weakref.WeakSet()
+_asked_in: int | None = None  # the process whose multiprocessing has been asked
+_FIRST = 100  # of its finalizers, all of which run before it terminates workers
+
+
+def end_with(pump: Any, loop: _PrefetchLoop) -> weakref.finalize[..., Any]:
+    """End ``loop`` when ``pump`` is dropped, and at the latest when the interpreter exits."""
+    global _asked_in
+    finalizer = weakref.finalize(pump, _let_go, loop)
+    finalizer.atexit = False
+    _running.add(loop)
+    if _asked_in != os.getpid():
+        _asked_in = os.getpid()
+        util.Finalize(None, _end_all, exitpriority=_FIRST)
+    return finalizer
+
+
+def _let_go(loop: _PrefetchLoop) -> None:
+    if loop.pid == os.getpid():
+        loop.stop()
+
+
+def go_quietly() -> None:
+    """At the interpreter's end nothing more is to be said: a daemon thread that still asks for batches stays here."""
+    if _is_over and threading.current_thread().daemon:
+        threading.Event().wait()
+
+
+@atexit.register
+def _end_all() -> None:
+    global _is_over
+    _is_over = True
+    for loop in list(_running):
+        if loop.pid == os.getpid():
+            loop.stop()
+            loop.join()

@@ -1,0 +1,143 @@
+"""What an iterator or a loader is told of its workers, checked once, where the user wrote it.
+
+Pure.  Guarantees that whatever is knowable at construction is refused at construction, by a sentence that names the
+argument, the value and the remedy; what only shows later (whether a dataset can be pickled) is left to the first
+``next()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
+
+from ..errors import OptionError
+from ..machine import cores
+from ..order.checkpoint import SEEDS
+from ..pool.backends import Serial, backend_for
+from ..pool.starting import interrupts_later
+from ..rules import Rules
+from ..samples.rows import as_dataset
+from ..transport.transport import Transport
+from ..transport.transports import transport_for
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Who fetches, how far ahead, and how the samples travel."""
+
+    dataset: Any
+    batch_size: int = 1  # rows at the most
+    n_workers: int | None = None
+    n_prefetch: int = 1
+    dataset_timeout: float | None = 30.0
+    sample_timeout: float | None = 600.0
+    max_samples: int | None = None  # for a worker's life
+    seed: int | None = None
+    backend: Any = "process"
+    serializer: Any = "slots"
+    copy: bool = False
+    on_error: str = "raise"
+    run_ahead: int | None = None
+    worker_init: Callable[[Any], Any] | None = None
+    in_order: bool = True
+    seeds_samples: bool = True  # the global generators, for each; else once, for each worker
+    workers_name: str = "n_processes"  # as the user knows the argument
+    workers: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._set(dataset=as_dataset(self.dataset))
+        if not hasattr(type(self.dataset), "__getitem__"):
+            raise OptionError(
+                f"a dataset needs dataset[i], which {type(self.dataset).__name__} has not; pass a list, an array or an "
+                f"object with __len__ and __getitem__."
+            )
+        whole("batch_size", self.batch_size, least=1)
+        whole(self.workers_name, self.n_workers, least=0, optional=True)
+        whole("n_prefetch", self.n_prefetch, least=1)
+        whole("run_ahead", self.run_ahead, least=0, optional=True)
+        whole("maxtasksperchild", self.max_samples, least=1, optional=True)
+        whole("seed", self.seed, optional=True)
+        if self.seed is not None and not SEEDS[0] <= self.seed <= SEEDS[1]:
+            raise OptionError(f"seed has {int(self.seed).bit_length()} bits; use a whole number of at most 128.")
+        _seconds("dataset_timeout", self.dataset_timeout)
+        _seconds("sample_timeout", self.sample_timeout)
+        if self.on_error not in ("raise", "skip"):
+            raise OptionError(f"on_error={self.on_error!r} is unknown; use 'raise' or 'skip'.")
+        if self.worker_init is not None and not callable(self.worker_init):
+            raise OptionError(f"worker_init={self.worker_init!r:.60} cannot be called; pass a function.")
+        # plain numbers from here on: np.int64 overflows, and is no JSON
+        self._set(batch_size=int(self.batch_size), seed=None if self.seed is None else int(self.seed))
+        backend = backend_for(self.backend)  # which is looked at even where there are no workers
+        self._set(backend=Serial() if self.n_workers == 0 else backend)
+        self._set(workers=self._count_workers())
+        transport = self.make_transport()
+        if not self.backend.shares_memory and getattr(transport, "needs_shared_memory", False):
+            raise OptionError(f"the workers of {self.backend!r} share no memory with us; pass serializer='packed'.")
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _count_workers(self) -> int:
+        if not self.has_workers:
+            return 1
+        return cores() if self.n_workers is None else int(self.n_workers)
+
+    def make_transport(self) -> Transport:
+        return transport_for(self.serializer, self.copy)
+
+    def prepare(self) -> None:
+        """Have the backend start what takes time: workers are wanted soon."""
+        prepare = getattr(self.backend, "prepare", None)
+        if prepare is not None:
+            with interrupts_later():
+                prepare()
+
+    @property
+    def has_workers(self) -> bool:
+        """Is there anybody who could work ahead?"""
+        return bool(self.backend.name != "serial")
+
+    def rules(self, seed: int = 0, as_samples: bool = True) -> Rules:
+        """What binds everybody."""
+        alone = not self.has_workers
+        return Rules(
+            workers=self.workers,
+            batch_size=self.batch_size,
+            n_prefetch=1 if alone else self.n_prefetch,
+            run_ahead=0 if alone else self.run_ahead,
+            in_order=self.in_order,
+            skips_errors=self.on_error == "skip",
+            as_samples=as_samples,
+            seed=seed,
+            seeds_samples=self.seeds_samples,
+            sample_timeout=None if alone else self.sample_timeout,
+            max_samples=None if alone else self.max_samples,
+        )
+
+    @property
+    def most_ahead(self) -> int:
+        """Batches that may be on their way to the consumer."""
+        return self.rules().most
+
+    @property
+    def cargo(self) -> tuple[Any, Any]:
+        """What the workers need of the user's: the dataset, and the function to call first."""
+        return self.dataset, self.worker_init
+
+
+def _seconds(name: str, value: Any) -> None:
+    if value is not None and not (isinstance(value, Real) and float(value) > 0):
+        raise OptionError(f"{name}={value!r} must be a number of seconds above 0, or None.")
+
+
+def whole(name: str, value: Any, least: int | None = None, optional: bool = False) -> None:
+    """Refuse what is no whole number."""
+    if value is None and optional:
+        return
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise OptionError(f"{name}={value!r:.60} must be a whole number{' or None' if optional else ''}.")
+    if least is not None and value < least:
+        raise OptionError(f"{name}={value} must be at least {least}.")

@@ -1,0 +1,74 @@
+"""What becomes of a finished batch: its contents, an error in its place, or nothing.
+
+Runs in the prefetch thread.  Guarantees that a batch that cannot be handed out gives its room back, and that one bad
+batch never stands in the way of the next.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from ..errors import SampleError, SampleNotSendable, SharedMemoryFull
+from ..rules import Rules
+from ..stats import Tally
+from ..worker.faults import raised
+from .ledger import Assembly
+from .run import Delivery
+
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | None:
+    """What ``next()`` gets for this batch; None if all its rows are skipped, since empty batches are not handed out."""
+    faults, room, after, error = assembly.faults, assembly.room, assembly.plan.after, assembly.error
+    tally.errors += len(faults)
+    if error is None and faults and not rules.skips_errors:
+        error = raised(min(faults, key=lambda fault: fault.row))
+    if error is None:
+        tally.skipped += len(faults)
+        tally.barren = tally.barren + len(faults) if len(faults) == assembly.plan.rows else 0
+        if faults and tally.barren >= len(after.order):
+            tally.barren = 0
+            error = SampleError("on_error='skip' has left out a whole epoch: every sample failed, the last as above.")
+            error.__cause__ = raised(faults[-1])
+    if room is None or error is not None or len(faults) == assembly.plan.rows:
+        if room is not None:
+            room.discard()
+        return None if error is None else Delivery(after, error=error)
+    try:
+        contents = room.contents()
+    except Exception as problem:
+        return Delivery(after, error=not_received(problem))
+    tally.odd_rows += len(contents.odd)
+    tally.copies += contents.copied
+    return Delivery(after, contents)
+
+
+def not_received(problem: Exception) -> Exception:
+    """The error for what a worker has sent and cannot be opened here."""
+    if isinstance(problem, MemoryError):
+        return named(problem)
+    text = f"a sample was sent but cannot be unpickled here: {type(problem).__name__}: {problem}."
+    error = SampleNotSendable(text)
+    error.__cause__ = problem
+    return error
+
+
+def not_sent(problem: BaseException) -> BaseException:
+    """The error for what a worker could not send, or what the Pool could not read."""
+    if isinstance(problem, MemoryError):
+        return named(problem)
+    error = SampleNotSendable(f"a worker could not send its answer: {problem}")
+    error.__cause__ = problem
+    return error
+
+
+def named(problem: _Error) -> _Error | SharedMemoryFull:
+    """The same, with the remedy where Python says no more than that memory is short."""
+    if not isinstance(problem, MemoryError) or isinstance(problem, SharedMemoryFull):
+        return problem
+    details = f" ({problem})" if str(problem) else ""
+    text = f"no memory is left for what the workers send{details}; lower batch_size or n_prefetch, or free memory."
+    error = SharedMemoryFull(text)
+    error.__cause__ = problem
+    return error

@@ -1,0 +1,243 @@
+"""Batches, one after the other, from whatever place one is sent to: what iterators and loaders own, one each.
+
+Runs in the consumer's thread, and owns the prefetch loop: starts it when the first batch is asked for, waits for it,
+sends it elsewhere, ends it.  Guarantees that ``cursor`` tells what has been handed out, never what is prefetched; that
+Ctrl-C in ``next()`` loses and repeats nothing; and that ``close()`` works from any thread, in any state, any number of
+times, and ends in bounded time, as do dropping the pump and leaving the interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ..errors import IteratorClosed, warn
+from ..order.cursor import Cursor, Plans
+from ..pool.crew import Crew
+from ..pool.standstill import Standstill, advice
+from ..pool.starting import interrupts_later
+from ..pool.stopwatch import interval_for
+from ..pool.watch import Patience
+from ..samples.batch import Batch
+from ..samples.layout import Contents
+from ..stats import Stats
+from . import lifetime
+from .communicator import Terminated
+from .options import Options
+from .prefetch import _PrefetchLoop
+from .run import Delivery, Run
+
+Late = Callable[[float, float, str], Exception]  # the limit, the seconds waited, what the workers do → what is said
+
+
+class Pump:
+    """A place, and a loop that fetches from there on.
+
+    ``opens`` makes of a batch's contents what is handed out.  ``late`` says what becomes of a batch that has been
+    overdue for longer than ``dataset_timeout``: a warning, which is given, or an error, which is raised.
+    """
+
+    def __init__(self, options: Options, opens: Callable[[Contents], Any], late: Late) -> None:
+        self.options, self._opens, self._late = options, opens, late
+        self.loop: _PrefetchLoop | None = None
+        self.is_closed = False
+        self.cursor: Cursor
+        self.seed = 0
+        self._plans: Plans
+        self._runs = 0
+        self._letting_go: Any = None
+        self._in_hand: Delivery | None = None  # taken from the loop, not yet handed out
+        self._handed_out = 0  # deliveries of this run
+        self._has_ended = False  # all of it has been handed out
+        self._has_stopped = False  # the loop, which another run would set going
+        self._one_at_a_time = threading.RLock()  # next() may be called by several threads
+        self._patience, self._standstill = Patience(options.dataset_timeout), Standstill()
+        self._lateness: Any = ()  # the type of what was said of a batch that may still come
+        self._last_stats = Stats()
+
+    # -- places --------------------------------------------------------------------------------------------------
+
+    def go(self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None) -> None:
+        """Go on from ``cursor``; whatever is on its way is dropped."""
+        self.cursor = cursor
+        if plans is not None:
+            self._plans = plans
+        if seed is not None:
+            self.seed = seed
+        self._in_hand = None
+        self._has_ended = self._has_stopped = False
+        if self.loop is not None and self.loop.pid == os.getpid():
+            self.loop.go(self._run())
+
+    def change(self, options: Options) -> None:
+        """From the next batch on under other options: by other workers."""
+        was_closed = self.is_closed
+        self.close()
+        self.is_closed, self.options = was_closed, options
+        self._patience = Patience(options.dataset_timeout)
+
+    def refresh(self) -> None:
+        """Have the workers see the dataset as it is now."""
+        if self.loop is not None and not self.loop.carries(self.options.cargo):
+            self.close()
+            self.is_closed = False
+
+    def _run(self) -> Run:
+        self._runs += 1
+        self._handed_out = 0
+        return Run(self._runs, self.cursor, self.seed, self._plans)
+
+    # -- handing out ---------------------------------------------------------------------------------------------
+
+    def next(self) -> Any:
+        """The next batch; StopIteration when there is none."""
+        with self._one_at_a_time:
+            if self._has_ended:
+                raise StopIteration
+            loop = self._running_loop()
+            if self._in_hand is None:
+                self._in_hand = self._wait_for(loop)
+            loop.mail.deliver()  # a warning may be an error to the user: the batch then stays in hand
+            delivery, self._in_hand = self._in_hand, None
+            return self._hand_out(loop, delivery)
+
+    def start(self) -> None:
+        """Fetch ahead from now on, not only when somebody asks."""
+        with self._one_at_a_time:
+            self._running_loop()
+
+    def _wait_for(self, loop: _PrefetchLoop) -> Delivery:
+        began, glance_s = time.perf_counter(), interval_for(self.options.dataset_timeout)
+        try:
+            delivery = loop.get(self._waits, glance_s)
+            while delivery.number != self._handed_out:  # Ctrl-C has taken one between the queue and the user
+                loop.go(self._run())
+                delivery = loop.get(self._waits, glance_s)
+            return delivery
+        except BaseException as error:
+            self._interrupted(error)
+            raise
+        finally:
+            loop.tally.wait_s += time.perf_counter() - began
+
+    def _hand_out(self, loop: _PrefetchLoop, delivery: Delivery) -> Any:
+        if not delivery.counts:
+            self._has_stopped = True
+        if delivery.contents is None:
+            self._advance(delivery)
+            if delivery.error is not None:
+                raise delivery.error
+            self._has_ended = True
+            raise StopIteration
+        contents: Any = delivery.contents
+        try:
+            batch = self._opens(contents)
+        except Exception:  # samples that cannot be stacked; unlike Ctrl-C, they would come again
+            self._advance(delivery)
+            raise
+        loop.tally.batches += 1
+        loop.tally.samples += contents.rows - len(contents.failed)
+        self._advance(delivery)
+        return batch
+
+    def _advance(self, delivery: Delivery) -> None:
+        """In this order: whatever Ctrl-C leaves undone, the next ``next()`` then goes on from the cursor."""
+        if delivery.counts:
+            self.cursor = delivery.after
+        self._handed_out += 1
+
+    def _interrupted(self, error: BaseException) -> None:
+        """next() was left by Ctrl-C or the end of the loop: nothing has been handed out."""
+        if isinstance(error, self._lateness):
+            return  # what is on its way may still come
+        if isinstance(error, Terminated):
+            lifetime.go_quietly()
+            raise IteratorClosed("the iterator was closed while next() waited.") from None
+        self._has_stopped = True
+
+    def _waits(self, seconds: float) -> None:
+        """No batch for so many seconds: look at what the workers do."""
+        loop, limit = self.loop, self.options.dataset_timeout
+        if loop is None:
+            return
+        lines = loop.lines
+        if self._standstill.is_seen(lines, seconds):
+            warn(advice(loop.doings()))
+        if limit is not None and self._patience.ends(seconds, not any(line.ready for line in lines)):
+            problem = self._late(limit, seconds, loop.doings() or "the dataset may be stuck")
+            self._lateness = type(problem)
+            if not isinstance(problem, Warning):
+                raise problem
+            warn(problem)
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def _running_loop(self) -> _PrefetchLoop:
+        if self.is_closed:
+            raise IteratorClosed("the iterator is closed; make a new one.")
+        if self.loop is not None and self.loop.pid != os.getpid():
+            self.loop = None  # the parent's: this process has been forked
+        self._patience.begin()
+        if self.loop is None:
+            if self._plans.end_at(self.cursor):
+                self._has_ended = True
+                raise StopIteration
+            self._launch()
+        elif self._has_stopped:
+            self.loop.go(self._run())
+        self._has_stopped = False
+        assert self.loop is not None
+        return self.loop
+
+    def _launch(self) -> None:
+        options = self.options
+        rules = options.rules(self.seed, as_samples=self._opens is Batch)
+        transport = options.make_transport()
+        loop = _PrefetchLoop(rules, transport, partial(Crew, rules, options.backend, transport, options.cargo))
+        self._letting_go = lifetime.end_with(self, loop)
+        with interrupts_later():  # Ctrl-C finds either nothing started or everything owned
+            try:
+                loop.launch(self._run(), threaded=options.has_workers)
+            except BaseException:
+                self._letting_go.detach()
+                loop.stop()
+                loop.join()
+                raise
+            self.loop = loop
+        if self.is_closed:  # meanwhile, by another thread
+            self.close()
+            raise IteratorClosed("the iterator was closed while next() waited.")
+
+    def wake(self) -> None:
+        """More is known now of what comes next."""
+        if self.loop is not None:
+            self.loop.wake()
+
+    def was_hungry(self) -> bool:
+        """Would it have fetched more since it was last asked, had it known what?"""
+        return self.loop is not None and self.loop.was_hungry()
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """The worker processes of the moment; others after they have been replaced."""
+        return () if self.loop is None else self.loop.pids
+
+    def stats(self) -> Stats:
+        """A snapshot of the counters."""
+        return self._last_stats if self.loop is None else self.loop.stats()
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the workers and give everything back; batches already handed out stay valid."""
+        self.is_closed = True
+        loop, self.loop = self.loop, None
+        if loop is not None and loop.pid == os.getpid():
+            self._letting_go.detach()
+            self._last_stats = loop.stats()
+            loop.stop()
+            loop.join()

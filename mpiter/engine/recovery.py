@@ -1,0 +1,142 @@
+"""What a worker's end means for the batches on their way: whose fault it was, what is fetched again, whether to go on.
+
+Runs in the prefetch thread.  Guarantees that every row that was with this worker is asked for again unless its answer
+came before the end; that a sample in hand at two deaths is not tried a third time; and that workers which keep dying
+without a finished batch come to an end, in an error that says what was seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import RemoteTraceback, WorkerCrashed, WorkerStartError
+from ..pool.crew import Crew
+from ..pool.endings import End
+from ..samples.envelope import dumps
+from ..worker.task import Fault
+from .ledger import Ledger, Suspect
+
+_log = logging.getLogger("mpiter")
+_MOST_DEATHS = 2  # that a sample may be in hand at: one may be chance
+_MOST_SETBACKS = 3  # without a finished batch…
+_WITHIN_S = 60.0  # …in so many seconds
+
+
+class Recovery:
+    """Remembers what has happened lately."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._deaths: Counter[Suspect] = Counter()
+        self._setbacks: deque[_Setback] = deque()
+        self._false_starts: Counter[int] = Counter()  # one after the other in the same place
+        self.restarts = 0  # of single workers
+
+    def progress(self) -> None:
+        """A batch has been finished."""
+        self._setbacks.clear()
+
+    def forget(self) -> None:
+        """What was on its way is dropped: nobody is suspected any more."""
+        self._deaths.clear()
+
+    def recover(self, end: End, ledger: Ledger) -> None:
+        """Make the book right again after a worker's end; raises if it makes no sense to go on."""
+        suspect = ledger.in_hand(end.line) if end.line.active == 1 else None  # of several at once it may be any
+        rows = ledger.recall(end.tasks, quarantined=not end.is_gone)
+        self.restarts += 1
+        text = f"{end} while fetching sample {suspect.index!r:.60}" if suspect else str(end)
+        fault = self._judged(end, suspect, text)
+        if fault is not None:
+            ledger.count_as_failed(fault)
+        without = f", without sample {fault.index!r:.60}" if fault is not None else ""
+        _log.warning(
+            "%s; replacing it and fetching %d samples again%s",
+            text,
+            rows - (fault is not None),
+            without,
+            exc_info=RemoteTraceback(end.stack) if end.stack else None,
+        )
+
+    def _judged(self, end: End, suspect: Suspect | None, text: str) -> Fault | None:
+        """The fault of a sample that has ended two workers, if that is what it was."""
+        if not end.was_starting or end.is_proven:
+            del self._false_starts[end.worker]
+        else:
+            self._false_starts[end.worker] += 1
+            if not end.others_work or self._false_starts.total() > _MOST_SETBACKS:
+                raise _chained(WorkerStartError(f"{text}, while starting. {_ON_STARTING}"), end)
+        if suspect is not None:
+            self._deaths[suspect] += 1
+            if self._deaths[suspect] >= _MOST_DEATHS:
+                self._setbacks.clear()  # something has been learnt
+                return _fault(end, suspect, text)
+        self._set_back(end, text)
+        return None
+
+    def _set_back(self, end: End, text: str) -> None:
+        now = self._clock()
+        while self._setbacks and now - self._setbacks[0].at > _WITHIN_S:
+            self._setbacks.popleft()
+        if self._setbacks and end.worker not in self._setbacks[-1].workers:  # one blow, several workers
+            self._setbacks[-1].workers.add(end.worker)
+        else:
+            self._setbacks.append(_Setback(now, text, {end.worker}))
+        if len(self._setbacks) > _MOST_SETBACKS:
+            seen = "\n".join(f"  {setback.text}" for setback in self._setbacks)
+            self._setbacks.clear()
+            raise _chained(WorkerCrashed(f"the workers keep dying, and no batch is finished:\n{seen}"), end)
+
+
+@dataclass(slots=True)
+class _Setback:
+    """A round in which workers died, each place's once."""
+
+    at: float
+    text: str
+    workers: set[int]
+
+
+_ON_STARTING = (
+    "Look at what it printed; without workers (n_processes=0, num_workers=0) the dataset is loaded here. "
+    "A script whose dataset cannot travel by value needs `if __name__ == '__main__':`."
+)
+
+
+def doings(crew: Crew, ledger: Ledger) -> str:
+    """Which samples the workers have in hand right now; may be asked by any thread."""
+    told = []
+    for worker, line in enumerate(crew.board()):
+        if not line.ready:
+            told.append(f"worker {worker} (pid {line.pid}) is still loading the dataset")
+        elif line.active and (sample := ledger.in_hand(line)):
+            told.append(f"worker {worker} (pid {line.pid}) is fetching sample {sample.index!r:.60}")
+    return ", ".join(told)
+
+
+def _fault(end: End, suspect: Suspect, text: str) -> Fault:
+    error = WorkerCrashed(
+        f"sample {suspect.index!r:.60} has ended its worker twice: {text}. An iterator's on_error='skip' would leave "
+        f"it out, its sample_timeout= says how long a sample may take."
+    )
+    return Fault(
+        batch=suspect.batch,
+        row=suspect.row,
+        index=suspect.index,
+        epoch=suspect.epoch,
+        position=suspect.position,
+        worker=f"worker {end.worker}",
+        summary=f"WorkerCrashed: {error}",
+        trace=end.stack,
+        pickled=dumps(error),
+    )
+
+
+def _chained(error: Exception, end: End) -> Exception:
+    if end.stack:
+        error.__cause__ = RemoteTraceback(end.stack)
+    return error

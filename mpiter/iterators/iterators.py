@@ -1,0 +1,192 @@
+"""The three iterators with Chainer's names and arguments: they differ in who runs the fetches, and in nothing else.
+
+Switchable with each other: the same order, the same state, the same batches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..engine.options import Options
+from .iterator import DatasetIterator
+from .sampling import Sampling
+
+
+def _chainers(repeat: bool, shuffle: bool | None, order_sampler: Any) -> Sampling:
+    """How epochs follow each other in Chainer."""
+    return Sampling(repeat, None if repeat else 1, shuffle=shuffle, order_sampler=order_sampler)
+
+
+class MultiprocessIterator(DatasetIterator):
+    """Batches fetched by worker processes, ahead of time: Chainer's arguments, in Chainer's order, and some more.
+
+    Args:
+        dataset: anything with ``len`` and ``[]``.
+        batch_size: samples in a batch.
+        repeat: go on into the next epoch for ever; False stops after one, with a short last batch.
+        shuffle: visit each epoch in an order of its own; None means True unless there is an ``order_sampler``.
+        n_processes: worker processes; None means all cores this process may use, 0 none (as ``backend="serial"``).
+        n_prefetch: finished batches that wait for the consumer.
+        shared_mem: accepted for Chainer's sake; slots are sized by what the samples need.
+        order_sampler: called as ``order_sampler(order, position)`` before each epoch, returns the next order.
+        dataset_timeout: seconds without a batch after which a ``TimeoutWarning`` is given; None for never.
+        maxtasksperchild: samples that a worker fetches before it is replaced by a fresh one.
+        seed: of the order and of the samples' randomness; None draws one from NumPy's global generator, once (without
+            shuffling the generator is only looked at).
+        backend: "process", "thread", "serial", or an object such as ``mpiter.Process(start_method="spawn")``.
+        serializer: "slots" (shared memory), "packed", or a transport object.
+        copy: hand out private copies rather than views of shared slots.
+        on_error: "raise" what the dataset raises, in place of the batch, or "skip" the sample.
+        run_ahead: batches on their way beyond ``n_prefetch``; None as the workers need, 0 strictly none.
+        worker_init: called once in each worker with its ``WorkerInfo``.
+        in_order: deliver batches in the order of the plan; False: as they finish, without exact resume.
+        sample_timeout: seconds that one sample may take (and a worker's start, which has a minute at least); then the
+            workers are replaced and the sample is tried once more.  None: for ever.
+
+    >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=0) as it:
+    ...     print(list(it))
+    [[10, 20], [30]]
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        repeat: bool = True,
+        shuffle: bool | None = None,
+        n_processes: int | None = None,
+        n_prefetch: int = 1,
+        shared_mem: int | None = None,
+        order_sampler: Any = None,
+        dataset_timeout: float | None = 30.0,
+        maxtasksperchild: int | None = None,
+        *,
+        seed: int | None = None,
+        backend: Any = "process",
+        serializer: Any = "slots",
+        copy: bool = False,
+        on_error: str = "raise",
+        run_ahead: int | None = None,
+        worker_init: Any = None,
+        in_order: bool = True,
+        sample_timeout: float | None = 600.0,
+    ) -> None:
+        self.n_prefetch = n_prefetch
+        self.shared_mem = shared_mem
+        self.shuffle = shuffle
+        self.dataset_timeout = dataset_timeout
+        self.maxtasksperchild = maxtasksperchild
+        options = Options(
+            dataset=dataset,
+            batch_size=batch_size,
+            n_workers=n_processes,
+            n_prefetch=n_prefetch,
+            dataset_timeout=dataset_timeout,
+            max_samples=maxtasksperchild,
+            seed=seed,
+            backend=backend,
+            serializer=serializer,
+            copy=copy,
+            on_error=on_error,
+            run_ahead=run_ahead,
+            worker_init=worker_init,
+            in_order=in_order,
+            sample_timeout=sample_timeout,
+        )
+        self.n_processes = options.workers
+        super().__init__(options, _chainers(repeat, shuffle, order_sampler))
+
+
+class MultithreadIterator(DatasetIterator):
+    """``MultiprocessIterator`` with threads: for datasets that wait or release the GIL.
+
+    >>> it = MultithreadIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_threads=2)
+    >>> [list(batch) for batch in it]
+    [[10, 20], [30]]
+    >>> it.close()
+    """
+
+    _revives = True
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        repeat: bool = True,
+        shuffle: bool | None = None,
+        n_threads: int = 1,
+        order_sampler: Any = None,
+        *,
+        n_prefetch: int = 1,
+        seed: int | None = None,
+        dataset_timeout: float | None = 30.0,
+        serializer: Any = "slots",
+        copy: bool = False,
+        on_error: str = "raise",
+        run_ahead: int | None = None,
+        worker_init: Any = None,
+        in_order: bool = True,
+        sample_timeout: float | None = 600.0,
+    ) -> None:
+        self.n_threads = n_threads
+        self.shuffle = shuffle
+        super().__init__(
+            Options(
+                dataset=dataset,
+                batch_size=batch_size,
+                n_workers=n_threads,
+                n_prefetch=n_prefetch,
+                backend="thread",
+                workers_name="n_threads",
+                seed=seed,
+                dataset_timeout=dataset_timeout,
+                serializer=serializer,
+                copy=copy,
+                on_error=on_error,
+                run_ahead=run_ahead,
+                worker_init=worker_init,
+                in_order=in_order,
+                sample_timeout=sample_timeout,
+            ),
+            _chainers(repeat, shuffle, order_sampler),
+        )
+
+
+class SerialIterator(DatasetIterator):
+    """``MultiprocessIterator`` without workers: everything happens in ``next()``.
+
+    >>> [list(batch) for batch in SerialIterator([10, 20, 30], 2, repeat=False, shuffle=False)]
+    [[10, 20], [30]]
+    """
+
+    _revives = True
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        repeat: bool = True,
+        shuffle: bool | None = None,
+        order_sampler: Any = None,
+        *,
+        seed: int | None = None,
+        serializer: Any = "slots",
+        copy: bool = False,
+        on_error: str = "raise",
+        worker_init: Any = None,
+    ) -> None:
+        self.shuffle = shuffle
+        super().__init__(
+            Options(
+                dataset=dataset,
+                batch_size=batch_size,
+                n_workers=0,
+                backend="serial",
+                seed=seed,
+                serializer=serializer,
+                copy=copy,
+                on_error=on_error,
+                worker_init=worker_init,
+            ),
+            _chainers(repeat, shuffle, order_sampler),
+        )

@@ -1,0 +1,168 @@
+"""The batches of one epoch of a loader: slices of an order, or what a sampler gives.
+
+A place in such an epoch is the number of batches handed out.  ``Sliced`` is arithmetic.  ``Drawn`` asks a sampler, in
+the user's own thread and no further ahead than is useful, since samplers draw from generators that belong to the user;
+the loop plans what has been drawn.  Guarantees that a sampler is asked for each batch once, however often the loop
+starts again, that its error comes in the place of the batch, and that a checksum tells whether two samplers have given
+the same.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import StateError
+from ..order.cursor import Cursor, Plan, Plans, Stretch, batches_of
+from ..order.order import Indices
+from .walk import Told, Walk
+
+_SHORT_RUN = 1 << 16  # keys that are drawn ahead at the least
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # which is another in each process
+
+
+class Sliced(Plans):
+    """``batch_size`` samples after ``batch_size`` samples of the cursor's order."""
+
+    def __init__(self, batch_size: int, drop_last: bool, in_one: bool) -> None:
+        self._each, self._drop_last, self._in_one = batch_size, drop_last, in_one
+
+    def draw(self, upto: int) -> None:
+        """There is nothing to be asked."""
+
+    def forget(self, before: int) -> None:
+        """There is nothing to be forgotten."""
+
+    def told(self, error: Exception) -> None:
+        """There is no sampler that it could come from."""
+
+    def checksum(self, batches: int) -> int:
+        """None is needed."""
+        return 0
+
+    def since(self, batches: int) -> None:
+        """There is no sampler that could go on."""
+
+    def batches(self, length: int) -> int:
+        """How many come of ``length`` samples."""
+        return batches_of(length, self._each, self._drop_last)
+
+    def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
+        if cursor.position >= self.batches(len(cursor.order)):
+            return None
+        start = cursor.position * self._each
+        return _plan(cursor, number, start, cursor.order.take(start, start + self._each), self._in_one)
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What a sampler has given before, and its place, if it told that: then it goes on from there."""
+
+    batches: int = 0
+    samples: int = 0
+    checksum: int = 0
+    told: Told | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Lot:
+    """A batch that has been drawn."""
+
+    keys: list[Any]
+    start: int  # samples before it
+    checksum: int  # of all keys up to here
+    error: Exception | None = None
+    told: Told | StateError | None = None  # the sampler's place after it, if it tells
+
+
+class Drawn(Plans):
+    """The batches that an iterator of lists of keys gives, which are those of ``walk``, or made of it."""
+
+    def __init__(self, batches: Iterator[Sequence[Any]], batch_size: int | None, walk: Walk, since: Since) -> None:
+        self._batches, self._walk = batches, walk
+        self._in_one = batch_size is None
+        self.batch_size = batch_size or 1
+        self._count, self._samples, self._checksum = since.batches, since.samples, since.checksum
+        before = _Lot([], self._samples, self._checksum, told=self._place_told())
+        self._lots: dict[int, _Lot] = {self._count - 1: before}
+        self._has_ended = False
+
+    def draw(self, upto: int) -> None:
+        """Have the batches before the ``upto``-th drawn; what was drawn long ago is forgotten."""
+        while self._count < upto and not self._has_ended:
+            error = None
+            try:
+                keys = list(next(self._batches))
+            except StopIteration:
+                self._has_ended = True
+                return
+            except Exception as problem:
+                keys, error = [], problem
+            self._checksum = zlib.crc32(_ADDRESS.sub("", repr(keys)).encode(), self._checksum)
+            self._lots[self._count] = _Lot(keys, self._samples, self._checksum, error, self._place_told())
+            self._samples += len(keys)
+            self._count += 1
+            self._has_ended = error is not None  # not before the loop can find it
+
+    def forget(self, before: int) -> None:
+        """Nobody will go back to the batches before this one, the last of them excepted."""
+        for number in [number for number in self._lots if number < before - 1]:
+            del self._lots[number]
+
+    def told(self, error: Exception) -> None:
+        """The user knows of it; the sampler's own comes once, and then the end."""
+        self._lots = {number: lot for number, lot in self._lots.items() if lot.error is not error}
+
+    def checksum(self, batches: int) -> int:
+        """What tells this sampler from others, after so many batches."""
+        lot = self._lots.get(batches - 1)
+        return lot.checksum if lot else 0
+
+    def since(self, batches: int) -> Since | None:
+        """Where the sampler can go on after so many batches, if it tells its place."""
+        lot = self._lots.get(batches - 1)
+        if lot is None or lot.told is None:
+            return None
+        if isinstance(lot.told, StateError):
+            raise StateError(f"what the sampler's state_dict() returns cannot be saved: {lot.told}")
+        return Since(batches, lot.start + len(lot.keys), lot.checksum, lot.told)
+
+    def _place_told(self) -> Told | StateError | None:
+        try:
+            return self._walk.state()
+        except StateError as error:  # for those who want the state
+            return error
+
+    def knows(self, cursor: Cursor) -> bool:
+        return self._has_ended or cursor.position in self._lots
+
+    def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
+        lot = self._lots.get(cursor.position)
+        if lot is None:
+            return None
+        if lot.error is not None:
+            raise lot.error
+        return _plan(cursor, number, lot.start, _compact(lot.keys), self._in_one)
+
+
+def _plan(cursor: Cursor, number: int, start: int, keys: Indices | tuple[Any, ...], in_one: bool) -> Plan:
+    rows = len(keys)
+    if in_one:
+        keys, rows = (keys.tolist() if isinstance(keys, np.ndarray) else list(keys),), 1
+    after = cursor._replace(position=cursor.position + 1)
+    return Plan(number, rows, (Stretch(0, cursor.epoch, start, keys),), cursor, after)
+
+
+def _compact(keys: list[Any]) -> Indices | tuple[Any, ...]:
+    if set(map(type, keys)) == {int}:
+        try:
+            return np.array(keys, np.int64)
+        except OverflowError:
+            pass
+    return tuple(keys)

@@ -1,0 +1,147 @@
+"""One pass over a loader's dataset: the iterator that the user holds, and who works for it.
+
+Runs in the consumer process.  An *epoch* is what ``iter(loader)`` returns, a *pass* the way through it, a pump goes
+it, and *home* is where the pump rests until the next.  Guarantees that an epoch which is dropped halfway gives its
+pump back, in whatever thread the garbage collector runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..order.cursor import Cursor
+from ..order.order import Order
+from .drawing import Drawn, Sliced
+from .resuming import Place
+from .streams import StreamPass
+
+
+@dataclass
+class Pass:
+    """One epoch under way."""
+
+    epoch: int
+    plans: Sliced | Drawn
+    seed: int
+    order: Order
+    generators: dict[str, Any]  # what the sampler's draws depended on when the epoch began
+    batches: int  # handed out, or left out
+    ahead: int  # batches that are drawn beyond these, for now
+    most: int  # …and may be
+    aside: Any = None  # where the sampler's generators are not everybody's
+    pump: Any = None  # None: nobody goes on with it
+    has_ended: bool = False
+
+    def draw(self) -> None:
+        """Ask the sampler for what may soon be fetched."""
+        with self.aside or contextlib.nullcontext():
+            self.plans.draw(self.batches + self.ahead)
+
+    def go(self) -> None:
+        """Have the batches from here on fetched."""
+        assert self.pump is not None
+        self.pump.go(Cursor(self.batches, self.epoch, False, self.order), self.plans, self.seed)
+        self.pump.start()
+
+    def skip(self, batches: int) -> None:
+        """Leave some out."""
+        self.batches += batches
+        self.draw()
+        self.go()
+
+    def place(self) -> Place:
+        """Where it could go on."""
+        drawn, since = self.plans.checksum(self.batches), self.plans.since(self.batches)
+        return Place(self.epoch, self.batches, drawn, self.generators, since=since)
+
+    def next(self) -> Any:
+        """The next batch."""
+        pump = self.pump
+        if pump is None:
+            raise StopIteration
+        if pump.was_hungry():  # one more each time, so that nobody waits for many
+            self.ahead = min(self.ahead + 1, self.most)
+        self.draw()
+        pump.wake()
+        try:
+            return pump.next()
+        except Exception as error:
+            self.plans.told(error)
+            raise
+        finally:
+            self.batches = pump.cursor.position
+            self.plans.forget(self.batches)
+
+
+class Home:
+    """Where workers stay between epochs."""
+
+    def __init__(self, persistent: bool) -> None:
+        self.persistent = persistent
+        self.closed = False
+        self.going: weakref.WeakSet[Any] = weakref.WeakSet()  # who has been sent out
+        self.under_way: weakref.WeakSet[Epoch] = weakref.WeakSet()
+        self.resting: Any = None  # who waits for the next epoch
+
+    def leave(self) -> Any:
+        """Somebody to go on the next epoch, if there is anybody."""
+        pump, self.resting = self.resting, None
+        return pump
+
+    def take_back(self, current: Pass | StreamPass) -> None:
+        """Nobody wants the rest of this epoch.  Called by the garbage collector too, so nothing is waited for: an
+        pump that nobody holds ends by itself."""
+        pump, current.pump = current.pump, None
+        if self.persistent and not self.closed and self.resting is None:
+            self.resting = pump
+
+    def close(self) -> None:
+        """End everybody."""
+        self.closed = True
+        for pump in list(self.going):
+            pump.close()
+        for epoch in list(self.under_way):
+            epoch.forget()
+
+
+class Epoch:
+    """An iterator over the batches of one epoch: what ``iter(loader)`` returns."""
+
+    def __init__(self, current: Pass | StreamPass, home: Home, length: Callable[[], int | None], count: Any) -> None:
+        self._pass, self._home, self._length, self._count = current, home, length, count
+        self._one_at_a_time = threading.RLock()
+        self._end = weakref.finalize(self, home.take_back, current)
+        self._end.atexit = False
+        home.under_way.add(self)
+
+    def forget(self) -> None:
+        """There is nobody to be taken back: what an error has come by (its traceback holds us) need not be kept."""
+        self._end.detach()
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __len__(self) -> int:
+        length = self._length()
+        if length is None:
+            raise TypeError("the sampler has no length, so neither has the epoch.")
+        return length
+
+    def __next__(self) -> Any:
+        with self._one_at_a_time:
+            pump = self._pass.pump
+            try:
+                batch = self._pass.next()
+            except StopIteration:
+                self._pass.has_ended = self._pass.has_ended or pump is not None
+                self._end()
+                if pump is not None and not self._home.persistent:
+                    pump.close()
+                raise
+            self._count(self._pass.batches)
+            return batch

@@ -1,0 +1,219 @@
+"""Loaders: epoch after epoch over one dataset, each ``iter()`` one of them, by workers that stay.
+
+Runs in the consumer process.  ``Loading`` is what ``mpiter.DataLoader`` and ``mpiter.torch.DataLoader`` have in common:
+exact state, and the workers between epochs.  A state says which epoch, how many batches of it were handed out,
+and what the sampler's draws depended on when the epoch began; to go on from it, the sampler is asked once more and the
+batches already handed out are left out, unloaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Generic, TypeVar
+
+from ..datasets.access import users
+from ..engine.options import Options
+from ..engine.pump import Pump
+from ..errors import BatchTimeout, IteratorClosed
+from ..order.order import Order
+from ..stats import Stats
+from . import resuming
+from .drawing import Drawn, Since, Sliced
+from .epochs import Epoch, Home, Pass
+from .generators import Aside, Generators
+from .resuming import Place
+from .shards import Batching
+from .streams import ShardPumps, StreamPass
+from .walk import Walk
+
+_FEW = 4  # batches that a sampler is asked for at once, when nobody knows yet how many are needed
+
+
+T_co = TypeVar("T_co", covariant=True)  # a dataset's samples, as torch has it
+
+
+class Loading(Generic[T_co]):
+    """What loaders have in common; a subclass says what an epoch's batches are."""
+
+    _batching: Batching | None = None  # how batches are made of a stream; None where the dataset has keys
+
+    def _begin(self, options: Options, persistent_workers: bool | None) -> None:
+        """To be called by constructors."""
+        self._recipe = options
+        options.prepare()
+        self._refreshes = persistent_workers is not True  # are changes of the dataset brought to the workers?
+        self._home = Home(persistent_workers is not False)
+        self._pass: Pass | StreamPass | None = None
+        self._next = Place(epoch=0)  # where the next iter() begins
+
+    # -- what a subclass says ------------------------------------------------------------------------------------
+
+    def _plans(self, since: Since) -> Sliced | Drawn:
+        """The batches of an epoch; a sampler is asked for an iterator, not yet for batches."""
+        raise NotImplementedError
+
+    def _sampled(self) -> Any:
+        """What is asked for keys; None where nobody is."""
+        raise NotImplementedError
+
+    def _order(self, epoch: int) -> Order:
+        """What slices are cut from."""
+        raise NotImplementedError
+
+    def _opens(self, contents: Any) -> Any:
+        """What the user gets for the contents of a batch."""
+        raise NotImplementedError
+
+    def _seed_of_epoch(self) -> int:
+        """Of the samples' randomness."""
+        raise NotImplementedError
+
+    def _generators(self) -> Generators:
+        """The random generators that the sampler may draw from."""
+        raise NotImplementedError
+
+    def _agreed(self) -> dict[str, Any]:
+        """What a state must agree with."""
+        raise NotImplementedError
+
+    def _length(self) -> int | None:
+        """Batches in an epoch, if that is known."""
+        raise NotImplementedError
+
+    def _count(self, batches: int) -> None:
+        """So many have been handed out."""
+
+    # -- epochs --------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Any:
+        if self._home.closed:
+            raise IteratorClosed("the loader is closed; make a new one.")
+        place = self._next
+        aside = self._aside(place)
+        with aside or contextlib.nullcontext():
+            current = self._pass_over_stream(place) if self._batching is not None else self._pass_over_keys(place)
+        current.aside = aside or current.aside
+        current.pump = self._pump()
+        epoch = Epoch(current, self._home, self._length, self._count)
+        current.go()
+        self._pass, self._next = current, Place(place.epoch + 1)
+        return epoch
+
+    def _pass_over_stream(self, place: Place) -> StreamPass:
+        begun_with = self._generators().save()
+        return StreamPass(place, self._seed_of_epoch(), self._recipe.workers, begun_with)
+
+    def _pass_over_keys(self, place: Place) -> Pass:
+        begun_with = self._generators().save()
+        current = Pass(
+            epoch=place.epoch,
+            # before the seed, as torch does: a sampler may draw as soon as it is asked
+            plans=self._plans(place.since or Since()),
+            seed=self._seed_of_epoch(),
+            order=self._order(place.epoch),
+            generators=begun_with,
+            batches=place.batches,
+            ahead=min(_FEW, self._recipe.most_ahead),
+            most=self._recipe.most_ahead,
+        )
+        # as far as when the last of them was handed out
+        current.plans.draw(max(current.batches - 1, 0) + current.ahead)
+        resuming.verify(place, current.plans, begun_with)
+        if place.skipped:
+            current.batches += place.skipped
+            current.draw()
+        return current
+
+    def _aside(self, place: Place) -> Aside | None:
+        """Have the sampler find its generators as they were; None where nobody else draws from them."""
+        if place.generators is None:
+            return None
+        mine = self._generators()
+        now = mine.globals_now()
+        mine.restore(place.generators, within_epoch=place.batches > 0)
+        saved = mine.globals_now()
+        if saved == now:  # restored by the user: then they go on from here, as they did the first time
+            return None
+        mine.put_back(now)
+        return Aside(mine, saved)
+
+    def _pump(self) -> Any:
+        pump = self._home.leave()
+        if pump is None and self._batching is not None:
+            pump = ShardPumps(self._recipe, users(self._recipe.dataset), self._batching, _late)
+        elif pump is None:
+            pump = Pump(self._recipe, self._opens, _late)
+        elif self._refreshes:
+            pump.refresh()
+        self._home.going.add(pump)
+        return pump
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place after the last batch handed out, as JSON-able values; its size doesn't depend on the dataset."""
+        current = self._pass
+        if current is None or current.has_ended or self._next.is_elsewhere:
+            place = self._next
+            if place.generators is None:
+                place = place.as_now(self._generators().save(), Walk(self._sampled()).state())
+        else:
+            place = current.place()
+        return resuming.save(place, self._seed, self._agreed())
+
+    def load_state_dict(self, state: Any) -> None:
+        """Have the next ``iter()`` go on from where ``state`` was saved, by whatever number of workers."""
+        self._next, self._seed = resuming.load(state, self._agreed())
+
+    def skip(self, batches: int) -> None:
+        """Leave out the next ``batches``, without loading them: of the epoch under way, or of the next one."""
+        batches = resuming.checked_skip(batches)
+        current = self._pass
+        if current is None or current.pump is None or self._next.is_elsewhere:
+            self._next = self._next.beyond(batches)
+        else:
+            current.skip(batches)
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the workers; batches already handed out stay valid."""
+        self._home.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle or a copy is a loader like this one, at the same place, with workers of its own."""
+        state = dict(self.__dict__)
+        home, current = state.pop("_home"), state.pop("_pass")
+        return state | {"_home": home.persistent, "_pass": None if current is None else self.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        persistent, place = state.pop("_home"), state.pop("_pass")
+        self.__dict__.update(state)
+        self._home, self._pass = Home(persistent), None
+        if place is not None:
+            self.load_state_dict(place)
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """The worker processes of the moment."""
+        pump = self._somebody()
+        return () if pump is None else pump.worker_pids
+
+    def stats(self) -> Stats:
+        """A snapshot of the counters."""
+        pump = self._somebody()
+        return Stats() if pump is None else pump.stats()
+
+    def _somebody(self) -> Pump | ShardPumps | None:
+        under_way = None if self._pass is None else self._pass.pump
+        return under_way or self._home.resting
+
+
+def _late(limit: float, waited: float, doings: str) -> Exception:
+    return BatchTimeout(f"DataLoader timed out after {limit:g} seconds; {doings}.")

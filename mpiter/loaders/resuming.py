@@ -1,0 +1,131 @@
+"""A loader's state: the place where the next epoch's iterator begins, as JSON-able values, and the careful way back.
+
+Pure.  Guarantees that whatever is loaded has been checked before anything changes, that nothing of it is unpickled,
+and that a sampler which doesn't repeat itself is found out by a checksum of the batches left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any
+
+from ..errors import OptionError, StateError
+from ..order.checkpoint import VERSION, check_version, number_of, seed_of, typed
+from .drawing import Drawn, Since, Sliced
+from .walk import Told, check_told
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an epoch begins, or goes on."""
+
+    epoch: int
+    batches: int = 0  # handed out before
+    checksum: int = 0  # of them
+    generators: dict[str, Any] | None = None  # what the sampler's draws depended on; None: as things are
+    skipped: int = 0  # to be left out from there on
+    stream: dict[str, Any] | None = None  # how far the shards of a stream have got
+    since: Since | None = None  # where a sampler that tells its place goes on
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Has somebody said where the next epoch begins?"""
+        return self.generators is not None or self.skipped > 0
+
+    def as_now(self, generators: dict[str, Any], told: Told | None) -> Place:
+        """With the sampler as it is now."""
+        return replace(self, generators=generators, since=None if told is None else Since(told=told))
+
+    def beyond(self, batches: int) -> Place:
+        return replace(self, skipped=self.skipped + batches)
+
+
+def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
+    since, stream = place.since, place.stream
+    return {
+        "mpiter": VERSION,
+        "epoch": place.epoch,
+        "batches": place.batches,
+        "checksum": place.checksum,
+        "skipped": place.skipped,
+        "seed": str(seed),
+        "luck": place.generators or {},
+        "loader": agreed,
+        **({} if stream is None else {"stream": stream}),
+        **({} if since is None else {"sampler": {"samples": since.samples, "told": since.told}}),
+    }
+
+
+def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
+    """The place and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
+    check_version(state)
+    saved = typed(state, "loader", dict)
+    for name, mine in agreed.items():
+        if name not in saved or saved[name] != mine:
+            raise StateError(
+                f"the state was saved with {name}={saved.get(name)!r:.40}, this loader has {name}={mine!r}."
+            )
+    place = Place(
+        epoch=number_of(state, "epoch"),
+        batches=number_of(state, "batches"),
+        checksum=number_of(state, "checksum"),
+        generators=typed(state, "luck", dict),
+        skipped=number_of(state, "skipped"),
+        stream=_stream(state) if "stream" in state else None,
+    )
+    if "sampler" in state:
+        place = replace(place, since=_since(typed(state, "sampler", dict), place))
+    if agreed["kind"] == "stream" and place.batches and place.stream is None:
+        raise StateError("the state is of a stream, but doesn't say how far its shards were.")
+    return place, seed_of(state)
+
+
+def _since(sampler: dict[str, Any], place: Place) -> Since:
+    """Where the sampler was, checked."""
+    told = check_told(typed(sampler, "told", list))
+    return Since(place.batches, number_of(sampler, "samples"), place.checksum, told)
+
+
+def _stream(state: Mapping[str, Any]) -> dict[str, Any]:
+    """How far the shards have got, checked."""
+    stream: dict[str, Any] = typed(state, "stream", dict)
+    typed(stream, "is_own", bool)
+    shards = typed(stream, "shards", list)
+    number_of(stream, "turn", high=max(len(shards) - 1, 0) if stream["is_own"] else 1 << 53)
+    if not shards:
+        raise StateError("the state is of a stream without any shard.")
+    for shard in shards:
+        if not isinstance(shard, Mapping):
+            raise StateError(f"the state's shard {shard!r:.40} is not of type dict.")
+        number_of(shard, "batches")
+        typed(shard, "has_ended", bool)
+        if mark := typed(shard, "mark", list):
+            if [*map(type, mark)] != [int, int, bool, list] or min(mark[:2]) < 0:
+                raise StateError("the state's mark in a stream is none.")
+            check_told(mark[3])
+    return stream
+
+
+def verify(place: Place, plans: Sliced | Drawn, generators: dict[str, Any]) -> None:
+    """Does the sampler, whose generators these are, give what it gave when the place was saved?"""
+    if not place.batches:
+        return
+    saved, mine = (place.generators or {}).get("share"), generators.get("share")
+    if isinstance(saved, list) and len(saved) == 2 and mine and saved != mine:
+        if saved[1:] != mine[1:]:
+            raise StateError(f"the state was saved by one of {saved[-1]} processes, this is one of {mine[-1]}.")
+        return  # saved by another of them, which is as far in its own share
+    if plans.checksum(place.batches) != place.checksum:
+        raise StateError(
+            "the sampler gives other batches than before the state was saved.  Give it a generator of its own to draw "
+            "from (an attribute: torch.Generator, numpy Generator or RandomState), or restore what it needs."
+        )
+
+
+def checked_skip(batches: Any) -> int:
+    """A number of batches to leave out, as a plain number."""
+    if not isinstance(batches, Integral) or isinstance(batches, bool) or batches < 0:
+        raise OptionError(f"skip({batches!r:.40}): pass a whole number of batches, 0 or more.")
+    return int(batches)

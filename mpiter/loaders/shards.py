@@ -1,0 +1,183 @@
+"""A worker's part of a stream: batches by number, read one after the other from an iterable dataset.
+
+Runs in workers.  Streams have no keys, so a row is a batch, asked for by its number, in order; whoever is asked
+for another one (a worker that took over from a dead one, most likely) begins again and reads up to there.
+
+Who shards?  A stream that asks who it is (``get_worker_info``) before its first element, or whose ``worker_init_fn``
+does, shards itself, and its batches are its worker's own.  Any other is sharded here: every worker reads all of it and
+keeps each n-th batch, so that the batches are the same whatever the number of workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+from ..datasets.access import Wrapping
+from ..errors import StateError
+from ..worker import info, seeding
+from .walk import Told, Walk
+
+_ENDLESS = 1000  # errors one after the other: this stream does nothing else
+_OWN_SHARD = 1 << 40  # elements between the places of one worker's randomness and another's
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How batches are made of elements."""
+
+    batch_size: int | None  # None: no batches
+    drop_last: bool
+    collate: Callable[[Any], Any]
+    shards_itself: bool | None  # None: if it asks who it is
+    marks_every: int | None = 1  # batches; None: the first only
+
+    @property
+    def elements(self) -> int:
+        """In a batch."""
+        return self.batch_size or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place that a stream can go on from by itself."""
+
+    epoch: int
+    batches: int  # that its shard had read
+    elements: int  # that had been read
+    is_end: bool  # there are no more
+    told: Told  # of the stream and of its iterator
+
+
+class Wanted(NamedTuple):
+    """The key of a batch."""
+
+    run: int  # so that a reading is never taken for that of an earlier run
+    epoch: int
+    number: int
+
+    def __repr__(self) -> str:
+        return f"batch {self.number} of its shard"
+
+
+class Streamed(Wrapping):
+    """The batches of one shard of ``stream``."""
+
+    repeatable = False  # nothing of it can be fetched a second time to find out about it
+
+    def __init__(self, stream: Any, batching: Batching, shard: int, shards: int, is_callers: bool = False) -> None:
+        self.dataset, self._batching = stream, batching
+        self._is_callers = is_callers  # the stream itself: what it notes of its place as it is read is for him to see
+        self._shard, self._shards = shard, shards
+        self.mark: Mark | None = None
+        self._reading: _Reading | None = None
+        self._sharded_before: bool | None = None  # did worker_init ask who it is?
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_reading": None, "_sharded_before": None}
+
+    def __getitem__(self, key: Wanted) -> tuple[Any, ...]:
+        """A batch, whether its shard is the stream's own, and where the stream could go on after it, if it told so.
+
+        At the end there is no batch, and only the second is told.
+        """
+        run, epoch, number = key.run, key.epoch, key.number
+        if self._sharded_before is None:
+            self._sharded_before = info.was_asked()
+        here = info.here()
+        if here is not None:
+            info.enter(replace(here, id=self._shard, num_workers=self._shards))
+        if self._reading is None or self._reading.run != run or self._reading.batches > number:
+            mark = self.mark if self.mark is not None and self.mark.epoch == epoch else None
+            batching = replace(self._batching, shards_itself=True) if self._sharded_before else self._batching
+            stream = self.dataset if self._is_callers else _fresh(self.dataset)
+            self._reading = _Reading(stream, batching, self._shard, self._shards, run, mark)
+        reading = self._reading
+        while reading.batches < number:
+            with contextlib.suppress(Exception):  # it was told in its time
+                reading.take()
+        batch = reading.take()
+        if batch is None:
+            return (reading.is_own,)
+        collated = self._batching.collate(batch if self._batching.batch_size else batch[0])
+        every = self._batching.marks_every
+        is_marked = reading.batches == 1 or (every is not None and reading.batches % every == 0)
+        return collated, reading.is_own, *(reading.mark() if is_marked else ())
+
+
+class _Reading:
+    """One pass over a stream."""
+
+    def __init__(self, stream: Any, batching: Batching, shard: int, shards: int, run: int, mark: Mark | None) -> None:
+        self._batching, self._shard, self._shards = batching, shard, shards
+        self.run, self.batches, self._elements = run, 0, 0
+        if mark is not None:
+            self.batches, self._elements = mark.batches, mark.elements
+        seeding.go_to(shard * _OWN_SHARD)  # where the first element stands, whoever shards
+        self._walk = Walk(stream, mark.told if mark is not None else None)
+        self._rest: Iterator[Any] = iter(()) if mark is not None and mark.is_end else self._walk.begin()
+        self._is_at_end = False
+        self._has_first = False  # read already, to see who shards
+        says = getattr(stream, "shards_itself", batching.shards_itself)
+        self.is_own = bool(says)
+        if says is None:
+            first = list(islice(self._rest, 1))
+            self.is_own, self._rest = info.was_asked(), chain(first, self._rest)
+            self._has_first = not self._elements
+
+    def take(self) -> list[Any] | None:
+        """The elements of the shard's next batch; None at the end."""
+        size = self._batching.elements
+        try:
+            if not self.is_own:
+                self._skip_to((self.batches * self._shards + self._shard) * size)
+            batch: list[Any] = []
+            for at in range(0 if self._is_at_end else size):  # some go on when they are asked once more
+                place = self._elements + (self._shard * _OWN_SHARD if self.is_own else 0)
+                seeding.go_to(place, seeds=at == 0 and not (self._has_first and not self._elements))
+                batch += islice(self._rest, 1)
+                self._is_at_end = len(batch) <= at
+                if self._is_at_end:
+                    break
+                self._elements += 1
+        finally:
+            self.batches += 1
+        return None if not batch or (len(batch) < size and self._batching.drop_last) else batch
+
+    def _skip_to(self, element: int) -> None:
+        """Read what belongs to others; so do its errors."""
+        errors = 0
+        while self._elements < element:
+            try:
+                next(self._rest)
+            except StopIteration:
+                return
+            except Exception:
+                errors += 1
+                if errors == _ENDLESS:
+                    raise
+            else:
+                self._elements += 1
+                errors = 0
+
+    def mark(self) -> tuple[Any, ...]:
+        """Batches and elements read, whether these were all, and what the stream tells of its place, as text; nothing
+        if it tells nothing."""
+        try:
+            told = self._walk.state()
+        except StateError as error:  # for those who want the state
+            return self.batches, self._elements, self._is_at_end, error
+        return () if told is None else (self.batches, self._elements, self._is_at_end, json.dumps(told))
+
+
+def _fresh(stream: Any) -> Any:
+    """A stream of which nothing has been read, whatever it notes of its place as it is read."""
+    try:
+        return copy.copy(stream)
+    except Exception:  # a generator, say, which can be read only once anyway
+        return stream

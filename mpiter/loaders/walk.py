@@ -1,0 +1,83 @@
+"""A pass over something iterable that may know its place: the protocol that torchdata has set.
+
+Runs in workers, over a stream, and in the consumer process, over a sampler.  What is iterable, its iterator, or both
+may have ``state_dict`` and ``load_state_dict``.  Guarantees torchdata's order: the state of what is iterable is loaded,
+``iter()`` is called, once, and the iterator's own state is loaded then; one that is its own iterator counts as that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import StateError
+from ..samples.jsonable import decoded, encoded
+
+Told = list[Any]  # the states of what is iterable and of its iterator, encoded; None for one that has none
+
+
+class Walk:
+    """One pass over ``iterable``, from where it was when ``state()`` told ``told``.
+
+    An iterator, which begins when it is told to, or asked for an element.  ``begins`` says that this is an epoch's
+    beginning, so that a place at the end of the epoch before is left behind.
+    """
+
+    def __init__(self, iterable: Any, told: Told | None = None, *, begins: bool = False) -> None:
+        self._iterable, self._told, self._begins = iterable, told or [None, None], begins
+        self._iterator: Any = None
+        self._ahead: list[Any] = []  # what has been read already
+
+    def begin(self) -> Walk:
+        first, then = self._told
+        _load(self._iterable, first)
+        self._iterator = iter(self._iterable)
+        _load(self._iterator, then)
+        if self._begins and self._told != [None, None]:
+            for element in self:
+                self._ahead.append(element)
+                return self
+            self._iterator = iter(self._iterable)
+        return self
+
+    def __iter__(self) -> Walk:
+        return self  # and not the iterator, which would be asked for one once more by whoever reads on
+
+    def __next__(self) -> Any:
+        if self._iterator is None:
+            self.begin()
+        return self._ahead.pop() if self._ahead else next(self._iterator)
+
+    def state(self) -> Told | None:
+        """The place, as JSON-able values; None if nobody tells."""
+        if self._ahead or (self._iterator is None and self._told != [None, None]):
+            return self._told
+        told = [None if teller is None else _asked(teller) for teller in self._tellers()]
+        return told if any(part is not None for part in told) else None
+
+    def _tellers(self) -> tuple[Any, Any]:
+        if self._iterator is None:
+            return self._iterable, None
+        return None if self._iterator is self._iterable else self._iterable, self._iterator
+
+
+def check_told(told: Any) -> Told:
+    """Raise a StateError unless this is what ``state()`` may have told."""
+    if type(told) is not list or len(decoded(told)) != 2:
+        raise StateError("the state tells no place of something iterable.")
+    return told
+
+
+def _asked(teller: Any) -> Any:
+    return encoded(teller.state_dict()) if _knows_its_place(teller) else None
+
+
+def _load(teller: Any, told: Any) -> None:
+    if told is None:
+        return
+    if not _knows_its_place(teller):
+        raise StateError(f"the state is for a load_state_dict(), which {type(teller).__qualname__} doesn't have.")
+    teller.load_state_dict(decoded(told))
+
+
+def _knows_its_place(teller: Any) -> bool:
+    return all(callable(getattr(teller, name, None)) for name in ("state_dict", "load_state_dict"))

@@ -1,0 +1,146 @@
+"""``state_dict()``: an iterator's place as JSON-able plain values, and the careful way back.
+
+Pure.  Guarantees that whatever is loaded has been checked key by key before anything changes, and that nothing of it
+is ever unpickled, imported or evaluated: a state is numbers, strings and lists of numbers.  The size is constant with
+our own orders; with an ``order_sampler`` the current order goes along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from ..errors import StateError
+from .cursor import Cursor, Pace
+from .order import Given, Listed, Order, Sampled, Sequential, Shuffled
+
+VERSION = 1
+SEEDS = -(1 << 127), (1 << 128) - 1  # the least and the greatest
+_KINDS = {Sequential: "sequential", Shuffled: "shuffled", Given: "given", Sampled: "sampled"}
+_IS_A = {"given": "shuffled"}  # from the next epoch on
+_LARGEST = 2**53  # what every JSON reader keeps exactly
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a state must agree with: the options of the iterator that saves or loads it."""
+
+    pace: Pace
+    dataset_length: int
+    order: Order
+
+
+def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
+    order: dict[str, Any] = {"kind": _KINDS[type(cursor.order)]}
+    if isinstance(cursor.order, Listed):
+        order["indices"] = cursor.order.array().tolist()
+    return {
+        "mpiter": VERSION,
+        "epoch": cursor.epoch,
+        "position": cursor.position,
+        "is_new_epoch": cursor.is_new_epoch,
+        "previous_epoch_detail": cursor.previous_epoch_detail,
+        "seed": str(seed),  # as text: seeds may exceed what JSON readers keep exactly
+        "order": order,
+        **_pace(around),
+    }
+
+
+def _pace(around: Surroundings) -> dict[str, Any]:
+    """What must agree."""
+    return {
+        "dataset_length": around.dataset_length,
+        "batch_size": around.pace.batch_size,
+        "wrap": around.pace.wrap,
+        "drop_last": around.pace.drop_last,
+    }
+
+
+def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
+    """The cursor and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
+    check_version(state)
+    for name, mine in _pace(around).items():
+        saved = typed(state, name, type(mine))
+        if saved != mine:
+            raise StateError(f"the state was saved with {name}={saved!r:.40}, this iterator has {name}={mine!r}.")
+    seed = seed_of(state)
+    order = _order(state, seed, number_of(state, "epoch", 0, _LARGEST), around)
+    epoch = number_of(state, "epoch", 0, _LARGEST if around.pace.epochs is None else around.pace.epochs)
+    cursor = Cursor(
+        position=number_of(state, "position", 0, 0 if epoch == around.pace.epochs else max(len(order) - 1, 0)),
+        epoch=epoch,
+        is_new_epoch=typed(state, "is_new_epoch", bool),
+        order=order,
+        previous_epoch_detail=_detail(state),
+    )
+    return cursor, seed
+
+
+def check_version(state: Any) -> None:
+    """Is it a state of ours, of this version?"""
+    if not isinstance(state, Mapping):
+        raise StateError(f"a state is a dict as state_dict() returns it, not {type(state).__name__}.")
+    if "mpiter" not in state:
+        raise StateError("this is no state of mpiter: the key 'mpiter' (its version) is missing.")
+    if type(state["mpiter"]) is not int or state["mpiter"] != VERSION:
+        raise StateError(f"the state has version {state['mpiter']!r:.40}; this mpiter reads version {VERSION}.")
+
+
+def _order(state: Mapping[str, Any], seed: int, epoch: int, around: Surroundings) -> Order:
+    saved = typed(state, "order", dict)
+    kind, mine = typed(saved, "kind", str), _KINDS[type(around.order)]
+    if _IS_A.get(kind, kind) != _IS_A.get(mine, mine):
+        raise StateError(f"the state was saved with a {kind!r:.40} order, this iterator has a {mine!r} one.")
+    if mine == "sequential":
+        return around.order
+    if kind == "shuffled":
+        return Shuffled(around.dataset_length, seed, epoch)
+    indices = typed(saved, "indices", list)
+    if not all(type(i) is int and -_LARGEST <= i <= _LARGEST for i in indices):
+        raise StateError("the state's order holds something other than whole numbers.")
+    if len(indices) != len(around.order):
+        raise StateError(f"the state's order has {len(indices)} indices, this iterator's has {len(around.order)}.")
+    array = np.array(indices, np.int64)
+    if kind == "given":
+        return Given(array, Shuffled(around.dataset_length, seed, epoch + 1))
+    assert isinstance(around.order, Sampled)
+    return around.order.instead(array)
+
+
+def seed_of(state: Mapping[str, Any]) -> int:
+    """The seed, which is written as text."""
+    text = typed(state, "seed", str)
+    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 40):
+        raise StateError(f"the state's 'seed' is {text!r:.40}, not a whole number.")
+    seed = int(text)
+    if not SEEDS[0] <= seed <= SEEDS[1]:
+        raise StateError(f"the state's 'seed' has {seed.bit_length()} bits; at most 128 are possible.")
+    return seed
+
+
+def _detail(state: Mapping[str, Any]) -> float:
+    detail: float = typed(state, "previous_epoch_detail", float)
+    if not isfinite(detail) or not -1 <= detail <= _LARGEST:
+        raise StateError(f"the state's 'previous_epoch_detail' is {detail!r}.")
+    return detail
+
+
+def number_of(state: Mapping[str, Any], name: str, low: int = 0, high: int = _LARGEST) -> int:
+    """A whole number of ``state``, within its bounds."""
+    number: int = typed(state, name, int)
+    if not low <= number <= high:
+        raise StateError(f"the state's {name!r} is {number}, not within {low} … {high}.")
+    return number
+
+
+def typed(state: Mapping[str, Any], name: str, wanted: type) -> Any:
+    """An entry of ``state``, of the type that it must have."""
+    if name not in state:
+        raise StateError(f"the state is incomplete: {name!r} is missing.")
+    if type(state[name]) is not wanted:
+        raise StateError(f"the state's {name!r} is {state[name]!r:.40}, not of type {wanted.__name__}.")
+    return state[name]

@@ -1,0 +1,256 @@
+"""In which order the samples of an epoch are visited: pure functions of (seed, epoch, position).
+
+Runs wherever it is asked, mostly in the prefetch thread.  Guarantees that ``take(a, b)`` of an order depends on
+nothing but the order's own few numbers, and that the shuffle visits each index exactly once whatever the length:
+10**12 samples cost what 10**3 cost.  Assumes lengths below 2**62.
+
+The shuffle is a bijection evaluated at a position.  Positions are written as (left, right) digits of a rectangle
+just larger than the epoch; each round adds to one digit a keyed hash of the other, which can always be undone, so
+the whole is one-to-one.  Positions that land outside of the epoch are sent through again until they are inside.
+A short epoch is instead sorted by a keyed hash of its indices, which is exactly uniform.
+"""
+
+from __future__ import annotations
+
+import threading
+from math import isqrt
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import OptionError
+
+Indices = NDArray[np.int64]
+
+_ROUNDS = 8  # the uniformity tests pass from 5 on; the rest is margin and costs 3 ns a sample each
+_SHORT = 4096  # epochs up to here are sorted: rounds mix a small rectangle slowly, and 3 × 3 never evenly
+_BLOCK = 1 << 14  # positions evaluated at once, so that numpy's per-call cost vanishes
+_LARGEST = np.iinfo(np.int64).max
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+def mix(x: Any) -> Any:
+    """Scramble uint64 words (the finalizer of splitmix64)."""
+    x = (x ^ (x >> _S30)) * _MIX_1
+    x = (x ^ (x >> _S27)) * _MIX_2
+    return x ^ (x >> _S31)
+
+
+def keys(count: int, *words: int) -> NDArray[np.uint64]:
+    """Draw ``count`` independent words from a few integers of any size."""
+    state: NDArray[np.uint64] = np.random.SeedSequence([w & (1 << 128) - 1 for w in words]).generate_state(
+        count, np.uint64
+    )  # type: ignore[assignment]
+    return state
+
+
+def shuffled(positions: Indices, length: int, round_keys: NDArray[np.uint64]) -> Indices:
+    """Where each of ``positions`` of an epoch of ``length`` samples points to."""
+    if length <= _SHORT:
+        lots = mix(np.arange(length, dtype=np.uint64) * _GOLDEN + round_keys[0])
+        return np.argsort(mix(lots + round_keys[1]), kind="stable")[positions]
+    height = isqrt(length - 1) + 1
+    width = -(-length // height)
+    found = _scramble(positions.astype(np.uint64), height, width, round_keys)
+    while (outside := found >= length).any():
+        found[outside] = _scramble(found[outside], height, width, round_keys)
+    return found.astype(np.int64)
+
+
+def _scramble(at: NDArray[np.uint64], height: int, width: int, round_keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    rows, columns = np.uint64(height), np.uint64(width)
+    left, right = at // columns, at % columns
+    for even, odd in zip(round_keys[::2], round_keys[1::2], strict=True):
+        left = _sum_below(rows, left, mix(right * _GOLDEN + even) % rows)
+        right = _sum_below(columns, right, mix(left * _GOLDEN + odd) % columns)
+    return left * columns + right
+
+
+def _sum_below(limit: np.uint64, one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """(one + other) % limit of what is below it, without another division: what is negative wraps to the far end."""
+    found = one + other
+    least: NDArray[np.uint64] = np.minimum(found, found - limit)
+    return least
+
+
+class Order(Protocol):
+    """The order of one epoch, and how to get to the next one's."""
+
+    def __len__(self) -> int: ...
+    def take(self, start: int, stop: int) -> Indices: ...
+    def later(self, epochs: int) -> Order: ...  # the order so many epochs on, all of which are gone through
+    def array(self) -> Indices | None: ...
+
+    def following(self, position: int) -> Order:
+        """The next epoch's; where one asks for it, as some samplers want to know."""
+        return self.later(1)
+
+
+class Sequential(Order):
+    """0, 1, 2, …"""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def take(self, start: int, stop: int) -> Indices:
+        return np.arange(start, min(stop, self._length), dtype=np.int64)
+
+    def later(self, epochs: int) -> Sequential:
+        return self
+
+    def array(self) -> None:
+        """Chainer's way to say "in sequence"."""
+        return None
+
+
+class Shuffled(Order):
+    """Our own shuffle: every epoch its own permutation, none of them ever held in memory."""
+
+    def __init__(self, length: int, seed: int, epoch: int = 0) -> None:
+        self._length, self._seed, self._epoch = length, seed, epoch
+        self._keys = keys(_ROUNDS, seed, epoch, 0x0D3)
+        self._block_start, self._block = 0, np.empty(0, np.int64)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def take(self, start: int, stop: int) -> Indices:
+        stop = min(stop, self._length)
+        inside = self._block_start <= start and stop <= self._block_start + len(self._block)
+        if not inside:
+            end = min(self._length, max(stop, start + _BLOCK))
+            self._block = shuffled(np.arange(start, end, dtype=np.int64), self._length, self._keys)
+            self._block_start = start
+        return self._block[start - self._block_start : stop - self._block_start]
+
+    def later(self, epochs: int) -> Shuffled:
+        return Shuffled(self._length, self._seed, self._epoch + epochs) if epochs else self
+
+    def array(self) -> Indices:
+        return self.take(0, self._length) if self._length else np.empty(0, np.int64)
+
+
+class Listed(Order):
+    """An order that is held in memory, as an array."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = _as_indices(array)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def take(self, start: int, stop: int) -> Indices:
+        return self._array[start:stop]
+
+    def array(self) -> Indices:
+        return self._array
+
+
+class Given(Listed):
+    """An order read from elsewhere, for the epoch it belongs to; the epochs after it have our own shuffle."""
+
+    def __init__(self, array: Any, following: Shuffled) -> None:
+        super().__init__(array)
+        self._following = following
+
+    def later(self, epochs: int) -> Order:
+        return self._following.later(epochs - 1) if epochs else self
+
+
+class SamplerOfTheMoment:
+    """Where the loop finds the order sampler at each epoch; knows nothing of the iterator."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+        self.asked = threading.RLock()  # one thread at a time
+
+
+class Sampled(Listed):
+    """The order that a Chainer ``order_sampler`` returned, and what it returned after that.
+
+    The loop asks ahead of the user, by no fixed number of epochs.  What it has been told is kept, so that whoever goes
+    back, or starts over, reads the same stream of orders on, as if nobody had asked ahead.
+    """
+
+    def __init__(self, array: Any, sampling: SamplerOfTheMoment, later: _Later | None = None) -> None:
+        super().__init__(array)
+        self._sampling = sampling
+        self._later = later or _Later()
+
+    def following(self, position: int) -> Sampled:
+        found = self._later.ask(self._sampling, self._array, position)
+        if len(found) != len(self._array):
+            raise OptionError(
+                f"The size of order does not match the size of the previous order: the order_sampler returned "
+                f"{len(found)} indices after {len(self._array)}; return as many at each call."
+            )
+        return found
+
+    def later(self, epochs: int) -> Sampled:
+        order = self
+        for _ in range(epochs):
+            order = order.following(0)
+        return order
+
+    def instead(self, array: Any) -> Sampled:
+        """Another order for this epoch; what comes after it stays as it is."""
+        return Sampled(array, self._sampling, self._later)
+
+    def over_again(self, length: int) -> Sampled:
+        """The first order of a start over, for which Chainer asks with a range."""
+        return self._later.ask_anew(self._sampling, np.arange(length))
+
+
+class _Later:
+    """What came after an order."""
+
+    def __init__(self) -> None:
+        self._question: tuple[Any, Any, int] = (None, None, 0)
+        self._answer: Sampled | None = None
+
+    def ask(self, sampling: SamplerOfTheMoment, order: Any, position: int) -> Sampled:
+        with sampling.asked:
+            if self._answer is None or self._question[0] is not sampling.sampler:
+                self._question = sampling.sampler, order, position
+                self._answer = Sampled(sampling.sampler(order.copy(), position), sampling)
+            return self._answer
+
+    def ask_anew(self, sampling: SamplerOfTheMoment, order: Any) -> Sampled:
+        with sampling.asked:
+            sampler, asked_with, position = self._question
+            if self._answer is None or sampler is not sampling.sampler:
+                return self.ask(sampling, order, 0)
+            if len(self._answer) == len(order):
+                again = Sampled(sampler(asked_with.copy(), position), sampling)
+                if not np.array_equal(again.array(), self._answer.array()):
+                    self._append(again, sampler)  # a stream of random numbers: what was read ahead comes first
+                    return self._answer
+            return Sampled(sampler(order, 0), sampling)  # a function of its arguments, which are others now
+
+    def _append(self, again: Sampled, sampler: Any) -> None:
+        last = self
+        while last._answer is not None:
+            last = last._answer._later
+        last._question, last._answer = (sampler, again.array(), 0), again
+
+
+def _as_indices(array: Any) -> Indices:
+    """Check what an order_sampler returned; a private copy, since samplers may shuffle in place."""
+    found = np.array(array)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise OptionError(
+            f"order_sampler returned {found.dtype} values of shape {found.shape}; "
+            f"return a 1-D array of integer indices."
+        )
+    if found.dtype.kind == "u" and found.size and found.max() > _LARGEST:
+        raise OptionError(
+            f"order_sampler returned index {found.max()}, which is beyond 64 bits with a sign; return indices of the "
+            f"dataset."
+        )
+    return found.astype(np.int64)

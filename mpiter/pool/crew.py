@@ -1,0 +1,318 @@
+"""The workers of one iterator, each in its place, and what they share with us.
+
+Runs in the consumer process.  ``Crew`` is made, and its workers started, in the caller's thread (a fork happens where
+the caller expects it), and from then on used by the prefetch thread.  Guarantees that the dataset is shipped once,
+that a worker's end is told once and concerns its own place alone, and that ``dismiss`` and ``dispose`` are idempotent,
+come back in bounded time and leave neither process nor descriptor.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection
+from typing import Any
+
+from .. import machine
+from ..bell import Bell
+from ..errors import MpiterError, could_not_start
+from ..rules import Rules
+from ..samples.envelope import Apart, Sealer, seal
+from ..transport.memory import Arena
+from ..transport.transport import Host, Transport
+from ..worker import fetch
+from ..worker.blackbox import BlackBox
+from ..worker.board import Board, Line
+from ..worker.semaphores import Semaphores
+from ..worker.task import Lost, Task
+from ..worker.worker import Setup, begin
+from . import endings
+from .backends import Backend, Workers
+from .endings import End, Eviction
+from .member import Exit, State
+from .watch import Watch
+
+_dataset_ids = itertools.count(1)
+_SHARE = 8  # of the memory: what batches may take unless told otherwise
+_FOR_AN_EXIT_S = 1.0  # that a worker has to leave when it has done its last task
+_FOR_THE_END_S = 2.0  # that all have to go when they are killed: more, and they sit in the kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """Whom a crew tells of what."""
+
+    bell: Bell  # rung when something has happened, by whichever thread
+    warn: Callable[[str], None]  # something for the user to know
+    ended: Callable[[End], None]  # a worker is no more; in the thread that waits
+    destinations: Callable[[Task, Sequence[int]], Sequence[memoryview] | None]  # where an answer's buffers go
+
+
+class Crew:
+    """Workers for one dataset: as many as there should be, or none."""
+
+    def __init__(
+        self, rules: Rules, backend: Backend, transport: Transport, cargo: tuple[Any, Any], callbacks: Callbacks
+    ) -> None:
+        self._rules, self._backend, self._callbacks = rules, backend, callbacks
+        self._pool: Workers | None = None
+        self._empty: set[int] = set()  # numbers of workers that are missing
+        self._proven: set[int] = set()  # numbers under which a worker was ready once
+        self._evictions: dict[int, Eviction] = {}
+        self._samples: Counter[int] = Counter()  # that the worker in each place has fetched
+        self._retiring: dict[int, float] = {}  # workers that end after their last task: until when they may take
+        self._has_answered = False
+        self._arena: Arena | None = None
+        self._transport: Transport | None = None
+        self.most_bytes = machine.memory_total() // _SHARE
+        self.dataset = os.getpid() << 32 | next(_dataset_ids)  # key in the registry
+        self._in_process = backend.in_process
+        self._launch = backend.launch(cargo)
+        try:
+            self._transport = self._bound(transport)
+            self.staff()
+        except BaseException:
+            self.dispose()
+            raise
+
+    def _bound(self, transport: Transport) -> Transport:
+        sealer: Sealer = Apart if self._in_process else seal
+        host = Host(
+            rules=self._rules,
+            most_bytes=self.most_bytes,
+            dumps=self._launch.dumps,
+            arena=self._shared,
+            sealer=sealer,
+            bell=self._callbacks.bell,
+            warn=self._callbacks.warn,
+        )
+        transport.bind(host)
+        return transport
+
+    def _shared(self) -> Arena:
+        """The arena, made when somebody needs it."""
+        if self._arena is None:
+            self._arena = Arena(min(machine.memory_total() // 2, machine.address_space() // 4))
+        return self._arena
+
+    def carries(self, cargo: Any) -> bool:
+        """Is ``cargo`` what was shipped?"""
+        return self._launch.carries(cargo)
+
+    # -- workers come ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_staffed(self) -> bool:
+        return self._pool is not None
+
+    def staff(self) -> None:
+        """Start all workers; there must be none."""
+        assert self._pool is None
+        assert self._transport is not None
+        workers, timeout = self._rules.workers, self._rules.sample_timeout
+        self._board = Board(workers, self._shared() if self._backend.shares_memory else None)
+        self._box = None if self._in_process else BlackBox()
+        self._semaphores = None if self._in_process else Semaphores()
+        self._watch = Watch(timeout) if timeout else None
+        self._oom_kills = machine.out_of_memory_kills()
+        self._has_answered = False
+        setup = Setup(
+            dataset=self.dataset,
+            cargo=self._launch.cargo,
+            writer=self._transport.writer(),
+            board=self._board,
+            box=self._box,
+            semaphores=self._semaphores,
+            rules=self._rules,
+            backend=self._backend.name,
+            environment=None if self._in_process else dict(os.environ),
+            log_level=logging.getLogger().level,
+            numbers=itertools.count() if self._in_process else None,
+        )
+        try:
+            self._pool = self._launch.pool(
+                workers,
+                begin,
+                (setup,),
+                bell=self._callbacks.bell,
+                ended=self._ended,
+                destinations=self._callbacks.destinations,
+            )
+        except BaseException as error:
+            self._clear(is_clean=True)
+            if isinstance(error, (OSError, RuntimeError)) and not isinstance(error, MpiterError):
+                raise could_not_start(error) from error
+            raise
+
+    def replace_workers(self) -> None:
+        """Start a worker for each that has ended."""
+        while self._empty and self._pool is not None:
+            worker = next(iter(self._empty))
+            try:
+                self._pool.start(worker)
+            except (OSError, RuntimeError) as error:
+                raise could_not_start(error) from error
+            self._empty.discard(worker)
+
+    # -- what they do ------------------------------------------------------------------------------------------------
+
+    @property
+    def vacancies(self) -> int:
+        """How many more tasks they can be given now."""
+        return 1 if self._pool is None else self._pool.vacancies
+
+    @property
+    def has_idle_worker(self) -> bool:
+        """Has somebody nothing to do?"""
+        return self._pool is not None and self._pool.has_idle_worker
+
+    def submit(self, task: Task, arrived: Callable[[Any], None]) -> None:
+        """Hand a task to whoever has least to do; its ticket will arrive, or that it is lost."""
+        assert self._pool is not None
+        self._pool.map_async(
+            fetch._fetch_run,
+            [task],
+            1,
+            lambda tickets: arrived(tickets[0]),
+            lambda error: arrived(Lost(task.number, error)),
+        )
+
+    def wait(self) -> None:
+        """Wait until something happens, and have it dealt with."""
+        bell = self._callbacks.bell
+        if self._pool is None:
+            connection.wait([bell.fileno()])
+            bell.hush()
+            return
+        if self._evictions or any(end != math.inf for end in self._retiring.values()):
+            self._pool.wait(endings.STEP_S)
+        else:
+            self._pool.wait(None if self._watch is None else self._watch.interval)
+        self._look()
+
+    def answered(self, worker: int, samples: int) -> None:
+        """A worker has answered with so many samples."""
+        self._has_answered = True
+        self._proven.add(worker)
+        most = self._rules.max_samples
+        if most is not None and self._pool is not None:
+            self._samples[worker] += samples
+            if self._samples[worker] >= most and not self._pool.shares_fate and worker not in self._retiring:
+                self._pool.retire(worker)
+                self._retiring[worker] = math.inf
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The worker processes of the moment."""
+        pool = self._pool
+        if pool is None or self._in_process:
+            return ()
+        return tuple(pool.pids.values()) or tuple(line.pid for line in self._board.lines() if line.pid)
+
+    def board(self) -> list[Line]:
+        """What each worker does right now; its number is known before it has written any line itself."""
+        pool = self._pool
+        if pool is None:
+            return []
+        pids = pool.pids
+        return [line._replace(pid=pids.get(worker, line.pid)) for worker, line in enumerate(self._board.lines())]
+
+    # -- and how they end --------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """End whoever is stuck, step by step."""
+        pool = self._pool
+        if pool is None:
+            return
+        if self._watch is not None and self._watch.is_due:
+            lines = {worker: line for worker, line in enumerate(self.board()) if worker not in self._empty}
+            for worker in self._watch.look(lines, pool.busy(lines)):
+                if worker not in self._evictions:
+                    line = lines[worker]
+                    self._evictions[worker] = Eviction(worker, line, self._watch.due(line), self._box)
+        for worker, end in list(self._retiring.items()):
+            if end == math.inf and not pool.out(worker):
+                self._retiring[worker] = time.monotonic() + _FOR_AN_EXIT_S
+            elif time.monotonic() > end:
+                del self._retiring[worker]
+                self._evictions[worker] = Eviction(worker, self.board()[worker], _FOR_AN_EXIT_S, box=None)
+        for worker in list(self._evictions):
+            if worker in self._evictions:  # all may have ended with one
+                self._evictions[worker].go_on(pool)
+
+    def _ended(self, told: Exit) -> None:
+        """A worker is no more: find out why, and leave its place to the next."""
+        worker, code, lines = told.number, told.code or 0, self._board.lines()
+        by_the_killer = machine.out_of_memory_kills() > self._oom_kills
+        line, eviction = lines[worker]._replace(pid=told.pid or lines[worker].pid), self._evictions.pop(worker, None)
+        end = End(
+            worker=worker,
+            line=line,
+            how=eviction.how if eviction else endings.ended(code),
+            cause=eviction.cause if eviction else endings.cause(code, by_the_killer),
+            stack=eviction.stack if eviction else self._stack(code),
+            tasks=tuple(task.number for task in told.items),
+            is_gone=told.code is not None,
+            was_asked=told.state is State.RETIRING and not told.items,
+            is_proven=worker in self._proven or bool(line.ready),
+            others_work=self._has_answered,
+        )
+        for place in range(len(lines)) if self._pool is not None and self._pool.shares_fate else [worker]:
+            self._evictions.pop(place, None)
+            self._samples[place] = 0
+            self._retiring.pop(place, None)
+            if end.is_gone:
+                self._board.clear(place)
+            else:
+                self._board.move(place)
+        self._proven.update(at for at, one in enumerate(lines) if one.ready)
+        if end.was_starting:
+            self._proven.discard(worker)  # until somebody is ready there again
+        self._empty.add(worker)
+        self._callbacks.ended(end)
+
+    def _stack(self, code: int) -> str:
+        if self._box is None or code >= 0:
+            return ""
+        text = self._box.read()
+        self._box.turn_over()
+        return text
+
+    def dismiss(self, timeout: float = _FOR_THE_END_S) -> bool:
+        """End all workers; False if one would not go, which may then still write into the rooms it was given."""
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return True
+        if not pool.shares_fate:
+            for worker in endings.in_slow_samples(self._board.lines(), pool.pids):
+                pool.kill(worker)  # the others end the ordinary way, if they do so soon
+        is_clean = pool.dispose(timeout)
+        self._clear(is_clean)
+        return is_clean
+
+    def _clear(self, is_clean: bool) -> None:
+        fetch.forget(self.dataset)
+        if self._box is not None:
+            self._box.close()
+        if self._semaphores is not None:
+            self._semaphores.give_back()
+        if is_clean:
+            self._board.close()
+        for table in (self._empty, self._evictions, self._samples, self._retiring):
+            table.clear()
+
+    def dispose(self, timeout: float = 5.0) -> None:
+        """End the workers, then give up what they shared with us."""
+        self.dismiss(timeout)
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
+        self._launch.close()
+        if self._arena is not None:
+            self._arena.close()

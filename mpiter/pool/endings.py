@@ -1,0 +1,120 @@
+"""How workers end, in words, and how one that is stuck is ended without holding up the others.
+
+``End`` is what the engine hears of a worker that is no more.  An ``Eviction`` runs in the prefetch thread, a step at
+each look: the worker is asked for its stack, killed, and given up if it would not die.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..worker import blackbox
+from ..worker.blackbox import BlackBox
+from ..worker.board import Line
+from .member import VANISHED
+
+STEP_S = 0.01  # between two looks at a worker that is being ended
+_SLOW_NS = 50_000_000
+_FOR_A_STACK_S = 0.5  # that a stuck worker has to show it: a stopped one never does
+_FOR_DYING_S = 2.0  # once it is killed: more, and it sits in the kernel
+
+_CAUSES = {
+    "SIGKILL": "the out-of-memory killer, or somebody's kill -9",
+    "SIGSEGV": "a crash in native code, a decoder for example",
+    "SIGBUS": "a mapped file that has become shorter, or a file system that is full",
+    "SIGABRT": "native code that gave up",
+    "SIGFPE": "a division by zero in native code",
+    "SIGILL": "a library built for another processor",
+    "SIGTERM": "somebody asked it to end",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A worker that died or was stuck, what it was doing, and what it had been asked."""
+
+    worker: int
+    line: Line
+    how: str  # "was killed by SIGKILL"
+    cause: str = ""  # likely, if anything is known
+    stack: str = ""  # the Python stack, where one could be had
+    tasks: tuple[int, ...] = ()  # their numbers
+    is_gone: bool = True  # if not, it may still write into the rooms that it was given
+    was_asked: bool = False  # to end, after its last task
+    is_proven: bool = True  # a worker in its place has been ready before
+    others_work: bool = True  # some worker has answered
+
+    @property
+    def was_starting(self) -> bool:
+        return not self.line.ready
+
+    def __str__(self) -> str:
+        cause = f" ({self.cause})" if self.cause else ""
+        return f"worker {self.worker} (pid {self.line.pid}) {self.how}{cause}"
+
+
+class Eviction:
+    """Of a worker that has made no progress for too long."""
+
+    def __init__(self, worker: int, line: Line, limit: float, box: BlackBox | None) -> None:
+        doing = "made no progress" if line.ready else "was not ready to work"
+        self.how, self.cause = f"{doing} for {limit:g} s", blackbox.condition(line.pid)
+        self.stack = "" if box else blackbox.thread_stack(line.pid)
+        self.line, self._worker, self._box = line, worker, box
+        self._asked = time.monotonic()
+        self._killed: float | None = None
+        self._came = ""
+        if box is not None and not blackbox.is_stopped(line.pid):
+            box.turn_over()
+            box.ask(line.pid)
+        elif box is not None:
+            self._asked = 0.0  # it would not answer
+
+    def go_on(self, pool: Any) -> None:
+        """The next step, if it is time for it."""
+        now = time.monotonic()
+        if self._killed is None:
+            if self._box is not None and now - self._asked < _FOR_A_STACK_S:
+                came, self._came = self._came, self._box.read()
+                if not came or came != self._came:  # it has not come to rest
+                    return
+            self.stack = self.stack or self._came
+            self._killed = now
+            pool.kill(self._worker)
+        elif now - self._killed > _FOR_DYING_S:
+            pool.abandon(self._worker)
+
+
+def in_slow_samples(lines: Sequence[Line], workers: Collection[int]) -> list[int]:
+    """Who of these workers has had the same sample in hand for so long that nobody should wait for it."""
+    since = time.monotonic_ns() - _SLOW_NS
+    return [number for number, line in enumerate(lines) if number in workers and line.active and line.since < since]
+
+
+def ended(code: int) -> str:
+    """How a process with this exit code ended."""
+    if code == VANISHED:
+        return "vanished, perhaps with the fork server that had started it"
+    return f"was killed by {_name(-code)}" if code < 0 else f"exited with code {code}"
+
+
+def cause(code: int, out_of_memory: bool) -> str:
+    """Why, perhaps."""
+    if code == -signal.SIGKILL and out_of_memory:
+        return "the out-of-memory killer: use fewer workers, or smaller samples"
+    if code == 1:
+        return "an exception that nobody caught; see what it printed"
+    if code >= 0:
+        return "" if code == VANISHED else "code that called os._exit, or a library that did"
+    return _CAUSES.get(_name(-code), "")
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

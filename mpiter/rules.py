@@ -1,0 +1,42 @@
+"""What binds everybody who works for one iterator: the loop, its workers, the memory between them.
+
+Made once, of the options, and passed on as it is; plain values, since it travels to the workers too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_AUTO_RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The options that are plain values."""
+
+    workers: int
+    batch_size: int = 1  # rows at the most
+    n_prefetch: int = 1
+    run_ahead: int | None = None
+    in_order: bool = True
+    skips_errors: bool = False
+    as_samples: bool = True  # batches are read sample by sample, not as columns
+    seed: int = 0  # of the samples' randomness
+    seeds_samples: bool = True  # the global generators, for each; else each worker, once
+    sample_timeout: float | None = None
+    max_samples: int | None = None  # that a worker fetches before it is replaced
+
+    @property
+    def most_run_ahead(self) -> int:
+        """Batches beyond ``n_prefetch``, however small they are."""
+        return _AUTO_RUN_AHEAD if self.run_ahead is None else self.run_ahead
+
+    @property
+    def most(self) -> int:
+        """Batches that may be on their way to the consumer."""
+        return self.n_prefetch + self.most_run_ahead
+
+    @property
+    def reserve(self) -> int:
+        """Rooms that the loop needs for itself, whatever the user keeps."""
+        return self.n_prefetch + self.workers + 2

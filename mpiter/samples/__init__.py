@@ -1,0 +1,12 @@
+"""A sample as columns and bytes: mpiter's own serialization.
+
+::
+
+    tree, leaves ───► fitting ──────► layout ────────► batch
+    what a sample     a layout for    its pen writes   what the
+    consists of       the first one   rows in place    user holds
+                                      └── envelope, byvalue: what fits no column, sealed
+
+``tensors`` knows torch's, ``rows`` arrays, ``jsonable`` states; ``reuse`` says which samples may wait for others, and
+``caution`` what is done about the rest.
+"""

@@ -1,0 +1,135 @@
+"""What the user gets: a real list of samples that also knows its columns.
+
+Made in the prefetch thread or the consumer, used by the user in whatever way he likes.  Guarantees that both readings
+show the same memory, writable and private to the user, valid as long as anything refers to it; that changing the
+*list* (not what its arrays hold) detaches the columns, which are from then on collated from the list.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .layout import Contents, Layout
+from .leaves import Aside
+from .tree import Node, describe, gather, is_mutable, merge, scatter, shows, stack
+
+
+def _asides_of(contents: Contents) -> Iterator[Any]:
+    """The values that stand aside, place by place, for a traversal to take."""
+    return iter(list(zip(*contents.asides, strict=True)) if contents.asides else ())
+
+
+def samples_of(contents: Contents) -> list[Any]:
+    """The batch as a list: rows of the columns, and the odd ones as they are."""
+    rows = gather(contents.tree, iter(contents.columns), _asides_of(contents), contents.rows)
+    samples = rows if isinstance(rows, list) else list(rows)
+    for row, sample in contents.odd.items():
+        samples[row] = sample
+    if contents.failed:
+        samples = [sample for row, sample in enumerate(samples) if row not in contents.failed]
+    return samples
+
+
+def columns_of(contents: Contents) -> Any:
+    """The batch as one tree of columns."""
+    if not _is_stacked(contents):
+        return collate(samples_of(contents))
+    return stack(contents.tree, iter(contents.columns), _asides_of(contents))
+
+
+def _is_stacked(contents: Contents) -> bool:
+    """Do its samples lie in the columns, all of them and nothing else?"""
+    return bool(contents.rows) and not (contents.odd or contents.failed or isinstance(contents.tree, Aside))
+
+
+def columns_in_place(batch: Batch) -> Any | None:
+    """The columns if the samples lie stacked already; None if they would have to be collated first."""
+    contents = batch._contents
+    is_so = contents is not None and _is_stacked(contents) and _still_shows(batch, contents)
+    return batch.columns if is_so else None
+
+
+def _still_shows(batch: Batch, contents: Contents) -> bool:
+    """Are the samples those of the columns?  Dicts, say, may have got other values since."""
+    if len(batch) != contents.rows or not is_mutable(contents.tree):
+        return len(batch) == contents.rows
+    return shows(contents.tree, batch, iter(contents.columns), _asides_of(contents))
+
+
+def collate(samples: Sequence[Any]) -> Any:
+    """Stack samples into columns; what they disagree on becomes a list."""
+    if not samples:
+        return []
+    tree: Node = describe(samples[0])
+    for sample in samples[1:]:
+        merged = merge(tree, describe(sample))
+        if merged is None:
+            raise TypeError(
+                f"the samples of this batch are built differently ({type(samples[0]).__name__} and "
+                f"{type(sample).__name__}, or other lengths or keys), so it has no columns; use it as a list."
+            )
+        tree = merged
+    layout = Layout(tree, len(samples))
+    columns = layout.columns(np.zeros(layout.size, np.uint8))
+    asides: list[Any] = []
+    fits = scatter(tree, samples, iter(columns), 0, asides)
+    assert fits, "a tree merged from all samples fits them all"
+    return stack(tree, iter(columns), iter(asides))
+
+
+def _detaching(name: str) -> Callable[..., Any]:
+    """A list method that changes the list, and so parts it from its columns."""
+    method = getattr(list, name)
+
+    @functools.wraps(method)
+    def changed(self: Batch, *args: Any, **kwargs: Any) -> Any:
+        self._contents = self._stacked = None
+        return method(self, *args, **kwargs)
+
+    return changed
+
+
+class Batch(list[Any]):
+    """A list of samples with ``columns``: the same memory, stacked.
+
+    >>> from mpiter import SerialIterator
+    >>> batch = next(SerialIterator([(0, "a"), (1, "b")], 2, shuffle=False))
+    >>> batch
+    [(0, 'a'), (1, 'b')]
+    >>> batch.columns
+    (array([0, 1]), ['a', 'b'])
+    """
+
+    __slots__ = ("_contents", "_stacked")
+    _contents: Contents | None
+
+    def __init__(self, contents: Contents) -> None:
+        super().__init__(samples_of(contents))
+        self._contents = contents
+        self._stacked: Any = None
+
+    @property
+    def columns(self) -> Any:
+        """The samples stacked leaf by leaf, in the containers of a sample: ``x, y = batch.columns``."""
+        if self._contents is None:
+            return collate(self)
+        if self._stacked is None:
+            self._stacked = columns_of(self._contents)
+        return self._stacked
+
+    def __reduce__(self) -> Any:
+        return list, (list(self),)
+
+    def __copy__(self) -> list[Any]:
+        return list(self)
+
+
+for _name in (
+    *("__setitem__", "__delitem__", "__iadd__", "__imul__", "append", "clear", "extend"),
+    *("insert", "pop", "remove", "reverse", "sort"),
+):
+    setattr(Batch, _name, _detaching(_name))

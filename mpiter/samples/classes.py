@@ -1,0 +1,31 @@
+"""Which classes are written in Python: all that their objects hold can be seen.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType
+from typing import Any
+
+_MADE_AT_RUN_TIME, _NOT_TO_BE_MADE = 1 << 9, 1 << 7  # flags of classes; C code may set the first, too
+
+
+@functools.lru_cache(maxsize=1024)
+def is_written_in_c(cls: Any) -> bool:
+    """Has C code defined this very class?"""
+    if cls.__flags__ & (_MADE_AT_RUN_TIME | _NOT_TO_BE_MADE) != _MADE_AT_RUN_TIME:
+        return True
+    kinds = (
+        MethodDescriptorType,
+        WrapperDescriptorType,
+        *(() if "__slots__" in vars(cls) else (MemberDescriptorType,)),
+    )
+    return any(isinstance(part, kinds) and part.__objclass__ is cls for part in vars(cls).values())
+
+
+@functools.lru_cache(maxsize=1024)
+def is_written_in_python(cls: Any) -> bool:
+    """Has no C code defined the class or any that it is derived from, but for ``object``?"""
+    return not any(map(is_written_in_c, cls.__mro__[:-1]))

@@ -1,0 +1,250 @@
+"""One piece of memory that all our processes see, and who has which range of it.
+
+``SharedFile`` is what all of it is made of; it travels to a worker that is being started, as a descriptor.  On Linux it
+is a memfd: bound by no mount, without a name, gone with the last process whatever ends it.  Elsewhere it is an unlinked
+temporary file.  ``Arena`` guarantees that a range is backed by memory before anybody touches it (a full machine is an
+exception with numbers, never a SIGBUS), and assumes that only the consumer process allocates.
+
+``SharedBytes`` is a file that is complete, mapped: it goes by value to whoever isn't being started.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import errno
+import mmap
+import os
+import pickle
+import tempfile
+import weakref
+from collections.abc import Callable
+from multiprocessing import context, reduction
+from typing import Any
+
+import numpy as np
+
+from .. import machine
+from ..errors import SharedMemoryFull
+from ..samples.envelope import aligned
+from ..samples.layout import PAGE
+
+_SMALLEST = 1 << 26  # a reserve below this is not worth having
+_NOEXEC_SEAL = getattr(os, "MFD_NOEXEC_SEAL", 8)  # Linux 6.3, Python 3.15
+_HEADROOM = 1 << 26  # bytes left to everybody else when we check what is available
+
+
+class Ranges:
+    """Which ranges of ``[0, size)`` are free: first fit, neighbours joined."""
+
+    def __init__(self, size: int) -> None:
+        self._free = [(0, size)]  # (start, stop), sorted, never touching
+
+    def take(self, size: int) -> int | None:
+        """The start of a range of ``size`` that was free, or None."""
+        for at, (start, stop) in enumerate(self._free):
+            if stop - start >= size:
+                self._free[at : at + 1] = [(start + size, stop)] if stop - start > size else []
+                return start
+        return None
+
+    def give(self, start: int, size: int) -> None:
+        """Free a range that was taken."""
+        stop = start + size
+        at = bisect.bisect(self._free, (start, stop))
+        if at and self._free[at - 1][1] == start:
+            at -= 1
+            start = self._free.pop(at)[0]
+        if at < len(self._free) and self._free[at][0] == stop:
+            stop = self._free.pop(at)[1]
+        self._free.insert(at, (start, stop))
+
+
+class SharedFile:
+    """An unnamed file that a process, and the workers that it starts, write to and read."""
+
+    def __init__(self, portable: bool = False) -> None:
+        self.fd = unnamed_file(portable)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        context.assert_spawning(self)
+        return _opened_again, (type(self), reduction.DupFd(self.fd))
+
+
+def _opened_again(kind: type[SharedFile], handle: Any) -> SharedFile:
+    file = kind.__new__(kind)
+    file.fd = handle.detach()
+    return file
+
+
+class Arena:
+    """Shared memory, reserved generously and committed range by range."""
+
+    def __init__(self, reserve: int | None = None, portable: bool = False) -> None:
+        wanted = aligned(reserve or machine.memory_total(), PAGE)
+        self._file = SharedFile(portable)
+        self.size, self.map = _map_as_much_as_possible(self._file, wanted)
+        self._ranges = Ranges(self.size)
+        self._taken: dict[int, int] = {}  # start -> size
+        self._watchers: list[Callable[[int], None]] = []
+        self.address = int(np.frombuffer(self.map, np.uint8).__array_interface__["data"][0])
+        _live.add(self)
+        self._portable = portable or not hasattr(os, "posix_fallocate")
+
+    def allocate(self, size: int) -> int:
+        """The offset of ``size`` bytes of zeros or leftovers, backed by memory."""
+        size = aligned(size, PAGE)
+        available = machine.memory_available() - _HEADROOM
+        start = self._ranges.take(size) if size <= available else None
+        if start is None:
+            raise _full(size, available, self.size)
+        try:
+            self._commit(start, size)
+        except OSError as error:
+            self._ranges.give(start, size)
+            raise _full(size, available, self.size) from error
+        self._taken[start] = size
+        return start
+
+    def range_at(self, address: int) -> tuple[int, int] | None:
+        """The address and the size of the range in use that ``address`` lies in."""
+        offset = address - self.address
+        for start, size in list(self._taken.items()):
+            if start <= offset < start + size:
+                return self.address + start, size
+        return None
+
+    def watch(self, gone: Callable[[int], None]) -> None:
+        """Have ``gone`` called with a range's address before the range is given up, or the arena is."""
+        self._watchers.append(gone)
+
+    def _give_up(self, start: int) -> None:
+        self._taken.pop(start, None)
+        for gone in self._watchers:
+            gone(self.address + start)
+
+    def free(self, start: int, size: int) -> None:
+        """Return a range, and its memory to the system where it lets us."""
+        size = aligned(size, PAGE)
+        self._give_up(start)
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # else it stays committed and is used again
+            self.map.madvise(mmap.MADV_REMOVE, start, size)
+        self._ranges.give(start, size)
+
+    def _commit(self, start: int, size: int) -> None:
+        if self._portable:
+            for at in range(start, start + size, 1 << 20):
+                os.pwrite(self._file.fd, bytes(min(1 << 20, start + size - at)), at)
+        else:
+            os.posix_fallocate(self._file.fd, start, size)
+
+    def close(self) -> None:
+        """Let go of the descriptor; the memory itself lives until the last view of it is dropped."""
+        for start in list(self._taken):
+            self._give_up(start)
+        self._file.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attached, (self._file, self.size)
+
+
+_live: weakref.WeakSet[Arena] = weakref.WeakSet()
+
+
+def arena_at(address: int) -> Arena | None:
+    """The arena of this process that ``address`` lies in."""
+    return next((arena for arena in list(_live) if arena.address <= address < arena.address + arena.size), None)
+
+
+def _attached(file: SharedFile, size: int) -> Arena:
+    """The arena in a worker."""
+    arena = Arena.__new__(Arena)
+    arena.size, arena.map = size, mmap.mmap(file.fd, size)
+    file.close()
+    return arena
+
+
+class SharedBytes(mmap.mmap):
+    """A file that nobody writes to any more, mapped to be read; the file is its own from then on."""
+
+    file: SharedFile
+
+    def __new__(cls, file: SharedFile) -> SharedBytes:
+        try:
+            self = super().__new__(cls, file.fd, 0, access=mmap.ACCESS_READ)
+        except OSError as error:  # RLIMIT_AS
+            size = os.fstat(file.fd).st_size
+            raise SharedMemoryFull(f"cannot map {size / 1e6:.0f} MB ({error}); raise ulimit -v.") from error
+        self.file = file
+        weakref.finalize(self, file.close)
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        if context.get_spawning_popen() is not None:
+            return SharedBytes, (self.file,)
+        return shared_bytes, (pickle.PickleBuffer(self) if protocol >= 5 else bytes(self),)
+
+
+def shared_bytes(buffer: Any) -> SharedBytes:
+    """A copy of ``buffer`` that other processes can map; what they can map already is as good."""
+    if type(buffer) is SharedBytes:
+        return buffer
+    file = SharedFile()
+    try:
+        write_all(file.fd, memoryview(buffer), 0)
+        return SharedBytes(file)
+    except BaseException:
+        file.close()
+        raise
+
+
+def write_all(fd: int, buffer: memoryview, at: int) -> None:
+    done = 0
+    while done < buffer.nbytes:
+        done += os.pwrite(fd, buffer[done : done + (1 << 30)], at + done)
+
+
+def memfd() -> int:
+    """Memory that is never to be executed: where vm.memfd_noexec is 2 there is no other; old kernels don't know it."""
+    with contextlib.suppress(OSError):
+        return os.memfd_create("mpiter", os.MFD_CLOEXEC | _NOEXEC_SEAL)
+    return os.memfd_create("mpiter", os.MFD_CLOEXEC)
+
+
+def unnamed_file(portable: bool = False) -> int:
+    """A descriptor on memory without a name."""
+    if hasattr(os, "memfd_create") and not portable:
+        with contextlib.suppress(OSError):  # a sandbox that knows no memfd
+            return memfd()
+    handle, path = tempfile.mkstemp(prefix="mpiter-")
+    os.unlink(path)
+    return handle
+
+
+def _map_as_much_as_possible(file: SharedFile, size: int) -> tuple[int, mmap.mmap]:
+    while True:
+        try:
+            os.ftruncate(file.fd, size)
+            return size, mmap.mmap(file.fd, size)
+        except (OSError, ValueError) as error:  # RLIMIT_AS, RLIMIT_FSIZE or strict overcommit
+            if size <= _SMALLEST:
+                file.close()
+                raise SharedMemoryFull(
+                    f"cannot map {size / 1e6:.0f} MB of shared memory ({error}); raise the limit on address space "
+                    f"or file size (ulimit -v, ulimit -f), or use serializer='packed'."
+                ) from error
+            size = aligned(max(_SMALLEST, size // 2), PAGE)
+
+
+def _full(size: int, available: int, reserve: int) -> SharedMemoryFull:
+    error = SharedMemoryFull(
+        f"a slot of {size / 1e6:.1f} MB does not fit: {max(available, 0) / 1e6:.1f} MB of memory are available, "
+        f"{reserve / 1e6:.1f} MB are reserved for slots; lower batch_size, n_prefetch or run_ahead, or free memory."
+    )
+    error.errno = errno.ENOSPC  # type: ignore[attr-defined]
+    return error

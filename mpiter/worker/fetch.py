@@ -1,0 +1,332 @@
+"""The module-level fetch function that every Pool runs, and the module-global registry of datasets behind it.
+
+Runs in workers: processes, threads, or the caller itself.  Guarantees that whatever a dataset raises becomes a fault
+of its row and never leaves by the Pool; that rows are finished in order, so that a count says which; that a task ends
+soon after its time budget, but never with less than one row.  Assumes that ``worker.begin`` has put a worker into the
+registry for the dataset that a task names.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..datasets.access import Reader
+from ..errors import SampleNotSendable
+from ..samples.byvalue import culprit
+from ..samples.caution import Caution
+from ..samples.envelope import dumps
+from ..samples.reuse import Reused
+from ..transport.transport import WorkerPen, Writer
+from . import info, limits, seeding
+from .board import Cell
+from .faults import take_down
+from .mail import Outbox
+from .task import Fault, Piece, Task, Ticket
+
+_clock = time.monotonic_ns
+_MOST_UNSEEN = 16  # samples between two looks at the clock…
+_UNSEEN_NS = 1_000_000  # …and what they may take, as far as one knows
+
+
+@dataclass(slots=True)
+class Worker:
+    """A worker's place of work: one dataset, and what is needed to fetch from it."""
+
+    info: info.WorkerInfo
+    dataset: Any
+    writer: Writer
+    cells: memoryview  # this worker's line of the board
+    habits: Habits
+    reader: Reader | None = None  # of many samples at once
+    outbox: Outbox | None = None
+    startup: str | None = None
+    tasks: int = 0
+
+
+@dataclass(slots=True)
+class Habits:
+    """How a backend fetches, and what has been learnt of the dataset."""
+
+    is_caller: bool = False  # it is his own thread: Ctrl-C is for him, and his random state none of our business
+    owns_globals: bool = True  # the global generators are this worker's to seed
+    seeds_samples: bool = True  # …for each sample
+    seeds: frozenset[str] = seeding.NONE  # the global generators that the dataset draws from, as far as we know
+    mark: Any = field(default=None)  # of the global generators after the last task
+    unseen: int = 1  # samples between two looks at the clock
+    caution: Caution = field(default_factory=Caution)  # with samples that wait to be written
+
+    def let_pass(self, error: BaseException) -> None:
+        """Raise again what is not the dataset's: Ctrl-C in the caller's own thread."""
+        if self.is_caller and isinstance(error, KeyboardInterrupt):
+            raise error
+
+
+_registry: dict[int, dict[int, Worker]] = {}  # dataset id -> thread id -> worker
+
+
+def register(dataset: int, worker: Worker) -> None:
+    _registry.setdefault(dataset, {})[threading.get_ident()] = worker
+
+
+def forget(dataset: int) -> None:
+    """In-process workers leave nothing behind."""
+    _registry.pop(dataset, None)
+
+
+def _worker(dataset: int) -> Worker:
+    """This thread's worker; the serial backend has one only, whoever calls."""
+    posts = _registry[dataset]
+    return posts.get(threading.get_ident()) or next(iter(posts.values()))
+
+
+def _fetch_run(task: Task) -> Ticket:
+    """Fetch what ``task`` asks for: the function that ``Pool.map_async`` is given."""
+    worker = _worker(task.dataset)
+    if worker.startup is not None:
+        return _ticket(task, worker, startup=worker.startup)
+    is_first = worker.tasks == 0 and worker.habits.owns_globals and not worker.habits.is_caller
+    if is_first:  # not while everybody starts: it takes some 20 ms of processor time
+        limits.limit_loaded_libraries()
+    worker.cells[Cell.RUN], worker.cells[Cell.TASK], worker.cells[Cell.ACTIVE] = task.run, task.number, 1
+    outer, outer_place = info.here(), seeding.at(None)
+    info.enter(worker.info)
+    try:
+        ticket = _watched(task, worker)
+    except BaseException as error:  # ours, most likely; even so it must not leave by the Pool
+        worker.habits.let_pass(error)
+        ticket = _all_failed(task, worker, error)
+    finally:
+        info.enter(outer)
+        seeding.back(outer_place)
+        worker.cells[Cell.ACTIVE] = 0
+    worker.tasks += 1
+    if is_first:
+        limits.limit_loaded_libraries()
+    return ticket
+
+
+def _ticket(task: Task, worker: Worker, rows: int = 0, seconds: float = 0.0, **rest: Any) -> Ticket:
+    mail = worker.outbox.take() if worker.outbox else ()
+    return Ticket(task.number, task.run, worker.info.id, rows, seconds, rest.pop("payloads", ()), mail=mail, **rest)
+
+
+def _all_failed(task: Task, worker: Worker, error: BaseException) -> Ticket:
+    faults = []
+    for piece in task.pieces:
+        for row, index in enumerate(piece.keys, piece.row):
+            faults.append(take_down(error, piece, row, index, worker.info.name))
+    return _ticket(task, worker, len(faults), faults=tuple(faults))
+
+
+def _watched(task: Task, worker: Worker) -> Ticket:
+    """Fetch with the global generators as the guarantee wants them, at no cost where nobody draws from them."""
+    habits = worker.habits
+    if not habits.seeds_samples:
+        return _fetch(task, worker, seeding.NONE)
+    if not habits.owns_globals:
+        return _with_a_warning(task, worker) if worker.tasks == 0 else _fetch(task, worker, seeding.NONE)
+    callers = seeding.globals_state() if habits.is_caller else None
+    try:
+        while True:
+            seeds = habits.seeds
+            if seeds == seeding.GLOBALS:
+                return _fetch(task, worker, seeds)
+            before = habits.mark or seeding.globals_mark()
+            ticket = _fetch(task, worker, seeds)
+            after = seeding.globals_mark()
+            habits.mark = after if callers is None else None
+            drawn = seeding.drawn_between(before, after)
+            if callers is not None and seeding.has_used_reserve(callers):
+                drawn |= {"numpy"}
+            if drawn <= seeds:
+                return ticket
+            habits.seeds = seeds | drawn  # and this task is fetched again
+            if callers is not None:
+                seeding.restore_globals(callers)
+    finally:
+        if callers is not None and habits.seeds:
+            seeding.restore_globals(callers)
+
+
+def _with_a_warning(task: Task, worker: Worker) -> Ticket:
+    """A thread's first task: the caller waits in next(), so whoever draws from the global generators is the dataset."""
+    before = seeding.globals_mark()
+    ticket = _fetch(task, worker, seeding.NONE)
+    if seeding.globals_mark() == before:
+        return ticket
+    name = type(worker.dataset).__qualname__
+    text = (
+        f"{name} draws from the global random generators, which threads share: its samples depend on timing. "
+        f"Draw from mpiter.get_rng() instead, or use processes."
+    )
+    return ticket._replace(mail=(*ticket.mail, ("warning", text, "builtins:RuntimeWarning", __file__, 0)))
+
+
+def _fetch(task: Task, worker: Worker, seeds: frozenset[str]) -> Ticket:
+    began = _clock()
+    deadline = began + task.budget_ns
+    payloads: list[Any] = []
+    faults: list[Fault] = []
+    rows = 0
+    for piece in task.pieces:
+        pen = worker.writer.pen(task.brief, piece.address, piece.row, piece.rows)
+        done = _fetch_piece(_Fetching(task, worker, piece, pen, faults, seeds, deadline, rows == 0))
+        payloads.append(pen.payload())
+        rows += done
+        if done < piece.rows:
+            break
+    seconds = (_clock() - began) / 1e9
+    return _ticket(task, worker, rows, seconds, payloads=tuple(payloads), faults=tuple(faults))
+
+
+@dataclass(slots=True)
+class _Fetching:
+    """One piece being fetched."""
+
+    task: Task
+    worker: Worker
+    piece: Piece
+    pen: WorkerPen
+    faults: list[Fault]
+    seeds: frozenset[str]  # global generators
+    deadline: int
+    must_begin: bool  # nothing of this task is done yet: the budget must not end it
+
+    def fault(self, error: BaseException, row: int, index: Any) -> None:
+        self.pen.fail(row)
+        self.faults.append(take_down(error, self.piece, row, index, self.worker.info.name))
+
+
+def _fetch_piece(fetching: _Fetching) -> int:
+    """Fetch rows in order until the piece or the time is over; how many."""
+    piece, cells = fetching.piece, fetching.worker.cells
+    seed, epoch, offset = fetching.task.seed, piece.epoch, piece.position - piece.row
+    seeding.at(lambda: (seed, epoch, offset + cells[Cell.ROW]), fetching.seeds)
+    cells[Cell.BATCH] = piece.batch
+    indices = piece.keys
+    done, total, habits = 0, len(indices), fetching.worker.habits
+    while done < total:
+        stride = 1 if fetching.task.singly or habits.caution.is_singly else fetching.pen.stride
+        try:
+            count = _fetch_some(fetching, indices, done, min(total, done + stride))
+        except Reused as found:  # the samples are lost: they are fetched again
+            cells[Cell.ACTIVE] = 1
+            habits.caution.heed(found, fetching.pen.stride)
+            continue
+        if not count:
+            break
+        habits.caution.learn()
+        done += count
+    return done
+
+
+def _fetch_some(fetching: _Fetching, indices: list[Any], done: int, stop: int) -> int:
+    """Fetch the rows ``done`` to ``stop`` of the piece and write them at once; 0 when time is up."""
+    worker, offset = fetching.worker, fetching.piece.row
+    cells, dataset = worker.cells, worker.dataset
+    if (together := _read_together(fetching, done, stop)) is not None:
+        _write(fetching, indices, offset + done, together, at_once=True)
+        return len(together)
+    samples, keep = worker.habits.caution.collect()
+    at, look, unseen, seeds = done, done, worker.habits.unseen, fetching.seeds
+    last, since = done, 0
+    try:
+        for at, index in enumerate(indices[done:stop], done):
+            if at == look:  # time is read for every dear sample, but not for every cheap one
+                now = _clock()
+                if now > fetching.deadline and (at or not fetching.must_begin):
+                    break
+                if at > last:
+                    unseen = _unseen(unseen, at - last, now - since)
+                look, last, since = at + unseen, at, now
+                cells[6] = now  # Cell.SINCE and, below, Cell.ROW, spelled out: this runs for every sample
+            cells[5] = offset + at
+            if seeds:
+                seeding.step_to(0)
+            keep(dataset[index])
+    except BaseException as error:
+        worker.habits.let_pass(error)
+        _write(fetching, indices, offset + done, samples)
+        fetching.fault(error, offset + at, indices[at])
+        return len(samples) + 1
+    if len(samples) > last - done:
+        worker.habits.unseen = _unseen(unseen, done + len(samples) - last, _clock() - since)
+    _write(fetching, indices, offset + done, samples)
+    return len(samples)
+
+
+def _unseen(before: int, samples: int, took_ns: int) -> int:
+    """How many samples may go by between two looks at the clock, when so many have just taken so long."""
+    return max(1, min(2 * before, _MOST_UNSEEN, samples * _UNSEEN_NS // max(took_ns, 1)))
+
+
+def _read_together(fetching: _Fetching, done: int, stop: int) -> Sequence[Any] | None:
+    """The rows ``done`` to ``stop`` as the dataset gives them at once; None if they must be read one by one."""
+    worker, count, indices = fetching.worker, stop - done, fetching.piece.indices
+    if (
+        worker.reader is None
+        or count < 2
+        or worker.habits.caution.copies
+        or fetching.seeds
+        or fetching.task.singly
+        or not isinstance(indices, bytes)
+    ):
+        return None
+    now, cells = _clock(), worker.cells
+    if now > fetching.deadline and (done or not fetching.must_begin):
+        return ()
+    cells[Cell.SINCE], cells[Cell.ROW], cells[Cell.ACTIVE] = now, fetching.piece.row + done, 2
+    seeding.begin_anew()
+    samples: Sequence[Any] = ()
+    try:
+        samples = worker.reader(np.frombuffer(indices, np.int64)[done:stop])
+    except BaseException as error:
+        worker.habits.let_pass(error)
+    cells[Cell.ACTIVE] = 1
+    if seeding.begin_anew():
+        worker.reader = None  # what it draws belongs to each sample's own place
+        return None
+    return samples if len(samples) == count else None
+
+
+def _write(fetching: _Fetching, indices: list[Any], start: int, samples: Sequence[Any], at_once: bool = False) -> None:
+    """Write the samples; one that cannot travel becomes the fault of its own row only."""
+    if not len(samples):
+        return
+    habits, cells = fetching.worker.habits, fetching.worker.cells
+    if len(samples) > 1:
+        cells[Cell.ACTIVE] = 2  # whichever of them it is that a crash comes from
+    try:
+        fetching.pen.write(start, samples, at_once)
+        cells[Cell.ACTIVE] = 1
+    except Reused:
+        raise
+    except BaseException as whole:
+        habits.let_pass(whole)
+        for row, sample in enumerate(samples, start):
+            cells[Cell.ACTIVE], cells[Cell.ROW] = 1, row
+            try:
+                fetching.pen.write(row, [sample])
+            except BaseException as error:
+                habits.let_pass(error)
+                index = indices[row - fetching.piece.row]
+                fetching.fault(_unsendable(sample, f"dataset[{index!r:.60}]", error), row, index)
+
+
+def _unsendable(sample: Any, name: str, error: BaseException) -> SampleNotSendable:
+    path, value, reason = name, sample, str(error) or type(error).__name__
+    if isinstance(error, Exception):  # looking for it again would end who looks
+        path, value, reason = culprit(sample, name, error, dumps)
+    blamed = "" if value is sample else f"{path} ({type(value).__qualname__}): "
+    unsendable = SampleNotSendable(
+        f"{name} returned {type(sample).__qualname__}, which cannot be sent from a worker: {blamed}{reason}. "
+        f"Return arrays, numbers, strings or containers of them."
+    )
+    unsendable.__cause__ = error
+    return unsendable

@@ -1,0 +1,203 @@
+"""Randomness that depends on the sample's place in the order and on nothing else.
+
+Runs in workers.  Guarantees that a sample's random draws are a function of (seed, epoch, position): ``get_rng()`` on
+every backend, the global generators (random, numpy.random, torch where loaded) on ``process`` and ``serial``.  Costs
+nothing where it isn't used: whether a dataset draws from the globals is seen by comparing whole generator states
+around a task; the first task that did is fetched again, and from then on every sample's generator is seeded - the
+one that is drawn from, not all three, since seeding costs as much as a small sample.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.random  # which NumPy would load at the first draw, in the midst of a start
+
+from ..samples.tensors import torch_with
+
+GLOBALS = frozenset({"random", "numpy", "torch"})  # the generators that code draws from which knows nothing of us
+NONE: frozenset[str] = frozenset()
+_MERSENNE_BYTES = 4 * 624 + 4  # the words and the position among them
+_STREAM = 0x5A3
+
+
+class _Place(threading.local):
+    """The sample that this thread fetches right now."""
+
+    at: Callable[[], tuple[int, int, int]] | None = None
+    seeds: frozenset[str] = NONE  # the global generators that are seeded too
+    beyond: int = 0  # samples into a row that is made of several
+    drawn: tuple[tuple[int, int, int], np.random.Generator] | None = None
+
+
+_place = _Place()
+
+
+def get_rng() -> np.random.Generator:
+    """A generator for dataset code: the same draws for a sample whatever worker fetches it.
+
+    Outside of a fetch it is an ordinary, unseeded generator.
+
+    >>> from mpiter import batches
+    >>> class Noise:
+    ...     def __len__(self):
+    ...         return 4
+    ...     def __getitem__(self, index):
+    ...         return get_rng().random()
+    >>> alone = next(batches(Noise(), 4, n_processes=0, seed=0))
+    >>> all(next(batches(Noise(), 4, n_processes=2, seed=0)) == alone)
+    True
+    """
+    if _place.at is None:
+        return np.random.default_rng()
+    key = _here(_place.at)
+    if _place.drawn is None or _place.drawn[0] != key:
+        _place.drawn = key, np.random.Generator(np.random.PCG64(np.random.SeedSequence([*map(_word, key), _STREAM])))
+    return _place.drawn[1]
+
+
+def begin_anew() -> bool:
+    """The place's generator starts afresh; was it asked for?"""
+    before, _place.drawn = _place.drawn, None
+    return before is not None
+
+
+def seed_for(draws: bool) -> int:
+    """A seed that NumPy's global generator governs: drawn from it, or told by its state, which is left as it is."""
+    if draws:
+        return int(np.random.randint(0, 1 << 63, dtype=np.int64))
+    state = _mersenne_memory()
+    told = hashlib.blake2b(state if isinstance(state, bytes) else state.encode(), digest_size=8)
+    return int.from_bytes(told.digest(), "little") >> 1
+
+
+def _word(number: int) -> int:
+    return number & (1 << 128) - 1
+
+
+def at(place: Callable[[], tuple[int, int, int]] | None, seeds: frozenset[str] = NONE) -> Any:
+    """Tell this thread how to find out (seed, epoch, position) when somebody asks; returns what ``back`` takes."""
+    before = _place.at, _place.seeds, _place.beyond, _place.drawn
+    _place.at, _place.seeds, _place.beyond, _place.drawn = place, seeds, 0, None
+    return before
+
+
+def back(before: Any) -> None:
+    """Where this thread was before ``at``."""
+    _place.at, _place.seeds, _place.beyond, _place.drawn = before
+
+
+def step_to(beyond: int, seeds: bool = True) -> None:
+    """Go to a sample of the row: the first one, or a later one where the row is made of several."""
+    _place.beyond = beyond
+    if seeds and _place.seeds and _place.at is not None:
+        seed_globals(*_here(_place.at), _place.seeds)
+
+
+def go_to(position: int, seeds: bool = True) -> None:
+    """The next sample of a row that knows better than the row's number where it stands."""
+    if _place.at is not None:
+        step_to(position - _place.at()[2], seeds)
+
+
+def _here(place: Callable[[], tuple[int, int, int]]) -> tuple[int, int, int]:
+    seed, epoch, position = place()
+    return seed, epoch, position + _place.beyond
+
+
+def seed_globals(seed: int, epoch: int, position: int, which: frozenset[str] = GLOBALS) -> None:
+    """Seed what code draws from that knows nothing of us."""
+    told = hashlib.blake2b(f"{seed} {epoch} {position}".encode(), digest_size=32).digest()
+    if "random" in which:
+        random.seed(int.from_bytes(told[:8], "little"))
+    if "numpy" in which:
+        np.random.seed(np.frombuffer(told, np.uint32, 4, 8))
+    if "torch" in which and (torch := torch_with("default_generator")) is not None:
+        torch.default_generator.manual_seed(int.from_bytes(told[24:], "little") >> 1)
+
+
+def seed_worker(seed: int, worker: int) -> None:
+    """Seed them as torch does, once for a worker: by ``seed`` and the worker's number."""
+    seed &= (1 << 63) - 1
+    random.seed(seed + worker)
+    np.random.seed(np.random.SeedSequence([worker, seed & 0xFFFFFFFF, seed >> 32, 0]).generate_state(4))
+    if (torch := torch_with("default_generator")) is not None:
+        torch.default_generator.manual_seed(seed + worker)
+
+
+def globals_mark() -> dict[str, Any]:
+    """What tells whether somebody has drawn from the global generators: cheap, compared around every task.
+
+    Whole states, since a position within one comes back after 624 words.  The one thing left out is the normal
+    number that numpy keeps in reserve: ``seed_globals`` clears it, the serial backend looks at it separately.
+    """
+    torch = torch_with("default_generator")
+    return {
+        "random": random.getstate(),
+        "numpy": _mersenne_memory(),
+        "torch": torch and torch.get_rng_state().numpy().tobytes(),
+    }
+
+
+def drawn_between(before: dict[str, Any], after: dict[str, Any]) -> frozenset[str]:
+    """The generators whose marks differ."""
+    return frozenset(name for name, mark in after.items() if mark != before[name])
+
+
+def _mersenne_memory() -> Any:
+    """The bytes of numpy's global generator; its full state where that isn't a Mersenne twister."""
+    generator = np.random.mtrand._rand._bit_generator
+    if type(generator) is np.random.MT19937:
+        return ctypes.string_at(generator.ctypes.state_address, _MERSENNE_BYTES)
+    return str(generator.state)
+
+
+def global_generators() -> dict[str, Any]:
+    """Those that there are, by name: each a module."""
+    torch = torch_with("get_rng_state")
+    return {"random": random, "numpy": np.random} | ({} if torch is None else {"torch": torch})
+
+
+def state_of(generator: Any) -> Any:
+    """What a generator, or such a module, is to be given back."""
+    if generator is random or isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if generator is np.random or isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    return generator.get_rng_state() if hasattr(generator, "get_rng_state") else generator.get_state()
+
+
+def give_back(generator: Any, state: Any) -> None:
+    """Put it where it was."""
+    if generator is random or isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif hasattr(generator, "set_rng_state"):
+        generator.set_rng_state(state)
+    else:
+        generator.set_state(state)
+
+
+def globals_state() -> dict[str, Any]:
+    """The global generators' states, to be restored."""
+    return {name: state_of(generator) for name, generator in global_generators().items()}
+
+
+def has_used_reserve(before: dict[str, Any]) -> bool:
+    """Has the normal number that numpy kept in reserve been taken, which leaves no other trace?"""
+    return bool(before["numpy"].get("has_gauss", 0)) and not np.random.get_state(legacy=False)["has_gauss"]
+
+
+def restore_globals(states: dict[str, Any]) -> None:
+    generators = global_generators()
+    for name, state in states.items():
+        give_back(generators[name], state)

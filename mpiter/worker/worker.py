@@ -1,0 +1,164 @@
+"""How a worker begins: the initializer that every Pool runs once in each of its workers.
+
+Runs in workers.  Guarantees that nothing it meets can kill the worker or start a respawn loop: a failure is kept and
+answered to the first task.  In a process of its own it first makes itself at home (signals, environment, thread
+limits, outgoing mail), then opens the dataset, then calls the user's ``worker_init``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import threading
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..datasets.access import reader_of, users
+from ..datasets.ship import Kept
+from ..errors import OptionError
+from ..rules import Rules
+from ..samples import byvalue
+from ..transport.transport import Writer
+from . import allocator, fetch, info, lifeline, limits, seeding
+from .blackbox import BlackBox
+from .board import Board, Cell
+from .fetch import Habits, Worker
+from .mail import Outbox
+from .semaphores import Semaphores
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """All that a worker must know, sent to it once."""
+
+    dataset: int  # key in the registry
+    cargo: Any  # opens to (dataset, worker_init)
+    writer: Writer
+    board: Board
+    box: BlackBox | None  # for the stacks of processes that crash or are stuck
+    semaphores: Semaphores | None  # that processes make
+    rules: Rules
+    backend: str
+    environment: dict[str, str] | None  # of the caller; None for workers inside of its process
+    log_level: int  # of the caller's root logger: what he doesn't want to hear isn't sent
+    numbers: Iterator[int] | None = None  # for workers without a process of their own
+    home: int = field(default_factory=os.getpid)  # the caller's process
+
+
+_first_breath = threading.Lock()
+
+
+def begin(setup: Setup) -> None:
+    """Take up work.  Never raises."""
+    own_process = setup.environment is not None
+    number = _number(setup)
+    cells = setup.board.cells(number)
+    cells[Cell.PID], cells[Cell.TASK] = threading.get_native_id(), -1
+    nobody = info.WorkerInfo(number, setup.rules.workers, setup.rules.seed, None, setup.backend)
+    habits = Habits(
+        is_caller=setup.backend == "serial",
+        owns_globals=setup.backend != "thread",
+        seeds_samples=setup.rules.seeds_samples,
+    )
+    worker = Worker(nobody, None, setup.writer, cells, habits)
+    fetch.register(setup.dataset, worker)
+    try:
+        if own_process and os.getpid() == setup.home:
+            raise OptionError("the workers of pool= are threads of this process; pass backend=mpiter.Thread().")
+        if own_process:
+            lifeline.die_with_parent()
+            worker.outbox = _settle_in(setup.environment or {})
+            if setup.box is not None:
+                setup.box.arm()
+            if setup.semaphores is not None:
+                setup.semaphores.watch()
+            logging.getLogger().setLevel(setup.log_level)
+        if own_process and isinstance(setup.cargo, Kept):
+            byvalue.was_forked()
+        dataset, worker_init = setup.cargo.open()
+        worker.dataset = dataset
+        theirs = users(dataset)
+        worker.info = info.WorkerInfo(number, setup.rules.workers, setup.rules.seed, theirs, setup.backend)
+        worker.reader = reader_of(dataset)
+        if any(getattr(one, "repeatable", True) is False for one in (dataset, theirs)):
+            worker.habits.seeds = seeding.GLOBALS  # not to be fetched twice to find out
+            worker.habits.caution.is_singly = True
+        info.was_asked()  # by the process that we were forked from
+        if own_process and not setup.rules.seeds_samples:
+            seeding.seed_worker(setup.rules.seed, number)
+        _call_hooks(worker, worker_init)
+        if own_process and setup.rules.seeds_samples:
+            seeding.seed_globals(setup.rules.seed, -1, number)
+        if own_process:
+            gc.freeze()
+    except BaseException as error:
+        if isinstance(error, RecursionError):
+            _explain(error)
+        worker.startup = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    cells[Cell.READY] = 1
+
+
+def _explain(error: RecursionError) -> None:
+    """Why it may have been raised while the dataset was unpickled, when its attributes are not there yet."""
+    if any(frame.name == "__getattr__" for frame in traceback.extract_tb(error.__traceback__)):
+        error.add_note(
+            "Its __getattr__ asks for an attribute that is not there yet while the dataset is unpickled, before "
+            "anything of __init__: raise AttributeError there for the names that it uses itself, or give the class a "
+            "__setstate__."
+        )
+
+
+def _call_hooks(worker: Worker, worker_init: Any) -> None:
+    """The user's function, then the dataset's own method (of its class: wrappers may answer to any name)."""
+    info.enter(worker.info)
+    try:
+        if worker_init is not None:
+            worker_init(worker.info)
+        theirs = users(worker.dataset)
+        if callable(getattr(type(theirs), "worker_init", None)):
+            theirs.worker_init(worker.info)
+    finally:
+        info.enter(None)
+
+
+def _settle_in(environment: dict[str, str]) -> Outbox:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who closes us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    os.environ.update(environment)
+    limits.limit_libraries_to_come()
+    allocator.keep_memory()
+    _stand_in_for_the_trainer()
+    outbox = Outbox()
+    outbox.open()
+    return outbox
+
+
+def _stand_in_for_the_trainer() -> None:
+    """Offer ourselves to the out-of-memory killer first: a worker is replaced, the main process is not."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+_DIGITS = re.compile(r"\d+")
+
+
+def _number(setup: Setup) -> int:
+    """This worker's place among its colleagues: by its process's number, else in order of appearance."""
+    if setup.numbers is None:
+        numbers = _DIGITS.findall(multiprocessing.current_process().name)
+        return int(numbers[-1]) % setup.rules.workers if numbers else 0
+    with _first_breath:
+        return next(setup.numbers) % setup.rules.workers

@@ -1,0 +1,179 @@
+"""Datasets that give many samples at once: the same samples, in fewer calls."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import plain, plain_batch
+
+import mpiter
+from mpiter.datasets.access import reader_of
+from mpiter.samples.rows import Rows, Table, as_dataset
+from mpiter.worker import fetch
+
+BACKENDS: dict[str, dict[str, Any]] = {
+    "process": {"n_processes": 2},
+    "thread": {"n_processes": 2, "backend": "thread"},
+    "serial": {"n_processes": 0},
+    "packed": {"n_processes": 1, "serializer": "packed"},
+}
+every_backend = pytest.mark.parametrize("options", BACKENDS.values(), ids=BACKENDS)
+
+IMAGES = np.arange(50 * 6, dtype=np.float32).reshape(50, 2, 3)
+LABELS = np.arange(50) % 7
+TABLES: dict[str, Any] = {
+    "tuple": (IMAGES, LABELS),
+    "dict": {"x": IMAGES, "y": LABELS.astype(">i2")},
+    "array": IMAGES,
+    "labels": LABELS,
+    "one column": (IMAGES,),
+    "strings": (IMAGES, np.array([f"sample {i}" for i in range(50)])),
+    "records": np.array([(i, i / 2) for i in range(50)], dtype=[("a", "i4"), ("b", "f8")]),
+    "dates": np.arange(50).astype("M8[D]"),
+    "objects": np.array([None, *range(49)], dtype=object),
+    "transposed": IMAGES.transpose(0, 2, 1),
+    "masked": (np.ma.masked_array(IMAGES, IMAGES % 2 == 0), LABELS),
+}
+
+
+class OneByOne:
+    """The same samples, as any dataset gives them."""
+
+    def __init__(self, columns: Any) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, index: int) -> Any:
+        if isinstance(self.columns, dict):
+            return {name: column[index] for name, column in self.columns.items()}
+        if isinstance(self.columns, tuple):
+            return tuple(column[index] for column in self.columns)
+        return self.columns[index]
+
+
+def epoch(dataset: Any, **options: Any) -> list[Any]:
+    with mpiter.MultiprocessIterator(dataset, 8, repeat=False, seed=1, **options) as it:
+        return [plain_batch(batch) for batch in it]
+
+
+@every_backend
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_columns_are_a_dataset_of_their_rows(options: dict[str, Any], table: Any) -> None:
+    assert epoch(table, **options) == epoch(OneByOne(table), n_processes=0)
+
+
+@every_backend
+def test_batches_of_columns_are_parts_of_them(options: dict[str, Any]) -> None:
+    with mpiter.batches((IMAGES, LABELS), 8, shuffle=False, **options) as stream:
+        for at, (x, y) in enumerate(stream):
+            assert np.array_equal(x, IMAGES[8 * at : 8 * at + 8])
+            assert np.array_equal(y, LABELS[8 * at : 8 * at + 8])
+            x[...] = 0
+    assert IMAGES.any()
+
+
+def test_a_mapped_file_is_a_dataset(tmp_path: Any) -> None:
+    IMAGES.tofile(tmp_path / "images")
+    mapped = np.memmap(tmp_path / "images", np.float32, "r", shape=IMAGES.shape)
+    for table in (mapped, (mapped, LABELS)):
+        plain_table = (IMAGES, LABELS) if isinstance(table, tuple) else IMAGES
+        assert epoch(table, n_processes=2) == epoch(OneByOne(plain_table), n_processes=0)
+
+
+def test_columns_of_different_lengths_are_refused() -> None:
+    with pytest.raises(mpiter.OptionError, match="0: 50, 1: 49"):
+        mpiter.batches((IMAGES, LABELS[1:]), 8)
+
+
+@pytest.mark.parametrize("data", [[IMAGES, LABELS], (1, 2, 3), (IMAGES, [1, 2]), (), "text", (np.array(1),)])
+def test_what_is_no_table_is_left_alone(data: Any) -> None:
+    assert as_dataset(data) is data
+
+
+class Several:
+    """torch's protocol."""
+
+    def __init__(self, wrong: str = "") -> None:
+        self.wrong, self.calls = wrong, 0
+
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, index: int) -> Any:
+        if self.wrong == "draws":
+            return index, mpiter.get_rng().random()
+        if self.wrong == "draws globally":
+            return index, np.random.random()
+        return index, 0
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        assert all(type(index) is int for index in indices)
+        self.calls += 1
+        if self.wrong == "raises":
+            raise ValueError("not today")
+        found = [self[index] for index in indices]
+        if self.wrong in ("a generator", "a generator that raises"):
+            return (self[index] if self.wrong == "a generator" else 1 // 0 for index in indices)
+        if self.wrong == "a mapping":
+            return {"index": indices, **{str(index): 0 for index in indices[1:]}}
+        return found[1:] if self.wrong == "too few" else found
+
+
+@every_backend
+def test_getitems_is_asked_where_it_is_offered(options: dict[str, Any]) -> None:
+    assert epoch(Several(), **options) == epoch([(i, 0) for i in range(50)], n_processes=0)
+
+
+@pytest.mark.parametrize("gives", ["", "a generator"])
+def test_getitems_is_called_once_for_many(monkeypatch: pytest.MonkeyPatch, gives: str) -> None:
+    monkeypatch.setattr(fetch, "_clock", lambda: 0)  # time stands still: no budget is ever used up
+    dataset = Several(gives)
+    epoch(dataset, n_processes=0)
+    assert dataset.calls == 7
+
+
+@every_backend
+@pytest.mark.parametrize(
+    "wrong", ["raises", "too few", "draws", "draws globally", "a mapping", "a generator that raises"]
+)
+def test_what_getitems_gets_wrong_is_put_right_one_by_one(options: dict[str, Any], wrong: str) -> None:
+    if wrong == "draws globally" and options.get("backend") == "thread":
+        options = {"n_processes": 0}  # threads share the global generators and warn
+
+    class Single(Several):
+        __getitems__ = None  # type: ignore[assignment]
+
+    assert epoch(Several(wrong), **options) == epoch(Single(wrong), n_processes=0)
+
+
+def test_an_error_is_blamed_on_its_own_sample() -> None:
+    class Fails(Several):
+        def __getitem__(self, index: int) -> Any:
+            if index == 13:
+                raise KeyError(index)
+            return super().__getitem__(index)
+
+    with mpiter.MultiprocessIterator(Fails(), 8, repeat=False, shuffle=False, n_processes=1) as it:
+        next(it)
+        with pytest.raises(KeyError) as caught:
+            next(it)
+        assert any("dataset[13]" in note for note in caught.value.__notes__)
+        assert [sample[0] for sample in next(it)] == list(range(16, 24))
+
+
+def test_rows_are_a_sequence_of_samples() -> None:
+    rows = Rows({"x": IMAGES, "y": LABELS}, 50)
+    assert len(rows) == len(list(rows)) == 50
+    assert plain(rows[3]) == plain({"x": IMAGES[3], "y": LABELS[3]})
+
+
+def test_nobody_else_is_asked_for_many_at_once() -> None:
+    Pair = namedtuple("Pair", "x y")
+    for dataset in ([1, 2], range(3), OneByOne(IMAGES), Pair(1, 2), np.ma.masked_array([1, 2])):
+        assert reader_of(dataset) is None
+    assert reader_of(Table((IMAGES,))) is not None

@@ -1,0 +1,240 @@
+"""Datasets on open files, each with its documented way of opening them per worker."""
+
+import contextlib
+import multiprocessing
+import os
+import socket
+import sqlite3
+import tempfile
+from functools import partial
+
+import numpy as np
+import pytest
+from scripts import METHODS
+
+import mpiter
+
+ROWS, BATCH = 40, 6
+
+
+class OpensInWorkerInit:
+    """Opens in ``worker_init``, which runs once in each worker; nothing open is there to be pickled or forked."""
+
+    def __init__(self, path):
+        self.path, self.file = path, None
+
+    def worker_init(self, info):
+        self.file = self.open()
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, i):
+        return np.array(self.read(self.file, i)), i
+
+
+class OpensOnFirstUse(OpensInWorkerInit):
+    """Opens on first use in a process; forked copies open their own, ``__getstate__`` leaves the handle behind."""
+
+    worker_init = None
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.pid = None
+
+    def __getitem__(self, i):
+        if self.pid != os.getpid():
+            self.file, self.pid = self.open(), os.getpid()
+        return np.array(self.read(self.file, i)), i
+
+    def __getstate__(self):
+        return {**self.__dict__, "file": None, "pid": None}
+
+
+class Hdf5:
+    def make(self):
+        h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+        with h5py.File(self.path, "w") as file:
+            file["rows"] = np.arange(ROWS * 3).reshape(ROWS, 3)
+
+    def open(self):
+        import h5py
+
+        return h5py.File(self.path, "r")
+
+    def read(self, file, i):
+        return file["rows"][i]
+
+
+class Sqlite:
+    def make(self):
+        connection = sqlite3.connect(self.path)
+        with connection:
+            connection.execute("create table rows (i integer primary key, a, b, c)")
+            connection.executemany(
+                "insert into rows values (?, ?, ?, ?)", [(i, 3 * i, 3 * i + 1, 3 * i + 2) for i in range(ROWS)]
+            )
+        connection.close()
+
+    def open(self):
+        return sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)
+
+    def read(self, connection, i):
+        return connection.execute("select a, b, c from rows where i = ?", (int(i),)).fetchone()
+
+
+class Lmdb:
+    def make(self):
+        lmdb = pytest.importorskip("lmdb", reason="lmdb is not installed")
+        with lmdb.open(self.path, subdir=False, map_size=1 << 20) as env, env.begin(write=True) as transaction:
+            for i in range(ROWS):
+                transaction.put(str(i).encode(), np.arange(3 * i, 3 * i + 3).tobytes())
+
+    def open(self):
+        import lmdb
+
+        return lmdb.open(self.path, subdir=False, readonly=True, lock=False)
+
+    def read(self, env, i):
+        with env.begin() as transaction:
+            return np.frombuffer(transaction.get(str(i).encode()), np.int64)
+
+
+class Hdf5InWorkerInit(Hdf5, OpensInWorkerInit): ...
+
+
+class Hdf5OnFirstUse(Hdf5, OpensOnFirstUse): ...
+
+
+class SqliteInWorkerInit(Sqlite, OpensInWorkerInit): ...
+
+
+class SqliteOnFirstUse(Sqlite, OpensOnFirstUse): ...
+
+
+class LmdbInWorkerInit(Lmdb, OpensInWorkerInit): ...
+
+
+class LmdbOnFirstUse(Lmdb, OpensOnFirstUse): ...
+
+
+KINDS = [
+    *(Hdf5InWorkerInit, Hdf5OnFirstUse, SqliteInWorkerInit, SqliteOnFirstUse, LmdbInWorkerInit, LmdbOnFirstUse),
+]
+
+
+def checked(dataset, **options):
+    expected = np.arange(ROWS * 3).reshape(ROWS, 3)
+    seen = []
+    with mpiter.MultiprocessIterator(dataset, BATCH, repeat=False, seed=1, n_processes=2, **options) as it:
+        for batch in it:
+            for row, i in batch:
+                assert row.tolist() == expected[i].tolist()
+                seen.append(i)
+    assert sorted(seen) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_dataset_on_an_open_file_works_in_every_worker(tmp_path, method, kind):
+    dataset = kind(str(tmp_path / "rows"))
+    dataset.make()
+    checked(dataset, backend=mpiter.Process(method))
+    assert dataset.file is None
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if issubclass(kind, OpensOnFirstUse)])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_dataset_in_use_in_the_parent_may_still_travel(tmp_path, method, kind):
+    dataset = kind(str(tmp_path / "rows"))
+    dataset.make()
+    if method == "fork" and kind is LmdbOnFirstUse:
+        pytest.skip("lmdb itself refuses to open in a forked process what its parent has open")
+    dataset[0]
+    mine = dataset.file
+    checked(dataset, backend=mpiter.Process(method))
+    assert dataset.file is mine
+    assert dataset[7][0].tolist() == [21, 22, 23]
+    dataset.file.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_dataset_works_without_workers(tmp_path, kind):
+    dataset = kind(str(tmp_path / "rows"))
+    dataset.make()
+    checked(dataset, backend="serial")
+    dataset.file.close()
+
+
+def test_a_handle_that_was_not_left_behind_is_named(tmp_path):
+    dataset = SqliteInWorkerInit(str(tmp_path / "rows"))
+    dataset.make()
+    dataset.file = dataset.open()
+    with (
+        pytest.raises(mpiter.DatasetNotPicklable, match=r"dataset\.file \(Connection\) cannot be pickled.*worker_init"),
+        mpiter.MultiprocessIterator(dataset, BATCH, n_processes=1, backend=mpiter.Process("spawn")) as it,
+    ):
+        next(it)
+    dataset.file.close()
+
+
+OPEN = {
+    "text file": partial(open, __file__),
+    "text file for writing": partial(open, os.devnull, "w"),
+    "binary file": partial(open, __file__, "rb"),
+    "raw file": partial(open, __file__, "rb", 0),
+    "pipe": lambda: os.fdopen(os.open(os.devnull, os.O_RDONLY)),
+    "temporary file": partial(tempfile.TemporaryFile, "w+"),
+    "socket": socket.socket,
+    "connection": lambda: multiprocessing.Pipe()[0],
+}
+
+
+class Holds:
+    def __init__(self, thing):
+        self.deep = {"in": [thing]}
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, i):
+        return i
+
+
+@pytest.mark.parametrize("kind", OPEN)
+def test_what_is_open_in_a_dataset_is_refused_by_its_path(kind):
+    with contextlib.closing(OPEN[kind]()) as thing:
+        iterator = mpiter.MultiprocessIterator(Holds(thing), 2, n_processes=1, backend=mpiter.Process("spawn"))
+        with (
+            iterator as it,
+            pytest.raises(mpiter.DatasetNotPicklable, match=r"dataset\.deep\['in'\]\[0\].*worker_init"),
+        ):
+            next(it)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
+def test_what_is_open_in_a_dataset_is_forked_with_a_warning_where_nothing_else_was_asked_for():
+    with open(__file__) as thing:
+        iterator = mpiter.MultiprocessIterator(Holds(thing), 3, shuffle=False, n_processes=1)
+        with iterator as it, pytest.warns(RuntimeWarning, match=r"dataset\.deep\['in'\]\[0\].*open file.*Forking"):
+            assert next(it) == [0, 1, 2]
+
+
+class ReturnsIt(Holds):
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __getitem__(self, i):
+        return {"i": i, "open": [OPEN[self.kind]()] if i else []}
+
+
+@pytest.mark.parametrize("kind", OPEN)
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_open_in_a_sample_is_refused_by_its_path(method, kind):
+    iterator = mpiter.MultiprocessIterator(
+        ReturnsIt(kind), 1, shuffle=False, n_processes=1, backend=mpiter.Process(method)
+    )
+    with iterator as it:
+        assert next(it) == [{"i": 0, "open": []}]
+        with pytest.raises(mpiter.SampleNotSendable, match=r"dataset\[1\]\['open'\]\[0\]"):
+            next(it)

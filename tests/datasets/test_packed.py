@@ -1,0 +1,460 @@
+"""Many small objects in one piece of memory: what comes back, who shares it, how it travels."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import multiprocessing
+import os
+import pickle
+import signal
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from datasets import Looked, Pair, file_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loaders import NO_TORCH
+from samples import assert_same, samples
+from scripts import METHODS, run
+
+import mpiter
+from mpiter import Packed
+from mpiter.datasets import packed, ship
+
+all_methods = pytest.mark.parametrize("method", METHODS)
+ITEMS: list[Any] = [{"name": f"{number}.jpg", "box": (number, 1), "tags": ["a"] * (number % 3)} for number in range(50)]
+
+
+# -- what comes back ---------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(samples, max_size=4))
+def test_items_come_back_with_value_and_type(items: list[Any]) -> None:
+    mine = Packed(items)
+    assert_same(items, list(mine))
+    assert_same(items, list(pickle.loads(pickle.dumps(mine))))
+
+
+class Text(str): ...
+
+
+class Number(float): ...
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {},
+        [{}],
+        (),
+        ((),),
+        [()],
+        {"a": {"b": [1, (2,)]}},
+        {2: "a", "b": 1, None: 3, 1.5: 4, b"k": 5, False: 6},
+        {(1, 2): 3},
+        (1 << 64) - 1,
+        1 << 64,
+        -(1 << 63),
+        -(1 << 63) - 1,
+        [1 << 80],
+        True,
+        [True, 1, 1.0],
+        float("nan"),
+        -0.0,
+        {"a": Number(1)},
+        Number("inf"),
+        np.float64(1.5),
+        [np.int8(3)],
+        "\ud800",
+        {"\udcff": 1},
+        Text("a"),
+        {Text("a"): 1},
+        b"\xc1",
+        b"",
+        bytearray(b"ab"),
+        {"a": [bytearray(b"ab")]},
+        {1, 2},
+        frozenset({1}),
+        1j,
+        range(3),
+        msgpack.ExtType(5, b"ab"),
+        [msgpack.Timestamp(1, 2)],
+        Pair(1, 2),
+        [Pair([1], (2,))],
+        np.arange(3, dtype=">i2"),
+        "x" * 70_000,
+        list(range(70_000)),
+    ],
+    ids=lambda item: f"{item!r:.30}",
+)
+def test_what_packing_could_lose(item: Any) -> None:
+    (got,) = Packed([item])
+    assert_same(item, got)
+    if isinstance(item, dict):
+        assert_same(list(item), list(got))
+
+
+def test_items_within_themselves_and_deep_ones() -> None:
+    around: list[Any] = []
+    around.append(around)
+    deep: list[Any] = []
+    for _ in range(250):
+        deep = [deep]
+    round_again, deep_again = Packed([around, deep])
+    assert round_again[0] is round_again
+    assert deep_again == deep
+
+
+def test_classes_and_functions_of_no_name() -> None:
+    class Local:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+    one, other, function, number = Packed([Local(1), Local(2), lambda: 3, 4])
+    assert (type(one), one.number, type(other), other.number) == (Local, 1, Local, 2)
+    assert (function(), number) == (3, 4)
+
+
+def test_a_number_that_looks_like_a_name_makes_no_item_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [(number,) for number in range(256)]  # one is the opcode by which pickle finds classes
+
+    def never(self: Any) -> Any:
+        raise AssertionError
+
+    mine = Packed(items)
+    monkeypatch.setattr(packed._ByName, "load", never)
+    assert mine == items
+
+
+# -- a sequence --------------------------------------------------------------------------------------------------------
+
+SLICES = [slice(3, 7), slice(None, None, -1), slice(-5, None), slice(40, 5, -7), slice(60, 70), slice(None)]
+
+
+@pytest.mark.parametrize("cut", SLICES, ids=str)
+def test_slices_are_those_of_a_list_on_the_same_memory(cut: slice) -> None:
+    mine = Packed(ITEMS)
+    part = mine[cut]
+    assert type(part) is Packed
+    assert list(part) == ITEMS[cut]
+    assert part[1:][::2] == ITEMS[cut][1:][::2]
+    assert file_of(part) == file_of(mine)
+    assert list(pickle.loads(pickle.dumps(part))) == ITEMS[cut]
+    assert Packed(part) == part
+    assert file_of(Packed(part)) != file_of(mine)
+
+
+def test_it_is_a_sequence_like_a_list() -> None:
+    mine = Packed(ITEMS)
+    assert (len(mine), mine[0], mine[-1], mine[np.int64(7)]) == (50, ITEMS[0], ITEMS[-1], ITEMS[7])
+    assert list(reversed(mine)) == ITEMS[::-1]
+    assert ITEMS[20] in mine
+    assert "nothing" not in mine
+    assert (mine.index(ITEMS[9]), mine.count(ITEMS[9])) == (9, 1)
+    assert mine == ITEMS
+    assert mine == Packed(iter(ITEMS))
+    assert mine != ITEMS[1:]
+    assert mine[1:] != ITEMS[:-1]
+    assert mine != "text"
+    for beyond in (50, -51):
+        with pytest.raises(IndexError, match=f"no item {beyond} among 50"):
+            mine[beyond]
+    with pytest.raises(TypeError):
+        mine["name"]  # type: ignore[call-overload]
+    assert repr(mine) == "<Packed: 50 items of 0.0 MB>"
+
+
+def test_of_nothing() -> None:
+    nothing: Packed[int] = Packed([])
+    assert (len(nothing), list(nothing), bool(nothing)) == (0, [], False)
+    assert nothing == pickle.loads(pickle.dumps(nothing))
+
+
+def test_it_is_read_only_and_what_it_gives_is_the_callers() -> None:
+    mine: Any = Packed(ITEMS)
+    mine[0]["name"] = "lost"
+    assert mine[0] == ITEMS[0]
+    with pytest.raises(TypeError):
+        mine[0] = {}
+    with pytest.raises(TypeError):
+        del mine[0]
+    with pytest.raises(AttributeError):
+        mine.anything = 1
+
+
+def test_copies_are_itself() -> None:
+    mine = Packed(ITEMS)
+    assert copy.copy(mine) is mine
+    assert copy.deepcopy([mine])[0] is mine
+
+
+# -- making one --------------------------------------------------------------------------------------------------------
+
+
+class Seen(list):  # type: ignore[type-arg]
+    """A list that can be looked for."""
+
+
+def test_a_generators_items_never_stand_in_memory_together() -> None:
+    alive: list[weakref.ref[Any]] = []
+
+    def items() -> Iterator[Any]:
+        for number in range(100):
+            assert sum(one() is not None for one in alive) <= 1
+            one = Seen([number])
+            alive.append(weakref.ref(one))
+            yield one
+            del one
+
+    assert Packed(items())[99] == [99]
+
+
+def test_items_are_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "_AT_ONCE", 100)
+    assert Packed(ITEMS) == ITEMS
+
+
+def test_an_item_that_cannot_be_packed_is_named_by_its_place() -> None:
+    items = [*ITEMS[:7], {"name": "a", "file": {"handle": (letter for letter in "a")}}]
+    with pytest.raises(
+        mpiter.DatasetNotPicklable, match=r"items\[7\]\['file'\]\['handle'\] \(generator\) cannot be"
+    ) as e:
+        Packed(items)
+    assert "worker_init" in str(e.value)
+    assert "fork" not in str(e.value)
+
+
+def test_an_error_of_the_items_own_is_left_as_it_is() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        Packed(items())
+
+
+def test_memory_that_runs_out_is_an_error_with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "_AT_ONCE", 100)
+    monkeypatch.setattr(packed.machine, "memory_available", lambda: 50)
+    with pytest.raises(
+        mpiter.SharedMemoryFull, match=r"after 0 MB of packed items there is no more memory: .*No space"
+    ):
+        Packed(ITEMS)
+
+
+# -- who shares it -----------------------------------------------------------------------------------------------------
+
+
+def looked_at_by_workers(mine: Packed[Any], method: str) -> None:
+    """Workers read the items, and from the very file that we have."""
+    dataset = Looked(mine)
+    with mpiter.MultiprocessIterator(
+        dataset, 5, repeat=False, shuffle=False, n_processes=2, backend=mpiter.Process(method)
+    ) as it:
+        seen = [sample for batch in it for sample in batch]
+    assert [item for item, *_ in seen] == ITEMS
+    assert {where for _, where, _ in seen} == {file_of(mine)}
+    assert os.getpid() not in {pid for *_, pid in seen}
+
+
+@all_methods
+def test_our_workers_map_the_same_memory(method: str) -> None:
+    looked_at_by_workers(Packed(ITEMS), method)
+
+
+@all_methods
+def test_where_a_sandbox_forbids_memfd_they_map_the_same_unnamed_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str
+) -> None:
+    def forbidden(name: str, flags: int) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", forbidden)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mine = Packed(ITEMS)
+    assert list(tmp_path.iterdir()) == []
+    assert os.fstat(mine._memory.file.fd).st_dev == tmp_path.stat().st_dev
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    looked_at_by_workers(mine, method)
+
+
+def test_threads_and_the_caller_read_it() -> None:
+    mine = Packed(ITEMS)
+    for options in ({"backend": "thread", "n_processes": 2}, {"n_processes": 0}):
+        with mpiter.MultiprocessIterator(mine, 5, repeat=False, shuffle=False, **options) as it:
+            assert [item for batch in it for item in batch] == ITEMS
+
+
+def of_process(mine: Packed[Any], _: Any = None) -> Any:
+    return list(mine), file_of(mine)
+
+
+def answer(mine: Packed[Any], end: Any) -> None:
+    end.send(of_process(mine))
+
+
+@all_methods
+def test_a_process_that_is_being_started_maps_the_same_memory(method: str) -> None:
+    context: Any = multiprocessing.get_context(method)
+    mine = Packed(ITEMS)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=answer, args=(mine[5:9], theirs))
+    process.start()
+    theirs.close()
+    assert ours.recv() == (ITEMS[5:9], file_of(mine))
+    process.join()
+    process.close()
+    ours.close()
+
+
+def test_a_process_that_runs_already_gets_a_copy() -> None:
+    mine = Packed(ITEMS)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        items, where = pool.apply(of_process, (mine,))
+        pool.close()
+        pool.join()
+    assert items == ITEMS
+    assert where != file_of(mine)
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_by_way_of_a_file_it_travels_by_value(tmp_path: Path, protocol: int) -> None:
+    mine, file = Packed(ITEMS), tmp_path / "packed"
+    file.write_bytes(pickle.dumps({"whole": mine, "part": mine[3:5]}, protocol))
+    size = mine.nbytes
+    del mine
+    gc.collect()
+    loaded = pickle.loads(file.read_bytes())
+    assert size < file.stat().st_size < 2 * size  # once for both
+    assert (loaded["whole"], loaded["part"]) == (ITEMS, ITEMS[3:5])
+    looked_at_by_workers(loaded["whole"], "forkserver")
+
+
+def test_out_of_band_buffers_are_taken_as_they_come() -> None:
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(Packed(ITEMS), 5, buffer_callback=buffers.append)
+    assert len(pickled) < 500
+    assert pickle.loads(pickled, buffers=[bytes(buffer) for buffer in buffers]) == ITEMS
+
+
+def test_workers_stay_as_long_as_it_is_the_same() -> None:
+    dataset = Looked(Packed(ITEMS))
+    with mpiter.DataLoader(dataset, 5, num_workers=1, collate_fn=list) as loader:
+        pids = [{pid for batch in loader for *_, pid in batch} for _ in range(2)]
+        dataset.packed = Packed(ITEMS[::-1])
+        items = [item for batch in loader for item, *_ in batch]
+    assert pids[0] == pids[1]
+    assert items == ITEMS[::-1]
+
+
+SCRIPT = """
+import collections, pickle, sys
+import mpiter
+
+Record = collections.namedtuple("Record", "name number")
+
+class Own:
+    def __init__(self, number):
+        self.number = number
+
+def items():
+    for number in range(20):
+        yield Record("a", Own(number)) if number % 2 else {"own": Own(number), "call": items}
+
+packed = mpiter.Packed(items())
+with mpiter.MultiprocessIterator(packed, 4, repeat=False, shuffle=False, n_processes=2,
+                                 backend=mpiter.Process(sys.argv[1])) as it:
+    found = [item for batch in it for item in batch]
+for number, item in enumerate(found):
+    assert type(item) in (Record, dict), item
+    own = item.number if number % 2 else item["own"]
+    assert type(own) is Own and own.number == number
+    assert number % 2 or item["call"].__name__ == "items"
+print(len(found))
+"""
+
+
+@all_methods
+def test_classes_of_the_script_work_in_every_worker(tmp_path: Path, method: str) -> None:
+    assert run(tmp_path, SCRIPT, method).ended_well().lines == ["20"]
+
+
+KILLED = """
+import os, signal, sys
+import mpiter
+
+if sys.argv[1] == "file":
+    del os.memfd_create
+packed = mpiter.Packed(range(1000))
+with mpiter.MultiprocessIterator(packed, 4, n_processes=2) as it:
+    next(it)
+    print(os.stat(packed._memory.file.fd).st_size > 2000, flush=True)
+    os.killpg(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.death
+@pytest.mark.parametrize("kind", ["memfd", "file"])
+def test_who_is_killed_leaves_nothing(tmp_path: Path, kind: str) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    outcome = run(tmp_path, KILLED, kind, TMPDIR=str(temporary))
+    assert (outcome.code, outcome.lines, outcome.left_running) == (-signal.SIGKILL, ["True"], [])
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
+@all_methods
+def test_torchs_own_workers_map_the_same_memory(method: str) -> None:
+    data = pytest.importorskip("torch.utils.data", reason=NO_TORCH)
+    mine = Packed(ITEMS)
+    loader = data.DataLoader(Looked(mine), 5, num_workers=2, multiprocessing_context=method, collate_fn=list)
+    seen = [sample for batch in loader for sample in batch]
+    assert [item for item, *_ in seen] == ITEMS
+    assert {where for _, where, _ in seen} == {file_of(mine)}
+
+
+# -- who should use it -------------------------------------------------------------------------------------------------
+
+
+def first_batch(dataset: Any, **options: Any) -> None:
+    with mpiter.MultiprocessIterator(dataset, 5, n_processes=1, **options) as it:
+        next(it)
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_dataset_of_many_objects_is_told_of_it(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.setattr(ship, "_MANY", 5_000)
+    with pytest.warns(RuntimeWarning, match=r"holds 0 MB of Python objects.*mpiter\.Packed") as told:
+        first_batch([str(number) for number in range(5_000)], backend=mpiter.Process(method))
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [
+        (["text"] * 5_000 + [str(number) for number in range(5_000)], {"backend": mpiter.Process("fork")}),
+        ([str(number) for number in range(5_000)], {"backend": "thread"}),
+        (Packed(str(number) for number in range(5_000)), {}),
+        (np.arange(5_000), {}),
+    ],
+    ids=["forked", "in threads", "packed", "in arrays"],
+)
+def test_others_are_told_nothing(monkeypatch: pytest.MonkeyPatch, dataset: Any, options: Any) -> None:
+    monkeypatch.setattr(ship, "_MANY", 5_000)
+    first_batch(dataset, **options)  # warnings are errors here
+
+
+def test_who_makes_errors_of_warnings_gets_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ship, "_MANY", 5_000)
+    with pytest.raises(RuntimeWarning, match="holds 0 MB of Python objects"):
+        first_batch([str(number) for number in range(5_000)], backend=mpiter.Process("spawn"))

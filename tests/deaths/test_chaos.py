@@ -1,0 +1,128 @@
+"""Deaths at random moments: every sample comes exactly once, bit-identical to a quiet run.
+
+The short version of `bench/chaos.py`, whose pieces these tests use; what it measures is left to it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import chaos
+import numpy as np
+import pytest
+import scripts
+import strikes
+from chaos import Differences, Run
+from datasets import Squares
+from pairs import slow_unless_usual
+from strikes import Strikes
+
+import mpiter
+
+pytestmark = pytest.mark.death
+
+BATCHES, KILLS = 400, 8
+METHODS = slow_unless_usual([(method,) for method in scripts.METHODS])
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Run:
+    return chaos.run(BATCHES, n_processes=0)
+
+
+def among(planned: Strikes, **options: Any) -> Run:
+    """A run with little between the workers and us, so that each death shows soon and there is time for all."""
+    return chaos.run(BATCHES, planned, run_ahead=8, **options)
+
+
+def victims_of(planned: Strikes) -> set[int]:
+    return set().union(*(strike.victims for strike in planned.done))
+
+
+@pytest.mark.parametrize("serializer", ["slots", "packed"])
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_is_lost_and_nothing_comes_twice(quiet: Run, method: str, serializer: str) -> None:
+    planned = Strikes(BATCHES, KILLS, seed=3)
+    struck = among(planned, backend=mpiter.Process(method), serializer=serializer)
+    assert Differences.between(quiet, struck) == Differences(lost=0, repeated=0, different_batches=0)
+    assert struck.checksums == quiet.checksums
+    assert planned.are_over
+    assert 0 < struck.stats.restarts <= len(victims_of(planned)), "nobody is replaced who was not struck"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_that_are_just_starting_are_replaced_too(quiet: Run, method: str) -> None:
+    planned = Strikes(BATCHES, KILLS, seed=4, kinds=[strikes.TWICE])
+    struck = among(planned, backend=mpiter.Process(method), sample_timeout=None)
+    assert not Differences.between(quiet, struck)
+    assert strikes.STARTING in {strike.kind for strike in planned.done}
+    assert struck.stats.restarts == KILLS == len(victims_of(planned)), "each kill met a worker of its own, and no other"
+
+
+@pytest.mark.slow
+def test_skipping_survives_as_well(quiet: Run) -> None:
+    struck = among(Strikes(BATCHES, KILLS, seed=5), on_error="skip")
+    assert struck.checksums == quiet.checksums
+    assert struck.stats.skipped == 0
+
+
+def test_the_quiet_run_has_every_sample_once_an_epoch(quiet: Run) -> None:
+    first, second = (quiet.labels[start : start + chaos.LENGTH] for start in (0, chaos.LENGTH))
+    assert sorted(first) == sorted(second) == list(range(chaos.LENGTH))
+    assert first != second
+    assert len(set(quiet.checksums)) == BATCHES
+
+
+def test_the_comparison_sees_what_is_wrong(quiet: Run) -> None:
+    """Otherwise the tests above could not fail."""
+    first, _, *rest = quiet.labels
+    lost_and_repeated = Run(quiet.checksums, [first, first, *rest])
+    assert Differences.between(quiet, lost_and_repeated) == Differences(lost=1, repeated=1)
+    different = Run([*quiet.checksums[:-1], 0], quiet.labels)
+    assert Differences.between(quiet, different) == Differences(different_batches=1)
+    in_another_epoch = Run(quiet.checksums, [*quiet.labels[chaos.LENGTH :], *quiet.labels[: chaos.LENGTH]])
+    assert Differences.between(quiet, in_another_epoch)
+
+
+class Stuck(Squares):
+    """Some samples hold up the thread that fetches them first, until they are let go, and then come out wrong."""
+
+    def __init__(self, release: threading.Event) -> None:
+        super().__init__(200)
+        self.release = release
+        self.held: dict[int, threading.Thread] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        array, number = super().__getitem__(index)
+        if index in (50, 120, 190) and index not in self.held:
+            self.held[index] = threading.current_thread()
+            self.release.wait(60)
+            array = np.full_like(array, np.nan)
+        return array, number
+
+
+def test_stuck_threads_are_left_behind_and_cannot_spoil_what_they_wrote_to() -> None:
+    release = threading.Event()
+    dataset = Stuck(release)
+    try:
+        with mpiter.MultithreadIterator(dataset, 10, False, False, 2, sample_timeout=0.5) as it:
+            batches = list(it)
+            restarts = it.stats().restarts
+            release.set()
+            for thread in dataset.held.values():
+                thread.join(60)
+        seen = [(float(array[0, 0]), number) for batch in batches for array, number in batch]
+    finally:
+        release.set()
+    assert seen == [(float(number) ** 2, number) for number in range(200)]
+    assert sorted(dataset.held) == [50, 120, 190]
+    assert restarts >= 2, "two may be stuck at the same time"
+
+
+def test_a_hoarder_among_deaths_keeps_what_he_was_given() -> None:
+    with mpiter.MultiprocessIterator(chaos.Noisy(), 8, n_processes=2, seed=5) as it:
+        planned = Strikes(200, 4, seed=6, kinds=["SIGKILL"])
+        kept = [(batch.columns[0], batch.columns[0].copy()) for batch in planned.among(it, 200)]
+    assert all(np.array_equal(array, copy) for array, copy in kept)
+    assert planned.are_over

@@ -1,0 +1,186 @@
+"""Ctrl-Z for longer than every timeout, then fg; a container that is suspended: nobody is declared dead for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripts import Script, session
+
+from mpiter.engine import communicator
+from mpiter.engine.communicator import _Communicator
+from mpiter.pool.stopwatch import Stopwatch
+from mpiter.pool.watch import START_S, Watch
+from mpiter.worker.board import Line
+
+pytestmark = pytest.mark.death
+
+TIMEOUT_S = 0.6
+FROZEN_S = 4 * TIMEOUT_S
+
+SCRIPT = f"""
+import sys, time, warnings
+import mpiter
+
+warnings.simplefilter("error")
+
+class Dataset:
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, index):
+        time.sleep(float(sys.argv[1]))
+        return index
+
+seen = []
+with mpiter.MultiprocessIterator(Dataset(), 4, n_processes=2, shuffle=False, repeat=False, run_ahead=4,
+                                 sample_timeout={TIMEOUT_S}, dataset_timeout={TIMEOUT_S}) as it:
+    for number, batch in enumerate(it):
+        seen += batch
+        if number == 3:
+            print("under way", flush=True)
+    print(seen == list(range(400)), it.stats().restarts)
+"""
+
+
+def _send(processes: list[psutil.Process], number: int) -> None:
+    for process in processes:
+        os.kill(process.pid, number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "sample_s"), [("the program", 0.001), ("the workers", 0.02)])
+def test_stopped_for_longer_than_every_timeout(first: str, sample_s: float, tmp_path: Path) -> None:
+    script = Script(tmp_path, SCRIPT, sample_s)
+    script.reads("under way")
+    everybody = sorted(session(script.process.pid), key=lambda process: process.pid, reverse=first == "the workers")
+    _send(everybody, signal.SIGSTOP)
+    time.sleep(FROZEN_S)  # this is what is tested: real time goes by
+    _send(everybody, signal.SIGCONT)
+    assert script.ends().ended_well().lines == ["True 0"]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def line(**cells: int) -> Line:
+    return Line(**{**dict.fromkeys(Line._fields, 0), "pid": 1, "ready": 1, "active": 1, **cells})
+
+
+def looks(watch: Watch, clock: Clock, seconds: float, lines: list[Line], busy: Any = ()) -> list[int]:
+    """Look regularly for so many seconds; the first finding."""
+    end = clock.now + seconds
+    while clock.now < end:
+        clock.now += watch.interval
+        if found := watch.look(dict(enumerate(lines)), busy):
+            return found
+    return []
+
+
+def test_who_moves_is_not_stuck() -> None:
+    clock = Clock()
+    watch = Watch(10, clock)
+    for row in range(1000):
+        clock.now += watch.interval
+        assert watch.look({0: line(row=row)}, {0}) == []
+
+
+def test_who_does_not_move_is_stuck_and_named() -> None:
+    clock = Clock()
+    watch = Watch(10, clock)
+    moving = (line(row=row) for row in range(1000))
+    began = clock.now
+    while not (found := watch.look({3: next(moving), 5: line()}, {3, 5})):
+        clock.now += watch.interval
+    assert found == [5]
+    assert 10 < clock.now - began <= 10 + 2 * watch.interval
+
+
+def test_all_who_do_not_move_are_named_at_once() -> None:
+    clock = Clock()
+    assert looks(Watch(10, clock), clock, 20, [line(), line(active=0), line()], busy={0, 1, 2}) == [0, 1, 2]
+
+
+def test_who_has_nothing_to_do_may_stand_still_for_ever() -> None:
+    clock = Clock()
+    assert looks(Watch(10, clock), clock, 10_000, [line(active=0), line()]) == []
+
+
+def test_who_gets_something_to_do_has_all_the_time_from_then_on() -> None:
+    clock = Clock()
+    watch = Watch(10, clock)
+    assert looks(watch, clock, 1000, [line(active=0)]) == []
+    began = clock.now
+    assert looks(watch, clock, 20, [line(active=0)], busy={0}) == [0]
+    assert clock.now - began > 10
+
+
+def test_who_answers_and_gets_no_more_is_left_in_peace() -> None:
+    clock = Clock()
+    watch = Watch(10, clock)
+    for _ in range(100):
+        assert looks(watch, clock, 9, [line()], busy={0}) == []
+        assert looks(watch, clock, watch.interval, [line()]) == []
+
+
+def test_whoever_comes_in_place_of_another_begins_anew() -> None:
+    clock = Clock()
+    watch = Watch(10, clock)
+    assert looks(watch, clock, 9, [line()], busy={0}) == []
+    clock.now += watch.interval
+    assert watch.look({}, ()) == []
+    assert looks(watch, clock, 9, [line()], busy={0}) == []
+    assert looks(watch, clock, 9, [line(pid=2)], busy={0}) == []
+
+
+@pytest.mark.parametrize(("patience", "due"), [(1, START_S), (2 * START_S, 2 * START_S)])
+@pytest.mark.parametrize("busy", [(), (0,)])
+def test_a_start_has_a_minute_at_least(patience: float, due: float, busy: Any) -> None:
+    clock = Clock()
+    watch, starting = Watch(patience, clock), [line(ready=0, active=0)]
+    assert watch.due(starting[0]) == due
+    assert looks(watch, clock, due - 2 * watch.interval, starting, busy) == []
+    assert looks(watch, clock, 5 * watch.interval, starting, busy) == [0]
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
+def test_only_time_counts_in_which_we_ran(gaps: list[float]) -> None:
+    """Between two looks never more than two intervals, whatever the clock says."""
+    clock = Clock()
+    watch = Watch(10, clock)
+    counted = 0.0
+    for gap in gaps:
+        clock.now += gap
+        counted += min(gap, 2 * watch.interval)
+        if watch.look({0: line()}, {0}):
+            assert counted > 10 - 2 * watch.interval
+            return
+    assert counted <= 10 + 4 * watch.interval
+
+
+def test_neither_does_the_consumer_count_time_in_which_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    told: list[float] = []
+    monkeypatch.setattr(communicator, "Stopwatch", lambda interval: Stopwatch(interval, clock))
+    box: _Communicator[int] = _Communicator(1)
+
+    def stalled(seconds: float) -> None:
+        told.append(seconds)
+        clock.now += 3600  # Ctrl-Z for an hour before the next glance
+        if len(told) == 5:
+            box.put([7], 0)
+
+    assert box.get(lambda: True, stalled, 0.001) == 7
+    assert max(told) <= 5 * 0.002 + 1e-9

@@ -1,0 +1,182 @@
+"""However a program ends, whatever its workers are doing: no process, no name in /dev/shm, no temporary file is left.
+
+Each script runs in a session of its own, with a folder of its own for temporary files.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import scripts
+from pairs import pairs, slow_unless_usual, with_usual_and_another
+from scripts import Script, lives_still, run, wait_until
+
+pytestmark = pytest.mark.death
+
+SCRIPT = """
+import atexit, faulthandler, os, re, signal, sys, time
+import mpiter
+
+mode, method = sys.argv[1:3]
+
+class Dataset:
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        if index < 8:
+            return index
+        if mode == "busy":
+            while True:
+                pass
+        if mode == "holding the GIL":
+            while True:
+                re.fullmatch("(a|aa)+$", "a" * 100 + "b")
+        return index
+
+it = mpiter.MultiprocessIterator(Dataset(), 4, shuffle=False, n_processes=2, run_ahead=0,
+                                 backend=mpiter.Process(method))
+next(it)
+next(it)
+while not all(line.ready for line in it._pump.loop._crew.board()):
+    time.sleep(0.001)
+if mode == "stopped":
+    for pid in it.worker_pids:
+        os.kill(pid, signal.SIGSTOP)
+print("ready", *it.worker_pids, flush=True)
+"""
+WAITS = "\ntime.sleep(60)\n"
+MODES = ("busy", "holding the GIL", "stopped", "idle")
+METHODS = slow_unless_usual([(method,) for method in scripts.METHODS])
+
+
+def _sigint_group(script: Script) -> None:
+    os.killpg(script.process.pid, signal.SIGINT)
+
+
+def _sigterm(script: Script) -> None:
+    script.process.terminate()
+
+
+def _sigterm_group(script: Script) -> None:
+    os.killpg(script.process.pid, signal.SIGTERM)
+
+
+def _sigkill(script: Script) -> None:
+    script.process.kill()
+
+
+def _sigkill_group(script: Script) -> None:
+    os.killpg(script.process.pid, signal.SIGKILL)
+
+
+FROM_OUTSIDE = {
+    "Ctrl-C": _sigint_group,
+    "SIGTERM": _sigterm,
+    "SIGTERM to the group": _sigterm_group,
+    "SIGKILL": _sigkill,
+    "SIGKILL to the group": _sigkill_group,
+}
+ABORT = "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); "
+FROM_INSIDE = {
+    "the end of the script": "",
+    "sys.exit": "\nsys.exit(3)\n",
+    "an exception": "\nraise ValueError\n",
+    "os._exit": "\nos._exit(3)\n",
+    "os.abort": f"\n{ABORT}os.abort()\n",
+    "an error at exit": "\natexit.register(lambda: 1 / 0)\n",
+    "a crash at exit": f"\n{ABORT}atexit.register(os.abort)\n",
+}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Iterator[Path]:
+    """A folder for temporary files, which must be empty in the end."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    yield folder
+    assert sorted(folder.rglob("*")) == []
+
+
+@pytest.mark.parametrize(("end", "mode", "method"), slow_unless_usual(pairs(FROM_OUTSIDE, MODES, scripts.METHODS)))
+def test_a_signal_leaves_nothing(end: str, mode: str, method: str, tmp_path: Path, places: Path) -> None:
+    script = Script(tmp_path, SCRIPT + WAITS, mode, method, TMPDIR=str(places))
+    workers = script.says().split()[1:]
+    assert script.process.poll() is None
+    FROM_OUTSIDE[end](script)
+    outcome = script.ends()
+    assert outcome.left_running == []
+    assert not any(lives_still(int(pid)) for pid in workers)
+
+
+@pytest.mark.parametrize(
+    ("end", "mode", "method"),
+    slow_unless_usual(
+        [
+            (end, mode, method)
+            for (end, method), mode in zip(
+                with_usual_and_another(FROM_INSIDE, "forkserver", ["fork", "spawn"]),
+                itertools.cycle(["holding the GIL", "stopped", "stopped", "holding the GIL"]),
+            )
+        ]
+    ),
+)
+def test_the_end_of_a_program_leaves_nothing(end: str, mode: str, method: str, tmp_path: Path, places: Path) -> None:
+    outcome = run(tmp_path, SCRIPT + FROM_INSIDE[end], mode, method, TMPDIR=str(places))
+    assert outcome.out.startswith("ready")
+    assert outcome.left_running == []
+
+
+NAMES = """
+import multiprocessing.synchronize, os, sys, tempfile
+import mpiter
+
+made = []
+genuine = multiprocessing.synchronize.SemLock._make_name
+multiprocessing.synchronize.SemLock._make_name = staticmethod(lambda: made.append(1) or genuine())
+with mpiter.MultiprocessIterator(list(range(100)), 4, n_processes=2, backend=mpiter.Process(sys.argv[1])) as it:
+    next(it)
+    print(len(made), *(f"{folder}/{name}" for folder, _, names in os.walk(tempfile.gettempdir()) for name in names))
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_has_a_name_even_while_workers_run(method: str, tmp_path: Path, places: Path) -> None:
+    """No semaphore, no socket, no file: what isn't there needn't be removed, whoever is killed."""
+    assert run(tmp_path, NAMES, method, TMPDIR=str(places)).ended_well().lines == ["0"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_offer_themselves_to_the_out_of_memory_killer(method: str) -> None:
+    import mpiter
+
+    own = Path("/proc/self/oom_score_adj")
+    before = own.read_text()
+    with mpiter.MultiprocessIterator(list(range(10)), 2, n_processes=2, backend=mpiter.Process(method)) as it:
+        next(it)
+        wait_until(lambda: all(line.ready for line in it._pump.loop._crew.board()), "both are ready")
+        scores = [Path(f"/proc/{pid}/oom_score_adj").read_text().strip() for pid in it.worker_pids]
+    assert scores == ["1000", "1000"]
+    assert own.read_text() == before
+
+
+def test_a_child_forked_by_the_user_ends_without_our_workers(tmp_path: Path) -> None:
+    """Its normal exit would terminate what it takes for its own children."""
+    text = """
+    import os, mpiter
+    it = mpiter.MultiprocessIterator(list(range(100)), 4, n_processes=2)
+    next(it)
+    before = it.worker_pids
+    if (child := os.fork()) == 0:
+        raise SystemExit
+    os.waitpid(child, 0)
+    next(it)
+    print(it.worker_pids == before, it.stats().restarts)
+    it.close()
+    """
+    assert run(tmp_path, text).ended_well().lines == ["True 0"]

@@ -1,0 +1,331 @@
+"""Both loaders when somebody dies, is late or interrupted: no batch is lost, nothing hangs, nobody is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from datasets import Gated, Squares
+from loaders import IMPORTS, KINDS, Maker, both_kinds, epoch, flat, makers, some, until_the_end
+from scripts import Script, interrupt_once_waiting, lives, run, wait_until
+
+import mpiter
+
+pytestmark = pytest.mark.death
+
+
+@pytest.fixture(params=KINDS)
+def with_workers(request: pytest.FixtureRequest) -> Iterator[Maker]:
+    with makers(request.param, 2) as maker:
+        yield maker
+
+
+def kill(pids: Any) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+each_way = pytest.mark.parametrize("options", [{}, {"collate_fn": list}, {"sampler": range(40)}])
+
+
+# -- workers that die --------------------------------------------------------------------------------------------
+
+
+@each_way
+def test_a_killed_worker_is_replaced_and_nothing_is_lost(with_workers: Maker, options: dict[str, Any]) -> None:
+    loader = with_workers(list(range(40)), 2, prefetch_factor=1, **options)
+    batches = iter(loader)
+    given = some(batches, 3)
+    for _ in range(2):
+        kill(loader.worker_pids[:1])
+        given += some(batches, 3)
+    assert flat(given + epoch(batches)) == list(range(40))
+
+
+@pytest.mark.usefixtures("unhurried")
+@each_way
+def test_workers_killed_at_their_work_are_replaced_and_nothing_is_lost(
+    with_workers: Maker, options: dict[str, Any], tmp_path: Path
+) -> None:
+    gate, busy = tmp_path / "open", tmp_path / "busy"
+
+    class Waits(Squares):
+        def __getitem__(self, index: int) -> int:
+            if index >= 8:
+                busy.touch()
+                while not gate.exists():
+                    pass
+            return index
+
+    loader = with_workers(Waits(40), 4, **options)
+    batches = iter(loader)
+    given = some(batches, 2)
+    wait_until(busy.exists, "a worker is at sample 8 or beyond")
+    kill(loader.worker_pids)
+    gate.touch()
+    assert flat(given + epoch(batches)) == list(range(40))
+    assert loader.stats().restarts == 2
+
+
+@pytest.mark.parametrize("persistent", [None, True])
+def test_workers_killed_between_epochs_are_replaced(with_workers: Maker, persistent: bool | None) -> None:
+    loader = with_workers(list(range(40)), 4, persistent_workers=persistent)
+    first = epoch(loader)
+    dead = loader.worker_pids
+    kill(dead)
+    assert epoch(loader) == first
+    assert not set(dead) & set(loader.worker_pids)
+
+
+@pytest.mark.parametrize("options", [{}, {"collate_fn": list}])
+@pytest.mark.parametrize("end", [signal.SIGSEGV, signal.SIGKILL, "os._exit"])
+def test_a_sample_that_ends_its_worker_is_an_error_and_the_others_come(
+    with_workers: Maker, end: Any, options: dict[str, Any]
+) -> None:
+    class Deadly(Squares):
+        def __getitem__(self, index: int) -> int:
+            if index == 5:
+                os._exit(3) if end == "os._exit" else os.kill(os.getpid(), end)
+            return index
+
+    given, errors = until_the_end(iter(with_workers(Deadly(12), 4, **options)))
+    assert given == [[0, 1, 2, 3], [8, 9, 10, 11]]
+    (told,) = errors
+    assert isinstance(told, mpiter.WorkerCrashed)
+    assert ("exited with code 3" if end == "os._exit" else end.name) in str(told)
+    assert "5" in str(told)
+    assert "pid" in str(told)
+
+
+def test_a_state_saved_after_a_death_is_that_of_what_was_handed_out(with_workers: Maker) -> None:
+    loader = with_workers(list(range(40)), 4)
+    batches = iter(loader)
+    some(batches, 3)
+    kill(loader.worker_pids)
+    some(batches, 1)
+    other = with_workers(list(range(40)), 4, num_workers=0)
+    other.load_state_dict(loader.state_dict())
+    assert epoch(other) == epoch(batches)
+
+
+# -- patience ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("unhurried")
+@pytest.mark.parametrize("options", [{}, {"collate_fn": lambda samples: [label for _, label in samples]}])
+def test_a_late_batch_is_an_error_and_may_still_come(
+    with_workers: Maker, options: dict[str, Any], tmp_path: Path
+) -> None:
+    gate = tmp_path / "open"
+    loader = with_workers(Gated(str(gate), free=4, length=12), 4, timeout=0.2, **options)
+    batches = iter(loader)
+    next(batches)
+    before = loader.state_dict()
+    for _ in range(2):
+        with pytest.raises(mpiter.BatchTimeout, match=r"timed out after 0\.2 seconds"):
+            next(batches)
+    assert loader.state_dict() == before
+    gate.touch()
+    given, errors = until_the_end(batches)
+    labels = given if options else [label for _, label in given]
+    assert labels == [[4, 5, 6, 7], [8, 9, 10, 11]]
+    assert all(isinstance(error, mpiter.BatchTimeout) for error in errors)  # on a machine that is busier than we are
+
+
+def test_somebody_who_gives_up_after_a_timeout_gets_the_next_epoch_whole(with_workers: Maker, tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    loader = with_workers(Gated(str(gate), free=4, length=8), 4, timeout=0.2)
+    with pytest.raises(TimeoutError):
+        for _ in loader:
+            pass
+    gate.touch()
+    loader = with_workers(Gated(str(gate), length=8), 4, timeout=60)
+    assert [labels for _, labels in epoch(loader)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_after_a_caught_interrupt_no_batch_is_lost(with_workers: Maker, tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    batches = iter(with_workers(Gated(str(gate), free=4, length=12), 4))
+    next(batches)
+    with pytest.raises(KeyboardInterrupt):
+        waiter = interrupt_once_waiting()
+        next(batches)
+    waiter.join()
+    gate.touch()
+    assert [labels for _, labels in epoch(batches)] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+# -- programs that end -------------------------------------------------------------------------------------------
+
+LOADER = """
+import os, sys, time
+{import_}
+
+class Dataset:
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        while index >= 100 and "stuck" in sys.argv:
+            pass
+        return index
+
+loader = DataLoader(Dataset(), 4, num_workers=2)
+batches = iter(loader)
+next(batches)
+"""
+
+
+def program(kind: str, more: str) -> str:
+    if kind == "torch":
+        pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    return LOADER.format(import_=IMPORTS[kind]) + more
+
+
+ENDINGS = {
+    "normal end": "list(batches)",
+    "break and del": "del batches, loader",
+    "break": "",
+    "break, the batch kept": "kept = next(batches)",
+    "between epochs": "list(batches); del batches",
+    "close": "loader.close()",
+    "with": "with loader:\n    next(batches)",
+    "two at once": "others = iter(loader); next(others)",
+    "a reference cycle": "loader.itself = loader; loader.its = batches",
+}
+
+
+@both_kinds
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param(text, id=name, marks=[] if name == "between epochs" else pytest.mark.slow)
+        for name, text in ENDINGS.items()
+    ],
+)
+def test_a_program_ends_well(kind: str, ending: str, tmp_path: Path) -> None:
+    run(tmp_path, program(kind, ending)).ended_well()
+
+
+@both_kinds
+@pytest.mark.parametrize("held", [True, False])
+def test_a_program_that_raises_in_the_loop_ends_at_once(kind: str, held: bool, tmp_path: Path) -> None:
+    more = f"""
+def train(batches):
+    for batch in batches:
+        raise ZeroDivisionError
+
+train(batches if {held} else loader)
+"""
+    outcome = run(tmp_path, program(kind, more), "stuck")
+    assert outcome.code == 1
+    assert outcome.err.count("Traceback") == outcome.err.count("ZeroDivisionError") - 1 == 1
+    assert outcome.left_running == []
+
+
+@both_kinds
+def test_a_killed_program_leaves_no_worker(kind: str, tmp_path: Path) -> None:
+    script = Script(tmp_path, program(kind, "print(*loader.worker_pids, flush=True); time.sleep(60)"), "stuck")
+    workers = [psutil.Process(int(pid)) for pid in script.says().split()]
+    assert len(workers) == 2
+    assert all(map(lives, workers))
+    script.process.kill()
+    assert script.ends().left_running == []
+    assert not any(map(lives, workers))
+
+
+@both_kinds
+@pytest.mark.parametrize("waits", ["for batch in batches: pass", "time.sleep(60)"])
+def test_ctrl_c_is_one_keyboard_interrupt(kind: str, waits: str, tmp_path: Path) -> None:
+    script = Script(tmp_path, program(kind, f"print('ready', flush=True)\n{waits}"), "stuck")
+    script.reads("ready")
+    script.ctrl_c()
+    outcome = script.ends()
+    assert outcome.code == -signal.SIGINT
+    assert outcome.err.count("Traceback") == outcome.err.count("KeyboardInterrupt") == 1
+    assert outcome.left_running == []
+
+
+@both_kinds
+def test_huge_lists_of_keys_dont_hold_up_the_end(kind: str, tmp_path: Path) -> None:
+    """They are more than a pipe holds."""
+    more = """
+loader = DataLoader(Dataset(), batch_sampler=[list(range(100_000))] * 20, num_workers=2, collate_fn=len)
+for batch in loader:
+    raise ZeroDivisionError
+"""
+    outcome = run(tmp_path, program(kind, f"Dataset.__getitem__ = lambda self, index: index\n{more}"))
+    assert outcome.code == 1
+    assert outcome.err.count("Traceback") == 1
+    assert outcome.left_running == []
+
+
+@both_kinds
+def test_all_batches_can_be_kept_with_few_descriptors(kind: str, tmp_path: Path) -> None:
+    more = """
+import resource
+import numpy as np
+
+class Images(Dataset):
+    def __getitem__(self, index):
+        return np.full((32, 32), index, np.float32), {"label": index, "name": str(index)}
+
+loader.close()
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+with DataLoader(Images(), 2, num_workers=2) as loader:
+    kept = list(loader)
+print(all(int(x[1][31, 31]) == y["label"][1] == int(y["name"][1]) == 2 * at + 1 for at, (x, y) in enumerate(kept)))
+"""
+    assert run(tmp_path, program(kind, more)).ended_well().lines == ["True"]
+
+
+@both_kinds
+def test_descriptors_dont_become_more_from_epoch_to_epoch(kind: str, tmp_path: Path) -> None:
+    more = """
+def opened():
+    return len(os.listdir("/proc/self/fd"))
+
+list(loader)
+before = opened()
+for _ in range(20):
+    list(loader)
+    next(iter(loader))
+print(opened() - before)
+"""
+    assert run(tmp_path, program(kind, more)).ended_well().lines == ["0"]
+
+
+@both_kinds
+def test_a_parent_with_threads_may_fork(kind: str, tmp_path: Path) -> None:
+    more = """
+import threading
+import numpy as np
+
+np.linalg.inv(np.random.rand(300, 300))
+if "torch" in sys.modules:
+    torch = sys.modules["torch"]
+    torch.nn.functional.conv2d(torch.rand(1, 3, 64, 64), torch.rand(8, 3, 3, 3))
+
+class Computes(Dataset):
+    def __getitem__(self, index):
+        np.linalg.inv(np.eye(100))
+        if "torch" in sys.modules:
+            torch = sys.modules["torch"]
+            torch.nn.functional.conv2d(torch.rand(1, 3, 64, 64), torch.rand(8, 3, 3, 3))
+        return index
+
+others = threading.Event()
+thread = threading.Thread(target=others.wait)
+thread.start()
+with DataLoader(Computes(), 100, num_workers=2, multiprocessing_context="fork") as loader:
+    print(sum(map(len, loader)))
+others.set()
+thread.join()
+"""
+    assert run(tmp_path, program(kind, more)).ended_well().lines == ["1000"]

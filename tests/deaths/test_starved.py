@@ -1,0 +1,253 @@
+"""Too few descriptors, a tiny /dev/shm, too little memory, a worker that cannot be killed: what then?"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from multiprocessing import util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from datasets import Gated, plain
+from scripts import METHODS, Script, lives, lives_still, run, wait_until
+
+import mpiter
+from mpiter import machine
+from mpiter.pool import starting
+
+pytestmark = [pytest.mark.death, pytest.mark.slow]
+
+SCARCE = """
+import os, resource, signal, sys, zlib
+import numpy as np
+import mpiter
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+method, serializer, workers = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+class Dataset:
+    def __len__(self):
+        return 256
+
+    def __getitem__(self, index):
+        return np.full((64, 64), index, np.float32), index, "x" * index
+
+total = 0
+with mpiter.MultiprocessIterator(Dataset(), 16, repeat=False, n_processes=workers, seed=1,
+                                 backend=mpiter.Process(method), serializer=serializer) as it:
+    for number, batch in enumerate(it):
+        if number == 5 and workers:
+            os.kill(it.worker_pids[0], signal.SIGKILL)
+        for image, index, text in batch:
+            total = zlib.crc32(image.tobytes() + bytes(text, "ascii") + bytes([index]), total)
+print(total)
+"""
+
+
+def _can_mount() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+
+
+def _with_a_tiny_dev_shm(script: Path) -> Path:
+    """The script, in a mount namespace whose /dev/shm holds one megabyte."""
+    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
+    script.write_text(
+        "import os, sys\n"
+        'if "TINY" not in os.environ:\n'
+        '    os.environ["TINY"] = "1"\n'
+        f"    command = '{mount} && exec \"$@\"'\n"
+        '    within = ["unshare", "-m", "sh", "-c", command, "sh", sys.executable, "-W", "ignore", *sys.argv]\n'
+        '    os.execvp("unshare", within)\n' + SCARCE
+    )
+    return script
+
+
+@pytest.mark.parametrize("serializer", ["slots", "packed"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_hundred_descriptors_will_do(method: str, serializer: str, tmp_path: Path) -> None:
+    expected = run(tmp_path, SCARCE, method, serializer, 0).ended_well().lines
+    outcome = run(tmp_path, SCARCE, method, serializer, 2)
+    assert (outcome.code, outcome.lines, outcome.left_running) == (0, expected, []), outcome
+
+
+@pytest.mark.skipif(not _can_mount(), reason="needs a mount namespace: run as root, with util-linux's unshare")
+@pytest.mark.parametrize("serializer", ["slots", "packed"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_megabyte_of_dev_shm_will_do(method: str, serializer: str, tmp_path: Path) -> None:
+    expected = run(tmp_path, SCARCE, method, serializer, 0).ended_well().lines
+    text = _with_a_tiny_dev_shm(tmp_path / "tiny.py").read_text()
+    outcome = run(tmp_path, text, method, serializer, 2)
+    assert (outcome.code, outcome.lines) == (0, expected), outcome
+
+
+LIMITED = """
+import resource, sys
+import numpy as np
+import mpiter
+
+class Dataset:
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        return np.full((4, 1 << 20), index, np.float32)   # 16 MB
+
+now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+limit = now + (int(sys.argv[1]) << 20)
+it = mpiter.MultiprocessIterator(Dataset(), 4, repeat=False, shuffle=False, n_processes=2, n_prefetch=4)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    for number, batch in enumerate(it):
+        assert [sample[3, 5] for sample in batch] == [4 * number + row for row in range(4)]
+except mpiter.MpiterError as error:
+    print(type(error).__name__, error)
+else:
+    print("complete")
+it.close()
+"""
+
+
+@pytest.mark.parametrize("megabytes", [100, 300, 600, 1200, 4000])
+def test_a_limit_on_address_space_is_an_error_or_a_smaller_run_ahead(megabytes: int, tmp_path: Path) -> None:
+    outcome = run(tmp_path, LIMITED, megabytes)
+    assert (outcome.code, outcome.left_running) == (0, []), outcome
+    (said,) = outcome.lines
+    assert said == "complete" or said.split()[0] in ("SharedMemoryFull", "WorkerStartError"), said
+
+
+def large_batches(**options: Any) -> mpiter.MultiprocessIterator:
+    dataset = np.arange(64 * (1 << 18), dtype=np.float32).reshape(64, 1 << 18)  # 1 MB a sample
+    return mpiter.MultiprocessIterator(dataset, 8, repeat=False, shuffle=False, n_processes=2, **options)
+
+
+def test_little_memory_is_a_smaller_run_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control group that has room for a few slots, as far as we can see."""
+    taken = [0]
+    monkeypatch.setattr(machine, "memory_available", lambda: 64 * (1 << 20) + 40 * (1 << 20) - taken[0])
+    genuine = mpiter.transport.memory.Arena.allocate
+
+    def allocate(arena: Any, size: int) -> int:
+        at = genuine(arena, size)
+        taken[0] += size
+        return at
+
+    monkeypatch.setattr(mpiter.transport.memory.Arena, "allocate", allocate)
+    with large_batches() as it:
+        with pytest.warns(RuntimeWarning, match="memory is short"):
+            rows = [float(sample[0]) for batch in it for sample in batch]
+        assert it.stats().slots <= 5
+    assert rows == [float(at * (1 << 18)) for at in range(64)]
+
+
+def test_no_memory_at_all_is_an_error_with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with large_batches() as it:
+        available = iter([1 << 40])  # the board still finds room
+        monkeypatch.setattr(machine, "memory_available", lambda: next(available, (64 << 20) + (1 << 20)))
+        with pytest.raises(mpiter.SharedMemoryFull, match=r"a slot of 8\.4 MB does not fit: 1\.0 MB of memory"):
+            next(it)
+
+
+@pytest.fixture
+def unkillable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A dataset that holds its worker up until the test is over, and what makes that worker unkillable."""
+    gate = tmp_path / "gate"
+    left: list[psutil.Process] = []
+
+    def spare(iterator: Any, number: int) -> int:
+        worker = iterator._pump.loop._crew._pool._workers[number]
+        monkeypatch.setattr(worker, "kill", lambda: None)
+        left.append(psutil.Process(worker.pid))
+        return int(worker.pid)
+
+    yield Gated(str(gate), free=12, length=60), spare
+    gate.touch()
+    for process in left:
+        process.kill()
+    wait_until(lambda: not any(map(lives, left)), "they are gone after all")
+
+
+def test_close_does_not_wait_for_an_unkillable_worker(unkillable: Any) -> None:
+    dataset, spare = unkillable
+    it = mpiter.MultiprocessIterator(dataset, 4, shuffle=False, n_processes=1, run_ahead=0)
+    for _ in range(3):
+        next(it)
+    wait_until(lambda: it._pump.loop._crew.board()[0].active, "the worker is held up")
+    pid = spare(it, 0)
+    it.close()  # pytest's own limit is the deadline here; what it takes is in docs/survival.md
+    assert it.worker_pids == ()
+    assert lives_still(pid)
+
+
+def test_the_slots_of_an_unkillable_worker_are_never_used_again(unkillable: Any) -> None:
+    dataset, spare = unkillable
+    with mpiter.MultiprocessIterator(
+        dataset, 4, shuffle=False, repeat=False, n_processes=1, run_ahead=0, sample_timeout=1.0
+    ) as it:
+        seen = [plain(list(next(it))) for _ in range(3)]
+        wait_until(lambda: it._pump.loop._crew.board()[0].active, "the worker is held up")
+        slots, lent = it._pump.loop._transport.slots, []
+        in_danger = {assembly.room._slot for assembly in it._pump.loop._ledger._assemblies.values()}
+        genuine = slots.lease
+        slots.lease = lambda slot: lent.append(slot) or genuine(slot)
+        pid = spare(it, 0)
+        os.kill(pid, signal.SIGSTOP)
+        Path(dataset.gate).touch()  # once the worker has been replaced, samples come at once, but not from this one
+        seen += [plain(list(batch)) for batch in it]
+        assert lives_still(pid)
+        assert pid not in it.worker_pids
+        assert it.stats().restarts == 1
+        assert in_danger
+        assert not in_danger & set(lent)
+        assert not in_danger & set(slots._free)
+    expected = [dataset[index] for index in range(60)]
+    assert seen == [plain(expected[start : start + 4]) for start in range(0, 60, 4)]
+
+
+UNKILLABLE = """
+import sys, time
+import mpiter
+from mpiter.pool import member
+
+
+class Dataset:
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        if index > 10:
+            time.sleep(1000)
+        return index
+
+member.Member.kill = lambda worker: None      # nobody can be killed
+it = mpiter.MultiprocessIterator(Dataset(), 4, n_processes=2, shuffle=False)
+next(it)
+print("ready", flush=True)
+"""
+
+
+def test_the_interpreter_does_not_wait_for_an_unkillable_worker(tmp_path: Path) -> None:
+    """Once the main process is gone the kernel's own signal gets these workers after all."""
+    script = Script(tmp_path, UNKILLABLE)
+    script.reads("ready")
+    outcome = script.ends()
+    assert (outcome.code, outcome.left_running) == (0, []), outcome
+
+
+def test_a_fork_server_that_cannot_be_started_leaves_no_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(util, "spawnv_passfds", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        starting._new_server().ensure_running()
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,223 @@
+"""The shim that lets Chainer be imported on NumPy 2 and on new Pythons: what it changes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from scripts import METHODS, run
+
+pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
+
+pytestmark = pytest.mark.chainer
+
+UNAIDED = int(np.__version__.partition(".")[0]) < 2 and sys.version_info < (3, 12)
+needs_help = pytest.mark.skipif(UNAIDED, reason="Chainer imports unaided on this NumPy: run `python3 tests --all`")
+
+_UNCHANGED = """
+    import sys, warnings
+    warnings.simplefilter("error")
+    import numpy as np
+    import mpiter
+    import mpiter.chainer_compat
+    before = set(vars(np))
+    import chainer
+    of_submodules = {name.partition(".")[2] for name in sys.modules if name.startswith("numpy.")}
+    print("new in numpy:", sorted(set(vars(np)) - before - of_submodules))
+    print("imported:", sorted({"pkg_resources", "numpy.distutils"} & set(sys.modules)))
+    print(chainer.__version__)
+"""
+
+
+def test_chainer_is_imported_and_nothing_else_has_changed(tmp_path):
+    outcome = run(tmp_path, _UNCHANGED)
+    assert outcome.ended_well().lines == ["new in numpy: []", "imported: []", "7.8.1"]
+
+
+@needs_help
+def test_without_it_the_door_says_what_to_do(tmp_path):
+    outcome = run(tmp_path, "import mpiter.chainer")
+    assert outcome.code == 1
+    assert "ImportError: Chainer cannot be imported here" in outcome.err
+    assert "`import mpiter.chainer_compat` before" in outcome.err
+
+
+@needs_help
+def test_it_helps_after_a_failed_attempt_too(tmp_path):
+    text = """
+        try:
+            import chainer
+        except Exception as error:
+            print("failed")
+        import mpiter.chainer_compat
+        import chainer
+        print(chainer.__version__)
+    """
+    assert run(tmp_path, text).ended_well().lines == ["failed", "7.8.1"]
+
+
+_TOO_LATE = """
+    import warnings
+    import numpy as np
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import chainer
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        import mpiter.chainer_compat
+    print(*[f"{warning.message}" for warning in said if warning.category is RuntimeWarning])
+    print(chainer.Variable(np.ones(3)).array.sum())
+"""
+
+
+@pytest.mark.skipif(not UNAIDED, reason="Chainer doesn't import unaided on this NumPy: run `python3 tests --all`")
+def test_it_is_harmless_where_chainer_is_loaded_already(tmp_path):
+    assert run(tmp_path, _TOO_LATE).ended_well().lines == ["", "3.0"]
+
+
+_RELOADED = """
+    import sys, importlib
+    import mpiter.chainer_compat
+    finders = len(sys.meta_path)
+    importlib.reload(mpiter.chainer_compat)
+    del sys.modules["mpiter.chainer_compat"]
+    import mpiter.chainer_compat
+    print(len(sys.meta_path) - finders)
+    import chainer
+    print(chainer.__version__)
+"""
+
+
+def test_it_may_be_loaded_again(tmp_path):
+    assert run(tmp_path, _RELOADED).ended_well().lines == ["0", "7.8.1"]
+
+
+_UNAIDED_BUT_TOO_NEW = """
+    import warnings
+    import numpy as np
+    np.sctypes = {"int": [np.int8], "float": [np.float32]}  # whatever else made the import go well
+    import sys, types
+    for name in ("pkg_resources", "numpy.distutils", "numpy.distutils.system_info"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules["pkg_resources"].require = lambda name: None
+    sys.modules["pkg_resources"].DistributionNotFound = sys.modules["pkg_resources"].VersionConflict = KeyError
+    np.distutils = sys.modules["numpy.distutils"]
+    np.distutils.system_info = sys.modules["numpy.distutils.system_info"]
+    np.distutils.system_info.get_info = lambda name: {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import chainer
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        import mpiter.chainer_compat
+    print(*[f"{warning.message}" for warning in said if warning.category is RuntimeWarning])
+"""
+
+
+@needs_help
+def test_too_late_an_import_is_told(tmp_path):
+    (said,) = run(tmp_path, _UNAIDED_BUT_TOO_NEW).ended_well().lines
+    assert said.startswith("Chainer was imported before mpiter.chainer_compat")
+    assert said.endswith("import mpiter.chainer_compat first.")
+
+
+def test_where_chainer_is_missing_it_is_still_missing(tmp_path):
+    text = """
+        import sys
+        import mpiter.chainer_compat
+        sys.path = [folder for folder in sys.path if "site-packages" not in folder]
+        try:
+            import chainer
+        except ImportError as error:
+            print(error.name)
+    """
+    assert run(tmp_path, text).ended_well().lines == ["chainer"]
+
+
+@pytest.mark.filterwarnings("ignore:`np.float` is a deprecated alias:DeprecationWarning")  # unaided, it still asks
+def test_the_functions_that_asked_for_names_of_old_work():
+    import chainer
+    from chainer import functions
+
+    x = chainer.Variable(np.arange(48, dtype=np.float32).reshape(1, 3, 4, 4))
+    assert functions.resize_images(x, (8, 8)).shape == (1, 3, 8, 8)
+    for align_corners in (True, False):
+        for mode in ("bilinear", "nearest"):
+            functions.resize_images(x, (2, 2), mode=mode, align_corners=align_corners)
+    flat = chainer.Variable(np.arange(16, dtype=np.float32).reshape(4, 4))
+    functions.sum(functions.as_strided(flat, (2, 2), (1, 1))).backward()
+    assert flat.grad.sum() == 4
+    even = chainer.distributions.Categorical(p=np.full((2, 4), 0.25, np.float32))
+    assert np.allclose(even.log_prob(np.array([1, 3])).array, np.log(0.25))
+
+
+_THEIR_TESTING = """
+    import sys
+    if len(sys.argv) > 1:
+        sys.modules["pkg_resources"] = None  # as if there were none
+    import mpiter.chainer_compat
+    import chainer.testing
+    import chainer.testing.doctest_helper
+    print(chainer.testing.helper.pkg_resources.__name__)
+    chainer.testing.with_requires("numpy>=1")(print)("numpy is there")
+    try:
+        chainer.testing.with_requires("surely-not-there")(print)("run all the same")
+    except BaseException as error:
+        print(type(error).__name__)
+"""
+
+
+def test_chainers_test_helpers_need_no_pkg_resources(tmp_path):
+    lines = run(tmp_path, _THEIR_TESTING, "none").ended_well().lines
+    assert lines[:2] == ["_PkgResources", "numpy is there"]
+    assert lines[2:] != ["run all the same"]
+
+
+_TRAINING = """
+    import sys, warnings
+    warnings.simplefilter("ignore")
+    import mpiter.chainer_compat
+    import chainer, numpy as np
+    from chainer import functions as F, links as L, training
+    from chainer.training import extensions
+    import mpiter
+    from mpiter.chainer import MultiprocessIterator
+
+    class Net(chainer.Chain):
+        def __init__(self):
+            super().__init__()
+            with self.init_scope():
+                self.conv, self.norm, self.out = L.Convolution2D(1, 4, 3), L.BatchNormalization(4), L.Linear(None, 3)
+        def forward(self, x):
+            return self.out(F.dropout(F.relu(self.norm(self.conv(x)))))
+
+    np.random.seed(0)
+    x = np.random.rand(60, 1, 8, 8).astype("f")
+    pairs = chainer.datasets.TupleDataset(x, np.arange(60) % 3)
+    data = chainer.datasets.TransformDataset(pairs, lambda pair: (pair[0] * 2, pair[1]))
+    backend = mpiter.Process(sys.argv[1])
+    model = L.Classifier(Net())
+    optimizer = chainer.optimizers.Adam().setup(model)
+    optimizer.add_hook(chainer.optimizer_hooks.WeightDecay(1e-4))
+    train = MultiprocessIterator(data, 10, n_processes=2, backend=backend)
+    test = MultiprocessIterator(data, 10, repeat=False, shuffle=False, n_processes=1, backend=backend)
+    trainer = training.Trainer(training.StandardUpdater(train, optimizer), (2, "epoch"), out=sys.argv[2])
+    trainer.extend(extensions.Evaluator(test, model))
+    trainer.extend(extensions.LogReport())
+    trainer.extend(extensions.snapshot(filename="snapshot"))
+    trainer.run()
+    print(trainer.updater.epoch, np.isfinite(trainer.observation["validation/main/loss"]))
+    again = training.Trainer(training.StandardUpdater(
+        MultiprocessIterator(data, 10, n_processes=1, backend=backend), optimizer), (3, "epoch"), out=sys.argv[2])
+    chainer.serializers.load_npz(sys.argv[2] + "/snapshot", again, strict=False)
+    again.run()
+    print(again.updater.epoch)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_a_trainer_trains_through_it_however_workers_start(tmp_path, method):
+    """Workers that are not forked import Chainer on their own, to open the dataset."""
+    assert run(tmp_path, _TRAINING, method, tmp_path / "out").ended_well().lines == ["2 True", "3"]

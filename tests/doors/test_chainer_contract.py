@@ -1,0 +1,662 @@
+"""What Chainer's own tests pin of its iterators, written anew, for all of ours."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import io
+import itertools
+import os
+import pickle
+import signal
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+from datasets import Gated, Squares
+from pairs import pairs
+from scripts import METHODS, Script, run
+
+pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
+
+from chainer import datasets, serializers
+from chainer import iterators as theirs
+from chainer.dataset import tabular
+
+from mpiter import IteratorClosed, OptionError, Process
+from mpiter import chainer as ours
+
+pytestmark = pytest.mark.chainer
+
+WAYS = {
+    "multiprocess": (ours.MultiprocessIterator, {"n_processes": 2}),
+    "multiprocess, far ahead": (ours.MultiprocessIterator, {"n_processes": 3, "n_prefetch": 7}),
+    "multiprocess, worn workers": (ours.MultiprocessIterator, {"n_processes": 2, "maxtasksperchild": 1}),
+    "multithread": (ours.MultithreadIterator, {"n_threads": 2}),
+    "serial": (ours.SerialIterator, {}),
+}
+THEIRS = {
+    "MultithreadIterator": (theirs.MultithreadIterator, {"n_threads": 1}),
+    "SerialIterator": (theirs.SerialIterator, {}),
+}
+
+
+class Maker:
+    """Makes iterators of one way, and finalizes them when the test is over."""
+
+    def __init__(self, cls, options):
+        self.cls, self.options, self.made = cls, options, contextlib.ExitStack()
+
+    def __call__(self, dataset, batch_size=2, **options):
+        return self.made.enter_context(self.cls(dataset, batch_size, **self.options, **options))
+
+    def owns(self, iterator):
+        return self.made.enter_context(iterator)
+
+
+@pytest.fixture(params=[pytest.param(way, marks=pytest.mark.slow if "worn" in way else []) for way in WAYS])
+def make(request):
+    maker = Maker(*WAYS[request.param])
+    with maker.made:
+        yield maker
+
+
+def place(it):
+    return it.epoch, it.epoch_detail, it.previous_epoch_detail, it.is_new_epoch
+
+
+def taken(it, batches):
+    return [list(it.next()) for _ in range(batches)]
+
+
+def flat(batches):
+    return list(itertools.chain.from_iterable(batches))
+
+
+# -- epochs ------------------------------------------------------------------------------------------------------
+
+
+def test_repeating_counts_epochs_at_each_step(make):
+    it = make([1, 2, 3, 4, 5, 6])
+    assert place(it) == (0, 0.0, None, False)
+    for round_ in range(3):
+        batches = []
+        for at, (before, after) in enumerate([(0, 2), (2, 4), (4, 6)]):
+            batches.append(it.next())
+            assert type(batches[-1]) is list or isinstance(batches[-1], list)
+            whole = at == 2
+            assert place(it) == (round_ + whole, round_ + after / 6, round_ + before / 6, whole)
+        assert sorted(flat(batches)) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda i: [i, np.full(2, i)], lambda i: (i, np.full(2, i)), lambda i: {i: np.full(2, i), i + 1: i}],
+    ids=["lists", "tuples", "dicts"],
+)
+def test_samples_keep_their_type(make, build):
+    samples = [build(i) for i in range(6)]
+    for sample, wanted in zip(flat(taken(make(samples, shuffle=False), 3)), samples, strict=True):
+        assert type(sample) is type(wanted)
+        mine, yours = ((s.items() if isinstance(s, dict) else enumerate(s)) for s in (sample, wanted))
+        for (name, value), (wanted_name, wanted_value) in zip(mine, yours, strict=True):
+            assert (name, type(value)) == (wanted_name, type(wanted_value))
+            assert np.array_equal(value, wanted_value)
+
+
+def test_repeating_runs_on_from_one_epoch_into_the_next(make):
+    batches = taken(make([1, 2, 3, 4, 5]), 5)
+    assert list(map(len, batches)) == [2] * 5
+    assert sorted(flat(batches)) == sorted([1, 2, 3, 4, 5] * 2)
+
+
+def test_one_epoch_ends_twice(make):
+    it = make([1, 2, 3, 4, 5], repeat=False)
+    batches = taken(it, 3)
+    assert list(map(len, batches)) == [2, 2, 1]
+    assert sorted(flat(batches)) == [1, 2, 3, 4, 5]
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            it.next()
+
+
+def test_one_epoch_that_does_not_divide_ends_at_exactly_one(make):
+    it = make([1, 2, 3, 4, 5], repeat=False)
+    places = [place(it)]
+    for _ in range(3):
+        it.next()
+        places.append(place(it))
+    assert places == [(0, 0.0, None, False), (0, 0.4, 0.0, False), (0, 0.8, 0.4, False), (1, 1.0, 0.8, True)]
+    with pytest.raises(StopIteration):
+        it.next()
+    assert place(it) == (1, 1.0, 1.0, True)
+    assert it.current_position == 0
+
+
+@pytest.mark.parametrize("batch_size", [2, 3])
+def test_each_epoch_is_shuffled_anew(make, batch_size):
+    samples = list(range(10))
+    stream = flat(taken(make(samples, batch_size), 30 // batch_size))
+    epochs = [stream[at : at + 10] for at in (0, 10, 20)]
+    assert all(sorted(epoch) == samples for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs} | {tuple(samples)}) == 4
+
+
+def test_a_batch_may_be_larger_than_the_dataset(make):
+    it = make([1, 2, 3], 7)
+    assert sorted(it.next()[:6]) == [1, 1, 2, 2, 3, 3]
+    assert place(it) == (2, 2 + 1 / 3, 0.0, True)
+
+
+# -- copies and new beginnings -----------------------------------------------------------------------------------
+
+
+def test_a_copy_goes_its_own_way(make):
+    it = make([1, 2, 3, 4, 5], repeat=False)
+    other = make.owns(copy.copy(it))
+    assert type(other) is type(it)
+    assert sorted(flat(taken(it, 3))) == [1, 2, 3, 4, 5]
+    it.finalize()
+    del it
+    assert sorted(flat(taken(other, 3))) == [1, 2, 3, 4, 5]
+    with pytest.raises(StopIteration):
+        other.next()
+
+
+def test_an_iterator_starts_over_when_it_is_exhausted(make):
+    it = make([1, 2, 3, 4, 5], repeat=False)
+    for _ in range(4):
+        assert sorted(flat(taken(it, 3))) == [1, 2, 3, 4, 5]
+        with pytest.raises(StopIteration):
+            it.next()
+        it.reset()
+        assert place(it) == (0, 0.0, None, False)
+
+
+@pytest.mark.parametrize("repeat", [True, False])
+def test_an_iterator_starts_over_in_the_middle(make, repeat):
+    it = make([1, 2, 3, 4, 5, 6], repeat=repeat)
+    for _ in range(4):
+        it.next()
+        it.reset()
+        assert sorted(flat(taken(it, 3))) == [1, 2, 3, 4, 5, 6]
+        assert it.epoch == 1
+        it.reset()
+
+
+def test_finalized_is_the_end_for_processes_only(make):
+    it = make([1, 2, 3, 4, 5], repeat=False)
+    taken(it, 3)
+    it.finalize()
+    it.finalize()
+    if make.cls is ours.MultiprocessIterator:
+        with pytest.raises(NotImplementedError):
+            it.reset()
+    else:
+        it.reset()
+        assert sorted(flat(taken(it, 3))) == [1, 2, 3, 4, 5]
+
+
+# -- pickles and snapshots ---------------------------------------------------------------------------------------
+
+
+class Backwards:
+    """An order sampler with a memory of its own."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, order, position):
+        self.calls += 1
+        return np.roll(np.arange(len(order))[::-1], self.calls)
+
+
+def test_a_new_iterator_travels_by_pickle(make):
+    it = make([1, 2, 3, 4, 5, 6], order_sampler=Backwards())
+    other = make.owns(pickle.loads(pickle.dumps(it)))
+    assert other.order_sampler is not it.order_sampler
+    assert taken(other, 6) == taken(it, 6)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("repeat", [True, False])
+def test_an_iterator_travels_by_pickle_in_the_middle(make, shuffle, repeat):
+    it = make([1, 2, 3, 4, 5, 6], shuffle=shuffle, repeat=repeat)
+    first = it.next()
+    other = make.owns(pickle.loads(pickle.dumps(it)))
+    assert place(other) == place(it) == (0, 2 / 6, 0.0, False)
+    rest = taken(other, 2)
+    assert sorted(first + flat(rest)) == [1, 2, 3, 4, 5, 6]
+    assert taken(it, 2) == rest
+
+
+def saved(it):
+    target = {}
+    serializers.DictionarySerializer(target).save(it)
+    return target
+
+
+def restored(it, target):
+    serializers.NpzDeserializer(target).load(it)
+    return it
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("repeat", [True, False])
+def test_a_snapshot_goes_on_in_the_middle(make, shuffle, repeat):
+    it = make([1, 2, 3, 4, 5, 6], shuffle=shuffle, repeat=repeat)
+    taken(it, 2)
+    other = restored(make([1, 2, 3, 4, 5, 6], shuffle=shuffle, repeat=repeat), saved(it))
+    assert place(other) == place(it) == (0, 4 / 6, 2 / 6, False)
+    more = 5 if repeat else 1
+    assert taken(other, more) == taken(it, more)
+    assert place(other) == place(it)
+
+
+def test_a_snapshot_goes_through_a_file(make):
+    it, file = make(range(10), 3), io.BytesIO()
+    taken(it, 2)
+    serializers.save_npz(file, it)
+    file.seek(0)
+    other = make(range(10), 3)
+    serializers.load_npz(file, other)
+    assert taken(other, 8) == taken(it, 8)
+    assert other.seed == it.seed
+
+
+@pytest.mark.parametrize(("position", "epoch", "guess"), [(0, 0, None), (2, 0, 0.0), (4, 0, 2 / 6), (0, 1, 4 / 6)])
+def test_the_previous_place_is_guessed_where_an_old_snapshot_has_none(make, position, epoch, guess):
+    old = saved(make([1, 2, 3, 4, 5, 6], shuffle=False))
+    del old["previous_epoch_detail"], old["mpiter_seed"]
+    old.update(current_position=np.array(position), epoch=np.array(epoch), is_new_epoch=np.array(bool(epoch)))
+    it = restored(make([1, 2, 3, 4, 5, 6], shuffle=False), old)
+    assert it.previous_epoch_detail == pytest.approx(guess)
+    assert (it.current_position, it.epoch, it.is_new_epoch) == (position, epoch, bool(epoch))
+    assert (type(it.current_position), type(it.is_new_epoch)) == (int, bool)
+
+
+@pytest.mark.parametrize("name", THEIRS)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_chainers_snapshots_load_into_ours(make, name, shuffle):
+    cls, options = THEIRS[name]
+    with cls(list(range(9)), 2, shuffle=shuffle, **options) as it:
+        taken(it, 6)
+        old = saved(it)
+        mine = restored(make(list(range(9)), shuffle=shuffle), old)
+        assert place(mine) == place(it)
+        assert taken(mine, 3) == taken(it, 3)  # up to the end of this epoch, whose order it has
+        assert place(mine) == place(it)
+    assert sorted(flat(taken(mine, 9))) == sorted(list(range(9)) * 2)
+
+
+@pytest.mark.parametrize("name", THEIRS)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_our_snapshots_load_into_chainers(make, name, shuffle):
+    it = make(list(range(9)), shuffle=shuffle)
+    taken(it, 6)
+    cls, options = THEIRS[name]
+    with cls(list(range(9)), 2, shuffle=shuffle, **options) as other:
+        restored(other, saved(it))
+        assert place(other) == place(it)
+        assert taken(other, 3) == taken(it, 3)
+
+
+_HELP = """
+import warnings
+warnings.simplefilter("ignore")
+import numpy, sys
+if int(numpy.__version__[0]) >= 2 or sys.version_info >= (3, 12):
+    import mpiter.chainer_compat
+import chainer
+"""
+_THEIR_PROCESSES = """
+    import sys
+
+    import chainer_where_it_needs_help
+    from chainer import serializers
+    from chainer.iterators import MultiprocessIterator
+
+    it, way, file = MultiprocessIterator(list(range(9)), 2, n_processes=1), *sys.argv[1:]
+    if way == "load":
+        serializers.load_npz(file, it)
+    else:
+        for _ in range(6):
+            it.next()
+        serializers.save_npz(file, it)
+    print((it.epoch, it.epoch_detail, it.previous_epoch_detail, it.is_new_epoch))
+    print([it.next() for _ in range(3)])
+    it.finalize()
+"""
+
+
+def their_processes(folder, way):
+    """Chainer's own MultiprocessIterator, which leaves shared memory behind: (its place, the next batches)."""
+    (folder / "chainer_where_it_needs_help.py").write_text(_HELP)
+    outcome = run(folder, _THEIR_PROCESSES, way, folder / "snapshot.npz")
+    return tuple(map(ast.literal_eval, outcome.lines))
+
+
+@pytest.mark.parametrize("make", ["multiprocess", "serial"], indirect=True)
+def test_snapshots_of_chainers_processes_load_into_ours(make, tmp_path):
+    there, following = their_processes(tmp_path, "save")
+    it = make(list(range(9)))
+    serializers.load_npz(str(tmp_path / "snapshot.npz"), it)
+    assert place(it) == there
+    assert taken(it, 3) == following
+
+
+@pytest.mark.parametrize("make", ["multiprocess", "serial"], indirect=True)
+def test_our_snapshots_load_into_chainers_processes(make, tmp_path):
+    it = make(list(range(9)))
+    taken(it, 6)
+    serializers.save_npz(str(tmp_path / "snapshot.npz"), it)
+    here = place(it)
+    assert their_processes(tmp_path, "load") == (here, taken(it, 3))
+
+
+def test_after_a_snapshot_of_chainers_everything_else_travels_too(make):
+    it = theirs.SerialIterator(list(range(9)), 2)
+    taken(it, 2)
+    first = restored(make(list(range(9))), saved(it))
+    by_state, by_snapshot = make(list(range(9))), make(list(range(9)))
+    by_state.load_state_dict(first.state_dict())
+    restored(by_snapshot, saved(first))
+    by_pickle, by_copy = make.owns(pickle.loads(pickle.dumps(first))), make.owns(copy.copy(first))
+    following = taken(first, 8)
+    assert [taken(other, 8) for other in (by_state, by_snapshot, by_pickle, by_copy)] == [following] * 4
+
+
+def test_a_snapshot_that_cannot_be_is_refused(make):
+    it = make([1, 2, 3, 4, 5, 6], shuffle=False)
+    taken(it, 1)
+    for wrong in ({"current_position": np.array(6)}, {"current_position": np.array(-1)}, {"epoch": np.array(-1)}):
+        with pytest.raises(ValueError, match="snapshot"):
+            restored(it, {**saved(it), **wrong})
+    assert taken(it, 2) == [[3, 4], [5, 6]]
+
+
+def test_a_snapshot_without_an_order_is_refused_by_who_shuffles(make):
+    with pytest.raises(KeyError, match="order"):
+        restored(make([1, 2, 3]), {k: v for k, v in saved(make([1, 2, 3])).items() if "order" not in k})
+    for unshuffled in (make([1, 2, 3], shuffle=False), theirs.MultithreadIterator([1, 2, 3], 2, shuffle=False)):
+        it = make([1, 2, 3])
+        with pytest.raises(KeyError, match="order: the snapshot has none"):
+            restored(it, saved(unshuffled))
+        unshuffled.finalize()
+        assert place(it) == (0, 0.0, None, False)
+        assert sorted(flat(taken(it, 3))) == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_snapshot_is_taken_at_its_word_only_if_its_numbers_are_some(make):
+    it = make([1, 2, 3, 4, 5, 6], shuffle=False)
+    taken(it, 1)
+    nan = {"previous_epoch_detail": np.array(np.nan)}
+    for wrong in (nan, {"mpiter_seed": np.full(17, 127, np.uint8)}):
+        with pytest.raises(ValueError, match="damaged"):
+            restored(it, {**saved(it), **wrong})
+    assert taken(it, 2) == [[3, 4], [5, 6]]
+
+
+def test_a_snapshot_from_beyond_the_only_epoch_is_of_the_end(make):
+    far = make([1, 2, 3])
+    taken(far, 4)
+    it = restored(make([1, 2, 3], repeat=False), saved(far))
+    with pytest.raises(StopIteration):
+        it.next()
+
+
+# -- changed while in use ----------------------------------------------------------------------------------------
+
+
+def test_what_chainers_let_one_change_ours_do_too(make):
+    def stream(it, repeat):
+        found = taken(it, 2)
+        it.batch_size = 3
+        found += taken(it, 2)
+        it.dataset = "abcdefg"
+        found += taken(it, 3)
+        setattr(it, repeat, False)
+        assert not it.repeat
+        found += [list(batch) for batch in it]
+        it.reset()
+        return found + [list(batch) for batch in it]
+
+    mine = make([1, 2, 3, 4, 5, 6, 7], shuffle=False)
+    found = stream(mine, "repeat")
+    assert found == stream(theirs.SerialIterator([1, 2, 3, 4, 5, 6, 7], 2, shuffle=False), "_repeat")
+    assert (mine.batch_size, mine.dataset, mine.epoch) == (3, "abcdefg", 1)
+
+
+def test_a_dataset_of_another_length_has_an_order_of_its_own(make):
+    it = make(list(range(6)))
+    taken(it, 1)
+    it.dataset = list(range(10))
+    assert (it.epoch, it.current_position, it._epoch_size) == (0, 2, 10)
+    assert len(flat(taken(it, 4))) == 8
+    assert it.is_new_epoch
+    assert sorted(flat(taken(it, 5))) == list(range(10))
+
+
+def test_a_change_is_checked_as_the_argument_is(make):
+    it = make([1, 2, 3, 4], shuffle=False)
+    taken(it, 1)
+    for name, wrong in (("batch_size", 0), ("batch_size", 1.5), ("dataset", 5), ("dataset", []), ("order_sampler", 5)):
+        with pytest.raises(OptionError):
+            setattr(it, name, wrong)
+    assert taken(it, 1) == [[3, 4]]
+    it.finalize()
+    if type(it) is not ours.MultiprocessIterator:
+        return
+    it.batch_size = 3
+    with pytest.raises(IteratorClosed):
+        it.next()
+
+
+def test_without_a_sampler_the_dataset_is_read_in_sequence(make):
+    it = make([1, 2, 3, 4], order_sampler=lambda order, at: np.array([3, 2, 1, 0]))
+    assert taken(it, 1) == [[4, 3]]
+    it.order_sampler = None
+    assert it.order_sampler is None
+    assert taken(it, 3) == [[3, 4], [1, 2], [3, 4]]
+    it.order_sampler = lambda order, at: np.array([1, 1, 1, 1])
+    assert taken(it, 3) == [[1, 2], [3, 4], [2, 2]]
+    it.reset()
+    assert taken(it, 1) == [[2, 2]]
+
+
+@pytest.mark.parametrize("value", [0, 1, np.False_, np.True_])
+def test_any_truth_value_says_whether_to_shuffle(make, value):
+    assert (saved(make([1, 2, 3], shuffle=value)).get("order") is not None) == bool(value)
+
+
+def test_unless_it_shuffles_the_global_generator_is_left_alone(make):
+    def next_number(**options):
+        np.random.seed(5)
+        make([1, 2, 3], **options)
+        return np.random.rand()
+
+    np.random.seed(5)
+    untouched = np.random.rand()
+    assert next_number(shuffle=False) == next_number(seed=3) == untouched
+    assert next_number() != untouched
+
+
+def test_what_the_global_generator_says_governs_the_samples_too(make):
+    def seed_of(number):
+        np.random.seed(number)
+        return make([1, 2, 3], shuffle=False).seed
+
+    assert seed_of(1) == seed_of(1) != seed_of(2)
+
+
+# -- order samplers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("repeat", [True, False])
+def test_the_order_decides_how_long_an_epoch_is(make, repeat):
+    it = make([1, 2, 3, 4, 5, 6], order_sampler=lambda order, at: np.array([0, 0, 1, 2, 3, 4, 5, 5]), repeat=repeat)
+    assert it._epoch_size == 8
+    assert flat(taken(it, 4)) == [1, 1, 2, 3, 4, 5, 6, 6]
+    assert place(it) == (1, 1.0, 6 / 8, True)
+
+
+def test_the_sampler_is_given_the_order_and_the_position(make):
+    seen = []
+
+    def sampler(order, position):
+        seen.append((list(order), int(position)))
+        return np.arange(len(order))[::-1] if len(seen) % 2 else np.arange(len(order))
+
+    it = make([10, 11, 12], order_sampler=sampler)
+    assert flat(taken(it, 4)) == [12, 11, 10, 10, 11, 12, 12, 11]
+    assert seen[:3] == [([0, 1, 2], 0), ([2, 1, 0], 2), ([0, 1, 2], 1)]
+
+
+def test_an_order_of_another_length_is_refused(make):
+    it = make([1, 2, 3, 4, 5, 6], 6, order_sampler=lambda order, at: np.arange(len(order) - 1))
+    with pytest.raises(ValueError, match="does not match"):
+        it.next()
+
+
+def test_the_same_random_state_gives_the_same_order(make):
+    def stream(cls, options):
+        sampler = theirs.ShuffleOrderSampler(np.random.RandomState(7))
+        with cls(list(range(10)), 3, order_sampler=sampler, **options) as it:
+            return taken(it, 12)
+
+    assert stream(make.cls, make.options) == stream(make.cls, make.options) == stream(*THEIRS["SerialIterator"])
+
+
+@pytest.mark.parametrize("batches", [1, 7, 13])
+def test_starting_over_goes_on_with_the_random_state_where_the_user_is(make, batches):
+    """However far the loop has asked ahead: ranks that share a seed stay in step."""
+
+    def stream(it):
+        found = taken(it, batches)
+        it.reset()
+        return found + taken(it, 9)
+
+    def sampler():
+        return theirs.ShuffleOrderSampler(np.random.RandomState(7))
+
+    serial = theirs.SerialIterator(list(range(12)), 4, order_sampler=sampler())
+    assert stream(make(list(range(12)), 4, order_sampler=sampler())) == stream(serial)
+
+
+def test_shuffle_and_a_sampler_exclude_each_other(make):
+    with pytest.raises(ValueError, match="exclude"):
+        make([1, 2], shuffle=True, order_sampler=Backwards())
+
+
+# -- threads, signals, patience ----------------------------------------------------------------------------------
+
+
+def test_finalize_from_another_thread_while_rows_are_prefetched(make):
+    it = make(np.ones((10_000, 500), np.float32), 100, repeat=True)
+    it.next()
+    finalizing = threading.Thread(target=it.finalize)
+    finalizing.start()
+    finalizing.join(60)
+    assert not finalizing.is_alive()
+
+
+_INTERRUPTED = """
+    import chainer_where_it_needs_help
+    from mpiter import Process
+    from mpiter.chainer import MultiprocessIterator, MultithreadIterator, SerialIterator
+
+    class Endless:
+        def __len__(self):
+            return 100
+        def __getitem__(self, index):
+            if index == {stuck_at}:
+                import time
+                time.sleep(600)
+            return index
+
+    it = {make}
+    it.next()
+    print("first", flush=True)
+    while True:
+        it.next()
+"""
+INTERRUPTED = {
+    **{m: f"MultiprocessIterator(Endless(), 4, n_processes=2, shuffle=False, backend=Process('{m}'))" for m in METHODS},
+    "thread": "MultithreadIterator(Endless(), 4, n_threads=2, shuffle=False)",
+    "serial": "SerialIterator(Endless(), 4, shuffle=False)",
+}
+
+
+@pytest.mark.parametrize(
+    "stuck_at", [None, pytest.param(40, marks=pytest.mark.slow)], ids=["at work", "in a stuck dataset"]
+)
+@pytest.mark.parametrize("way", INTERRUPTED)
+def test_ctrl_c_ends_the_program_and_all_of_its_processes(tmp_path, way, stuck_at):
+    (tmp_path / "chainer_where_it_needs_help.py").write_text(_HELP)
+    text = textwrap.dedent(_INTERRUPTED).format(make=INTERRUPTED[way], stuck_at=stuck_at)
+    script = Script(tmp_path, text)
+    script.reads("first")
+    script.ctrl_c()
+    outcome = script.ends()
+    assert outcome.code in (1, 130, -signal.SIGINT), outcome
+    assert "KeyboardInterrupt" in outcome.err
+    assert outcome.left_running == []
+
+
+@pytest.mark.parametrize("way", ["multiprocess", "multithread"])
+@pytest.mark.parametrize("prefetched", [1, 3])
+def test_a_stalled_dataset_is_told_of_and_nothing_is_lost(tmp_path, way, prefetched):
+    cls, options = WAYS[way]
+    gate = tmp_path / "gate"
+    dataset = Gated(str(gate), free=6, length=12)
+    with cls(dataset, 2, shuffle=False, repeat=False, dataset_timeout=0.2, n_prefetch=prefetched, **options) as it:
+        found = []
+        with pytest.raises(cls.TimeoutWarning, match="no batch for"):  # warnings are errors here
+            while True:
+                found.append(it.next())
+        gate.touch()
+        found += it
+    assert [label for _, label in flat(found)] == list(range(12))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_start_in_each_way(method):
+    options = {"n_processes": 2, "backend": Process(method), "repeat": False, "shuffle": False}
+    with ours.MultiprocessIterator(Squares(6), 3, **options) as it:
+        assert [label for batch in it for _, label in batch] == list(range(6))
+        assert os.getpid() not in it.worker_pids
+
+
+# -- datasets that can be read many at once ----------------------------------------------------------------------
+
+IMAGES, LABELS = np.arange(22, dtype=np.float32).reshape(11, 2), np.arange(11)
+DATASETS = {
+    "arrays": lambda: datasets.TupleDataset(IMAGES, LABELS),
+    "lists": lambda: datasets.TupleDataset(list(IMAGES), LABELS.tolist()),
+    "arrays and lists": lambda: datasets.TupleDataset(IMAGES, LABELS.tolist()),
+    "within each other": lambda: datasets.TupleDataset(datasets.TupleDataset(IMAGES, LABELS), LABELS),
+    "dict of arrays": lambda: datasets.DictDataset(x=IMAGES, y=LABELS),
+    "dict of lists": lambda: datasets.DictDataset(x=list(IMAGES), y=LABELS.tolist()),
+    "tabular": lambda: tabular.from_data((IMAGES, LABELS)),
+    "tabular, named": lambda: tabular.from_data({"x": IMAGES, "y": LABELS}),
+    "tabular, bare": lambda: tabular.from_data(IMAGES),
+}
+
+
+def described(value):
+    if isinstance(value, (tuple, list)):
+        return type(value), [described(part) for part in value]
+    if isinstance(value, dict):
+        return {name: described(part) for name, part in value.items()}
+    return type(value), getattr(value, "dtype", None), np.asarray(value).tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("make", "build", "batch_size"), pairs(WAYS, DATASETS, [1, 2, 3, 4]), indirect=["make"])
+def test_chainers_datasets_give_the_samples_that_they_give_one_by_one(make, build, batch_size):
+    dataset = DATASETS[build]()
+    it = make(dataset, batch_size, repeat=False, shuffle=False)
+    found = [described(sample) for batch in it for sample in batch]
+    assert found == [described(dataset[index]) for index in range(11)]

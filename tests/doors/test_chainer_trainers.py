@@ -1,0 +1,404 @@
+"""Real trainers of Chainer's, fed by our iterators: what they report, save, resume and end with."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+from chainer_models import Breaking, classifier, double, pairs, taken_in_a_child, weights
+from datasets import plain, plain_batch
+from PIL import Image
+
+pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
+
+import chainer
+from chainer import datasets, serializers, training
+from chainer import iterators as theirs
+from chainer.dataset import concat_examples
+from chainer.training import extensions, triggers
+
+from mpiter import OptionError, Process
+from mpiter.chainer import LoaderReport, MultiprocessIterator, MultithreadIterator, SerialIterator, converter
+
+pytestmark = pytest.mark.chainer
+
+OURS = {
+    "processes": lambda dataset, size, **options: MultiprocessIterator(dataset, size, n_processes=2, **options),
+    "threads": lambda dataset, size, **options: MultithreadIterator(dataset, size, n_threads=2, **options),
+    "serial": SerialIterator,
+}
+every_way = pytest.mark.parametrize("way", OURS)
+
+
+def sampler():
+    return theirs.ShuffleOrderSampler(np.random.RandomState(0))
+
+
+def make_trainer(folder, iterator, length, convert=concat_examples, test=None):
+    optimizer = chainer.optimizers.MomentumSGD(0.01).setup(classifier())
+    updater = training.StandardUpdater(iterator, optimizer, converter=convert)
+    trainer = training.Trainer(updater, length, out=str(folder))
+    trainer.extend(extensions.LogReport(trigger=(1, "epoch")))
+    if test is not None:
+        trainer.extend(extensions.Evaluator(test, optimizer.target, converter=convert, progress_bar=True))
+    return trainer
+
+
+def model_of(trainer):
+    return weights(trainer.updater.get_optimizer("main").target)
+
+
+def log_of(folder):
+    """What was reported, without what the clock says."""
+    entries = json.loads((folder / "log").read_text())
+    return [{key: value for key, value in entry.items() if key != "elapsed_time"} for entry in entries]
+
+
+# -- the same as with Chainer's ----------------------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize("convert", [concat_examples, converter], ids=["concat_examples", "converter"])
+def test_a_training_is_the_same_to_the_last_bit(tmp_path, way, convert):
+    printed = io.StringIO()
+
+    def trained(make, name):
+        test = make(pairs(30), 7, repeat=False, shuffle=False)
+        train = make(pairs(50), 8, order_sampler=sampler())
+        trainer = make_trainer(tmp_path / name, train, (3, "epoch"), convert, test)
+        trainer.extend(extensions.PrintReport(["epoch", "main/loss", "validation/main/accuracy"], out=printed))
+        trainer.extend(extensions.ProgressBar(update_interval=3))
+        trainer.extend(extensions.ExponentialShift("lr", 0.5), trigger=triggers.ManualScheduleTrigger([1, 2], "epoch"))
+        trainer.extend(extensions.observe_lr())
+        trainer.run()
+        return model_of(trainer), log_of(tmp_path / name)
+
+    assert trained(OURS[way], "ours") == trained(theirs.SerialIterator, "theirs")
+    assert printed.getvalue().count("validation/main/accuracy") == 2
+
+
+@every_way
+def test_early_stopping_and_snapshots_by_epoch(tmp_path, way):
+    iterator = OURS[way](pairs(20), 5, seed=0)
+    stop = triggers.EarlyStoppingTrigger(monitor="main/loss", patience=1, max_trigger=(3, "epoch"))
+    trainer = make_trainer(tmp_path, iterator, stop)
+    trainer.extend(extensions.snapshot(filename="epoch-{.updater.epoch}"))
+    trainer.run()
+    assert (tmp_path / "epoch-1").exists()
+
+
+def test_parallel_updater_splits_the_batches(tmp_path):
+    def trained(make):
+        model = classifier()
+        optimizer = chainer.optimizers.MomentumSGD(0.01).setup(model)
+        iterator = make(pairs(40), 8, order_sampler=sampler())
+        devices = {"main": "@numpy", "second": "@numpy"}
+        updater = training.updaters.ParallelUpdater(iterator, optimizer, devices=devices)
+        training.Trainer(updater, (2, "epoch"), out=str(tmp_path)).run()
+        return weights(model)
+
+    assert trained(OURS["processes"]) == trained(theirs.SerialIterator)
+
+
+@every_way
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_an_iterator_crosses_into_a_child_and_is_used_there(way, method):
+    context = multiprocessing.get_context(method)
+    answers = context.Queue()
+    with OURS[way](pairs(20), 4, seed=0) as iterator:
+        child = context.Process(target=taken_in_a_child, args=(iterator, answers))
+        child.start()
+        there = answers.get(timeout=60)
+        child.join()
+        answers.close()
+        answers.join_thread()
+        assert there == (20, [plain_batch(iterator.next()) for _ in range(3)])
+
+
+# -- stopping and going on ---------------------------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize("other", OURS)
+def test_a_training_goes_on_within_an_epoch_as_if_nothing_had_happened(tmp_path, way, other):
+    unbroken = make_trainer(tmp_path, OURS[way](pairs(50), 8, seed=3), (16, "iteration"))
+    unbroken.extend(extensions.snapshot(filename="saved"), trigger=triggers.ManualScheduleTrigger(9, "iteration"))
+    unbroken.run()
+    resumed = make_trainer(tmp_path / "again", OURS[other](pairs(50), 8, seed=4), (16, "iteration"))
+    resumed.extend(extensions.snapshot(filename="saved"), trigger=triggers.ManualScheduleTrigger(9, "iteration"))
+    serializers.load_npz(str(tmp_path / "saved"), resumed)
+    assert resumed.updater.epoch_detail == pytest.approx(9 * 8 / 50)
+    resumed.run()
+    assert model_of(resumed) == model_of(unbroken)
+
+
+def test_a_training_finds_its_snapshot_by_itself(tmp_path):
+    def trainer(iterations, n_processes):
+        made = make_trainer(tmp_path, MultiprocessIterator(pairs(50), 8, n_processes=n_processes, seed=3), iterations)
+        made.extend(extensions.snapshot(n_retains=1, autoload=True), trigger=(1, "iteration"))
+        return made
+
+    trainer((5, "iteration"), 2).run()
+    resumed = trainer((11, "iteration"), 1)
+    resumed.run()
+    unbroken = make_trainer(tmp_path / "unbroken", SerialIterator(pairs(50), 8, seed=3), (11, "iteration"))
+    unbroken.run()
+    assert model_of(resumed) == model_of(unbroken)
+
+
+@pytest.mark.parametrize("cls", [theirs.SerialIterator, theirs.MultithreadIterator])
+def test_a_training_of_chainers_goes_on_with_ours(tmp_path, cls):
+    first = make_trainer(tmp_path, cls(pairs(50), 8), (9, "iteration"))
+    first.extend(extensions.snapshot(filename="saved"), trigger=(9, "iteration"))
+    first.run()
+    trainers = [
+        make_trainer(tmp_path / str(at), make(pairs(50), 8), (12, "iteration"))  # the end of that epoch
+        for at, make in enumerate([cls, OURS["processes"]])
+    ]
+    for trainer in trainers:
+        trainer.extend(extensions.snapshot(filename="saved"), trigger=(9, "iteration"))
+        serializers.load_npz(str(tmp_path / "saved"), trainer, strict=False)
+        trainer.run()
+    assert model_of(trainers[0]) == model_of(trainers[1])
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_of_the_dataset_ends_the_training_in_good_order(tmp_path, way, error):
+    if error is KeyboardInterrupt and way != "serial":
+        error = RuntimeError  # a worker's KeyboardInterrupt is not the user's Ctrl-C
+    trainer = make_trainer(tmp_path, OURS[way](Breaking(error), 4, shuffle=False), (2, "epoch"))
+    seen = []
+    finalizing = trainer.updater.finalize
+    trainer.updater.finalize = lambda: (seen.append("finalized"), finalizing())
+    trainer.extend(lambda _: None, name="handler")
+    with pytest.raises(error):
+        trainer.run()
+    assert seen == ["finalized"]
+
+
+# -- datasets ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    for i in range(8):
+        Image.fromarray(np.full((5 + i % 2, 6, 3), 10 * i, np.uint8)).save(tmp_path / f"{i}.png")
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for i in range(8):
+            archive.write(tmp_path / f"{i}.png", f"{i}.png")
+    return tmp_path
+
+
+def labeled_images(folder):
+    return datasets.LabeledImageDataset([(f"{i}.png", i) for i in range(8)], str(folder))
+
+
+def pickled(folder):
+    with datasets.open_pickle_dataset_writer(str(folder / "data.pkl")) as writer:
+        for i in range(12):
+            writer.write((np.full(3, i), i))
+    return datasets.open_pickle_dataset(str(folder / "data.pkl"))
+
+
+def table(mode):
+    columns = np.arange(36.0).reshape(3, 12)
+    made = chainer.dataset.tabular.from_data((("a", columns[0]), ("b", columns[1]), ("c", list(range(12)))))
+    return made.asdict() if mode is dict else made
+
+
+DATASETS = {
+    "LabeledImageDataset": labeled_images,
+    "ImageDataset": lambda folder: datasets.ImageDataset([f"{i}.png" for i in range(8)], str(folder)),
+    "ZippedImageDataset": lambda folder: datasets.ZippedImageDataset(str(folder / "all.zip")),
+    "MultiZippedImageDataset": lambda folder: datasets.MultiZippedImageDataset([str(folder / "all.zip")] * 2),
+    "PickleDataset": pickled,
+    "TransformDataset, a lambda": lambda folder: datasets.TransformDataset(
+        pairs(12), lambda pair: (pair[0] + 1, pair[1])
+    ),
+    "TransformDataset, a function": lambda folder: datasets.TransformDataset(labeled_images(folder), double),
+    "TupleDataset": lambda folder: datasets.TupleDataset(np.arange(12.0).reshape(6, 2), np.arange(6), list("abcdef")),
+    "DictDataset": lambda folder: datasets.DictDataset(x=np.arange(12.0).reshape(6, 2), y=np.arange(6)),
+    "SubDataset": lambda folder: datasets.split_dataset_random(pairs(20), 12, seed=0)[0],
+    "ConcatenatedDataset": lambda folder: datasets.ConcatenatedDataset(pairs(5), pairs(4)),
+    "TabularDataset, tuples": lambda folder: table(tuple),
+    "TabularDataset, dicts": lambda folder: table(dict),
+}
+BACKENDS = {"forkserver": "process", "spawn": Process("spawn"), "fork": Process("fork")}
+
+
+def stream(make, dataset, **options):
+    with make(dataset, 3, order_sampler=sampler(), **options) as iterator:
+        return [[plain(sample) for sample in iterator.next()] for _ in range(9)]
+
+
+@pytest.mark.parametrize("name", DATASETS)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:chainer")
+def test_chainers_datasets_give_what_they_give_to_chainers_iterator(pictures, name):
+    if "Zipped" in name:  # which refuses the np.int64 of Chainer's own iterators
+        expected = stream(SerialIterator, DATASETS[name](pictures))
+    else:
+        expected = stream(theirs.SerialIterator, DATASETS[name](pictures))
+    assert stream(OURS["processes"], DATASETS[name](pictures)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ZippedImageDataset", "PickleDataset", "TransformDataset, a lambda"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_chainers_datasets_travel_however_workers_start(pictures, name, backend):
+    dataset = DATASETS[name](pictures)
+    expected = stream(SerialIterator, dataset)
+    assert stream(OURS["processes"], dataset, backend=BACKENDS[backend]) == expected
+
+
+# -- the converter -----------------------------------------------------------------------------------------------
+
+SAMPLES = {
+    "arrays": lambda i: np.full((2, 3), i, np.float32),
+    "tuples": lambda i: (np.full((2, 3), i, np.float32), i, float(i), i % 2 == 0, np.int8(i), np.float16(i), 1j * i),
+    "dicts": lambda i: {"x": np.full((2, 3), i, np.float32), "y": np.int32(i)},
+    "lists": lambda i: [i, i + 1],
+    "nested lists": lambda i: ([[i, 1], [2, 3]], i),
+    "numbers": lambda i: i,
+    "scalars of no dimension": lambda i: (np.array(i), np.array(1.5)),
+    "big endian": lambda i: np.full(3, i, ">f4"),
+    "empty": lambda i: np.zeros((0, 3), np.float32),
+    "dates": lambda i: np.datetime64(i, "D"),
+}
+
+
+def described(converted):
+    if isinstance(converted, (tuple, dict)):
+        parts = converted.items() if isinstance(converted, dict) else enumerate(converted)
+        return type(converted).__name__, [(name, described(part)) for name, part in parts]
+    return converted.dtype, converted.shape, converted.tobytes()
+
+
+@every_way
+@pytest.mark.parametrize("build", SAMPLES)
+@pytest.mark.parametrize("device", [None, -1, "@numpy"])
+def test_the_converter_makes_what_concat_examples_makes(way, build, device):
+    samples = [SAMPLES[build](i) for i in range(5)]
+    with OURS[way](samples, 5, shuffle=False) as iterator:
+        batch = iterator.next()
+        if device == "@numpy":
+            device = chainer.get_device(device)
+        assert described(converter(batch, device)) == described(concat_examples(samples, device))
+        assert described(converter(batch[:3], device)) == described(concat_examples(samples[:3], device))
+        batch.pop()
+        assert described(converter(batch, device)) == described(concat_examples(samples[:4], device))
+
+
+def test_the_converter_copies_nothing_that_lies_in_columns():
+    with MultiprocessIterator(pairs(6), 6, n_processes=1) as iterator:
+        batch = iterator.next()
+        images, labels = converter(batch)
+        assert images is batch.columns[0]
+        assert labels is batch.columns[1]
+        images[0] = 7
+        assert (batch[0][0] == 7).all()
+
+
+CHANGES = {
+    "an entry": lambda batch: batch[1].update(y=np.float32(7)),
+    "an array": lambda batch: batch[1].update(x=np.full(2, 7, np.float32)),
+    "an array in place": lambda batch: batch[1]["x"].fill(7),
+    "a part of it": lambda batch: batch[1].update(x=batch[1]["x"][::-1]),
+    "another's array": lambda batch: batch[1].update(x=batch[0]["x"]),
+    "another type": lambda batch: batch[1].update(y=7.5),
+    "the names": lambda batch: [sample.pop("y") for sample in batch],
+    "nothing": lambda batch: None,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_converter_shows_what_was_changed(change):
+    samples = [{"x": np.array([i, i + 0.5], np.float32), "y": np.float32(i)} for i in range(4)]
+    with MultiprocessIterator(samples, 4, n_processes=1, shuffle=False) as iterator:
+        batch = iterator.next()
+        CHANGES[change](batch)
+        assert described(converter(batch)) == described(concat_examples(list(batch)))
+        if change in ("nothing", "an array in place"):
+            assert converter(batch)["x"] is batch.columns["x"]
+
+
+@pytest.mark.parametrize("padding", [0, -1, (0, 9)])
+def test_the_converter_pads(padding):
+    samples = [(np.arange(1 + i % 3, dtype=np.float32), np.arange(i % 2 + 1)) for i in range(6)]
+    with MultiprocessIterator(samples, 6, n_processes=1, shuffle=False) as iterator:
+        batch = iterator.next()
+        assert described(converter(batch, padding=padding)) == described(concat_examples(samples, padding=padding))
+    same = [(np.ones(2), 1)] * 4
+    with MultiprocessIterator(same, 4, n_processes=1) as iterator:
+        assert described(converter(iterator.next(), None, 5)) == described(concat_examples(same, None, 5))
+
+
+def test_the_converter_refuses_what_concat_examples_refuses():
+    with MultiprocessIterator([(1, "a"), (2, "b")], 2, n_processes=1) as iterator, pytest.raises(TypeError):
+        converter(iterator.next())  # strings are no arrays
+    with pytest.raises(ValueError, match="empty"):
+        converter([])
+    with MultiprocessIterator([np.ones(1), np.ones(2)], 2, n_processes=1) as iterator, pytest.raises(ValueError):
+        converter(iterator.next())
+
+
+def test_the_converter_travels_by_name():
+    assert pickle.loads(pickle.dumps(converter)) is converter
+    assert isinstance(converter, chainer.dataset.Converter)
+
+
+# -- the report --------------------------------------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize("trigger", [(1, "epoch"), (3, "iteration")])
+def test_the_loader_reports_its_pace(tmp_path, way, trigger):
+    trainer = make_trainer(tmp_path, OURS[way](pairs(24), 8, seed=0), (2, "epoch"))
+    trainer.extend(LoaderReport(), trigger=trigger)
+    trainer.run()
+    entries = log_of(tmp_path)
+    assert len(entries) == 2
+    for entry in entries:
+        assert entry["images/s"] > 0
+        assert 0 <= entry["waited"] <= 1
+
+
+def test_the_report_is_of_the_iterator_it_is_told(tmp_path):
+    class Two(training.StandardUpdater):
+        def update_core(self):
+            self.get_iterator("second").next()
+            super().update_core()
+
+    iterators = {"main": SerialIterator(pairs(24), 8), "second": SerialIterator(pairs(24), 4)}
+    updater = Two(iterators, chainer.optimizers.SGD().setup(classifier()))
+    trainer = training.Trainer(updater, (1, "epoch"), out=str(tmp_path))
+    trainer.extend(extensions.LogReport())
+    trainer.extend(LoaderReport())
+    trainer.extend(LoaderReport("second"))
+    trainer.run()
+    (entry,) = log_of(tmp_path)
+    assert entry["images/s"] / entry["second/images/s"] == pytest.approx(2, rel=0.5)
+
+
+def test_the_report_says_so_when_the_iterator_is_not_ours(tmp_path):
+    trainer = make_trainer(tmp_path, theirs.SerialIterator(pairs(24), 8), (1, "epoch"))
+    trainer.extend(LoaderReport())
+    with pytest.raises(OptionError, match="'main' is Chainer's SerialIterator"):
+        trainer.run()
+
+
+def test_the_report_takes_a_name():
+    with (
+        MultiprocessIterator([1, 2], 2) as iterator,
+        pytest.raises(OptionError, match="the name that an iterator"),
+    ):
+        LoaderReport(iterator)

@@ -1,0 +1,422 @@
+"""ChainerMN on one machine: two ranks under ``mpiexec``, each with iterators of the door.
+
+Every test is a whole program, run twice at once.  Both ranks tell what they have seen, rank 0 prints it as JSON, and
+the tests compare.  ChainerMN's wrappers never finalize the iterator within, so most programs end with workers at work;
+nothing may be left of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from scripts import Script
+
+import mpiter
+
+pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
+
+_PLACES = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+MPIEXEC = shutil.which("mpiexec", path=_PLACES)
+if MPIEXEC is None or find_spec("mpi4py") is None:
+    pytest.skip(
+        "mpi4py and mpiexec are not installed: `pip install mpi4py mpich`, or run `python3 tests --all`",
+        allow_module_level=True,
+    )
+
+pytestmark = [pytest.mark.chainer, pytest.mark.mpi]
+
+# Whoever fetches, ChainerMN's wrappers ask for the same: each is tried with processes and with another way.
+with_threads = pytest.mark.parametrize("way", ["processes", "threads"])
+with_serial = pytest.mark.parametrize("way", ["processes", "serial"])
+with_all = pytest.mark.parametrize("way", ["processes", "threads", "serial", "forked processes"])
+
+PRELUDE = """
+    import json, os, sys, time
+    if mpiexec := os.environ.pop("MPIEXEC", ""):  # begin anew, as two ranks
+        os.execv(mpiexec, [mpiexec, "-n", "2", *sys.orig_argv])
+
+    from functools import partial
+    import numpy as np
+    if np.__version__ >= "2" or sys.version_info >= (3, 12):
+        import mpiter.chainer_compat
+    import chainer
+    import chainermn
+    from chainer.serializers import DictionarySerializer, NpzDeserializer
+    from chainer.training import extensions
+    from chainermn.iterators import create_multi_node_iterator, create_synchronized_iterator
+    import mpiter
+    from mpiter.chainer import LoaderReport, MultiprocessIterator, MultithreadIterator, SerialIterator, converter
+
+    chainer.disable_experimental_feature_warning = True  # ChainerMN's iterators are experimental, still
+    chainermn.global_except_hook.add_hook()  # an error of one rank ends both
+    comm = chainermn.create_communicator("naive")
+    assert comm.size == 2, "mpiexec is of another MPI than mpi4py uses"
+    np.random.seed(comm.rank)  # whatever the ranks share, it is not this
+
+    ahead = {"n_prefetch": 1 + 5 * comm.rank}  # one rank is always farther ahead than the other
+    make = {
+        "processes": partial(MultiprocessIterator, n_processes=2, **ahead),
+        "forked processes": partial(MultiprocessIterator, n_processes=2, backend=mpiter.Process("fork"), **ahead),
+        "threads": partial(MultithreadIterator, n_threads=2, **ahead),
+        "serial": SerialIterator,
+    }[sys.argv[1]]
+
+    class Pairs:
+        '''An image and a label, in types that ChainerMN can broadcast.'''
+        def __init__(self, length):
+            self.length = length
+        def __len__(self):
+            return self.length
+        def __getitem__(self, index):
+            return np.full((2, 3), index, np.float32), np.int32(index)
+
+    def labels(batch):
+        assert all(np.all(image == label) and np.shape(image) == (2, 3) for image, label in batch)
+        return [int(label) for _, label in batch]
+
+    def steps(it, count):
+        '''The next batches, and what a trainer reads after each.'''
+        return [
+            (labels(it.next()), it.epoch, it.epoch_detail, it.is_new_epoch, it.current_position) for _ in range(count)
+        ]
+
+    def save(it):
+        target = {}
+        DictionarySerializer(target).save(it)
+        return target
+
+    def load(target, it):
+        NpzDeserializer(target).load(it)
+        return it
+
+    def tell(fact):
+        for fact in comm.gather_obj(fact) or []:
+            print(json.dumps(fact), flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def nobody_left(tmp_path):
+    """Ranks have sessions of their own, in which ``scripts`` does not look; they all run in the test's folder."""
+    yield
+    _, left = psutil.wait_procs(running_in(tmp_path), timeout=10)
+    for process in left:
+        process.kill()
+    assert not left
+
+
+def running_in(folder: Path) -> list:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(folder):
+                found.append(process)
+        except psutil.Error:  # it has ended, or is somebody else's
+            pass
+    return found
+
+
+def start(folder: Path, text: str, *arguments: object) -> Script:
+    return Script(folder, PRELUDE + text, *arguments, MPIEXEC=MPIEXEC)
+
+
+def facts(folder: Path, text: str, *arguments: object) -> list:
+    """What each rank tells, rank 0 first."""
+    told = [json.loads(line) for line in start(folder, text, *arguments).ends().ended_well().lines]
+    assert len(told) == 2
+    return told
+
+
+def alike(folder: Path, text: str, *arguments: object) -> Any:
+    """What both ranks tell, which is the same."""
+    one, other = facts(folder, text, *arguments)
+    assert one == other
+    return one
+
+
+def epochs(steps: list, length: int) -> list:
+    """The whole epochs that the batches of these steps are cut from."""
+    stream = list(itertools.chain.from_iterable(batch for batch, *_ in steps))
+    return [stream[start : start + length] for start in range(0, len(stream) - length + 1, length)]
+
+
+SHARED = """
+    images = np.arange(24, dtype=np.float32).reshape(12, 2)
+    bare = create_multi_node_iterator(make(images, 4, shuffle=False), comm)
+    it = create_multi_node_iterator(make(Pairs(23), 5, seed=3), comm)
+    state = (lambda it: it._state.order) if comm.rank == 0 else (lambda it: it._order)
+    tell({
+        "order": state(it).tolist(),
+        "steps": steps(it, 14),
+        "no order": state(bare),
+        "bare": [bare.next() for _ in range(3)],
+    })
+"""
+
+
+@with_all
+def test_the_masters_batches_and_epochs_arrive_at_both_ranks(tmp_path, way):
+    found = alike(tmp_path, SHARED, way)
+    with mpiter.SerialIterator(range(23), 5, seed=3) as it:
+        places = [[list(it.next()), it.epoch, it.epoch_detail, it.is_new_epoch, it.current_position] for _ in range(14)]
+    assert found["steps"] == places
+    assert found["order"] == epochs(found["steps"], 23)[0]
+    assert found["no order"] is None
+    assert [row for batch in found["bare"] for row in batch] == [[2 * index, 2 * index + 1] for index in range(12)]
+
+
+RESUMED = """
+    def fresh():
+        return create_multi_node_iterator(make(Pairs(23), 5), comm)
+
+    it = fresh()
+    steps(it, 7)
+    target = save(it)
+    following = steps(it, 9)
+    tell({"following": following, "resumed": steps(load(target, fresh()), 9), "back": steps(load(target, it), 9)})
+"""
+
+
+@with_threads
+def test_a_shared_iterator_goes_on_from_a_snapshot(tmp_path, way):
+    found = alike(tmp_path, RESUMED, way)
+    assert found["resumed"] == found["following"]
+    assert found["back"] == found["following"]
+
+
+BOUNDED = """
+    it = create_multi_node_iterator(make(Pairs(13), 5, repeat=False), comm)
+    batches = [labels(batch) for batch in it]
+    tell({"batches": batches, "again": [next(it, "over") for _ in range(3)]})
+"""
+
+
+@with_serial
+def test_both_ranks_come_to_the_end_of_the_only_epoch(tmp_path, way):
+    found = alike(tmp_path, BOUNDED, way)
+    assert [len(batch) for batch in found["batches"]] == [5, 5, 3]
+    assert sorted(index for batch in found["batches"] for index in batch) == list(range(13))
+    assert found["again"] == ["over"] * 3
+
+
+SYNCHRONIZED = """
+    inner = make(Pairs(12), 5)
+    it = create_synchronized_iterator(inner, comm)
+    assert it.communicator is inner.communicator is comm
+    tell(steps(it, 20))
+"""
+
+
+@with_all
+def test_synchronized_ranks_visit_the_same_order_in_every_epoch(tmp_path, way):
+    found = epochs(alike(tmp_path, SYNCHRONIZED, way), 12)
+    assert len(found) == 8
+    assert all(sorted(epoch) == list(range(12)) for epoch in found)
+    assert len({tuple(epoch) for epoch in found}) == len(found)
+
+
+USED_BEFORE = """
+    inner = make(Pairs(12), 4)
+    steps(inner, 1 + 3 * comm.rank)
+    tell(steps(create_synchronized_iterator(inner, comm), 12))
+"""
+
+
+@with_threads
+def test_an_iterator_that_has_been_used_can_be_synchronized(tmp_path, way):
+    found = epochs(alike(tmp_path, USED_BEFORE, way), 12)
+    assert all(sorted(epoch) == list(range(12)) for epoch in found)
+
+
+RESAMPLED = """
+    it = create_synchronized_iterator(make(Pairs(12), 5), comm)
+    before = steps(it, 4)
+    it.order_sampler = chainer.iterators.ShuffleOrderSampler(np.random.RandomState(8))
+    tell(before + steps(it, 8))
+"""
+
+
+@with_serial
+def test_another_sampler_governs_from_the_next_epoch_on_at_both_ranks(tmp_path, way):
+    random = np.random.RandomState(8)
+    assert epochs(alike(tmp_path, RESAMPLED, way), 12)[2:4] == [random.permutation(12).tolist() for _ in range(2)]
+
+
+RESET = """
+    it = create_synchronized_iterator(make(Pairs(12), 4), comm)
+    told = []
+    for count in (5, 1, 7, 2, 4, 12):
+        told.append(steps(it, count))
+        it.reset()
+    tell(told)
+"""
+
+
+@with_threads
+def test_synchronized_ranks_stay_in_step_when_they_start_over(tmp_path, way):
+    assert all(steps[0][1:] == [0, 1 / 3, False, 4] for steps in alike(tmp_path, RESET, way))
+
+
+SNAPSHOTS = """
+    def fresh():
+        return create_synchronized_iterator(make(Pairs(12), 4), comm)
+
+    it = fresh()
+    steps(it, 4)
+    target = save(it)
+    following = steps(it, 8)
+    tell([following, steps(load(target, fresh()), 8), steps(load(target, it), 8)])
+"""
+
+
+@with_serial
+def test_synchronized_ranks_stay_in_step_when_they_go_on_from_a_snapshot(tmp_path, way):
+    """For the epoch that they were in, the same order; then another one, since Chainer doesn't save its samplers."""
+    following, resumed, back = alike(tmp_path, SNAPSHOTS, way)
+    assert resumed[:2] == back[:2] == following[:2]
+
+
+SCATTERED = """
+    def visit(length, shuffle):
+        dataset = Pairs(length) if comm.rank == 0 else None
+        part = chainermn.scatter_dataset(dataset, comm, shuffle=shuffle, seed=1, force_equal_length=False)
+        return [label for batch in make(part, 4, repeat=False, shuffle=shuffle) for label in labels(batch)]
+
+    tell({"shuffled": visit(23, True), "in sequence": visit(23, False)})
+"""
+
+
+@with_threads
+def test_the_parts_of_a_scattered_dataset_are_visited_once_each(tmp_path, way):
+    one, other = facts(tmp_path, SCATTERED, way)
+    assert sorted(one["shuffled"] + other["shuffled"]) == list(range(23))
+    assert one["in sequence"] + other["in sequence"] == list(range(23))
+
+
+EVALUATED = """
+    class Mean(chainer.Chain):
+        def __call__(self, images, labels):
+            chainer.report({"label": labels.mean(), "image": images.mean()}, self)
+
+    dataset = chainermn.scatter_dataset(Pairs(24), comm, shuffle=True, seed=1)
+    it = make(dataset, 4, repeat=False, shuffle=False)
+    evaluator = chainermn.create_multi_node_evaluator(extensions.Evaluator(it, Mean(), converter=converter), comm)
+    tell([{name: float(value) for name, value in evaluator().items()} for _ in range(3)])
+"""
+
+
+@with_serial
+def test_an_evaluator_finds_the_mean_of_all_ranks_each_time(tmp_path, way):
+    assert alike(tmp_path, EVALUATED, way) == [{"main/label": 11.5, "main/image": 11.5}] * 3
+
+
+GATHERED = """
+    class Gathering(chainermn.extensions.GenericMultiNodeEvaluator):
+        def calc_local(self, images, labels):
+            return labels.tolist()
+
+    seen = []
+    it = make(Pairs((11, 3)[comm.rank]), 1, repeat=False, shuffle=False)
+    evaluator = Gathering(comm, it, None, converter=converter, progress_hook=lambda batch: seen.append(labels(batch)))
+    tell({"results": [evaluator(None) for _ in range(2)], "seen": seen})
+"""
+
+
+@with_threads
+def test_an_evaluator_of_unequal_parts_asks_the_shorter_one_again_and_again(tmp_path, way):
+    """ChainerMN asks both in rounds of eight, until neither has given anything in the last of a round."""
+    root, other = facts(tmp_path, GATHERED, way)
+    both = [[index] for index in range(3) for _ in range(2)] + [[index] for index in range(3, 11)]
+    assert root["results"] == [both, both]
+    assert root["seen"] == [[index] for index in range(11)] * 2
+    assert other == {"results": [None, None], "seen": []}
+
+
+TRAINED = """
+    random = np.random.RandomState(0)
+    points = random.normal(size=(60, 4)).astype(np.float32)
+    data = chainer.datasets.TupleDataset(points, (points.sum(axis=1) > 0).astype(np.int32))
+    model = chainer.links.Classifier(chainer.Sequential(
+        chainer.links.Linear(4, 8), chainer.functions.relu, chainer.links.Linear(8, 2)))
+    optimizer = chainermn.create_multi_node_optimizer(chainer.optimizers.MomentumSGD(0.1), comm).setup(model)
+
+    it = make(chainermn.scatter_dataset(data, comm, shuffle=True, seed=1), 5, seed=comm.rank)
+    updater = chainer.training.StandardUpdater(it, optimizer, converter=converter)
+    trainer = chainer.training.Trainer(updater, (4, "epoch"), out="result")
+    held_out = make(chainermn.scatter_dataset(data, comm), 5, repeat=False, shuffle=False)
+    evaluator = extensions.Evaluator(held_out, model, converter=converter)
+    trainer.extend(chainermn.create_multi_node_evaluator(evaluator, comm))
+    trainer.extend(LoaderReport())
+    trainer.extend(extensions.LogReport(filename=f"log of rank {comm.rank}"))
+    trainer.run()
+    log = trainer.get_extension("LogReport").log
+    tell({
+        "parameters": {name: parameter.array.tolist() for name, parameter in sorted(model.namedparams())},
+        "losses": [entry["validation/main/loss"] for entry in log],
+        "images/s": [entry["images/s"] for entry in log],
+        "place": [updater.iteration, updater.epoch, updater.epoch_detail],
+    })
+"""
+
+
+@with_all
+def test_ranks_that_train_together_end_with_the_same_parameters(tmp_path, way):
+    one, other = facts(tmp_path, TRAINED, way)
+    assert one["parameters"] == other["parameters"]
+    assert one["losses"] == other["losses"]
+    assert one["losses"][-1] < one["losses"][0]
+    assert one["place"] == other["place"] == [24, 4, 4.0]
+    assert all(speed > 0 for speed in one["images/s"] + other["images/s"])
+
+
+AT_WORK = """
+    class Slow(Pairs):
+        def __getitem__(self, index):
+            if os.path.exists("stuck"):
+                time.sleep(600)
+            return super().__getitem__(index)
+
+    it = make(Slow(100), 4)
+    it.next()
+    tell("at work")
+    while comm.rank == 1 and sys.argv[2:] == ["failing"]:
+        if os.path.exists("stuck"):
+            raise ValueError("mine")
+        time.sleep(0.002)
+    for _ in it:
+        pass
+"""
+
+with_workers = pytest.mark.parametrize("way", ["processes", "forked processes"])
+
+
+def at_work(folder: Path, *arguments: object) -> Script:
+    """A program that goes on for ever, whose workers do not even answer any more."""
+    script = start(folder, AT_WORK, *arguments)
+    script.reads('"at work"')
+    assert len(running_in(folder)) >= 8  # mpiexec, its proxy, two ranks, two workers each: that we would see them
+    (folder / "stuck").touch()
+    return script
+
+
+@with_workers
+def test_an_error_of_one_rank_ends_both_and_their_workers(tmp_path, way):
+    """Which error is not asked: ``mpiexec`` loses what its ranks say in their last moments."""
+    assert at_work(tmp_path, way, "failing").ends().code == 1
+
+
+@with_workers
+def test_ctrl_c_ends_both_ranks_and_their_workers(tmp_path, way):
+    script = at_work(tmp_path, way)
+    script.ctrl_c()
+    assert script.ends().code != 0

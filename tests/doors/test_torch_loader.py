@@ -1,0 +1,743 @@
+"""``mpiter.torch.DataLoader`` beside torch's own: under one seed the same batches, types and refusals."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+import os
+import random
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import Attributes, Built, Pair, Record, Several, Squares
+from loaders import NO_TORCH, epoch, flat, plain, some
+from scripts import METHODS
+
+torch = pytest.importorskip("torch", reason=NO_TORCH)
+
+from torch.utils import data  # noqa: E402
+
+import mpiter  # noqa: E402
+import mpiter.torch  # noqa: E402
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
+]
+Theirs, Ours = data.DataLoader, mpiter.torch.DataLoader
+both_workers = pytest.mark.parametrize("workers", [0, 2])
+
+
+# -- order -------------------------------------------------------------------------------------------------------
+
+LENGTH = 23
+
+
+class DrawsAtOnce:
+    """A batch sampler that draws as soon as it is asked for an iterator."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(torch.randperm(LENGTH)[:20].reshape(5, 4).tolist())
+
+
+class DrawsOnTheWay:
+    """A sampler that draws key by key."""
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(LENGTH):
+            yield int(torch.randint(LENGTH, ()))
+
+
+def generator() -> Any:
+    return torch.Generator().manual_seed(11)
+
+
+CHOICES: dict[str, Any] = {
+    "in sequence": lambda: {"batch_size": 4},
+    "shuffled": lambda: {"batch_size": 4, "shuffle": True},
+    "drop_last": lambda: {"batch_size": 4, "shuffle": True, "drop_last": True},
+    "one by one": lambda: {"batch_size": None, "shuffle": True},
+    "generator": lambda: {"batch_size": 4, "shuffle": True, "generator": generator()},
+    "RandomSampler, replacement": lambda: {"sampler": data.RandomSampler(range(LENGTH), replacement=True)},
+    "RandomSampler, too many": lambda: {"sampler": data.RandomSampler(range(LENGTH), num_samples=60), "batch_size": 7},
+    "RandomSampler, generator": lambda: {"sampler": data.RandomSampler(range(LENGTH), generator=generator())},
+    "WeightedRandomSampler": lambda: {"sampler": data.WeightedRandomSampler(torch.arange(1.0, 24), 30)},
+    "SubsetRandomSampler": lambda: {"sampler": data.SubsetRandomSampler([1, 5, 7, 11]), "batch_size": 3},
+    "BatchSampler": lambda: {"batch_sampler": data.BatchSampler(data.RandomSampler(range(LENGTH)), 5, True)},
+    "DistributedSampler": lambda: {"sampler": data.DistributedSampler(range(LENGTH), 3, 1), "batch_size": 2},
+    "draws at once": lambda: {"batch_sampler": DrawsAtOnce()},
+    "draws on the way": lambda: {"sampler": DrawsOnTheWay()},
+    "in bulk": lambda: {"sampler": data.BatchSampler(data.RandomSampler(range(LENGTH)), 5, False), "batch_size": None},
+}
+each_choice = pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
+
+
+def numbers(choice: Any) -> Any:
+    return torch.arange(LENGTH) * 10 if choice().get("batch_size", 0) is None else list(range(LENGTH))
+
+
+@each_choice
+@both_workers
+def test_the_order_is_torchs_under_the_same_seed(choice: Any, workers: int) -> None:
+    seen = []
+    for class_ in (Theirs, Ours):
+        torch.manual_seed(5)
+        loader = class_(numbers(choice), num_workers=workers if class_ is Ours else 0, **choice())
+        seen.append([(epoch(loader), torch.rand(()).item()) for _ in range(3)])
+        assert class_ is Theirs or loader.close() is None
+    assert seen[0] == seen[1]
+
+
+@both_workers
+def test_a_distributed_sampler_is_told_of_epochs(workers: int) -> None:
+    seen = []
+    for class_ in (Theirs, Ours):
+        sampler = data.DistributedSampler(range(LENGTH), 2, 1, seed=4)
+        loader = class_(list(range(LENGTH)), 4, sampler=sampler, num_workers=workers if class_ is Ours else 0)
+        for number in (0, 1, 1):
+            sampler.set_epoch(number)
+            seen.append(epoch(loader))
+        assert class_ is Theirs or loader.close() is None
+    assert seen[:3] == seen[3:]
+    assert seen[0] != seen[1] == seen[2]
+
+
+DATASETS: dict[str, Any] = {
+    "TensorDataset": data.TensorDataset(torch.arange(46.0).reshape(23, 2), torch.arange(23)),
+    "Subset": data.Subset(data.TensorDataset(torch.arange(46.0).reshape(23, 2)), range(3, 17)),
+    "ConcatDataset": data.ConcatDataset([list(range(5)), list(range(100, 107))]),
+    "StackDataset": data.StackDataset(a=list(range(12)), b=torch.arange(12.0)),
+    "a tensor": torch.arange(46).reshape(23, 2),
+    "an array": np.arange(46).reshape(23, 2),
+    "a tuple of arrays": (np.arange(6), np.arange(6, 12), np.arange(12, 18)),
+}
+
+
+@both_workers
+@pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
+def test_datasets_give_what_torchs_loader_makes_of_them(dataset: Any, workers: int) -> None:
+    with Ours(dataset, 4, shuffle=True, generator=generator(), num_workers=workers) as ours:
+        theirs = Theirs(dataset, 4, shuffle=True, generator=generator())
+        assert [described(batch) for batch in ours] == [described(batch) for batch in theirs]
+
+
+def test_a_split_is_loaded_as_torch_loads_it() -> None:
+    for part in data.random_split(list(range(20)), [15, 5], generator()):
+        with Ours(part, 4, num_workers=2) as ours:
+            assert epoch(ours) == epoch(Theirs(part, 4))
+
+
+# -- collating ---------------------------------------------------------------------------------------------------
+
+
+def described(batch: Any) -> Any:
+    """A batch as something that ``==`` compares to the last bit, types included."""
+    if isinstance(batch, torch.Tensor):
+        return type(batch), batch.dtype, batch.shape, batch.layout, batch.requires_grad, repr(batch.tolist())
+    if isinstance(batch, Mapping):
+        return type(batch), [(key, described(value)) for key, value in batch.items()], vars_of(batch)
+    if isinstance(batch, (list, tuple)):
+        return type(batch), [described(part) for part in batch], vars_of(batch)
+    return type(batch), repr(batch)
+
+
+def vars_of(value: Any) -> Any:
+    return {name: described(held) for name, held in getattr(value, "__dict__", {}).items()}
+
+
+def outcomes(batches: Any) -> list[Any]:
+    """Of each batch: what it is, or why there is none."""
+    found: list[Any] = []
+    while len(found) < 20:
+        try:
+            found.append(described(next(batches)))
+        except StopIteration:
+            return found
+        except Exception as error:
+            found.append((type(error), str(error).splitlines()[0]))
+    raise AssertionError(f"no end: {found}")
+
+
+def coloured(i: int) -> Attributes:
+    made = Attributes(x=i, y=np.full(2, i))
+    made.colour = "blue"
+    return made
+
+
+def memmapped(i: int) -> Any:
+    return np.memmap(__file__, np.uint8, "r", shape=(4, 2))[:2] + np.uint8(i)
+
+
+DTYPES = sorted({np.dtype(code).newbyteorder("=").str for code in np.typecodes["All"]} | {"U3", "S3", ">i2", ">f4"})
+RECORD = np.dtype([("a", "i4"), ("b", "f8")])
+BUILDS: dict[str, Any] = {
+    **{f"arrays of {name}": lambda i, name=name: np.full((2, 3), i, "i4").astype(name) for name in DTYPES},
+    **{f"no dimensions, {name}": lambda i, name=name: np.array(i).astype(name) for name in DTYPES},
+    **{f"scalars of {name}": lambda i, name=name: np.array([i]).astype(name)[0] for name in DTYPES if name != "<u8"},
+    "int": lambda i: i,
+    "float": lambda i: i / 3,
+    "nan": lambda i: float("nan") if i % 2 else float("inf"),
+    "bool": lambda i: i % 2 == 0,
+    "complex": lambda i: complex(i, 1),
+    "str": lambda i: f"sample {i}",
+    "bytes": lambda i: b"x" * i,
+    "np.str_": lambda i: np.str_(i),
+    "None": lambda i: None,
+    "range": lambda i: range(3),
+    "set": lambda i: {i},
+    "tuple": lambda i: (i, np.full(2, i), "x"),
+    "tuple of columns": lambda i: (i, np.full(2, i)),
+    "tuple of one": lambda i: (i,),
+    "empty tuple": lambda i: (),
+    "list": lambda i: [i, float(i)],
+    "empty list": lambda i: [],
+    "list subclass": lambda i: Several([i, float(i)]),
+    "namedtuple": lambda i: Pair(np.full(2, i), i),
+    "dataclass": lambda i: Record(np.full(2, i), "x"),
+    "dict": lambda i: {"x": np.full(2, i), "y": i},
+    "dict by number": lambda i: {0: i, True: float(i)},
+    "empty dict": lambda i: {},
+    "dict subclass": coloured,
+    "OrderedDict": lambda i: collections.OrderedDict(b=i, a=float(i)),
+    "defaultdict": lambda i: collections.defaultdict(list, b=i),
+    "read-only mapping": lambda i: types.MappingProxyType({"a": i}),
+    "UserDict": lambda i: collections.UserDict(a=i),
+    "nested": lambda i: {"a": (np.full(2, i), [i, float(i)]), "b": {"c": i % 2 == 0, "d": ("x", (i,))}},
+    "deep": lambda i: [[[[[(i, {"a": [i]})]]]]],
+    "memmap": memmapped,
+    "masked": lambda i: np.ma.masked_array([1, 2, i], [False, True, False]),
+    "record": lambda i: np.array([(i, i / 2)], RECORD),
+    "transposed": lambda i: np.arange(6).reshape(2, 3).T + i,
+    "no rows": lambda i: np.zeros((0, 3)),
+    "tensor": lambda i: torch.full((2, 3), i),
+    "tensor of no dimensions": lambda i: torch.tensor(i),
+    "bool tensor": lambda i: torch.tensor([i % 2 == 0]),
+    "bfloat16": lambda i: torch.full((2,), i, dtype=torch.bfloat16),
+    "float16 tensor": lambda i: torch.full((2,), i, dtype=torch.float16),
+    "float8": lambda i: torch.full((2,), i, dtype=torch.float32).to(torch.float8_e4m3fn),
+    "complex tensor": lambda i: torch.full((2,), complex(i, 1)),
+    "conjugate": lambda i: torch.full((2,), complex(i, 1)).conj(),
+    "uint32 tensor": lambda i: torch.full((2,), i, dtype=torch.uint32),
+    "transposed tensor": lambda i: torch.arange(6).reshape(2, 3).T + i,
+    "expanded tensor": lambda i: torch.tensor([i]).expand(4),
+    "a tensor's part": lambda i: torch.arange(30)[i : i + 3],
+    "empty tensor": lambda i: torch.zeros(0, 2),
+    "wants gradient": lambda i: torch.full((2,), float(i), requires_grad=True),
+    "parameter": lambda i: torch.nn.Parameter(torch.full((2,), float(i))),
+    "sparse": lambda i: torch.eye(2).to_sparse(),
+    "huge int": lambda i: 2**70 + i,
+    "sometimes huge": lambda i: 2**63 - 1 + i // 5,
+    # samples that differ from each other
+    "int, then float": lambda i: i if i < 4 else float(i),
+    "float, then int": lambda i: float(i) if i < 4 else i,
+    "int and bool": lambda i: i if i % 2 else bool(i),
+    "array and tensor": lambda i: np.full(2, i) if i % 2 else torch.full((2,), i),
+    "float32, then float64": lambda i: np.full(2, i, np.float32 if i < 4 else np.float64),
+    "of several lengths": lambda i: np.zeros(i // 3),
+    "always of another length": lambda i: np.zeros(i),
+    "lists of several lengths": lambda i: [1] * (1 + i // 3),
+    "lists that get longer": lambda i: [1] * (1 + i),
+    "keys in another order": lambda i: {"a": i, "b": 1.0} if i % 3 else {"b": 1.0, "a": i},
+    "more keys": lambda i: {"a": i} if i % 3 == 0 else {"a": i, "b": i},
+    "fewer keys": lambda i: {"a": i, "b": i} if i % 3 == 0 else {"a": i},
+    "tuple and list": lambda i: (i, i) if i % 3 else [i, i],
+    "None now and then": lambda i: None if i == 4 else i,
+    "str and int": lambda i: i if i % 2 else str(i),
+}
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+def test_batches_are_what_torchs_default_collate_makes(build: Any) -> None:
+    expected = outcomes(iter(Theirs(Built(build, 7), 3)))
+    with Ours(Built(build, 7), 3) as ours:
+        assert outcomes(iter(ours)) == expected
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+def test_batches_from_workers_are_what_torchs_default_collate_makes(build: Any) -> None:
+    expected = outcomes(iter(Theirs(Built(build, 7), 3)))
+    with Ours(Built(build, 7), 3, num_workers=1, multiprocessing_context="fork") as ours:
+        assert outcomes(iter(ours)) == expected
+
+
+CONVERTED = ("int", "tuple", "list", "dict", "nested", "namedtuple", "str", "tensor", "arrays of <f4", "scalars of <f4")
+
+
+@both_workers
+def test_without_a_batch_size_samples_are_converted_as_torch_does(workers: int) -> None:
+    for name in CONVERTED:
+        with Ours(Built(BUILDS[name], 3), None, num_workers=workers) as ours:
+            assert outcomes(iter(ours)) == outcomes(iter(Theirs(Built(BUILDS[name], 3), None))), name
+
+
+@both_workers
+def test_a_dataset_that_reads_whole_batches_is_collated_as_torch_does(workers: int) -> None:
+    class Together(Built):
+        def __getitems__(self, keys: list[int]) -> list[Any]:
+            return [self.build(key) for key in keys]
+
+    for name in ("nested", "namedtuple", "bool tensor", "bfloat16", "str", "dict subclass", "of several lengths"):
+        with Ours(Together(BUILDS[name], 7), 3, num_workers=workers) as ours:
+            assert outcomes(iter(ours)) == outcomes(iter(Theirs(Together(BUILDS[name], 7), 3))), name
+
+
+@pytest.mark.parametrize("type_", [Record, torch.Tensor, np.ndarray, int])
+@both_workers
+def test_collating_that_has_been_registered_is_used(type_: Any, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = torch.utils.data._utils.collate.default_collate_fn_map
+    monkeypatch.setitem(ways, type_, lambda samples, *, collate_fn_map: f"{len(samples)} of them")
+    values = {Record: Record(1, "x"), torch.Tensor: torch.zeros(2), np.ndarray: np.zeros(2), int: 3}
+    with Ours([(values[type_], 0.5)] * 3, 2, num_workers=workers) as loader:
+        assert [batch[0] for batch in loader] == ["2 of them", "1 of them"]
+
+
+def test_default_collate_may_be_given_by_name() -> None:
+    with Ours(Squares(), 4, num_workers=2, collate_fn=data.default_collate) as loader:
+        assert [described(batch) for batch in loader] == [described(batch) for batch in Theirs(Squares(), 4)]
+
+
+@both_workers
+@pytest.mark.parametrize("build", [lambda i: torch.zeros(3), lambda i: np.zeros(3), lambda i: (i, [0.5])])
+def test_tensors_can_be_written_to_resized_and_kept(workers: int, build: Any) -> None:
+    with Ours(Built(build, 8), 4, num_workers=workers) as loader:
+        kept = [leaves(batch) for batch in loader]
+    for first in flat(kept):
+        first += 1
+        assert first.is_contiguous()
+        assert not first.requires_grad
+        assert first.numpy() is not None
+    assert torch.equal(kept[0][-1], kept[1][-1])
+
+
+def leaves(batch: Any) -> list[Any]:
+    return [batch] if isinstance(batch, torch.Tensor) else flat(map(leaves, batch))
+
+
+def test_without_workers_a_batch_is_no_part_of_the_dataset() -> None:
+    mine = torch.zeros(4, 2)
+    with Ours(data.TensorDataset(mine), 1) as loader:
+        for (batch,) in loader:
+            batch += 1
+    assert not mine.any()
+
+
+NOT_DENSE: dict[str, Any] = {
+    "nested": lambda i: torch.nested.nested_tensor([torch.arange(i + 1.0), torch.arange(2.0)]),
+    "jagged": lambda i: torch.nested.nested_tensor([torch.arange(i + 1.0), torch.arange(2.0)], layout=torch.jagged),
+    "COO": lambda i: (torch.eye(3) * i).to_sparse(),
+    "CSR": lambda i: (torch.eye(3) * i).to_sparse_csr(),
+    "quantized": lambda i: torch.quantize_per_tensor(torch.arange(4.0) + i, 0.1, 2, torch.qint8),
+    "quantized by channel": lambda i: torch.quantize_per_channel(
+        torch.ones(2, 3) * i, torch.tensor([0.1, 0.2]), torch.tensor([0, 1]), 0, torch.quint8
+    ),
+}
+
+
+class NotDense(Squares):
+    def __getitem__(self, index: int) -> list[Any]:
+        return [build(index) for build in NOT_DENSE.values()]
+
+
+def dense(tensor: Any) -> Any:
+    if tensor.is_nested:
+        return tensor.layout, [part.tolist() for part in tensor.unbind()]
+    if tensor.is_quantized:
+        return tensor.dtype, tensor.qscheme(), tensor.int_repr().tolist(), tensor.dequantize().tolist()
+    return tensor.layout, tensor.to_dense().tolist()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # torch's, of what is in beta, or old
+@pytest.mark.parametrize("context", METHODS)
+@pytest.mark.parametrize("options", [{"batch_size": None}, {"batch_size": 2, "collate_fn": list}])
+def test_tensors_that_are_not_dense_come_from_workers(context: str, options: dict[str, Any]) -> None:
+    expected = [NotDense(4)[index] for index in range(4)]
+    with Ours(NotDense(4), num_workers=1, multiprocessing_context=context, **options) as loader:
+        given = list(loader)
+    samples = given if options["batch_size"] is None else flat(given)
+    assert [list(map(dense, sample)) for sample in samples] == [list(map(dense, sample)) for sample in expected]
+
+
+# -- randomness and workers --------------------------------------------------------------------------------------
+
+
+class Draws(Squares):
+    """Draws from every generator that there is."""
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return index, torch.rand(2), random.random(), np.random.random(), mpiter.get_rng().random()
+
+
+@pytest.mark.parametrize("options", [{}, {"collate_fn": list}, {"shuffle": True}])
+def test_random_samples_are_the_same_for_any_number_of_workers(options: dict[str, Any]) -> None:
+    seen = []
+    for workers in (0, 1, 2):
+        torch.manual_seed(3)
+        with Ours(Draws(), 3, num_workers=workers, **options) as loader:
+            seen.append([described(batch) for _ in range(2) for batch in loader])
+            seen[-1].append(torch.rand(()).item())
+    assert seen[0] == seen[1] == seen[2]
+    assert seen[0][:7] != seen[0][7:14]
+
+
+def test_fetching_in_this_process_leaves_the_callers_generators_as_torchs_sampler_does() -> None:
+    after = []
+    for class_, dataset in ((Theirs, Squares()), (Ours, Draws())):
+        torch.manual_seed(3)
+        epoch(class_(dataset, 3, shuffle=True))
+        after.append(torch.rand(3).tolist())
+    assert after[0] == after[1]
+
+
+class Info(Squares):
+    """Tells what torch's own function says of the worker."""
+
+    def __getitem__(self, index: int) -> list[Any]:
+        info = data.get_worker_info()
+        with pytest.raises((RuntimeError, AttributeError)):
+            info.id = 5
+        assert info.dataset is self
+        return [info.id, info.num_workers, info.seed, os.getpid(), torch.get_num_threads()]
+
+
+@pytest.mark.parametrize("collate", [None, list])
+def test_torchs_get_worker_info_knows_our_workers(collate: Any) -> None:
+    told: dict[type, set[Any]] = {}
+    for class_ in (Theirs, Ours):
+        torch.manual_seed(7)
+        loader = class_(Info(40), 1, num_workers=2, collate_fn=collate)
+        told[class_] = {tuple(flat(leaves_or_lists(batch))) for batch in loader}
+        assert data.get_worker_info() is None
+        assert class_ is Theirs or loader.close() is None
+    assert {one[:3] for one in told[Ours]} <= {one[:3] for one in told[Theirs]}
+    assert {one[4] for one in told[Ours]} == {1}
+    assert os.getpid() not in {one[3] for one in told[Ours]}
+
+
+def leaves_or_lists(batch: Any) -> list[list[Any]]:
+    return plain(batch) if isinstance(batch[0], list) else [[value] for value in flat(map(plain, batch))]
+
+
+def test_without_workers_there_is_no_worker_info() -> None:
+    with Ours(Built(lambda i: data.get_worker_info() is None, 4), 4) as loader:
+        assert epoch(loader) == [[True] * 4]
+
+
+def test_worker_init_fn_runs_where_torchs_worker_info_is_known() -> None:
+    def renumber(worker: int) -> None:
+        info = data.get_worker_info()
+        assert info.id == worker
+        info.dataset.length = 100 + worker  # as torch's documentation shows it
+
+    class Length(Squares):
+        def __getitem__(self, index: int) -> int:
+            return self.length
+
+    dataset = Length(8)
+    with Ours(dataset, 2, num_workers=2, worker_init_fn=renumber) as loader:
+        assert set(flat(epoch(loader))) <= {100, 101}
+    assert dataset.length == 8
+
+
+def tells_its_seeds(worker: int) -> None:
+    random.seed(1)
+    torch.manual_seed(12345)
+
+
+class DrawsInWorker(Squares):
+    """Draws from the global generators."""
+
+    def __getitem__(self, index: int) -> list[float]:
+        return [torch.rand(()).item(), random.random(), np.random.random()]
+
+
+@pytest.mark.parametrize("init", [None, tells_its_seeds])
+@pytest.mark.parametrize("options", [{}, {"collate_fn": list}])
+def test_workers_are_seeded_as_torch_seeds_them_if_one_wants_it(init: Any, options: dict[str, Any]) -> None:
+    seen = []
+    for class_, more in ((Theirs, {}), (Ours, {"seeding": "worker"}), (Ours, {})):
+        torch.manual_seed(7)
+        loader = class_(DrawsInWorker(), 3, num_workers=1, worker_init_fn=init, **options, **more)
+        seen.append([described(batch) for batch in loader])
+        assert class_ is Theirs or loader.close() is None
+    assert seen[0] == seen[1]
+    assert seen[0] != seen[2]
+
+
+def test_without_workers_nothing_is_seeded_if_workers_were() -> None:
+    seen = []
+    for class_, more in ((Theirs, {}), (Ours, {"seeding": "worker"})):
+        random.seed(1)
+        np.random.seed(2)
+        torch.manual_seed(3)
+        seen.append([described(batch) for batch in class_(DrawsInWorker(), 3, **more)] + [torch.rand(()).item()])
+    assert seen[0] == seen[1]
+
+
+# -- state -------------------------------------------------------------------------------------------------------
+
+RESUMABLE = {name: choice for name, choice in CHOICES.items() if name not in ("draws on the way", "draws at once")}
+
+
+@pytest.mark.parametrize("choice", RESUMABLE.values(), ids=RESUMABLE)
+@both_workers
+def test_every_sampler_of_torch_goes_on_where_it_was(choice: Any, workers: int) -> None:
+    torch.manual_seed(1)
+    with Ours(numbers(choice), num_workers=workers, **choice()) as loader:
+        epoch(loader)
+        under_way = iter(loader)
+        some(under_way, 2)
+        state = json.loads(json.dumps(loader.state_dict()))
+        rest = epoch(under_way)
+    torch.manual_seed(2)
+    users = torch.get_rng_state()
+    with Ours(numbers(choice), num_workers=2 - workers, **choice()) as other:
+        other.load_state_dict(state)
+        assert epoch(other) == rest
+    assert torch.equal(torch.get_rng_state(), users)
+
+
+def test_random_samples_go_on_as_they_would_have() -> None:
+    torch.manual_seed(1)
+    with Ours(Draws(), 3, shuffle=True, num_workers=2) as loader:
+        under_way = iter(loader)
+        for _ in range(3):
+            next(under_way)
+        state = json.loads(json.dumps(loader.state_dict()))
+        rest = [described(batch) for batch in under_way]
+    torch.manual_seed(2)
+    with Ours(Draws(), 3, shuffle=True) as other:
+        other.load_state_dict(state)
+        assert [described(batch) for batch in other] == rest
+
+
+def test_a_state_of_another_sampler_is_refused() -> None:
+    state = Ours([1, 2, 3], shuffle=True).state_dict()
+    with pytest.raises(mpiter.StateError, match="sampler"):
+        Ours([1, 2, 3]).load_state_dict(state)
+
+
+class Stream(data.IterableDataset):  # type: ignore[misc]
+    """A shard for each worker, which tells its place, with a generator's state, by its iterator."""
+
+    def __iter__(self) -> Any:
+        info = data.get_worker_info()
+        shard, shards = (info.id, info.num_workers) if info else (0, 1)
+        return Elements(range(shard, LENGTH, shards))
+
+
+class Elements:
+    def __init__(self, numbers: range) -> None:
+        self.numbers, self.at, self.generator, self.asked = numbers, 0, torch.Generator().manual_seed(5), 0
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        if self.at == len(self.numbers):
+            raise StopIteration
+        self.at += 1
+        return self.numbers[self.at - 1], torch.rand((), generator=self.generator).item(), self.asked
+
+    def state_dict(self) -> dict[Any, Any]:
+        self.asked += 1
+        return {0: self.at, "g": self.generator.get_state(), "asked": self.asked}
+
+    def load_state_dict(self, state: dict[Any, Any]) -> None:
+        self.at, self.asked = state[0], state["asked"]
+        self.generator.set_state(state["g"])
+
+
+@pytest.mark.parametrize(
+    ("every", "handed_out"), [(1, 0), (1, 1), (1, 3), (1, 6), (2, 3), (5, 3), (0, 3), (None, 3)]
+)  # how often torchdata would look makes no difference to us
+def test_a_stream_that_tells_its_place_by_tensors_goes_on_under_torchdatas_name(every: Any, handed_out: int) -> None:
+    def loader() -> Any:
+        return mpiter.torch.StatefulDataLoader(Stream(), 4, num_workers=2, snapshot_every_n_steps=every)
+
+    def without_count(batches: Any) -> Any:
+        return [(plain(numbers), plain(drawn)) for numbers, drawn, _ in batches]
+
+    with loader() as first, loader() as second:
+        assert isinstance(first, Ours)
+        assert first.snapshot_every_n_steps == every
+        epoch(first)
+        under_way = iter(first)
+        some(under_way, handed_out)
+        state = json.loads(json.dumps(first.state_dict()))
+        rest = without_count(under_way)
+        second.load_state_dict(state)
+        second.load_state_dict({})  # torchdata's word for no state
+        assert without_count(second) == rest
+
+
+@pytest.mark.parametrize(("every", "asked"), [(1, [0, 1, 2, 3]), (2, [0, 1, 2, 2]), (0, [0, 1, 1, 1])])
+def test_a_stream_is_asked_for_its_place_as_often_as_torchdata_is_told(every: int, asked: list[int]) -> None:
+    with mpiter.torch.StatefulDataLoader(Stream(), 6, snapshot_every_n_steps=every) as loader:
+        assert [int(counts[0]) for _, _, counts in loader] == asked
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "1"])
+def test_torchdatas_argument_is_checked(wrong: Any) -> None:
+    with pytest.raises(mpiter.OptionError, match="snapshot_every_n_steps"):
+        mpiter.torch.StatefulDataLoader([1], snapshot_every_n_steps=wrong)
+
+
+@both_workers
+def test_a_streams_length_is_not_asked_before_the_user_does(workers: int, recwarn: pytest.WarningsRecorder) -> None:
+    class TooShort(Stream):
+        asked = 0
+
+        def __len__(self) -> int:
+            type(self).asked += 1
+            return 5
+
+    with Ours(TooShort(), 4, num_workers=workers) as loader:
+        assert len(list(iter(loader))) == 6
+        loader.state_dict()
+        assert TooShort.asked == 0
+        assert not recwarn.list
+        assert len(loader) == 2
+        with pytest.warns(UserWarning, match="was reported to be 5"):
+            epoch(loader)
+
+
+def share(rank: int, replicas: int = 2, told: int = 0) -> Any:
+    """A loader for one of several processes, whose sampler has been told of an epoch."""
+    sampler = data.DistributedSampler(range(LENGTH), replicas, rank, seed=4)
+    sampler.set_epoch(told)
+    return Ours(list(range(LENGTH)), 2, sampler=sampler)
+
+
+def state_within(loader: Any) -> tuple[Any, list[Any]]:
+    """After two batches, and the rest."""
+    under_way = iter(loader)
+    some(under_way, 2)
+    return json.loads(json.dumps(loader.state_dict())), epoch(under_way)
+
+
+@pytest.mark.parametrize("told", [0, 2])
+def test_the_state_within_an_epoch_knows_which_epoch_the_sampler_was_told_of(told: int) -> None:
+    state, rest = state_within(share(0, told=1))
+    other = share(0, told=told)  # some frameworks tell it only after iter()
+    other.load_state_dict(state)
+    assert epoch(other) == rest
+    assert other.sampler.epoch == 1
+
+
+def test_between_epochs_who_tells_the_sampler_decides() -> None:
+    loader, wanted = share(0, told=1), epoch(share(0, told=2))
+    epoch(loader)
+    other = share(0, told=2)
+    other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert epoch(other) == wanted
+
+
+def test_a_process_goes_on_from_the_state_of_another() -> None:
+    state, _ = state_within(share(0, told=1))  # frameworks keep the first one's only
+    _, rest = state_within(share(1, told=1))
+    other = share(1)
+    other.load_state_dict(state)
+    assert epoch(other) == rest
+
+
+def test_the_state_of_another_number_of_processes_is_refused() -> None:
+    state, _ = state_within(share(0, told=1))
+    other = share(1, replicas=3)
+    other.load_state_dict(state)
+    with pytest.raises(mpiter.StateError, match="one of 2 processes, this is one of 3"):
+        iter(other)
+
+
+@pytest.mark.parametrize("luck", [{"told": 1}, {"told": ["1"]}, {"told": []}, {"share": [7, 2, 1]}, {"share": 7}])
+def test_damage_to_what_a_sampler_was_told_is_a_state_error_or_ignored(luck: dict[str, Any]) -> None:
+    state, rest = state_within(share(0, told=1))
+    other = share(0)
+    other.load_state_dict({**state, "luck": {**state["luck"], **luck}})
+    if "told" in luck:
+        with pytest.raises(mpiter.StateError):
+            iter(other)
+    else:
+        assert epoch(other) == rest
+
+
+class OfAnother:
+    """A batch sampler that goes through another, under the name that this has in many libraries."""
+
+    def __init__(self, batch_sampler: Any, process_index: int = 0, num_processes: int = 1) -> None:
+        self.batch_sampler = batch_sampler
+        self.process_index, self.num_processes = process_index, num_processes
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return itertools.islice(self.batch_sampler, self.process_index, None, self.num_processes)
+
+
+def test_the_generator_of_a_sampler_in_a_sampler_is_found() -> None:
+    def loader(seed: int) -> Any:
+        sampler = data.RandomSampler(range(LENGTH), generator=torch.Generator().manual_seed(seed))
+        return Ours(range(LENGTH), batch_sampler=OfAnother(data.BatchSampler(sampler, 4, False)))
+
+    state, rest = state_within(loader(1))
+    other = loader(2)
+    other.load_state_dict(state)
+    assert epoch(other) == rest
+
+
+def test_a_process_goes_on_from_the_state_of_another_by_a_sampler_in_a_sampler() -> None:
+    def loader(process: int, seed: int) -> Any:
+        sampler = data.RandomSampler(range(LENGTH), generator=torch.Generator().manual_seed(seed))
+        return Ours(range(LENGTH), batch_sampler=OfAnother(data.BatchSampler(sampler, 4, False), process, 2))
+
+    state, _ = state_within(loader(0, 1))
+    _, rest = state_within(loader(1, 1))
+    other = loader(1, 2)
+    other.load_state_dict(state)
+    assert epoch(other) == rest
+
+
+# -- being torch's -----------------------------------------------------------------------------------------------
+
+
+def test_it_is_a_torch_loader_with_torchs_attributes() -> None:
+    dataset, sampler = Squares(), data.SequentialSampler(Squares())
+    options: dict[str, Any] = {"batch_size": 4, "sampler": sampler, "num_workers": 2, "drop_last": True, "timeout": 9}
+    theirs = Theirs(dataset, **options)
+    with Ours(dataset, **options) as ours:
+        assert isinstance(ours, Theirs)
+        for name in ("dataset", "batch_size", "sampler", "num_workers", "drop_last", "timeout", "collate_fn"):
+            assert getattr(ours, name) is getattr(theirs, name) or getattr(ours, name) == getattr(theirs, name)
+        assert len(ours) == len(theirs)
+        assert isinstance(ours.batch_sampler, data.BatchSampler)
+
+
+def test_torchdatas_name_is_generic_too() -> None:
+    with mpiter.torch.StatefulDataLoader[int]([1, 2, 3], 2) as loader:
+        assert epoch(loader) == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("class_", [Theirs, Ours])
+def test_what_was_not_said_stays_unsaid_when_a_framework_makes_the_loader_anew(class_: Any) -> None:
+    names = ("prefetch_factor", "persistent_workers")
+    with Ours([1, 2, 3], num_workers=1) as loader, Ours([1, 2, 3], num_workers=1, prefetch_factor=3) as other:
+        assert [getattr(loader, name) for name in names] == [None, None]
+        assert [getattr(other, name) for name in names] == [3, None]
+        again = class_([1, 2, 3], num_workers=1, **{name: getattr(loader, name) for name in names})
+        assert class_ is Ours or not again.persistent_workers
+        assert class_ is Theirs or again.close() is None
+
+
+@pytest.mark.parametrize("name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset"])
+def test_what_torch_freezes_is_frozen(name: str) -> None:
+    with Ours([1, 2, 3], 2) as loader, pytest.raises(ValueError, match=name):
+        setattr(loader, name, None)
+
+
+def test_torch_warns_of_more_workers_than_there_are_cores(recwarn: pytest.WarningsRecorder) -> None:
+    import warnings
+
+    warnings.simplefilter("always")
+    Ours([1, 2, 3], num_workers=10_000).close()
+    assert any("This DataLoader will create 10000 worker processes" in str(one.message) for one in recwarn)

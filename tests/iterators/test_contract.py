@@ -1,0 +1,547 @@
+"""What every iterator guarantees, whoever runs the fetches and whatever carries the samples."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import multiprocessing
+import pickle
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import BUILDS, Failing, Gated, Random, Shaped, Squares, TwoArguments, Unpicklable, plain_batch
+
+import mpiter
+from mpiter.errors import RemoteTraceback, SharedMemoryFull
+from mpiter.lab import carriers
+
+# The default configuration of each backend, and one of each transport and start method: the core of the contract runs
+# on all of them, everything on the first three.  Spawned workers differ in how they come by their data set only.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "process": {"n_processes": 2},
+    "thread": {"n_processes": 2, "backend": "thread"},
+    "serial": {"n_processes": 0},
+}
+PAIRS: dict[str, dict[str, Any]] = {
+    "fork, slots": {"n_processes": 2, "backend": mpiter.Process("fork")},
+    "fork, packed": {"n_processes": 3, "backend": mpiter.Process("fork"), "serializer": "packed"},
+    "forkserver, copies": {"n_processes": 1, "copy": True},
+    "forkserver, packed": {"n_processes": 2, "serializer": "packed"},
+    "thread, packed": {"n_processes": 3, "backend": "thread", "serializer": "packed"},
+    "thread, copies": {"n_processes": 2, "backend": "thread", "copy": True},
+    "serial, packed": {"n_processes": 0, "serializer": "packed"},
+    "serial, copies": {"n_processes": 0, "copy": True},
+    "forkserver, the lab's pickle": {"n_processes": 2, "serializer": carriers.Pickle},
+    "forkserver, the lab's pickle5": {"n_processes": 2, "serializer": carriers.Pickle5},
+    "fork, the lab's rawarray": {"n_processes": 2, "backend": mpiter.Process("fork"), "serializer": carriers.RawArray},
+    "the stock Pool, slots": {"n_processes": 2, "backend": mpiter.Process(pool=multiprocessing.Pool)},
+    "the stock Pool, packed": {
+        "n_processes": 3, "backend": mpiter.Process(pool=multiprocessing.Pool), "serializer": "packed",
+    },
+}  # fmt: skip
+SPAWNED: dict[str, dict[str, Any]] = {
+    "spawn, slots": {"n_processes": 2, "backend": mpiter.Process("spawn")},
+    "spawn, packed, copies": {
+        "n_processes": 2, "backend": mpiter.Process("spawn"), "serializer": "packed", "copy": True,
+    },
+    "the stock Pool, spawn": {
+        "n_processes": 2, "backend": mpiter.Process(pool=multiprocessing.get_context("spawn").Pool),
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(params=list(DEFAULTS))
+def default(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return DEFAULTS[request.param]
+
+
+@pytest.fixture(params=[*DEFAULTS, *PAIRS])
+def any_way(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {**DEFAULTS, **PAIRS}[request.param]
+
+
+@pytest.fixture(params=[*DEFAULTS, *PAIRS, *SPAWNED])
+def any_start(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {**DEFAULTS, **PAIRS, **SPAWNED}[request.param]
+
+
+def epoch(dataset: Any, batch_size: int = 6, **options: Any) -> list[Any]:
+    options = {"repeat": False, "seed": 3, **options}
+    with mpiter.MultiprocessIterator(dataset, batch_size, **options) as it:
+        return [plain_batch(batch) for batch in it]
+
+
+def reference(dataset: Any, batch_size: int = 6, **options: Any) -> list[Any]:
+    """What an in-process loop over our order gives."""
+    with mpiter.MultiprocessIterator(range(len(dataset)), batch_size, repeat=False, seed=3, n_processes=0) as it:
+        return [plain_batch([dataset[index] for index in batch]) for batch in it]
+
+
+# -- samples -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_samples_come_back_as_they_were(default: dict[str, Any], build: str) -> None:
+    dataset = Shaped(build)
+    assert epoch(dataset, **default) == reference(dataset)
+
+
+@pytest.mark.parametrize("build", ["tuple", "strings", "odd ones", "oversize"])
+def test_samples_come_back_as_they_were_any_way(any_way: dict[str, Any], build: str) -> None:
+    dataset = Shaped(build)
+    assert epoch(dataset, **any_way) == reference(dataset)
+
+
+def test_a_batch_is_a_real_list_and_knows_its_columns(any_start: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator(Squares(), 6, seed=3, **any_start) as it:
+        batch = next(it)
+        images, labels = batch.columns
+        assert isinstance(batch, list)
+        assert len(batch) == 6
+        assert batch[1::3] == [batch[1], batch[4]]
+        assert np.array_equal(images, np.stack([image for image, _ in batch]))
+        assert labels.tolist() == [label for _, label in batch]
+
+
+def test_list_and_columns_show_the_same_writable_memory(default: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator(Squares(), 6, **default) as it:
+        batch = next(it)
+        batch[2][0][...] = -1
+        assert (batch.columns[0][2] == -1).all()
+        batch.columns[0][3] = -2
+        assert (batch[3][0] == -2).all()
+
+
+def test_changing_the_list_detaches_the_columns(default: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator(Squares(), 6, **default) as it:
+        batch = next(it)
+        batch.pop()
+        assert len(batch.columns[0]) == 5
+
+
+def test_writing_into_a_batch_changes_nobody_elses_data(default: dict[str, Any]) -> None:
+    data = np.zeros((8, 3))
+    with mpiter.MultiprocessIterator(data, 4, repeat=False, shuffle=False, **default) as it:
+        for batch in it:
+            batch.columns[...] = 7
+    assert not data.any()
+
+
+def test_batches_stay_valid_as_long_as_they_are_referenced(any_way: dict[str, Any]) -> None:
+    dataset = Squares(200)
+    with mpiter.MultiprocessIterator(dataset, 2, repeat=False, seed=3, **any_way) as it:
+        kept = list(it)
+    assert [plain_batch(batch) for batch in kept] == reference(dataset, 2)
+
+
+# -- order and randomness ----------------------------------------------------------------------------------------
+
+
+def test_the_order_is_the_same_for_any_number_of_workers(default: dict[str, Any]) -> None:
+    few, many = ({**default, "n_processes": n and default["n_processes"]} for n in (1, 5))
+    assert epoch(Squares(50), **few) == epoch(Squares(50), **many) == reference(Squares(50))
+
+
+def test_each_epoch_has_an_order_of_its_own(default: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator(list(range(30)), 30, seed=3, **default) as it:
+        first, second = next(it), next(it)
+    assert sorted(first) == sorted(second) == list(range(30))
+    assert first != second
+
+
+def test_random_samples_depend_on_their_place_alone(any_start: dict[str, Any]) -> None:
+    # Threads share the global generators: there get_rng() alone is guaranteed.
+    dataset = Random(draws="rng" if any_start.get("backend") == "thread" else "all")
+    assert epoch(dataset, **any_start) == epoch(dataset, **DEFAULTS["process"])
+
+
+def test_an_item_visited_twice_gets_fresh_randomness(default: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator(
+        Random(draws="rng"), 10, order_sampler=lambda order, position: np.zeros(20, int), **default
+    ) as it:
+        draws = [draw for _, draw in next(it)]
+    assert len(set(draws)) == 10
+
+
+def test_the_callers_random_state_is_left_alone(default: dict[str, Any]) -> None:
+    np.random.seed(5)
+    expected = np.random.RandomState(5).random_sample(3).tolist()
+    with mpiter.MultiprocessIterator(Random(), 4, seed=1, **default) as it:
+        if default.get("backend") == "thread":
+            return
+        next(it)
+        next(it)
+    assert np.random.random_sample(3).tolist() == expected
+
+
+def test_numpys_seed_governs_unless_told_otherwise() -> None:
+    def seeds() -> list[int]:
+        np.random.seed(0)
+        return [mpiter.SerialIterator([1, 2], 1).seed for _ in range(2)]
+
+    first, again = seeds(), seeds()
+    assert first == again
+    assert first[0] != first[1]
+
+
+# -- epochs and state --------------------------------------------------------------------------------------------
+
+
+def test_epoch_arithmetic_describes_what_was_handed_out(any_way: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator(Squares(5), 2, **any_way) as it:
+        assert (it.epoch_detail, it.previous_epoch_detail, it.is_new_epoch) == (0.0, None, False)
+        seen = []
+        for _ in range(5):
+            next(it)
+            seen.append((it.epoch, it.current_position, it.is_new_epoch, it.epoch_detail, it.previous_epoch_detail))
+    assert seen == [
+        (0, 2, False, 2 / 5, 0.0),
+        (0, 4, False, 4 / 5, 2 / 5),
+        (1, 1, True, 6 / 5, 4 / 5),
+        (1, 3, False, 8 / 5, 6 / 5),
+        (2, 0, True, 2.0, 8 / 5),
+    ]
+
+
+def test_the_end_comes_again_and_again(any_way: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator(Squares(5), 2, repeat=False, **any_way) as it:
+        assert [len(batch) for batch in it] == [2, 2, 1]
+        for _ in range(3):
+            with pytest.raises(StopIteration):
+                next(it)
+        assert it.epoch_detail == it.previous_epoch_detail == 1.0
+
+
+def test_a_batch_may_be_larger_than_the_dataset(default: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator([10, 20, 30], 8, shuffle=False, **default) as it:
+        assert next(it) == [10, 20, 30, 10, 20, 30, 10, 20]
+        assert (it.epoch, it.current_position) == (2, 2)
+
+
+def test_a_room_has_as_many_rows_as_come(default: dict[str, Any]) -> None:
+    few = Squares(4, (100, 100))
+    with mpiter.MultiprocessIterator(few, 512, repeat=False, shuffle=False, **default) as it:
+        assert plain_batch(next(it)) == plain_batch([few[index] for index in range(4)])
+        assert it.stats().room_bytes < 8 * few[0][0].nbytes
+    with mpiter.MultiprocessIterator(few, 8, shuffle=False, **default) as it:
+        assert plain_batch(next(it)) == 2 * plain_batch([few[index] for index in range(4)])
+
+
+def test_a_room_grows_with_the_batches(default: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator(Squares(5), 3, repeat=False, shuffle=False, **default) as it:
+        next(it)
+        short = it.state_dict()
+    with mpiter.MultiprocessIterator(Squares(5), 3, repeat=False, shuffle=False, **default) as it:
+        it.load_state_dict(short)
+        for _ in range(3):
+            assert plain_batch(next(it)) == plain_batch([Squares(5)[index] for index in (3, 4)])
+            it.reset()
+            assert plain_batch(next(it)) == plain_batch([Squares(5)[index] for index in range(3)])
+        it.dataset = Squares(20)
+        it.batch_size = 12
+        it.reset()
+        assert plain_batch(next(it)) == plain_batch([Squares(20)[index] for index in range(12)])
+
+
+def test_a_batch_of_countless_epochs_that_memory_cannot_hold_is_refused_at_once(default: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator(Squares(40, (32, 32)), 10**8, **default) as it:
+        for _ in range(2):
+            with pytest.raises(SharedMemoryFull, match="lower batch_size"):
+                next(it)
+        it.batch_size = 100
+        assert len(next(it)) == 100
+
+
+def test_a_first_sample_that_fails_decides_about_a_batch_of_countless_epochs(default: dict[str, Any]) -> None:
+    with (
+        mpiter.MultiprocessIterator(Failing(dict.fromkeys(range(20), KeyError("no"))), 10**8, **default) as it,
+        pytest.raises(KeyError),
+    ):
+        next(it)
+    failing = Failing(dict.fromkeys(range(3), KeyError("no")), length=5)
+    with mpiter.MultiprocessIterator(failing, 12, shuffle=False, on_error="skip", **default) as it:
+        assert [label for _, label in next(it)] == [3, 4, 3, 4]
+
+
+def test_an_order_sampler_is_read_anew_at_each_epoch(default: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator(
+        list(range(4)), 2, order_sampler=lambda order, position: np.arange(4), **default
+    ) as it:
+        first = [next(it), next(it)]
+        it.order_sampler = lambda order, position: np.arange(4)[::-1]
+        second = [next(it), next(it), next(it), next(it)]
+    assert first == [[0, 1], [2, 3]]
+    assert second[:2] in ([[0, 1], [2, 3]], [[3, 2], [1, 0]])  # the sampler of the coming epoch had been asked
+    assert second[2:] == [[3, 2], [1, 0]]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_saving_at_every_position_and_going_on_elsewhere(workers: int) -> None:
+    dataset = Random(13)
+    with mpiter.MultiprocessIterator(dataset, 3, seed=9, n_processes=2) as it:
+        batches, states = [], [json.dumps(it.state_dict())]
+        for _ in range(11):
+            batches.append(plain_batch(next(it)))
+            states.append(json.dumps(it.state_dict()))
+    with mpiter.MultiprocessIterator(dataset, 3, seed=1, n_processes=workers) as other:
+        for at, state in enumerate(states):
+            other.load_state_dict(json.loads(state))
+            assert [plain_batch(next(other)) for _ in batches[at:]] == batches[at:]
+
+
+def test_loading_a_state_drops_what_is_prefetched(any_way: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator(Squares(30), 4, seed=2, **any_way) as it:
+        start = it.state_dict()
+        first = [plain_batch(next(it)) for _ in range(3)]
+        it.load_state_dict(start)
+        assert [plain_batch(next(it)) for _ in range(3)] == first
+
+
+def test_reset_starts_over(any_way: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator(Squares(10), 4, repeat=False, seed=2, **any_way) as it:
+        whole = [plain_batch(batch) for batch in it]
+        for consumed in (3, 0, 1):
+            it.reset()
+            for _ in range(consumed):
+                next(it)
+        it.reset()
+        assert it.previous_epoch_detail is None
+        assert [plain_batch(batch) for batch in it] == whole
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, lambda it: pickle.loads(pickle.dumps(it))])
+@pytest.mark.parametrize("consumed", [0, 2])
+def test_a_copy_goes_on_from_the_same_place(default: dict[str, Any], duplicate: Any, consumed: int) -> None:
+    with mpiter.MultiprocessIterator(Squares(10), 3, seed=2, **default) as it:
+        for _ in range(consumed):
+            next(it)
+        with duplicate(it) as other:
+            assert other.epoch_detail == it.epoch_detail
+            assert [plain_batch(next(other)) for _ in range(5)] == [plain_batch(next(it)) for _ in range(5)]
+
+
+# -- errors ------------------------------------------------------------------------------------------------------
+
+
+def test_a_datasets_error_comes_in_its_batch_and_the_next_one_follows(any_start: dict[str, Any]) -> None:
+    dataset = Failing({4: KeyError("four"), 9: OSError(5, "nine")}, 12)
+    with mpiter.MultiprocessIterator(dataset, 3, repeat=False, shuffle=False, **any_start) as it:
+        assert [label for _, label in next(it)] == [0, 1, 2]
+        with pytest.raises(KeyError, match="four") as caught:
+            next(it)
+        assert it.current_position == 6
+        assert [label for _, label in next(it)] == [6, 7, 8]
+        with pytest.raises(OSError, match="nine"):
+            next(it)
+        with pytest.raises(StopIteration):
+            next(it)
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert "__getitem__" in str(caught.value.__cause__)
+    assert "sample 4 (position 4 of epoch 0)" in caught.value.__notes__[0]
+
+
+def test_errors_that_cannot_travel_are_described(default: dict[str, Any]) -> None:
+    for error, text in [(Unpicklable(), "holds a lock"), (TwoArguments(1, 2), "1 and 2"), (StopIteration(), "Stop")]:
+        dataset = Raiser(error)
+        with mpiter.MultiprocessIterator(dataset, 3, **default) as it, pytest.raises(RuntimeError, match=text):
+            next(it)
+
+
+class Raiser(Squares):
+    def __init__(self, error: Any) -> None:
+        super().__init__()
+        self.kind = type(error)
+
+    def __getitem__(self, index: int) -> Any:
+        raise self.kind(1, 2) if self.kind is TwoArguments else self.kind()
+
+
+def test_skipped_errors_shorten_the_batch_and_are_counted(any_way: dict[str, Any]) -> None:
+    dataset = Failing({0: KeyError(), 4: KeyError(), 6: KeyError(), 7: KeyError(), 8: KeyError()}, 12)
+    with mpiter.MultiprocessIterator(dataset, 3, repeat=False, shuffle=False, on_error="skip", **any_way) as it:
+        batches = list(it)
+        assert [[label for _, label in batch] for batch in batches] == [[1, 2], [3, 5], [9, 10, 11]]
+        assert batches[0].columns[1].tolist() == [1, 2]
+        assert it.stats().skipped == 5
+
+
+# -- several at once, and the end --------------------------------------------------------------------------------
+
+
+def test_two_iterators_over_different_datasets_do_not_mix(any_way: dict[str, Any]) -> None:
+    with (
+        mpiter.MultiprocessIterator(Shaped("dict"), 4, shuffle=False, **any_way) as one,
+        mpiter.MultiprocessIterator(list(range(100, 120)), 4, shuffle=False, **any_way) as other,
+    ):
+        for at in range(0, 20, 4):
+            assert [sample["label"] for sample in next(one)] == list(range(at, at + 4))
+            assert next(other) == list(range(100 + at, 104 + at))
+
+
+def test_out_of_order_delivery_brings_every_batch_once(default: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator(list(range(100)), 5, repeat=False, in_order=False, **default) as it:
+        assert sorted(itertools.chain.from_iterable(it)) == list(range(100))
+
+
+@pytest.mark.parametrize("n_prefetch", [1, 3])
+def test_strict_run_ahead_keeps_to_n_prefetch(default: dict[str, Any], n_prefetch: int) -> None:
+    with mpiter.MultiprocessIterator(
+        Squares(200), 2, repeat=False, seed=3, n_prefetch=n_prefetch, run_ahead=0, **default
+    ) as it:
+        assert [plain_batch(batch) for batch in it] == reference(Squares(200), 2)
+        stats = it.stats()
+    assert stats.peak_in_flight_batches <= n_prefetch
+    assert stats.peak_in_flight_bytes == stats.peak_in_flight_batches * stats.room_bytes
+
+
+def test_closing_is_idempotent_and_final(any_start: dict[str, Any]) -> None:
+    it = mpiter.MultiprocessIterator(Squares(), 4, **any_start)
+    next(it)
+    it.close()
+    it.finalize()
+    with pytest.raises(mpiter.IteratorClosed):
+        next(it)
+    with pytest.raises(NotImplementedError):
+        it.reset()
+
+
+def test_constructing_starts_nothing(any_way: dict[str, Any]) -> None:
+    it = mpiter.MultiprocessIterator(Squares(), 4, **any_way)
+    assert it.stats() == mpiter.Stats()
+    it.close()
+
+
+def test_stacked_batches_have_a_length_and_end_each_epoch(default: dict[str, Any]) -> None:
+    with mpiter.batches(Squares(10), 4, epochs=2, seed=1, **default) as stream:
+        assert len(stream) == 6
+        assert [len(labels) for _, labels in stream] == [4, 4, 2] * 2
+    with mpiter.batches(Squares(10), 4, drop_last=True, **default) as stream:
+        assert len(stream) == len(list(stream)) == 2
+
+
+def test_iterators_of_all_kinds_give_the_same_batches() -> None:
+    expected = reference(Squares())
+    options = {"repeat": False, "seed": 3}
+    for it in (
+        mpiter.MultiprocessIterator(Squares(), 6, n_processes=2, **options),
+        mpiter.MultithreadIterator(Squares(), 6, n_threads=2, **options),
+        mpiter.SerialIterator(Squares(), 6, **options),
+    ):
+        with it:
+            assert [plain_batch(batch) for batch in it] == expected
+
+
+def test_a_dataset_of_which_every_sample_fails_is_not_skipped_for_ever(default: dict[str, Any]) -> None:
+    dataset = Failing({index: KeyError(index) for index in range(12)}, 12)
+    with (
+        mpiter.MultiprocessIterator(dataset, 3, on_error="skip", **default) as it,
+        pytest.raises(mpiter.SampleError, match="a whole epoch"),
+    ):
+        next(it)
+
+
+def test_parts_of_a_mapped_file_are_stacked(default: dict[str, Any], tmp_path: Any) -> None:
+    np.save(tmp_path / "images.npy", np.arange(60, dtype=np.float32).reshape(10, 2, 3))
+    images = np.load(tmp_path / "images.npy", mmap_mode="r")
+    with mpiter.batches(images, 4, shuffle=False, **default) as stream:
+        batch = next(stream)
+    assert type(batch) is np.ndarray
+    assert np.array_equal(batch, images[:4])
+
+
+def test_an_order_samplers_error_comes_after_the_batches_before_it(default: dict[str, Any]) -> None:
+    orders = iter([np.arange(4), np.arange(4)])
+    with mpiter.MultiprocessIterator(
+        list(range(4)), 2, order_sampler=lambda order, position: next(orders), **default
+    ) as it:
+        assert [next(it), next(it), next(it)] == [[0, 1], [2, 3], [0, 1]]
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="order_sampler"):
+                next(it)
+
+
+def test_several_threads_may_share_an_iterator(default: dict[str, Any]) -> None:
+    with mpiter.MultiprocessIterator(list(range(300)), 3, repeat=False, **default) as it:
+        shares: list[list[int]] = [[], [], []]
+        threads = [threading.Thread(target=lambda mine=mine: [mine.extend(b) for b in it]) for mine in shares]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(itertools.chain(*shares)) == list(range(300))
+
+
+def test_a_warning_that_is_an_error_loses_nothing(tmp_path: Any) -> None:
+    gate = tmp_path / "gate"
+    dataset = Gated(str(gate), free=4, length=12)
+    with mpiter.MultiprocessIterator(
+        dataset, 4, repeat=False, shuffle=False, n_processes=1, run_ahead=0, dataset_timeout=0.5
+    ) as it:
+        assert [label for _, label in next(it)] == [0, 1, 2, 3]
+        with pytest.raises(it.TimeoutWarning):
+            next(it)
+        gate.touch()
+        assert [[label for _, label in batch] for batch in it] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_the_first_batch_does_not_wait_for_a_sample_of_the_second(tmp_path: Any) -> None:
+    gate = tmp_path / "gate"
+    with mpiter.MultiprocessIterator(
+        Gated(str(gate), free=4, length=12), 4, repeat=False, shuffle=False, n_processes=2
+    ) as it:
+        assert [label for _, label in next(it)] == [0, 1, 2, 3]
+        gate.touch()
+        assert len(list(it)) == 2
+
+
+def test_nothing_waits_until_somebody_looks_at_the_workers(any_way: dict[str, Any]) -> None:
+    """Without ``sample_timeout`` nobody ever looks: who has been forgotten then waits for ever."""
+    with mpiter.MultiprocessIterator(Squares(10), 3, repeat=False, sample_timeout=None, **any_way) as it:
+        for _ in range(3):
+            assert sum(map(len, it)) == 10
+            it.reset()
+
+
+def test_starting_the_workers_is_not_the_datasets_fault() -> None:
+    def slow_start(info: Any) -> None:
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            pass
+
+    with mpiter.MultiprocessIterator(
+        Squares(8), 4, repeat=False, n_processes=2, worker_init=slow_start, dataset_timeout=0.5
+    ) as it:
+        assert len(list(it)) == 2  # a warning would be an error
+
+
+def test_the_board_says_what_each_worker_does(tmp_path: Any) -> None:
+    gate = tmp_path / "gate"
+    with mpiter.MultiprocessIterator(
+        Gated(str(gate), free=4, length=12), 4, shuffle=False, n_processes=1, run_ahead=0, dataset_timeout=0.5
+    ) as it:
+        next(it)
+        with pytest.raises(it.TimeoutWarning):
+            next(it)
+        (line,), (pid,) = it._pump.loop._crew.board(), it.worker_pids
+        gate.touch()
+    assert (line.ready, line.active, line.batch, line.row) == (1, 1, 1, 0)
+    assert line.pid == pid
+    assert line.since > 0
+
+
+def test_a_transport_of_ones_own_may_be_a_class_or_an_object_for_one_iterator() -> None:
+    own = carriers.Pickle()
+    with mpiter.MultiprocessIterator(Squares(), 6, serializer=own, n_processes=1, seed=1) as it:
+        first = plain_batch(next(it))
+        with (
+            mpiter.MultiprocessIterator(Squares(), 6, serializer=own, n_processes=1) as other,
+            pytest.raises(mpiter.OptionError, match="pass its class"),
+        ):
+            next(other)
+    with mpiter.MultiprocessIterator(Squares(), 6, serializer=carriers.Pickle, n_processes=1, seed=1) as it:
+        assert plain_batch(next(it)) == first

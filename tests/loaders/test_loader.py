@@ -1,0 +1,677 @@
+"""What both loaders guarantee, with workers and without: order, errors, randomness, and workers that stay."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import Failing, Random, Squares, TwoArguments, Unpicklable
+from loaders import KINDS, Maker, both_kinds, epoch, flat, makers, plain, some, until_the_end
+from scripts import METHODS
+
+import mpiter
+
+# More workers than cores: torch's remark.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=[0, 2])
+def loader(request: pytest.FixtureRequest, kind: str) -> Iterator[Maker]:
+    with makers(kind, request.param) as maker:
+        yield maker
+
+
+@pytest.fixture
+def with_workers(kind: str) -> Iterator[Maker]:
+    with makers(kind, 2) as maker:
+        yield maker
+
+
+@pytest.fixture
+def without_workers(kind: str) -> Iterator[Maker]:
+    with makers(kind, 0) as maker:
+        yield maker
+
+
+class Yields:
+    """An iterable of no known length, as often as it is asked."""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+
+# -- order and coverage ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 20, 64])
+def test_batches_are_the_slices_of_the_dataset(loader: Maker, batch_size: int) -> None:
+    data = list(range(100, 120))
+    batches = loader(data, batch_size)
+    assert epoch(batches) == [data[at : at + batch_size] for at in range(0, 20, batch_size)]
+    assert len(batches) == -(-20 // batch_size)
+
+
+@pytest.mark.parametrize("prefetch_factor", [1, 7])
+def test_the_order_is_the_same_however_far_workers_run_ahead(with_workers: Maker, prefetch_factor: int) -> None:
+    batches = with_workers(list(range(20)), 3, prefetch_factor=prefetch_factor)
+    assert epoch(batches) == [list(range(at, min(at + 3, 20))) for at in range(0, 20, 3)]
+
+
+def test_no_more_batches_are_fetched_ahead_than_prefetch_factor_allows(with_workers: Maker, tmp_path: Path) -> None:
+    class Noted(Squares):
+        def __getitem__(self, index: int) -> int:
+            (tmp_path / str(index)).touch()
+            return index
+
+    batches = iter(with_workers(Noted(40), prefetch_factor=2))
+    for handed_out in range(1, 21):
+        next(batches)
+        assert len(os.listdir(tmp_path)) <= handed_out + 2 * 2
+
+
+def test_shuffling_shows_every_sample_once_with_its_own_label(loader: Maker) -> None:
+    images, labels = [], []
+    for x, y in loader(Squares(), 3, shuffle=True):
+        images += [image[0][0] for image in plain(x)]
+        labels += plain(y)
+    assert images == [label * label for label in labels]
+    assert labels != sorted(labels) == list(range(20))
+
+
+@pytest.mark.parametrize("sampler", [range(2, 12), list(range(2, 12)), np.arange(2, 12), Yields(*range(2, 12))])
+def test_a_sampler_is_any_iterable_of_keys(loader: Maker, sampler: Any) -> None:
+    assert epoch(loader(list(range(20)), 4, sampler=sampler)) == [[2, 3, 4, 5], [6, 7, 8, 9], [10, 11]]
+
+
+def test_keys_may_be_anything_that_the_dataset_understands(loader: Maker) -> None:
+    class Named:
+        def __getitem__(self, key: Any) -> int:
+            return {"a": 1, ("b", 2): 2, None: 3}[key]
+
+    assert epoch(loader(Named(), 2, sampler=["a", ("b", 2), None])) == [[1, 2], [3]]
+
+
+def test_a_sampler_without_a_length_gives_a_loader_without_a_length(loader: Maker) -> None:
+    batches = loader(list(range(20)), 2, sampler=Yields(3, 1, 4))
+    with pytest.raises(TypeError):
+        len(batches)
+    assert epoch(batches) == epoch(batches) == [[3, 1], [4]]
+
+
+@pytest.mark.parametrize("batch_sampler", [[[0], [1, 2], [5, 4, 3]], Yields([0], (1, 2), [5, 4, 3])])
+def test_a_batch_sampler_says_which_samples_are_a_batch(loader: Maker, batch_sampler: Any) -> None:
+    batches = loader(list(range(20)), batch_sampler=batch_sampler)
+    assert epoch(batches) == epoch(batches) == [[0], [1, 2], [5, 4, 3]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_samplers_serve_any_way_of_starting_workers(with_workers: Maker, method: str) -> None:
+    options: dict[str, Any] = {"multiprocessing_context": method}
+    assert epoch(with_workers(list(range(20)), 4, sampler=range(2, 9), **options)) == [[2, 3, 4, 5], [6, 7, 8]]
+    assert epoch(with_workers(list(range(20)), batch_sampler=[[1], [3, 2]], **options)) == [[1], [3, 2]]
+
+
+def test_without_a_batch_size_samples_come_alone(loader: Maker) -> None:
+    assert epoch(loader([3, 1, 4], None)) == [3, 1, 4]
+    assert epoch(loader([3, 1, 4], None, sampler=[2, 0])) == [4, 3]
+
+
+def test_without_a_batch_size_a_sampler_of_lists_reads_in_bulk(loader: Maker) -> None:
+    class Bulk:
+        def __getitem__(self, keys: list[int]) -> Any:
+            assert type(keys) is list
+            return np.array(keys) * 10
+
+    assert epoch(loader(Bulk(), None, sampler=[[1, 2], [3], [6, 5, 4]])) == [[10, 20], [30], [60, 50, 40]]
+
+
+def test_getitems_is_called_once_for_a_batch(loader: Maker) -> None:
+    class Together(Squares):
+        def __getitems__(self, keys: list[int]) -> list[tuple[int, int]]:
+            assert type(keys) is list
+            call = random.SystemRandom().getrandbits(62)
+            return [(key, call) for key in keys]
+
+    calls = []
+    for keys, call in epoch(loader(Together(), 6, shuffle=True)):
+        assert len(keys) > 1
+        assert len(set(call)) == 1
+        calls += call[:1]
+    assert len(set(calls)) == 4
+
+
+def test_collate_fn_gets_the_samples_of_each_batch(loader: Maker) -> None:
+    def collated(samples: list[int]) -> dict[str, Any]:
+        assert type(samples) is list
+        return {"sum": sum(samples), "samples": tuple(samples), "text": f"{len(samples)}"}
+
+    batches = loader(list(range(5)), 2, collate_fn=collated)
+    assert list(batches) == [collated([0, 1]), collated([2, 3]), collated([4])]
+
+
+def test_collate_fn_without_a_batch_size_gets_each_sample(loader: Maker) -> None:
+    assert epoch(loader([1, 2, 3], None, collate_fn=lambda sample: f"<{sample}>")) == ["<1>", "<2>", "<3>"]
+
+
+@pytest.mark.parametrize("length", [0, 1, 11, 12, 13])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_len_is_the_number_of_batches(without_workers: Maker, length: int, drop_last: bool) -> None:
+    data = list(range(length))
+    for options in ({}, {"sampler": data}, {"collate_fn": list}):
+        batches = without_workers(data, 4, drop_last=drop_last, **options)
+        given = epoch(batches)
+        assert len(given) == len(batches)
+        assert flat(given) == (data[: length // 4 * 4] if drop_last else data)
+
+
+@pytest.mark.parametrize("options", [{}, {"sampler": range(11)}, {"collate_fn": list}])
+def test_drop_last_leaves_out_the_short_batch(with_workers: Maker, options: dict[str, Any]) -> None:
+    batches = with_workers(list(range(11)), 4, drop_last=True, **options)
+    assert epoch(batches) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert len(batches) == 2
+
+
+def test_len_and_the_next_epoch_see_a_dataset_that_has_grown(loader: Maker) -> None:
+    data = list(range(3))
+    batches = loader(data, 2)
+    assert len(batches) == len(epoch(batches)) == 2
+    data += [3, 4]
+    assert len(batches) == 3
+    assert epoch(batches) == [[0, 1], [2, 3], [4]]
+
+
+def test_out_of_order_others_overtake_a_held_up_batch(with_workers: Maker, tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+
+    class OneGated(Squares):
+        def __getitem__(self, index: int) -> int:
+            while index == 4 and not gate.exists():
+                pass
+            return index
+
+    batches = iter(with_workers(OneGated(200), 2, in_order=False, collate_fn=list))
+    overtaken = some(batches, 20)
+    gate.touch()
+    assert [4, 5] not in overtaken
+    assert sorted(overtaken + epoch(batches)) == [[at, at + 1] for at in range(0, 200, 2)]
+
+
+def test_every_epoch_may_be_left_early(loader: Maker) -> None:
+    batches = loader(list(range(100)), 2)
+    for _ in range(3):
+        assert some(iter(batches), 2) == [[0, 1], [2, 3]]
+    assert len(epoch(batches)) == 50
+
+
+def test_two_iterators_of_one_loader_dont_disturb_each_other(loader: Maker) -> None:
+    batches = loader(list(range(10)), 2, shuffle=True)
+    one, other = iter(batches), iter(batches)
+    mixed = [(plain(next(one)), plain(next(other))) for _ in range(5)]
+    for seen in zip(*mixed, strict=True):
+        assert sorted(flat(seen)) == list(range(10))
+    assert next(one, None) is next(other, None) is None
+
+
+def test_the_end_comes_again_and_again(loader: Maker) -> None:
+    batches = loader(list(range(4)), 2)
+    ending = iter(batches)
+    assert epoch(ending) == [[0, 1], [2, 3]]
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(ending)
+    assert epoch(batches) == [[0, 1], [2, 3]]
+    with pytest.raises(StopIteration):
+        next(ending)
+
+
+def test_loaders_of_different_starting_methods_take_turns(with_workers: Maker) -> None:
+    loaders = [with_workers(Squares(), 4, multiprocessing_context=method) for method in METHODS]
+    for batches in zip(*loaders, strict=True):
+        assert plain(batches[0]) == plain(batches[1]) == plain(batches[2])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_context_says_how_workers_start(with_workers: Maker, method: str) -> None:
+    import multiprocessing
+
+    context = multiprocessing.get_context(method)
+    assert epoch(with_workers([1, 2, 3], 2, multiprocessing_context=context)) == [[1, 2], [3]]
+
+
+def test_batches_that_are_kept_stay_as_they_were(loader: Maker) -> None:
+    kept = list(loader(Squares(200), 2))
+    for at, (images, labels) in enumerate(kept):
+        assert plain(labels) == [2 * at, 2 * at + 1]
+        assert plain(images)[1][0][0] == (2 * at + 1) ** 2
+
+
+def test_writing_into_a_batch_changes_nobody_elses_data(loader: Maker) -> None:
+    data = np.zeros((8, 3))
+    for _ in range(2):
+        for batch in loader(data, 4):
+            assert not batch.any()
+            batch[...] = 7
+    assert not data.any()
+
+
+def test_an_empty_dataset_gives_no_batches(loader: Maker) -> None:
+    assert epoch(loader([], 3)) == epoch(loader([], 3, collate_fn=list)) == []
+
+
+# -- errors ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"collate_fn": list}, {"sampler": range(10)}])
+def test_each_bad_batch_is_one_error_and_then_comes_the_end(loader: Maker, options: dict[str, Any]) -> None:
+    failing = Failing({index: ValueError(f"number {index}") for index in range(10)}, 10)
+    given, errors = until_the_end(iter(loader(failing, 4, **options)))
+    assert given == []
+    assert [(type(error), str(error)) for error in errors] == [
+        (ValueError, "number 0"),
+        (ValueError, "number 4"),
+        (ValueError, "number 8"),
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"collate_fn": lambda samples: [label for _, label in samples]}])
+def test_iteration_goes_on_after_an_error(loader: Maker, options: dict[str, Any]) -> None:
+    given, errors = until_the_end(iter(loader(Failing({5: KeyError("five")}, 12), 4, **options)))
+    labels = given if options else [label for _, label in given]
+    assert labels == [[0, 1, 2, 3], [8, 9, 10, 11]]
+    assert [(type(error), error.args) for error in errors] == [(KeyError, ("five",))]
+
+
+def test_the_next_epoch_is_whole_after_an_error(loader: Maker) -> None:
+    batches = loader(Failing({5: KeyError("five")}, 12), 4)
+    for _ in range(2):
+        given, errors = until_the_end(iter(batches))
+        assert (len(given), len(errors)) == (2, 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"collate_fn": list}])
+def test_an_error_tells_of_worker_sample_and_line(with_workers: Maker, options: dict[str, Any]) -> None:
+    batches = iter(with_workers(Failing({5: KeyError("five")}, 12), 4, **options))
+    next(batches)
+    with pytest.raises(KeyError) as caught:
+        next(batches)
+    assert any("worker" in note and "5" in note for note in caught.value.__notes__)
+    assert "raise self.errors[index]" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("error", [lambda: TwoArguments(1, 2), Unpicklable, lambda: StopIteration("enough"), KeyError])
+def test_errors_that_cannot_travel_keep_their_text(loader: Maker, error: Any) -> None:
+    class Raises(Squares):
+        def __getitem__(self, index: int) -> int:
+            if index == 1:
+                raise error()
+            return index
+
+    given, errors = until_the_end(iter(loader(Raises(6), 2)))
+    assert given == [[2, 3], [4, 5]]
+    (told,) = errors
+    assert type(error()).__name__ in str(told) or type(told) is type(error())
+    assert str(error()) in str(told)
+
+
+def test_an_error_of_collating_is_that_batchs(loader: Maker) -> None:
+    def picky(samples: list[int]) -> list[int]:
+        if 2 in samples:
+            raise ArithmeticError("I don't like two")
+        return samples
+
+    given, errors = until_the_end(iter(loader(list(range(6)), 2, collate_fn=picky)))
+    assert given == [[0, 1], [4, 5]]
+    assert [(type(error), str(error)) for error in errors] == [(ArithmeticError, "I don't like two")]
+
+
+def test_an_error_of_the_sampler_comes_in_the_place_of_its_batch(loader: Maker) -> None:
+    class Breaks:
+        def __iter__(self) -> Iterator[int]:
+            yield from range(5)
+            raise LookupError("no more keys")
+
+    batches = iter(loader(list(range(10)), 2, sampler=Breaks()))
+    assert some(batches, 2) == [[0, 1], [2, 3]]
+    with pytest.raises(LookupError, match="no more keys"):
+        next(batches)
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+def test_an_error_of_worker_init_fn_comes_with_the_first_batch(with_workers: Maker) -> None:
+    def breaks(worker: int) -> None:
+        raise ArithmeticError(f"worker {worker} won't")
+
+    batches = iter(with_workers(list(range(10)), 2, worker_init_fn=breaks))
+    with pytest.raises(Exception) as caught:
+        next(batches)
+    assert "won't" in f"{caught.value} {caught.value.__cause__}"
+
+
+def test_without_workers_worker_init_fn_is_not_called(without_workers: Maker) -> None:
+    def breaks(worker: int) -> None:
+        raise AssertionError(f"there is no worker {worker}")
+
+    assert epoch(without_workers([1, 2], 2, worker_init_fn=breaks)) == [[1, 2]]
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "sampler and shuffle": {"sampler": [1], "shuffle": True},
+    "batch_sampler and batch_size": {"batch_sampler": [[1]], "batch_size": 2},
+    "batch_sampler and shuffle": {"batch_sampler": [[1]], "shuffle": True},
+    "batch_sampler and sampler": {"batch_sampler": [[1]], "sampler": [1]},
+    "batch_sampler and drop_last": {"batch_sampler": [[1]], "drop_last": True},
+    "no batches and drop_last": {"batch_size": None, "drop_last": True},
+    "no samples in a batch": {"batch_size": 0},
+    "a negative batch": {"batch_size": -1},
+    "half a sample": {"batch_size": 2.5},
+    "True samples": {"batch_size": True},
+    "negative workers": {"num_workers": -1},
+    "a negative timeout": {"num_workers": 2, "timeout": -1},
+    "no workers, timeout": {"timeout": 1},
+    "no workers, prefetch_factor": {"prefetch_factor": 2},
+    "no workers, persistent": {"persistent_workers": True},
+    "no workers, context": {"multiprocessing_context": "fork"},
+    "no prefetching": {"num_workers": 2, "prefetch_factor": 0},
+    "negative prefetching": {"num_workers": 2, "prefetch_factor": -1},
+    "half prefetching": {"num_workers": 2, "prefetch_factor": 1.5},
+    "an unknown way to start": {"num_workers": 2, "multiprocessing_context": "teleport"},
+}
+
+
+@pytest.mark.parametrize("options", REFUSED.values(), ids=REFUSED)
+def test_what_makes_no_sense_is_refused_at_construction(without_workers: Maker, options: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError)) as caught:
+        without_workers.class_([1, 2, 3], **options)
+    assert any(name in str(caught.value) for name in (*options, "batch", "teleport"))
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 1.5}, {"num_workers": True}])
+def test_values_of_wrong_types_are_refused_at_construction(with_workers: Maker, options: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        with_workers.class_([1, 2, 3], **{"num_workers": 2, **options})
+
+
+# -- randomness --------------------------------------------------------------------------------------------------
+
+
+def test_the_seed_says_the_order_whatever_the_number_of_workers(loader: Maker) -> None:
+    orders = []
+    for workers in (loader.workers, 0, 3):
+        loader.seed(4)
+        batches = loader(list(range(30)), 4, shuffle=True, num_workers=workers)
+        orders.append([epoch(batches), epoch(batches)])
+    assert orders[0] == orders[1] == orders[2]
+    assert orders[0][0] != orders[0][1]
+
+
+def test_a_generator_says_the_order(loader: Maker) -> None:
+    one, same, other = (
+        epoch(loader(list(range(30)), 4, shuffle=True, generator=loader.generator(seed))) for seed in (1, 1, 2)
+    )
+    assert one == same != other
+
+
+class Dice(Squares):
+    """Throws with the generator of ``random``."""
+
+    def __getitem__(self, index: int) -> int:
+        return random.randrange(1_000_000)
+
+
+def test_the_seeds_of_worker_init_fn_are_left_alone_where_workers_are_seeded(kind: str) -> None:
+    expected = random.Random(1)
+    with makers(kind, 1) as loader:
+        batches = loader(Dice(10), 2, worker_init_fn=lambda worker: random.seed(1), seeding="worker")
+        for _ in range(2):  # nobody seeds them again for an epoch
+            assert flat(epoch(batches)) == [expected.randrange(1_000_000) for _ in range(10)]
+
+
+def test_whom_to_seed_for_is_checked(kind: str) -> None:
+    with makers(kind, 0) as loader, pytest.raises(mpiter.OptionError, match=r"seeding='batch'.*'sample' or 'worker'"):
+        loader([1], seeding="batch")
+
+
+def test_loaders_are_generic(kind: str) -> None:
+    with makers(kind, 0) as loader:
+
+        class Mine(loader.class_[int]):  # type: ignore[misc,name-defined]
+            pass
+
+        for class_ in (loader.class_[int], Mine):
+            with class_([1, 2, 3], 2) as batches:
+                assert epoch(batches) == [[1, 2], [3]]
+
+
+def test_interleaved_loaders_of_one_seed_agree(loader: Maker) -> None:
+    one, other = (loader(list(range(30)), 4, shuffle=True, generator=loader.generator(3)) for _ in range(2))
+    for mine, yours in zip(one, other, strict=True):
+        assert plain(mine) == plain(yours)
+
+
+@pytest.mark.parametrize("options", [{}, {"collate_fn": list}, {"sampler": range(0, 20, 2)}])
+@pytest.mark.parametrize("draws", ["all", "rng"])
+def test_random_samples_are_the_same_for_any_number_of_workers(
+    loader: Maker, draws: str, options: dict[str, Any]
+) -> None:
+    seen = []
+    for workers in (0, 1, loader.workers):
+        loader.seed(7)
+        batches = loader(Random(draws=draws), 3, num_workers=workers, **options)
+        seen.append([epoch(batches), epoch(batches)])
+    assert seen[0] == seen[1] == seen[2]
+    assert seen[0][0] != seen[0][1]
+
+
+def test_no_two_samples_share_their_randomness(loader: Maker) -> None:
+    for options in ({}, {"collate_fn": list}):
+        batches = loader(Random(draws="rng"), 3, **options)
+        drawn = [plain(batch) for _ in range(2) for batch in batches]
+        draws = flat([draw for _, draw in batch] if options else batch[1] for batch in drawn)
+        assert len(set(draws)) == len(draws) == 40
+
+
+def test_sequential_loading_leaves_the_callers_generators_alone(loader: Maker) -> None:
+    random.seed(1)
+    np.random.seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    epoch(loader(Random(), 4))
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+# -- who and where -----------------------------------------------------------------------------------------------
+
+
+class Where(Squares):
+    """Tells who fetches."""
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        info = mpiter.get_worker_info()
+        return os.getpid(), -1 if info is None else info.id
+
+
+def pids(loader: Any) -> set[int]:
+    return {pid for batch in loader for pid in plain(batch[0])}
+
+
+def test_workers_know_themselves_and_the_main_process_is_none(with_workers: Maker) -> None:
+    class Knows(Squares):
+        mine = "left alone"
+
+        def __getitem__(self, index: int) -> list[Any]:
+            info = mpiter.get_worker_info()
+            assert info.dataset is self
+            with pytest.raises(AttributeError):
+                info.id = 7
+            self.mine = "changed"
+            return [info.id, info.num_workers, info.seed, os.getpid()]
+
+    dataset = Knows(40)
+    assert mpiter.get_worker_info() is None
+    loader = with_workers(dataset, 4, collate_fn=list)
+    seen = {tuple(one) for batch in loader for one in batch}
+    assert {ident for ident, *_ in seen} <= {0, 1}
+    assert {workers for _, workers, *_ in seen} == {2}
+    assert {pid for *_, pid in seen} <= set(loader.worker_pids)
+    assert len(seen) == len({pid for *_, pid in seen})
+    assert mpiter.get_worker_info() is None
+    assert dataset.mine == "left alone"
+
+
+def test_worker_init_fn_is_called_in_each_worker_with_its_number(with_workers: Maker, tmp_path: Path) -> None:
+    def note(worker: int) -> None:
+        (tmp_path / f"{worker} {os.getpid()}").touch()
+
+    loader = with_workers(Where(40), 1, worker_init_fn=note)
+    for _ in range(2):
+        epoch(loader)
+    seen = sorted(name.split() for name in os.listdir(tmp_path))
+    assert {number for number, _ in seen} <= {"0", "1"}
+    assert {int(pid) for _, pid in seen} <= set(loader.worker_pids)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinities")
+def test_worker_init_fn_may_choose_the_processors(with_workers: Maker) -> None:
+    class Affine(Squares):
+        def __getitem__(self, index: int) -> int:
+            (core,) = os.sched_getaffinity(0)
+            return core
+
+    mine = max(os.sched_getaffinity(0))
+    loader = with_workers(Affine(6), 3, worker_init_fn=lambda _: os.sched_setaffinity(0, {mine}))
+    assert epoch(loader) == [[mine] * 3] * 2
+    assert mine in os.sched_getaffinity(0)
+
+
+def test_without_workers_this_process_fetches(without_workers: Maker) -> None:
+    loader = without_workers(Where(4))
+    assert pids(loader) == {os.getpid()}
+    assert loader.worker_pids == ()
+
+
+@pytest.mark.parametrize("persistent", [None, True])
+def test_workers_stay_from_epoch_to_epoch(with_workers: Maker, persistent: bool | None) -> None:
+    loader = with_workers(Where(), 2, persistent_workers=persistent)
+    first = pids(loader)
+    workers = loader.worker_pids
+    assert len(workers) == 2
+    next(iter(loader))  # left early
+    assert first | pids(loader) <= set(workers) == set(loader.worker_pids)
+    assert loader.stats().restarts == 0
+
+
+def test_workers_end_with_the_epoch_if_they_are_told_to(with_workers: Maker) -> None:
+    loader = with_workers(Where(), 2, persistent_workers=False)
+    first = pids(loader)
+    assert loader.worker_pids == ()
+    assert not first & pids(loader)
+
+
+class Changing(Squares):
+    """What a training loop changes between epochs."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.attribute, self.epoch, self.array = 0, 0, np.zeros(100_000)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> int:
+        return self.attribute + self.epoch + int(self.array[-1])
+
+
+def set_attribute(dataset: Changing) -> None:
+    dataset.attribute = 7
+
+
+def set_epoch(dataset: Changing) -> None:
+    dataset.set_epoch(7)
+
+
+def write_in_place(dataset: Changing) -> None:
+    dataset.array[-1] = 7
+
+
+changes = pytest.mark.parametrize("change", [set_attribute, set_epoch, write_in_place])
+
+
+@changes
+@pytest.mark.parametrize("options", [{}, {"collate_fn": list}, {"persistent_workers": False}])
+def test_a_changed_dataset_reaches_the_workers_with_the_next_epoch(
+    loader: Maker, change: Any, options: dict[str, Any]
+) -> None:
+    dataset = Changing()
+    batches = loader(dataset, 2, **options)
+    assert epoch(batches) == [[0, 0], [0, 0]]
+    change(dataset)
+    assert epoch(batches) == [[7, 7], [7, 7]]
+
+
+@changes
+def test_a_dataset_that_changes_during_an_epoch_reaches_the_workers_with_the_next(
+    with_workers: Maker, change: Any
+) -> None:
+    dataset = Changing()
+    batches = with_workers(dataset, 2)
+    under_way = iter(batches)
+    next(under_way)
+    change(dataset)
+    assert epoch(under_way) == [[0, 0]]
+    assert epoch(batches) == [[7, 7], [7, 7]]
+
+
+@changes
+def test_persistent_workers_keep_the_dataset_that_they_began_with(with_workers: Maker, change: Any) -> None:
+    dataset = Changing()
+    batches = with_workers(dataset, 2, persistent_workers=True)
+    assert epoch(batches) == [[0, 0], [0, 0]]
+    change(dataset)
+    assert epoch(batches) == [[0, 0], [0, 0]]
+
+
+# -- ending ------------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_loader_says_so(loader: Maker) -> None:
+    batches = loader(list(range(40)), 2)
+    under_way = iter(batches)
+    next(under_way)
+    batches.close()
+    batches.close()
+    with pytest.raises(mpiter.IteratorClosed):
+        next(under_way)
+    with pytest.raises(mpiter.IteratorClosed):
+        iter(batches)
+
+
+def test_a_loader_that_is_dropped_ends_its_workers(with_workers: Maker) -> None:
+    """The house is clean after each test."""
+    batches = with_workers.class_(list(range(40)), 2, num_workers=2)
+    for _ in batches:
+        break
+    under_way = iter(batches)
+    next(under_way)
+    del batches
+    assert len(epoch(under_way)) == 19
+
+
+@both_kinds
+def test_an_iterator_that_is_kept_by_a_traceback_ends_with_it(kind: str) -> None:
+    with makers(kind, 2) as maker, pytest.raises(ZeroDivisionError):
+        for batch in maker.class_(Squares(), 1, num_workers=2):
+            len(batch) / 0

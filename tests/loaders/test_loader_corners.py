@@ -1,0 +1,259 @@
+"""Corners of loaders and streams that somebody has run into."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+import mpiter
+from mpiter import DataLoader, IteratorClosed, OptionError, StateError
+
+DATA = np.arange(1000)
+
+
+class Lazy:
+    """Draws from a global generator, as it goes."""
+
+    def __iter__(self):
+        for _ in range(400):
+            yield random.randrange(1000)
+
+
+def listed(batches):
+    return [batch.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_that_draws_as_it_goes_resumes_and_disturbs_nobody(workers):
+    random.seed(1)
+    with DataLoader(DATA, 4, sampler=Lazy(), num_workers=workers) as loader:
+        epoch = iter(loader)
+        for _ in range(3):
+            next(epoch)
+        state, rest = loader.state_dict(), listed(epoch)
+    random.seed(99)
+    untouched = random.random()
+    random.seed(99)
+    with DataLoader(DATA, 4, sampler=Lazy(), num_workers=workers) as loader:
+        loader.load_state_dict(state)
+        assert listed(loader) == rest
+    assert random.random() == untouched
+
+
+def test_a_sampler_is_not_asked_far_ahead_at_once():
+    asked = []
+
+    def sampler():
+        for batch in range(500):
+            asked.append(batch)
+            yield [batch, batch + 1]
+
+    with DataLoader(DATA, batch_sampler=sampler(), num_workers=2) as loader:
+        epoch = iter(loader)
+        assert len(asked) <= 8
+        for handed_out in range(1, 40):
+            next(epoch)
+            assert len(asked) <= 2 * handed_out + 8
+
+
+class Sharded:
+    def __init__(self):
+        self.numbers = range(40)
+
+    def __iter__(self):
+        return iter(self.numbers)
+
+
+def test_a_stream_may_be_sharded_by_worker_init_fn():
+    def shard(number):
+        info = mpiter.get_worker_info()
+        assert (info.id, info.num_workers) == (number, 2)
+        info.dataset.numbers = info.dataset.numbers[number::2]
+
+    with DataLoader(Sharded(), 5, num_workers=2, worker_init_fn=shard) as loader:
+        for _ in range(2):
+            assert sorted(number for batch in listed(loader) for number in batch) == list(range(40))
+
+
+def test_a_stream_may_say_that_it_shards_itself():
+    class Said(Sharded):
+        shards_itself = True
+
+    with DataLoader(Said(), 20, num_workers=2) as loader:
+        assert listed(loader) == [list(range(20)), list(range(20)), list(range(20, 40)), list(range(20, 40))]
+
+
+class Noting:
+    """Notes its place in itself, as it goes."""
+
+    at = 0
+
+    def __iter__(self):
+        while self.at < 400:
+            self.at += 1
+            yield self.at - 1
+        self.at = 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_epoch_begins_at_the_beginning(workers):  # without workers it goes on from where it was
+    with DataLoader(Noting(), 4, num_workers=workers) as loader:
+        for _ in range(3):
+            for batch in loader:
+                assert batch.tolist() == [0, 1, 2, 3]
+                break
+
+
+class Tape:
+    def __iter__(self):
+        return Torn()
+
+
+class Torn:
+    """Raises once, and goes on."""
+
+    def __init__(self):
+        self.at, self.raised = 0, False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at == 6 and not self.raised:
+            self.raised = True
+            raise ValueError("torn")
+        if self.at == 40:
+            raise StopIteration
+        self.at += 1
+        return self.at - 1
+
+
+def with_errors(epoch):
+    found = []
+    while True:
+        try:
+            found.append(next(epoch).tolist())
+        except ValueError:
+            found.append("torn")
+        except StopIteration:
+            return found
+
+
+@pytest.mark.filterwarnings("ignore:the stream has no state_dict:RuntimeWarning")
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_an_error_costs_its_batch_and_no_other(workers):
+    wanted = [[0, 1, 2, 3], "torn", *([n, n + 1, n + 2, n + 3] for n in range(8, 40, 4))]
+    with DataLoader(Tape(), 4, num_workers=workers) as loader:
+        assert with_errors(iter(loader)) == wanted
+        epoch = iter(loader)
+        next(epoch)
+        with pytest.raises(ValueError, match="torn"):
+            next(epoch)
+        state = loader.state_dict()
+    with DataLoader(Tape(), 4, num_workers=2) as loader:
+        loader.load_state_dict(state)
+        assert with_errors(iter(loader)) == wanted[2:]
+        loader.skip(2)
+        assert with_errors(iter(loader)) == wanted[2:]
+
+
+def test_a_refused_state_stays_refused():
+    with DataLoader(DATA, 4, sampler=list(range(100))) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with DataLoader(DATA, 4, sampler=list(range(50, 150))) as loader:
+        loader.load_state_dict(state)
+        for _ in range(2):
+            with pytest.raises(StateError, match="other batches"):
+                iter(loader)
+    for other in (DataLoader(Sharded(), 4), DataLoader(DATA, 4), DataLoader(DATA, batch_sampler=[[1]])):
+        with pytest.raises(StateError, match="kind"):
+            other.load_state_dict(state)
+
+
+def test_a_streams_state_without_its_shards_is_refused():
+    with DataLoader(Sharded(), 4) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+        del state["stream"]
+        with pytest.raises(StateError, match="how far"):
+            loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("wrong", [5, None, "batches", ["batches", "has_ended", "mark"]])
+def test_a_streams_state_with_shards_that_are_none_is_refused(wrong):
+    with DataLoader(Sharded(), 4) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+        state["stream"]["shards"] = [wrong]
+        with pytest.raises(StateError, match="shard"):
+            loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "dataset", "sampler", "collate_fn", "num_workers"])
+def test_what_is_fixed_says_so(name):
+    with DataLoader(DATA, 4) as loader, pytest.raises(OptionError, match=f"{name} is fixed"):
+        setattr(loader, name, None)
+
+
+def test_closing_ends_every_epoch_under_way():
+    loader = DataLoader(DATA, 4, num_workers=1)
+    one, other = iter(loader), iter(loader)
+    next(one), next(other)
+    loader.close()
+    for epoch in (one, other):
+        with pytest.raises(IteratorClosed):
+            list(epoch)
+
+
+def test_any_whole_number_may_be_skipped():
+    with DataLoader(DATA, 4) as loader:
+        loader.skip(np.int64(2))
+        json.dumps(loader.state_dict())
+        assert next(iter(loader)).tolist() == [8, 9, 10, 11]
+
+
+def test_an_iterator_within_a_dataset_leaves_its_randomness_alone():
+    class Nesting:
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            list(mpiter.batches(np.arange(4), 2, n_processes=0, seed=0))
+            return mpiter.get_rng().random(), np.random.rand()
+
+    def drawn(**options):
+        with DataLoader(Nesting(), 4, seed=1, **options) as loader:
+            return [np.asarray(column).tolist() for column in next(iter(loader))]
+
+    wanted = drawn()
+    assert len(set(wanted[0])) == len(set(wanted[1])) == 4
+    together = drawn(collate_fn=lambda samples: tuple(zip(*samples, strict=True)))
+    assert together == wanted
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": "2"},
+        {"num_workers": None},
+        {"num_workers": -1},
+        {"num_workers": 1, "multiprocessing_context": 42},
+        {"sampler": 5},
+        {"batch_sampler": 5},
+        {"collate_fn": 5},
+        {"worker_init_fn": 5},
+    ],
+)
+def test_garbage_is_refused_at_once(options):
+    with pytest.raises(OptionError):
+        DataLoader(DATA, **options)
+
+
+@pytest.mark.parametrize("dataset", [None, 5, type("Unsized", (), {"__getitem__": None})()])
+def test_what_is_no_dataset_is_refused_at_once(dataset):
+    with pytest.raises(OptionError):
+        DataLoader(dataset)

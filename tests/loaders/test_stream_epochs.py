@@ -1,0 +1,137 @@
+"""What a stream notes of itself as it is read: without workers it is the user's own, as with torch's loader."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import mpiter
+
+
+class Epochs:
+    """Counts its epochs, and gives other elements in each."""
+
+    def __init__(self) -> None:
+        self.epoch = self.seen = 0
+
+    def __iter__(self) -> Any:
+        self.epoch += 1
+        for number in range(7):
+            self.seen += 1
+            yield 100 * self.epoch + number
+
+
+class OnAndOn:
+    """Is its own iterator; goes on where it was, even after it has said that there is nothing more."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> int:
+        self.at += 1
+        if self.at % 8 == 0:
+            raise StopIteration
+        return self.at
+
+
+class Telling(Epochs):
+    """Tells its epoch and its place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = 0
+
+    def __iter__(self) -> Any:
+        self.epoch += not self.at
+        while self.at < 7:
+            self.at += 1
+            yield 100 * self.epoch + self.at - 1
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.at = state["epoch"], state["at"]
+
+
+def batches(epoch: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in epoch]
+
+
+def read(loader: Any) -> list[list[list[int]]]:
+    """Two epochs, one that is broken off, and one more."""
+    found = [batches(loader), batches(loader)]
+    for batch in loader:
+        found.append(batches([batch]))
+        break
+    return [*found, batches(loader)]
+
+
+@pytest.mark.parametrize("stream", [Epochs, OnAndOn, Telling])
+def test_without_workers_the_users_own_stream_is_read(stream: Any) -> None:
+    mine = stream()
+    with mpiter.DataLoader(mine, 3) as loader:
+        first, second, broken_off, last = read(loader)
+    assert first != second
+    if stream is Epochs:
+        assert [epoch[0][0] for epoch in (first, second, broken_off, last)] == [100, 200, 300, 400]
+        assert mine.seen == 7 + 7 + 3 + 7, "nothing is read ahead"
+    elif stream is OnAndOn:
+        assert [second, broken_off, last] == [[[9, 10, 11], [12, 13, 14], [15]], [[17, 18, 19]], [[20, 21, 22], [23]]]
+        assert mine.at == 24, "nobody asks once more"
+    else:
+        assert broken_off == [[300, 301, 302]]
+        assert last == [[303, 304, 305], [306]]
+
+
+@pytest.mark.parametrize("persistent", [None, True, False])
+@pytest.mark.parametrize("stream", [Epochs, Telling])
+def test_with_workers_each_epoch_begins_with_the_stream_as_it_is_here(stream: Any, persistent: bool | None) -> None:
+    mine = stream()
+    with mpiter.DataLoader(mine, 3, num_workers=1, persistent_workers=persistent) as loader:
+        first, second, broken_off, last = read(loader)
+        assert first == second == last
+        assert broken_off == first[:1]
+        assert mine.epoch == 0
+        if persistent is None:
+            mine.epoch = 5
+            assert batches(loader)[0] == [600, 601, 602]
+
+
+@pytest.mark.parametrize("handed_out", [1, 2])
+def test_a_stream_that_tells_its_epoch_goes_on_in_a_later_one(handed_out: int) -> None:
+    with mpiter.DataLoader(Telling(), 3) as loader:
+        batches(loader)
+        epoch = iter(loader)
+        given = batches(next(epoch) for _ in range(handed_out))
+        state = json.loads(json.dumps(loader.state_dict()))
+        rest, after = batches(epoch), batches(loader)
+    assert given + rest == [[200, 201, 202], [203, 204, 205], [206]]
+    with mpiter.DataLoader(Telling(), 3) as loader:
+        loader.load_state_dict(state)
+        assert batches(loader) == rest
+        assert batches(loader) == after
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("stream", [Epochs, OnAndOn, Telling])
+def test_so_it_is_with_torchs_loader(stream: Any, num_workers: int) -> None:
+    torch = pytest.importorskip("torch")
+    from mpiter.torch import DataLoader
+
+    class Stream(stream, torch.utils.data.IterableDataset):  # type: ignore[misc]
+        pass
+
+    def told(loader_of: Any) -> Any:
+        mine = Stream()
+        loader = loader_of(mine, batch_size=3, num_workers=num_workers)
+        return read(loader), vars(mine)
+
+    assert told(DataLoader) == told(torch.utils.data.DataLoader)

@@ -1,0 +1,506 @@
+"""Iterable datasets: shards, the order of their batches, resuming, and what happens when a worker dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+from pairs import pairs
+
+import mpiter
+from mpiter import DataLoader, StateError
+
+
+class Counting:
+    """0, 1, 2, …: knows nothing of workers."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __iter__(self):
+        for number in range(self.length):
+            yield np.full(3, number), number
+
+
+class Sharding(Counting):
+    """Gives each worker its own numbers."""
+
+    def __iter__(self):
+        info = mpiter.get_worker_info()
+        for number in range(info.id, self.length, info.num_workers):
+            yield np.full(3, number), number
+
+
+class Unequal:
+    """Worker 0 has nothing, worker 1 four, worker 2 twenty."""
+
+    def __iter__(self):
+        yield from range([0, 4, 20][mpiter.get_worker_info().id])
+
+
+class Stateful(Counting):
+    """Knows where it is, and how to go there; counts what it reads."""
+
+    def __init__(self, length, log=None):
+        super().__init__(length)
+        self.at, self.log = 0, log
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+    def __iter__(self):
+        while self.at < self.length:
+            self.at += 1
+            if self.log:
+                with open(self.log, "a") as log:
+                    log.write(f"{self.at - 1}\n")
+            yield np.full(3, self.at - 1), self.at - 1
+        self.at = 0
+
+
+class ItsIterator:
+    """Whose iterator, not itself, knows where it is."""
+
+    class _Iterator:
+        def __init__(self, length):
+            self.at, self.length = 0, length
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if self.at == self.length:
+                raise StopIteration
+            self.at += 1
+            return np.full(3, self.at - 1), self.at - 1
+
+        def state_dict(self):
+            return {"at": self.at}
+
+        def load_state_dict(self, state):
+            self.at = state["at"]
+
+    def __init__(self, length):
+        self.length = length
+
+    def __iter__(self):
+        return self._Iterator(self.length)
+
+
+class ItsOwnIterator(ItsIterator._Iterator):
+    """Begins anew whenever it is asked for an iterator."""
+
+    def __init__(self, length):
+        super().__init__(length)
+
+    def __iter__(self):
+        self.at = 0
+        return self
+
+
+class Eager(Stateful):
+    """Looks where it is as soon as it is asked for an iterator."""
+
+    def __iter__(self):
+        return iter([(np.full(3, number), number) for number in range(self.at, self.length)])
+
+    def state_dict(self):
+        return {"at": self.at}
+
+
+class Both(Counting):
+    """The stream knows the file, its iterator the line; it says how often it was asked for one."""
+
+    class _Lines(ItsIterator._Iterator):
+        def __init__(self, length, stream):
+            super().__init__(length)
+            self.stream = stream
+
+        def __next__(self):
+            array, number = super().__next__()
+            self.stream.read += 1
+            return array, number + 100 * self.stream.asked
+
+    read = asked = 0
+
+    def __iter__(self):
+        self.asked += 1
+        return self._Lines(self.length, self)
+
+    def state_dict(self):
+        return {"read": self.read, "asked": self.asked - 1}  # it will be asked once more
+
+    def load_state_dict(self, state):
+        self.read, self.asked = state["read"], state["asked"]
+
+
+KEPT = {
+    "a tuple": (1, ("a", 2.5)),
+    "a set": {3, 1, 2},
+    "bytes": b"\0\xff",
+    "an array": np.arange(6, dtype=">i2").reshape(2, 3),
+    "a number of NumPy's": np.float32(0.1),
+    "a huge number": 2**80,
+    "integer keys": {1: "a", (2, "b"): "c"},
+    "a generator's state": np.random.default_rng(3).bit_generator.state,
+}
+
+
+class Keeping(Stateful):
+    """Holds more than JSON knows in its state."""
+
+    def state_dict(self):
+        return {"at": self.at, **KEPT}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        for name, value in KEPT.items():
+            assert type(state[name]) is type(value)
+            assert np.all(state[name] == value), name
+
+
+class Drawing(Counting):
+    """Random numbers from everywhere."""
+
+    def __iter__(self):
+        for _ in range(self.length):
+            yield mpiter.get_rng().random(), np.random.rand()
+
+
+class Failing(Counting):
+    def __iter__(self):
+        yield from range(5)
+        raise ValueError("the tape is torn")
+
+
+def numbers(batches):
+    return [labels.tolist() for _, labels in batches]
+
+
+def epoch_of(dataset, batch_size=3, **options):
+    with DataLoader(dataset, batch_size, **options) as loader:
+        return numbers(loader)
+
+
+WHOLE = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]]
+workers = pytest.mark.parametrize("workers", [0, 1, 2, 3])
+again = pytest.mark.filterwarnings("ignore:the stream has no state_dict:RuntimeWarning")
+
+
+@workers
+@pytest.mark.parametrize("stream", [Counting, Stateful, ItsIterator])
+def test_the_library_shards_what_knows_nothing_of_workers(workers, stream):
+    with DataLoader(stream(11), 3, num_workers=workers) as loader:
+        assert [numbers(loader) for _ in range(3)] == [WHOLE] * 3
+
+
+@workers
+def test_short_batches_are_left_out_of_the_whole(workers):
+    assert epoch_of(Counting(11), drop_last=True, num_workers=workers) == WHOLE[:3]
+
+
+def test_a_stream_that_asks_who_it_is_shards_itself():
+    assert epoch_of(Sharding(11), num_workers=2) == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9]]
+    assert epoch_of(Sharding(11), num_workers=2, drop_last=True) == [[0, 2, 4], [1, 3, 5], [6, 8, 10]]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_shards_of_unequal_length_are_read_to_their_ends(drop_last):
+    with DataLoader(Unequal(), 7, num_workers=3, drop_last=drop_last) as loader:
+        found = [batch.tolist() for batch in loader]
+    two = [list(range(7)), list(range(7, 14))]
+    assert found == (two if drop_last else [[0, 1, 2, 3], *two, list(range(14, 20))])
+
+
+@workers
+def test_without_batches_elements_come_one_by_one(workers):
+    with DataLoader(Counting(5), None, num_workers=workers) as loader:
+        assert [number for _, number in loader] == [0, 1, 2, 3, 4]
+
+
+@workers
+def test_a_stream_may_be_empty(workers):
+    with DataLoader(Counting(0), 3, num_workers=workers) as loader:
+        assert [list(loader) for _ in range(2)] == [[], []]
+
+
+@workers
+def test_a_collate_fn_works_in_the_worker(workers):
+    with DataLoader(Counting(5), 2, num_workers=workers, collate_fn=lambda batch: (os.getpid(), len(batch))) as loader:
+        pids, lengths = zip(*loader, strict=True)
+    assert lengths == (2, 2, 1)
+    assert (os.getpid() in pids) == (workers == 0)
+
+
+def test_randomness_depends_neither_on_workers_nor_on_what_was_left_out():
+    def drawn(num_workers, skip=0):
+        with DataLoader(Drawing(12), 2, num_workers=num_workers, seed=5) as loader:
+            loader.skip(skip)
+            first = [[column.tolist() for column in batch] for batch in loader]
+            second = [[column.tolist() for column in batch] for batch in loader]
+        assert first[0] != second[0]
+        return first
+
+    whole = drawn(0)
+    assert len({value for batch in whole for column in batch for value in column}) == 24
+    assert drawn(1) == drawn(3) == whole
+    assert drawn(2, skip=3) == whole[3:]
+
+
+CHANGES = [(2, 2), (2, 3), (3, 0), (0, 2)]
+resumable = pairs((Counting, Stateful, ItsIterator), CHANGES, (0, 1, 3, 4))
+resumable += pairs((ItsOwnIterator, Keeping), [(2, 3)], (0, 1, 3, 4))
+resumable = [pytest.param(*one, marks=[] if one[-1] == 3 else pytest.mark.slow) for one in resumable]
+
+
+@again
+@pytest.mark.parametrize(("stream", "workers", "handed_out"), resumable)
+def test_resuming_under_any_number_of_workers(stream, handed_out, workers):
+    before, after = workers
+    with DataLoader(stream(11), 3, num_workers=before) as loader:
+        epoch = iter(loader)
+        for _ in range(handed_out):
+            next(epoch)
+        state = json.loads(json.dumps(loader.state_dict()))
+        rest = numbers(epoch)
+        ended = json.loads(json.dumps(loader.state_dict()))
+    assert rest == WHOLE[handed_out:]
+    with DataLoader(stream(11), 3, num_workers=after) as loader:
+        loader.load_state_dict(state)
+        assert numbers(loader) == rest
+        assert numbers(loader) == WHOLE
+        loader.load_state_dict(ended)
+        assert numbers(loader) == WHOLE
+
+
+def test_a_stream_with_a_state_is_not_read_again(tmp_path):
+    with DataLoader(Stateful(30), 3, num_workers=2) as loader:
+        epoch = iter(loader)
+        for _ in range(6):
+            next(epoch)
+        state = loader.state_dict()
+    with DataLoader(Stateful(30, str(tmp_path / "log")), 3, num_workers=2) as loader:
+        loader.load_state_dict(state)
+        assert numbers(loader)[0] == [18, 19, 20]
+    assert min(map(int, (tmp_path / "log").read_text().split())) == 18
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_state_in_the_second_epoch_goes_on_there(num_workers):
+    for stream in (Stateful, ItsOwnIterator):
+        with DataLoader(stream(11), 3, num_workers=num_workers) as loader:
+            numbers(loader)
+            epoch = iter(loader)
+            before = json.loads(json.dumps(loader.state_dict()))
+            next(epoch)
+            after = json.loads(json.dumps(loader.state_dict()))
+        with DataLoader(stream(11), 3, num_workers=1) as loader:
+            for state, rest in ((before, WHOLE), (after, WHOLE[1:])):
+                assert state["epoch"] == 1
+                loader.load_state_dict(state)
+                assert numbers(loader) == rest
+
+
+def test_the_streams_state_is_loaded_before_its_iterator_is_made_and_the_iterators_after():
+    with DataLoader(Both(11), 3) as loader:
+        epoch = iter(loader)
+        given = numbers([next(epoch), next(epoch)])
+        state = json.loads(json.dumps(loader.state_dict()))
+        rest = numbers(epoch)
+    assert given + rest == [[100 + number for number in batch] for batch in WHOLE]
+    with DataLoader(Both(11), 3) as loader:
+        loader.load_state_dict(state)
+        assert numbers(loader) == rest
+    with DataLoader(Eager(11), 3) as loader:
+        loader.dataset.at = 6
+        next(iter(loader))
+        state = loader.state_dict()
+        state["stream"]["shards"][0]["mark"][:2] = [2, 6]
+    with DataLoader(Eager(11), 3) as loader:
+        loader.load_state_dict({**state, "batches": 2})
+        assert numbers(loader) == WHOLE[2:]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_state_that_cannot_be_saved_is_refused_by_its_path_when_somebody_asks(num_workers):
+    class Unsavable(Stateful):
+        def state_dict(self):
+            return {"a": [0, 1, (number for number in range(3))]}
+
+    with DataLoader(Unsavable(11), 3, num_workers=num_workers) as loader:
+        epoch = iter(loader)
+        loader.state_dict()  # of the beginning, when nobody has been asked yet
+        given = numbers([next(epoch)])
+        with pytest.raises(StateError, match=r"state\['a'\]\[2\] is of type generator"):
+            loader.state_dict()
+        assert given + numbers(epoch) == WHOLE
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_that_failed_is_behind_us(num_workers):
+    class FailingOnce(ItsIterator):
+        shards_itself = True
+
+        class _Iterator(ItsIterator._Iterator):
+            def __next__(self):
+                array, number = super().__next__()
+                if number == 4:
+                    raise ValueError("four")
+                return array, number
+
+    with DataLoader(FailingOnce(14), 3, num_workers=num_workers) as loader:
+        epoch = iter(loader)
+        next(epoch)
+        with pytest.raises(ValueError, match="four"):
+            next(epoch)
+        state, rest = json.loads(json.dumps(loader.state_dict())), numbers(epoch)
+    with DataLoader(FailingOnce(14), 3, num_workers=num_workers) as loader:
+        loader.load_state_dict(state)
+        assert numbers(loader) == rest == [[5, 6, 7], [8, 9, 10], [11, 12, 13]]
+
+
+def test_a_state_for_a_stream_that_can_load_it_is_refused_by_one_that_cannot():
+    with DataLoader(Stateful(11), 3) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with DataLoader(Counting(11), 3) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(StateError, match=r"load_state_dict.*Counting"):
+            next(iter(loader))
+
+
+def test_nobody_asks_a_stream_for_its_length_before_the_user_does():
+    class Sized(Counting):
+        asked = 0
+
+        def __len__(self):
+            type(self).asked += 1
+            return self.length
+
+    with DataLoader(Sized(11), 3) as loader:
+        epoch = iter(loader)
+        next(epoch)
+        loader.state_dict()
+        for _ in epoch:
+            pass
+        assert Sized.asked == 0
+        assert len(loader) == len(epoch) == 4
+        assert Sized.asked == 2
+
+
+def test_a_stream_without_a_state_is_read_again_and_says_so():
+    with DataLoader(Counting(11), 3, num_workers=1) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with DataLoader(Counting(11), 3, num_workers=1) as loader:
+        loader.load_state_dict(state)
+        with pytest.warns(RuntimeWarning, match="its first 1 batches are read again"):
+            epoch = iter(loader)
+        assert numbers(epoch) == WHOLE[1:]
+
+
+@again
+def test_shards_of_the_streams_own_need_as_many_workers():
+    with DataLoader(Sharding(11), 3, num_workers=2) as loader:
+        epoch = iter(loader)
+        for _ in range(3):
+            next(epoch)
+        state, rest = loader.state_dict(), numbers(epoch)
+    with DataLoader(Sharding(11), 3, num_workers=2) as loader:
+        loader.load_state_dict(state)
+        assert numbers(loader) == rest == [[7, 9]]
+    with DataLoader(Sharding(11), 3, num_workers=3) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(StateError, match="2 workers, each with a shard of its own making; this loader has 3"):
+            iter(loader)
+
+
+@again
+@pytest.mark.parametrize("stream", [Counting, Sharding, Stateful])
+def test_a_killed_worker_is_replaced_and_nothing_is_lost(stream):
+    wanted = epoch_of(stream(3000), num_workers=2)
+    with DataLoader(stream(3000), 3, num_workers=2) as loader:
+        epoch = iter(loader)
+        found = numbers(next(epoch) for _ in range(3))
+        os.kill(loader.worker_pids[0], signal.SIGKILL)
+        found += numbers(epoch)
+        assert loader.stats().restarts == 1
+    assert found == wanted
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_error_of_a_stream_is_raised_once_and_ends_its_shard(num_workers):
+    with DataLoader(Failing(0), 2, num_workers=num_workers) as loader:
+        epoch, found, errors = iter(loader), [], 0
+        for _ in range(12):
+            try:
+                found.append(next(epoch).tolist())
+            except ValueError as error:
+                errors += "torn" in str(error)
+            except StopIteration:
+                break
+        assert errors == 1
+        assert found == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("argument", [{"shuffle": True}, {"sampler": [1]}, {"batch_sampler": [[1]]}])
+def test_streams_have_no_keys(argument):
+    with pytest.raises(mpiter.OptionError, match="no keys"):
+        DataLoader(Counting(3), **argument)
+
+
+def test_the_length_is_the_streams_own_if_it_has_one():
+    class Sized(Counting):
+        def __len__(self):
+            return self.length
+
+    with DataLoader(Sized(11), 3) as loader:
+        assert len(loader) == len(iter(loader)) == 4
+    with DataLoader(Counting(11), 3) as loader, pytest.raises(TypeError, match="no length"):
+        len(loader)
+
+
+def test_a_changed_stream_is_sent_again_and_workers_stay_otherwise():
+    with DataLoader(Counting(5), 3, num_workers=2) as loader:
+        numbers(loader)
+        pids = loader.worker_pids
+        numbers(loader)
+        assert loader.worker_pids == pids
+        loader.dataset.length = 8
+        assert numbers(loader) == [[0, 1, 2], [3, 4, 5], [6, 7]]
+        assert loader.worker_pids != pids
+
+
+def test_breaking_off_in_the_middle_disturbs_no_later_epoch():
+    with DataLoader(Counting(200), 3, num_workers=2) as loader:
+        for _ in range(3):
+            for _, labels in loader:
+                assert labels.tolist() == [0, 1, 2]
+                break
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"turn": -1},
+        {"shards": []},
+        {"is_own": 1},
+        {"shards": [{"batches": "1", "has_ended": False, "mark": []}]},
+        {"shards": [{"batches": 1, "has_ended": False, "mark": [1]}]},
+        {"shards": [{"batches": 1, "has_ended": False, "mark": [1, 3, False, [None]]}]},
+        {"shards": [{"batches": 1, "has_ended": False, "mark": [1, 3, False, [{"~tuple": 5}, None]]}]},
+    ],
+)
+def test_a_damaged_state_is_refused(damage):
+    with DataLoader(Counting(11), 3) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+        state["stream"] |= damage
+        with pytest.raises(StateError):
+            loader.load_state_dict(state)

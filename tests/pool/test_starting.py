@@ -1,0 +1,373 @@
+"""Starting workers: a fork server without a name, black boxes and lifelines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import forkserver as mp_forkserver
+from multiprocessing import get_context, spawn
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from sabotage import MANNERS, have_the_second_start_fail
+from scripts import METHODS, Script, run, wait_until
+
+import mpiter
+from mpiter.pool import starting
+from mpiter.worker import blackbox, lifeline
+from mpiter.worker.blackbox import BlackBox
+
+
+@pytest.fixture
+def box() -> Iterator[BlackBox]:
+    box = BlackBox()
+    yield box
+    box.close()
+
+
+def _armed(box: BlackBox, manner: str, ready: Path) -> None:
+    box.arm()
+    ready.touch()
+    {**MANNERS, "sleep": lambda: time.sleep(60)}[manner]()
+
+
+@pytest.fixture
+def process(box: BlackBox, tmp_path: Path) -> Iterator[Any]:
+    """Starts a process with a black box that does as it is told."""
+    started = []
+
+    def start(manner: str, method: str = "forkserver") -> Any:
+        ready = tmp_path / "ready"
+        one = get_context(method).Process(target=_armed, args=(box, manner, ready))
+        started.append(one)
+        one.start()
+        wait_until(ready.exists, "the process is armed")
+        return one
+
+    yield start
+    for one in started:
+        one.kill()
+        one.join()
+        one.close()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("manner", ["sleep", "hold the GIL"])
+def test_a_process_shows_its_stack_when_asked(box: BlackBox, process: Any, manner: str, method: str) -> None:
+    one = process(manner, method)
+    assert box.read() == ""
+    box.ask(one.pid)
+    wait_until(lambda: "in _armed" in box.read(), "it has answered")
+    assert "most recent call first" in box.read()
+
+
+def test_what_has_been_read_is_not_read_again(box: BlackBox, process: Any) -> None:
+    one = process("sleep")
+    for _ in range(3):
+        box.ask(one.pid)
+        wait_until(lambda: box.read().count("in _armed") == 1 and "_bootstrap" in box.read(), "it has answered")
+        wait_until(lambda: box.read().endswith("in <module>"), "it has said all")
+        box.turn_over()
+        assert box.read() == ""
+
+
+def test_a_very_long_stack_is_cut(box: BlackBox) -> None:
+    os.write(box.fd, b"x" * 50_000)
+    assert box.read() == "x" * 20_000 + "\n…"
+
+
+def test_a_stopped_process_shows_none_but_its_condition_is_seen(box: BlackBox, process: Any) -> None:
+    one = process("SIGSTOP")
+    wait_until(lambda: blackbox.is_stopped(one.pid), "it is stopped")
+    box.ask(one.pid)
+    assert box.read() == ""
+    assert blackbox.condition(one.pid) == "it is stopped, SIGSTOP"
+
+
+def test_a_crash_leaves_its_stack(box: BlackBox, process: Any) -> None:
+    process("SIGSEGV").join()
+    assert "Segmentation fault" in box.read()
+    assert "in _armed" in box.read()
+
+
+def test_a_process_that_is_gone_has_no_condition(process: Any) -> None:
+    one = process("os._exit")
+    one.join()
+    assert blackbox.condition(one.pid) == ""
+
+
+def test_a_thread_shows_its_stack() -> None:
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait, args=(60,))
+    thread.start()
+    try:
+        assert "release.wait" in blackbox.thread_stack(thread.native_id) or "wait" in blackbox.thread_stack(
+            thread.native_id
+        )
+    finally:
+        release.set()
+        thread.join()
+    assert blackbox.thread_stack(-1) == ""
+
+
+def test_the_fork_server_has_no_name_and_is_used_again() -> None:
+    servers = set()
+    for _ in range(2):
+        with mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=1) as it:
+            next(it)
+        servers.add(starting._server._forkserver_pid)
+        address = starting._server._forkserver_address
+        assert address.startswith("/proc/self/fd/")
+        assert "(deleted)" in os.readlink(address)
+    assert len(servers) == 1
+
+
+def test_where_the_socket_cannot_be_unlinked_it_keeps_its_name(tmp_path: Path) -> None:
+    text = """
+    import os
+    del os.O_PATH
+    import mpiter
+    from mpiter.pool import starting
+    with mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=2) as it:
+        print(next(it) is not None, os.path.exists(starting._server._forkserver_address))
+    """
+    assert run(tmp_path, text).ended_well().lines == ["True True"]
+
+
+def test_the_users_own_processes_are_left_in_peace(tmp_path: Path) -> None:
+    """A fork server of the user's, with what he preloads, and one process started by another."""
+    text = """
+    import multiprocessing, os, sys
+    import mpiter
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["colorsys"])
+
+    def child(connection, depth):
+        if depth:
+            inner = context.Process(target=child, args=(connection, depth - 1))
+            inner.start()
+            inner.join()
+        else:
+            connection.send("colorsys" in sys.modules)
+
+    if __name__ == "__main__":
+        with mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=2) as it:
+            next(it)
+            here, there = context.Pipe(duplex=False)
+            outer = context.Process(target=child, args=(there, 1))
+            outer.start()
+            print(here.recv(), outer.join(), it.stats().restarts)
+            next(it)
+    """
+    assert run(tmp_path, text).ended_well().lines == ["True None 0"]
+
+
+@pytest.mark.parametrize("library", ["h5py", "datasets.arrow_dataset", "torch_geometric.data"])
+def test_workers_dont_import_a_known_library_one_by_one(tmp_path: Path, library: str) -> None:
+    package, _, module = library.partition(".")
+    source = tmp_path / package / f"{module or '__init__'}.py"
+    source.parent.mkdir()
+    (source.parent / "__init__.py").touch()
+    source.write_text("print('read', flush=True)\ndef of_length(n): return range(n)\n")
+    text = f"""
+    import {library} as library
+    import mpiter
+
+    class Numbers:
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, index):
+            return library.of_length(20)[index]
+
+    with mpiter.MultiprocessIterator(Numbers(), 4, n_processes=3) as it:
+        next(it)
+    """
+    root = str(Path(mpiter.__file__).parents[1])
+    outcome = run(tmp_path, text, PYTHONPATH=f"{root}:{tmp_path}").ended_well()
+    assert outcome.lines == ["read"] * 2  # by the program and by the fork server
+
+
+def test_the_fork_server_finds_what_the_program_finds(tmp_path: Path) -> None:
+    """Not what lies in the working directory; nor need it be installed."""
+    for folder, name, source in (
+        ("elsewhere", "mpiter", "print('another', flush=True)"),
+        ("own", "my_data", "print('read', flush=True)\nclass Data(list): pass"),
+    ):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.py").write_text(source)
+    text = """
+    import multiprocessing, os, sys
+    import mpiter
+    sys.path.insert(0, os.path.abspath("own"))
+    import my_data
+    os.chdir("elsewhere")
+    multiprocessing.set_forkserver_preload(["my_data"])
+    with mpiter.MultiprocessIterator(my_data.Data(range(20)), 4, n_processes=3) as it:
+        next(it)
+    """
+    assert run(tmp_path, text).ended_well().lines == ["read"] * 2  # by the program and by the fork server
+
+
+def test_only_the_thread_that_starts_workers_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"name": "somebody", "init_main_from_name": "script", "init_main_from_path": "script.py"}
+    monkeypatch.setattr(spawn, "get_preparation_data", lambda name: dict(said))
+    found: list[Any] = []
+    with starting._hidden_main():
+        inside = spawn.get_preparation_data("mine")
+        thread = threading.Thread(target=lambda: found.append(spawn.get_preparation_data("another's")))
+        thread.start()
+        thread.join()
+    assert inside == {"name": "somebody"}
+    assert found == [said]
+    assert spawn.get_preparation_data("mine afterwards") == said
+
+
+@pytest.mark.parametrize("imports_main", [False, True])
+def test_workers_come_from_a_server_of_our_own_and_import_the_script_only_if_asked(
+    monkeypatch: pytest.MonkeyPatch, imports_main: bool
+) -> None:
+    said = {"name": "somebody", "init_main_from_path": "script.py"}
+    asked: list[str] = []
+    monkeypatch.setattr(spawn, "get_preparation_data", lambda name: dict(said))
+    monkeypatch.setattr(mp_forkserver, "connect_to_new_process", lambda descriptors: asked.append("theirs"))
+    monkeypatch.setattr(starting, "_connect", lambda descriptors: asked.append("ours"))
+    with starting.as_workers_start(imports_main):
+        assert spawn.get_preparation_data("mine") == (said if imports_main else {"name": "somebody"})
+        mp_forkserver.connect_to_new_process([])
+        thread = threading.Thread(target=mp_forkserver.connect_to_new_process, args=([],))
+        thread.start()
+        thread.join()
+    mp_forkserver.connect_to_new_process([])
+    assert asked == ["ours", "theirs", "theirs"]
+
+
+def test_a_server_that_has_died_is_replaced_by_another() -> None:
+    def one() -> int:
+        with mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=1) as it:
+            next(it)
+        return starting._server._forkserver_pid
+
+    first = one()
+    os.kill(first, signal.SIGKILL)
+    assert one() != first
+
+
+LIFELINE = """
+import multiprocessing, os, sys, time
+from mpiter.worker import lifeline
+
+def child(connection):
+    if sys.argv[1] == "thread":
+        def none(pipe): raise OSError
+        lifeline._let_the_kernel_kill = none
+    lifeline.die_with_parent()
+    connection.send(os.getpid())
+    time.sleep(60)
+
+context = multiprocessing.get_context("fork")
+here, there = context.Pipe(duplex=False)
+context.Process(target=child, args=(there,)).start()
+here.recv()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("way", ["the kernel", "thread"])
+def test_a_worker_ends_with_the_main_process(way: str, tmp_path: Path) -> None:
+    assert run(tmp_path, LIFELINE, way).ended_well()
+
+
+def test_the_main_process_itself_has_no_lifeline() -> None:
+    assert lifeline.die_with_parent() is None
+
+
+def test_workers_that_cannot_all_be_started_are_an_error_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = get_context("fork")
+    have_the_second_start_fail(monkeypatch, context)
+    it = mpiter.MultiprocessIterator(list(range(9)), 2, n_processes=2, backend=mpiter.Process("fork"))
+    with it, pytest.raises(mpiter.WorkerStartError, match=r"Resource temporarily unavailable\. Look at the limits"):
+        next(it)
+
+
+def test_a_long_folder_for_temporary_files_is_no_obstacle(tmp_path: Path) -> None:
+    """The address of a socket has about a hundred characters."""
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    text = """
+    import mpiter
+    with mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=2) as it:
+        print(len(next(it)))
+    """
+    assert run(tmp_path, text, TMPDIR=str(folder)).ended_well().lines == ["4"]
+
+
+FORKED = """
+import os, time
+import mpiter
+
+it = mpiter.MultiprocessIterator(list(range(100)), 4, n_processes=2)
+next(it)
+while not all(line.ready for line in it._pump.loop._crew.board()):
+    time.sleep(0.001)
+if (child := os.fork()) == 0:
+    time.sleep(60)
+print(child, *it.worker_pids, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_child_that_the_user_forks_does_not_keep_our_workers_alive(tmp_path: Path) -> None:
+    script = Script(tmp_path, FORKED)
+    child, *workers = script.says().split()
+    assert len(workers) == 2
+    wait_until(lambda: not any(psutil.pid_exists(int(worker)) for worker in workers), "the workers are gone")
+    os.kill(int(child), signal.SIGKILL)
+    assert script.ends().left_running == []
+
+
+def test_what_a_worker_dies_of_is_seen(tmp_path: Path) -> None:
+    """An exception outside of the dataset: Python's own words reach standard error."""
+    text = """
+    import mpiter
+    from mpiter.pool import pipes
+
+    def at_start(info):
+        def send(end, number, value):
+            if number == pipes.READY:
+                genuine(end, number, value)
+            else:
+                raise KeyboardInterrupt("in the midst of sending")
+
+        genuine, pipes.WorkerEnd.send = pipes.WorkerEnd.send, send
+
+    try:
+        next(mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=1, worker_init=at_start))
+    except mpiter.WorkerCrashed as error:
+        print("an exception that nobody caught" in str(error))
+    """
+    outcome = run(tmp_path, text)
+    assert (outcome.code, outcome.lines) == (0, ["True"])
+    assert "KeyboardInterrupt: in the midst of sending" in outcome.err
+
+
+def test_nobody_is_asked_whose_number_is_unknown(box: BlackBox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal for process 0 is one for everybody in our own group."""
+    monkeypatch.setattr(os, "kill", lambda *args: pytest.fail(f"kill{args}"))
+    box.ask(0)
+    box.ask(-1)
+
+
+def test_a_worker_that_has_not_written_a_line_yet_is_known_by_its_number() -> None:
+    with mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=2) as it:
+        next(it)
+        crew = it._pump.loop._crew
+        crew._board.clear(0)
+        assert crew._board.lines()[0].pid == 0
+        assert tuple(line.pid for line in crew.board()) == it.worker_pids

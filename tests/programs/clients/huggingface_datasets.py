@@ -1,0 +1,110 @@
+"""Hugging Face's datasets: as torch's loader gives them, and resumed in the midst of an epoch."""
+
+import json
+
+import datasets
+import torch
+from datasets import Dataset, load_dataset
+from datasets.distributed import split_dataset_by_node
+
+from mpiter.torch import DataLoader
+
+TheirLoader = torch.utils.data.DataLoader
+LENGTH, BATCH = 41, 4
+
+
+def doubled(sample):
+    return {"twice": sample["number"] * 2}
+
+
+def made():
+    """Map-style ones by name."""
+    plain = Dataset.from_dict(
+        {
+            "number": list(range(LENGTH)),
+            "vector": [[number, number + 1.0] for number in range(LENGTH)],
+            "name": list(map(str, range(LENGTH))),
+        }
+    )
+    node = split_dataset_by_node(plain, rank=1, world_size=2)
+    return {
+        "plain": plain,
+        "for torch": plain.with_format("torch"),
+        "mapped": plain.map(doubled).with_format("torch"),
+        "transformed": plain.with_transform(lambda rows: {"half": [number / 2 for number in rows["number"]]}),
+        "of a node": node.with_format("torch"),
+    }
+
+
+class Reread(torch.utils.data.IterableDataset):
+    """A stream without its own state, which leaves out what is in the buffer: it is read again up to its place."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __iter__(self):
+        return iter(self.stream)
+
+
+def streams():
+    """Iterable ones by name, each with four shards."""
+    plain = made()["mapped"].to_iterable_dataset(num_shards=4)
+    files = [f"part{part}.jsonl" for part in range(4)]
+    for part, name in enumerate(files):
+        with open(name, "w") as file:
+            file.writelines(json.dumps({"number": number}) + "\n" for number in range(part, LENGTH, 4))
+    from_disk = load_dataset("json", data_files=files, split="train", streaming=True)
+    return {
+        "plain": plain,
+        "filtered": plain.filter(lambda sample: sample["number"] % 3 > 0),
+        "shuffled": Reread(plain.shuffle(seed=1, buffer_size=8)),
+        "of a node": split_dataset_by_node(plain, rank=1, world_size=2),
+        "from files": from_disk.map(doubled).with_format("torch"),
+    }
+
+
+def plainly(batches):
+    return [
+        {name: part.tolist() if torch.is_tensor(part) else part for name, part in batch.items()} for batch in batches
+    ]
+
+
+def listed(loader):
+    return repr(plainly(loader))
+
+
+def check(name, dataset, **options):
+    torch.manual_seed(1)
+    wanted = [listed(TheirLoader(dataset, BATCH, num_workers=2, **options))]
+    torch.manual_seed(1)
+    with DataLoader(dataset, BATCH, num_workers=2, **options) as loader:
+        assert listed(loader) == wanted[0], name
+        under_way = iter(loader)
+        for _ in range(3):
+            next(under_way)
+        state = json.loads(json.dumps(loader.state_dict()))
+        rest = listed(under_way)
+    with DataLoader(dataset, BATCH, num_workers=2, **options) as loader:
+        loader.load_state_dict(state)
+        assert listed(loader) == rest, name
+
+
+def check_epochs():
+    """set_epoch() reaches workers that stay."""
+    orders = []
+    for loader_class in (TheirLoader, DataLoader):
+        stream = made()["mapped"].to_iterable_dataset(num_shards=4).shuffle(seed=1, buffer_size=8)
+        loader = loader_class(stream, BATCH, num_workers=2)
+        orders.append(listed(loader))
+        stream.set_epoch(1)
+        orders.append(listed(loader))
+    assert orders[0] == orders[2] != orders[1] == orders[3]
+
+
+if __name__ == "__main__":
+    datasets.disable_progress_bars()
+    for name, dataset in made().items():
+        check(name, dataset, shuffle=True)
+    for name, dataset in streams().items():
+        check(name, dataset)
+    check_epochs()

@@ -1,0 +1,68 @@
+"""Lightning in two processes: it makes the loader anew with a DistributedSampler, and one state is for both."""
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DistributedSampler
+
+from mpiter.torch import DataLoader
+
+LENGTH, BATCH, STEPS = 48, 4, 12  # 6 in each of two epochs
+
+
+class Points(torch.utils.data.Dataset):
+    def __len__(self):
+        return LENGTH
+
+    def __getitem__(self, index):
+        x = torch.tensor([index / LENGTH, 1 - index / LENGTH])
+        return x, x.sum(0, keepdim=True), index
+
+
+class Line(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self.seen = []
+
+    def training_step(self, batch, _):
+        x, y, indices = batch
+        self.seen.append(indices.tolist())
+        return torch.nn.functional.mse_loss(self.layer(x), y)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+
+def trained(loader_class, folder=None, resume=None):
+    lightning.seed_everything(3, verbose=False)
+    callbacks = [ModelCheckpoint(folder, "{step}", every_n_train_steps=1, save_top_k=-1)] if folder else []
+    trainer = lightning.Trainer(
+        max_epochs=2,
+        callbacks=callbacks,
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        logger=False,
+        enable_checkpointing=bool(callbacks),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    model = Line()
+    trainer.fit(model, loader_class(Points(), BATCH, shuffle=True, num_workers=1), ckpt_path=resume, weights_only=False)
+    used = trainer.train_dataloader
+    assert type(used) is loader_class
+    assert isinstance(used.sampler, DistributedSampler)
+    return model.seen, [weight.tolist() for weight in model.parameters()]
+
+
+if __name__ == "__main__":
+    seen, weights = trained(DataLoader, folder="checkpoints")
+    assert (seen, weights) == trained(torch.utils.data.DataLoader)
+    for step in (2, 8):  # in the first epoch, and in the second
+        assert trained(DataLoader, resume=f"checkpoints/step={step}.ckpt") == (seen[step:], weights), step
+
+    everything = [None, None]
+    torch.distributed.all_gather_object(everything, [index for batch in seen[: STEPS // 2] for index in batch])
+    assert sorted(everything[0] + everything[1]) == list(range(LENGTH))
+    torch.distributed.destroy_process_group()

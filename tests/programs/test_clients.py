@@ -1,0 +1,94 @@
+"""Other people's programs: whole trainings by frameworks, each with its own settings, fed by our loaders.
+
+The programs lie in `tests/programs/clients/`.  Each trains to a known result (that of the framework's own loader where
+the order is the same), resumes in the midst of an epoch to the same, and says so by ending well.  `docs/clients.md`
+tells more.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from scripts import session
+
+HERE = Path(__file__).resolve().parent
+LIMIT_S = 240  # against hanging: most take ten to twenty seconds of a processor
+# what they import, and the distribution that has it
+FRAMEWORKS = {
+    "accelerate": "accelerate",
+    "chainer": "chainer",
+    "datasets": "datasets",
+    "flax": "flax",
+    "jax": "jax",
+    "optax": "optax",
+    "PIL": "Pillow",
+    "keras": "keras",
+    "lightning": "lightning",
+    "sklearn": "scikit-learn",
+    "skorch": "skorch",
+    "torch": "torch",
+    "torch_geometric": "torch-geometric",
+    "transformers": "transformers",
+}
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+SMALL = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "torch"}
+
+pytestmark = pytest.mark.timeout(LIMIT_S + 60)
+
+
+def missing(program: Path) -> str:
+    """A framework that the program needs and that is not installed, or nothing."""
+    for node in ast.walk(ast.parse(program.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for distribution in filter(None, (FRAMEWORKS.get(name.partition(".")[0]) for name in names)):
+            try:
+                importlib.metadata.version(distribution)
+            except importlib.metadata.PackageNotFoundError:
+                return distribution
+    return ""
+
+
+def programs() -> list:
+    found = []
+    for path in sorted((HERE / "clients").glob("*.py")):
+        marks = [pytest.mark.chainer if path.stem.startswith("chainer_") else pytest.mark.clients]
+        found.append(pytest.param(path, id=path.stem, marks=marks))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", programs())
+def test_a_client_trains_and_resumes(program: Path, tmp_path: Path) -> None:
+    if absent := missing(program):
+        pytest.skip(f"{absent} is not installed: run `python3 tests --all`")
+    homes = {name: str(tmp_path / name.lower()) for name in ("HF_HOME", "KERAS_HOME", "XDG_CACHE_HOME")}
+    ours = {"PYTHONPATH": str(HERE.parents[1]), "PYTHONFAULTHANDLER": "1", **OFFLINE, **SMALL, **homes}
+    with (tmp_path / "output").open("w+") as output:
+        process = subprocess.Popen(
+            [sys.executable, str(program)],
+            cwd=tmp_path,
+            env={**os.environ, **ours},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(LIMIT_S)
+        finally:
+            _, left_running = psutil.wait_procs(session(process.pid), timeout=10 if process.poll() is not None else 0)
+            for other in left_running:
+                other.kill()
+            process.wait()
+    said = (tmp_path / "output").read_text()
+    assert (code, [other.pid for other in left_running]) == (0, []), said[-5000:]
+    assert "Traceback" not in said, said[-5000:]
+    assert "resource_tracker" not in said, said[-5000:]

@@ -1,0 +1,176 @@
+"""A notebook, executed by a real kernel: cells that define and iterate, run again, are interrupted, and shut down."""
+
+import os
+import queue
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from scripts import LIMIT_S, METHODS, lives, wait_until
+
+import mpiter
+
+manager = pytest.importorskip("jupyter_client.manager", reason="jupyter_client is not installed")
+pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+jupyter_core_utils = pytest.importorskip("jupyter_core.utils", reason="jupyter_core is not installed")
+nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
+nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")]
+
+DEFINE = """
+import os, time
+from collections import namedtuple
+import numpy as np
+import mpiter
+
+Item = namedtuple("Item", "image label")
+
+class Numbers:
+    def __init__(self, transform, slow=False):
+        self.transform, self.slow = transform, slow
+    def __len__(self):
+        return 12
+    def __getitem__(self, i):
+        print(f"<fetching {i}>")
+        if self.slow and i >= 4:
+            open("slow", "w").close()
+            time.sleep(600)
+        return Item(self.transform(np.full(3, i)), i)
+"""
+
+ITERATE = """
+backend = mpiter.Process(os.environ["METHOD"])
+with mpiter.MultiprocessIterator(
+    Numbers(lambda x: x * 10), 4, repeat=False, shuffle=False, n_processes=2, backend=backend
+) as it:
+    rows = [(int(item.image.sum()), item.label, isinstance(item, Item)) for batch in it for item in batch]
+print(rows == [(30 * i, i, True) for i in range(12)])
+"""
+
+BLOCK = """
+backend = mpiter.Process(os.environ["METHOD"])
+open_one = mpiter.MultiprocessIterator(
+    Numbers(lambda x: x, slow=True), 4, shuffle=False, n_processes=2, backend=backend, run_ahead=0
+)
+for batch in open_one:
+    print("batch", batch.columns.label.tolist())
+"""
+
+
+class Kernel:
+    """A kernel in a folder of its own, and what the cells print."""
+
+    def __init__(self, folder, method):
+        root = str(Path(mpiter.__file__).parents[1])
+        self.manager = manager.KernelManager(kernel_name="python3")
+        self.manager.kernel_spec.argv[0] = sys.executable
+        environment = {**os.environ, "PYTHONPATH": root, "METHOD": method, "IPYTHONDIR": str(folder)}
+        self.manager.start_kernel(cwd=str(folder), env=environment)
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=LIMIT_S)
+        self.process = psutil.Process(self.manager.provisioner.pid)
+
+    def begin(self, cell, until):
+        """Start a cell, and come back when it has printed ``until``."""
+        self.cell = self.client.execute(cell)
+        printed, errors = self.finish(until)
+        assert until in printed, errors
+
+    def finish(self, until=None):
+        """(what the cell printed, the names of its errors)"""
+        printed, errors, end = "", [], time.monotonic() + LIMIT_S
+        while time.monotonic() < end:
+            if until is not None and until in printed:
+                return printed, errors
+            try:
+                message = self.client.get_iopub_msg(timeout=1)
+            except queue.Empty:
+                continue
+            if message["parent_header"].get("msg_id") != self.cell:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                printed += content["text"]
+            elif kind == "error":
+                errors.append(content["ename"])
+            elif kind == "status" and content["execution_state"] == "idle":
+                return printed, errors
+        raise AssertionError(f"the cell did not end; it printed {printed!r}")
+
+    def run(self, cell):
+        self.cell = self.client.execute(cell)
+        return self.finish()
+
+    def descendants(self):
+        return self.process.children(recursive=True)
+
+    def shut_down(self):
+        if not self.process.is_running():
+            return
+        self.client.stop_channels()
+        self.manager.shutdown_kernel()
+        self.manager.cleanup_resources()
+        self.client.context.destroy(linger=0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def event_loop():
+    """jupyter_client makes an event loop for the thread that uses it, and keeps it."""
+    loop = jupyter_core_utils.ensure_event_loop()
+    yield
+    loop.close()
+
+
+@pytest.fixture(params=METHODS[:2])  # of spawned workers a kernel sees what a script sees
+def kernel(request, tmp_path):
+    kernel = Kernel(tmp_path, request.param)
+    yield kernel
+    kernel.shut_down()
+
+
+def test_a_cell_that_defines_and_one_that_iterates_may_be_run_again(kernel):
+    for _ in range(2):
+        assert kernel.run(DEFINE) == ("", [])
+        for _ in range(2):
+            printed, errors = kernel.run(ITERATE)
+            assert errors == []
+            assert printed.splitlines()[-1] == "True"
+            for i in range(12):
+                assert f"<fetching {i}>" in printed
+
+
+def test_an_interrupted_cell_ends_and_the_next_one_works(kernel, tmp_path):
+    kernel.run(DEFINE)
+    kernel.run(ITERATE)
+    kernel.begin(BLOCK, until="batch [0, 1, 2, 3]")
+    wait_until((tmp_path / "slow").exists, "a worker is in the slow sample")
+    kernel.manager.interrupt_kernel()
+    assert kernel.finish()[1] == ["KeyboardInterrupt"]
+    printed, errors = kernel.run(ITERATE)
+    assert (printed.splitlines()[-1], errors) == ("True", [])
+    assert kernel.run("open_one.close(); print('closed')") == ("closed\n", [])
+
+
+def test_nothing_of_a_notebook_is_left_when_its_kernel_is_shut_down(kernel, tmp_path):
+    kernel.run(DEFINE)
+    kernel.begin(BLOCK, until="batch [0, 1, 2, 3]")
+    wait_until((tmp_path / "slow").exists, "a worker is in the slow sample")
+    kernel.manager.interrupt_kernel()
+    kernel.finish()
+    descendants = kernel.descendants()
+    assert len(descendants) >= 2
+    kernel.shut_down()
+    wait_until(lambda: not [p for p in descendants if lives(p)], "they are gone")
+
+
+def test_a_whole_notebook_runs_as_nbclient_runs_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("METHOD", "forkserver")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(mpiter.__file__).parents[1]))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in (DEFINE, ITERATE)])
+    nbclient.NotebookClient(notebook, timeout=LIMIT_S, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    texts = [output["text"] for output in notebook.cells[1]["outputs"] if output["output_type"] == "stream"]
+    assert "".join(texts).splitlines()[-1] == "True"

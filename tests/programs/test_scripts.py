@@ -1,0 +1,449 @@
+"""Whole programs: without ceremony, under every start method, and out again whichever way they end."""
+
+import functools
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from pairs import pairs, with_usual_and_another
+from scripts import METHODS, Script, run, wait_until
+
+pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
+
+every_method = pytest.mark.parametrize("method", METHODS)
+by_default_and_otherwise = functools.partial(with_usual_and_another, usual="forkserver", others=("fork", "spawn"))
+
+PLAIN = """
+    import sys
+    from collections import namedtuple
+    from dataclasses import dataclass
+    import numpy as np
+    import mpiter
+
+    Pair = namedtuple("Pair", "image label")
+
+    @dataclass
+    class Item:
+        image: np.ndarray
+        label: int
+
+    class Numbers:
+        def __init__(self, transform):
+            self.transform = transform
+        def __len__(self):
+            return 23
+        def __getitem__(self, i):
+            kind = Pair if sys.argv[2] == "namedtuple" else Item
+            return kind(self.transform(np.full((2, 3), i, np.float32)), i)
+
+    backend = "serial" if sys.argv[1] == "serial" else mpiter.Process(sys.argv[1])
+    it = mpiter.MultiprocessIterator(Numbers(lambda x: x * 2), 5, repeat=False, n_processes=2, seed=3, backend=backend)
+    for batch in it:
+        assert all(isinstance(item, (Pair, Item)) for item in batch), type(batch[0])
+        assert isinstance(batch.columns, (Pair, Item)), type(batch.columns)
+        print([(item.image.sum().item(), item.label) for item in batch], batch.columns.image.shape)
+"""
+
+
+@pytest.mark.parametrize("kind", ["namedtuple", "dataclass"])
+def test_a_plain_script_with_classes_and_a_lambda_gives_the_same_under_every_start_method(tmp_path, kind):
+    expected = run(tmp_path, PLAIN, "serial", kind).ended_well()
+    assert len(expected.lines) == 5
+    for method in METHODS:
+        assert run(tmp_path, PLAIN, method, kind).ended_well().out == expected.out, method
+
+
+GUARDED = """
+    import sys, threading
+    import mpiter
+
+    lock = threading.Lock()  # a global that the dataset's code uses: by value it cannot travel
+
+    class Numbers:
+        def __len__(self):
+            return 10
+        def __getitem__(self, i):
+            with lock:
+                return i * i
+
+    if __name__ == "__main__":
+        with mpiter.MultiprocessIterator(
+            Numbers(), 5, repeat=False, shuffle=False, n_processes=2, backend=mpiter.Process(sys.argv[1])
+        ) as it:
+            print([list(batch) for batch in it])
+"""
+
+
+@every_method
+def test_what_cannot_travel_by_value_is_imported_from_a_guarded_script(tmp_path, method):
+    outcome = run(tmp_path, GUARDED, method).ended_well()
+    assert outcome.lines == ["[[0, 1, 4, 9, 16], [25, 36, 49, 64, 81]]"]
+
+
+UNGUARDED = """
+    import threading, mpiter
+    print("the script runs", flush=True)
+    lock = threading.Lock()
+    class Numbers:
+        def __len__(self):
+            return 4
+        def __getitem__(self, i):
+            with lock:
+                return i
+    for batch in mpiter.DataLoader(Numbers(), 2, num_workers=1):
+        print(batch.tolist())
+"""
+
+
+def test_a_script_that_is_not_guarded_is_never_run_again(tmp_path):
+    outcome = run(tmp_path, UNGUARDED)
+    assert outcome.lines == ["the script runs", "[0, 1]", "[2, 3]"]
+    assert "Forking the workers instead" in outcome.err
+
+
+UNPICKLABLE = """
+    import sys, threading
+    import mpiter
+
+    class Numbers:
+        def __init__(self):
+            self.held = threading.Lock() if sys.argv[1] == "lock" else (i for i in range(3))
+        def __len__(self):
+            return 10
+        def __getitem__(self, i):
+            return i
+
+    backend = mpiter.Process(sys.argv[2]) if sys.argv[2:] else "process"
+    it = mpiter.MultiprocessIterator(Numbers(), 5, repeat=False, shuffle=False, n_processes=2, backend=backend)
+    print([list(batch) for batch in it])
+"""
+
+
+@pytest.mark.parametrize("held", ["lock", "generator"])
+def test_a_dataset_that_cannot_travel_at_all_is_forked_with_one_warning(tmp_path, held):
+    outcome = run(tmp_path, UNPICKLABLE, held)
+    assert outcome.code == 0
+    assert outcome.lines == ["[[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]"]
+    assert outcome.err.count("RuntimeWarning") == 1
+    assert f"dataset.held ({held})" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_it_is_not_forked_where_another_start_method_was_asked_for(tmp_path, method):
+    outcome = run(tmp_path, UNPICKLABLE, "lock", method)
+    assert (outcome.code, outcome.out, outcome.left_running) == (1, "", [])
+    assert "DatasetNotPicklable: dataset.held (lock) cannot be pickled" in outcome.err
+
+
+@every_method
+def test_workers_see_later_changes_of_the_environment(tmp_path, method):
+    script = """
+    import os, sys
+    import mpiter
+
+    class Environment:
+        def __len__(self):
+            return 1
+        def __getitem__(self, i):
+            return os.environ.get("GREETING", ""), os.environ.get("GONE", "")
+
+    def look():
+        backend = mpiter.Process(sys.argv[1])
+        with mpiter.MultiprocessIterator(Environment(), 1, repeat=False, n_processes=1, backend=backend) as it:
+            print(next(it)[0])
+
+    os.environ["GONE"] = "still here"
+    look()
+    os.environ["GREETING"] = "good evening"
+    del os.environ["GONE"]
+    look()
+    """
+    assert run(tmp_path, script, method).ended_well().lines == ["('', 'still here')", "('good evening', '')"]
+
+
+OPEN = """
+    import gc, os, sys, threading, time
+    import mpiter
+
+    class Numbers:
+        def __len__(self):
+            return 1000
+        def __getitem__(self, i):
+            return i
+
+    it = mpiter.MultiprocessIterator(Numbers(), 5, shuffle=False, n_processes=2, backend=mpiter.Process(sys.argv[1]))
+"""
+
+
+@every_method
+def test_a_script_may_break_out_of_the_loop_and_end(tmp_path, method):
+    script = OPEN + "    for batch in it:\n        break\n    print(batch)\n"
+    assert run(tmp_path, script, method).ended_well().lines == ["[0, 1, 2, 3, 4]"]
+
+
+@every_method
+def test_an_uncaught_exception_ends_the_script_with_its_traceback_alone(tmp_path, method):
+    script = OPEN + "    for batch in it:\n        raise ValueError('mine')\n"
+    outcome = run(tmp_path, script, method)
+    assert (outcome.code, outcome.left_running) == (1, [])
+    assert outcome.err.count("Traceback (most recent call last)") == 1
+    assert outcome.err.splitlines()[-1] == "ValueError: mine"
+    assert "site-packages" not in outcome.err
+    assert re.findall(r'File ".*/(\w+\.py)"', outcome.err) == ["script.py"]
+
+
+@every_method
+def test_sys_exit_within_the_loop_ends_the_script_with_its_code(tmp_path, method):
+    outcome = run(tmp_path, OPEN + "    for batch in it:\n        sys.exit(7)\n", method)
+    assert (outcome.code, outcome.err, outcome.left_running) == (7, "", [])
+
+
+ENDINGS = (
+    "pass",
+    "it.close()",
+    "it.close(); it.close()",
+    "del it; gc.collect()",
+    "threading.Thread(target=it.close).start()",
+)
+
+
+@pytest.mark.parametrize(("ending", "before", "method"), pairs(ENDINGS, ["", "    next(it)\n"], METHODS))
+def test_a_script_ends_cleanly_with_an_iterator_in_any_state(tmp_path, method, before, ending):
+    run(tmp_path, f"{OPEN}{before}    {ending}\n", method).ended_well()
+
+
+@every_method
+def test_a_process_of_multiprocessings_ends_cleanly_with_workers_that_nobody_closes(tmp_path, method):
+    text = """
+    import multiprocessing, sys
+    import mpiter
+
+    def train():
+        global loader, under_way
+        loader = mpiter.DataLoader(range(100), 4, num_workers=2)
+        for _ in loader:
+            pass
+        under_way = iter(loader)
+        next(under_way)
+
+    if __name__ == "__main__":
+        children = [multiprocessing.get_context(sys.argv[1]).Process(target=train) for _ in range(4)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+            print(child.exitcode)
+    """
+    assert run(tmp_path, text, method).ended_well().lines == ["0"] * 4
+
+
+def test_batches_kept_in_globals_do_not_hinder_the_end(tmp_path):
+    script = OPEN + "    kept = [next(it) for _ in range(20)]\n    columns = next(it).columns\n"
+    run(tmp_path, script, "forkserver").ended_well()
+
+
+def test_a_daemon_thread_that_iterates_does_not_hinder_the_end_and_says_nothing(tmp_path):
+    script = (
+        OPEN
+        + """
+    first = threading.Event()
+    def iterate():
+        for batch in it:
+            first.set()
+    threading.Thread(target=iterate, daemon=True).start()
+    first.wait()
+    """
+    )
+    run(tmp_path, script, "forkserver").ended_well()
+
+
+LIBRARY = """
+    import logging, multiprocessing, os, signal, sys
+    import mpiter
+
+    class Locking:
+        def __len__(self):
+            return 40
+        def worker_init(self, info):
+            passing = multiprocessing.get_context("spawn").RLock()
+            del passing
+            self.lock = multiprocessing.get_context("spawn").Lock()
+        def __getitem__(self, index):
+            with self.lock:
+                return index
+
+    it = mpiter.MultiprocessIterator(Locking(), 4, repeat=False, n_processes=2, backend=mpiter.Process(sys.argv[1]))
+    print(sum(len(batch) for batch in it))
+    if sys.argv[2] == "close":
+        it.close()
+    elif sys.argv[2] == "renew":
+        it.reset()
+        print(sum(len(batch) for batch in it))
+    elif sys.argv[2] == "kill":
+        logging.disable()
+        for pid in it.worker_pids:
+            os.kill(pid, signal.SIGKILL)
+        it.reset()
+        print(sum(len(batch) for batch in it))
+        for pid in it.worker_pids:
+            os.kill(pid, signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("ending", "method"), by_default_and_otherwise(["close", "leave", "renew", "kill"]))
+def test_workers_give_back_what_libraries_have_made_in_them(tmp_path, method, ending):
+    assert run(tmp_path, LIBRARY, method, ending).ended_well().lines[0] == "40"
+
+
+DAEMONIC = """
+    import multiprocessing, sys
+    import mpiter
+
+    def in_a_daemon(method):
+        options = {} if method == "default" else {"backend": mpiter.Process(method)}
+        for loader in (
+            mpiter.DataLoader([1, 2, 3], 2, num_workers=1, multiprocessing_context=None if not options else method),
+            mpiter.batches([1, 2, 3], 2, n_processes=1, epochs=1, **options),
+        ):
+            try:
+                next(iter(loader))
+            except mpiter.WorkerStartError as error:
+                print("num_workers=0" in str(error) and "daemonic" in str(error), flush=True)
+        print(next(iter(mpiter.batches([1, 2, 3], 2, n_processes=0, shuffle=False))), flush=True)
+
+    if __name__ == "__main__":
+        child = multiprocessing.get_context("spawn").Process(target=in_a_daemon, args=sys.argv[1:], daemon=True)
+        child.start()
+        child.join()
+"""
+
+
+@pytest.mark.parametrize("method", [*METHODS, "default"])
+def test_a_daemonic_process_is_told_why_it_can_have_no_workers(tmp_path, method):
+    assert run(tmp_path, DAEMONIC, method).ended_well().lines == ["True", "True", "[1 2]"]
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_deleted_working_directory_is_named_as_the_cause(tmp_path, method):
+    script = """
+    import os, sys
+    import mpiter
+
+    os.mkdir("gone")
+    os.chdir("gone")
+    os.rmdir(os.getcwd())
+    try:
+        next(mpiter.MultiprocessIterator([1, 2], 2, n_processes=1, backend=mpiter.Process(sys.argv[1])))
+    except mpiter.WorkerStartError as error:
+        print("working directory has been deleted" in str(error), "ulimit" in str(error))
+    """
+    assert run(tmp_path, script, method).ended_well().lines == ["True False"]
+
+
+def test_a_finalizer_may_close_the_iterator(tmp_path):
+    script = (
+        OPEN
+        + """
+    class Trainer:
+        def __init__(self, iterator):
+            self.iterator, self.me = iterator, self
+        def __del__(self):
+            self.iterator.finalize()
+            print("closed")
+    next(it)
+    trainer = Trainer(it)
+    del trainer, it
+    gc.collect()
+    """
+    )
+    assert run(tmp_path, script, "forkserver").ended_well().lines == ["closed"]
+
+
+@every_method
+def test_nothing_named_is_left_behind(tmp_path, tmp_path_factory, method):
+    """Names of this script's semaphores bear a mark, since other programs make and drop their own meanwhile."""
+    script = (
+        """
+    import multiprocessing, os, sys
+    multiprocessing.current_process()._config["semprefix"] = "/mp-" + sys.argv[2]
+    """
+        + OPEN
+        + """
+    next(it)
+    """
+    )
+    mark = f"mark{os.getpid()}"
+    with tempfile.TemporaryDirectory(prefix="t") as scratch:  # a short path: the fork server's socket lies in it
+        run(tmp_path, script, method, mark, TMPDIR=scratch).ended_well()
+        assert os.listdir(scratch) == []
+    assert [path.name for path in Path("/dev/shm").iterdir() if mark in path.name] == []
+
+
+FORKING = (
+    OPEN
+    + """
+    first = next(it)
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        {child}
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print("child", code)
+    print([next(it)[0] for _ in range(100)] == [5 * (1 + i) for i in range(100)])
+    print(first)
+"""
+)
+
+
+CHILDREN = (
+    "os._exit(0)",
+    "sys.exit(0)",
+    "it.close(); sys.exit(0)",
+    "del it, first; gc.collect(); sys.exit(0)",
+    "print(next(it)); sys.exit(0)",
+    "print(next(mpiter.SerialIterator(Numbers(), 3, shuffle=False))); sys.exit(0)",
+    "it = mpiter.MultiprocessIterator(Numbers(), 3, shuffle=False, n_processes=1); print(next(it)); sys.exit(0)",
+)
+
+
+@pytest.mark.parametrize(("child", "method"), by_default_and_otherwise(CHILDREN))
+def test_a_forked_copy_of_the_consumer_does_not_disturb_it(tmp_path, method, child):
+    outcome = run(tmp_path, FORKING.format(child=child), method).ended_well()
+    assert outcome.lines[-3:] == ["child 0", "True", "[0, 1, 2, 3, 4]"]
+    if "next(it)" in child:
+        assert outcome.lines[0] == ("[0, 1, 2]" if "n_processes=1" in child else "[5, 6, 7, 8, 9]")
+
+
+@every_method
+def test_ctrl_c_gives_one_keyboard_interrupt_and_no_noise(tmp_path, method):
+    script = """
+    import sys, time
+    import mpiter
+
+    class Slow:
+        def __len__(self):
+            return 100
+        def __getitem__(self, i):
+            if i >= 5:
+                open("blocked", "w").close()
+                time.sleep(600)
+            return i
+
+    backend = mpiter.Process(sys.argv[1])
+    it = mpiter.MultiprocessIterator(Slow(), 5, shuffle=False, n_processes=2, backend=backend, run_ahead=0)
+    for batch in it:
+        print(batch, flush=True)
+    """
+    script = Script(tmp_path, script, method)
+    script.reads("[0, 1, 2, 3, 4]")
+    wait_until((tmp_path / "blocked").exists, "a worker is in the slow sample")
+    script.ctrl_c()
+    outcome = script.ends()
+    assert outcome.left_running == []
+    assert outcome.code in (-2, 130)
+    assert outcome.err.count("Traceback (most recent call last)") == 1, outcome.err
+    assert outcome.err.splitlines()[-1] == "KeyboardInterrupt"
+    assert "mpiter-worker" not in outcome.err

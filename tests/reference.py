@@ -1,0 +1,69 @@
+"""What the reference has to have: the public names, door by door, and the example of each."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import inspect
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PUBLIC = ("mpiter", "mpiter.pool", "mpiter.torch", "mpiter.chainer", "mpiter.jax")  # what of them is in `__all__`
+WHOLE = ("mpiter.chainer_compat",)  # modules whose import is all that there is to them
+
+
+def entries() -> list[str]:
+    """Every name that the reference's pages describe."""
+    pages = sorted((ROOT / "docs" / "reference").glob("*.md"))
+    return [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)]
+
+
+def public(module: str) -> list[str]:
+    """The names of a module, unless it is one as a whole; doors are not opened, since what they need may be missing."""
+    if module in WHOLE:
+        return [module]
+    path = ROOT.joinpath(*module.split("."))
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for node in ast.parse(source.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return [f"{module}.{name}" for name in ast.literal_eval(node.value)]
+    raise AssertionError(f"{module} has no __all__")
+
+
+def example(name: str) -> doctest.DocTest:
+    """The example of a public name, which knows nothing but ``from module import name``."""
+    module, _, last = name.rpartition(".")
+    text, known = "", {"__name__": "__main__"}
+    if name in WHOLE:
+        text = importlib.import_module(name).__doc__ or ""
+    else:
+        thing = known[last] = getattr(importlib.import_module(module), last)
+        if inspect.isclass(thing) or inspect.isroutine(thing):
+            text = thing.__doc__ or ""
+        else:
+            text = _said_below(module, last)
+    return doctest.DocTestParser().get_doctest(text, known, name, None, None)
+
+
+def _said_below(module: str, name: str) -> str:
+    """The docstring of an attribute: the string that stands after its assignment."""
+    body = ast.parse(inspect.getsource(importlib.import_module(module))).body
+    for node, after in itertools.pairwise(body):
+        is_its = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+        if is_its and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            return inspect.cleandoc(str(after.value.value))
+    return ""
+
+
+def run(name: str) -> None:
+    """The example is there, and gives what it says."""
+    found: Any = example(name)
+    assert found.examples, f"{name} has no example in its docstring"
+    said: list[str] = []
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    result = doctest.DocTestRunner(optionflags=flags).run(found, out=said.append)
+    assert not result.failed, "".join(said)

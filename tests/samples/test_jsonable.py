@@ -1,0 +1,154 @@
+"""What states hold, in JSON: every value comes back with its type, or is refused with its path."""
+
+from __future__ import annotations
+
+import collections
+import decimal
+import json
+import random
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from loaders import NO_TORCH
+
+from mpiter import StateError
+from mpiter.samples.jsonable import decoded, encoded
+
+
+def through_json(value: Any) -> Any:
+    return decoded(json.loads(json.dumps(encoded(value), allow_nan=False)))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal to the last bit, types included."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (np.ndarray, np.generic)):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, dict):
+        return list(map(type, one)) == list(map(type, other)) and same([*one.items()], [*other.items()])
+    if isinstance(one, (list, tuple, collections.deque)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, (set, frozenset)):
+        return sorted(map(repr, one)) == sorted(map(repr, other))  # a NaN is no other's equal
+    return repr(one) == repr(other)
+
+
+numbers = st.none() | st.booleans() | st.integers() | st.floats() | st.complex_numbers()
+keys = numbers | st.text() | st.binary() | st.tuples(st.integers(), st.text())
+arrays = hnp.arrays(hnp.scalar_dtypes() | hnp.array_dtypes(), hnp.array_shapes(min_dims=0, max_side=3))
+leaves = keys | st.builds(bytearray, st.binary()) | arrays | arrays.map(lambda array: array.reshape(-1)[0])
+values = st.recursive(
+    leaves,
+    lambda part: (
+        st.lists(part, max_size=3)
+        | st.lists(part, max_size=3).map(tuple)
+        | st.lists(part, max_size=3).map(lambda parts: collections.deque(parts, 5))
+        | st.dictionaries(st.text() | st.sampled_from(["~", "~tuple", "~dict"]), part, max_size=3)
+        | st.dictionaries(keys, part, max_size=3)
+        | st.dictionaries(keys, part, max_size=3).map(collections.OrderedDict)
+        | st.sets(keys, max_size=3)
+        | st.frozensets(keys, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(values)
+def test_values_come_back_as_they_were(value: Any) -> None:
+    assert same(through_json(value), value)
+
+
+def test_the_generators_states_are_such_values() -> None:
+    for state in (
+        random.getstate(),
+        np.random.get_state(),
+        np.random.default_rng(3).bit_generator.state,
+        np.random.Generator(np.random.Philox(3)).bit_generator.state,
+    ):
+        assert same(through_json(state), state)
+
+
+def test_what_is_plain_stays_as_it_is() -> None:
+    plain = {"at": 5, "files": ["a", None, 1.5], "~": {"done": True}}
+    assert encoded(plain) == plain
+
+
+@pytest.mark.torch
+def test_tensors_come_back_as_they_were() -> None:
+    torch = pytest.importorskip("torch", reason=NO_TORCH)
+    for tensor in (
+        torch.get_rng_state(),
+        torch.arange(6).reshape(2, 3).T,
+        torch.tensor(3.5, dtype=torch.bfloat16),
+        torch.zeros(0, 2, dtype=torch.complex64),
+        torch.tensor([True, False]),
+    ):
+        back = through_json({"g": tensor})["g"]
+        assert (back.dtype, back.shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(back, tensor)
+        back.zero_()  # it is one's own
+    for odd in (
+        torch.eye(2).to_sparse(),
+        torch.zeros(2, requires_grad=True),
+        torch.zeros(2, device="meta"),
+        torch.nn.Parameter(torch.zeros(2)),
+        torch.Generator(),
+    ):
+        with pytest.raises(StateError, match=r"state\['g'\]"):
+            encoded({"g": odd})
+
+
+class Point(NamedTuple):
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (threading.Lock(), "state"),
+        ({"a": [0, 1, Point(1)]}, "state['a'][2]"),
+        ({"a": {7: (0, lambda: 0)}}, "state['a'][7][1]"),
+        ({"a": {decimal.Decimal(1)}}, "state['a']"),
+        ([np.array([None])], "state[0]"),
+        ([np.ma.masked_array([1], [True])], "state[0]"),
+        ({"a": collections.deque([iter(())])}, "state['a'][0]"),
+        ({"a": collections.Counter()}, "state['a']"),
+    ],
+)
+def test_what_no_state_can_hold_is_refused_with_its_path(value: Any, path: str) -> None:
+    with pytest.raises(StateError) as refusal:
+        encoded(value)
+    assert str(refusal.value).startswith(f"{path} is of type ")
+
+
+def test_what_holds_itself_is_refused() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(StateError, match="holds itself"):
+        encoded(value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"~unknown": 1},
+        {"~int": 5},
+        {"~bytes": "not base64!"},
+        {"~array": ["O", [1], "AAAAAAAAAAA="]},
+        {"~array": ["<f4", [3], "AAAA"]},
+        {"~array": []},
+        {"~dict": [[{"~set": []}, 1]]},
+        {"~tuple": 3},
+        {"~tensor": ["load", [1], "AAAA"]},
+        {"a": object()},
+    ],
+)
+def test_damage_is_refused(damage: Any) -> None:
+    with pytest.raises(StateError):
+        decoded([damage])

@@ -1,0 +1,65 @@
+"""Batches as JAX arrays, without a copy: run by test_jax.py."""
+
+from __future__ import annotations
+
+import gc
+
+import jax
+import numpy as np
+import pytest
+import reference
+
+import mpiter
+import mpiter.jax
+
+
+def batches(sample, length=12):
+    return mpiter.batches([sample(i) for i in range(length)], 4, n_processes=1, shuffle=False)
+
+
+def test_arrays_lie_where_the_workers_wrote_them_and_keep_the_slot():
+    with batches(lambda i: {"x": np.full((8, 8), i, np.float32), "more": [np.int32(i)]}) as loader:
+        kept, places = [], []
+        for batch in loader:
+            places.append(batch["x"].ctypes.data)
+            kept.append(mpiter.jax.arrays(batch))
+        assert [tree["x"].unsafe_buffer_pointer() for tree in kept] == places
+        assert [np.asarray(tree["more"][0]).tolist() for tree in kept] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+        assert loader.stats().leased_batches == 3
+        del kept, batch
+        gc.collect()
+        assert loader.stats().leased_batches == 0
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "u1", "i2", "u2", "i4", "u4", "f2", "f4", "c8"])
+def test_dtypes_of_up_to_32_bits_stay_and_are_not_copied(dtype):
+    with batches(lambda i: np.full(16, i, dtype)) as loader:
+        for batch in loader:
+            found = mpiter.jax.arrays(batch)
+            assert found.dtype == batch.dtype
+            assert found.unsafe_buffer_pointer() == batch.ctypes.data
+            assert np.array_equal(np.asarray(found), batch)
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8", "f8", "c16"])
+def test_wider_ones_are_what_jax_makes_of_them(dtype):
+    with batches(lambda i: np.full(3, i, dtype)) as loader:
+        found = [np.asarray(mpiter.jax.arrays(batch))[:, 0].real.tolist() for batch in loader]
+    assert found == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_what_is_no_number_comes_along():
+    tree = mpiter.jax.arrays((np.ones(2, np.float32), ["a", None], np.array(["b"])))
+    assert isinstance(tree[0], jax.Array)
+    assert tree[1] == ["a", None]
+    assert tree[2].tolist() == ["b"]
+
+
+def test_each_batch_of_a_loader():
+    with mpiter.DataLoader([np.full(2, i, np.float32) for i in range(4)], 2) as loader:
+        assert [float(x.sum()) for x in mpiter.jax.each(loader)] == [2.0, 10.0]
+
+
+@pytest.mark.parametrize("name", reference.public("mpiter.jax"))
+def test_the_example_of_a_public_name_runs_as_it_stands(name):
+    reference.run(name)

@@ -1,0 +1,40 @@
+"""Few combinations in place of all, where the parts of a test don't interact by more than two."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def pairs(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """So few of the product that every value of an axis still meets every value of each other one."""
+    return pairs_of(list(itertools.product(*axes)))
+
+
+def pairs_of(combinations: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """So few of these that all pairs of values which they have are still there; the same ones each time."""
+    left = {combination: _pairs_in(combination) for combination in combinations}
+    missing = set[Any]().union(*left.values())
+    chosen = []
+    while missing:
+        best = max(left, key=lambda combination: len(left[combination] & missing))
+        missing -= left.pop(best)
+        chosen.append(best)
+    return chosen
+
+
+def with_usual_and_another(values: Iterable[Any], usual: Any, others: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Each value with the usual choice, and with one of the others in turn."""
+    return [(value, choice) for value, other in zip(values, itertools.cycle(others)) for choice in (usual, other)]
+
+
+def slow_unless_usual(cells: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """One start method, the last of a cell, will do where tests are to be quick."""
+    return [pytest.param(*cell, marks=[] if cell[-1] == "forkserver" else pytest.mark.slow) for cell in cells]
+
+
+def _pairs_in(combination: tuple[Any, ...]) -> set[Any]:
+    return set(itertools.combinations(enumerate(combination), 2))

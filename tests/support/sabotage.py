@@ -1,0 +1,296 @@
+"""What may go wrong in a worker, and where: manners, a trap that springs them, and datasets with a trap inside.
+
+In a module that every worker can import.  Processes meet in a folder: it counts how often a trap has sprung, so that
+what is fatal happens once and the next fetch of the same sample goes well.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from datasets import Squares, TwoArguments, Unpicklable
+
+from mpiter.pool import pipes
+from mpiter.pool.pipes import READY, WorkerEnd
+
+LENGTH, BATCH = 24, 4
+FATAL = 7  # the sample with the trap
+release = threading.Event()  # ends what waits for ever in a thread of this process
+
+
+class Sabotaged(Exception):
+    """The plainest of errors."""
+
+
+def have_the_second_start_fail(monkeypatch: Any, context: Any) -> None:
+    """As if there were a limit of processes."""
+    genuine, starts = context.Process.start, iter([True, False])
+
+    def start(process: Any) -> None:
+        if not next(starts):
+            raise BlockingIOError("Resource temporarily unavailable")
+        genuine(process)
+
+    monkeypatch.setattr(context.Process, "start", start)
+
+
+# -- manners -----------------------------------------------------------------------------------------------------
+
+
+def throw(error: Callable[[], BaseException]) -> Callable[[], None]:
+    def manner() -> None:
+        raise error()
+
+    return manner
+
+
+def die_by(number: signal.Signals) -> Callable[[], None]:
+    def manner() -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.kill(os.getpid(), number)
+
+    return manner
+
+
+def run_out_of_memory() -> None:
+    bytearray(sys.maxsize)
+
+
+def hold_the_gil() -> None:
+    while True:
+        ctypes.PyDLL(None).sleep(3600)  # unlike CDLL it keeps the lock
+
+
+def wait_for_ever() -> None:
+    release.wait()
+
+
+ERRORS: dict[str, Callable[[], None]] = {
+    "raise": throw(lambda: Sabotaged("on purpose")),
+    "raise unpicklable": throw(Unpicklable),
+    "raise unopenable": throw(lambda: TwoArguments(1, 2)),  # pickles, but does not unpickle
+    "sys.exit": lambda: sys.exit(0),
+    "MemoryError": run_out_of_memory,
+}
+DEADLY: dict[str, Callable[[], None]] = {
+    "os._exit": lambda: os._exit(0),
+    "SIGKILL": die_by(signal.SIGKILL),
+    "SIGSEGV": die_by(signal.SIGSEGV),
+    "SIGSTOP": die_by(signal.SIGSTOP),
+    "hold the GIL": hold_the_gil,
+}
+STUCK = {"wait for ever": wait_for_ever}  # what a thread can do, and get away with
+MANNERS = {**ERRORS, **DEADLY, **STUCK}
+
+
+# -- the trap ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trap:
+    """Does something bad when a worker steps on it, ``times`` times in all (None: whenever it is stepped on)."""
+
+    folder: Path
+    manner: str
+    times: int | None = None
+    home: int = field(default_factory=os.getpid)
+
+    def spring(self, first: Callable[[], Any] = lambda: None) -> None:
+        if self._is_due():
+            assert os.getpid() != self.home or self.manner not in DEADLY, "a trap for workers, sprung at home"
+            first()
+            MANNERS[self.manner]()
+
+    def _is_due(self) -> bool:
+        sprung = len(self.victims)
+        while not self._has("removed") and (self.times is None or sprung < self.times):
+            try:
+                (self.folder / f"sprung-{sprung}").symlink_to(str(os.getpid()))  # made in one go, with what it says
+                return True
+            except FileExistsError:
+                sprung += 1
+        return False
+
+    @property
+    def victims(self) -> list[int]:
+        """The processes that it has sprung in."""
+        return [int(os.readlink(self.folder / name)) for name in os.listdir(self.folder) if name.startswith("sprung-")]
+
+    def remove(self) -> None:
+        """From now on it is safe to step on."""
+        self._note("removed")
+
+    def lay_again(self) -> None:
+        (self.folder / "removed").unlink()
+
+    def name(self, pids: tuple[int, ...]) -> None:
+        """Have it sprung in these processes, by threads of theirs that wait for it."""
+        for pid in pids:
+            self._note(f"named-{pid}")
+
+    def wait_to_be_named(self) -> None:
+        self._wait_for(f"named-{os.getpid()}")
+
+    def wait_at_the_gate(self) -> None:
+        self._note("waiting")
+        self._wait_for("gate")
+
+    @property
+    def has_visitors(self) -> bool:
+        return self._has("waiting")
+
+    def open_the_gate(self) -> None:
+        self._note("gate")
+
+    def _note(self, what: str) -> None:
+        (self.folder / what).touch()
+
+    def _has(self, what: str) -> bool:
+        return (self.folder / what).exists()
+
+    def _wait_for(self, what: str) -> None:
+        while not self._has(what):
+            time.sleep(0.002)
+
+
+# -- datasets ----------------------------------------------------------------------------------------------------
+
+
+class Safe(Squares):
+    """(array, index), and no trap of its own."""
+
+    def __init__(self, trap: Trap | None = None) -> None:
+        super().__init__(LENGTH)
+        self.trap = trap
+
+
+class Loaded(Safe):
+    """The trap springs when a worker loads the dataset."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.trap.spring()
+
+
+class Trapped(Safe):
+    """The trap springs when a certain sample is fetched."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == FATAL:
+            self.trap.spring()
+        return super().__getitem__(index)
+
+
+class Burdened(Safe):
+    """The trap springs when a certain sample is packed."""
+
+    def __getitem__(self, index: int) -> Any:
+        return *super().__getitem__(index), Burden(self.trap if index == FATAL else None)
+
+
+class Burden:
+    def __init__(self, trap: Trap | None = None) -> None:
+        self.trap = trap
+
+    def __reduce__(self) -> Any:
+        if self.trap is not None:
+            self.trap.spring()
+        return Burden, ()
+
+    def __repr__(self) -> str:
+        return "Burden()"
+
+
+class Blocked(Safe):
+    """Whoever wants more than the first batch waits at a gate; the trap lies behind it."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index >= BATCH:
+            self.trap.wait_at_the_gate()
+            self.trap.spring()
+        return super().__getitem__(index)
+
+
+# -- for worker_init ---------------------------------------------------------------------------------------------
+
+
+def on_arrival(trap: Trap, info: Any) -> None:
+    """The trap springs at once."""
+    trap.spring()
+
+
+def on_sending(trap: Trap, info: Any) -> None:
+    """The trap springs when the next answer is sent."""
+    genuine = WorkerEnd.send
+
+    def send(end: WorkerEnd, number: int, value: Any) -> None:
+        if number != READY:
+            trap.spring()
+        genuine(end, number, value)
+
+    WorkerEnd.send = send
+
+
+def on_packing(trap: Trap, info: Any) -> None:
+    """The trap springs when the next answer is pickled."""
+    genuine = pipes._packed
+
+    def packed(number: int, value: Any) -> Any:
+        if number != READY:
+            trap.spring()
+        return genuine(number, value)
+
+    pipes._packed = packed
+
+
+def in_mid_message(trap: Trap, info: Any) -> None:
+    """The trap springs when half of the next answer is written, its buffers included."""
+    genuine, packed = pipes._write, pipes._packed
+    numbers: list[int] = []
+
+    def write(descriptor: int, parts: Any) -> None:
+        def half() -> None:
+            message = memoryview(b"".join(map(bytes, parts)))
+            rest = message[: len(message) // 2]
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+
+        if numbers[-1] != READY:
+            trap.spring(half)
+        genuine(descriptor, parts)
+
+    def note(number: int, value: Any) -> Any:
+        numbers.append(number)
+        return packed(number, value)
+
+    pipes._write, pipes._packed = write, note
+
+
+def in_a_thread(trap: Trap, info: Any) -> None:
+    """The trap springs in a thread of the dataset's own, once the process is named and has nothing to do."""
+
+    def thread() -> None:
+        trap.wait_to_be_named()
+        while not is_idle():
+            time.sleep(0.002)
+        trap.spring()
+
+    threading.Thread(target=thread, daemon=True).start()
+
+
+def is_idle() -> bool:
+    """Does this worker wait for its next task?"""
+    frame = sys._current_frames()[threading.main_thread().ident]
+    while frame is not None and frame.f_code is not WorkerEnd.receive.__code__:
+        frame = frame.f_back
+    return frame is not None

@@ -1,0 +1,166 @@
+"""Running whole programs: for tests of what only shows from the outside, such as exits, signals and standard error.
+
+A script runs in a session of its own, so that what it leaves running can be found; in a folder of its own, so that what
+it leaves lying about can be found.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+import mpiter
+
+LIMIT_S = 60  # against hanging, on a busy machine; what is expected to take longest imports torch and JAX, twice
+METHODS = ("fork", "forkserver", "spawn")
+_FLAGS = ("-W", "ignore:This process:DeprecationWarning")  # fork from a process with threads, which Python 3.12 notes
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a script said, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+    left_running: list
+
+    @property
+    def lines(self) -> list:
+        return self.out.splitlines()
+
+    def ended_well(self) -> "Outcome":
+        assert (self.code, self.err, self.left_running) == (0, "", []), self
+        return self
+
+
+class Script:
+    """A program on its way."""
+
+    def __init__(self, folder: Path, text: str, *arguments: object, **environment: str) -> None:
+        path = folder / "script.py"
+        path.write_text(textwrap.dedent(text))
+        root = str(Path(mpiter.__file__).parents[1])
+        self.process = subprocess.Popen(
+            [sys.executable, *_FLAGS, str(path), *map(str, arguments)],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": root, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def reads(self, line: str) -> None:
+        """Wait until the script has printed ``line``."""
+        while self.says() != line:
+            pass
+
+    def says(self) -> str:
+        """The next line that the script prints."""
+        too_late = threading.Timer(LIMIT_S, self._kill)
+        too_late.start()
+        try:
+            said = self.process.stdout.readline()
+        finally:
+            too_late.cancel()
+            too_late.join()
+        if not said:
+            raise AssertionError(f"the script ended without another word: {self.ends()}")
+        return said.rstrip("\n")
+
+    def ctrl_c(self) -> None:
+        """What a terminal does: the signal goes to the whole process group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def ends(self) -> Outcome:
+        try:
+            out, err = self.process.communicate(timeout=LIMIT_S)
+            return Outcome(self.process.returncode, out, err, self._left_running())
+        finally:
+            self._kill()
+            self.process.communicate()
+
+    def _kill(self) -> None:
+        for process in session(self.process.pid):
+            process.kill()
+
+    def _left_running(self) -> list:
+        """What of the script's session outlives it for more than a few moments."""
+        _, alive = psutil.wait_procs(session(self.process.pid), timeout=10)
+        return [process.cmdline() for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def session(leader: int) -> list:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            pass
+    return found
+
+
+def run(folder: Path, text: str, *arguments: object, **environment: str) -> Outcome:
+    """Run a script to its end."""
+    return Script(folder, text, *arguments, **environment).ends()
+
+
+def wait_until(condition, what: str) -> None:
+    """Wait for something that another process or thread does."""
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain until {what}"
+        time.sleep(0.002)
+
+
+def once_waiting(action) -> threading.Thread:
+    """Do something, in another thread, as soon as this thread is inside of an iterator's ``next()``."""
+    waiter = threading.get_ident()
+
+    def is_waiting() -> bool:
+        frame, depth = sys._current_frames().get(waiter), 0
+        while frame is not None:
+            if frame.f_code.co_name == "__next__" and "mpiter" in frame.f_code.co_filename and depth > 1:
+                return True
+            frame, depth = frame.f_back, depth + 1
+        return False
+
+    def act() -> None:
+        wait_until(is_waiting, "next() waits")
+        action()
+
+    thread = threading.Thread(target=act, name="once-waiting")
+    thread.start()
+    return thread
+
+
+def interrupt_once_waiting() -> threading.Thread:
+    """Ctrl-C for this thread, which must be the main one, as soon as it waits in ``next()``."""
+    waiter = threading.get_ident()
+    return once_waiting(lambda: signal.pthread_kill(waiter, signal.SIGINT))
+
+
+def lives(process) -> bool:
+    """Does this psutil process run?  It may end while we ask."""
+    try:
+        return process.is_running() and process.status() != "zombie"
+    except psutil.NoSuchProcess:
+        return False
+
+
+def lives_still(pid: int) -> bool:
+    """The same of a process known by its number; asking whether it exists first would be a race."""
+    try:
+        return lives(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False

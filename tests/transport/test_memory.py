@@ -1,0 +1,186 @@
+"""Shared memory that runs short, is kept by the user, or is not the kind we would like."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import Squares, plain_batch
+from scripts import wait_until
+
+import mpiter
+from mpiter import machine
+from mpiter.pool import crew
+from mpiter.transport.memory import Arena, unnamed_file
+from mpiter.transport.transports import SlotTransport
+
+
+def whole(**options: Any) -> list[Any]:
+    with mpiter.MultiprocessIterator(Squares(60), 4, repeat=False, seed=1, n_processes=2, **options) as it:
+        return [plain_batch(batch) for batch in it]
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_without_memfd_an_unnamed_file_does(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    expected = whole()
+    monkeypatch.setattr(crew, "Arena", lambda reserve: Arena(1 << 26, portable=True))
+    assert whole(backend=mpiter.Process(method)) == expected
+
+
+def test_where_a_sandbox_forbids_memfd_an_unnamed_file_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(name: str, flags: int) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    expected = whole()
+    monkeypatch.setattr(os, "memfd_create", forbidden)
+    assert whole(backend=mpiter.Process("fork")) == expected
+
+
+def test_memory_that_may_not_be_executed_is_asked_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine, asked = os.memfd_create, []
+
+    def old_kernels(name: str, flags: int) -> int:
+        asked.append(flags)
+        if flags & 8:
+            raise OSError(22, "Invalid argument")
+        return genuine(name, flags)
+
+    monkeypatch.setattr(os, "memfd_create", old_kernels)
+    os.close(unnamed_file())
+    assert [bool(flags & 8) for flags in asked] == [True, False]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_full_memory_is_an_error_with_numbers(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    it = mpiter.MultiprocessIterator(Squares(60, (1000, 1000)), 30, n_processes=workers)
+    with it:
+        genuine = machine.memory_available
+        monkeypatch.setattr(machine, "memory_available", lambda: 100_000_000)
+        with pytest.raises(mpiter.SharedMemoryFull, match=r"a slot of 120\.0 MB does not fit: 32\.9 MB") as caught:
+            next(it)
+        assert isinstance(caught.value, MemoryError)
+        monkeypatch.setattr(machine, "memory_available", genuine)
+        assert len(next(it)) == 30  # and once there is memory, all is well
+
+
+def test_memory_that_runs_out_later_means_fewer_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    allocations = 0
+    genuine = Arena.allocate
+
+    def allocate(self: Arena, size: int) -> int:
+        nonlocal allocations
+        allocations += 1
+        if allocations > 3:
+            raise mpiter.SharedMemoryFull("no more")
+        return genuine(self, size)
+
+    expected = whole()
+    monkeypatch.setattr(Arena, "allocate", allocate)
+    with pytest.warns(RuntimeWarning, match="memory is short: the 2 slots"):
+        assert whole() == expected
+
+
+def test_a_hoarder_gets_copies_in_the_end_and_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "memory_total", lambda: 8 * 60 * 4096)
+    dataset = Squares(1000, (100, 10))
+    with mpiter.MultiprocessIterator(dataset, 1, repeat=False, shuffle=False, n_processes=2) as it:
+        with pytest.warns(RuntimeWarning, match="batches are kept alive") as told:
+            kept = list(it)
+        stats = it.stats()
+        assert len(told) == 1
+        assert stats.copies > 0
+        assert stats.slot_bytes <= 60 * 4096
+    assert all((batch[0][0] == index * index).all() and batch[0][1] == index for index, batch in enumerate(kept))
+
+
+def test_the_end_that_waits_in_the_queue_holds_no_slot() -> None:
+    with mpiter.MultiprocessIterator([np.full(64, i) for i in range(32)], 4, n_processes=1, repeat=False) as it:
+        kept = [next(it) for _ in range(5)]
+        wait_until(lambda: it.stats().leased_batches == len(kept), "all is fetched, and five batches are held")
+
+
+class RefusesOnce(SlotTransport):
+    """Has no room when it is asked for one for the ``at``-th time, and says at once that it has one again."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self._left = at
+
+    def room(self, rows: int) -> Any:
+        self._left -= 1
+        if self._left:
+            return super().room(rows)
+        self._host.bell.ring()
+        return None
+
+
+@pytest.mark.parametrize("at", range(2, 7))
+def test_a_refused_room_is_asked_for_again_though_planning_had_to_wait_meanwhile(at: int) -> None:
+    """An epoch is a batch, and planning stays within two: the batch there was no room for is behind the boundary."""
+    options = {"order_sampler": lambda order, position: np.arange(4), "n_processes": 1, "serializer": RefusesOnce(at)}
+    with mpiter.MultiprocessIterator(list(range(4)), 4, **options) as it:
+        batches: list[Any] = []
+        taking = threading.Thread(target=lambda: batches.extend(list(next(it)) for _ in range(20)), daemon=True)
+        taking.start()
+        taking.join(30)
+        assert batches == [[0, 1, 2, 3]] * 20
+
+
+def test_slots_that_a_hoarder_needed_are_given_back() -> None:
+    with mpiter.MultiprocessIterator(Squares(4000, (100, 10)), 1, n_processes=2, run_ahead=2) as it:
+        kept = [next(it) for _ in range(200)]
+        many = it.stats().slots
+        del kept
+        for _ in range(300):
+            next(it)
+        assert many >= 200
+        assert it.stats().slots < 60
+
+
+def test_an_array_keeps_its_slot_however_it_is_held() -> None:
+    with mpiter.MultiprocessIterator(Squares(4000, (10, 10)), 2, shuffle=False, n_processes=2) as it:
+        batch = next(it)
+        image, label = batch[1]
+        held = [image[2:, ::2], memoryview(image), np.asarray(image.base), np.from_dlpack(image).T]
+        del batch, image
+        for _ in range(200):
+            next(it)
+        assert label == 1
+        assert all((np.asarray(view).reshape(-1)[-1] == 1).all() for view in (held[0], held[1], held[3]))
+    assert (held[3] == 1).all()
+
+
+class Weighty:
+    """Has 64 MB to read; a sample says how much memory of its own the process has after it has read them all."""
+
+    def __init__(self) -> None:
+        self.rows = np.ones((64, 1 << 20), np.uint8)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        assert self.rows.sum() == self.rows.size
+        told = Path("/proc/self/smaps_rollup").read_text()
+        return 1024 * int(re.findall(r"^Pss_Anon: +(\d+)", told, re.MULTILINE)[0])
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(), reason="whose memory is whose is told by Linux's /proc"
+)
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_workers_read_a_dataset_in_memory_where_it_is(method: str) -> None:
+    class Light(Weighty):
+        def __init__(self) -> None:
+            self.rows = np.ones((1, 1), np.uint8)
+
+    def own_memory(dataset: Any) -> int:
+        (batch,) = mpiter.batches(dataset, 8, epochs=1, n_processes=2, backend=mpiter.Process(method))
+        return int(max(batch))
+
+    assert own_memory(Weighty()) - own_memory(Light()) < (48 << 20)  # forked ones have a third of what all three read

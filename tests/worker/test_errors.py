@@ -1,0 +1,312 @@
+"""The commonest mistakes, and the full text that a user meets: changing a text is fine, losing its remedy is not."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import mpiter
+from mpiter import MultiprocessIterator, SerialIterator, batches, machine
+
+DATA = list(range(10))
+
+
+class Everything:
+    """A dataset with a lock deep inside."""
+
+    def __init__(self):
+        self.transform = Transform()
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return index
+
+
+class Transform:
+    def __init__(self):
+        self.steps = [str, {"lock": threading.Lock()}]
+
+
+class Picky:
+    def __init__(self, wrong=5, error=KeyError, text="no such picture"):
+        self.wrong, self.error, self.text = wrong, error, text
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        if index == self.wrong:
+            raise self.error(self.text)
+        return index
+
+
+class Handles:
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return threading.Lock()
+
+
+class NoLength:
+    def __getitem__(self, index):
+        return index
+
+
+AT_CONSTRUCTION = {
+    "a dataset without length": (
+        lambda: batches(NoLength(), 2),
+        "a dataset needs len(dataset), which NoLength has not; pass a list, an array or an object with __len__ and "
+        "__getitem__.",
+    ),
+    "a generator": (
+        lambda: batches((i for i in DATA), 2),
+        "a dataset needs dataset[i], which generator has not; pass a list, an array or an object with __len__ and "
+        "__getitem__.",
+    ),
+    "an array without a dimension": (
+        lambda: batches(np.array(5), 2),
+        "a dataset needs len(dataset), which this ndarray has not (len() of unsized object); pass a list, an array of "
+        "samples or an object with __len__ and __getitem__.",
+    ),
+    "an unknown backend, and no workers": (
+        lambda: batches(DATA, 2, backend="proces", n_processes=0),
+        "backend='proces' is unknown; use 'process', 'thread', 'serial' or an object such as mpiter.Process().",
+    ),
+    "an empty dataset, repeated": (
+        lambda: MultiprocessIterator([], 2),
+        "the dataset is empty, so it cannot be repeated; pass repeat=False or fill it.",
+    ),
+    "a batch size of zero": (lambda: MultiprocessIterator(DATA, 0), "batch_size=0 must be at least 1."),
+    "a batch size that is no number": (
+        lambda: batches(DATA, 2.5),
+        "batch_size=2.5 must be a whole number.",
+    ),
+    "a negative number of workers": (
+        lambda: batches(DATA, 2, n_processes=-1),
+        "n_processes=-1 must be at least 0.",
+    ),
+    "no prefetching": (lambda: MultiprocessIterator(DATA, 2, n_prefetch=0), "n_prefetch=0 must be at least 1."),
+    "an unknown backend": (
+        lambda: batches(DATA, 2, backend="processes"),
+        "backend='processes' is unknown; use 'process', 'thread', 'serial' or an object such as mpiter.Process().",
+    ),
+    "an unknown serializer": (
+        lambda: batches(DATA, 2, serializer="pickle"),
+        "serializer='pickle' is unknown; use 'slots', 'packed' or a transport object.",
+    ),
+    "a batch of more samples than memory has room for": (
+        lambda: MultiprocessIterator(DATA, 10**12),
+        f"batch_size=1000000000000: a batch of more than {machine.memory_total() // 16} samples cannot be held in the "
+        f"memory there is, however small they are; pass a smaller one, or repeat=False to stop at the end.",
+    ),
+    "an unknown on_error": (
+        lambda: batches(DATA, 2, on_error="ignore"),
+        "on_error='ignore' is unknown; use 'raise' or 'skip'.",
+    ),
+    "shuffle and an order sampler": (
+        lambda: MultiprocessIterator(DATA, 2, shuffle=True, order_sampler=lambda order, at: order),
+        "shuffle and order_sampler exclude each other; leave shuffle at None to use the sampler.",
+    ),
+    "an index beyond 64 bits": (
+        lambda: MultiprocessIterator(DATA, 2, order_sampler=lambda order, at: np.array([0, 2**64 - 1], np.uint64)),
+        "order_sampler returned index 18446744073709551615, which is beyond 64 bits with a sign; return indices of the "
+        "dataset.",
+    ),
+    "an order sampler that is no function": (
+        lambda: MultiprocessIterator(DATA, 2, order_sampler=[1, 2]),
+        "order_sampler=[1, 2] cannot be called; pass a function.",
+    ),
+    "a timeout of zero": (
+        lambda: MultiprocessIterator(DATA, 2, dataset_timeout=0),
+        "dataset_timeout=0 must be a number of seconds above 0, or None.",
+    ),
+    "an oversized seed": (
+        lambda: batches(DATA, 2, seed=1 << 200),
+        "seed has 201 bits; use a whole number of at most 128.",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", list(AT_CONSTRUCTION))
+def test_at_construction(mistake):
+    make, text = AT_CONSTRUCTION[mistake]
+    with pytest.raises(mpiter.OptionError) as caught:
+        make()
+    assert str(caught.value) == text
+    assert isinstance(caught.value, ValueError)
+
+
+def test_an_unknown_start_method():
+    with pytest.raises(mpiter.OptionError) as caught:
+        mpiter.Process(start_method="thread")
+    assert str(caught.value).startswith("start_method='thread' is not available here; use one of ")
+
+
+def test_a_misspelt_argument_is_a_type_error_that_names_it():
+    with pytest.raises(TypeError, match="n_workers"):
+        batches(DATA, 2, n_workers=2)
+
+
+def test_a_dataset_that_cannot_be_pickled():
+    with (
+        MultiprocessIterator(Everything(), 2, n_processes=1, backend=mpiter.Process("spawn")) as it,
+        pytest.raises(mpiter.DatasetNotPicklable) as caught,
+    ):
+        it.next()
+    assert str(caught.value) == (
+        "dataset.transform.steps[1]['lock'] (lock) cannot be pickled: cannot pickle '_thread.lock' object. Open such "
+        "things in worker_init or on first use, leave them out in __getstate__, or pass "
+        "backend=mpiter.Process(start_method='fork')."
+    )
+    assert isinstance(caught.value, TypeError)
+
+
+def test_an_order_sampler_that_returns_another_length():
+    it = SerialIterator(DATA, 10, order_sampler=lambda order, at: order[: 10 if len(order) == 10 and not at else 9])
+    it.order_sampler = lambda order, at: order[:9]
+    with pytest.raises(ValueError) as caught:
+        it.next()
+    assert str(caught.value) == (
+        "The size of order does not match the size of the previous order: the order_sampler returned 9 indices after "
+        "10; return as many at each call."
+    )
+
+
+def test_an_order_sampler_that_returns_something_else():
+    with pytest.raises(mpiter.OptionError) as caught:
+        SerialIterator(DATA, 2, order_sampler=lambda order, at: np.ones((2, 5)))
+    assert str(caught.value) == (
+        "order_sampler returned float64 values of shape (2, 5); return a 1-D array of integer indices."
+    )
+
+
+def test_a_state_of_another_dataset():
+    state = SerialIterator(DATA, 2).state_dict()
+    with pytest.raises(mpiter.StateError) as caught:
+        SerialIterator(DATA[:9], 2).load_state_dict(state)
+    assert str(caught.value) == "the state was saved with dataset_length=10, this iterator has dataset_length=9."
+    with pytest.raises(mpiter.StateError) as caught:
+        SerialIterator(DATA, 2).load_state_dict({"model": 1})
+    assert str(caught.value) == "this is no state of mpiter: the key 'mpiter' (its version) is missing."
+
+
+def test_a_closed_iterator():
+    it = MultiprocessIterator(DATA, 2, n_processes=0)
+    it.close()
+    with pytest.raises(mpiter.IteratorClosed) as caught:
+        it.next()
+    assert str(caught.value) == "the iterator is closed; make a new one."
+    with pytest.raises(mpiter.IteratorClosed) as caught:
+        it.reset()
+    assert str(caught.value) == "a closed iterator cannot be reset; make a new one."
+
+
+def test_a_dataset_that_raises():
+    with MultiprocessIterator(Picky(), 4, shuffle=False, n_processes=1) as it:
+        it.next()
+        with pytest.raises(KeyError) as caught:
+            it.next()
+        assert list(it.next()) == [8, 9, 0, 1]  # the iterator goes on
+    assert str(caught.value) == "'no such picture'"
+    assert caught.value.__notes__ == [
+        "mpiter: sample 5 (position 5 of epoch 0), fetched by process worker 0; dataset[5] repeats it in this process."
+    ]
+    assert "in __getitem__" in str(caught.value.__cause__)
+
+
+def test_a_dataset_that_raises_stop_iteration():
+    it = SerialIterator(Picky(1, StopIteration, "enough"), 4, shuffle=False)
+    with pytest.raises(mpiter.SampleError) as caught:
+        it.next()
+    assert str(caught.value) == "dataset[1] raised StopIteration: enough"
+    assert isinstance(caught.value, RuntimeError)
+
+
+def test_a_sample_that_cannot_be_sent():
+    with (
+        batches(Handles(), 2, shuffle=False, n_processes=1) as it,
+        pytest.raises(mpiter.SampleNotSendable) as caught,
+    ):
+        next(it)
+    assert str(caught.value) == (
+        "dataset[0] returned lock, which cannot be sent from a worker: cannot pickle '_thread.lock' object. Return "
+        "arrays, numbers, strings or containers of them."
+    )
+
+
+class Forwarding:
+    """A dataset that passes on whatever it is asked for, even before it has anything to ask."""
+
+    def __init__(self):
+        self.items = DATA
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+    def __getattr__(self, name):
+        return getattr(self.items, name)
+
+
+def test_a_dataset_that_asks_itself_for_what_is_not_there_yet():
+    with (
+        MultiprocessIterator(Forwarding(), 2, n_processes=1) as it,
+        pytest.raises(
+            mpiter.WorkerStartError, match=r"Its __getattr__ asks for an attribute .* give the class a __setstate__"
+        ),
+    ):
+        it.next()
+
+
+def no_database(info):
+    raise FileNotFoundError("no database here")
+
+
+def test_a_worker_init_that_raises():
+    with (
+        MultiprocessIterator(DATA, 2, n_processes=1, worker_init=no_database) as it,
+        pytest.raises(mpiter.WorkerStartError) as caught,
+    ):
+        it.next()
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "worker 0 could not start:"
+    assert "in no_database" in str(caught.value)
+    assert lines[-1] == "FileNotFoundError: no database here"
+
+
+def test_samples_that_have_no_columns():
+    it = SerialIterator([(1, 2), (1, 2, 3)], 2, shuffle=False)
+    with pytest.raises(TypeError) as caught:
+        _ = it.next().columns
+    assert str(caught.value) == (
+        "the samples of this batch are built differently (tuple and tuple, or other lengths or keys), so it has no "
+        "columns; use it as a list."
+    )
+
+
+def test_endless_batches_have_no_length():
+    with pytest.raises(TypeError) as caught:
+        len(batches(DATA, 2, epochs=None))
+    assert str(caught.value) == "endless batches have no length; pass epochs=."
+
+
+def test_every_error_is_of_a_family_and_of_the_builtin_that_one_expects():
+    for name, builtin in {
+        "OptionError": ValueError,
+        "StateError": ValueError,
+        "DatasetNotPicklable": TypeError,
+        "SampleNotSendable": TypeError,
+        "SampleError": RuntimeError,
+        "WorkerStartError": RuntimeError,
+        "SharedMemoryFull": MemoryError,
+        "IteratorClosed": NotImplementedError,
+    }.items():
+        assert issubclass(getattr(mpiter, name), (mpiter.MpiterError,))
+        assert issubclass(getattr(mpiter, name), builtin)

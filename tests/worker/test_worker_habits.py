@@ -1,0 +1,262 @@
+"""What a worker says reaches the caller; what it is told to do beforehand, and how many threads it may have."""
+
+import collections
+import logging
+import mmap
+import os
+import platform
+import sys
+import time
+import types
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mpiter
+from mpiter.worker import allocator, limits
+
+WORKERS = 2
+
+
+class OddWarning(UserWarning):
+    """A category of the caller's own."""
+
+
+class Samples:
+    """Callbacks ``say(i)`` for each sample."""
+
+    def __init__(self, say, length=8):
+        self.say, self.length = say, length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, i):
+        return self.say(i)
+
+
+def fetched(dataset, batch_size=2, **options):
+    options = {"n_processes": WORKERS, "shuffle": False, "repeat": False, **options}
+    with mpiter.MultiprocessIterator(dataset, batch_size, **options) as it:
+        return [sample for batch in it for sample in batch]
+
+
+def test_prints_of_workers_reach_the_callers_streams(capsys):
+    def say(i):
+        print("sample", i)
+        print("noted", i, file=sys.stderr)
+
+    fetched(Samples(say))
+    said = capsys.readouterr()
+    assert sorted(said.out.splitlines()) == [f"sample {i}" for i in range(8)]
+    assert sorted(said.err.splitlines()) == [f"noted {i}" for i in range(8)]
+
+
+def test_a_replaced_stdout_of_the_caller_gets_the_prints(monkeypatch):
+    class Tape(list):
+        def write(self, text):
+            self.append(text)
+
+        def flush(self): ...
+
+    tape = Tape()
+    monkeypatch.setattr(sys, "stdout", tape)
+    fetched(Samples(lambda i: print("once")), n_processes=1)
+    assert "".join(tape) == "once\n" * 8
+
+
+def test_log_records_of_workers_reach_the_callers_loggers(caplog):
+    def say(i):
+        logging.getLogger("my.dataset").warning("sample %d of %s", i, "many")
+        try:
+            1 / 0  # noqa: B018
+        except ZeroDivisionError:
+            logging.getLogger("my.other").exception("went wrong")
+
+    caplog.set_level(logging.INFO)
+    fetched(Samples(say, length=2))
+    heard = [(r.name, r.levelno, r.getMessage()) for r in caplog.records if r.name == "my.dataset"]
+    assert sorted(heard) == [("my.dataset", logging.WARNING, f"sample {i} of many") for i in range(2)]
+    wrong = [r for r in caplog.records if r.name == "my.other"]
+    assert [r.levelno for r in wrong] == [logging.ERROR] * 2
+    assert all("ZeroDivisionError" in r.exc_text for r in wrong)
+    assert all(r.process != os.getpid() for r in wrong)
+
+
+def test_equal_warnings_of_workers_reach_the_caller_once():
+    def say(i):
+        warnings.warn("this is odd", OddWarning, stacklevel=1)
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("default")
+        fetched(Samples(say, length=40))
+    assert [(w.category, str(w.message)) for w in heard] == [(OddWarning, "this is odd")]
+    assert heard[0].filename == __file__
+
+
+def test_the_callers_filters_decide_about_the_warnings_of_workers():
+    def say(i):
+        warnings.simplefilter("always")
+        warnings.warn(f"sample {i} is not liked", OddWarning, stacklevel=1)
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("ignore")
+        fetched(Samples(say))
+    assert heard == []
+
+
+def infos(folder):
+    """What the hooks below have noted: one line for each call."""
+    return sorted(path.read_text() for path in folder.iterdir())
+
+
+def once_all_are_there(folder, workers):
+    """Wait for the greetings of all workers: a quick one could fetch everything before another has begun."""
+    while len(list(folder.iterdir())) < workers:
+        time.sleep(0.001)
+
+
+class Hooked:
+    """Notes each call of its ``worker_init`` in a file of its own."""
+
+    def __init__(self, folder):
+        self.folder, self.greeting = folder, None
+
+    def worker_init(self, info):
+        assert info.dataset is self
+        assert mpiter.get_worker_info() is info
+        self.greeting = f"worker {info.id} of {info.num_workers}, seed {info.seed}"
+        (self.folder / f"{os.getpid()}-{len(list(self.folder.iterdir()))}").write_text(self.greeting)
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        assert mpiter.get_worker_info().dataset is self
+        once_all_are_there(self.folder, WORKERS)
+        return self.greeting
+
+
+def test_the_datasets_worker_init_is_called_once_in_each_worker(tmp_path):
+    greetings = set(fetched(Hooked(tmp_path), seed=5))
+    expected = [f"worker {i} of {WORKERS}, seed 5" for i in range(WORKERS)]
+    assert infos(tmp_path) == expected
+    assert greetings <= set(expected)
+
+
+@pytest.mark.parametrize("backend", ["process", "thread", "serial"])
+def test_the_worker_init_argument_is_called_with_the_workers_info(tmp_path, backend):
+    def greet(info):
+        (tmp_path / f"{os.getpid()}-{info.id}").write_text(f"{info.id} {info.num_workers} {info.backend}")
+
+    workers = 1 if backend == "serial" else WORKERS
+    fetched(Samples(lambda i: once_all_are_there(tmp_path, workers)), worker_init=greet, backend=backend)
+    assert infos(tmp_path) == [f"{i} {workers} {backend}" for i in range(workers)]
+
+
+@pytest.mark.parametrize("backend", ["process", "thread", "serial"])
+def test_there_is_no_worker_info_outside_of_a_fetch(backend):
+    within = fetched(Samples(lambda i: mpiter.get_worker_info().backend), backend=backend)
+    assert set(within) == {backend}
+    assert mpiter.get_worker_info() is None
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_an_error_in_worker_init_is_told_at_the_first_next(method):
+    def fail(info):
+        raise OSError("no such disk")
+
+    it = mpiter.MultiprocessIterator(range(10), 2, n_processes=2, worker_init=fail, backend=mpiter.Process(method))
+    with pytest.raises(mpiter.WorkerStartError) as told:
+        next(it)
+    it.close()
+    assert "OSError: no such disk" in str(told.value)
+    assert ", in fail" in str(told.value)
+
+
+VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_worker_has_one_thread_for_numerical_libraries_unless_told_otherwise(monkeypatch, method):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "3")
+
+    def say(i):
+        return tuple(os.environ[name] for name in VARIABLES)
+
+    assert set(fetched(Samples(say), backend=mpiter.Process(method))) == {("1", "1", "3", "1")}
+    assert "OMP_NUM_THREADS" not in os.environ
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_numpys_blas_has_one_thread_in_a_worker(method):
+    def say(i):
+        import threadpoolctl
+
+        return [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+
+    for threads in fetched(Samples(say, length=4), backend=mpiter.Process(method)):
+        assert set(threads) <= {1}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="what threads a process has is told by Linux's /proc")
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_limiting_libraries_leaves_no_threads_that_spin(method):
+    """OpenBLAS starts threads in a forked process when it hears that it shall have one."""
+    if method == "fork" and not all(hasattr(lib.dynlib, "blas_thread_shutdown_") for lib in loaded_openblas()):
+        pytest.skip("this OpenBLAS keeps to itself how its threads are ended: NumPy before 2.5 has one that doesn't")
+
+    def count(i):
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    assert min(fetched(Samples(count, length=4), backend=mpiter.Process(method))) == 1
+
+
+def loaded_openblas():
+    return limits.look_around().select(internal_api="openblas").lib_controllers
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc: workers leave it alone")
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_memory_that_a_sample_took_serves_the_next(monkeypatch, method):
+    for name in allocator._TUNABLES:
+        monkeypatch.delenv(name, raising=False)
+
+    def count(i):
+        import resource
+
+        def faults():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+        def decode():  # two large arrays at a time, of which nothing stays
+            return (np.ones(1 << 18) + np.ones(1 << 18)).sum()
+
+        decode()
+        before = faults()
+        for _ in range(10):
+            decode()
+        return faults() - before
+
+    pages = 10 * 3 * (8 << 18) // mmap.PAGESIZE
+    assert max(fetched(Samples(count, length=4), backend=mpiter.Process(method))) < pages / 10
+
+
+def test_opencv_and_torch_are_told_where_they_are_loaded():
+    calls = collections.Counter()
+
+    def load(info):  # runs before the limits are set
+        for name, method in [("cv2", "setNumThreads"), ("torch", "set_num_threads")]:
+            module = types.ModuleType(name)
+            setattr(module, method, lambda number, name=name: calls.update([(name, number)]))
+            sys.modules[name] = module
+        info.dataset.calls = calls
+
+    class Callbacks(Samples):
+        def __getitem__(self, i):
+            return str(sorted(self.calls))
+
+    assert fetched(Callbacks(None, 1), worker_init=load, n_processes=1) == ["[('cv2', 0), ('torch', 1)]"]
