@@ -1,0 +1,112 @@
+"""What the site has beside the pages of `docs/`: the README as its start, and the files that pages link to.
+
+On a code host a page's links may lead anywhere in the repository.  Here they lead to the page made of that file, to a
+copy of it, or, where a folder is meant, to a page that lists it; a link to what doesn't exist stays and ends the build.
+And the examples in docstrings are code.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import griffe
+from mkdocs.structure.files import File, Files
+from pygments.formatters import HtmlFormatter
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {"README.md": "index.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}  # from the top
+_LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
+_EXAMPLE = re.compile(r"^>>> .*(?:\n.*\S.*)*", re.MULTILINE)
+_STYLE = (
+    HtmlFormatter(style="default").get_style_defs(".highlight"),
+    "[data-bs-theme=dark] .highlight { background: #272822 }",
+    "@media (prefers-color-scheme: dark) {" + HtmlFormatter(style="monokai").get_style_defs(".highlight") + "}",
+)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages from the top, the style of code, and whatever outside of docs/ is linked to."""
+    for source, page in PAGES.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+    files.append(File.generated(config, "pygments.css", content="\n".join(_STYLE)))
+    for page in list(files.documentation_pages()):
+        for path in _outside(page.content_string, page.src_uri):
+            if files.get_file_from_path(_place(path)) is None:
+                _add(files, config, path)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Have links lead to where things are here."""
+    here = page.file.src_uri
+
+    def led(match: re.Match[str]) -> str:
+        path = _meant(match[1], here)
+        return match[1] if path is None else posixpath.relpath(_place(path), posixpath.dirname(here) or ".")
+
+    return _LINK.sub(led, markdown)
+
+
+def _meant(link: str, page: str) -> str | None:
+    """The file or folder of the repository that a link on this page is to; None where there is none."""
+    source = next((top for top, name in PAGES.items() if name == page), f"docs/{page}")
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+    return path if (ROOT / path).exists() and not path.startswith("..") else None
+
+
+def _outside(markdown: str, page: str) -> Iterator[str]:
+    for link in _LINK.findall(markdown):
+        path = _meant(link, page)
+        if path is not None and path not in PAGES and not path.startswith("docs/"):
+            yield path
+
+
+def _place(path: str) -> str:
+    """Where on the site a path of the repository is."""
+    if path in PAGES or path.startswith("docs/"):
+        return PAGES.get(path, path.removeprefix("docs/"))
+    return f"files/{path}/index.md" if (ROOT / path).is_dir() else f"files/{path}"
+
+
+def _add(files: Files, config: Any, path: str) -> None:
+    if not (ROOT / path).is_dir():
+        files.append(File.generated(config, _place(path), abs_src_path=str(ROOT / path)))
+        return
+    files.append(File.generated(config, _place(path), content="\n".join(_listed(path))))
+    for file in _files(path):
+        if file.suffix != ".py":
+            files.append(File.generated(config, f"files/{path}/{file.name}", abs_src_path=str(file)))
+
+
+def _files(path: str) -> list[Path]:
+    return sorted(file for file in (ROOT / path).iterdir() if file.is_file() and not file.name.startswith("."))
+
+
+def _listed(path: str) -> Iterator[str]:
+    """A folder as a page: a package with its picture and what each module is, anything else with its files."""
+    yield f"# {path}/\n"
+    if (ROOT / path / "__init__.py").exists():
+        picture = _said(ROOT / path / "__init__.py").replace("\n::\n", "")
+        yield f"```text\n{picture}\n```\n"
+    for file in _files(path):
+        if file.suffix != ".py":
+            yield f"* [{file.name}]({file.name})"
+        elif file.name != "__init__.py":
+            yield f"* **{file.name}**: {' '.join(_said(file).partition(chr(10) * 2)[0].split())}"
+
+
+def _said(module: Path) -> str:
+    return ast.get_docstring(ast.parse(module.read_text())) or ""
+
+
+class Examples(griffe.Extension):
+    """Shows doctests as code; to Markdown they are quotations."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring is not None:
+            obj.docstring.value = _EXAMPLE.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
