@@ -20,18 +20,18 @@ from itertools import cycle, product
 from multiprocessing import get_context
 from typing import Any
 
+import checkout  # noqa: F401  # before mpiter
 import numpy as np
 import peers
-import series
-from peers import Row
-from series import Bench, Turn
+from peers import OURS, Row
 from threadpoolctl import threadpool_limits
-from verdict import OURS, Claim, Summary, at_least, median, ratio
 
+from mpiter.lab.bench import Bench, command_line, conduct
 from mpiter.lab.cases import Images, work
 from mpiter.lab.clocks import CpuWindow
 from mpiter.lab.loaders import Ours, Peer, Setup
-from mpiter.lab.turns import consume
+from mpiter.lab.turns import Turn, consume
+from mpiter.lab.verdict import Claim, Summary, at_least, median
 
 SCHEMA = "mpiter.bench.busy/1"
 STEP_S, BATCH_S = 0.010, 0.005
@@ -42,7 +42,14 @@ CASES = {
     "python": "a step is 10 ms of pure Python",
     "numpy": f"a step is 10 ms of np.dot of {SIZE}x{SIZE} matrices, one thread",
 }
-FIGURES = ("share", "steps_per_s", "ready_steps_per_s", "waited", "parent_cpu_ms", "workers_cpu_ms")
+FIGURES = {
+    "share": "of the pace",
+    "steps_per_s": "steps/s",
+    "ready_steps_per_s": "if ready",
+    "waited": "share waited",
+    "parent_cpu_ms": "parent's CPU ms/step",
+    "workers_cpu_ms": "workers' CPU ms/step",
+}
 
 
 def be_nice(_info: Any) -> None:
@@ -164,11 +171,11 @@ def take(turn: Turn) -> dict[str, Any]:
     row = ROWS[turn.row]
     assert issubclass(row.peer, Peer)
     try:
-        package = row.peer.version()
+        row.peer.find()
     except ImportError as error:
         return {"absent": str(error)}
     with threadpool_limits(1):
-        return measure(turn, row) | {"versions": series.versions(package)}
+        return measure(turn, row)
 
 
 def measure(turn: Turn, row: Row) -> dict[str, Any]:
@@ -192,28 +199,12 @@ def measure(turn: Turn, row: Row) -> dict[str, Any]:
         "steps_per_s": count / took,
         "ready_steps_per_s": ready,
         "waited": waited,
-        "parent_cpu_ms": 1e3 * cpu.parent_s / count,
-        "workers_cpu_ms": 1e3 * cpu.workers_s / count,
+        **cpu.ms(count),
         "workers_changed": cpu.changed,
     }
 
 
 # -- the answer ------------------------------------------------------------------------------------------------------
-
-
-def table(case: str, summary: Summary) -> Iterator[str]:
-    yield (
-        f"{'':14}{'share':>7}{'IQR':>6}{'/limit':>8}{'steps/s':>9}{'if ready':>10}{'waited':>8}"
-        f"{'CPU ms/step: parent':>21}{'workers':>9}"
-    )
-    for row in ROWS:
-        if figures := summary.get((case, row)):
-            share, pace, ready, waited, parent, workers = (figures[name] for name in FIGURES)
-            of_limit = ratio(summary, case, row, "limit", "share")
-            yield (
-                f"{row:14}{share.median:7.3f}{share.relative:6.0%}{of_limit or 0:8.2f}{pace.median:9.1f}"
-                f"{ready.median:10.1f}{waited.median:8.1%}{parent.median:21.2f}{workers.median:9.2f}"
-            )
 
 
 def claims(summary: Summary) -> Iterable[Claim]:
@@ -227,21 +218,16 @@ def claims(summary: Summary) -> Iterable[Claim]:
 BENCH = Bench(
     schema=SCHEMA,
     script=__file__,
+    doc=__doc__,
     cases=CASES,
     rows={name: row.says for name, row in ROWS.items()},
     figures=FIGURES,
-    rows_of=lambda case: list(ROWS),
     take=take,
-    table=table,
     claims=claims,
-    environment=lambda turn: ROWS[turn.row].environment,
+    against="limit",
+    environment=lambda row, case: ROWS[row].environment,
 )
 
 
-def main() -> int:
-    made = series.add_pythons(series.parser(__doc__, CASES, warmup=0.5, timeout=60.0))
-    return series.conduct(BENCH, series.parse(made))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(conduct(BENCH, command_line(BENCH, warmup=0.5, timeout=60.0)))

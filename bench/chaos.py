@@ -7,7 +7,7 @@ Runs of one stream with one seed, every other one quiet: one among kills at rand
 such as end a single worker at once (strikes.py), for which alone it is said what they may cost. Guarantees: every batch
 of all runs is read to the last byte; a sample that is lost, repeated within its epoch or different makes the exit
 status 1, as a requirement does that fails. A death counts as got over when a batch is handed out that holds a sample of
-a new worker, not when one comes that was finished before. `run` serves tests/test_chaos.py as well.
+a new worker, not when one comes that was finished before. `run` serves tests/deaths/test_chaos.py as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import platform
 import statistics
 import sys
 import time
@@ -26,13 +25,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import checkout  # noqa: F401  # before mpiter
 import numpy as np
-import series
-from checkout import ROOT
 from strikes import KINDS, SINGLE, STARTING, Strike, Strikes
-from verdict import Verdict, at_least, at_most, judge
 
 import mpiter
+from mpiter.lab.bench import keep_answer
+from mpiter.lab.surroundings import versions
+from mpiter.lab.verdict import Verdict, at_least, at_most, judge
 
 SCHEMA = "mpiter.bench.chaos/1"
 LENGTH, SHAPE, BATCH = 5000, (28, 28), 32
@@ -176,13 +176,11 @@ def _cells(spread: dict[str, float], width: int) -> str:
     return f"{spread['median']:{width}.3f}{spread['worst']:9.3f}" if spread else f"{'-':>{width}}{'-':>9}"
 
 
-def document(asked: argparse.Namespace, began: float, load: tuple[float, float, float]) -> dict[str, Any]:
-    """What the figures were measured with and on."""
-    return series.heading(SCHEMA, ROOT, began, load) | {
-        "versions": {"python": platform.python_version(), "numpy": np.__version__, "mpiter": mpiter.__version__},
-        "settings": {name: value for name, value in vars(asked).items() if name != "out"}
-        | {"batch_size": BATCH, "shape": SHAPE, "samples": LENGTH, "sample_timeout_s": SAMPLE_TIMEOUT_S},
-    }
+def about(asked: argparse.Namespace) -> dict[str, Any]:
+    """What the figures were measured with."""
+    told = {name: value for name, value in vars(asked).items() if name != "out"}
+    constant = {"batch_size": BATCH, "shape": SHAPE, "samples": LENGTH, "sample_timeout_s": SAMPLE_TIMEOUT_S}
+    return {"versions": versions(), "settings": told | constant}
 
 
 def parse() -> argparse.Namespace:
@@ -214,8 +212,8 @@ def main() -> int:
         print(*lines(told[-1]), "", sep="\n")
     judged = verdicts(told[-1])
     print(*[verdict.line() for verdict in judged], sep="\n")
-    answer = document(asked, began, load) | told[0] | {"single": told[1], "verdicts": series.spelled(judged)}
-    series.keep(asked.out, answer)
+    spelled = [verdict.spelled() for verdict in judged]
+    keep_answer(asked.out, SCHEMA, began, load, about(asked) | told[0] | {"single": told[1], "verdicts": spelled})
     spoilt = any(Differences.between(runs[0], other) for other in runs)
     return int(spoilt or any(verdict.failed for verdict in judged))
 

@@ -18,7 +18,7 @@ class Row:
     peer: type[Peer] | type[Limit]
     options: dict[str, Any]
     says: str
-    variant: bool = False  # enters no requirement: half the time, every other round
+    variant: bool = False  # enters no requirement: half the time
 
     def open(self, dataset: Images, setup: Setup) -> Peer:
         assert issubclass(self.peer, Peer)
@@ -38,4 +38,5 @@ ROWS = {
     "ours_fork": Row("ours", Ours, {"start_method": "fork"}, "lists, workers forked", variant=True),
     "ours_spawn": Row("ours", Ours, {"start_method": "spawn"}, "lists, workers spawned", variant=True),
 }
+OURS, PEERS = ("ours", "ours_columns"), ("chainer", "torch")
 STRAGGLER_ROWS = ("in_process", "limit", "chainer", "torch", "ours", "ours_columns")

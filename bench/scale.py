@@ -16,39 +16,37 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
+import checkout  # noqa: F401  # before mpiter
 import numpy as np
-import series
-from series import Bench, Turn
-from verdict import Summary
 
 import mpiter
+from mpiter.lab.bench import Bench, command_line, conduct
 from mpiter.lab.cases import Array, Images
 from mpiter.lab.clocks import CpuWindow
-from mpiter.lab.turns import consume
+from mpiter.lab.turns import Turn, consume
 
 SCHEMA = "mpiter.bench.scale/1"
 THREAD = "mpiter-prefetch"
 BATCH, SHAPE = 8, (8, 8)
 WORKERS = (2, 8, 32, 64)
 CALM_PER_S = 1000  # tasks, if sleeps of at most so long let that few come…
-SHORTEST_S, LONGEST_S = 0.0015, 0.025  # …between what is worth a task and what would be split (mpiter/cutting.py)
+SHORTEST_S, LONGEST_S = 0.0015, 0.025  # …between what is worth a task and what would be split (engine/cutting.py)
 CASES = {str(workers): f"{workers} workers" for workers in WORKERS}
 ROWS = {
     "calm": f"{CALM_PER_S} tasks a second if no sleep exceeds {LONGEST_S * 1e3:g} ms",
     "saturated": f"sleeps of {SHORTEST_S * 1e3:g} ms: more tasks than the machine can bear",
 }
-FIGURES = (
-    "loop_us_per_task",
-    "loop_serves_tasks_per_s",
-    "tasks_per_s",
-    "loop_busy",
-    "parent_us_per_task",
-    "workers_us_per_task",
-    "tasks_per_batch",
-)
+FIGURES = {
+    "loop_us_per_task": "loop us/task",
+    "loop_serves_tasks_per_s": "serves tasks/s",
+    "tasks_per_s": "came",
+    "loop_busy": "loop busy",
+    "parent_us_per_task": "parent us",
+    "workers_us_per_task": "workers us",
+    "tasks_per_batch": "tasks/batch",
+}
 
 
 def sleep_s(row: str, workers: int) -> float:
@@ -116,39 +114,11 @@ def take(turn: Turn) -> dict[str, Any]:
         "workers_us_per_task": 1e6 * cpu.workers_s / tasks,
         "tasks_per_batch": tasks / batches,
         "sleep_s": sleep_s(turn.row, int(turn.case)),
-        "versions": series.versions(("mpiter", mpiter.__version__)),
     }
 
 
-def table(case: str, summary: Summary) -> Iterator[str]:
-    yield f"{'':12}{'loop us/task':>13}{'IQR':>6}{'serves tasks/s':>16}{'came':>9}{'loop busy':>11}" + (
-        f"{'parent us':>11}{'workers us':>12}{'tasks/batch':>13}"
-    )
-    for row in ROWS:
-        if figures := summary.get((case, row)):
-            loop, serves, came, busy, parent, workers, each = (figures[name] for name in FIGURES)
-            yield (
-                f"{row:12}{loop.median:13.1f}{loop.relative:6.0%}{serves.median:16,.0f}{came.median:9,.0f}"
-                f"{busy.median:11.0%}{parent.median:11.1f}{workers.median:12.1f}{each.median:13.2f}"
-            )
-
-
-BENCH = Bench(
-    schema=SCHEMA,
-    script=__file__,
-    cases=CASES,
-    rows=ROWS,
-    figures=FIGURES,
-    rows_of=lambda case: list(ROWS),
-    take=take,
-    table=table,
-    claims=lambda summary: [],
-)
-
-
-def main() -> int:
-    return series.conduct(BENCH, series.parse(series.parser(__doc__, CASES, warmup=1.0, timeout=90.0)))
+BENCH = Bench(schema=SCHEMA, script=__file__, doc=__doc__, cases=CASES, rows=ROWS, figures=FIGURES, take=take)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(conduct(BENCH, command_line(BENCH, warmup=1.0, timeout=90.0)))

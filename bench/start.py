@@ -21,13 +21,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import checkout  # noqa: F401  # before mpiter
 import peers
-import series
-from series import Bench, Turn
-from verdict import OURS, Claim, Summary, at_most, median
+from peers import OURS
 
 from mpiter.lab import cases as data
+from mpiter.lab.bench import Bench, command_line, conduct
 from mpiter.lab.loaders import Setup
+from mpiter.lab.turns import Turn
+from mpiter.lab.verdict import Claim, Summary, at_most, median
 
 SCHEMA = "mpiter.bench.start/1"
 PAUSE_S = 2.0
@@ -52,7 +54,13 @@ ROWS = {
     "loader": "mpiter.DataLoader",
     "torch_loader": "mpiter.torch.DataLoader",
 } | {name: peers.ROWS[name].says for name in OURS}
-FIGURES = ("first_batch_s", "made_s", "flow_s", "behind_s", "steady_batches_per_s")
+FIGURES = {
+    "first_batch_s": "first batch s",
+    "made_s": "made in s",
+    "flow_s": "full after s",
+    "behind_s": "behind by s",
+    "steady_batches_per_s": "batches/s",
+}
 
 
 def rows_of(case: str) -> list[str]:
@@ -63,7 +71,7 @@ def rows_of(case: str) -> list[str]:
 
 def take(turn: Turn) -> dict[str, Any]:
     """Measures, in this process."""
-    return (flow(turn) if turn.case in FLOW else first_batch(turn)) | {"versions": series.versions()}
+    return flow(turn) if turn.case in FLOW else first_batch(turn)
 
 
 # -- the first batch -------------------------------------------------------------------------------------------------
@@ -146,16 +154,6 @@ def _rate(arrivals: Sequence[float], at: float, length: float) -> float:
 # -- the answer ------------------------------------------------------------------------------------------------------
 
 
-def table(case: str, summary: Summary) -> Iterator[str]:
-    is_flow = case in FLOW
-    heads = ("full after s", "behind by s", "batches/s") if is_flow else ("first batch s", "made in s")
-    yield f"{'':14}" + "".join(f"{head:>15}{'IQR':>8}" for head in heads)
-    for row in rows_of(case):
-        found = summary.get((case, row), {})
-        cells = [found[name] for name in (FIGURES[2:] if is_flow else FIGURES[:2]) if name in found]
-        yield f"{row:14}" + "".join(f"{cell.median:15.3f}{cell.iqr:8.3f}" for cell in cells)
-
-
 def claims(summary: Summary) -> Iterable[Claim]:
     for case, (pauses, _) in FIRST.items():
         for row in rows_of(case) if pauses else []:
@@ -169,21 +167,16 @@ def claims(summary: Summary) -> Iterable[Claim]:
 BENCH = Bench(
     schema=SCHEMA,
     script=__file__,
+    doc=__doc__,
     cases=CASES,
     rows=ROWS,
     figures=FIGURES,
     rows_of=rows_of,
     take=take,
-    table=table,
     claims=claims,
-    environment=lambda turn: "torch" if turn.case in FIRST and FIRST[turn.case][1] else "ours",
+    environment=lambda row, case: "torch" if case in FIRST and FIRST[case][1] else "ours",
 )
 
 
-def main() -> int:
-    made = series.add_pythons(series.parser(__doc__, CASES, warmup=0.0, timeout=60.0))
-    return series.conduct(BENCH, series.parse(made))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(conduct(BENCH, command_line(BENCH, warmup=0.0, timeout=60.0)))
