@@ -27,16 +27,16 @@ class Semaphores(SharedFile):
         fcntl.fcntl(self.fd, fcntl.F_SETFL, fcntl.fcntl(self.fd, fcntl.F_GETFL) | os.O_APPEND)  # for all who have it
 
     def watch(self) -> None:
-        """In a worker: note from now on what is made and what is given back, never what the tracker doesn't know."""
+        """In a worker: note from now on what the tracker will be told of, and what it has been told is no more."""
         register, unregister = resource_tracker.register, resource_tracker.unregister
 
         def registered(name: Any, rtype: str) -> None:
-            register(name, rtype)
             self._note("+", name, rtype)
+            register(name, rtype)
 
         def unregistered(name: Any, rtype: str) -> None:
-            self._note("-", name, rtype)
             unregister(name, rtype)
+            self._note("-", name, rtype)
 
         resource_tracker.register, resource_tracker.unregister = registered, unregistered
 
@@ -59,5 +59,6 @@ class Semaphores(SharedFile):
                 from _multiprocessing import sem_unlink  # type: ignore[import-not-found]
 
                 sem_unlink(name)
+            resource_tracker.register(name, _KIND)  # it may have died before, between or after the two
             resource_tracker.unregister(name, _KIND)
         self.close()

@@ -298,6 +298,42 @@ def test_workers_give_back_what_libraries_have_made_in_them(tmp_path, method, en
     assert run(tmp_path, LIBRARY, method, ending).ended_well().lines[0] == "40"
 
 
+DYING = """
+    import os, signal, sys
+    from multiprocessing import get_context, resource_tracker
+    import mpiter
+
+    class Dying:
+        def __len__(self):
+            return 8
+        def __getitem__(self, index):
+            if index == 5 and not os.path.exists("died"):
+                open("died", "x").close()
+                tell = resource_tracker._resource_tracker._send
+                def dies(message, *of_what):
+                    if sys.argv[2] == "after":
+                        tell(message, *of_what)
+                    if message == sys.argv[1]:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    tell(message, *of_what)
+                resource_tracker._resource_tracker._send = dies
+                lock = get_context("spawn").Lock()
+                del lock
+            return index
+
+    with mpiter.MultiprocessIterator(Dying(), 4, repeat=False, n_processes=2) as it:
+        print(sum(len(batch) for batch in it))
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("message", ["REGISTER", "UNREGISTER"])
+def test_a_worker_may_die_wherever_it_makes_a_lock_or_gives_it_back(tmp_path, message, when):
+    outcome = run(tmp_path, DYING, message, when)
+    assert (outcome.code, outcome.lines, outcome.left_running) == (0, ["8"], [])
+    assert "resource_tracker" not in outcome.err
+
+
 DAEMONIC = """
     import multiprocessing, sys
     import mpiter
