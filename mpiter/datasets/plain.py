@@ -21,11 +21,10 @@ import sys
 import uuid
 import zlib
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,16 +59,14 @@ _SKETCHED = 1_000  # parts of what stays at home
 DEEPEST = 30
 
 
-@dataclass(frozen=True, slots=True)
-class Opaque:
+class Opaque(NamedTuple):
     """A value that stays at home."""
 
     kind: str
     sketch: int = 0  # of what can be said of it
 
 
-@dataclass(frozen=True, slots=True)
-class Raw:
+class Raw(NamedTuple):
     """An array, which travels as it is."""
 
     kind: str
@@ -77,8 +74,7 @@ class Raw:
     identity: int  # of the object in the caller
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(NamedTuple):
     """An object that is made of others."""
 
     kind: str
@@ -87,8 +83,7 @@ class Made:
     identity: int
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(NamedTuple):
     """An object that has occurred in the same variable already."""
 
     identity: int
@@ -240,25 +235,27 @@ def _said(value: Any) -> Any:
     return [_said_of_code(code, 3) for code in codes_of(value)]
 
 
-def codes_of(value: Any) -> Iterator[Any]:
+def codes_of(value: Any) -> tuple[Any, ...]:
     """Itself, what a method or property is made of, and what it is wrapped around."""
+    if type(value) in LEAVES:
+        return ()
     if isinstance(value, property):
-        yield from (code for code in (value.fget, value.fset, value.fdel) if isinstance(code, FunctionType))
-    elif isinstance(value, (staticmethod, classmethod, MethodType)):
-        yield from codes_of(value.__func__)
-    else:
-        if isinstance(value, CODE):
-            yield value
-        held = {} if isinstance(value, type) else _dict_of(value)
-        if "__wrapped__" in held:  # what functools.lru_cache makes of a function, and decorators do
-            yield from codes_of(held["__wrapped__"])
+        return tuple(code for code in (value.fget, value.fset, value.fdel) if isinstance(code, FunctionType))
+    if isinstance(value, (staticmethod, classmethod, MethodType)):
+        return codes_of(value.__func__)
+    found = (value,) if isinstance(value, CODE) else ()
+    held = {} if isinstance(value, type) else _dict_of(value)
+    if "__wrapped__" in held:  # what functools.lru_cache makes of a function, and decorators do
+        return found + codes_of(held["__wrapped__"])
+    return found
 
 
 def _dict_of(value: Any) -> dict[str, Any]:
     try:
-        return dict(object.__getattribute__(value, "__dict__"))
+        found = object.__getattribute__(value, "__dict__")
     except (AttributeError, TypeError):
         return {}
+    return found if type(found) is dict else dict(found)
 
 
 def _said_of_code(code: Any, depth: int) -> Any:

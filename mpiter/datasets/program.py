@@ -24,7 +24,7 @@ from .. import script
 from . import settings, variables
 from .plain import Reader
 from .putting import Putting
-from .reach import Index, Roots, mentioned, reached_from
+from .reach import Modules, Roots, mentioned, reached_from
 
 _TOLD = 20  # differences in one warning
 
@@ -78,15 +78,15 @@ def _settings() -> dict[str, dict[str, bytes]]:
     return {name: variables.packed(found) for name, found in read.items()}
 
 
-def _modules(with_main: bool) -> dict[str, ModuleType]:
+def _modules(with_main: bool) -> Modules:
     """The program's."""
-    return variables.own_modules() | ({script.NAME: sys.modules[script.NAME]} if with_main else {})
+    return Modules(variables.own_modules() | ({script.NAME: sys.modules[script.NAME]} if with_main else {}))
 
 
-def _variables(roots: Roots, modules: dict[str, ModuleType]) -> dict[str, dict[str, bytes]]:
+def _variables(roots: Roots, modules: Modules) -> dict[str, dict[str, bytes]]:
     """Those of all of these modules that the roots lead to, as they are now."""
-    reader, index, found = Reader(modules), Index(modules), dict[str, dict[str, bytes]]()
-    left = [*roots.modules, *index.among({name for code in roots.code.values() for name in mentioned(code)})]
+    reader, found = Reader(modules), dict[str, dict[str, bytes]]()
+    left = [*roots.modules, *modules.among({name for code in roots.code.values() for name in mentioned(code)})]
     while left:
         name = script.home(str(left.pop()))
         left += [name.rpartition(".")[0]] * ("." in name)
@@ -95,7 +95,7 @@ def _variables(roots: Roots, modules: dict[str, ModuleType]) -> dict[str, dict[s
             reader.modules = set()
             found[name] = variables.packed(variables.read(module, reader))
             code = [value for value in vars(module).values() if isinstance(value, (type, FunctionType))]
-            left += reader.modules | index.among({name for one in code for name in mentioned(one)})
+            left += reader.modules | modules.among({name for one in code for name in mentioned(one)})
     return found
 
 

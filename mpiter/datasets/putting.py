@@ -69,6 +69,8 @@ class Putting:
 
     def _settled(self, mine: Any, theirs: Any, place: _Place) -> Any:
         """The value that ``theirs`` describes; ``mine``, or what of it lies on shelves by itself, if that can't be."""
+        if _is_the_same_code(mine, theirs):
+            return mine
         differing = list(self._differences(mine, theirs, place, {}))
         if not differing:
             return self._put(mine, theirs)
@@ -223,6 +225,20 @@ def _apart(value: Any) -> parts.Apart:
     return held
 
 
+def _is_the_same_code(mine: Any, theirs: Any) -> bool:
+    """Most classes and functions are here what they are there; others may be all the same."""
+    if not (isinstance(mine, (type, FunctionType)) and isinstance(theirs, Made) and kind_of(mine) == theirs.kind):
+        return False
+    held = held_by_code(mine)
+    return all(_is_as_there(held.get(name, MISSING), part) for name, part in theirs.attributes.items())
+
+
+def _is_as_there(mine: Any, theirs: Any) -> bool:
+    if isinstance(theirs, Opaque):
+        return mine is not MISSING and opaque(mine) == theirs
+    return _is_the_same_code(mine, theirs) if isinstance(theirs, Made) else _are_same(mine, theirs)
+
+
 def _pairs(theirs: Any, mine: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Key, their part and ours, as far as there are such parts."""
     if isinstance(theirs, dict):
@@ -288,6 +304,8 @@ def _are_identical(mine: Any, theirs: Any) -> bool:
 
 def _are_same(mine: Any, theirs: Any) -> bool:
     """Is there nothing to set?"""
+    if type(mine) is tuple and type(theirs) is tuple:
+        return len(mine) == len(theirs) and all(map(_are_same, mine, theirs))
     return mine is theirs or (type(mine) in LEAVES and type(mine) is type(theirs) and bool(mine == theirs))
 
 

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import script
 from ..samples.byvalue import is_importable
@@ -73,42 +73,41 @@ def names(code: CodeType) -> frozenset[str]:
     return frozenset(part for name in found for part in (name, *name.split(".")))
 
 
+class _Deeds(NamedTuple):
+    """What a function does with variables and attributes, by their names."""
+
+    opens: frozenset[str]  # looks at and sets, or fills
+    computes: frozenset[str]  # sets to anything but a constant
+    sets: frozenset[str]  # of attributes, itself
+
+
 @functools.lru_cache(maxsize=1 << 15)
-def _opened(code: CodeType) -> frozenset[str]:
-    """What a function both looks at and sets, or fills."""
-    steps, loads, sets, fills = list(dis.get_instructions(code)), Counter[str](), set[str](), set[str]()
+def _deeds(code: CodeType) -> _Deeds:
+    steps = list(dis.get_instructions(code))
+    loads, sets, fills, computes, attributes = Counter[str](), set[str](), set[str](), set[str](), set[str]()
     for at, step in enumerate(steps):
         if step.opname in _LOADS:
             loads[step.argval] += 1
+            if step.argval in _FILL:
+                fills |= _loaded_at(steps, at - 1)
         elif step.opname in ("STORE_GLOBAL", "STORE_ATTR"):
             sets.add(step.argval)
+            if step.opname == "STORE_ATTR":
+                attributes.add(step.argval)
+            before = at - 1 if step.opname == "STORE_GLOBAL" else _before_one_value(steps, at)
+            if before < 0 or not steps[before].opname.startswith("LOAD_CONST"):
+                computes.add(step.argval)
         if step.opname == "STORE_SUBSCR":
             fills |= _loaded_at(steps, _before_one_value(steps, at))
         elif step.argval == "setdefault":
             sets |= _loaded_at(steps, at - 1)
-        elif step.opname in _LOADS and step.argval in _FILL:
-            fills |= _loaded_at(steps, at - 1)
-    found = (loads.keys() & sets) | {name for name in fills if loads[name] > 1}
-    inner = [_opened(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
-    return frozenset(found).union(*inner)
-
-
-def _set(code: CodeType) -> set[str]:
-    """The attributes that a function sets."""
-    return {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR"}
-
-
-@functools.lru_cache(maxsize=1 << 15)
-def _computed(code: CodeType) -> frozenset[str]:
-    """What a function sets to anything but a constant."""
-    steps, found = list(dis.get_instructions(code)), set[str]()
-    for at, step in enumerate(steps):
-        if step.opname in ("STORE_GLOBAL", "STORE_ATTR"):
-            before = at - 1 if step.opname == "STORE_GLOBAL" else _before_one_value(steps, at)
-            if before < 0 or not steps[before].opname.startswith("LOAD_CONST"):
-                found.add(step.argval)
-    inner = [_computed(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
-    return frozenset(found).union(*inner)
+    opens = (loads.keys() & sets) | {name for name in fills if loads[name] > 1}
+    inner = [_deeds(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return _Deeds(
+        frozenset(opens).union(*(deeds.opens for deeds in inner)),
+        frozenset(computes).union(*(deeds.computes for deeds in inner)),
+        frozenset(attributes),
+    )
 
 
 def _loaded_at(steps: list[dis.Instruction], at: int) -> set[str]:
@@ -124,10 +123,11 @@ def _before_one_value(steps: list[dis.Instruction], at: int) -> int:
     return at - 1
 
 
-class Index:
-    """The program's modules by the last part of their names."""
+class Modules(dict[str, ModuleType]):
+    """The program's, by their names, and by the last part of these."""
 
-    def __init__(self, modules: Collection[str]) -> None:
+    def __init__(self, modules: Mapping[str, ModuleType]) -> None:
+        super().__init__(modules)
         self._by_name = defaultdict[str, list[str]](list)
         for name in modules:
             self._by_name[name.rpartition(".")[2]].append(name)
@@ -137,9 +137,9 @@ class Index:
         return {module for name in found & self._by_name.keys() for module in self._by_name[name]}
 
 
-def reached_from(roots: Roots, modules: Mapping[str, ModuleType]) -> Reached:
+def reached_from(roots: Roots, modules: Modules) -> Reached:
     """Which variables of ``modules`` code of these roots names, by way of what they define."""
-    index, found, opened, seen = Index(modules), set[tuple[str, str]](), set[str](), dict[int, Any]()
+    found, opened, seen = set[tuple[str, str]](), set[str](), dict[int, Any]()
     computed = set[str]()
     all_names = set[str]()
     left, held = list[Any](), set[str]()  # modules that are attributes of something
@@ -160,13 +160,14 @@ def reached_from(roots: Roots, modules: Mapping[str, ModuleType]) -> Reached:
         done.append(function)
         named = names(function.__code__)
         all_names |= named
-        opened |= _opened(function.__code__)
-        computed |= _opened(function.__code__) & _computed(function.__code__)
+        deeds = _deeds(function.__code__)
+        opened |= deeds.opens
+        computed |= deeds.opens & deeds.computes
         space = function.__globals__
         theirs = {one.__name__ for name in named if isinstance(one := space.get(name), ModuleType)}
         home = script.home(str(function.__module__))
         spaces = {home: space} | {
-            name: vars(modules[name]) for name in (index.among(named) | theirs | held) & modules.keys()
+            name: vars(modules[name]) for name in (modules.among(named) | theirs | held) & modules.keys()
         }
         for module, variables in spaces.items():
             for name in named & variables.keys():
@@ -179,7 +180,7 @@ def reached_from(roots: Roots, modules: Mapping[str, ModuleType]) -> Reached:
     looking = [
         one.__code__ for one in done if one.__name__ != "__init__" and not opened.isdisjoint(names(one.__code__))
     ]
-    beside = {name for code in looking for name in _set(code)}
+    beside = {name for code in looking for name in _deeds(code).sets}
     is_all = all_names.isdisjoint(_NAME_ANYTHING)
     return Reached(frozenset(found), frozenset(opened), frozenset(computed), frozenset(beside), is_all)
 
@@ -191,7 +192,7 @@ def _is_programs(code: Any, modules: Mapping[str, ModuleType]) -> bool:
 
 def _functions(value: Any) -> Iterator[FunctionType]:
     """Those that a function or class consists of."""
-    held = [part for base in value.__mro__ for part in vars(base).values()] if isinstance(value, type) else [value]
+    held = [part for base in value.__mro__[:-1] for part in vars(base).values()] if isinstance(value, type) else [value]
     for part in held:
         yield from (code for code in codes_of(part) if isinstance(code, FunctionType))
 

@@ -6,6 +6,7 @@ Guarantees that a module is looked at without making it do anything, and that wh
 from __future__ import annotations
 
 import enum
+import functools
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -27,9 +28,7 @@ BASES, HELD, WRITTEN = "__bases__", "__defaults__", "__code__"  # what is said o
 
 def own_modules() -> dict[str, ModuleType]:
     """The program's modules but for its script: those that come neither with Python nor from an installed package."""
-    paths = sysconfig.get_paths()
-    installed = tuple({paths[name] + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-    found = {}
+    installed, found = _installed(), {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__dict__", {}).get("__file__")  # asked otherwise, a module may load itself
         if not isinstance(file, str) or not file.endswith(".py") or file.startswith(installed):
@@ -39,6 +38,12 @@ def own_modules() -> dict[str, ModuleType]:
         if name.partition(".")[0] not in ("mpiter", *script.NAMES) and is_importable(name):
             found[name] = module
     return found
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple({paths[name] + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def packed(variables: Mapping[str, Any]) -> dict[str, bytes]:
@@ -102,7 +107,7 @@ def _of_value(value: Any, reader: Reader, module: str, name: str) -> Any:
 
 def _is_defined_at(value: Any, module: str, name: str) -> bool:
     """Was a class or function, or what is called of one, written there?"""
-    codes = list(codes_of(value))
+    codes = codes_of(value)
     return bool(codes) and all(
         isinstance(code, (type, FunctionType))
         and code.__module__ == module

@@ -547,7 +547,8 @@ def test_modules_and_a_modules_own_functions_are_no_variables():
 
 def reached(value, *own):
     """From a dataset that holds this."""
-    return reach.reached_from(ship._packed(value, by_value=True)[2], {name: sys.modules[name] for name in own})
+    modules = reach.Modules({name: sys.modules[name] for name in own})
+    return reach.reached_from(ship._packed(value, by_value=True)[2], modules)
 
 
 def helper_that_names_it():
@@ -840,8 +841,8 @@ _conns, _handles, _cached, _counts = {}, [], {}, {}
 
 
 def test_only_what_is_filled_or_set_counts_as_opened():
-    assert reach._opened(opens_many.__code__) == {"_conns", "_handles", "_cached"}
-    assert reach._opened(opens_it.__code__) == {"_opened"}
+    assert reach._deeds(opens_many.__code__).opens == {"_conns", "_handles", "_cached"}
+    assert reach._deeds(opens_it.__code__).opens == {"_opened"}
 
 
 class InManyWays:
@@ -1250,7 +1251,7 @@ def test_what_workers_cannot_import_keeps_nothing_else_of_its_module_at_home(tmp
 
 def test_modules_that_nothing_leads_to_cost_nothing_and_all_variables_have_a_limit():
     own = dict.fromkeys([__name__, *(f"unrelated{number}" for number in range(300))], types.ModuleType("unrelated"))
-    modules = {**own, __name__: sys.modules[__name__]}
+    modules = reach.Modules({**own, __name__: sys.modules[__name__]})
     assert list(program._variables(reach.Roots({__name__}), modules)) == [__name__]
     module = types.ModuleType("theirs")
     vars(module).update({f"x{number}": np.zeros(120_000) for number in range(30)})

@@ -223,12 +223,12 @@ class Dataset:
         return 100
 
     def __getitem__(self, index):
-        if index > 10:
+        if index > 3:
             time.sleep(1000)
         return index
 
 member.Member.kill = lambda worker: None      # nobody can be killed
-it = mpiter.MultiprocessIterator(Dataset(), 4, n_processes=2, shuffle=False)
+it = mpiter.MultiprocessIterator(Dataset(), 4, n_processes=2, shuffle=False, run_ahead=0)
 next(it)
 print("ready", flush=True)
 """
