@@ -19,7 +19,7 @@ from types import (
 from typing import Any, NamedTuple
 
 from .. import script
-from ..samples.classes import is_written_in_c
+from ..samples.classes import is_written_in_c, slots_in
 
 
 class _Missing: ...
@@ -143,7 +143,7 @@ def slots_of(cls: Any) -> list[tuple[str, Any]] | None:
             continue
         if is_written_in_c(base) or not isinstance(vars(base).get("__new__"), (staticmethod, type(None))):
             return None
-        slots += [(name, slot) for name, slot in vars(base).items() if isinstance(slot, MemberDescriptorType)]
+        slots += slots_in(base)
     return slots
 
 

@@ -1,6 +1,6 @@
-"""Which classes are written in Python: all that their objects hold can be seen.
+"""What is to be known of classes: who wrote them, and where their objects keep things.
 
-Pure.
+Pure.  Of a class written in Python all that an object holds can be seen.
 """
 
 from __future__ import annotations
@@ -10,6 +10,17 @@ from types import MemberDescriptorType, MethodDescriptorType, WrapperDescriptorT
 from typing import Any
 
 _MADE_AT_RUN_TIME, _NOT_TO_BE_MADE = 1 << 9, 1 << 7  # flags of classes; C code may set the first, too
+
+
+def is_static(cls: Any) -> bool:
+    """Is it part of a C program as it was compiled, and not made at run time?"""
+    return not cls.__flags__ & _MADE_AT_RUN_TIME
+
+
+@functools.lru_cache(maxsize=1024)
+def slots_in(cls: Any) -> list[tuple[str, MemberDescriptorType]]:
+    """The slots that this very class gives its objects, private ones under the names that they have inside."""
+    return [(name, slot) for name, slot in vars(cls).items() if isinstance(slot, MemberDescriptorType)]
 
 
 @functools.lru_cache(maxsize=1024)

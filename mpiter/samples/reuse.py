@@ -23,13 +23,13 @@ from itertools import chain, repeat
 from mmap import mmap
 from operator import attrgetter, is_
 from pathlib import PurePath
-from types import BuiltinFunctionType, EllipsisType, FunctionType, MemberDescriptorType, ModuleType
+from types import BuiltinFunctionType, EllipsisType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from . import tensors
-from .classes import is_written_in_python
+from .classes import is_static, is_written_in_python, slots_in
 
 _PARTS = 16  # data is so many times as large as what a sample shows of it: a buffer isn't
 _MOST_DATA = 1024  # arrays
@@ -46,7 +46,6 @@ _CONTAINERS = (tuple, frozenset, list, set, deque)
 _QUICK = frozenset((tuple, list, dict))
 _BUFFERS = (bytearray, array, mmap)
 _OWNERS = (list, dict, set, deque, *_BUFFERS)
-_HEAP_TYPE = 1 << 9  # the flag of classes that may give their objects attributes
 _base = attrgetter("base")
 
 
@@ -234,12 +233,6 @@ def _is_constant(kind: Any) -> bool:
     return (issubclass(kind, _CONSTANT) and not issubclass(kind, np.void)) or tensors.is_constant(kind)
 
 
-@functools.lru_cache(maxsize=1024)
-def _slots(kind: Any) -> list[MemberDescriptorType]:
-    held = chain.from_iterable(vars(base).values() for base in kind.__mro__)
-    return [slot for slot in held if isinstance(slot, MemberDescriptorType)]
-
-
 def _parts(value: Any) -> list[Any]:
     """What it holds that may change."""
     kind: Any = type(value)
@@ -251,9 +244,9 @@ def _parts(value: Any) -> list[Any]:
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:
         parts = value.ravel().tolist()
     found = [part for part in parts if type(part) not in _PLAIN]
-    if kind not in _QUICK and kind.__flags__ & _HEAP_TYPE:
+    if kind not in _QUICK and not is_static(kind):
         found += getattr(value, "__dict__", {}).values()
-        for slot in _slots(kind):
+        for _, slot in chain.from_iterable(map(slots_in, kind.__mro__)):
             with suppress(AttributeError):  # nothing is there yet
                 found.append(slot.__get__(value))
     return found

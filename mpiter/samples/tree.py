@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from .classes import is_static
 from .leaves import Aside, Leaf, leaf_for
 from .reuse import Waiting
 from .rows import Rows
@@ -27,7 +28,6 @@ _DEEPEST = 32  # nesting beyond this (a cycle, most likely) travels as an object
 _WIDEST = 256  # a longer list is data, not structure: it travels as an object
 _MOST_PARTS = 1024  # in all; parts that are shared count at each place, so this also ends what unfolds without end
 _PLAIN_KEYS = {str, int, bool, bytes, type(None)}  # whose type and value are all there is to them
-_HEAP_TYPE = 1 << 9  # the flag of classes that are written in Python
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _field_names(cls: Hashable) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=256)
 def _holds_more(cls: type) -> bool:
     """Has an instance contents (of a list, say) or slots that are no fields?"""
-    builtin = next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    builtin = next(filter(is_static, cls.__mro__))
     declared = [base.__dict__.get("__slots__", ()) for base in cls.__mro__]
     slots = {name for names in declared for name in ([names] if isinstance(names, str) else names)}
     return builtin is not object or not slots <= {*_field_names(cls), "__weakref__", "__dict__"}
