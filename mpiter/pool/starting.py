@@ -23,7 +23,7 @@ from multiprocessing import resource_tracker, spawn
 from typing import Any
 
 _LONGEST_FOLDER = 64
-_DYING_S = 1.0  # how long that may take
+_DYING_S = 1.0  # how long a fork server that was killed may take to be gone
 _starting = threading.RLock()
 ours: weakref.WeakSet[Any] = weakref.WeakSet()  # worker processes that this process has started
 

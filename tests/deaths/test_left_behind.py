@@ -5,7 +5,6 @@ Each script runs in a session of its own, with a folder of its own for temporary
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import scripts
-from pairs import pairs, slow_unless_usual, with_usual_and_another
+from pairs import pairs, slow_unless_usual
 from scripts import Script, lives_still, run, wait_until
 
 pytestmark = pytest.mark.death
@@ -116,15 +115,7 @@ def test_a_signal_leaves_nothing(end: str, mode: str, method: str, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("end", "mode", "method"),
-    slow_unless_usual(
-        [
-            (end, mode, method)
-            for (end, method), mode in zip(
-                with_usual_and_another(FROM_INSIDE, "forkserver", ["fork", "spawn"]),
-                itertools.cycle(["holding the GIL", "stopped", "stopped", "holding the GIL"]),
-            )
-        ]
-    ),
+    slow_unless_usual(pairs(FROM_INSIDE, ["holding the GIL", "stopped"], scripts.METHODS)),
 )
 def test_the_end_of_a_program_leaves_nothing(end: str, mode: str, method: str, tmp_path: Path, places: Path) -> None:
     outcome = run(tmp_path, SCRIPT + FROM_INSIDE[end], mode, method, TMPDIR=str(places))
