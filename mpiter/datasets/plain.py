@@ -14,16 +14,17 @@ import dis
 import enum
 import fractions
 import functools
+import io
 import itertools
 import pathlib
 import re
 import sys
 import uuid
 import zlib
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Collection
 from contextvars import ContextVar
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ import numpy as np
 from .. import script
 from ..samples import tensors
 from ..samples.byvalue import is_importable
+from ..samples.envelope import by_reference
 from .parts import base_of, kind_of, taken_apart
 
 LEAVES = {bool, int, float, complex, str, bytes, type(None), range, slice, decimal.Decimal, fractions.Fraction}
@@ -49,6 +51,7 @@ _OF_THE_PROCESS = {
     "threading",
     "weakref",
 }
+GO_ON = ("random:", "numpy.random.", "torch._C:Generator")
 _CONTAINERS = {list, tuple, set, frozenset, deque, dict, OrderedDict, defaultdict, functools.partial, MethodType}
 _CHANGES = {list, set, dict, bytearray, deque, OrderedDict}
 _MOST_PARTS = 10_000  # of one variable…
@@ -67,7 +70,7 @@ class Opaque(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """An array, which travels as it is."""
+    """An array or what else C code has made, which travels as it is."""
 
     kind: str
     value: Any
@@ -104,7 +107,7 @@ class Reader:
     def described(self, value: Any) -> Any:
         """A plain value itself, or what it is made of."""
         self._parts, self._bytes = _MOST_PARTS, min(_MOST_BYTES, self._bytes_of_all)
-        self._known, self._opaque, before = dict[int, Any](), 0, self._bytes
+        self._known, self._opaque, self._going_on, before = dict[int, Any](), 0, 0, self._bytes
         found = self._part(value, DEEPEST)
         self._bytes_of_all -= before - self._bytes
         return found
@@ -124,10 +127,25 @@ class Reader:
 
     def _left(self, value: Any, known: int) -> Opaque:
         """Leave a value at home, and what of it was described already."""
-        while len(self._known) > known:
-            self._known.popitem()
+        self._forget(known)
         self._opaque += 1
         return opaque(value)
+
+    def _in_one(self, value: Any, known: int) -> Raw | Opaque:
+        """What can't be taken apart, if pickle knows how to make it again."""
+        self._forget(known)
+        may_be = _may_be_pickled(value)
+        self._going_on += not may_be
+        data = pickled(value, self._bytes) if may_be else None
+        if data is None:
+            return self._left(value, known)
+        self._spend(1, len(data))
+        self._known[id(value)] = value
+        return Raw(kind_of(value), value, id(value))
+
+    def _forget(self, known: int) -> None:
+        while len(self._known) > known:
+            self._known.popitem()
 
     def _described(self, value: Any, depth: int) -> Any:
         kind, known = type(value), len(self._known)
@@ -149,12 +167,12 @@ class Reader:
         if kind.__module__.partition(".")[0] in _OF_THE_PROCESS:
             apart = None
         if apart is None or not (isinstance(apart.items, list) or all(map(_is_key, apart.items or ()))):
-            return self._left(value, known)
+            return self._in_one(value, known) if depth else self._left(value, known)
         self._spend(1 + len(apart.items or ()) + len(apart.attributes), 0)
         return self._of(value, apart, depth - 1, known)
 
     def _of(self, value: Any, apart: Any, depth: int, known: int) -> Any:
-        opaque_before, kind = self._opaque, type(value)
+        opaque_before, going_before, kind = self._opaque, self._going_on, type(value)
         items: Any = apart.items
         if isinstance(items, list):
             items = [self._described(part, depth) for part in items]
@@ -164,11 +182,41 @@ class Reader:
         may_hold_more = kind in _CONTAINERS or kind.__module__ in self._own or kind_of(value) in HOLD_ANYTHING
         is_set = base_of(kind) in (set, frozenset)  # whose parts can't be told apart
         if self._opaque > opaque_before and (is_set or not may_hold_more):  # no logger, say, and all it hangs on
-            return self._left(value, known)
+            return self._in_one(value, known) if self._going_on == going_before else self._left(value, known)
         if kind in (tuple, frozenset) and not any(isinstance(part, (Opaque, Raw, Made, Again)) for part in items):
             del self._known[id(value)]
             return value
         return Made(kind_of(value), items, found, id(value))
+
+
+def pickled(value: Any, most: int = _MOST_BYTES) -> bytes | None:
+    """A value in plain pickle, unless it is larger or would be another's here and there."""
+    out = _Bounded(most)
+    try:
+        by_reference(out, protocol=5).dump(value)
+    except Exception:  # the value's own code may raise anything
+        return None
+    data = out.getvalue()
+    return None if any(name.encode() in data for name in script.NAMES) else data
+
+
+class _Bounded(io.BytesIO):
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def write(self, data: Any) -> int:
+        if self.tell() + memoryview(data).nbytes > self._most:
+            raise _TooLarge
+        return super().write(data)
+
+
+def _may_be_pickled(value: Any) -> bool:
+    """Is there nothing to it that goes on by itself: no place in a sequence of items or random numbers?"""
+    kind: Any = type(value)
+    if hasattr(kind, "__next__") or codes_of(value) or kind_of(value).startswith(GO_ON):
+        return False
+    return kind.__module__.partition(".")[0] not in _OF_THE_PROCESS and tensors.device_of(value) in ("cpu", "meta")
 
 
 def is_raw(value: Any) -> bool:
@@ -218,10 +266,13 @@ def _said(value: Any) -> Any:
         return numbers.dtype.str, numbers.shape, some
     if type(value) in (str, bytes, list, tuple):
         some = value[:: len(value) // _SKETCHED + 1]
-        return len(value), [part for part in some if type(part) in LEAVES] if isinstance(some, (list, tuple)) else some
-    if type(value) in (dict, OrderedDict, defaultdict):
-        some = itertools.islice(value.items(), _SKETCHED)
-        return len(value), [(_said_of_part(key, 1), _said_of_part(part, 1)) for key, part in some]
+        if isinstance(some, (list, tuple)):
+            return len(value), [_said_of_part(tuple(part) if type(part) is list else part, 2) for part in some]
+        return len(value), some
+    if isinstance(value, (dict, UserDict, MappingProxyType)):
+        held: Any = dict.items(value) if isinstance(value, dict) else getattr(value, "data", value).items()
+        some = itertools.islice(held, _SKETCHED)
+        return len(held), [(_said_of_part(key, 1), _said_of_part(part, 1)) for key, part in some]
     if type(value) in (set, frozenset, deque, np.ndarray):
         return len(value)
     if isinstance(value, enum.Enum):

@@ -37,7 +37,7 @@ class Program:
         self._settings, self._with_main = _settings(), with_main
         modules = _modules(with_main)
         self._variables, self._reached = _variables(roots, modules), reached_from(roots, modules)
-        self._descriptors = _descriptors()
+        self._files = _open_files()
 
     def differs(self, roots: Roots) -> bool:
         """Is a setting another one now, or a variable that code of these roots reads?"""
@@ -63,7 +63,7 @@ class Program:
     def adopt(self) -> Adopted:
         """Make it so in this worker, as its modules are imported."""
         reached = self._reached
-        putting = Putting(reached.opened, reached.beside, reached.computed, self._descriptors)
+        putting = Putting(reached.opened, reached.beside, self._files)
         adopted = Adopted(self._settings, self._variables, self._reached.named, putting)
         for name in self._settings:
             if name in sys.modules or name in settings.IN_FORCE_ANYWAY:
@@ -99,11 +99,15 @@ def _variables(roots: Roots, modules: Modules) -> dict[str, dict[str, bytes]]:
     return found
 
 
-def _descriptors() -> frozenset[int]:
-    """The numbers of what is open in this process."""
+def _open_files() -> frozenset[int]:
+    """The numbers that files have which are open in this process."""
+    found, places = set[int](), "/proc/self/fd"
     with contextlib.suppress(OSError):
-        return frozenset(int(name) for name in os.listdir("/proc/self/fd")) - {0, 1, 2}
-    return frozenset()
+        for number in os.listdir(places):
+            with contextlib.suppress(OSError):  # what the list itself was read from
+                if os.path.isfile(os.readlink(f"{places}/{number}")):
+                    found.add(int(number))
+    return frozenset(found - {0, 1, 2})
 
 
 class Adopted:

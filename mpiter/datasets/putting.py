@@ -18,14 +18,14 @@ import numpy as np
 from ..samples import tensors
 from . import parts
 from .parts import MISSING, base_of, can_be_made, class_of, kind_of, taken_apart
-from .plain import HOLD_ANYTHING, LEAVES, Again, Made, Opaque, Raw, is_raw, opaque
+from .plain import GO_ON, HOLD_ANYTHING, LEAVES, Again, Made, Opaque, Raw, opaque, pickled
 from .variables import held_by_code
 
 _NOT_OPENED = {f"builtins:{name}" for name in ("function", "type", "staticmethod", "classmethod", "property", "method")}
 _NOT_OPENED |= {"builtins:builtin_function_or_method"}
 _NOT_OPENED |= {f"builtins:{name}" for name in ("list", "tuple", "dict", "set", "frozenset", "str", "bytes")}
 _NOT_OPENED |= {"numpy:ndarray", "torch:Tensor", "builtins:bytearray", "array:array"}  # too large
-_LOCKS_AND_LOGGERS = ("_thread:", "threading:", "logging:")
+_NEVER_OPENED = ("_thread:", "threading:", "logging:", *GO_ON)
 
 
 class Difference(NamedTuple):
@@ -42,11 +42,10 @@ class Putting:
         self,
         opened: Collection[str] = (),
         beside: Collection[str] = (),
-        computed: Collection[str] = (),
-        descriptors: Collection[int] = (),
+        files: Collection[int] = (),
     ) -> None:
-        """Names that the dataset's code sets itself, on first use and beside; numbers of what the caller has open."""
-        self._opened, self._computed, self._descriptors = opened, computed, descriptors
+        """Names that the dataset's code sets itself, on first use and beside; numbers of files that the caller has."""
+        self._opened, self._files = opened, files
         self._stay = {*opened, *beside}  # of an object with something open
         self._mine: dict[int, Any] = {}  # what the caller's object is here
         self._taken: dict[int, Any] = {}  # our objects that are the caller's by now
@@ -55,11 +54,11 @@ class Putting:
     def into(self, space: dict[str, Any], variables: Mapping[str, bytes]) -> list[tuple[str, Difference]]:
         """Give a module's variables the caller's values; which have another value all the same, and how it differs."""
         told = []
-        for name, pickled in variables.items():
+        for name, data in variables.items():
             self._differing = []
             try:
                 held = space.get(name, MISSING)
-                found = self._settled(held, pickle.loads(pickled), _Place(name, name))
+                found = self._settled(held, pickle.loads(data), _Place(name, name))
                 if found is not held:
                     space[name] = found
             except Exception:  # what is to be imported for it may do anything, and so may the program's own classes
@@ -91,11 +90,19 @@ class Putting:
         self._take_off(base, theirs)
         for name, part in theirs.attributes.items():
             if is_open and not _is_shelf(base) and name in self._stay:
+                self._tell_of_what_stays(held.attributes.get(name, MISSING), part, place.attribute(name))
                 continue
             found = self._settled(held.attributes.get(name, MISSING), part, place.attribute(name))
             if found is not held.attributes.get(name, MISSING):
                 parts.give(base, name, found)
         return base
+
+    def _tell_of_what_stays(self, mine: Any, theirs: Any, place: _Place) -> None:
+        """What stays beside something open may be a position in it, or a setting."""
+        if not isinstance(theirs, (Opaque, Made, Raw, Again)) and not _are_same(mine, theirs):
+            self._differing.append(
+                Difference(place.path, f"{theirs!r:.40} in the program, {mine!r:.40} in its workers")
+            )
 
     def _base(self, mine: Any, theirs: Made | Raw, planned: Collection[int] = ()) -> Any:
         """What is to be changed: ``mine``, if that isn't somebody else's here and is of the same kind."""
@@ -141,8 +148,10 @@ class Putting:
                 if base is MISSING:  # a new object is the program's own with all its numbers
                     inner = inner._replace(name="")
                 yield from self._differences(found, part, inner, seen)
-        elif type(theirs) is int and theirs in self._descriptors and place.name in self._computed and _is_nothing(mine):
-            yield _Found(place.path, "", True)
+        elif type(theirs) is int and theirs in self._files and place.name in self._opened and _is_nothing(mine):
+            yield _Found(
+                place.path, f"{theirs} in the program, which may be an open file; not set in its workers", False
+            )
 
     def _found(self, mine: Any, theirs: Opaque | Made, place: _Place) -> _Found:
         """What is opened on first use is none: nothing is there yet, and the dataset's code will set it itself."""
@@ -272,11 +281,11 @@ def _is_nothing(mine: Any) -> bool:
 
 
 def _is_set_by_others(theirs: Any) -> bool:
-    """Code, what the script has made, what is merely too large, and what has only a lock isn't opened on first use."""
+    """Code, what the script has made, what is merely too large, what has only locks and the like isn't opened."""
     kinds = list(_kinds_at_home(theirs))
     if any(kind in _NOT_OPENED or kind.startswith("__main__:") for kind in kinds):
         return True
-    return bool(kinds) and all(kind.startswith(_LOCKS_AND_LOGGERS) for kind in kinds)
+    return bool(kinds) and all(kind.startswith(_NEVER_OPENED) for kind in kinds)
 
 
 def _kinds_at_home(theirs: Any) -> Iterator[str]:
@@ -306,15 +315,19 @@ def _are_same(mine: Any, theirs: Any) -> bool:
     """Is there nothing to set?"""
     if type(mine) is tuple and type(theirs) is tuple:
         return len(mine) == len(theirs) and all(map(_are_same, mine, theirs))
-    return mine is theirs or (type(mine) in LEAVES and type(mine) is type(theirs) and bool(mine == theirs))
+    if type(mine) not in LEAVES or type(mine) is not type(theirs):
+        return mine is theirs
+    return bool(mine == theirs) and repr(mine) == repr(theirs)  # 0.0 and -0.0, 0.1 and 0.10
 
 
 def _are_equal(mine: Any, theirs: Any) -> bool:
-    return type(mine) is type(theirs) and is_raw(mine) and _content(mine) == _content(theirs)
+    return type(mine) is type(theirs) and _content(mine) == _content(theirs)
 
 
 def _content(value: Any) -> Any:
     numbers = value if isinstance(value, np.ndarray) else tensors.as_array(value)
     if numbers is not None:
         return numbers.dtype, numbers.shape, numbers.tobytes()
-    return (value.typecode, value.tobytes()) if isinstance(value, array.array) else bytes(value)
+    if isinstance(value, array.array):
+        return value.typecode, value.tobytes()
+    return bytes(value) if isinstance(value, bytearray) else pickled(value)

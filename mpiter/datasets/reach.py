@@ -49,7 +49,6 @@ class Reached:
 
     named: frozenset[tuple[str, str]]
     opened: frozenset[str]  # names of what functions look at and set, or fill: on first use, perhaps
-    computed: frozenset[str]  # …those of them that are set to more than a constant
     beside: frozenset[str]  # and of what such functions set beside: a position in what is open
     is_all: bool  # that can be said: nothing is named by what is only known later
 
@@ -77,14 +76,13 @@ class _Deeds(NamedTuple):
     """What a function does with variables and attributes, by their names."""
 
     opens: frozenset[str]  # looks at and sets, or fills
-    computes: frozenset[str]  # sets to anything but a constant
     sets: frozenset[str]  # of attributes, itself
 
 
 @functools.lru_cache(maxsize=1 << 15)
 def _deeds(code: CodeType) -> _Deeds:
     steps = list(dis.get_instructions(code))
-    loads, sets, fills, computes, attributes = Counter[str](), set[str](), set[str](), set[str](), set[str]()
+    loads, sets, fills, attributes = Counter[str](), set[str](), set[str](), set[str]()
     for at, step in enumerate(steps):
         if step.opname in _LOADS:
             loads[step.argval] += 1
@@ -94,20 +92,13 @@ def _deeds(code: CodeType) -> _Deeds:
             sets.add(step.argval)
             if step.opname == "STORE_ATTR":
                 attributes.add(step.argval)
-            before = at - 1 if step.opname == "STORE_GLOBAL" else _before_one_value(steps, at)
-            if before < 0 or not steps[before].opname.startswith("LOAD_CONST"):
-                computes.add(step.argval)
         if step.opname == "STORE_SUBSCR":
             fills |= _loaded_at(steps, _before_one_value(steps, at))
         elif step.argval == "setdefault":
             sets |= _loaded_at(steps, at - 1)
     opens = (loads.keys() & sets) | {name for name in fills if loads[name] > 1}
-    inner = [_deeds(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
-    return _Deeds(
-        frozenset(opens).union(*(deeds.opens for deeds in inner)),
-        frozenset(computes).union(*(deeds.computes for deeds in inner)),
-        frozenset(attributes),
-    )
+    inner = [_deeds(constant).opens for constant in code.co_consts if isinstance(constant, CodeType)]
+    return _Deeds(frozenset(opens).union(*inner), frozenset(attributes))
 
 
 def _loaded_at(steps: list[dis.Instruction], at: int) -> set[str]:
@@ -140,7 +131,6 @@ class Modules(dict[str, ModuleType]):
 def reached_from(roots: Roots, modules: Modules) -> Reached:
     """Which variables of ``modules`` code of these roots names, by way of what they define."""
     found, opened, seen = set[tuple[str, str]](), set[str](), dict[int, Any]()
-    computed = set[str]()
     all_names = set[str]()
     left, held = list[Any](), set[str]()  # modules that are attributes of something
 
@@ -160,9 +150,7 @@ def reached_from(roots: Roots, modules: Modules) -> Reached:
         done.append(function)
         named = names(function.__code__)
         all_names |= named
-        deeds = _deeds(function.__code__)
-        opened |= deeds.opens
-        computed |= deeds.opens & deeds.computes
+        opened |= _deeds(function.__code__).opens
         space = function.__globals__
         theirs = {one.__name__ for name in named if isinstance(one := space.get(name), ModuleType)}
         home = script.home(str(function.__module__))
@@ -182,7 +170,7 @@ def reached_from(roots: Roots, modules: Modules) -> Reached:
     ]
     beside = {name for code in looking for name in _deeds(code).sets}
     is_all = all_names.isdisjoint(_NAME_ANYTHING)
-    return Reached(frozenset(found), frozenset(opened), frozenset(computed), frozenset(beside), is_all)
+    return Reached(frozenset(found), frozenset(opened), frozenset(beside), is_all)
 
 
 def _is_programs(code: Any, modules: Mapping[str, ModuleType]) -> bool:

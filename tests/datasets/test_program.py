@@ -410,7 +410,7 @@ def test_tensors_and_what_describes_them_are_the_callers_afterwards():
     theirs = {"kind": torch.float16, "device": torch.device("meta"), "size": torch.Size([3]), "mean": torch.ones(3)}
     mine = {"kind": torch.float32, "device": torch.device("cpu"), "size": torch.Size([1]), "mean": torch.zeros(3)}
     there, differing = travelled(
-        {**theirs, "args": argparse.Namespace(device=torch.device("meta"), model=[object()])}, mine
+        {**theirs, "args": argparse.Namespace(device=torch.device("meta"), model=[iter(())])}, mine
     )
     assert there["mean"].tolist() == [1, 1, 1]
     assert {**there, "mean": theirs["mean"]} == theirs
@@ -455,13 +455,13 @@ def test_of_classes_within_classes_and_of_functions_the_attributes_travel():
 
 
 def test_keys_that_are_gone_are_gone_from_what_holds_other_things_as_well():
-    mine = {"a": 1, "act": print, "model": (model := object()), "old": 3, "worse": [object()]}
-    there, differing = travelled({"x": {"a": 2, "act": print, "model": object()}}, {"x": mine})
+    mine = {"a": 1, "act": print, "model": (model := iter(())), "old": 3, "worse": [iter(())]}
+    there, differing = travelled({"x": {"a": 2, "act": print, "model": iter(())}}, {"x": mine})
     assert (there["x"] is mine, mine, differing) == (True, {"a": 2, "act": print, "model": model}, [])
 
 
 def test_what_cannot_be_put_keeps_nothing_else_from_being_put():
-    theirs = {"x": {"a": Own(lock=object()), "b": 2}}
+    theirs = {"x": {"a": Own(lock=iter(())), "b": 2}}
     there, differing = travelled(theirs, {"x": {"a": 1, "b": 1}}, own={__name__})
     assert (there["x"]["b"], [name for name, _ in differing]) == (2, ["x['a']"])
 
@@ -485,11 +485,11 @@ def test_containers_are_changed_in_place_so_that_every_name_shows_it(value):
     assert mine == value
 
 
-@pytest.mark.parametrize("lock", [None, "another", object()])
+@pytest.mark.parametrize("lock", [None, "another", iter(())])
 def test_an_object_travels_whole_or_not_at_all(lock):
     """The index of a cache without what it points at would be worse than none."""
     mine, nested = Own(size=1, lock=lock, inner=(inner := Own(a=1))), inner
-    theirs = Own(size=2, lock=object(), inner=Own(a=2), more=[3])
+    theirs = Own(size=2, lock=iter(()), inner=Own(a=2), more=[3])
     there, differing = travelled({"x": theirs}, {"x": mine}, own={Own.__module__})
     assert there["x"] is mine
     assert mine.inner is nested
@@ -500,8 +500,8 @@ def test_an_object_travels_whole_or_not_at_all(lock):
 
 
 def test_what_was_one_object_at_first_and_is_two_by_now_is_not_put_together_of_what_is_missing():
-    shared = Own(lock=object(), size=1)
-    theirs = {"x": Own(first=Own(lock=object(), size=2), second=Own(lock=object(), size=3))}
+    shared = Own(lock=iter(()), size=1)
+    theirs = {"x": Own(first=Own(lock=iter(()), size=2), second=Own(lock=iter(()), size=3))}
     there, differing = travelled(theirs, {"x": Own(first=shared, second=shared)}, own={Own.__module__})
     assert [name for name, _ in differing] == ["x.second"]
     assert (there["x"].first, there["x"].second, shared.size) == (shared, shared, 1)
@@ -531,7 +531,7 @@ def test_loggers_are_the_workers_own():
 
 def test_what_does_not_travel_is_told_if_it_is_of_another_kind_or_length():
     large = list(range(plain._MOST_PARTS + 1))
-    same = {"a": large, "b": object(), "c": [object()]}
+    same = {"a": large, "b": iter(()), "c": [iter(())]}
     assert travelled(same, dict(same))[1] == []
     _, differing = travelled(same, {"a": [], "b": None, "c": []})
     assert [name for name, _ in differing] == ["a", "b", "c[0]"]
@@ -753,12 +753,12 @@ def load(x): return x
 class Pipeline:
     step = staticmethod(plain)
 class Conn:
-    def __init__(self, name): self.lock = object()
+    def __init__(self, name): self.file = open(__file__)
 def read(i):
     global _file
-    if _file is None: _file = os.open(__file__, os.O_RDONLY)
+    if _file is None: _file = open(__file__, "rb", 0)
     if i not in _conns: _conns[i] = Conn(i)
-    return os.pread(_file, 1, i)[0]
+    return os.pread(_file.fileno(), 1, i)[0]
 """
 
 READS = """
@@ -882,10 +882,17 @@ def test_what_stays_at_home_is_asked_for_nothing():
 # -- what has been broken once ---------------------------------------------------------------------------------------
 
 THINGS = """
-import array, dataclasses, functools, os, pathlib, sqlite3, threading, typing
+import array, collections, dataclasses, datetime, functools, operator, os, pathlib, random, sqlite3, threading, typing
 import numpy as np
 
 class Point(typing.NamedTuple):
+    x: int
+
+class Named(str):
+    pass
+
+@dataclasses.dataclass(frozen=True)
+class Keys:
     x: int
 
 SIZE, LATER, TABLE, LUT, names, __scale__ = 1, 1, {}, np.zeros(300_000), [], 1
@@ -945,7 +952,9 @@ STAGES, STAGE, BOX, ROOT = [Stage(), Stage()], (Stage(),), Box([Stage()]), Tree(
 ROOT.kids.append(Tree(ROOT))
 numbers, method, part = array.array("i", [1]), Scales(1).apply, functools.partial(scaled, by=1)
 
-KEYED, LIMIT = {np.int64(1): 1, pathlib.Path("a"): 1, Point(1): 1, frozenset("a"): 1}, None
+KEYED = {np.int64(1): 1, pathlib.Path("a"): 1, Point(1): 1, frozenset("a"): 1, Named("a"): 1, Keys(1): 1}
+STAMP, BY, ZERO, CONFIG = datetime.timezone.utc, operator.itemgetter(0), 0.0, collections.UserDict(size=1, log=print)
+LIMIT = None
 
 def limit():
     global LIMIT
@@ -957,7 +966,10 @@ class Nested(Two):
     def __getitem__(self, index):
         kid = ROOT.kids[0]
         held = [STAGES[0].size, STAGE[0].size, BOX.items[0].size, kid.size, kid.parent.size, Single().size]
-        return [*held, numbers[0], method(1), part(1), __scale__, *KEYED.values(), limit()]
+        return [
+            *(*held, numbers[0], method(1), part(1), __scale__, *KEYED.values(), limit()),
+            *(STAMP, BY([0, 7]), ZERO, CONFIG["size"]),
+        ]
 
 def makes(by):
     return lambda number: number * by
@@ -1008,6 +1020,30 @@ class Locked(Two):
     def __getitem__(self, index):
         return of_settings().size
 
+class Drawn:
+    def __init__(self):
+        self.dice, self.size = random.Random(1), 1
+
+drawn = number = None
+
+def of_drawn():
+    global drawn
+    if drawn is None:
+        drawn = Drawn()
+    return drawn
+
+def of_number():
+    global number
+    if number is None:
+        number = os.open(__file__, os.O_RDONLY)
+    return number
+
+SHUFFLED = [(number, [str(number)]) for number in range(12_000)]
+
+class Draws(Two):
+    def __getitem__(self, index):
+        return [of_drawn().size, os.pread(of_number(), 2, 0), SHUFFLED[0]]
+
 class Fills(Two):
     def __init__(self):
         for number in range(20_000):
@@ -1029,12 +1065,12 @@ class Opens(Two):
     @classmethod
     def file(cls):
         if cls._file is None:
-            cls._file = os.open(__file__, os.O_RDONLY)
+            cls._file = open(__file__)
         return cls._file
 
     def __getitem__(self, index):
         read.read()
-        first = [os.pread(self.file(), 2, 1), self.connection().execute("select 1").fetchone(), pool().read(0)]
+        first = [self.file().name, self.connection().execute("select 1").fetchone(), pool().read(0)]
         return [*first, read.position if index else 4, read.way, cached(index) is not None]
 
 class Reads:
@@ -1086,7 +1122,11 @@ SEES = """
         t.STAGES[0].size = t.STAGE[0].size = t.BOX.items[0].size = t.ROOT.kids[0].size = t.ROOT.size = 7
         t.Single().size = t.numbers[0] = t.__scale__ = 7
         t.KEYED.update(dict.fromkeys(t.KEYED, 7))
-        t.LIMIT, t.of_settings().size = t.os.open(t.__file__, t.os.O_RDONLY), 7  # an open file has that number
+        t.LIMIT, t.of_settings().size, t.of_drawn().size = 7, 7, 7
+        t.number = t.os.open(t.__file__, t.os.O_RDONLY)
+        t.STAMP, t.BY, t.ZERO = t.datetime.timezone(t.datetime.timedelta(hours=7)), t.operator.itemgetter(1), -0.0
+        t.CONFIG["size"] = 7
+        t.SHUFFLED.reverse()
         t.method, t.part = t.Scales(7).apply, t.functools.partial(t.scaled, by=7)
         t.made, t.by_default.__defaults__, t.written.__code__ = t.makes(7), (7,), mine.__code__
         t.calls[0], t.Called.__call__ = mine, mine
@@ -1116,8 +1156,10 @@ SEES = """
         print(json.dumps({name: seen(name) for name in sys.argv[2:]}))
 """
 
-TRAVELS = ["SetsInInit", "SetsInMethod", "Nested", "Opens", "Remembers"]
+TRAVELS = ["SetsInInit", "SetsInMethod", "Nested", "Remembers"]
 TOLD = {
+    "Opens": ["read.position"],
+    "Draws": ["drawn", "number", "SHUFFLED"],
     "Called": ["made", "by_default.__defaults__", "written.__code__", "calls[0]", "Called.__call__"],
     "Members": ["Members.__bases__", "Kept.one", "Kept.two", "Kept.three"],
     "Locked": ["settings"],
@@ -1131,6 +1173,7 @@ def test_what_the_datasets_code_sets_and_what_others_hold_travels_or_is_told_by_
     assert (outcome.code, outcome.left_running) == (0, []), outcome
     found = json.loads(outcome.lines[-1])
     assert {name: found[name] for name in TRAVELS} == {name: [True, []] for name in TRAVELS}
+    assert found["Opens"][0]
     for name, parts_of_it in TOLD.items():
         _, (told,) = found[name]
         assert all(f"things.{part} (" in told for part in parts_of_it), told
