@@ -157,6 +157,12 @@ class Adopted:
         if self._is_open:
             self.tell()
 
+    def share(self, held: list[tuple[str, str, Any]]) -> None:
+        """Have variables hold what the dataset holds, as they did in the caller: module, name and value of each."""
+        for module, name, value in held:
+            if module in sys.modules:
+                vars(sys.modules[module])[name] = value
+
     def tell(self) -> None:
         """Tell what differs, once the dataset is there; from now on at once."""
         self._is_open = True

@@ -26,6 +26,7 @@ from ..samples.byvalue import ByValue, culprit, is_importable, refuse
 from ..samples.envelope import aligned
 from ..samples.layout import PAGE
 from ..transport.memory import SharedBytes, SharedFile, write_all
+from . import variables
 from .program import Program
 from .reach import Roots
 
@@ -94,7 +95,8 @@ class Shipment:
         memory = memoryview(mmap.mmap(self._file.fd, self._size, access=mmap.ACCESS_COPY))
         places = zip(self._shared, _starts(self._sizes), self._sizes, strict=True)
         pickled, *buffers = [shared or memory[at : at + size] for shared, at, size in places]
-        cargo = pickle.loads(pickled, buffers=buffers)
+        cargo, held = pickle.loads(pickled, buffers=buffers)
+        adopted.share(held)
         adopted.tell()
         return cargo
 
@@ -131,6 +133,13 @@ def _starts(sizes: list[int]) -> list[int]:
     return list(accumulate((aligned(size, PAGE) for size in sizes[:-1]), initial=0)) if sizes else []
 
 
+class _Holders:
+    """Stands for the variables that hold parts of what has been pickled before."""
+
+
+_HOLDERS = _Holders()
+
+
 class _ByValue(ByValue):
     """Knows in addition that a memmap is a file and a tensor an array."""
 
@@ -139,7 +148,7 @@ class _ByValue(ByValue):
 
     def reducer_override(self, value: Any) -> Any:
         self.roots.note(value)
-        known = _reduced(value)
+        known = _reduced(value, self)
         return super().reducer_override(value) if known is None else known
 
 
@@ -154,12 +163,14 @@ class _ByReference(pickle.Pickler):
             refuse(value)
         if isinstance(value, (type, FunctionType)) and not is_importable(value.__module__):
             raise TypeError(f"workers cannot import its module, {value.__module__}")
-        known = _reduced(value)
+        known = _reduced(value, self)
         return NotImplemented if known is None else known
 
 
-def _reduced(value: Any) -> Any:
+def _reduced(value: Any, pickler: pickle.Pickler) -> Any:
     """How to pickle what carries much memory; None for everything else."""
+    if value is _HOLDERS:  # nothing but names: what they hold is in the pickle by now
+        return list, (variables.holders_of(pickler.memo.copy()),)
     if type(value) is np.memmap and (where := _place_in_file(value)) is not None:
         return _map_again, where
     if (array := tensors.as_array(value)) is not None:
@@ -176,7 +187,7 @@ def _packed(cargo: Any, by_value: bool) -> tuple[list[memoryview], list[SharedBy
     """
     buffers: list[pickle.PickleBuffer] = []
     roots = Roots()
-    pickled = _dumps(cargo, buffers, by_value, roots)
+    pickled = _dumps((cargo, _HOLDERS), buffers, by_value, roots)
     raw = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
     shared = [one.obj if isinstance(one.obj, SharedBytes) else None for one in raw]
     return [memoryview(b"") if there else one for one, there in zip(raw, shared, strict=True)], shared, roots

@@ -9,7 +9,7 @@ import enum
 import functools
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from io import BytesIO
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
@@ -18,7 +18,7 @@ from .. import script
 from ..samples.byvalue import is_importable
 from ..samples.envelope import by_reference
 from .parts import kind_of
-from .plain import Made, Raw, Reader, codes_of, opaque, said_of_what_it_holds
+from .plain import CODE, LEAVES, Made, Raw, Reader, codes_of, opaque, said_of_what_it_holds
 
 _OF_SLOTS = (MemberDescriptorType, GetSetDescriptorType)
 _EVERY_MODULES = {"__name__", "__doc__", "__package__", "__loader__", "__spec__", "__file__", "__cached__", "__path__"}
@@ -44,6 +44,16 @@ def own_modules() -> dict[str, ModuleType]:
 def _installed() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     return tuple({paths[name] + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def holders_of(parts: Collection[int]) -> list[tuple[str, str, Any]]:
+    """Module, name and value of the program's variables that hold one of these objects, by identity, and may change."""
+    return [
+        (module, name, value)
+        for module, held in own_modules().items()
+        for name, value in list(vars(held).items())
+        if id(value) in parts and type(value) not in LEAVES and not isinstance(value, (*CODE, ModuleType, tuple, str))
+    ]
 
 
 def packed(variables: Mapping[str, Any]) -> dict[str, bytes]:

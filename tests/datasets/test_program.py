@@ -1180,6 +1180,39 @@ def test_what_the_datasets_code_sets_and_what_others_hold_travels_or_is_told_by_
         assert "things.memo" not in told
 
 
+SHARED = """
+CONFIG, LIST = {"size": 1}, [1]
+
+class Two:
+    def __init__(self):
+        self.list = LIST
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return CONFIG["size"], LIST[0], self.list is LIST
+"""
+
+SHARES = """
+    import sys, mpiter
+    from shared import CONFIG, LIST, Two
+
+    def init(info):
+        CONFIG["size"] = LIST[0] = 7
+
+    if __name__ == "__main__":
+        with mpiter.batches(Two(), 2, n_processes=1, worker_init=init, backend=mpiter.Process(sys.argv[1])) as stream:
+            print(*(column.tolist() for column in next(stream)))
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_the_script_shares_with_a_module_it_shares_in_workers_too(tmp_path, method):
+    (tmp_path / "shared.py").write_text(SHARED)
+    assert run(tmp_path, SHARES, method).ended_well().lines == ["[7, 7] [7, 7] [True, True]"]
+
+
 LEADS = """
 import functools, config
 FACTOR = 1

@@ -32,8 +32,11 @@ def quiet() -> Run:
 
 
 def among(planned: Strikes, **options: Any) -> Run:
-    """A run with little between the workers and us, so that each death shows soon and there is time for all."""
-    return chaos.run(BATCHES, planned, run_ahead=8, **options)
+    """A run with little between the workers and us, so that each death shows soon and there is time for all.
+
+    Beside busy neighbours a worker may stand still for half a second though nobody has struck it.
+    """
+    return chaos.run(BATCHES, planned, **{"run_ahead": 8, "sample_timeout": 3.0, **options})
 
 
 def victims_of(planned: Strikes) -> set[int]:
