@@ -45,6 +45,17 @@ class Caution:
         if len(self._compared) < self._to_compare:
             self._compared.append((sample, copy))
 
+    @property
+    def believes(self) -> bool:
+        """Is there data that samples are parts of, as it seems?"""
+        return bool(self._data) and not self.copies
+
+    def confirm(self, first: Any, copy: Any) -> None:
+        """Raises Reused if a sample that has waited longest isn't what it was: its data was a buffer, refilled late."""
+        if not all(_are_equal(part, once) for part, once in _arrays(first, copy)):
+            self._data.refute()
+            raise Reused(self._data, can_be_copied=True)
+
     def heed(self, found: Reused, stride: int) -> None:
         """Take more care from now on."""
         self._compared = []

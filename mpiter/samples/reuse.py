@@ -66,19 +66,28 @@ class Data:
 
     def __init__(self) -> None:
         self._owners: dict[int, Any] = {}  # weak references
+        self._most = _MOST_DATA
 
     def __contains__(self, owner: int) -> bool:
-        return owner in self._owners
+        return owner in self._owners and self._owners[owner]() is not None
+
+    def __bool__(self) -> bool:
+        return bool(self._owners)
+
+    def refute(self) -> None:
+        """Something has changed all the same: nothing is believed any more."""
+        self._owners.clear()
+        self._most = 0
 
     def add(self, part: Any) -> bool:
         """Samples have shown ``part`` and others of one array, and nothing has changed.  Is that data?"""
         owner, number, whole = of_part(part)
-        if number is None or whole < _PARTS * part.nbytes or len(self._owners) >= _MOST_DATA:
+        if number is None or whole < _PARTS * part.nbytes or len(self._owners) >= self._most:
             return False
         if isinstance(owner, np.ndarray):
             self._owners[number] = weakref.ref(owner, functools.partial(_forget, self._owners, number))
         else:
-            self._owners[number] = tensors.weak(owner)  # nothing else gets the number as long as this is there
+            self._owners[number] = tensors.weak(owner)
         return True
 
 

@@ -49,16 +49,17 @@ def storage(value: Any) -> Any:
 
 
 def number(value: Any) -> int | None:
-    """What no other tensor's memory has as long as this tensor is there."""
+    """Where the tensor's memory lies: no other has it as long as this tensor is there, whoever made it of what."""
     memory = storage(value)
-    return None if memory is None else memory._cdata
+    return None if memory is None else memory.data_ptr() or memory._cdata
 
 
 def weak(memory: Any) -> Any:
-    """As long as this is there, no other memory gets the number."""
+    """A weak reference."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
-    return StorageWeakRef(memory)
+    reference = StorageWeakRef(memory)
+    return lambda: None if reference.expired() else reference
 
 
 def is_constant(kind: type) -> bool:

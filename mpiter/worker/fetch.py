@@ -19,7 +19,7 @@ import numpy as np
 from ..datasets.access import Reader
 from ..errors import SampleNotSendable
 from ..samples.byvalue import culprit
-from ..samples.caution import Caution
+from ..samples.caution import Caution, copied
 from ..samples.envelope import dumps
 from ..samples.reuse import Reused
 from ..transport.transport import WorkerPen, Writer
@@ -233,9 +233,10 @@ def _fetch_some(fetching: _Fetching, indices: list[Any], done: int, stop: int) -
     if (together := _read_together(fetching, done, stop)) is not None:
         _write(fetching, indices, offset + done, together, at_once=True)
         return len(together)
-    samples, keep = worker.habits.caution.collect()
+    caution = worker.habits.caution
+    samples, keep = caution.collect()
     at, look, unseen, seeds = done, done, worker.habits.unseen, fetching.seeds
-    last, since = done, 0
+    last, since, first = done, 0, None
     try:
         for at, index in enumerate(indices[done:stop], done):
             if at == look:  # time is read for every dear sample, but not for every cheap one
@@ -245,6 +246,9 @@ def _fetch_some(fetching: _Fetching, indices: list[Any], done: int, stop: int) -
                 if at > last:
                     unseen = _unseen(unseen, at - last, now - since)
                 look, last, since = at + unseen, at, now
+                if caution.believes and first is None:
+                    look = at + 1  # come back as soon as there is one
+                    first = copied(samples[0]) if samples else None
                 cells[6] = now  # Cell.SINCE and, below, Cell.ROW, spelled out: this runs for every sample
             cells[5] = offset + at
             if seeds:
@@ -252,12 +256,12 @@ def _fetch_some(fetching: _Fetching, indices: list[Any], done: int, stop: int) -
             keep(dataset[index])
     except BaseException as error:
         worker.habits.let_pass(error)
-        _write(fetching, indices, offset + done, samples)
+        _write(fetching, indices, offset + done, samples, first)
         fetching.fault(error, offset + at, indices[at])
         return len(samples) + 1
     if len(samples) > last - done:
         worker.habits.unseen = _unseen(unseen, done + len(samples) - last, _clock() - since)
-    _write(fetching, indices, offset + done, samples)
+    _write(fetching, indices, offset + done, samples, first)
     return len(samples)
 
 
@@ -295,11 +299,20 @@ def _read_together(fetching: _Fetching, done: int, stop: int) -> Sequence[Any] |
     return samples if len(samples) == count else None
 
 
-def _write(fetching: _Fetching, indices: list[Any], start: int, samples: Sequence[Any], at_once: bool = False) -> None:
-    """Write the samples; one that cannot travel becomes the fault of its own row only."""
+def _write(
+    fetching: _Fetching,
+    indices: list[Any],
+    start: int,
+    samples: Sequence[Any],
+    first: Any = None,
+    at_once: bool = False,
+) -> None:
+    """Write the samples, of which the ``first`` was copied; one that cannot travel is the fault of its own row only."""
     if not len(samples):
         return
     habits, cells = fetching.worker.habits, fetching.worker.cells
+    if first is not None:
+        habits.caution.confirm(samples[0], first)
     if len(samples) > 1:
         cells[Cell.ACTIVE] = 2  # whichever of them it is that a crash comes from
     try:

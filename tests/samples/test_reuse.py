@@ -194,6 +194,24 @@ def test_so_are_those_of_a_ring_that_begins_late(way: str, buffers: int, backend
 
 
 @pytest.mark.parametrize("n_processes", [0, 1])
+@pytest.mark.parametrize("chunk", [300, 500, 1000])
+def test_so_are_parts_of_a_chunk_that_gives_way_to_the_next(chunk: int, n_processes: int) -> None:
+    """It looks like data until then."""
+
+    class Chunks(Squares):
+        read, held = np.empty((chunk, 4)), -1
+
+        def __getitem__(self, index: int) -> Any:
+            if self.held != index // chunk:
+                self.held = index // chunk
+                self.read[:] = np.arange(chunk)[:, None] + chunk * self.held
+            return self.read[index % chunk]
+
+    with mpiter.MultiprocessIterator(Chunks(4000), 64, repeat=False, shuffle=False, n_processes=n_processes) as it:
+        assert [sample[0] for batch in it for sample in batch] == list(range(4000))
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
 def test_so_is_a_placeholder_that_is_refreshed_rarely(n_processes: int) -> None:
     every = 700
 
@@ -278,13 +296,26 @@ def test_so_is_memory_in_another_shape(way: str, n_processes: int) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("n_processes", [0, 1])
 @pytest.mark.parametrize(
-    "way", ["plain", "a view", "bfloat16", "in a dict", "conjugate", "parameter", "subclass", "quantized", "sparse"]
+    "way",
+    [
+        "plain",
+        "a view",
+        "of numpy",
+        "bfloat16",
+        "in a dict",
+        "conjugate",
+        "parameter",
+        "subclass",
+        "quantized",
+        "sparse",
+    ],
 )
 def test_so_are_tensors(way: str, n_processes: int) -> None:
     torch = pytest.importorskip("torch")
     ways = {
         "plain": lambda memory: memory,
         "a view": lambda memory: memory[1:],
+        "of numpy": lambda memory: torch.from_numpy(memory.numpy()),  # new each time, all on the same memory
         "bfloat16": lambda memory: memory[:],
         "in a dict": lambda memory: {"x": [memory[:]]},
         "conjugate": lambda memory: memory.conj(),
