@@ -58,7 +58,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),  # fork from a process with threads
 ]
 
-WORKERS, SEED, PATIENCE_S, CLOSE_S = 2, 5, 2.0, 30.0
+WORKERS, SEED, PATIENCE_S, CLOSE_S = 2, 5, 1.0, 30.0
 
 PHASES: dict[str, Callable[[Trap], dict[str, Any]]] = {
     "loading": lambda trap: {"dataset": Loaded(trap)},
