@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from ..datasets.access import Wrapping
 from ..errors import StateError
 from ..worker import info, seeding
-from .walk import Told, Walk
+from .walk import Walk
 
 _ENDLESS = 1000  # errors one after the other: this stream does nothing else
 _OWN_SHARD = 1 << 40  # elements between the places of one worker's randomness and another's
@@ -43,15 +43,13 @@ class Batching:
         return self.batch_size or 1
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A place that a stream can go on from by itself."""
 
-    epoch: int
-    batches: int  # that its shard had read
+    batches: int  # that its shard had read; where the library shards, elements say so for any number of shards
     elements: int  # that had been read
     is_end: bool  # there are no more
-    told: Told  # of the stream and of its iterator
+    told: Any  # of the stream and of its iterator, as text; a StateError if that cannot be saved
 
 
 class Wanted(NamedTuple):
@@ -74,7 +72,7 @@ class Streamed(Wrapping):
         self.dataset, self._batching = stream, batching
         self._is_callers = is_callers  # the stream itself: what it notes of its place as it is read is for him to see
         self._shard, self._shards = shard, shards
-        self.mark: Mark | None = None
+        self.marks: dict[int, Mark] = {}  # by run: where it goes on from
         self._reading: _Reading | None = None
         self._sharded_before: bool | None = None  # did worker_init ask who it is?
 
@@ -86,17 +84,16 @@ class Streamed(Wrapping):
 
         At the end there is no batch, and only the second is told.
         """
-        run, epoch, number = key.run, key.epoch, key.number
+        run, number = key.run, key.number
         if self._sharded_before is None:
             self._sharded_before = info.was_asked()
         here = info.here()
         if here is not None:
             info.enter(replace(here, id=self._shard, num_workers=self._shards))
         if self._reading is None or self._reading.run != run or self._reading.batches > number:
-            mark = self.mark if self.mark is not None and self.mark.epoch == epoch else None
             batching = replace(self._batching, shards_itself=True) if self._sharded_before else self._batching
             stream = self.dataset if self._is_callers else _fresh(self.dataset)
-            self._reading = _Reading(stream, batching, self._shard, self._shards, run, mark)
+            self._reading = _Reading(stream, batching, self._shard, self._shards, run, self.marks.get(run))
         reading = self._reading
         while reading.batches < number:
             with contextlib.suppress(Exception):  # it was told in its time
@@ -107,7 +104,7 @@ class Streamed(Wrapping):
         collated = self._batching.collate(batch if self._batching.batch_size else batch[0])
         every = self._batching.marks_every
         is_marked = reading.batches == 1 or (every is not None and reading.batches % every == 0)
-        return collated, reading.is_own, *(reading.mark() if is_marked else ())
+        return collated, reading.is_own, *((is_marked and reading.mark()) or ())
 
 
 class _Reading:
@@ -115,11 +112,9 @@ class _Reading:
 
     def __init__(self, stream: Any, batching: Batching, shard: int, shards: int, run: int, mark: Mark | None) -> None:
         self._batching, self._shard, self._shards = batching, shard, shards
-        self.run, self.batches, self._elements = run, 0, 0
-        if mark is not None:
-            self.batches, self._elements = mark.batches, mark.elements
+        self.run, self._elements = run, 0 if mark is None else mark.elements
         seeding.go_to(shard * _OWN_SHARD)  # where the first element stands, whoever shards
-        self._walk = Walk(stream, mark.told if mark is not None else None)
+        self._walk = Walk(stream, None if mark is None else json.loads(mark.told))
         self._rest: Iterator[Any] = iter(()) if mark is not None and mark.is_end else self._walk.begin()
         self._is_at_end = False
         self._has_first = False  # read already, to see who shards
@@ -129,6 +124,10 @@ class _Reading:
             first = list(islice(self._rest, 1))
             self.is_own, self._rest = info.was_asked(), chain(first, self._rest)
             self._has_first = not self._elements
+        self.batches = 0 if mark is None else mark.batches
+        if not self.is_own:  # those that begin before its place
+            size = self._batching.elements
+            self.batches = len(range(shard * size, self._elements, shards * size))
 
     def take(self) -> list[Any] | None:
         """The elements of the shard's next batch; None at the end."""
@@ -165,14 +164,15 @@ class _Reading:
                 self._elements += 1
                 errors = 0
 
-    def mark(self) -> tuple[Any, ...]:
-        """Batches and elements read, whether these were all, and what the stream tells of its place, as text; nothing
-        if it tells nothing."""
+    def mark(self) -> Mark | None:
+        """Where it is now; None if the stream doesn't tell."""
+        told: Any
         try:
             told = self._walk.state()
+            told = told and json.dumps(told)
         except StateError as error:  # for those who want the state
-            return self.batches, self._elements, self._is_at_end, error
-        return () if told is None else (self.batches, self._elements, self._is_at_end, json.dumps(told))
+            told = error
+        return told and Mark(self.batches, self._elements, self._is_at_end, told)
 
 
 def _fresh(stream: Any) -> Any:

@@ -72,8 +72,8 @@ class ShardPumps:
         """Have each shard's batches fetched from its start on."""
         self._runs += 1
         for pump, shard, start, mark in zip(self.pumps, self._shards, starts, marks, strict=True):
-            if mark is not None or (shard.mark is not None and shard.mark.epoch == epoch):
-                shard.mark = mark
+            if mark is not None:
+                shard.marks = {self._runs: mark}
                 pump.refresh()
             pump.go(Cursor(start, epoch, False, Sequential(0)), _Numbers(self._runs), seed)
         for pump in self.pumps:
@@ -101,7 +101,21 @@ class _Shard:
 
     batches: int = 0
     has_ended: bool = False
-    mark: tuple[Any, ...] = ()  # as a reading gives it; nothing if the stream doesn't tell its place
+    mark: Mark | None = None  # where its stream could go on, if that tells its place
+
+    def saved(self) -> dict[str, Any]:
+        """As JSON-able values."""
+        mark = self.mark
+        if mark is not None and isinstance(mark.told, StateError):
+            raise StateError(f"what the stream's state_dict() returns cannot be saved: {mark.told}")
+        values = [] if mark is None else [*mark._replace(told=json.loads(mark.told))]
+        return {"batches": self.batches, "has_ended": self.has_ended, "mark": values}
+
+
+def _loaded(saved: dict[str, Any]) -> _Shard:
+    values = saved["mark"]
+    mark = Mark(*values)._replace(told=json.dumps(values[3])) if values else None
+    return _Shard(saved["batches"], saved["has_ended"], mark)
 
 
 class StreamPass:
@@ -121,41 +135,33 @@ class StreamPass:
             self._set_out_from(place, place.stream)
 
     def _set_out_from(self, place: Place, saved: dict[str, Any]) -> None:
-        count = len(self._shards)
+        shards, count = [_loaded(shard) for shard in saved["shards"]], len(self._shards)
         self.batches, self._is_own = place.batches, bool(saved["is_own"])
         if not self._is_own:
-            mark = _text(saved["shards"][0]["mark"])
-            for at, shard in enumerate(self._shards):
-                shard.batches = max(0, -(-(place.batches - at) // count))
-                shard.mark = mark and (max(0, -(-(mark[0] - at) // count)), *mark[1:])
+            mark = shards[0].mark
+            self._shards = [_Shard(len(range(at, place.batches, count)), mark=mark) for at in range(count)]
             self._turn = place.batches % count
             return
-        if len(saved["shards"]) != count:
+        if len(shards) != count:
             raise StateError(
-                f"the state is of {len(saved['shards'])} workers, each with a shard of its own making; this loader has "
+                f"the state is of {len(shards)} workers, each with a shard of its own making; this loader has "
                 f"{count}.  Use as many, or have the library shard: a stream that doesn't ask get_worker_info()."
             )
-        self._turn = saved["turn"]
-        for shard, told in zip(self._shards, saved["shards"], strict=True):
-            shard.batches, shard.has_ended, shard.mark = told["batches"], told["has_ended"], _text(told["mark"])
+        self._turn, self._shards = saved["turn"], shards
 
     def place(self) -> Place:
         """Where it could go on."""
         shards = self._shards
-        if not self._is_own:  # each reads all: who has read most tells, and counts the batches of all
-            at = max(range(len(shards)), key=lambda at: shards[at].mark[1:2])
-            ahead = shards[at]
-            mark = ahead.mark and ((ahead.mark[0] - 1) * len(shards) + at + 1, *ahead.mark[1:])
-            shards = [replace(ahead, mark=mark)]
-        told = [{"batches": one.batches, "has_ended": one.has_ended, "mark": _values(one.mark)} for one in shards]
-        stream = {"is_own": self._is_own, "turn": self._turn, "shards": told}
+        if not self._is_own:  # each reads all: who has read most tells
+            shards = [max(shards, key=lambda shard: shard.mark.elements if shard.mark else -1)]
+        stream = {"is_own": self._is_own, "turn": self._turn, "shards": [shard.saved() for shard in shards]}
         return Place(self.epoch, self.batches, generators=self.generators, skipped=self._to_skip, stream=stream)
 
     def go(self) -> None:
         """Have the batches from here on fetched."""
         assert self.pump is not None
         starts = [shard.batches for shard in self._shards]
-        marks = [Mark(self.epoch, *_values(shard.mark)) if shard.mark else None for shard in self._shards]
+        marks = [shard.mark for shard in self._shards]
         if self.batches and not any(marks):
             warn(f"the stream has no state_dict(), so its first {self.batches} batches are read again to go on after.")
         self.pump.send(self.epoch, self.seed, starts, marks)
@@ -183,7 +189,7 @@ class StreamPass:
                 parcel = self._take(shard, pump)
                 if not shard.has_ended:
                     batch, self._is_own, *mark = parcel
-                    shard.mark = tuple(mark) or shard.mark
+                    shard.mark = Mark(*mark) if mark else shard.mark
                     return batch
             self._turn = (self._turn + 1) % len(self._shards)
         raise StopIteration
@@ -200,15 +206,3 @@ class StreamPass:
                 self.batches += 1
                 self._turn = (self._turn + 1) % len(self._shards)
         return parcel
-
-
-def _values(mark: tuple[Any, ...]) -> list[Any]:
-    """A mark as JSON-able values."""
-    if mark and isinstance(mark[3], StateError):
-        raise StateError(f"what the stream's state_dict() returns cannot be saved: {mark[3]}")
-    return [*mark[:3], json.loads(mark[3])] if mark else []
-
-
-def _text(mark: list[Any]) -> tuple[Any, ...]:
-    """The mark again."""
-    return (*mark[:3], json.dumps(mark[3])) if mark else ()

@@ -279,6 +279,22 @@ def test_resuming_under_any_number_of_workers(stream, handed_out, workers):
         assert numbers(loader) == WHOLE
 
 
+@again
+@pytest.mark.parametrize("stream", [Counting, ItsIterator])
+@pytest.mark.parametrize("workers", [(1, 3, 0), (3, 2, 3), (0, 3, 2)])
+def test_a_state_saved_before_its_first_batch_is_of_the_same_place(stream, workers):
+    state = None
+    for count in workers:
+        with DataLoader(stream(11), 3, num_workers=count) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            epoch = iter(loader)
+            if state is None:
+                next(epoch), next(epoch)
+            state = json.loads(json.dumps(loader.state_dict()))
+            assert numbers(epoch) == WHOLE[2:]
+
+
 def test_a_stream_with_a_state_is_not_read_again(tmp_path):
     with DataLoader(Stateful(30), 3, num_workers=2) as loader:
         epoch = iter(loader)
