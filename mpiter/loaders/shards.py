@@ -23,7 +23,6 @@ from ..errors import StateError
 from ..worker import info, seeding
 from .walk import Walk
 
-_ENDLESS = 1000  # errors one after the other: this stream does nothing else
 _OWN_SHARD = 1 << 40  # elements between the places of one worker's randomness and another's
 
 
@@ -47,7 +46,7 @@ class Mark(NamedTuple):
     """A place that a stream can go on from by itself."""
 
     batches: int  # that its shard had read; where the library shards, elements say so for any number of shards
-    elements: int  # that had been read
+    elements: int  # that had been read, or had failed
     is_end: bool  # there are no more
     told: Any  # of the stream and of its iterator, as text; a StateError if that cannot be saved
 
@@ -115,14 +114,14 @@ class _Reading:
         self.run, self._elements = run, 0 if mark is None else mark.elements
         seeding.go_to(shard * _OWN_SHARD)  # where the first element stands, whoever shards
         self._walk = Walk(stream, None if mark is None else json.loads(mark.told))
-        self._rest: Iterator[Any] = iter(()) if mark is not None and mark.is_end else self._walk.begin()
-        self._is_at_end = False
+        self._is_at_end = mark is not None and mark.is_end
+        self._rest: Iterator[Any] = iter(()) if self._is_at_end else self._walk.begin()
         self._has_first = False  # read already, to see who shards
         says = getattr(stream, "shards_itself", batching.shards_itself)
         self.is_own = bool(says)
         if says is None:
-            first = list(islice(self._rest, 1))
-            self.is_own, self._rest = info.was_asked(), chain(first, self._rest)
+            self._rest = chain(_tried(self._rest), self._rest)
+            self.is_own = info.was_asked()
             self._has_first = not self._elements
         self.batches = 0 if mark is None else mark.batches
         if not self.is_own:  # those that begin before its place
@@ -132,37 +131,32 @@ class _Reading:
     def take(self) -> list[Any] | None:
         """The elements of the shard's next batch; None at the end."""
         size = self._batching.elements
+        batch: list[Any] = []
         try:
             if not self.is_own:
                 self._skip_to((self.batches * self._shards + self._shard) * size)
-            batch: list[Any] = []
             for at in range(0 if self._is_at_end else size):  # some go on when they are asked once more
                 place = self._elements + (self._shard * _OWN_SHARD if self.is_own else 0)
                 seeding.go_to(place, seeds=at == 0 and not (self._has_first and not self._elements))
+                self._elements += 1  # one that fails has its place too, for all shards alike
                 batch += islice(self._rest, 1)
-                self._is_at_end = len(batch) <= at
-                if self._is_at_end:
+                if len(batch) <= at:
+                    self._is_at_end = True
+                    self._elements -= 1
                     break
-                self._elements += 1
         finally:
             self.batches += 1
         return None if not batch or (len(batch) < size and self._batching.drop_last) else batch
 
     def _skip_to(self, element: int) -> None:
         """Read what belongs to others; so do its errors."""
-        errors = 0
-        while self._elements < element:
+        while self._elements < element and not self._is_at_end:
             try:
-                next(self._rest)
-            except StopIteration:
-                return
+                for _ in islice(self._rest, element - self._elements):
+                    self._elements += 1
+                self._is_at_end = self._elements < element
             except Exception:
-                errors += 1
-                if errors == _ENDLESS:
-                    raise
-            else:
                 self._elements += 1
-                errors = 0
 
     def mark(self) -> Mark | None:
         """Where it is now; None if the stream doesn't tell."""
@@ -173,6 +167,19 @@ class _Reading:
         except StateError as error:  # for those who want the state
             told = error
         return told and Mark(self.batches, self._elements, self._is_at_end, told)
+
+
+def _tried(elements: Iterator[Any]) -> Iterator[Any]:
+    """The first one alone, read now; an error is raised when it is asked for."""
+    try:
+        return iter(list(islice(elements, 1)))
+    except Exception as error:
+        return _raising(error)
+
+
+def _raising(error: Exception) -> Iterator[Any]:
+    raise error
+    yield
 
 
 def _fresh(stream: Any) -> Any:
