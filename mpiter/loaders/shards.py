@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -24,6 +25,11 @@ from ..worker import info, seeding
 from .walk import Walk
 
 _OWN_SHARD = 1 << 40  # elements between the places of one worker's randomness and another's
+_LATE = (
+    "the stream asked get_worker_info() after its first element, when it was taken for one that doesn't shard itself.  "
+    "If it does, it is sharded twice and elements are lost: have it ask earlier, or say shards_itself = True in its "
+    "class (False if it doesn't)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,7 @@ class _Reading:
     def __init__(self, stream: Any, batching: Batching, shard: int, shards: int, run: int, mark: Mark | None) -> None:
         self._batching, self._shard, self._shards = batching, shard, shards
         self.run, self._elements = run, 0 if mark is None else mark.elements
+        info.was_asked()  # by others, in an earlier epoch
         seeding.go_to(shard * _OWN_SHARD)  # where the first element stands, whoever shards
         self._walk = Walk(stream, None if mark is None else json.loads(mark.told))
         self._is_at_end = mark is not None and mark.is_end
@@ -123,6 +130,7 @@ class _Reading:
             self._rest = chain(_tried(self._rest), self._rest)
             self.is_own = info.was_asked()
             self._has_first = not self._elements
+        self._may_ask_late = says is None and not self.is_own and shard == 1  # one alone loses nothing
         self.batches = 0 if mark is None else mark.batches
         if not self.is_own:  # those that begin before its place
             size = self._batching.elements
@@ -132,6 +140,7 @@ class _Reading:
         """The elements of the shard's next batch; None at the end."""
         size = self._batching.elements
         batch: list[Any] = []
+        info.was_asked()  # by a collate_fn, say
         try:
             if not self.is_own:
                 self._skip_to((self.batches * self._shards + self._shard) * size)
@@ -146,6 +155,9 @@ class _Reading:
                     break
         finally:
             self.batches += 1
+            if self._may_ask_late and info.was_asked():
+                self._may_ask_late = False
+                warnings.warn(_LATE, RuntimeWarning, stacklevel=1)  # which comes out at the user's line
         return None if not batch or (len(batch) < size and self._batching.drop_last) else batch
 
     def _skip_to(self, element: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import warnings
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from pairs import pairs
 
 import mpiter
 from mpiter import DataLoader, StateError
+from mpiter.samples.batch import collate as collate_arrays
 
 
 class Counting:
@@ -208,6 +210,41 @@ def test_short_batches_are_left_out_of_the_whole(workers):
 def test_a_stream_that_asks_who_it_is_shards_itself():
     assert epoch_of(Sharding(11), num_workers=2) == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9]]
     assert epoch_of(Sharding(11), num_workers=2, drop_last=True) == [[0, 2, 4], [1, 3, 5], [6, 8, 10]]
+
+
+class AsksLate(Counting):
+    """Shards itself, but gives one element to everybody before."""
+
+    def __iter__(self):
+        yield np.full(3, -1), -1
+        yield from Sharding.__iter__(self)
+
+
+@pytest.mark.parametrize("shards_itself", [None, False])
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
+def test_a_stream_that_asks_too_late_who_it_is_says_so_once(num_workers, shards_itself):
+    stream = AsksLate(20)
+    if shards_itself is not None:
+        stream.shards_itself = shards_itself
+    with DataLoader(stream, 3, num_workers=num_workers) as loader, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        first, second = numbers(loader), numbers(loader)
+    assert first == second
+    assert len(caught) == (num_workers > 1 and shards_itself is None)
+    for warning in caught:
+        assert "get_worker_info() after its first element" in str(warning.message)
+        assert "shards_itself" in str(warning.message)
+        assert warning.category is RuntimeWarning
+        assert warning.filename == __file__
+
+
+def test_what_a_collate_fn_asks_says_nothing_of_the_stream():
+    def collate(batch):
+        assert mpiter.get_worker_info().num_workers == 2
+        return collate_arrays(batch)
+
+    with DataLoader(Counting(11), 3, num_workers=2, collate_fn=collate) as loader:
+        assert [numbers(loader) for _ in range(2)] == [WHOLE] * 2
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
