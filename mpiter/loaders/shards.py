@@ -77,7 +77,7 @@ class Streamed(Wrapping):
         self.dataset, self._batching = stream, batching
         self._is_callers = is_callers  # the stream itself: what it notes of its place as it is read is for him to see
         self._shard, self._shards = shard, shards
-        self.marks: dict[int, Mark] = {}  # by run: where it goes on from
+        self.marks: dict[int, tuple[Mark, bool]] = {}  # by run: where it goes on from, and whether the shard is its own
         self._reading: _Reading | None = None
         self._sharded_before: bool | None = None  # did worker_init ask who it is?
 
@@ -96,9 +96,11 @@ class Streamed(Wrapping):
         if here is not None:
             info.enter(replace(here, id=self._shard, num_workers=self._shards))
         if self._reading is None or self._reading.run != run or self._reading.batches > number:
-            batching = replace(self._batching, shards_itself=True) if self._sharded_before else self._batching
+            mark, was_own = self.marks.get(run, (None, None))
+            is_own = self._sharded_before or was_own
+            batching = self._batching if is_own is None else replace(self._batching, shards_itself=is_own)
             stream = self.dataset if self._is_callers else _fresh(self.dataset)
-            self._reading = _Reading(stream, batching, self._shard, self._shards, run, self.marks.get(run))
+            self._reading = _Reading(stream, batching, self._shard, self._shards, run, mark)
         reading = self._reading
         while reading.batches < number:
             with contextlib.suppress(Exception):  # it was told in its time
@@ -123,13 +125,12 @@ class _Reading:
         self._walk = Walk(stream, None if mark is None else json.loads(mark.told))
         self._is_at_end = mark is not None and mark.is_end
         self._rest: Iterator[Any] = iter(()) if self._is_at_end else self._walk.begin()
-        self._has_first = False  # read already, to see who shards
         says = getattr(stream, "shards_itself", batching.shards_itself)
         self.is_own = bool(says)
+        self._has_first = says is None  # read already, to see who shards
         if says is None:
             self._rest = chain(_tried(self._rest), self._rest)
             self.is_own = info.was_asked()
-            self._has_first = not self._elements
         self._may_ask_late = says is None and not self.is_own and shard == 1  # one alone loses nothing
         self.batches = 0 if mark is None else mark.batches
         if not self.is_own:  # those that begin before its place

@@ -68,12 +68,12 @@ class ShardPumps:
             run_ahead=None if recipe.run_ahead is None else recipe.run_ahead // count,
         )
 
-    def send(self, epoch: int, seed: int, starts: list[int], marks: list[Mark | None]) -> None:
-        """Have each shard's batches fetched from its start on."""
+    def send(self, epoch: int, seed: int, starts: list[int], marks: list[Mark | None], is_own: bool) -> None:
+        """Have each shard's batches fetched from its start on; ``is_own`` says of those with marks who sharded."""
         self._runs += 1
         for pump, shard, start, mark in zip(self.pumps, self._shards, starts, marks, strict=True):
             if mark is not None:
-                shard.marks = {self._runs: mark}
+                shard.marks = {self._runs: (mark, is_own)}
                 pump.refresh()
             pump.go(Cursor(start, epoch, False, Sequential(0)), _Numbers(self._runs), seed)
         for pump in self.pumps:
@@ -164,7 +164,7 @@ class StreamPass:
         marks = [shard.mark for shard in self._shards]
         if self.batches and not any(marks):
             warn(f"the stream has no state_dict(), so its first {self.batches} batches are read again to go on after.")
-        self.pump.send(self.epoch, self.seed, starts, marks)
+        self.pump.send(self.epoch, self.seed, starts, marks, self._is_own)
 
     def skip(self, batches: int) -> None:
         """Leave some out: a stream must read them all the same."""

@@ -290,6 +290,41 @@ def test_randomness_depends_neither_on_workers_nor_on_what_was_left_out():
     assert drawn(2, skip=3) == whole[3:]
 
 
+class DrawingOn(ItsIterator):
+    """Random numbers from everywhere, from its place on."""
+
+    class _Iterator(ItsIterator._Iterator):
+        def __next__(self):
+            super().__next__()
+            return mpiter.get_rng().random(), np.random.rand()
+
+    asks = False
+
+    def __iter__(self):
+        if self.asks:
+            mpiter.get_worker_info()
+        return super().__iter__()
+
+
+class DrawingOnAndAsking(DrawingOn):
+    asks = True
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("stream", [DrawingOn, DrawingOnAndAsking])
+def test_randomness_goes_on_as_it_would_have(stream, num_workers):
+    def drawn(epoch):
+        return [[column.tolist() for column in batch] for batch in epoch]
+
+    with DataLoader(stream(24), 3, num_workers=num_workers, seed=5) as loader:
+        epoch = iter(loader)
+        next(epoch), next(epoch)
+        state, rest = loader.state_dict(), drawn(epoch)
+    with DataLoader(stream(24), 3, num_workers=num_workers) as loader:
+        loader.load_state_dict(state)
+        assert drawn(loader) == rest
+
+
 CHANGES = [(2, 2), (2, 3), (3, 0), (0, 2)]
 resumable = pairs((Counting, Stateful, ItsIterator), CHANGES, (0, 1, 3, 4))
 resumable += pairs((ItsOwnIterator, Keeping), [(2, 3)], (0, 1, 3, 4))
