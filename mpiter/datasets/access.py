@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..samples.rows import Rows, Table
+from ..samples.rows import Rows
+from .columns import Table
 
 Reader = Callable[[Any], Any]  # array of indices -> a sequence of samples
 

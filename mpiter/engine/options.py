@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
-from ..errors import OptionError
+from ..datasets.columns import as_dataset
+from ..errors import OptionError, warn
 from ..machine import cores
 from ..order.checkpoint import SEEDS
 from ..pool.backends import Serial, backend_for
 from ..pool.starting import interrupts_later
 from ..rules import Rules
-from ..samples.rows import as_dataset
 from ..transport.transport import Transport
 from ..transport.transports import transport_for
 
@@ -49,9 +49,12 @@ class Options:
     def __post_init__(self) -> None:
         self._set(dataset=as_dataset(self.dataset))
         if not hasattr(type(self.dataset), "__getitem__"):
+            streams = "  mpiter.DataLoader takes what can only be iterated over." * hasattr(
+                type(self.dataset), "__iter__"
+            )
             raise OptionError(
                 f"a dataset needs dataset[i], which {type(self.dataset).__name__} has not; pass a list, an array or an "
-                f"object with __len__ and __getitem__."
+                f"object with __len__ and __getitem__.{streams}"
             )
         whole("batch_size", self.batch_size, least=1)
         whole(self.workers_name, self.n_workers, least=0, optional=True)
@@ -141,3 +144,12 @@ def whole(name: str, value: Any, least: int | None = None, optional: bool = Fals
         raise OptionError(f"{name}={value!r:.60} must be a whole number{' or None' if optional else ''}.")
     if least is not None and value < least:
         raise OptionError(f"{name}={value} must be at least {least}.")
+
+
+def warn_if_all_is_dropped(length: int, batch_size: int) -> None:
+    """A loop without a turn looks like one that has done its work."""
+    if 0 < length < batch_size:
+        warn(
+            f"no batch will come: the dataset has a length of {length}, {batch_size=}, and drop_last leaves out short "
+            f"batches."
+        )

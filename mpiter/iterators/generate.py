@@ -1,15 +1,17 @@
 """``batches()``: the shortest way from a dataset to stacked arrays.
 
 The same engine as the iterators; each batch is handed out as its columns, in the containers of a sample, epoch after
-epoch with a short (or dropped) last batch.
+epoch with a short (or dropped) last batch.  A *pass* is what one ``for`` goes through.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..engine.options import Options
-from ..order.cursor import batches_of
+from ..order.checkpoint import Surroundings
+from ..order.cursor import Cursor, batches_of
 from ..samples.batch import columns_of
 from .iterator import DatasetIterator
 from .sampling import Sampling
@@ -20,12 +22,29 @@ class Batches(DatasetIterator):
 
     _opens = staticmethod(columns_of)
 
+    def __iter__(self) -> Any:
+        """What is left of this pass; the next one, if that is nothing."""
+        if self._sampling.pace(self.batch_size).end_at(self._cursor):
+            self._sampling = replace(self._sampling, passes=self._sampling.passes + 1)
+            super()._go(self._cursor)
+        return self
+
+    def _go(self, cursor: Cursor, seed: int | None = None) -> None:
+        if self._sampling.epochs:  # the pass that ends with the place, if it has got there
+            number = max(1, -(-(cursor.epoch + (cursor.position > 0)) // self._sampling.epochs))
+            self._sampling = replace(self._sampling, passes=number)
+        super()._go(cursor, seed)
+
+    def _surroundings(self) -> Surroundings:
+        around = super()._surroundings()
+        return replace(around, pace=replace(around.pace, epochs=None))  # a state may be of any pass
+
     def __len__(self) -> int:
-        """The number of batches in all epochs."""
-        pace, length = self._sampling.pace(self.batch_size), len(self._cursor.order)
-        if pace.epochs is None:
+        """The number of batches in a pass."""
+        sampling, length = self._sampling, len(self._cursor.order)
+        if sampling.epochs is None:
             raise TypeError("endless batches have no length; pass epochs=.")
-        return batches_of(length, pace.batch_size, pace.drop_last) * pace.epochs
+        return batches_of(length, self.batch_size, sampling.drop_last) * sampling.epochs
 
 
 def batches(
@@ -52,9 +71,10 @@ def batches(
 ) -> Batches:
     """Iterate over ``dataset`` in stacked batches.
 
-    Each of the ``epochs`` (None: endless) is shuffled unless told otherwise and ends with a short batch, which
-    ``drop_last`` leaves out.  The stream is an iterator: to go through it again, ``reset()`` it.  The other
-    arguments are those of ``MultiprocessIterator``.
+    Each ``for`` is a pass of so many ``epochs`` (None: endless), and the next ``for`` goes on with the next ones; one
+    that was broken off goes on where it stopped.  Each epoch is shuffled unless told otherwise and ends with a short
+    batch, which ``drop_last`` leaves out.  ``reset()`` begins with the first one again; a state holds the epoch
+    too.  The other arguments are those of ``MultiprocessIterator``.
 
     >>> import numpy as np
     >>> dataset = [(np.full(2, i), i) for i in range(4)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..engine.options import Options, whole
+from ..engine.options import Options, warn_if_all_is_dropped, whole
 from ..errors import OptionError
 from ..machine import memory_total
 from ..order.cursor import Pace
@@ -18,7 +18,8 @@ class Sampling:
     """Which samples, in the words of Chainer and of ``batches()``."""
 
     wrap: bool = False  # batches run on into the next epoch
-    epochs: int | None = 1
+    epochs: int | None = 1  # of a pass
+    passes: int = 1
     drop_last: bool = False
     shuffle: bool | None = None
     order_sampler: Any = None
@@ -40,10 +41,12 @@ class Sampling:
                 f"batch_size={options.batch_size}: a batch of more than {most} samples cannot be held in the memory "
                 f"there is, however small they are; pass a smaller one, or repeat=False to stop at the end."
             )
+        if self.drop_last:
+            warn_if_all_is_dropped(length, options.batch_size)
 
     def pace(self, batch_size: int) -> Pace:
         """In Python's own types, whatever ``np.int64(32)`` or ``repeat=1`` the user passed."""
-        epochs = None if self.epochs is None else int(self.epochs)
+        epochs = None if self.epochs is None else int(self.epochs) * self.passes
         return Pace(batch_size, bool(self.wrap), epochs, bool(self.drop_last))
 
     @property

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.options import Options
-from ..errors import OptionError
+from ..datasets.columns import Table, as_dataset
+from ..engine.options import Options, warn_if_all_is_dropped
+from ..errors import OptionError, warn
 from ..order.cursor import batches_of
 from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
 from ..samples.batch import collate, columns_of, samples_of
-from ..samples.rows import Table, as_dataset
 from ..samples.tensors import torch_with
 from ..worker.info import WorkerInfo
 from ..worker.seeding import seed_for
@@ -117,7 +117,14 @@ class DataLoader(Loading[T_co]):
             raise OptionError(
                 "an iterable dataset has no keys: shuffle, sampler and batch_sampler make no sense with it."
             )
+        if is_stream and type(dataset).__module__ in ("builtins", "itertools") and hasattr(type(dataset), "__next__"):
+            warn(
+                f"a {type(dataset).__name__} can be gone through once, and further epochs will be empty: pass a list, "
+                f"or an object whose __iter__ begins anew."
+            )
         self.dataset = as_dataset(dataset)
+        if drop_last and sampler is None and batch_sampler is None and not is_stream:
+            warn_if_all_is_dropped(len(self.dataset), batch_size or 1)
         self.batch_size = None if batch_sampler is not None else batch_size
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
         self.sampler, self.batch_sampler, self.collate_fn = sampler, batch_sampler, collate_fn

@@ -111,7 +111,9 @@ class Tensor(Array):
     __slots__ = ()
 
     def write(self, column: Column, start: int, values: Any) -> bool:
-        return super().write(column, start, [tensors.as_array(value) for value in values])
+        if isinstance(values, (list, tuple)):
+            return super().write(column, start, [tensors.as_array(value) for value in values])
+        return super().write(column, start, tensors.as_array(values))  # rows of one tensor
 
     def shows(self, column: Column, values: Sequence[Any]) -> bool:
         arrays = [tensors.as_array(value) for value in values]

@@ -11,7 +11,8 @@ from datasets import plain, plain_batch
 
 import mpiter
 from mpiter.datasets.access import reader_of
-from mpiter.samples.rows import Rows, Table, as_dataset
+from mpiter.datasets.columns import Table
+from mpiter.samples.rows import Rows
 from mpiter.worker import fetch
 
 BACKENDS: dict[str, dict[str, Any]] = {
@@ -83,16 +84,6 @@ def test_a_mapped_file_is_a_dataset(tmp_path: Any) -> None:
     for table in (mapped, (mapped, LABELS)):
         plain_table = (IMAGES, LABELS) if isinstance(table, tuple) else IMAGES
         assert epoch(table, n_processes=2) == epoch(OneByOne(plain_table), n_processes=0)
-
-
-def test_columns_of_different_lengths_are_refused() -> None:
-    with pytest.raises(mpiter.OptionError, match="0: 50, 1: 49"):
-        mpiter.batches((IMAGES, LABELS[1:]), 8)
-
-
-@pytest.mark.parametrize("data", [[IMAGES, LABELS], (1, 2, 3), (IMAGES, [1, 2]), (), "text", (np.array(1),)])
-def test_what_is_no_table_is_left_alone(data: Any) -> None:
-    assert as_dataset(data) is data
 
 
 class Several:

@@ -415,7 +415,7 @@ def test_what_chainers_let_one_change_ours_do_too(make):
         found = taken(it, 2)
         it.batch_size = 3
         found += taken(it, 2)
-        it.dataset = "abcdefg"
+        it.dataset = list("abcdefg")
         found += taken(it, 3)
         setattr(it, repeat, False)
         assert not it.repeat
@@ -426,7 +426,7 @@ def test_what_chainers_let_one_change_ours_do_too(make):
     mine = make([1, 2, 3, 4, 5, 6, 7], shuffle=False)
     found = stream(mine, "repeat")
     assert found == stream(theirs.SerialIterator([1, 2, 3, 4, 5, 6, 7], 2, shuffle=False), "_repeat")
-    assert (mine.batch_size, mine.dataset, mine.epoch) == (3, "abcdefg", 1)
+    assert (mine.batch_size, mine.dataset, mine.epoch) == (3, list("abcdefg"), 1)
 
 
 def test_a_dataset_of_another_length_has_an_order_of_its_own(make):

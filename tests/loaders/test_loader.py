@@ -167,6 +167,7 @@ def test_collate_fn_without_a_batch_size_gets_each_sample(loader: Maker) -> None
     assert epoch(loader([1, 2, 3], None, collate_fn=lambda sample: f"<{sample}>")) == ["<1>", "<2>", "<3>"]
 
 
+@pytest.mark.filterwarnings("ignore:no batch will come")
 @pytest.mark.parametrize("length", [0, 1, 11, 12, 13])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_len_is_the_number_of_batches(without_workers: Maker, length: int, drop_last: bool) -> None:

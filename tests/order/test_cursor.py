@@ -208,6 +208,7 @@ def test_the_stretches_of_a_batch_fill_its_rows_without_gap(kind, n, batch_size,
         cursor = plan.after
 
 
+@pytest.mark.filterwarnings("ignore:no batch will come")
 @given(n=st.integers(0, 20), batch_size=sizes, epochs=st.integers(0, 3), drop_last=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_the_length_of_batches_is_how_many_there_are(n, batch_size, epochs, drop_last):

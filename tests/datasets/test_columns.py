@@ -1,0 +1,145 @@
+"""What is given for a dataset: columns of samples, or samples; and what could be either."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import plain
+
+import mpiter
+from mpiter.datasets.columns import as_dataset
+
+X, Y = np.arange(40, dtype=np.float32).reshape(20, 2), np.arange(20)
+LETTERS = [chr(ord("a") + i) for i in range(20)]
+Pair = namedtuple("Pair", "x y")
+DOORS: dict[str, Callable[..., Any]] = {
+    "batches": lambda data: mpiter.batches(data, 8, n_processes=0),
+    "iterator": lambda data: mpiter.MultiprocessIterator(data, 8, n_processes=0),
+    "loader": lambda data: mpiter.DataLoader(data, 8),
+}
+every_door = pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
+
+
+def read(data: Any, **options: Any) -> list[Any]:
+    """An epoch in an order that is not the columns' own."""
+    options = {"n_processes": 0, "seed": 3, **options}
+    with mpiter.batches(data, 8, **options) as stream:
+        return [plain(batch) for batch in stream]
+
+
+def columns_in(container: Any, x: Any, y: Any) -> Any:
+    return {"tuple": (x, y), "dict": {"x": x, "y": y}, "named tuple": Pair(x, y)}[container]
+
+
+EXPECTED = [(X[i], Y[i]) for i in range(20)]
+
+
+@pytest.mark.parametrize("container", ["tuple", "dict", "named tuple"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_columns_give_rows_in_their_own_container(container: str, workers: int) -> None:
+    samples = [columns_in(container, x, y) for x, y in EXPECTED]
+    assert read(columns_in(container, X, Y), n_processes=workers) == read(samples)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_list_may_be_a_column_beside_arrays_or_under_a_name(workers: int) -> None:
+    assert read((X, LETTERS), n_processes=workers) == read(list(zip(X, LETTERS, strict=True)))
+    samples = [{"x": x, "y": y} for x, y in zip(Y.tolist(), LETTERS, strict=True)]
+    assert read({"x": Y.tolist(), "y": LETTERS}, n_processes=workers) == read(samples)
+
+
+def test_parts_of_an_hdf5_file_are_columns(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed: run `python3 tests`")
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["x"], file["y"] = X, Y
+        assert read((file["x"], file["y"])) == read((X, Y))  # in no rising order, which HDF5 wants
+
+
+def test_tensors_are_columns_and_come_back_as_tensors() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    tensors = torch.from_numpy(X), torch.from_numpy(Y)
+    x, y = next(mpiter.batches(tensors, 8, n_processes=2, shuffle=False))
+    assert torch.equal(x, tensors[0][:8])
+    assert torch.equal(y, tensors[1][:8])
+
+
+def frame_of_pandas(pandas: Any) -> Any:
+    return pandas.DataFrame({"x": Y / 2, "y": Y}, index=range(100, 120))
+
+
+FRAMES: dict[str, Callable[[Any], Any]] = {
+    "pandas": frame_of_pandas,
+    "polars": lambda polars: polars.DataFrame({"x": Y / 2, "y": Y}),
+    "pyarrow": lambda pyarrow: pyarrow.table({"x": Y / 2, "y": Y}),
+}
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("package", FRAMES)
+def test_a_frame_is_a_dict_of_its_columns_and_a_series_is_an_array(package: str) -> None:
+    library = pytest.importorskip(package, reason=f"{package} is not installed: run `python3 tests --all`")
+    frame = FRAMES[package](library)
+    assert read(frame) == read({"x": Y / 2, "y": Y})
+    assert read((frame["x"], frame["y"])) == read((Y / 2, Y))
+    assert read(frame["x"]) == read(Y / 2)
+
+
+@pytest.mark.clients
+def test_parts_of_a_zarr_store_are_columns(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed: run `python3 tests --all`")
+    request.addfinalizer(zarr.core.sync.cleanup_resources)
+    store = zarr.open_group(tmp_path / "data.zarr", mode="w")
+    for name, column in (("x", X), ("y", Y)):
+        store.create_array(name, shape=column.shape, dtype=column.dtype)[...] = column
+    assert read((store["x"], store["y"])) == read((X, Y))
+    assert read((store["x"], store["y"]), n_processes=2) == read((X, Y))
+
+
+@every_door
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ([X, Y], r"ndarray \(20, 2\), ndarray \(20,\).*\(X, y\), for columns, or mpiter.Packed"),
+        (([1, 2, 3], [4, 5, 6]), "tuple of 2 lists .* 3"),
+        ((X, Y[1:]), "one length, not of 0: 20, 1: 19.*a list"),
+        ((X, [1, 2]), "0: 20, 1: 2"),
+        ({"x": X, "y": 3}, "'y' is int"),
+        ("images", "single letters"),
+        (b"images", "single letters"),
+    ],
+    ids=["a list", "lists", "lengths", "a short list", "a dict", "text", "bytes"],
+)
+def test_what_may_be_meant_otherwise_is_refused_with_what_to_write(door: Any, data: Any, says: str) -> None:
+    with pytest.raises(mpiter.OptionError, match=says):
+        door(data)
+
+
+def test_packed_arrays_are_samples() -> None:
+    assert [plain(batch[0]) for batch in mpiter.batches(mpiter.Packed([X, X]), 1, n_processes=0)] == [plain(X)] * 2
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [X],
+        [X, Y[1:]],
+        [X] * 5,
+        [1, 2],
+        (1, 2, 3),
+        (),
+        (np.array(1),),
+        {0: "a", 1: "b"},
+        [(X, Y)],
+        ([1], [2, 3]),
+        ([1, 2], [3, 4]),
+        [np.ones(3)] * 4,
+    ],
+    ids=repr,
+)
+def test_what_can_only_be_samples_is_left_alone(data: Any) -> None:
+    assert as_dataset(data) is data

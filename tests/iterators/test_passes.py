@@ -1,0 +1,99 @@
+"""``batches()`` again and again: each ``for`` is a pass; and datasets of which nothing would come."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import mpiter
+
+LENGTH = 10
+
+
+def passes(**options: Any) -> Any:
+    return mpiter.batches(range(LENGTH), 4, **{"n_processes": 0, "seed": 1, **options})
+
+
+def one(stream: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in stream]
+
+
+@pytest.mark.parametrize("n_processes", [0, 2])
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_each_for_goes_on_with_the_next_epochs(n_processes: int, epochs: int, drop_last: bool) -> None:
+    with passes(n_processes=n_processes, epochs=epochs, drop_last=drop_last) as stream:
+        found = [one(stream) for _ in range(3)]
+        assert stream.epoch == 3 * epochs
+        assert {len(batches) for batches in found} == {len(stream)}
+    with passes(epochs=3 * epochs, drop_last=drop_last) as stream:
+        assert list(itertools.chain(*found)) == one(stream)
+
+
+def test_a_pass_that_was_broken_off_goes_on_and_an_iterator_at_its_end_stays_there() -> None:
+    stream = passes()
+    first = next(iter(stream)).tolist()
+    assert [first, *one(stream)] == one(passes())
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(stream)
+    assert len(one(stream)) == 3
+
+
+@pytest.mark.parametrize("at", [0, 2, 3, 4, 6])
+def test_a_state_of_any_pass_goes_on_in_it(at: int) -> None:
+    whole, stream = [], passes()
+    state = stream.state_dict()
+    for _ in range(3):
+        for batch in stream:
+            whole.append(batch.tolist())
+            if len(whole) == at:
+                state = stream.state_dict()
+    other = passes()
+    other.load_state_dict(state)
+    rest = -(-at // 3) * 3 or 3  # at its end a pass is over, and the next for begins another
+    assert one(other) == whole[at : rest if rest > at else rest + 3]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, lambda it: pickle.loads(pickle.dumps(it))], ids=["copy", "pickle"])
+def test_a_copy_is_in_the_same_pass(copied: Any) -> None:
+    stream = passes()
+    one(stream)
+    next(iter(stream))
+    assert one(copied(stream)) == one(stream)
+
+
+def test_reset_begins_with_the_first_pass_and_no_epoch_is_none() -> None:
+    stream = passes()
+    first = one(stream)
+    one(stream)
+    stream.reset()
+    assert (one(stream), stream.epoch) == (first, 1)
+    assert [one(stream) for stream in [passes(epochs=0)] * 2] == [[], []]
+
+
+def items() -> Iterator[int]:
+    yield from range(3)
+
+
+@pytest.mark.parametrize(
+    "dataset", [items(), iter([1, 2]), map(str, [1]), zip([1], [2], strict=True)], ids=lambda it: type(it).__name__
+)
+def test_what_can_be_gone_through_once_is_told_of(dataset: Any) -> None:
+    with pytest.warns(RuntimeWarning, match=f"a {type(dataset).__name__} can be gone through once.* __iter__"):
+        loader = mpiter.DataLoader(dataset, 2)
+    assert len(list(loader)) > 0
+    assert len(list(loader)) == 0
+    with pytest.raises(mpiter.OptionError, match=r"mpiter\.DataLoader takes what can only be iterated over"):
+        mpiter.batches(dataset, 2)
+
+
+@pytest.mark.parametrize("door", [mpiter.batches, mpiter.DataLoader])
+def test_a_batch_larger_than_the_dataset_that_is_dropped_is_told_of(door: Any) -> None:
+    with pytest.warns(RuntimeWarning, match="no batch will come: the dataset has a length of 3, batch_size=4"):
+        door([1, 2, 3], 4, drop_last=True)
