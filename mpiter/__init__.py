@@ -29,6 +29,7 @@ from .errors import (
     SampleNotSendable,
     SharedMemoryFull,
     StateError,
+    UnevenSamples,
     WorkerCrashed,
     WorkerStartError,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "StateError",
     "Stats",
     "Thread",
+    "UnevenSamples",
     "WorkerCrashed",
     "WorkerInfo",
     "WorkerStartError",

@@ -22,6 +22,16 @@ class MpiterError(Exception):
     """
 
 
+class UnevenSamples(MpiterError, ValueError):
+    """The samples of a batch fit no array: see ``ragged`` of ``batches()`` and ``DataLoader``.
+
+    >>> from mpiter import batches
+    >>> next(batches([1, None], 2, n_processes=0, shuffle=False))
+    Traceback (most recent call last):
+    mpiter.errors.UnevenSamples: the samples of this batch are uneven: 1 in its row 0, None in row 1.  Pass ragged=...
+    """
+
+
 class OptionError(MpiterError, ValueError):
     """An argument, or a combination of arguments, makes no sense: see the text for what would.
 

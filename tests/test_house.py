@@ -88,6 +88,7 @@ def test_the_public_names():
         "StateError",
         "Stats",
         "Thread",
+        "UnevenSamples",
         "WorkerCrashed",
         "WorkerInfo",
         "WorkerStartError",

@@ -19,6 +19,7 @@ from ..order.checkpoint import SEEDS
 from ..pool.backends import Serial, backend_for
 from ..pool.starting import interrupts_later
 from ..rules import Rules
+from ..samples.uneven import settle_as
 from ..transport.transport import Transport
 from ..transport.transports import transport_for
 
@@ -43,6 +44,7 @@ class Options:
     worker_init: Callable[[Any], Any] | None = None
     in_order: bool = True
     seeds_samples: bool = True  # the global generators, for each; else once, for each worker
+    ragged: str = "list"
     workers_name: str = "n_processes"  # as the user knows the argument
     workers: int = field(init=False, default=0)
 
@@ -68,6 +70,7 @@ class Options:
         _seconds("sample_timeout", self.sample_timeout)
         if self.on_error not in ("raise", "skip"):
             raise OptionError(f"on_error={self.on_error!r} is unknown; use 'raise' or 'skip'.")
+        settle_as(self.ragged)
         if self.worker_init is not None and not callable(self.worker_init):
             raise OptionError(f"worker_init={self.worker_init!r:.60} cannot be called; pass a function.")
         # plain numbers from here on: np.int64 overflows, and is no JSON

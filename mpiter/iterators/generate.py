@@ -6,6 +6,8 @@ epoch with a short (or dropped) last batch.  A *pass* is what one ``for`` goes t
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +15,8 @@ from ..engine.options import Options
 from ..order.checkpoint import Surroundings
 from ..order.cursor import Cursor, batches_of
 from ..samples.batch import columns_of
+from ..samples.layout import Contents
+from ..samples.uneven import settle_as
 from .iterator import DatasetIterator
 from .sampling import Sampling
 
@@ -20,7 +24,8 @@ from .sampling import Sampling
 class Batches(DatasetIterator):
     """An iterator of stacked batches; ``batches()`` makes it."""
 
-    _opens = staticmethod(columns_of)
+    def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
+        return functools.partial(columns_of, settle=settle_as(options.ragged))
 
     def __iter__(self) -> Any:
         """What is left of this pass; the next one, if that is nothing."""
@@ -68,13 +73,15 @@ def batches(
     worker_init: Any = None,
     in_order: bool = True,
     sample_timeout: float | None = 600.0,
+    ragged: str = "raise",
 ) -> Batches:
     """Iterate over ``dataset`` in stacked batches.
 
     Each ``for`` is a pass of so many ``epochs`` (None: endless), and the next ``for`` goes on with the next ones; one
     that was broken off goes on where it stopped.  Each epoch is shuffled unless told otherwise and ends with a short
     batch, which ``drop_last`` leaves out.  ``reset()`` begins with the first one again; a state holds the epoch
-    too.  The other arguments are those of ``MultiprocessIterator``.
+    too.  Where samples of a batch differ in shape, or one of them has None, say, ``ragged`` is "raise", "list" or
+    "pad" (with zeros, at the end).  The other arguments are those of ``MultiprocessIterator``.
 
     >>> import numpy as np
     >>> dataset = [(np.full(2, i), i) for i in range(4)]
@@ -100,6 +107,7 @@ def batches(
             worker_init=worker_init,
             in_order=in_order,
             sample_timeout=sample_timeout,
+            ragged=ragged,
         ),
         Sampling(epochs=epochs, drop_last=drop_last, shuffle=shuffle, order_sampler=order_sampler),
     )

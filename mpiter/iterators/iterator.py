@@ -33,7 +33,6 @@ class DatasetIterator(Adjustable):
     class TimeoutWarning(RuntimeWarning):
         """A batch has been longer in coming than ``dataset_timeout``."""
 
-    _opens: Callable[[Contents], Any] = Batch
     _revives = False  # may be used again after close()
 
     def __init__(self, options: Options, sampling: Sampling) -> None:
@@ -42,10 +41,14 @@ class DatasetIterator(Adjustable):
         options.prepare()
         self._sampling = sampling
         self._sampler = SamplerOfTheMoment(sampling.order_sampler)
-        self._pump = Pump(options, self._opens, _late)
+        self._pump = Pump(options, self._way_to_open(options), _late)
         self._pump.seed = seed_for(draws=sampling.shuffles) if options.seed is None else options.seed
         self._go(Cursor(0, 0, False, self._first_order()))
         self._own = frozenset(self.__dict__) - subclass_attributes | {"_own"}  # what a copy makes anew
+
+    def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
+        """What makes of a batch's contents what is handed out."""
+        return Batch
 
     def __iter__(self) -> Any:
         return self

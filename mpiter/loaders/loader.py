@@ -6,6 +6,7 @@ make no sense are refused here, at construction.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from numbers import Integral
@@ -21,6 +22,7 @@ from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
 from ..samples.batch import collate, columns_of, samples_of
 from ..samples.tensors import torch_with
+from ..samples.uneven import settle_as
 from ..worker.info import WorkerInfo
 from ..worker.seeding import seed_for
 from .batched import Batched, Single
@@ -73,6 +75,8 @@ class DataLoader(Loading[T_co]):
         seed: of the order and of the samples' randomness; None draws one from ``generator`` or NumPy's global one.
         seeding: whom the global generators are seeded for: each "sample", by its place in the epoch, or each "worker",
             once, as torch does, before ``worker_init_fn``, whose own seeds are then left alone.
+        ragged: where samples of a batch differ in shape, or one of them has None, say: "raise", "list", or "pad" with
+            zeros, at the end.
 
     >>> import numpy as np
     >>> loader = DataLoader([(np.full(2, i), i) for i in range(4)], batch_size=2)
@@ -103,6 +107,7 @@ class DataLoader(Loading[T_co]):
         in_order: bool = True,
         seed: int | None = None,
         seeding: str = "sample",
+        ragged: str = "raise",
     ) -> None:
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
@@ -129,10 +134,12 @@ class DataLoader(Loading[T_co]):
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
         self.sampler, self.batch_sampler, self.collate_fn = sampler, batch_sampler, collate_fn
         self.num_workers, self.timeout, self.generator = num_workers, timeout, generator
+        self._settle = settle_as(ragged)
+        self._stack = functools.partial(collate, settle=self._settle)
         self._seed = seed_from(generator, draws=self.shuffle) if seed is None else int(seed)
         self._in_one = self._makes_batches_in_workers()
         if is_stream:
-            collate_batch = collate if batch_size else unchanged
+            collate_batch = self._stack if batch_size else unchanged
             self._batching = Batching(batch_size, self.drop_last, collate_fn or collate_batch, shards_itself=None)
         options = worker_options(
             Streamed(dataset, self._batching, 0, 1)
@@ -167,7 +174,7 @@ class DataLoader(Loading[T_co]):
     def _served(self) -> Any:
         if self.batch_sampler is None and self.batch_size is None:
             return Single(self.dataset, self.collate_fn or unchanged)
-        return Batched(self.dataset, self.collate_fn or collate)
+        return Batched(self.dataset, self.collate_fn or self._stack)
 
     def __len__(self) -> int:
         length = self._length()
@@ -202,7 +209,7 @@ class DataLoader(Loading[T_co]):
         return Shuffled(length, self._seed, epoch) if self.shuffle else Sequential(length)
 
     def _opens(self, contents: Any) -> Any:
-        return samples_of(contents)[0] if self._in_one else columns_of(contents)
+        return samples_of(contents)[0] if self._in_one else columns_of(contents, self._settle)
 
     def _seed_of_epoch(self) -> int:
         return self._seed

@@ -16,6 +16,7 @@ import numpy as np
 from .layout import Contents, Layout
 from .leaves import Aside
 from .tree import Node, describe, gather, is_mutable, merge, scatter, shows, stack
+from .uneven import Settle, listed
 
 
 def _asides_of(contents: Contents) -> Iterator[Any]:
@@ -34,11 +35,11 @@ def samples_of(contents: Contents) -> list[Any]:
     return samples
 
 
-def columns_of(contents: Contents) -> Any:
+def columns_of(contents: Contents, settle: Settle = listed) -> Any:
     """The batch as one tree of columns."""
     if not _is_stacked(contents):
-        return collate(samples_of(contents))
-    return stack(contents.tree, iter(contents.columns), _asides_of(contents))
+        return collate(samples_of(contents), settle)
+    return stack(contents.tree, iter(contents.columns), _asides_of(contents), settle)
 
 
 def _is_stacked(contents: Contents) -> bool:
@@ -60,8 +61,8 @@ def _still_shows(batch: Batch, contents: Contents) -> bool:
     return shows(contents.tree, batch, iter(contents.columns), _asides_of(contents))
 
 
-def collate(samples: Sequence[Any]) -> Any:
-    """Stack samples into columns; what they disagree on becomes a list."""
+def collate(samples: Sequence[Any], settle: Settle = listed) -> Any:
+    """Stack samples into columns; ``settle`` says what becomes of what they disagree on."""
     if not samples:
         return []
     tree: Node = describe(samples[0])
@@ -78,7 +79,7 @@ def collate(samples: Sequence[Any]) -> Any:
     asides: list[Any] = []
     fits = scatter(tree, samples, iter(columns), 0, asides)
     assert fits, "a tree merged from all samples fits them all"
-    return stack(tree, iter(columns), iter(asides))
+    return stack(tree, iter(columns), iter(asides), settle)
 
 
 def _detaching(name: str) -> Callable[..., Any]:

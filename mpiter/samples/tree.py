@@ -22,6 +22,7 @@ from .classes import is_static
 from .leaves import Aside, Leaf, leaf_for
 from .reuse import Waiting
 from .rows import Rows
+from .uneven import Settle, listed
 
 Column = np.ndarray[Any, Any]
 _DEEPEST = 32  # nesting beyond this (a cycle, most likely) travels as an object
@@ -39,6 +40,13 @@ class Group:
     names: tuple[Any, ...]
     parts: tuple[Node, ...]
     key_types: tuple[type, ...] = ()  # of a dict: 1, True and 1.0 are the same key to Python
+
+    @property
+    def places(self) -> list[str]:
+        """How one writes what leads to each part."""
+        if self.kind == "dataclass" or self.kind == "namedtuple":
+            return [f".{name}" for name in self.names or self.cls._fields]  # type: ignore[attr-defined]
+        return [f"[{name!r:.40}]" for name in (self.names or range(len(self.parts)))]
 
     def split(self, values: Any) -> list[Sequence[Any]] | None:
         """The values of each part, or None if one of ``values`` is built differently."""
@@ -257,11 +265,14 @@ def gather(node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]
     return node.read(next(columns)) if isinstance(node, Leaf) else next(asides)
 
 
-def stack(node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]]) -> Any:
-    """The batch as one tree of columns; values that stand aside as a list."""
+def stack(
+    node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]], settle: Settle = listed, place: str = ""
+) -> Any:
+    """The batch as one tree of columns; ``settle`` says what becomes of values that stand aside."""
     if isinstance(node, Group):
-        return node.build([stack(part, columns, asides) for part in node.parts])
-    return node.stack(next(columns)) if isinstance(node, Leaf) else list(next(asides))
+        parts = zip(node.places, node.parts, strict=True)
+        return node.build([stack(part, columns, asides, settle, place + name) for name, part in parts])
+    return node.stack(next(columns)) if isinstance(node, Leaf) else settle(place, next(asides))
 
 
 def merge(known: Node, seen: Node) -> Node | None:

@@ -116,7 +116,8 @@ def test_a_loader_finds_its_place_among_the_buckets_again(workers):
     rows = [np.arange(length) for length in lengths]
 
     def loader(seed, num_workers):
-        return mpiter.DataLoader(rows, batch_sampler=mpiter.Buckets(lengths, 8, seed=seed), num_workers=num_workers)
+        buckets = mpiter.Buckets(lengths, 8, seed=seed)
+        return mpiter.DataLoader(rows, batch_sampler=buckets, num_workers=num_workers, ragged="list")
 
     def seen(batches):
         return [[row.tolist() for row in batch] for batch in batches]
@@ -135,9 +136,79 @@ def test_a_loader_finds_its_place_among_the_buckets_again(workers):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ragged_rows_arrive_as_a_list_of_writable_arrays(workers):
     rows = [(np.arange(length), length) for length in (3, 1, 2, 2)]
-    with mpiter.DataLoader(rows, 4, num_workers=workers) as loader:
+    with mpiter.DataLoader(rows, 4, num_workers=workers, ragged="list") as loader:
         ((values, lengths),) = loader
     assert [value.tolist() for value in values] == [[0, 1, 2], [0], [0, 1], [0, 1]]
     assert lengths.tolist() == [3, 1, 2, 2]
     values[0][:] = 7
     assert values[1].tolist() == [0]
+
+
+ROWS = [np.arange(length) for length in (2, 3, 2, 2)]
+UNEVEN = {  # samples, and what is said of them
+    "arrays": (ROWS, r"uneven: ndarray \(2,\) of int64 in its row 0, ndarray \(3,\) of int64 in row 1.*ragged='list'"),
+    "in a tuple": ([(row, 0) for row in ROWS], r"at \[0\]: ndarray \(2,\)"),
+    "in a dict": ([{"x": {"y": row}} for row in ROWS], r"at \['x'\]\['y'\]: ndarray \(2,\)"),
+    "None": ([1, 2, None, 3], "2 in its row 0, None in row 1|None in its row 0, 3 in row 1|None in row 2"),
+    "dtypes": ([np.zeros(2, "f4"), np.zeros(2)] * 2, "of float32 in its row 0, .* of float64 in row 1"),
+}
+WAYS = {
+    "batches": lambda data, ragged, workers: mpiter.batches(
+        data, 4, shuffle=False, n_processes=workers, **({"ragged": ragged} if ragged else {})
+    ),
+    "loader": lambda data, ragged, workers: mpiter.DataLoader(
+        data, 4, num_workers=workers, **({"ragged": ragged} if ragged else {})
+    ),
+    "sampler": lambda data, ragged, workers: mpiter.DataLoader(
+        data, batch_sampler=[range(4)], num_workers=workers, **({"ragged": ragged} if ragged else {})
+    ),
+}
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+@every_way
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("data", "says"), UNEVEN.values(), ids=UNEVEN)
+def test_samples_that_fit_no_array_are_refused_by_place_and_shape(way, workers, data, says):
+    with way(mpiter.Packed(data), None, workers) as batches, pytest.raises(mpiter.UnevenSamples, match=says):
+        list(batches)
+
+
+@every_way
+@pytest.mark.parametrize("workers", [0, 1])
+def test_they_are_a_list_or_padded_if_asked(way, workers):
+    data = mpiter.Packed([(row, str(len(row))) for row in ROWS])
+    with way(data, "list", workers) as batches:
+        ((rows, names),) = batches
+    assert [row.tolist() for row in rows] == [row.tolist() for row in ROWS]
+    with way(data, "pad", workers) as batches:
+        ((rows, names),) = batches
+    assert rows.tolist() == [[0, 1, 0], [0, 1, 2], [0, 1, 0], [0, 1, 0]]
+    assert names == ["2", "3", "2", "2"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_of_one_shape_is_an_array_whatever_the_others_are(workers):
+    lengths = [2, 2, 3, 3, 4, 4, 5, 5] * 8
+    with mpiter.batches([np.ones(n) for n in lengths], 2, shuffle=False, n_processes=workers) as batches:
+        assert [batch.shape for batch in batches] == [(2, n) for n in lengths[::2]]
+
+
+@pytest.mark.parametrize("data", [[np.zeros(2), np.zeros((2, 2))] * 2, [1, None] * 2], ids=["dimensions", "None"])
+def test_a_batch_that_cannot_be_padded_is_refused(data):
+    with pytest.raises(mpiter.UnevenSamples):
+        list(mpiter.batches(mpiter.Packed(data), 4, n_processes=0, ragged="pad"))
+
+
+@pytest.mark.parametrize("door", [mpiter.batches, mpiter.DataLoader])
+@pytest.mark.parametrize("ragged", ["stack", None, ["list"]])
+def test_an_unknown_way_is_refused(door, ragged):
+    with pytest.raises(mpiter.OptionError, match="use 'raise', 'list' or 'pad'"):
+        door([1, 2], 2, ragged=ragged)
+
+
+@pytest.mark.torch
+def test_tensors_are_padded_to_a_tensor():
+    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    batch = next(mpiter.batches([torch.ones(n) for n in (1, 2)], 2, n_processes=0, shuffle=False, ragged="pad"))
+    assert torch.equal(batch, torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
