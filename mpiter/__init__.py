@@ -1,5 +1,13 @@
 """mpiter: a multi-process batch loader.
 
+>>> import mpiter
+>>> with mpiter.batches(range(6), 4, n_processes=2, shuffle=False) as stream:
+...     print(*stream)
+[0 1 2 3] [4 5]
+
+``batches()`` and the iterators for loops of your own and for Chainer's trainers, ``DataLoader`` for who knows torch's;
+``mpiter.torch``, ``mpiter.chainer`` and ``mpiter.jax`` are imported by their names.  Inside:
+
 ::
 
     consumer process                                                     workers (any Pool)
@@ -17,6 +25,8 @@
 
 Arrows are the way of the data; each package imports only from those before it.  ``docs/design.md`` is the tour.
 """
+
+from typing import TYPE_CHECKING
 
 from .datasets.packed import Packed
 from .errors import (
@@ -75,3 +85,16 @@ __all__ = [
     "get_worker_info",
     "pad",
 ]
+
+_DOORS = ("chainer", "chainer_compat", "device", "jax", "torch")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
+if not TYPE_CHECKING:  # to which it would mean that any name will do
+
+    def __getattr__(name: str) -> object:
+        remedy = f"; `import mpiter.{name}` makes it known" if name in _DOORS else ""
+        raise AttributeError(f"module 'mpiter' has no attribute {name!r}{remedy}")

@@ -29,6 +29,7 @@ from .samples.batch import samples_of
 from .samples.layout import Contents
 from .samples.leaves import Complex, Leaf
 from .samples.tree import Group, Node
+from .spelling import OF_LOADERS, knows
 from .worker.info import WorkerInfo
 
 __all__ = ["DataLoader", "DevicePrefetcher", "StatefulDataLoader", "tensors"]
@@ -58,6 +59,7 @@ class DataLoader(Loading[T_co], torch.utils.data.DataLoader[T_co]):  # type: ign
 
     _marks_every: int | None = 1  # batches of a stream to one account of its place
 
+    @knows(OF_LOADERS)
     def __init__(
         self,
         dataset: Any,

@@ -47,6 +47,16 @@ _SPELLINGS = (
 )
 
 
+def told(dataset: Any) -> str:
+    """What a dataset is, and how long, in a few words."""
+    if isinstance(dataset, Table):
+        return f"{len(dataset)} rows of columns"
+    try:
+        return f"{type(dataset).__name__} of {len(dataset)}"
+    except Exception:  # a stream, or one that doesn't know
+        return type(dataset).__name__
+
+
 def as_dataset(data: Any) -> Any:
     """``data``, or the table that it is."""
     if isinstance(data, (str, bytes, bytearray)):

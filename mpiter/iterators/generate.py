@@ -17,6 +17,7 @@ from ..order.cursor import Cursor, batches_of
 from ..samples.batch import columns_of
 from ..samples.layout import Contents
 from ..samples.uneven import settle_as
+from ..spelling import OF_ITERATORS, knows
 from .iterator import DatasetIterator
 from .sampling import Sampling
 
@@ -52,6 +53,7 @@ class Batches(DatasetIterator):
         return batches_of(length, self.batch_size, sampling.drop_last) * sampling.epochs
 
 
+@knows(OF_ITERATORS)
 def batches(
     dataset: Any,
     batch_size: int,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..datasets.columns import told
 from ..engine.options import Options
 from ..engine.pump import Pump
 from ..errors import IteratorClosed
@@ -66,6 +67,12 @@ class DatasetIterator(Adjustable):
     def next(self) -> Any:
         """``next(it)``, as Chainer's programs write it."""
         return self.__next__()
+
+    def __repr__(self) -> str:
+        if "_pump" not in self.__dict__:  # not made yet
+            return object.__repr__(self)
+        here = f"epoch {self.epoch}, {self.current_position} samples of it handed out"
+        return f"<{type(self).__name__} over {told(self.dataset)} in batches of {self.batch_size}: {here}>"
 
     # -- places --------------------------------------------------------------------------------------------------
 

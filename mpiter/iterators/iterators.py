@@ -8,8 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..engine.options import Options
+from ..spelling import OF_ITERATORS, knows
 from .iterator import DatasetIterator
 from .sampling import Sampling
+
+_ASKS_FOR_WORKERS = {"n_processes", *(name for name, meant in OF_ITERATORS.items() if meant == "n_processes")}
+_OF_THREADS = {**OF_ITERATORS, **dict.fromkeys(_ASKS_FOR_WORKERS, "n_threads")}
+_OF_NONE = {**OF_ITERATORS, **dict.fromkeys(_ASKS_FOR_WORKERS, "MultiprocessIterator, which has workers")}
 
 
 def _chainers(repeat: bool, shuffle: bool | None, order_sampler: Any) -> Sampling:
@@ -48,6 +53,7 @@ class MultiprocessIterator(DatasetIterator):
     [[10, 20], [30]]
     """
 
+    @knows(OF_ITERATORS)
     def __init__(
         self,
         dataset: Any,
@@ -108,6 +114,7 @@ class MultithreadIterator(DatasetIterator):
 
     _revives = True
 
+    @knows(_OF_THREADS)
     def __init__(
         self,
         dataset: Any,
@@ -161,6 +168,7 @@ class SerialIterator(DatasetIterator):
 
     _revives = True
 
+    @knows(_OF_NONE)
     def __init__(
         self,
         dataset: Any,

@@ -23,6 +23,7 @@ from ..pool.backends import Process
 from ..samples.batch import collate, columns_of, samples_of
 from ..samples.tensors import torch_with
 from ..samples.uneven import settle_as
+from ..spelling import OF_LOADERS, knows
 from ..worker.info import WorkerInfo
 from ..worker.seeding import seed_for
 from .batched import Batched, Single
@@ -86,6 +87,7 @@ class DataLoader(Loading[T_co]):
     (2, 2) [2 3]
     """
 
+    @knows(OF_LOADERS)
     def __init__(
         self,
         dataset: Any,

@@ -12,6 +12,7 @@ import contextlib
 from typing import Any, Generic, TypeVar
 
 from ..datasets.access import users
+from ..datasets.columns import told
 from ..engine.options import Options
 from ..engine.pump import Pump
 from ..errors import BatchTimeout, IteratorClosed
@@ -82,6 +83,12 @@ class Loading(Generic[T_co]):
 
     def _count(self, batches: int) -> None:
         """So many have been handed out."""
+
+    def __repr__(self) -> str:
+        dataset, size, current = (getattr(self, name, None) for name in ("dataset", "batch_size", "_pass"))
+        batches = "" if size is None else f" in batches of {size}"
+        here = "no epoch yet" if current is None else f"epoch {current.epoch}, {current.batches} batches handed out"
+        return f"<{type(self).__name__} over {told(dataset)}{batches}: {here}>"
 
     # -- epochs --------------------------------------------------------------------------------------------------
 

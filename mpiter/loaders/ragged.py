@@ -85,6 +85,10 @@ class Buckets:
         drawn = np.random.randint(0, 1 << 63, dtype=np.int64) if seed is None and shuffle else seed
         self.generator = np.random.default_rng(drawn)
 
+    def __repr__(self) -> str:
+        order = "another order each epoch" if self.shuffle else "one order"
+        return f"<Buckets of at most {self.batch_size} of {len(self.lengths)} samples, {order}>"
+
     def __iter__(self) -> Iterator[list[int]]:
         count = len(self.lengths)
         order = self.generator.permutation(count) if self.shuffle else np.argsort(self.lengths, kind="stable")

@@ -1,0 +1,85 @@
+"""What one meets first: the names of `mpiter`, what things say of themselves, arguments under other names."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import mpiter
+from mpiter import spelling
+
+
+def test_the_public_names_are_what_one_is_shown() -> None:
+    assert sorted(dir(mpiter)) == sorted([*mpiter.__all__, "__version__"])
+    assert all(hasattr(mpiter, name) for name in dir(mpiter))
+
+
+@pytest.mark.parametrize("door", ["torch", "chainer", "jax", "device"])
+def test_a_door_that_has_not_been_imported_says_what_to_import(door: str) -> None:
+    script = f"import mpiter\ntry: mpiter.{door}\nexcept AttributeError as error: print(error)"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert f"`import mpiter.{door}` makes it known" in ran.stdout
+
+
+def test_another_name_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
+        mpiter.nothing  # noqa: B018
+
+
+def test_iterators_say_what_they_are_and_where_they_stand() -> None:
+    with mpiter.MultiprocessIterator([1, 2, 3], 2, n_processes=1, shuffle=False) as it:
+        assert repr(it) == "<MultiprocessIterator over list of 3 in batches of 2: epoch 0, 0 samples of it handed out>"
+        assert it.worker_pids == ()
+        next(it)
+        assert repr(it).endswith("epoch 0, 2 samples of it handed out>")
+    assert "<Batches over 2 rows of columns" in repr(mpiter.batches({"x": [1, 2]}, 2, n_processes=0))
+    unmade = mpiter.SerialIterator.__new__(mpiter.SerialIterator)
+    assert "SerialIterator object at" in repr(unmade)
+
+
+@pytest.mark.filterwarnings("ignore:a zip can be gone through once")
+def test_loaders_and_samplers_likewise() -> None:
+    loader = mpiter.DataLoader([1, 2, 3], 2)
+    assert repr(loader) == "<DataLoader over list of 3 in batches of 2: no epoch yet>"
+    next(iter(loader))
+    assert repr(loader).endswith("epoch 0, 1 batches handed out>")
+    assert repr(mpiter.DataLoader(zip([1], strict=True), None)).startswith("<DataLoader over zip:")
+    assert repr(mpiter.Buckets([1, 2], 2)) == "<Buckets of at most 2 of 2 samples, another order each epoch>"
+    assert "DataLoader over NoneType" in repr(mpiter.DataLoader.__new__(mpiter.DataLoader))
+
+
+@pytest.mark.parametrize(
+    ("door", "name", "says"),
+    [
+        (mpiter.batches, "num_workers", "use n_processes"),
+        (mpiter.batches, "collate_fn", "use mpiter.DataLoader"),
+        (mpiter.batches, "n_proceses", "use n_processes"),
+        (mpiter.MultiprocessIterator, "prefetch_factor", "use n_prefetch"),
+        (mpiter.MultithreadIterator, "n_processes", "use n_threads"),
+        (mpiter.SerialIterator, "n_processes", "use MultiprocessIterator"),
+        (mpiter.DataLoader, "n_processes", "use num_workers"),
+        (mpiter.DataLoader, "shufle", "use shuffle"),
+        (mpiter.DataLoader, "epochs", "use a for over each"),
+        (mpiter.DataLoader, "xyz", "no argument 'xyz'.$"),
+    ],
+)
+def test_an_argument_under_another_name_is_told_ours(door: Any, name: str, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        door([1, 2], 2, **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("door", "elsewhere"),
+    [
+        (mpiter.batches, spelling.OF_ITERATORS),
+        (mpiter.MultiprocessIterator, spelling.OF_ITERATORS),
+        (mpiter.DataLoader, spelling.OF_LOADERS),
+    ],
+)
+def test_what_is_meant_by_other_names_is_there(door: Any, elsewhere: dict[str, str]) -> None:
+    mine = inspect.signature(door).parameters
+    assert [meant for meant in elsewhere.values() if meant.isidentifier() and meant not in mine] == []
