@@ -6,8 +6,12 @@ the progress line, the tuner, the report, the tests.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import Any
+
+_WORTH_TELLING = 0.05  # of the time
+_RARE = ("errors", "skipped", "restarts", "renewals", "odd_rows", "copies")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,13 @@ class Stats:
         tasks: that workers have answered.
         cut_again: tasks that ran over their time budget.
         sample_s: seconds that fetching a sample takes, lately.
-        wait_s: seconds that ``next()`` waited.
+        wait_s: seconds that ``next()`` waited, in all.
+        start_s: of these until the first batch came: workers had to start.
+        seconds: since then.
+        recent_s: of these since one has looked last…
+        recent_wait_s: …and those of them that ``next()`` waited…
+        recent_batches: …for so many batches.
+        workers: that fetch; 0 where ``next()`` does.
         ready_batches: finished, waiting to be taken.
         in_flight_batches: planned and not yet taken, the ready ones included.
         in_flight_bytes: of these.
@@ -42,6 +52,9 @@ class Stats:
     >>> seen = next(it)
     >>> it.stats().batches, it.stats().samples
     (1, 4)
+    >>> print(it.stats())
+    1 batches, 4 samples; the first came after ... s
+    ...
     """
 
     batches: int = 0
@@ -56,6 +69,12 @@ class Stats:
     cut_again: int = 0
     sample_s: float = 0.0
     wait_s: float = 0.0
+    start_s: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
+    recent_s: float = field(default=0.0, compare=False)
+    recent_wait_s: float = field(default=0.0, compare=False)
+    recent_batches: int = field(default=0, compare=False)
+    workers: int = field(default=0, compare=False)
     ready_batches: int = 0
     in_flight_batches: int = 0
     in_flight_bytes: int = 0
@@ -65,6 +84,35 @@ class Stats:
     leased_batches: int = 0
     slots: int = 0
     slot_bytes: int = 0
+
+    def __str__(self) -> str:
+        """A few lines to read: does one wait for data, and who could help?"""
+        if not self.batches:
+            return "no batch yet"
+        rare = ((name, getattr(self, name)) for name in _RARE)
+        lines = [
+            f"{self.batches:,} batches, {self.samples:,} samples; the first came after {self.start_s:.2f} s",
+            f"waited {self.recent_share:.0%} of the last {self.recent_s:.1f} s, for {self.recent_batches:,} batches: "
+            f"{self._verdict}",
+            f"{self.ready_batches} ready, {self.in_flight_batches} on their way "
+            f"({self.in_flight_bytes / 1e6:,.1f} MB), {self.leased_batches} held; "
+            f"fetching a sample takes {1e3 * self.sample_s:.3g} ms",
+            ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in rare if count),
+        ]
+        return "\n".join(filter(None, lines))
+
+    @property
+    def recent_share(self) -> float:
+        """How much of the time since one has looked last ``next()`` waited: 0 to 1."""
+        return min(1.0, self.recent_wait_s / self.recent_s) if self.recent_s > 0 else 0.0
+
+    @property
+    def _verdict(self) -> str:
+        if not self.recent_batches:
+            return "none has been taken"
+        if not self.workers:
+            return "that is fetching itself, without workers"
+        return "workers suffice" if self.recent_share < _WORTH_TELLING else "workers can't keep up"
 
 
 @dataclass(slots=True)
@@ -82,13 +130,37 @@ class Tally:
     cut_again: int = 0
     sample_s: float = 0.0
     wait_s: float = 0.0
+    start_s: float = 0.0
     peak_in_flight_batches: int = 0
     peak_in_flight_bytes: int = 0
+    began: float | None = None  # when the first batch came
+    looked: tuple[float, float, int] = (0.0, 0.0, 0)  # when one looked last, what had been waited, for how many
     barren: int = 0  # samples skipped since the last good one
 
     def counters(self) -> dict[str, Any]:
         """What of it goes into ``Stats``."""
         return {name: getattr(self, name) for name in Stats.__dataclass_fields__ if hasattr(self, name)}
+
+    def handed_out(self, samples: int) -> None:
+        """One more batch."""
+        if self.began is None:
+            self.began, self.start_s = time.perf_counter(), self.wait_s
+            self.looked = self.began, self.wait_s, 0
+        self.batches += 1
+        self.samples += samples
+
+    def look(self) -> dict[str, Any]:
+        """What goes into ``Stats`` of the time: since the first batch, and since one has looked last."""
+        if self.began is None:
+            return {}
+        now, (then, waited, batches) = time.perf_counter(), self.looked
+        self.looked = now, self.wait_s, self.batches
+        recent = {
+            "recent_s": now - then,
+            "recent_wait_s": self.wait_s - waited,
+            "recent_batches": self.batches - batches,
+        }
+        return {"seconds": now - self.began, **recent}
 
     def answered(self, seconds: float, rows: int, again: bool) -> None:
         """A task has come back; follow the time that a sample takes."""
@@ -108,6 +180,6 @@ def total(parts: list[Stats]) -> Stats:
     """Of several engines: what adds up, added up; of times and sizes of one thing, the greatest."""
     if not parts:
         return Stats()
-    of_one = {"sample_s", "room_bytes"}
+    of_one = {"sample_s", "room_bytes", "start_s", "seconds", "recent_s"}
     merge = {name: max if name in of_one else sum for name in Stats.__dataclass_fields__}
     return Stats(**{name: how([getattr(part, name) for part in parts]) for name, how in merge.items()})

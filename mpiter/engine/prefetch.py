@@ -141,6 +141,8 @@ class _PrefetchLoop:
         size, in_flight = transport.room_bytes if self._crew else 0, self._in_flight
         return Stats(
             **self.tally.counters(),
+            **self.tally.look(),
+            workers=self._rules.workers if self._thread is not None else 0,
             restarts=self._recovery.restarts,
             ready_batches=len(self._communicator),
             in_flight_batches=in_flight,

@@ -139,8 +139,7 @@ class Pump:
         except Exception:  # samples that cannot be stacked; unlike Ctrl-C, they would come again
             self._advance(delivery)
             raise
-        loop.tally.batches += 1
-        loop.tally.samples += contents.rows - len(contents.failed)
+        loop.tally.handed_out(contents.rows - len(contents.failed))
         self._advance(delivery)
         return batch
 

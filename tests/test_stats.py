@@ -1,0 +1,83 @@
+"""What ``stats()`` says of the time: does one wait for data?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import mpiter
+from mpiter import stats
+from mpiter.stats import Tally
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A clock that is set."""
+
+    class Clock:
+        now = 100.0
+
+        def perf_counter(self) -> float:
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(stats, "time", clock)
+    return clock
+
+
+def looked(tally: Tally, **more: Any) -> mpiter.Stats:
+    return mpiter.Stats(**tally.counters(), **tally.look(), **more)
+
+
+def test_the_start_is_told_apart_and_shares_are_since_the_last_look(clock: Any) -> None:
+    tally = Tally()
+    assert str(looked(tally)) == "no batch yet"
+    tally.wait_s = 2.0
+    tally.handed_out(4)
+    for clock.now, tally.wait_s in ((105.0, 2.1), (110.0, 2.2)):
+        tally.handed_out(4)
+    first = looked(tally, workers=2)
+    assert (first.start_s, first.seconds, first.recent_s, first.recent_batches) == (2.0, 10.0, 10.0, 3)
+    assert first.recent_share == pytest.approx(0.02)
+    clock.now, tally.wait_s = 120.0, 7.2
+    tally.handed_out(4)
+    second = looked(tally, workers=2)
+    assert (second.seconds, second.recent_s, second.recent_batches) == (20.0, 10.0, 1)
+    assert second.recent_share == pytest.approx(0.5)
+    assert "waited 50% of the last 10.0 s, for 1 batches: workers can't keep up" in str(second)
+    assert "waited 2% of the last 10.0 s, for 3 batches: workers suffice" in str(first)
+
+
+def test_what_is_rare_is_told_where_there_is_any() -> None:
+    told = str(mpiter.Stats(batches=1, restarts=2, odd_rows=3))
+    assert told.splitlines()[-1] == "2 restarts, 3 odd rows"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_iterators_and_loaders_tell_it_in_lines_of_a_screen(workers: int) -> None:
+    verdict = "workers" if workers else "that is fetching itself, without workers"
+    with (
+        mpiter.batches(range(100), 4, n_processes=workers) as stream,
+        mpiter.DataLoader(range(100), 4, num_workers=workers) as loader,
+    ):
+        epoch = iter(loader)
+        for source, batches in ((stream, stream), (loader, epoch)):
+            assert str(source.stats()) == "no batch yet"
+            next(batches)
+            next(batches)
+            lines = str(source.stats()).splitlines()
+            assert lines[0].startswith("2 batches, 8 samples; the first came after ")
+            assert verdict in lines[1]
+            assert max(map(len, lines)) <= 100
+
+
+def test_shards_are_told_together() -> None:
+    class Stream:
+        def __iter__(self) -> Any:
+            return iter(range(40))
+
+    with mpiter.DataLoader(Stream(), 4, num_workers=2) as loader:
+        assert len(list(loader)) == 10
+        assert loader.stats().workers == 2
+        assert "the first came after" in str(loader.stats())
