@@ -8,5 +8,6 @@
                     ├── variables, plain, putting: those of the program's modules
                     └── reach: which of them the dataset's code can come upon
 
-``access`` is how its samples are read, ``packed`` many small objects in one piece of memory.
+``columns`` says whether it is columns or samples, ``access`` how its samples are read; ``packed`` holds many small
+objects in one piece of memory.
 """
