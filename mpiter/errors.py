@@ -60,12 +60,17 @@ class DatasetNotPicklable(MpiterError, TypeError):
 
     Open such things in ``worker_init`` or on first use, or leave them out in ``__getstate__``.
 
+    Attributes:
+        is_handle: whether it is a file, a connection or the like, which a forked worker would share with others.
+
     >>> import threading
     >>> from mpiter import Process, batches
     >>> next(batches([threading.Lock()], 1, n_processes=1, backend=Process("spawn")))
     Traceback (most recent call last):
     mpiter.errors.DatasetNotPicklable: dataset[0] (lock) cannot be pickled: ...
     """
+
+    is_handle = False
 
 
 class SampleNotSendable(MpiterError, TypeError):

@@ -7,6 +7,7 @@ in which the columns lie.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -125,7 +126,27 @@ def _as_column(part: Any) -> Any:
     """Something that ``[]`` takes a row number, and an array of them if possible."""
     if _package(part) in ("pandas", "polars", "pyarrow"):  # whose [] takes labels, or gives objects
         return np.asarray(part.to_numpy())
-    return part
+    return InFile(part) if type(part).__module__.partition(".")[0] == "h5py" else part
+
+
+class InFile:
+    """A part of an HDF5 file, which each worker opens for itself."""
+
+    def __init__(self, part: Any) -> None:
+        self._part, self._place, self._process = part, (part.file.filename, part.name), os.getpid()
+        self._opens, self.shape = type(part.file), part.shape
+
+    def __getitem__(self, indices: Any) -> Any:
+        if self._part is None or self._process != os.getpid():
+            file, name = self._place
+            self._part, self._process = self._opens(file, "r")[name], os.getpid()
+        if not isinstance(indices, np.ndarray):
+            return self._part[indices]
+        rising, places = np.unique(indices, return_inverse=True)  # HDF5 wants each once, in rising order
+        return self._part[rising][places]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_part": None}
 
 
 def _taken_from_frame(data: Any) -> Any:
@@ -147,16 +168,8 @@ def _part(column: Any, indices: Any) -> Any:
     """The rows of these numbers."""
     if isinstance(column, list):
         return [column[index] for index in indices.tolist()]
-    if _package(column) or type(column).__module__.partition(".")[0] == "h5py":
-        return _in_rising_order(column, indices)
     part = column[indices]
     return np.asarray(part) if type(part) is np.memmap else part
-
-
-def _in_rising_order(column: Any, indices: Any) -> Any:
-    """The same where each must be asked for once, in rising order, as of an HDF5 file."""
-    rising, places = np.unique(indices, return_inverse=True)
-    return column[rising][places]
 
 
 def _length(column: Any) -> int:

@@ -230,6 +230,11 @@ def _map_again(filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[i
     return np.memmap(filename, dtype, mode, offset, shape)
 
 
+_HANDLES = {"_io", "socket", "ssl", "sqlite3", "h5py", "lmdb", "zmq", "redis", "psycopg", "psycopg2", "pymysql"}
+_OPEN_IT = (
+    "Open it in worker_init or on first use, and leave it out in __getstate__: forked workers would share its place in "
+    "the file or the connection."
+)
 _REMEDY = (
     "Open such things in worker_init or on first use, leave them out in __getstate__, or pass "
     "backend=mpiter.Process(start_method='fork')."
@@ -239,7 +244,11 @@ _REMEDY = (
 def explain(cargo: Any, name: str, error: Exception, remedy: str = _REMEDY) -> DatasetNotPicklable:
     """The error to raise when ``cargo`` cannot travel, naming the attribute that is to blame."""
     path, value, reason = culprit(cargo, name, error, lambda part: _dumps(part, [], by_value=True))
-    return DatasetNotPicklable(f"{path} ({type(value).__name__}) cannot be pickled: {reason}. {remedy}")
+    is_handle = isinstance(value, io.IOBase) or type(value).__module__.partition(".")[0] in _HANDLES
+    remedy = _OPEN_IT if is_handle else remedy
+    error = DatasetNotPicklable(f"{path} ({type(value).__name__}) cannot be pickled: {reason}. {remedy}")
+    error.is_handle = is_handle
+    return error
 
 
 def by_value(value: Any) -> bytes:

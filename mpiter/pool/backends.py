@@ -135,7 +135,8 @@ class Process:
             if script.is_guarded():
                 return _Processes(ship.Shipment(cargo, by_value=False), method, self.pool, imports_main=True)
         explained = ship.explain(cargo[0], "dataset", failure)
-        if self.start_method or "fork" not in multiprocessing.get_all_start_methods() or _cuda_is_up():
+        may_fork = not (self.start_method or explained.is_handle or _cuda_is_up())
+        if not may_fork or "fork" not in multiprocessing.get_all_start_methods():
             raise explained from failure
         warn(f"{explained} Forking the workers instead.")
         return _Processes(ship.Kept(cargo), "fork")

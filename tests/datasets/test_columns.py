@@ -53,11 +53,15 @@ def test_a_list_may_be_a_column_beside_arrays_or_under_a_name(workers: int) -> N
     assert read({"x": Y.tolist(), "y": LETTERS}, n_processes=workers) == read(samples)
 
 
-def test_parts_of_an_hdf5_file_are_columns(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
+@pytest.mark.parametrize("method", [None, "fork", "forkserver", "spawn"])
+def test_parts_of_an_hdf5_file_are_columns(tmp_path: Path, method: str | None) -> None:
     h5py = pytest.importorskip("h5py", reason="h5py is not installed: run `python3 tests`")
     with h5py.File(tmp_path / "data.h5", "w") as file:
-        file["x"], file["y"] = X, Y
-        assert read((file["x"], file["y"])) == read((X, Y))  # in no rising order, which HDF5 wants
+        file["x"], file["in/y"] = X, Y
+    how: dict[str, Any] = {"n_processes": 2, "backend": mpiter.Process(method)} if method else {}
+    with h5py.File(tmp_path / "data.h5") as file:
+        assert read((file["x"], file["in/y"]), **how) == read((X, Y))  # in no rising order, which HDF5 wants
 
 
 def test_tensors_are_columns_and_come_back_as_tensors() -> None:

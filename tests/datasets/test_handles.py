@@ -6,6 +6,7 @@ import os
 import socket
 import sqlite3
 import tempfile
+import threading
 from functools import partial
 
 import numpy as np
@@ -213,10 +214,29 @@ def test_what_is_open_in_a_dataset_is_refused_by_its_path(kind):
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
-def test_what_is_open_in_a_dataset_is_forked_with_a_warning_where_nothing_else_was_asked_for():
-    with open(__file__) as thing:
-        iterator = mpiter.MultiprocessIterator(Holds(thing), 3, shuffle=False, n_processes=1)
-        with iterator as it, pytest.warns(RuntimeWarning, match=r"dataset\.deep\['in'\]\[0\].*open file.*Forking"):
+def test_what_cannot_be_pickled_is_forked_with_a_warning_at_the_users_line_where_nothing_else_was_asked_for():
+    iterator = mpiter.MultiprocessIterator(Holds(threading.Lock()), 3, shuffle=False, n_processes=1)
+    with iterator as it, pytest.warns(RuntimeWarning, match=r"dataset\.deep\['in'\]\[0\].*lock.*Forking") as told:
+        assert next(it) == [0, 1, 2]
+    assert [one.filename for one in told] == [__file__]
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["binary file", "text file", "socket", "sqlite", "hdf5"])
+def test_what_workers_would_share_a_place_in_is_forked_only_if_asked(tmp_path, kind):
+    made = {"sqlite": SqliteInWorkerInit, "hdf5": Hdf5InWorkerInit}
+    if kind in made:
+        dataset = made[kind](str(tmp_path / "rows"))
+        dataset.make()
+    with contextlib.closing(dataset.open() if kind in made else OPEN[kind]()) as thing:
+        options = {"shuffle": False, "n_processes": 1}
+        with (
+            mpiter.MultiprocessIterator(Holds(thing), 3, **options) as it,
+            pytest.raises(mpiter.DatasetNotPicklable, match=r"\['in'\]\[0\].*worker_init") as told,
+        ):
+            next(it)
+        assert told.value.is_handle
+        with mpiter.MultiprocessIterator(Holds(thing), 3, **options, backend=mpiter.Process("fork")) as it:
             assert next(it) == [0, 1, 2]
 
 
