@@ -8,7 +8,7 @@ the memory that the workers wrote.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.utils.data
@@ -80,7 +80,7 @@ class DataLoader(Loading[T_co], torch.utils.data.DataLoader[T_co]):  # type: ign
         persistent_workers: bool | None = None,
         pin_memory_device: str = "",
         in_order: bool = True,
-        seeding: str = "sample",
+        seeding: Literal["sample", "worker"] = "sample",
     ) -> None:
         if num_workers == 0 and timeout > 0:
             raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, Self
 
 from ..engine.options import Options
 from ..order.checkpoint import Surroundings
@@ -28,7 +28,7 @@ class Batches(DatasetIterator):
     def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
         return functools.partial(columns_of, settle=settle_as(options.ragged))
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Self:
         """What is left of this pass; the next one, if that is nothing."""
         if self._sampling.pace(self.batch_size).end_at(self._cursor):
             self._sampling = replace(self._sampling, passes=self._sampling.passes + 1)
@@ -70,12 +70,12 @@ def batches(
     backend: Any = "process",
     serializer: Any = "slots",
     copy: bool = False,
-    on_error: str = "raise",
+    on_error: Literal["raise", "skip"] = "raise",
     run_ahead: int | None = None,
     worker_init: Any = None,
     in_order: bool = True,
     sample_timeout: float | None = 600.0,
-    ragged: str = "raise",
+    ragged: Literal["raise", "list", "pad"] = "raise",
 ) -> Batches:
     """Iterate over ``dataset`` in stacked batches.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class DatasetIterator(Adjustable):
         """What makes of a batch's contents what is handed out."""
         return Batch
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
@@ -115,7 +115,7 @@ class DatasetIterator(Adjustable):
         """Chainer's name for ``close``."""
         self.close()
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -139,7 +139,7 @@ class DatasetIterator(Adjustable):
     def _surroundings(self) -> Surroundings:
         return Surroundings(self._sampling.pace(self.batch_size), len(self.dataset), self._cursor.order)
 
-    def __copy__(self) -> Any:
+    def __copy__(self) -> Self:
         other = type(self).__new__(type(self))
         other.__setstate__(self.__getstate__())
         return other

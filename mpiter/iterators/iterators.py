@@ -5,7 +5,7 @@ Switchable with each other: the same order, the same state, the same batches.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from ..engine.options import Options
 from ..spelling import OF_ITERATORS, knows
@@ -71,7 +71,7 @@ class MultiprocessIterator(DatasetIterator):
         backend: Any = "process",
         serializer: Any = "slots",
         copy: bool = False,
-        on_error: str = "raise",
+        on_error: Literal["raise", "skip"] = "raise",
         run_ahead: int | None = None,
         worker_init: Any = None,
         in_order: bool = True,
@@ -129,7 +129,7 @@ class MultithreadIterator(DatasetIterator):
         dataset_timeout: float | None = 30.0,
         serializer: Any = "slots",
         copy: bool = False,
-        on_error: str = "raise",
+        on_error: Literal["raise", "skip"] = "raise",
         run_ahead: int | None = None,
         worker_init: Any = None,
         in_order: bool = True,
@@ -180,7 +180,7 @@ class SerialIterator(DatasetIterator):
         seed: int | None = None,
         serializer: Any = "slots",
         copy: bool = False,
-        on_error: str = "raise",
+        on_error: Literal["raise", "skip"] = "raise",
         worker_init: Any = None,
     ) -> None:
         self.shuffle = shuffle

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from numbers import Integral
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -108,8 +108,8 @@ class DataLoader(Loading[T_co]):
         persistent_workers: bool | None = None,
         in_order: bool = True,
         seed: int | None = None,
-        seeding: str = "sample",
-        ragged: str = "raise",
+        seeding: Literal["sample", "worker"] = "sample",
+        ragged: Literal["raise", "list", "pad"] = "raise",
     ) -> None:
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")

@@ -9,7 +9,7 @@ batches already handed out are left out, unloaded.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from ..datasets.access import users
 from ..datasets.columns import told
@@ -187,7 +187,7 @@ class Loading(Generic[T_co]):
         """End the workers; batches already handed out stay valid."""
         self._home.close()
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
