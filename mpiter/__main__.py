@@ -24,7 +24,11 @@ WRONG, INTERRUPTED = 1, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     _have_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser(words).parse_args(words)
+    parser = _parser(words)
+    if not words:
+        parser.print_help()
+        return 0
+    options = parser.parse_args(words)
     try:
         status: int = options.run(options)
     except KeyboardInterrupt:

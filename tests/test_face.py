@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import mpiter
+import mpiter.__main__ as command
 from mpiter import spelling
 
 
@@ -83,3 +84,10 @@ def test_an_argument_under_another_name_is_told_ours(door: Any, name: str, says:
 def test_what_is_meant_by_other_names_is_there(door: Any, elsewhere: dict[str, str]) -> None:
     mine = inspect.signature(door).parameters
     assert [meant for meant in elsewhere.values() if meant.isidentifier() and meant not in mine] == []
+
+
+def test_the_command_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([]) == 0
+    shown = capsys.readouterr().out
+    assert "lab" in shown
+    assert "doctor" in shown

@@ -194,7 +194,7 @@ class Grain(Peer):
 class Spdl(Peer):
     """SPDL's pipeline, in threads: a batch of indices, its samples, columns."""
 
-    module, remedy = "spdl.pipeline", "pip install spdl"
+    module, remedy = "spdl.pipeline", "pip install spdl_core"
 
     def __init__(self, dataset: Images, setup: Setup) -> None:
         import spdl.pipeline
