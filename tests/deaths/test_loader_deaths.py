@@ -12,7 +12,7 @@ import psutil
 import pytest
 from datasets import Gated, Squares
 from loaders import IMPORTS, KINDS, Maker, both_kinds, epoch, flat, makers, some, until_the_end
-from scripts import Script, interrupt_once_waiting, lives, run, wait_until
+from scripts import Script, interrupt_once_waiting, lives, lives_still, run, wait_until
 
 import mpiter
 
@@ -26,8 +26,10 @@ def with_workers(request: pytest.FixtureRequest) -> Iterator[Maker]:
 
 
 def kill(pids: Any) -> None:
+    """And wait until they are dead: on a busy machine others may do all the work before they are."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(lives_still, pids)), "they are dead")
 
 
 each_way = pytest.mark.parametrize("options", [{}, {"collate_fn": list}, {"sampler": range(40)}])

@@ -66,7 +66,7 @@ AT_CONSTRUCTION = {
     "a generator": (
         lambda: batches((i for i in DATA), 2),
         "a dataset needs dataset[i], which generator has not; pass a list, an array or an object with __len__ and "
-        "__getitem__.",
+        "__getitem__.  mpiter.DataLoader takes what can only be iterated over.",
     ),
     "an array without a dimension": (
         lambda: batches(np.array(5), 2),
