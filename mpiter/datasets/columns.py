@@ -65,6 +65,8 @@ def as_dataset(data: Any) -> Any:
             f"{data!r:.40} is {type(data).__name__}: its samples would be single letters; pass a dataset."
         )
     data = _taken_from_frame(data)
+    if not any(isinstance(data, kind) and type(data).__getitem__ is kind.__getitem__ for kind in (list, tuple, dict)):
+        return data  # a class of the user's among them, which knows what its samples are
     if isinstance(data, list):
         _refuse_columns_in_a_list(data)
     elif isinstance(data, dict) and data:

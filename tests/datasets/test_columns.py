@@ -147,3 +147,10 @@ def test_packed_arrays_are_samples() -> None:
 )
 def test_what_can_only_be_samples_is_left_alone(data: Any) -> None:
     assert as_dataset(data) is data
+
+
+@pytest.mark.parametrize("kind", [list, tuple, dict])
+def test_a_class_of_ones_own_knows_what_its_samples_are(kind: Any) -> None:
+    own = type("Own", (kind,), {"__getitem__": lambda self, index: 10 * index, "__len__": lambda self: 3})
+    with mpiter.batches(own({"x": X, "y": 3}), 3, shuffle=False, n_processes=0) as stream:
+        assert next(stream).tolist() == [0, 10, 20]
