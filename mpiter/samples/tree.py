@@ -22,7 +22,7 @@ from .classes import is_static
 from .leaves import Aside, Leaf, leaf_for
 from .reuse import Waiting
 from .rows import Rows
-from .uneven import Settle, listed
+from .uneven import Place, Settle, listed
 
 Column = np.ndarray[Any, Any]
 _DEEPEST = 32  # nesting beyond this (a cycle, most likely) travels as an object
@@ -41,12 +41,11 @@ class Group:
     parts: tuple[Node, ...]
     key_types: tuple[type, ...] = ()  # of a dict: 1, True and 1.0 are the same key to Python
 
-    @property
-    def places(self) -> list[str]:
-        """How one writes what leads to each part."""
-        if self.kind == "dataclass" or self.kind == "namedtuple":
-            return [f".{name}" for name in self.names or self.cls._fields]  # type: ignore[attr-defined]
-        return [f"[{name!r:.40}]" for name in (self.names or range(len(self.parts)))]
+    def written(self, at: int) -> str:
+        """How one writes what leads to a part."""
+        if self.kind in ("dataclass", "namedtuple"):
+            return f".{(self.names or self.cls._fields)[at]}"  # type: ignore[attr-defined]
+        return f"[{(self.names or range(len(self.parts)))[at]!r:.40}]"
 
     def split(self, values: Any) -> list[Sequence[Any]] | None:
         """The values of each part, or None if one of ``values`` is built differently."""
@@ -266,12 +265,12 @@ def gather(node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]
 
 
 def stack(
-    node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]], settle: Settle = listed, place: str = ""
+    node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]], settle: Settle = listed, place: Place = ()
 ) -> Any:
     """The batch as one tree of columns; ``settle`` says what becomes of values that stand aside."""
     if isinstance(node, Group):
-        parts = zip(node.places, node.parts, strict=True)
-        return node.build([stack(part, columns, asides, settle, place + name) for name, part in parts])
+        parts = enumerate(node.parts)
+        return node.build([stack(part, columns, asides, settle, (*place, (node, at))) for at, part in parts])
     return node.stack(next(columns)) if isinstance(node, Leaf) else settle(place, next(asides))
 
 

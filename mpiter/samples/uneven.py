@@ -15,7 +15,8 @@ from ..errors import OptionError, UnevenSamples
 from . import tensors
 from .leaves import Array, Leaf, Tensor, leaf_for
 
-Settle = Callable[[str, Sequence[Any]], Any]  # of the values in one place of all samples
+Place = tuple[tuple[Any, int], ...]  # the groups that lead there, and the number of the part in each
+Settle = Callable[[Place, Sequence[Any]], Any]  # of the values in one place of all samples
 
 
 def settle_as(ragged: str) -> Settle:
@@ -25,24 +26,25 @@ def settle_as(ragged: str) -> Settle:
     return _WAYS[ragged]
 
 
-def listed(place: str, values: Sequence[Any]) -> Any:
+def listed(place: Place, values: Sequence[Any]) -> Any:
     """A list, whatever they are."""
     return list(values)
 
 
-def _refused(place: str, values: Sequence[Any]) -> Any:
+def _refused(place: Place, values: Sequence[Any]) -> Any:
     leaves = _leaves(values)
     if (two := _two_kinds(leaves)) is None:
         return _stacked(leaves[0], values)
     first, other = two
+    where = "".join(group.written(at) for group, at in place)
     raise UnevenSamples(
-        f"the samples of this batch are uneven{f' at {place}' if place else ''}: {_told(values[first])} in its row "
+        f"the samples of this batch are uneven{f' at {where}' if where else ''}: {_told(values[first])} in its row "
         f"{first}, {_told(values[other])} in row {other}.  Pass ragged='list' or 'pad', a collate_fn to a loader, or "
         f"give them one shape in the dataset."
     )
 
 
-def _padded(place: str, values: Sequence[Any]) -> Any:
+def _padded(place: Place, values: Sequence[Any]) -> Any:
     leaves = _leaves(values)
     if _two_kinds(leaves) is None:
         return _stacked(leaves[0], values)
