@@ -39,7 +39,7 @@ CLIENTS = (  # torch named first: else pip chooses one that brings gigabytes of 
     *("jax==0.10.2", "flax==0.12.8", "optax==0.2.8", "polars==2.1.0", "zarr==3.1.6"),
 )
 QUICK = "not slow"
-LIMIT_S = 80 * 60  # for everything together, which takes half an hour on two threads of one core
+LIMIT_S = 80 * 60  # for everything together, which takes some twenty minutes on two threads of one core
 # Two processes leave almost half of two cores idle: much of it waits for processes to start.
 IN_PARALLEL = ("-n", "3", "--dist", "loadgroup")
 NO_TESTS = 5  # pytest's exit code when nothing was selected

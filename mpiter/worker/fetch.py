@@ -236,7 +236,7 @@ def _fetch_some(fetching: _Fetching, indices: list[Any], done: int, stop: int) -
     caution = worker.habits.caution
     samples, keep = caution.collect()
     at, look, unseen, seeds = done, done, worker.habits.unseen, fetching.seeds
-    last, since, first = done, 0, None
+    last, since, first, believes = done, 0, None, caution.believes
     try:
         for at, index in enumerate(indices[done:stop], done):
             if at == look:  # time is read for every dear sample, but not for every cheap one
@@ -246,7 +246,7 @@ def _fetch_some(fetching: _Fetching, indices: list[Any], done: int, stop: int) -
                 if at > last:
                     unseen = _unseen(unseen, at - last, now - since)
                 look, last, since = at + unseen, at, now
-                if caution.believes and first is None:
+                if believes and first is None:
                     look = at + 1  # come back as soon as there is one
                     first = copied(samples[0]) if samples else None
                 cells[6] = now  # Cell.SINCE and, below, Cell.ROW, spelled out: this runs for every sample
