@@ -1,0 +1,204 @@
+"""The pictures of the documentation, made from results that were measured: `python docs/site/pictures.py`.
+
+Writes docs/pictures/speed.svg and timeline.svg, which depend on bench/results/ alone, and, where Chromium, Pillow and
+matplotlib are installed, report.png, a screenshot of the lab's report.  The SVG files bring their own ground, light or
+dark as the reader has it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PICTURES = ROOT / "docs" / "pictures"
+SPEED = ROOT / "bench" / "results" / "transport.json"
+TIMELINE = ROOT / "bench" / "results" / "lab" / "hide.json"
+
+WIDTH, BESIDE, GAP, ROW = 820, 150, 14, 26  # pixels: the picture, the names on the left, between columns, a row
+LETTER = 7.3  # pixels of a digit or letter, about
+BARS = {  # rows of the measurement, and what they are called
+    "ours_columns": "mpiter, columns",
+    "ours": "mpiter, lists",
+    "in_process": "loop, no workers",
+    "torch": "torch {}",
+    "chainer": "Chainer {}",
+}
+SHOWN_S = 0.32  # of the timeline
+STYLE = """
+svg { --ground: #fdfdfc; --ink: #1c2127; --faint: #59626d; --track: #e8ebee; --ours: #0072b2; --theirs: #8a939d;
+  --step: #0072b2; --wait: #d55e00; --fetch: #009e73; --on: #fff; --on-fetch: #000; }
+@media (prefers-color-scheme: dark) {
+  svg { --ground: #14171b; --ink: #e4e7ea; --faint: #a0a9b3; --track: #2a3037; --ours: #56b4e9; --theirs: #7f8994;
+    --step: #56b4e9; --wait: #e8873a; --fetch: #2fbf93; --on: #000; }
+}
+text { font: 13px system-ui, sans-serif; fill: var(--ink); }
+.faint { fill: var(--faint); } .small { font-size: 11px; } .bold { font-weight: 650; }
+.on { fill: var(--on); } .on-fetch { fill: var(--on-fetch); font-size: 11px; }
+"""
+
+
+def speed() -> str:
+    """Batches a second of each loader, a column for each kind of sample, as wide as the limit."""
+    result = json.loads(SPEED.read_text())
+    rates = {(one["case"], one["row"]): one["batches_per_s"]["median"] for one in result["summary"]}
+    names = {row: name.format(_version(result, row)) for row, name in BARS.items()}
+    cases = result["cases"]
+    width = (WIDTH - BESIDE - GAP * len(cases)) / len(cases)
+    parts = [
+        _text(10, 58 + ROW * at + 17, name, "bold" if "ours" in row else "")
+        for at, (row, name) in enumerate(names.items())
+    ]
+    for number, (case, about) in enumerate(cases.items()):
+        left, limit = BESIDE + number * (width + GAP), rates[case, "limit"]
+        parts += [_text(left, 24, _called(about), "bold"), _text(left, 44, f"limit {limit:,.0f}", "faint small")]
+        for at, row in enumerate(BARS):
+            rate, top = rates[case, row], 58 + ROW * at
+            parts.append(_box(left, top, width, ROW - 4, "track"))
+            parts += _bar(left, top, width * rate / limit, width, f"{rate:,.0f}", "ours" if "ours" in row else "theirs")
+    height = 58 + ROW * len(BARS) + 34
+    workers = result["settings"]["workers"]
+    limit = f"the limit: {workers} processes that fill slots and do nothing else"
+    says = f"Batches a second, {workers} workers. A whole track is {limit}."
+    parts.append(_text(10, height - 14, says, "faint small"))
+    return _svg(height, "Batches a second by loader and kind of sample", parts)
+
+
+def _version(result: dict[str, Any], row: str) -> str:
+    """Of the library that was measured, as one says it."""
+    return ".".join(result["versions"][row].get(row, "").split("+")[0].split(".")[: 2 if row == "torch" else 3])
+
+
+def _called(case: dict[str, Any]) -> str:
+    shape = "×".join(map(str, case["shape"]))
+    return f"{case['batch_size']} × {shape}" if not case["work_s"] else "1 in 50 takes 50×"
+
+
+def _bar(left: float, top: float, long: float, room: float, says: str, colour: str) -> Iterator[str]:
+    yield _box(left, top, long, ROW - 4, colour)
+    is_inside = long + 12 + LETTER * len(says) > room
+    yield _text(left + long + (-6 if is_inside else 6), top + 16, says, "on" if is_inside else "", is_inside)
+
+
+def timeline() -> str:
+    """What consumer and workers did for a third of a second: one worker, and as many as hide loading."""
+    result = json.loads(TIMELINE.read_text())
+    (recorded,) = result["extra"]["training"].values()
+    step_ms = result["settings"]["step_ms"]
+    parts, top = [], 12.0
+    for workers in ("1", "3"):
+        lanes = recorded[workers]
+        title = f"{workers} worker{'s' if workers != '1' else ''}"
+        parts.append(_text(10, top + 16, f"{title}: the consumer waits {_waited(lanes[0][1])} of the time", "bold"))
+        top += ROW
+        for name, spans in lanes:
+            parts += [
+                _text(10, top + 16, name),
+                _box(BESIDE, top, _at(SHOWN_S) - BESIDE, ROW - 4, "track"),
+                *_lane(top, spans),
+            ]
+            top += ROW
+        top += 10
+    for tenth in range(int(10 * SHOWN_S) + 1):
+        parts.append(_text(_at(tenth / 10), top + 6, f"{100 * tenth} ms", "faint small"))
+    parts += _key(
+        top + 20,
+        {
+            "step": f"a training step ({step_ms:g} ms)",
+            "wait": "waiting for a batch",
+            "fetch": "fetching samples of batch n",
+        },
+    )
+    return _svg(top + 50, "A timeline of consumer and workers", parts)
+
+
+def _waited(spans: list[Any]) -> str:
+    """The share of what is shown in which the consumer waited."""
+    waits = [min(end, SHOWN_S) - begin for begin, end, kind, _ in spans if kind == "wait" and begin < SHOWN_S]
+    share = sum(waits) / SHOWN_S
+    return f"{share:.0%}" if share >= 0.01 else "less than 1%"
+
+
+def _at(seconds: float) -> float:
+    return BESIDE + (WIDTH - BESIDE - GAP) * seconds / SHOWN_S
+
+
+def _lane(top: float, spans: list[Any]) -> Iterator[str]:
+    for begin, end, kind, label in spans:
+        left, right = _at(begin), _at(min(end, SHOWN_S))
+        if right <= left:
+            continue
+        yield _box(left, top, max(right - left - 1, 0.5), ROW - 4, kind)
+        number = label.removeprefix("batch ")
+        if number and right - left > LETTER * len(number) + 4:
+            yield _text((left + right) / 2 - 3 * len(number), top + 15, number, "on-fetch")
+
+
+def _key(top: float, kinds: dict[str, str]) -> Iterator[str]:
+    left = float(BESIDE)
+    for kind, says in kinds.items():
+        yield _box(left, top, 14, 14, kind)
+        yield _text(left + 20, top + 11, says, "faint small")
+        left += 34 + 6.2 * len(says)
+
+
+def _box(left: float, top: float, width: float, height: float, colour: str) -> str:
+    return (
+        f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2" fill="var(--{colour})"/>'
+    )
+
+
+def _text(left: float, base: float, says: str, kind: str = "", is_end: bool = False) -> str:
+    which = f' class="{kind}"' if kind else ""
+    anchor = ' text-anchor="end"' if is_end else ""
+    return f'<text x="{left:.1f}" y="{base:.1f}"{which}{anchor}>{escape(says)}</text>'
+
+
+def _svg(height: float, title: str, parts: list[str]) -> str:
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" role="img">'
+    ground = f'<rect width="{WIDTH}" height="{height:.0f}" rx="6" fill="var(--ground)"/>'
+    return "\n".join([head, f"<title>{title}</title>", f"<style>{STYLE}</style>", ground, *parts, "</svg>", ""])
+
+
+def report(chromium: str) -> bytes:
+    """The beginning of the report of one experiment as a browser shows it, in few colours."""
+    from PIL import Image
+
+    from mpiter.lab.laboratory import write_report
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copy(TIMELINE, folder)
+        page, target = Path(write_report(folder)), folder / "shot.png"
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={name}/profile"]
+        size = ["--window-size=1180,1880", f"--screenshot={target}"]
+        subprocess.run([chromium, *flags, *size, page.as_uri()], check=True, capture_output=True, timeout=120)
+        with Image.open(target) as shot:
+            small = shot.convert("RGB").resize((shot.width * 3 // 4, shot.height * 3 // 4), Image.Resampling.LANCZOS)
+    written = io.BytesIO()
+    small.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(written, "PNG", optimize=True)
+    return written.getvalue()
+
+
+def main() -> int:
+    PICTURES.mkdir(exist_ok=True)
+    (PICTURES / "speed.svg").write_text(speed())
+    (PICTURES / "timeline.svg").write_text(timeline())
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        print("no chromium: report.png is as it was")
+    else:
+        (PICTURES / "report.png").write_bytes(report(chromium))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

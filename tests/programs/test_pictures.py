@@ -1,0 +1,52 @@
+"""The pictures of the documentation show what was measured."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PICTURES = ROOT / "docs" / "pictures"
+MOST_BYTES = 150_000
+
+
+@pytest.fixture(scope="module")
+def made() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("pictures", ROOT / "docs" / "site" / "pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["speed", "timeline"])
+def test_a_picture_is_what_its_results_give(made: ModuleType, name: str) -> None:
+    assert (PICTURES / f"{name}.svg").read_text() == getattr(made, name)()
+
+
+def test_the_speed_chart_has_the_figures_of_the_table() -> None:
+    texts = [
+        element.text for element in ElementTree.parse(PICTURES / "speed.svg").iter() if element.tag.endswith("text")
+    ]
+    table = (ROOT / "docs" / "speed.md").read_text()
+    rows = re.findall(r"^\| (?:\*\*mpiter\*\*.*|Chainer.*|torch 2.*|in-process loop|limit) \|.*$", table, re.MULTILINE)
+    in_table = [figure for row in rows[:6] for figure in re.findall(r"(?<=[ *])[\d,]+(?=[* ]+\|)", row)]
+    in_picture = [
+        figure.removeprefix("limit ") for text in texts if re.fullmatch(r"(limit )?[\d,]+", figure := text or "")
+    ]
+    assert len(in_table) == 24
+    assert sorted(in_picture) == sorted(in_table)
+
+
+def test_pictures_are_small_and_used(made: ModuleType) -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    shown = "".join(page.read_text() for page in pages)
+    for picture in PICTURES.iterdir():
+        assert picture.stat().st_size <= MOST_BYTES
+        assert f"pictures/{picture.name})" in shown
