@@ -1,38 +1,49 @@
-"""Every Python block of the README and of docs/ runs, in the order of the page."""
+"""Every Python block of the README and of docs/ runs, in the order of the page; messages are quoted as they are."""
 
 from __future__ import annotations
 
+import ast
+import builtins
+import itertools
 import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mpiter import errors
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKING = [*PAGES, *sorted((ROOT / "docs" / "reference").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
 EXCERPTS = ROOT / "docs" / "clients.md"  # of programs that test_clients.py runs
 RUN = [page for page in PAGES if page != EXCERPTS]
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def _marked(page: Path) -> Any:
-    """torch's page belongs where torch is."""
-    needs_torch = "import torch\n" in page.read_text()
-    return pytest.param(page, id=page.name, marks=[pytest.mark.torch] if needs_torch else [])
+def _scripts() -> Iterator[Any]:
+    """The blocks of each page, joined; one that comes to torch later is also run up to there, for where torch isn't."""
+    for page in RUN:
+        blocks = _BLOCK.findall(page.read_text())
+        before = list(itertools.takewhile(lambda block: "import torch\n" not in block, blocks))
+        if before:
+            yield pytest.param("\n".join(before), id=page.name)
+        if blocks != before:
+            yield pytest.param("\n".join(blocks), id=f"{page.name} with torch", marks=[pytest.mark.torch])
 
 
-@pytest.mark.parametrize("page", [_marked(page) for page in RUN if _BLOCK.search(page.read_text())])
-def test_the_examples_of_a_page_run_as_one_script(page: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", list(_scripts()))
+def test_the_examples_of_a_page_run_as_one_script(text: str, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
-    script.write_text("\n".join(_BLOCK.findall(page.read_text())))
-    if "import chainer\n" in script.read_text():
-        pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
-    if "import torch\n" in script.read_text():
-        pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    script.write_text(text)
+    for library, name in (("chainer", "Chainer"), ("PIL", "Pillow"), ("torch", "torch")):
+        if re.search(rf"^(import|from) {library}\b", text, re.MULTILINE):
+            pytest.importorskip(library, reason=f"{name} is not installed: run `python3 tests --all`")
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=100
     )
@@ -53,6 +64,42 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
-def test_files_named_in_the_readme_exist() -> None:
-    named = re.findall(r"`((?:tests|bench|docs)/[\w/]+\.\w+)`", (ROOT / "README.md").read_text())
+def test_files_named_in_the_pages_exist() -> None:
+    pages = "".join(page.read_text() for page in PAGES)
+    named = re.findall(r"`((?:tests|bench|docs|examples)/[\w/]+\.\w+)`", pages)
+    assert named
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def _told(node: ast.expr) -> str:
+    """A string of the source, with … for what is filled in."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(map(_told, values))
+    return "…"
+
+
+def _phrases(text: str) -> list[str]:
+    return [phrase for part in re.split(r"…|(?<=[.?]) ", text) if len(phrase := " ".join(part.strip(" .;:(,)").split())) > 2]
+
+
+def test_messages_are_those_of_the_source() -> None:
+    page = TROUBLESHOOTING.read_text()
+    nodes = [node for path in ROOT.glob("mpiter/**/*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    strings = [" ".join(_told(node).split()) for node in nodes if isinstance(node, (ast.Constant, ast.JoinedStr))]
+    source = "\n".join(strings)
+    headings = re.findall(r"^### (.*)$", page, re.MULTILINE)
+    quoted = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    messages = [re.sub(r"^[A-Z]\w+: ", "", line) for block in quoted for line in block.splitlines()]
+    assert len(headings) == len(quoted)
+    assert [heading for heading in headings if heading not in source] == []
+    assert [phrase for message in messages for phrase in _phrases(message) if phrase not in source] == []
+
+
+def test_kinds_of_messages_are_those_that_there_are() -> None:
+    kinds = set(re.findall(r"^([A-Z]\w+): ", TROUBLESHOOTING.read_text(), re.MULTILINE))
+    here = {*dir(errors), *dir(builtins), "TimeoutWarning"}
+    assert kinds
+    assert kinds <= here
