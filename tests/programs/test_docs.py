@@ -82,7 +82,8 @@ def _told(node: ast.expr) -> str:
 
 
 def _phrases(text: str) -> list[str]:
-    return [phrase for part in re.split(r"…|(?<=[.?]) ", text) if len(phrase := " ".join(part.strip(" .;:(,)").split())) > 2]
+    phrases = (" ".join(part.strip(" .;:(,)").split()) for part in re.split(r"…|(?<=[.?]) ", text))
+    return [phrase for phrase in phrases if len(phrase) > 2]
 
 
 def test_messages_are_those_of_the_source() -> None:
