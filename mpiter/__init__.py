@@ -22,12 +22,14 @@
                    ▼
               iterators      MultiprocessIterator, MultithreadIterator, SerialIterator, batches(): state, epoch_detail
               loaders        DataLoader: an epoch for each iter()
+              checkpoints    Checkpoint: the place, the model and the rest, saved between two steps
 
 Arrows are the way of the data; each package imports only from those before it.  ``docs/design.md`` is the tour.
 """
 
 from typing import TYPE_CHECKING
 
+from .checkpoints.checkpoint import Checkpoint
 from .datasets.packed import Packed
 from .errors import (
     BatchTimeout,
@@ -59,6 +61,7 @@ __all__ = [
     "Batch",
     "BatchTimeout",
     "Buckets",
+    "Checkpoint",
     "DataLoader",
     "DatasetNotPicklable",
     "IteratorClosed",

@@ -71,6 +71,7 @@ def test_the_public_names():
         "Batch",
         "BatchTimeout",
         "Buckets",
+        "Checkpoint",
         "DataLoader",
         "DatasetNotPicklable",
         "IteratorClosed",

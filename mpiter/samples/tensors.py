@@ -149,4 +149,5 @@ def as_bytes(value: Any) -> tuple[np.ndarray[Any, Any], str, tuple[int, ...]] | 
 def from_bytes(raw: np.ndarray[Any, Any], dtype: str, shape: Sequence[int]) -> Any:
     import torch
 
-    return torch.from_numpy(raw).view(getattr(torch, dtype)).reshape(shape)
+    kind = getattr(torch, dtype)
+    return torch.from_numpy(raw).view(kind).reshape(shape) if len(raw) else torch.empty(*shape, dtype=kind)

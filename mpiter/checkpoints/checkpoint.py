@@ -1,0 +1,224 @@
+"""``Checkpoint``: the loader's place, the model and whatever else goes with them, saved in one go, between two steps.
+
+Runs in the consumer's thread.  What makes a resumed run another one than the uninterrupted is an interrupt between a
+batch and its step: the loader is a batch ahead of the model.  So signals wait for ``step()``, where all agree.
+Guarantees that what is saved is of the last finished step, and is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from ..errors import OptionError, StateError
+from ..worker.seeding import global_generators, restore_globals, state_of
+from . import files
+from .held import Held
+
+
+class Checkpoint:
+    """A ``with`` block whose training loop may be interrupted, and goes on where it was.
+
+    Args:
+        folder: where the files are; the block begins with the newest of them, if there is one.
+        parts: what is saved and loaded: anything with ``state_dict()`` and ``load_state_dict()`` (loaders, iterators,
+            torch's models, optimisers and schedulers), or a dict of values, arrays, tensors and more dicts (JAX's
+            parameters, say), which is filled.
+        named: more of them, with names: ``model=model``.
+        keep: how many of the last files stay.
+        every_s: seconds between two of them; None for no such limit.
+        every_steps: steps between two of them; None for no such limit.
+        generators: save the states of the global random generators too: Python's, NumPy's, torch's with the GPUs'.
+
+    Within the block Ctrl-C and SIGTERM wait until ``step()``, or the end of an epoch of ``epochs()``: there all is
+    saved, and they do what they would have done.  A second Ctrl-C doesn't wait, and loses what came since the last
+    file; so does an error of yours.  The end of the block saves too.  Several processes need a folder each.  Nothing
+    that is loaded is unpickled; ``Checkpoint.read(folder)`` returns the newest states by their names.
+
+    >>> import tempfile, mpiter
+    >>> folder, model = tempfile.mkdtemp(), {"sum": 0}
+    >>> def train(steps):
+    ...     loader = mpiter.DataLoader(range(6), batch_size=2)
+    ...     with mpiter.Checkpoint(folder, loader, model=model) as c:
+    ...         for epoch in c.epochs(2):
+    ...             for x in loader:
+    ...                 model["sum"] += int(x.sum())
+    ...                 c.step()
+    ...                 if c.steps == steps:
+    ...                     return
+    >>> train(steps=4)
+    >>> model["sum"] = 0  # as in another process
+    >>> train(steps=None)
+    >>> model
+    {'sum': 30}
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *parts: Any,
+        keep: int = 2,
+        every_s: float | None = 600.0,
+        every_steps: int | None = None,
+        generators: bool = True,
+        **named: Any,
+    ) -> None:
+        self.folder = Path(folder)
+        self._parts = {str(number): part for number, part in enumerate(parts)} | named
+        if not self._parts:
+            raise OptionError("there is nothing to save: pass the loader, the model, the optimizer.")
+        for name, part in self._parts.items():
+            if type(part) is not dict and not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+                raise OptionError(
+                    f"part {name} is of type {type(part).__name__}, which has no state_dict() and load_state_dict(); "
+                    f"pass a dict of its values."
+                )
+        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+            raise OptionError(f"keep={keep!r:.40}: pass how many files stay, 1 or more.")
+        for option, value in (("every_s", every_s), ("every_steps", every_steps)):
+            if value is not None and not value > 0:
+                raise OptionError(f"{option}={value!r:.40}: pass a number above 0, or None.")
+        self.keep, self.every_s, self.every_steps = keep, every_s, every_steps
+        self.steps = 0  # finished, those before this block began included
+        self.epoch = 0  # complete, of epochs()
+        self._generators = generators
+        self._counts_epochs = False  # is epochs() under way?
+        self._held = Held()
+        self._saved = 0, 0  # the steps and epochs of the newest file
+        self._saved_at = time.monotonic()
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint in {self.folder}: {self.steps} steps finished, {self._saved[0]} of them saved>"
+
+    def __enter__(self) -> Self:
+        """Begin with the newest file, if there is one."""
+        if (found := files.newest(self.folder)) is not None:
+            self._load(*found)
+        self._saved, self._saved_at = self._here, time.monotonic()
+        self._held.begin()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        try:
+            if kind is None and self._saved != self._here:
+                self.save()
+        finally:
+            self._held.end()
+        if kind is None:
+            self._held.deliver()
+
+    def step(self) -> None:
+        """A step is finished: the model has learnt what the last batch has to say."""
+        self.steps += 1
+        if not (self._counts_epochs and any(map(_is_at_an_end, self._parts.values()))):
+            self._pause()  # else at the end of the epoch, so that what comes after its last step is done too
+
+    def epochs(self, total: int) -> Iterator[int]:
+        """The numbers of the epochs from where it stands to ``total``; the first may be the rest of one."""
+        self._counts_epochs = True
+        while self.epoch < total:
+            yield self.epoch
+            self.epoch += 1
+            self._pause()
+        self._counts_epochs = False
+
+    def save(self) -> Path:
+        """Save now; to be called between two steps."""
+        states = {
+            "steps": self.steps,
+            "epoch": self.epoch,
+            "kinds": {name: type(part).__qualname__ for name, part in self._parts.items()},
+            "parts": {name: part if type(part) is dict else part.state_dict() for name, part in self._parts.items()},
+            "generators": _generators() if self._generators else {},
+        }
+        path = files.write(self.folder, self.steps, states, self.keep)
+        self._saved, self._saved_at = self._here, time.monotonic()
+        return path
+
+    @staticmethod
+    def read(folder: str | os.PathLike[str]) -> dict[str, Any]:
+        """The states in the newest file by the names of their parts, "0", "1" and so on for those without one."""
+        found = files.newest(Path(folder))
+        if found is None:
+            raise StateError(f"there is no checkpoint in {folder}.")
+        states: dict[str, Any] = found[1]["parts"]
+        return states
+
+    @property
+    def _here(self) -> tuple[int, int]:
+        return self.steps, self.epoch
+
+    def _pause(self) -> None:
+        """Between two steps: save if it is time to, and let a signal that waits have its way."""
+        waits = self._held.heard is not None
+        if (waits and self._saved != self._here) or self._is_due():
+            self.save()
+        if waits:
+            self._held.deliver()
+
+    def _is_due(self) -> bool:
+        steps = self.steps - self._saved[0]
+        if self.every_steps is not None and steps >= self.every_steps:
+            return True
+        return self.every_s is not None and steps > 0 and time.monotonic() - self._saved_at >= self.every_s
+
+    def _load(self, path: Path, states: dict[str, Any]) -> None:
+        saved, mine = states["kinds"], {name: type(part).__qualname__ for name, part in self._parts.items()}
+        if saved != mine:
+            raise StateError(
+                f"{path} holds {_listed(saved)}, but this Checkpoint was given {_listed(mine)}.  Pass the same parts, "
+                f"or take another folder."
+            )
+        for name, part in self._parts.items():
+            state = states["parts"][name]
+            try:
+                if type(part) is dict:
+                    part.update(_like(part, state))
+                else:
+                    part.load_state_dict(state)
+            except Exception as error:
+                error.add_note(f"This was part {name} ({mine[name]}) of the checkpoint {path}.")
+                raise
+        self.steps, self.epoch = states["steps"], states["epoch"]
+        _give_back(states["generators"])
+
+
+def _is_at_an_end(part: Any) -> bool:
+    """Is it an iterator whose next batch is of another epoch, and in no way of the one that ends?"""
+    return bool(getattr(getattr(part, "loader", part), "is_new_epoch", False))
+
+
+def _listed(kinds: dict[str, str]) -> str:
+    return ", ".join(f"{name}: {kind}" for name, kind in kinds.items())
+
+
+def _like(now: Any, saved: Any) -> Any:
+    """What was saved, in the named tuples and kinds of arrays that there are now."""
+    if isinstance(now, dict) and isinstance(saved, dict):
+        return type(saved)((key, _like(now.get(key), part)) for key, part in saved.items())
+    if isinstance(now, (list, tuple)) and isinstance(saved, (list, tuple)) and len(now) == len(saved):
+        parts = [_like(one, part) for one, part in zip(now, saved, strict=True)]
+        return type(now)(*parts) if hasattr(now, "_fields") else type(saved)(parts)
+    if files.is_jaxs(now):
+        return sys.modules["jax"].numpy.asarray(saved)
+    return saved
+
+
+def _generators() -> dict[str, Any]:
+    """The states of the global random generators."""
+    states = {name: state_of(generator) for name, generator in global_generators().items()}
+    torch = global_generators().get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def _give_back(states: dict[str, Any]) -> None:
+    here = global_generators()
+    restore_globals({name: state for name, state in states.items() if name in here})
+    if "cuda" in states and "torch" in here and here["torch"].cuda.is_available():
+        here["torch"].cuda.set_rng_state_all(states["cuda"][: here["torch"].cuda.device_count()])

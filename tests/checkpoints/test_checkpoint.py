@@ -1,0 +1,305 @@
+"""Checkpoint: whatever interrupts a training loop, each batch is learnt once, in order."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import shutil
+import signal
+import sys
+import threading
+from collections import namedtuple
+from itertools import count
+
+import numpy as np
+import pytest
+from support import scripts
+
+import mpiter
+from mpiter.checkpoints import checkpoint
+
+EPOCHS, LENGTH, BATCH = 3, 10, 2
+LOADERS = {
+    "loader": lambda: mpiter.DataLoader(range(LENGTH), BATCH, shuffle=True, seed=3),
+    "batches": lambda: mpiter.batches(range(LENGTH), BATCH, seed=3, n_processes=0),
+    "sampler": lambda: mpiter.DataLoader(range(LENGTH), BATCH, sampler=range(LENGTH)[::-1]),
+}
+
+
+def learn(folder, loader, model):
+    """A training loop: the model notes what it has learnt, an epoch what came after its last step."""
+    with mpiter.Checkpoint(folder, loader, model=model) as c:
+        for epoch in c.epochs(EPOCHS):
+            for x in loader:
+                model["learnt"].append(x.tolist())
+                c.step()
+            model["evaluated"].append(epoch)
+
+
+def anew():
+    return {"learnt": [], "evaluated": []}
+
+
+def learnt(folder, make):
+    """What a model has learnt in the end."""
+    model = anew()
+    with make() as loader:
+        learn(folder, loader, model)
+    return model
+
+
+def interrupted_at(line, function, *arguments):
+    """Call it with Ctrl-C at so many lines of Python from its beginning; how many have there been?"""
+    lines, came = count(), []
+
+    def tracer(frame, event, arg):
+        if event == "line" and next(lines) == line:
+            came.append(line)
+            signal.raise_signal(signal.SIGINT)
+        return tracer
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        function(*arguments)
+    except KeyboardInterrupt:
+        was_raised = True
+    else:
+        was_raised = False
+    finally:
+        sys.settrace(before)
+    assert was_raised == bool(came), "Ctrl-C was swallowed"
+    return next(lines)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_thousand_interrupts_lose_no_batch_and_repeat_none(tmp_path, kind):
+    make = LOADERS[kind]
+
+    def is_interrupted_at(line, folder):
+        with make() as loader:  # whose own end is not what is interrupted here
+            return interrupted_at(line, learn, folder, loader, anew())
+
+    lines, expected = is_interrupted_at(-1, tmp_path / "counted"), learnt(tmp_path / "whole", make)
+    assert len(expected["learnt"]) == EPOCHS * LENGTH / BATCH
+    for at in range(0, lines, lines // 334):  # of each of three loaders
+        folder = tmp_path / str(at)
+        is_interrupted_at(at, folder)
+        if at % 2:  # once more, further on
+            is_interrupted_at(min(at // 3, 700), folder)
+        assert learnt(folder, make) == expected, at
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_an_interrupt_waits_for_the_step_and_a_second_one_does_not(tmp_path, capfd):
+    model = {"steps": 0}
+    with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(tmp_path, model=model) as c:
+        signal.raise_signal(signal.SIGINT)
+        model["steps"] += 1
+        c.step()
+    assert "Ctrl-C once more" in capfd.readouterr().err
+    assert mpiter.Checkpoint.read(tmp_path) == {"model": {"steps": 1}}
+    with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(tmp_path, model=model) as c:
+        signal.raise_signal(signal.SIGINT)
+        model["steps"] = 1.5
+        signal.raise_signal(signal.SIGINT)
+    assert mpiter.Checkpoint.read(tmp_path) == {"model": {"steps": 1}}
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_after_the_last_step_comes_when_all_is_saved(tmp_path):
+    with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(tmp_path, {"a": 1}) as c:
+        c.step()
+        signal.raise_signal(signal.SIGINT)
+    assert mpiter.Checkpoint.read(tmp_path) == {"0": {"a": 1}}
+
+
+def test_sigterm_ends_the_program_after_the_step_in_an_orderly_way(tmp_path):
+    program = """
+        import signal, sys, mpiter
+        if __name__ == "__main__":
+            with mpiter.batches(range(100), 10, n_processes=2, shuffle=False) as stream:
+                with mpiter.Checkpoint("run", stream) as c:
+                    for x in stream:
+                        if c.steps == 3:
+                            signal.raise_signal(signal.SIGTERM)
+                        print(x[0])
+                        c.step()
+    """
+    outcome = scripts.run(tmp_path, program)
+    assert (outcome.code, outcome.lines, outcome.left_running) == (143, ["0", "10", "20", "30"], [])
+    assert mpiter.Checkpoint.read(tmp_path / "run")["0"]["position"] == 40
+
+
+def test_ctrl_c_for_the_whole_group_leaves_the_workers_at_work_until_the_step(tmp_path):
+    program = """
+        import sys, mpiter
+        if __name__ == "__main__":
+            model = {"learnt": []}
+            with mpiter.batches(range(60), 2, n_processes=2, seed=1) as stream:
+                with mpiter.Checkpoint("run", stream, model=model) as c:
+                    for x in stream:
+                        if c.steps == int(sys.argv[1]):
+                            print("now", flush=True)
+                            sys.stdin.readline()
+                        model["learnt"].append(x.tolist())
+                        c.step()
+            print(model["learnt"])
+    """
+    script = scripts.Script(tmp_path, program, 11)
+    script.reads("now")
+    script.ctrl_c()
+    outcome = script.ends()
+    assert "KeyboardInterrupt" in outcome.err
+    assert outcome.left_running == []
+    with mpiter.batches(range(60), 2, n_processes=0, seed=1) as stream:
+        assert scripts.run(tmp_path, program, -1).ended_well().lines == [str([x.tolist() for x in stream])]
+
+
+def test_an_error_saves_nothing_of_the_step_in_whose_midst_it_comes(tmp_path):
+    model = {"half": 0}
+    with pytest.raises(ZeroDivisionError), mpiter.Checkpoint(tmp_path, model, every_steps=2) as c:
+        for number in range(4):
+            model["half"] = number + 0.5
+            if number == 3:
+                raise ZeroDivisionError
+            model["half"] = number
+            c.step()
+    assert mpiter.Checkpoint.read(tmp_path) == {"0": {"half": 1}}
+
+
+def test_it_is_saved_every_so_many_steps_and_the_last_few_are_kept(tmp_path):
+    with mpiter.Checkpoint(tmp_path, {"a": 1}, every_steps=3, every_s=None, keep=2) as c:
+        for _ in range(10):
+            c.step()
+        assert repr(c) == f"<Checkpoint in {tmp_path}: 10 steps finished, 9 of them saved>"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000009", "step-000000010"]
+
+
+def test_it_is_saved_every_so_many_seconds(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
+    with mpiter.Checkpoint(tmp_path, {"a": 1}, every_s=10, keep=9) as c:
+        for seconds in (4, 8, 12, 16, 24, 25):
+            now[0] = seconds
+            c.step()
+    assert sorted(int(path.name[5:]) for path in tmp_path.iterdir()) == [3, 5, 6]
+
+
+def test_epochs_go_on_from_the_one_that_was_under_way(tmp_path):
+    loader = mpiter.DataLoader(range(4), 2)
+    with mpiter.Checkpoint(tmp_path, loader) as c:
+        assert [epoch for epoch in c.epochs(2) for _ in loader if c.step() is None] == [0, 0, 1, 1]
+    again = mpiter.DataLoader(range(4), 2)
+    with mpiter.Checkpoint(tmp_path, again) as c:
+        assert (c.steps, c.epoch, list(c.epochs(2))) == (4, 2, [])
+        assert [epoch for epoch in c.epochs(3) for _ in again] == [2, 2]
+
+
+def test_the_global_generators_go_on_where_they_were(tmp_path):
+    def draw():
+        return random.random(), np.random.standard_normal(), np.random.random()
+
+    np.random.standard_normal()  # one is kept in reserve
+    with mpiter.Checkpoint(tmp_path, {}) as c:
+        c.step()
+    expected = draw()
+    random.seed(1)
+    np.random.seed(1)
+    with mpiter.Checkpoint(tmp_path, {}, generators=False):
+        assert draw() == expected
+    with mpiter.Checkpoint(tmp_path / "without", {}, generators=False) as c:
+        c.step()
+    before = draw()
+    with mpiter.Checkpoint(tmp_path / "without", {}):
+        assert draw() != before
+
+
+def test_named_tuples_and_dicts_are_filled_as_they_are(tmp_path):
+    Moments = namedtuple("Moments", "mean var")
+    params = {"layers": [{"w": np.ones((2, 3), np.float32)}], "opt": (Moments(np.zeros(2), 1), ())}
+    with mpiter.Checkpoint(tmp_path, params) as c:
+        c.step()
+    other = {"layers": [{"w": None}], "opt": (Moments(None, None), ())}
+    with mpiter.Checkpoint(tmp_path, other):
+        assert other["opt"][0]._fields == ("mean", "var")
+        assert other["opt"][0].mean.tolist() == [0, 0]
+        assert other["layers"][0]["w"].dtype == np.float32
+        other["layers"][0]["w"] += 1  # writable
+
+
+def test_other_parts_than_those_saved_are_refused_with_both_lists(tmp_path):
+    loader = mpiter.DataLoader(range(4), 2)
+    with mpiter.Checkpoint(tmp_path, loader, model={}) as c:
+        c.step()
+    with pytest.raises(mpiter.StateError, match=r"holds 0: DataLoader, model: dict, but this .* given model: dict"):
+        mpiter.Checkpoint(tmp_path, model={}).__enter__()
+    with pytest.raises(mpiter.StateError, match="batch_size") as caught:
+        mpiter.Checkpoint(tmp_path, mpiter.DataLoader(range(4), 3), model={}).__enter__()
+    assert caught.value.__notes__ == [f"This was part 0 (DataLoader) of the checkpoint {tmp_path}/step-000000001."]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((), {}, "nothing to save"),
+        (([1, 2],), {}, r"part 0 is of type list, which has no state_dict\(\)"),
+        (({},), {"keep": 0}, "keep=0"),
+        (({},), {"every_s": 0}, "every_s=0"),
+        (({},), {"every_steps": -1}, "every_steps=-1"),
+    ],
+    ids=["nothing", "list", "keep", "seconds", "steps"],
+)
+def test_what_makes_no_sense_is_refused_at_once(tmp_path, arguments, options, message):
+    with pytest.raises(mpiter.OptionError, match=message):
+        mpiter.Checkpoint(tmp_path, *arguments, **options)
+
+
+def test_in_another_thread_nothing_is_held_back_and_all_else_works(tmp_path):
+    def train():
+        with mpiter.Checkpoint(tmp_path, {"a": 1}) as c:
+            c.step()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert mpiter.Checkpoint.read(tmp_path) == {"0": {"a": 1}}
+
+
+def test_a_folder_without_checkpoints_has_none_to_read(tmp_path):
+    with pytest.raises(mpiter.StateError, match="there is no checkpoint in"):
+        mpiter.Checkpoint.read(tmp_path)
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed: python3 tests --all")
+@pytest.mark.parametrize("steps", [1, 4, 5, 7])
+def test_a_torch_model_with_dropout_is_the_same_to_the_bit_after_an_interrupt(tmp_path, steps):
+    import torch
+
+    import mpiter.torch
+
+    data = torch.utils.data.TensorDataset(torch.arange(30.0).reshape(10, 3), torch.arange(10.0))
+
+    def train(folder, until=None):
+        torch.manual_seed(7)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
+        optimizer = torch.optim.Adam(model.parameters(), 0.01)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        loader = mpiter.torch.DataLoader(data, 2, shuffle=True)
+        with mpiter.Checkpoint(folder, loader, model, optimizer, schedule) as c:
+            for _ in c.epochs(2):
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    torch.nn.functional.mse_loss(model(x)[:, 0], y).backward()
+                    if c.steps + 1 == until:
+                        signal.raise_signal(signal.SIGINT)
+                    optimizer.step()
+                    schedule.step()
+                    c.step()
+        return [value.tolist() for value in model.state_dict().values()]
+
+    expected = train(tmp_path / "uninterrupted")
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", until=steps)
+    assert train(tmp_path / "run") == expected
