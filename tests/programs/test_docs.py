@@ -64,6 +64,12 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+def test_the_readme_is_short_and_leads_to_every_page() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 120
+    assert [page.name for page in PAGES[1:] if f"](docs/{page.name})" not in readme] == []
+
+
 def test_files_named_in_the_pages_exist() -> None:
     pages = "".join(page.read_text() for page in PAGES)
     named = re.findall(r"`((?:tests|bench|docs|examples)/[\w/]+\.\w+)`", pages)
