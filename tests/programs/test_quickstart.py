@@ -45,15 +45,24 @@ def model_in(folder: Path) -> Any:
     return mpiter.Checkpoint.read(folder / "run")["model"]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a training that nobody interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = ran(program(), folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[EPOCHS - 1].startswith(f"epoch {EPOCHS}: ")
+    return folder
+
+
 @pytest.mark.parametrize("step", [0, 17, EPOCHS * STEPS - 1])
-def test_an_interrupted_training_ends_with_the_model_of_one_that_was_not(tmp_path: Path, step: int) -> None:
-    whole = ran(program(), tmp_path / "whole")
-    assert (whole.returncode, whole.stderr) == (0, "")
-    broken_off = ran(program(interrupted_at=step), tmp_path / "parts")
+def test_an_interrupted_training_ends_with_the_model_of_one_that_was_not(
+    whole: Path, tmp_path: Path, step: int
+) -> None:
+    broken_off = ran(program(interrupted_at=step), tmp_path)
     assert broken_off.returncode != 0
     assert broken_off.stderr.rstrip().endswith("KeyboardInterrupt")
-    rest = ran(program(workers=1), tmp_path / "parts")
+    rest = ran(program(workers=1), tmp_path)
     assert (rest.returncode, rest.stderr) == (0, "")
-    wanted, found = model_in(tmp_path / "whole"), model_in(tmp_path / "parts")
+    wanted, found = model_in(whole), model_in(tmp_path)
     assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
-    assert whole.stdout.splitlines()[EPOCHS - 1].startswith(f"epoch {EPOCHS}: ")
