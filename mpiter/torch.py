@@ -39,7 +39,7 @@ _default_collate = _utils.collate.default_collate
 _TORCHS_OWN = "torch."
 
 
-class DataLoader(Loading[T_co], torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
+class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
     """torch's ``DataLoader``: change the import.
 
     ``persistent_workers`` is None unless you say otherwise: workers stay from epoch to epoch, and a dataset that has

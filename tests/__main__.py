@@ -130,9 +130,9 @@ def timed(name: str, work, *arguments) -> Row:
 
 
 def style(deadline: float) -> Row:
-    """ruff and mypy, each counting as one test."""
+    """ruff, mypy and pyright, each counting as one test."""
     python = bootstrap.prepare(Environment(".venv", extras="lint"))
-    checks = [("ruff", "check", "."), ("mypy",)]
+    checks = [("ruff", "check", "."), ("mypy",), ("basedpyright",)]
     codes = [bootstrap.run(python, "-m", *check, timeout=left(deadline)) for check in checks]
     failed = sum(map(bool, codes))
     return Row("style", passed=len(codes) - failed, failed=failed)

@@ -18,11 +18,11 @@ from ..samples.batch import columns_of
 from ..samples.layout import Contents
 from ..samples.uneven import settle_as
 from ..spelling import OF_ITERATORS, knows
-from .iterator import DatasetIterator
+from .iterator import B, DatasetIterator
 from .sampling import Sampling
 
 
-class Batches(DatasetIterator):
+class Batches(DatasetIterator[B]):
     """An iterator of stacked batches; ``batches()`` makes it."""
 
     def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
@@ -76,7 +76,7 @@ def batches(
     in_order: bool = True,
     sample_timeout: float | None = 600.0,
     ragged: Literal["raise", "list", "pad"] = "raise",
-) -> Batches:
+) -> Batches[Any]:
     """Iterate over ``dataset`` in stacked batches.
 
     Each ``for`` is a pass of so many ``epochs`` (None: endless), and the next ``for`` goes on with the next ones; one

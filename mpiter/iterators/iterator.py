@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 import numpy as np
 
@@ -27,8 +27,17 @@ from ..worker.seeding import seed_for
 from .adjustable import Adjustable
 from .sampling import Sampling
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
 
-class DatasetIterator(Adjustable):
+    B = TypeVar("B", default=Any)
+else:
+    from typing import TypeVar
+
+    B = TypeVar("B")  # what is handed out
+
+
+class DatasetIterator(Adjustable, Generic[B]):
     """What all iterators are: a place in the epochs, and a pump that brings the batches from there on."""
 
     class TimeoutWarning(RuntimeWarning):
@@ -54,17 +63,18 @@ class DatasetIterator(Adjustable):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> B:
         if self._revives:
             self._pump.is_closed = False
         try:
-            return self._pump.next()
+            batch: B = self._pump.next()
+            return batch
         except StopIteration:
             here = self._cursor
             self._pump.cursor = here._replace(previous_epoch_detail=here.epoch_detail)
             raise
 
-    def next(self) -> Any:
+    def next(self) -> B:
         """``next(it)``, as Chainer's programs write it."""
         return self.__next__()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..engine.options import Options
+from ..samples.batch import Batch, T
 from ..spelling import OF_ITERATORS, knows
 from .iterator import DatasetIterator
 from .sampling import Sampling
@@ -22,7 +23,7 @@ def _chainers(repeat: bool, shuffle: bool | None, order_sampler: Any) -> Samplin
     return Sampling(repeat, None if repeat else 1, shuffle=shuffle, order_sampler=order_sampler)
 
 
-class MultiprocessIterator(DatasetIterator):
+class MultiprocessIterator(DatasetIterator[Batch[T]]):
     """Batches fetched by worker processes, ahead of time: Chainer's arguments, in Chainer's order, and some more.
 
     Args:
@@ -103,7 +104,7 @@ class MultiprocessIterator(DatasetIterator):
         super().__init__(options, _chainers(repeat, shuffle, order_sampler))
 
 
-class MultithreadIterator(DatasetIterator):
+class MultithreadIterator(DatasetIterator[Batch[T]]):
     """``MultiprocessIterator`` with threads: for datasets that wait or release the GIL.
 
     >>> it = MultithreadIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_threads=2)
@@ -159,7 +160,7 @@ class MultithreadIterator(DatasetIterator):
         )
 
 
-class SerialIterator(DatasetIterator):
+class SerialIterator(DatasetIterator[Batch[T]]):
     """``MultiprocessIterator`` without workers: everything happens in ``next()``.
 
     >>> [list(batch) for batch in SerialIterator([10, 20, 30], 2, repeat=False, shuffle=False)]

@@ -12,13 +12,15 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 from ..order.cursor import Cursor
 from ..order.order import Order
 from .drawing import Drawn, Sliced
 from .resuming import Place
 from .streams import StreamPass
+
+T_co = TypeVar("T_co", covariant=True)  # a batch
 
 
 @dataclass
@@ -85,7 +87,7 @@ class Home:
         self.persistent = persistent
         self.closed = False
         self.going: weakref.WeakSet[Any] = weakref.WeakSet()  # who has been sent out
-        self.under_way: weakref.WeakSet[Epoch] = weakref.WeakSet()
+        self.under_way: weakref.WeakSet[Epoch[Any]] = weakref.WeakSet()
         self.resting: Any = None  # who waits for the next epoch
 
     def leave(self) -> Any:
@@ -109,7 +111,7 @@ class Home:
             epoch.forget()
 
 
-class Epoch:
+class Epoch(Generic[T_co]):
     """An iterator over the batches of one epoch: what ``iter(loader)`` returns."""
 
     def __init__(self, current: Pass | StreamPass, home: Home, length: Callable[[], int | None], count: Any) -> None:
@@ -123,7 +125,7 @@ class Epoch:
         """There is nobody to be taken back: what an error has come by (its traceback holds us) need not be kept."""
         self._end.detach()
 
-    def __iter__(self) -> Epoch:
+    def __iter__(self) -> Self:
         return self
 
     def __len__(self) -> int:
@@ -132,11 +134,11 @@ class Epoch:
             raise TypeError("the sampler has no length, so neither has the epoch.")
         return length
 
-    def __next__(self) -> Any:
+    def __next__(self) -> T_co:
         with self._one_at_a_time:
             pump = self._pass.pump
             try:
-                batch = self._pass.next()
+                batch: T_co = self._pass.next()
             except StopIteration:
                 self._pass.has_ended = self._pass.has_ended or pump is not None
                 self._end()

@@ -9,7 +9,7 @@ batches already handed out are left out, unloaded.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from ..datasets.access import users
 from ..datasets.columns import told
@@ -30,7 +30,14 @@ from .walk import Walk
 _FEW = 4  # batches that a sampler is asked for at once, when nobody knows yet how many are needed
 
 
-T_co = TypeVar("T_co", covariant=True)  # a dataset's samples, as torch has it
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)  # what is handed out
 
 
 class Loading(Generic[T_co]):
@@ -92,7 +99,7 @@ class Loading(Generic[T_co]):
 
     # -- epochs --------------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Epoch[T_co]:
         if self._home.closed:
             raise IteratorClosed("the loader is closed; make a new one.")
         place = self._next
@@ -101,7 +108,7 @@ class Loading(Generic[T_co]):
             current = self._pass_over_stream(place) if self._batching is not None else self._pass_over_keys(place)
         current.aside = aside or current.aside
         current.pump = self._pump()
-        epoch = Epoch(current, self._home, self._length, self._count)
+        epoch: Epoch[T_co] = Epoch(current, self._home, self._length, self._count)
         current.go()
         self._pass, self._next = current, Place(place.epoch + 1)
         return epoch

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,15 @@ from .layout import Contents, Layout
 from .leaves import Aside
 from .tree import Node, describe, gather, is_mutable, merge, scatter, shows, stack
 from .uneven import Settle, listed
+
+if TYPE_CHECKING:  # whoever checks types knows them, with defaults
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")  # a sample
 
 
 def _asides_of(contents: Contents) -> Iterator[Any]:
@@ -47,14 +56,14 @@ def _is_stacked(contents: Contents) -> bool:
     return bool(contents.rows) and not (contents.odd or contents.failed or isinstance(contents.tree, Aside))
 
 
-def columns_in_place(batch: Batch) -> Any | None:
+def columns_in_place(batch: Batch[Any]) -> Any | None:
     """The columns if the samples lie stacked already; None if they would have to be collated first."""
     contents = batch._contents
     is_so = contents is not None and _is_stacked(contents) and _still_shows(batch, contents)
     return batch.columns if is_so else None
 
 
-def _still_shows(batch: Batch, contents: Contents) -> bool:
+def _still_shows(batch: Batch[Any], contents: Contents) -> bool:
     """Are the samples those of the columns?  Dicts, say, may have got other values since."""
     if len(batch) != contents.rows or not is_mutable(contents.tree):
         return len(batch) == contents.rows
@@ -87,14 +96,14 @@ def _detaching(name: str) -> Callable[..., Any]:
     method = getattr(list, name)
 
     @functools.wraps(method)
-    def changed(self: Batch, *args: Any, **kwargs: Any) -> Any:
+    def changed(self: Batch[Any], *args: Any, **kwargs: Any) -> Any:
         self._contents = self._stacked = None
         return method(self, *args, **kwargs)
 
     return changed
 
 
-class Batch(list[Any]):
+class Batch(list[T]):
     """A list of samples with ``columns``: the same memory, stacked.
 
     >>> from mpiter import SerialIterator
@@ -125,7 +134,7 @@ class Batch(list[Any]):
     def __reduce__(self) -> Any:
         return list, (list(self),)
 
-    def __copy__(self) -> list[Any]:
+    def __copy__(self) -> list[T]:
         return list(self)
 
 
