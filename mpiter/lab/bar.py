@@ -1,7 +1,8 @@
 """How far a run has come, on standard error: a bar by rich on a terminal, else a line now and then.
 
 Guarantees that a log gets a line at most every ten seconds; that the bar leaves nothing behind; and that nothing is
-drawn while a turn is measured, only between two.  Without rich (of the extra `lab`) a terminal gets lines too.
+drawn while a turn is measured, only between two; and that it has one line.  Without rich (of the extra `lab`) a
+terminal gets lines too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import sys
 import time
 from contextlib import ExitStack
 from typing import Any, TextIO
+
+from .text import WIDTH
 
 _LINE_S = 10.0
 
@@ -31,7 +34,7 @@ class Bar(ExitStack):
             self._rich.update(self._task, completed=done, doing=doing, refresh=True)
         elif time.monotonic() - self._written >= _LINE_S:
             self._written = time.monotonic()
-            print(f"{self._name} {done}/{self._total}  {doing}", file=self._stream, flush=True)
+            print(f"{self._name} {done}/{self._total}  {doing}"[:WIDTH], file=self._stream, flush=True)
 
 
 def _rich(stream: TextIO) -> Any:
@@ -39,8 +42,12 @@ def _rich(stream: TextIO) -> Any:
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
     except ImportError:
         return None
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    doing = TextColumn("{task.fields[doing]}", markup=False)
-    return Progress(*columns, doing, console=Console(file=stream), auto_refresh=False, transient=True)
+    console = Console(file=stream)
+    console.width = min(console.width, WIDTH)
+    columns = [TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn()]
+    as_is = Column(no_wrap=True, overflow="ellipsis")
+    doing = TextColumn("{task.fields[doing]}", markup=False, table_column=as_is)
+    return Progress(*columns, doing, console=console, auto_refresh=False, transient=True)

@@ -23,7 +23,7 @@ from . import measured, series
 from .results import keep
 from .spreads import Spread, spread
 from .surroundings import ROOT, command, heading, versions
-from .text import NOTHING, drawn, median, number
+from .text import NOTHING, drawn, median, number, wrapped
 from .turns import Answer, Turn, ask
 from .verdict import MIN_ROUNDS, Claim, Summary, Verdict, judge
 from .views import Table
@@ -169,20 +169,21 @@ def _changes(answers: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 def _print(
     bench: Bench, options: argparse.Namespace, summary: Summary, told: Mapping[str, Any], judged: Sequence[Verdict]
 ) -> None:
-    print(
+    how = (
         f"{options.rounds} interleaved round(s) of {number(options.seconds)} s a turn, each in a process of its own, "
         f"after a warm-up of {number(options.warmup)} s; medians."
     )
+    print(wrapped(how))
     for case in options.cases:
         if any(where == case for where, _ in summary):
             print("", *drawn(bench.table(case, summary)), sep="\n")
     print()
     for row, why in told["absent"].items():
-        print(f"absent   {row}: {why}")
+        print(wrapped(f"{row}: {why}", "absent"))
     for problem in told["problems"]:
-        print(f"PROBLEM  {problem}")
+        print(wrapped(problem, "PROBLEM"))
     for remark in told["warnings"]:
-        print(f"warning  {remark}")
+        print(wrapped(remark, "warning"))
     if options.rounds < MIN_ROUNDS:
         print(f"fewer than {MIN_ROUNDS} rounds: not a conclusion")
     for verdict in judged:

@@ -6,23 +6,27 @@ Guarantees that what can be known to be wrong is refused before anything is meas
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from .asked import above_zero, at_least
 from .compare import compared
-from .experiments import EXPERIMENTS, Experiment
+from .experiments import ALL, EXPERIMENTS, Experiment
 from .laboratory import measure, write_report
 from .results import folder_of
-from .text import drawn
+from .text import drawn, wrapped
 
 FOLDER = Path("mpiter-lab")
 _HELP = "find out what loading costs here"
 _ABOUT = """Find out what loading costs on this machine, and where the time goes.
 
-Each experiment runs its rows round by round, each in a process of its own, and keeps what it finds as JSON and CSV in
-the folder that --out names. `mpiter lab report` makes a page of a folder, `mpiter lab compare` says what changed
-between two."""
+`mpiter lab quick` takes three minutes and ends with a sentence of advice. The
+others take longer and keep what they find as JSON and CSV in the folder that
+--out names. Each runs its rows round by round, each in a process of its own.
+`mpiter lab report` makes a page of a folder, `mpiter lab compare` says what
+changed between two."""
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser], small: bool) -> None:
@@ -39,8 +43,8 @@ def _add_experiments(commands: argparse._SubParsersAction[argparse.ArgumentParse
         parser.set_defaults(run=_run_one, experiment=experiment)
     everything = commands.add_parser(
         "all",
-        help="All of them, and the report",
-        description="All experiments, and a report of them.",
+        help="All of these but quick, and the report",
+        description="All experiments but `quick`, whose question `workers` answers at length, and a report of them.",
         allow_abbrev=False,
     )
     add = _add_common(everything, small)
@@ -63,20 +67,23 @@ def add_arguments(parser: argparse.ArgumentParser, experiment: Experiment, small
     """What one experiment can be told."""
     experiment.arguments(parser.add_argument)
     seconds = experiment.SMALL_SECONDS if small else experiment.SECONDS
-    add = _add_common(parser, small)
+    add = _add_common(parser, small, experiment.FULL)
     if seconds is not None:
         add("--seconds", type=above_zero, default=seconds, help=f"timed part of each turn (default {seconds:g})")
     parser.set_defaults(**(experiment.SMALL if small else experiment.FULL))
 
 
-def _add_common(parser: argparse.ArgumentParser, small: bool) -> Callable[..., object]:
+def _add_common(
+    parser: argparse.ArgumentParser, small: bool, own: Mapping[str, Any] = MappingProxyType({})
+) -> Callable[..., object]:
+    out, minutes = own.get("out", FOLDER) or "none, and nothing is kept", own.get("minutes", "no limit")
     add: Callable[..., object] = parser.add_argument_group("every experiment").add_argument
-    add("--out", type=Path, default=FOLDER, metavar="DIR", help=f"folder of the results (default {FOLDER})")
+    add("--out", type=Path, default=FOLDER, metavar="DIR", help=f"folder of the results (default: {out})")
     add("--force", action="store_true", help="over results that are there already")
     add("--seed", type=at_least(0), default=0, help="of samples, files and orders (default 0)")
     add("--rounds", type=at_least(1), default=2 if small else 5, help="(default %(default)s; one gives no ratios)")
-    add("--minutes", type=above_zero, help="begin nothing that would end later than this")
-    add("--timeout", type=above_zero, default=180.0, help="seconds after which a turn is given up (default 180)")
+    add("--minutes", type=above_zero, metavar="M", help=f"begin nothing that would end later (default: {minutes})")
+    add("--timeout", type=above_zero, default=180.0, metavar="S", help="give a turn up then (default: %(default)g s)")
     add("--small", action="store_true", help="a few rows and short turns: tries it out in a minute or less")
     return add
 
@@ -86,7 +93,7 @@ def _run_one(options: argparse.Namespace) -> int:
 
 
 def _run_all(options: argparse.Namespace) -> int:
-    status = measure([(each, _options_of(each, options)) for each in EXPERIMENTS.values()], options.minutes)
+    status = measure([(each, _options_of(each, options)) for each in ALL.values()], options.minutes)
     if any((options.out / f"{name}.json").exists() for name in EXPERIMENTS):
         print(write_report(options.out))
     return status
@@ -109,8 +116,8 @@ def _report(options: argparse.Namespace) -> int:
 def _compare(options: argparse.Namespace) -> int:
     found = compared(folder_of(options.before), folder_of(options.after))
     for remark in found.remarks:
-        print(f"note     {remark}")
+        print(wrapped(remark, "note"))
     for table in found.tables:
         print("\n" + "\n".join(drawn(table)))
-    print(f"\n{found.says}")
+    print(f"\n{wrapped(found.says)}")
     return 0

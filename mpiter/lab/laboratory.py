@@ -33,12 +33,12 @@ from .results import (
 )
 from .series import INTERRUPTED, Series, ended_like_ctrl_c, expected_s, held_back, run
 from .surroundings import ROOT, commit_in_words, heading, versions
-from .text import Telling, drawn
-from .turns import Absent, ask
+from .text import Telling, drawn, wrapped
+from .turns import Absent, Answer, Turn, ask
 from .views import Section, Table
 
 REPORT = "report.html"
-_NO_SETTINGS = {"run", "experiment", "out", "force", "paths", "folder", "warmup"}
+_NO_SETTINGS = {"run", "experiment", "out", "force", "paths", "folder", "warmup", "model"}
 
 
 def measure(experiments: Sequence[tuple[Experiment, argparse.Namespace]], minutes: float | None) -> int:
@@ -70,15 +70,16 @@ def _one_after_the_other(experiments: Sequence[tuple[Experiment, argparse.Namesp
     return status
 
 
-def _files(experiment: Experiment, folder: Path) -> tuple[Path, Path]:
-    return folder / f"{experiment.NAME}.json", folder / f"{experiment.NAME}.csv"
+def _files(experiment: Experiment, folder: Path | None) -> list[Path]:
+    """The JSON and the CSV, where something is to be kept."""
+    return [folder / f"{experiment.NAME}.{kind}" for kind in ("json", "csv")] if folder else []
 
 
 def _one(experiment: Experiment, options: argparse.Namespace, budget_s: float | None) -> Result:
     began, load = time.time(), os.getloadavg()
     options.warmup = min(experiment.WARMUP_S, getattr(options, "seconds", math.inf))
     series = _series_of(experiment, options, budget_s)
-    kept, table = _files(experiment, options.out)
+    files = _files(experiment, options.out)
     with held_back():
         head = heading(SCHEMA, ROOT, began, load) | {"versions": versions()}
         settings = {name: _plain(value) for name, value in vars(options).items() if name not in _NO_SETTINGS}
@@ -86,37 +87,45 @@ def _one(experiment: Experiment, options: argparse.Namespace, budget_s: float | 
         result = gathered(experiment.NAME, head, settings, series)
         if result.rows:
             try:
-                _keep(kept, result, Telling())  # should telling it fail, it is there
-                keep(table, as_csv(result))
+                _keep(files, result, Telling())  # should telling it fail, it is there
             except ResultError:
                 _print(experiment, result, experiment.tell(result))  # this is all that will be had of it
                 raise
     if not result.rows:
         _print_what_was_not_measured(result, Telling())
-        print(f"{experiment.NAME}: nothing was measured, so nothing is kept\n")
+        print(f"{experiment.NAME}: nothing was measured{', so nothing is kept' if files else ''}\n")
         return result
     telling = experiment.tell(result)
-    _keep(kept, result, telling)
+    _keep(files, result, telling)
     _print(experiment, result, telling)
-    print(f"kept: {kept}, {table}\n")
+    if files:
+        print(wrapped(f"kept: {', '.join(map(str, files))}", indent=6) + "\n")
     return result
 
 
-def _keep(file: Path, result: Result, telling: Telling) -> None:
-    keep(file, json.dumps(document(result, telling.says, warnings_of(result, telling)), indent=1) + "\n")
+def _keep(files: Sequence[Path], result: Result, telling: Telling) -> None:
+    if not files:
+        return
+    told = document(result, telling.says, warnings_of(result, telling))
+    for file, text in zip(files, (json.dumps(told, indent=1) + "\n", as_csv(result)), strict=True):
+        keep(file, text)
 
 
 def _series_of(experiment: Experiment, options: argparse.Namespace, budget_s: float | None) -> Series:
     """What comes of its turns; an experiment that lacks something altogether is absent, the others go on."""
-    series = Series()
+    series, began = Series(), time.monotonic()
+    end = began + (math.inf if budget_s is None else budget_s)
     try:
         with experiment.preparing(options):
             turns = list(experiment.turns(options))
             _say_what_comes(experiment, expected_s(turns, options.rounds), budget_s)
-            run(experiment.NAME, turns, options.rounds, lambda turn: ask(turn, options.timeout), budget_s, into=series)
+
+            def asked(turn: Turn) -> Answer:
+                return ask(turn, min(options.timeout, end - time.monotonic()))
+
+            run(experiment.NAME, turns, options.rounds, asked, budget_s, into=series, began=began)
     except Absent as why:
-        print(f"{experiment.NAME}: {why}", file=sys.stderr)
-        series.ended_by = str(why)
+        print(wrapped(f"{experiment.NAME}: {why}", indent=2), file=sys.stderr)
     except KeyboardInterrupt:  # before the first turn, or once more while things are put away
         series.ended_by = INTERRUPTED
     return series
@@ -127,13 +136,14 @@ def _plain(value: Any) -> Any:
 
 
 def _say_what_comes(experiment: Experiment, seconds: float, budget_s: float | None) -> None:
-    print(f"{experiment.NAME}: {experiment.HEADING}; about {max(1, round(seconds / 60))} min", file=sys.stderr)
+    most = "" if budget_s is None else f", {budget_s / 60:.3g} at most"
+    comes = [f"{experiment.HEADING}; about {max(1, round(seconds / 60))} min{most}"]
     if budget_s is not None and seconds > budget_s:
-        print(
-            f"{experiment.NAME}: the budget is {budget_s / 60:.1f} min, so it will end early; ask for fewer rows "
-            f"(--help) or shorter turns (--seconds) to have whole rounds",
-            file=sys.stderr,
+        comes.append(
+            "so it will end early; ask for fewer rows (--help) or shorter turns (--seconds) to have whole rounds"
         )
+    for sentence in comes:
+        print(wrapped(f"{experiment.NAME}: {sentence}", indent=2), file=sys.stderr)
 
 
 def warnings_of(result: Result, telling: Telling) -> list[str]:
@@ -142,19 +152,19 @@ def warnings_of(result: Result, telling: Telling) -> list[str]:
 
 def _print(experiment: Experiment, result: Result, telling: Telling) -> None:
     for view in experiment.views(result):
-        if isinstance(view, Table):
+        if isinstance(view, Table) and not view.published:
             print("\n" + "\n".join(drawn(view)))
     print()
     _print_what_was_not_measured(result, telling)
     for sentence in telling.says:
-        print(f"says     {sentence}")
+        print(wrapped(sentence, "says"))
 
 
 def _print_what_was_not_measured(result: Result, telling: Telling) -> None:
     for row, why in result.absent.items():
-        print(f"absent   {row}: {why}")
+        print(wrapped(f"{row}: {why}", "absent"))
     for warning in warnings_of(result, telling):
-        print(f"warning  {warning}")
+        print(wrapped(warning, "warning"))
 
 
 # -- the report ------------------------------------------------------------------------------------------------------

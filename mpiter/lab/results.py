@@ -104,7 +104,16 @@ class Result:
         found = [f"ended early: {self.ended_by}"] if self.ended_by else []
         if self.rows and max(row.rounds for row in self.rows) < LEAST_ROUNDS:
             found.append("a single round: figures without spread, and no ratio is taken from them")
-        return [*found, *self._noise(), *self.problems]
+        return [*found, *self._noise(), *self._problems()]
+
+    def _problems(self) -> Iterator[str]:
+        """Each once, whatever the number of turns that had it."""
+        places: dict[str, dict[str, None]] = {}
+        for problem in self.problems:
+            where, _, what = problem.partition(": ")
+            places.setdefault(what, {})[where] = None
+        for what, (first, *others) in places.items():
+            yield f"{first}{f' (and {len(others)} more)' if others else ''}: {what}"
 
     def _noise(self) -> Iterator[str]:
         for case in self.values_of("case"):

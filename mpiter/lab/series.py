@@ -55,9 +55,14 @@ def run(
     budget_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     into: Series | None = None,
+    began: float | None = None,
 ) -> Series:
-    """Ask for one turn after another, gathering answers as they come; what is absent from a case is asked for once."""
-    series, began, longest = into or Series(), clock(), 0.0
+    """Ask for one turn after another, gathering answers as they come; what is absent from a case is asked for once.
+
+    The budget counts from when it `began`: now, if nothing else is said.
+    """
+    series, longest = into or Series(), 0.0
+    began = clock() if began is None else began
     series.planned = len(turns) * rounds
     absent: set[tuple[str, str]] = set()
     with Bar(name, series.planned) as bar:
@@ -68,10 +73,13 @@ def run(
                 started = clock()
                 needed = max(longest, turn.seconds + turn.warmup_s)
                 if budget_s is not None and started - began + needed > budget_s:
-                    series.ended_by = f"the budget of {budget_s / 60:.3g} min was spent"
+                    series.ended_by = _spent(budget_s)
                     break
                 bar.at(done, f"round {number + 1}: {turn}")
                 answer = ask(turn)
+                if "error" in answer and budget_s is not None and clock() - began >= budget_s:
+                    series.ended_by = _spent(budget_s)  # which is why it was given up
+                    break
                 longest = max(longest, clock() - started)
                 series.answers.append((number, turn, answer))
                 if "absent" in answer:
@@ -79,6 +87,10 @@ def run(
         except KeyboardInterrupt:
             series.ended_by = INTERRUPTED
     return series
+
+
+def _spent(budget_s: float) -> str:
+    return f"the budget of {budget_s / 60:.3g} min was spent"
 
 
 @contextmanager

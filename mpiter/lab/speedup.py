@@ -167,10 +167,9 @@ def _by_workers(result: Result, cost: float) -> Iterator[View]:
     rows = [row for row in result.rows if row.case == BY_WORKERS and row.at["cost"] == cost]
     batches = [row.at["batch_size"] for row in rows]
     title = f"Augmentation of cost {cost:g}, batches of {', '.join(f'{b:g}' for b in dict.fromkeys(batches))}"
-    published = PUBLISHED[int(cost)]
-    theirs = _theirs("course project, batches of 300", published)
+    theirs = _theirs("course project, batches of 300", PUBLISHED[int(cost)])
     yield Lines(title, "workers", "times one process", (*_curves(result, rows, "workers"), theirs))
-    yield _table(result, rows, title, published, "workers")
+    yield _table(result, rows, title, "workers")
 
 
 def _by_batch(result: Result) -> Iterator[View]:
@@ -179,7 +178,7 @@ def _by_batch(result: Result) -> Iterator[View]:
         title = f"Batch size (2 workers, augmentation of cost {COST_OF_BATCHES})"
         theirs = _theirs("course project", PUBLISHED_BY_BATCH)
         yield Lines(title, "batch size", "times one process", (*_curves(result, rows, "batch_size"), theirs))
-        yield _table(result, rows, title, PUBLISHED_BY_BATCH, "batch_size")
+        yield _table(result, rows, title, "batch_size")
 
 
 def _theirs(name: str, published: Mapping[float, float]) -> Series:
@@ -192,16 +191,13 @@ def _curves(result: Result, rows: list[Row], axis: str) -> Iterator[Series]:
         yield Series(name, tuple(point(x, ratio) for x, ratio in found if ratio))
 
 
-def _table(result: Result, rows: list[Row], title: str, published: Mapping[float, float], axis: str) -> Table:
+def _table(result: Result, rows: list[Row], title: str, axis: str) -> Table:
     cells = [
         {
             "loader": row.row,
-            "workers": number(row.at["workers"]),
-            "processes": number(row.at["workers"] + 1),
-            "batch": number(row.at["batch_size"]),
+            axis.replace("_", " "): number(row.at[axis]),
             "images/s": median(row["images_per_s"]),
             "times one process": times(speedup(result, row)),
-            "published": number(published.get(row.at[axis]) if row.row == PARALLEL else None),
             "consumer's CPU ms/image": median(row["parent_cpu_ms"]),
             "workers' CPU ms/image": median(row["workers_cpu_ms"]),
         }
@@ -211,8 +207,6 @@ def _table(result: Result, rows: list[Row], title: str, published: Mapping[float
     return Table.of(
         title,
         cells,
-        "Processes are counted as the original counts them: workers and one; more than one worker for each core is "
-        "asked for, as there. "
-        f"Read by {read.get('read by', '?')}, augmented by {read.get('augmented by', '?')}. Published: the original's "
-        "parallel loader with batches of 300, on its machine, not measured here.",
+        "More than one worker for each core is asked for, as in the original, which counts processes: workers and one. "
+        f"Read by {read.get('read by', '?')}, augmented by {read.get('augmented by', '?')}.",
     )

@@ -1,21 +1,27 @@
-"""Figures as text, tables on a terminal, and sentences that are only said where the figures bear them.
+"""Figures as text, tables and sentences on a terminal, and conclusions that are only drawn where the figures bear them.
 
 Pure.  Guarantees three significant digits (whole numbers in full), `–` for what isn't known, `~` before a figure whose
-rounds disagree too much to conclude from, and that no sentence rests on such a figure.
+rounds disagree too much to conclude from; that no conclusion rests on such a figure; and lines of at most `WIDTH`
+characters, but for a word that is longer: long names of rows are broken, and what remains too wide is drawn as
+several tables, each with the columns that say which row it is.
 """
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .spreads import NOISY, Spread
 from .views import Point, Table
 
 NOTHING, MINUS = "\u2013", "\u2212"  # the dash and the minus sign of typography
+WIDTH = 80  # of a terminal
+_LABEL = 9  # characters of what a sentence is: says, warning, absent
 _NARROWEST = 9  # characters of a column: longer headings are broken
+_NAME = range(20, 33)  # of what the first column may have, where there is no room for all
+_GAP = "  "
 
 
 def number(value: float | None) -> str:
@@ -83,20 +89,78 @@ class Telling:
             self.says.append(sentence)
 
 
+def wrapped(text: str, label: str = "", indent: int = 0) -> str:
+    """A sentence in lines; with a label before it, all of it stands beside that."""
+    hang = " " * (_LABEL if label else indent)
+    told = f"{label:{_LABEL}}{text}" if label else text
+    return "\n".join(textwrap.wrap(told, WIDTH, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False))
+
+
 def drawn(table: Table) -> Iterator[str]:
     """A table in lines of text."""
-    cells_of = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
-    least = [max([_NARROWEST, *map(len, cells)]) for cells in cells_of]
-    heads = [
-        textwrap.wrap(name, width, break_long_words=False) or [""]
-        for name, width in zip(table.columns, least, strict=True)
-    ]
-    deepest = max(map(len, heads))
-    header = list(zip(*([""] * (deepest - len(head)) + head for head in heads), strict=True))
-    widths = [max(map(len, cells)) for cells in zip(*header, *table.rows, strict=True)]
-    yield table.title
-    for cells in (*header, *table.rows):
-        first, *others = (f"{cell:{'<' if not at else '>'}{widths[at]}}" for at, cell in enumerate(cells))
-        yield "  ".join([first, *others]).rstrip()
-    if table.note:
-        yield table.note
+    yield from wrapped(table.title, indent=2).splitlines()
+    columns = [_Column(name, [row[at] for row in table.rows]) for at, name in enumerate(table.columns)]
+    for at, part in enumerate(_parts(columns)):
+        if at:
+            yield ""
+        yield from _lines(part)
+    yield from wrapped(table.note).splitlines()
+
+
+class _Column:
+    """A heading, broken, and the cells."""
+
+    def __init__(self, name: str, cells: Sequence[str]) -> None:
+        self.cells = list(cells)
+        least = max([_NARROWEST, *map(len, cells)])
+        self.head = textwrap.wrap(name, least, break_long_words=False) or [""]
+        self.width = max(map(len, [*self.head, *cells]))
+
+    def narrowed(self, width: int) -> None:
+        self.width = max(width, *map(len, self.head))
+
+
+def _width(columns: Sequence[_Column]) -> int:
+    return sum(column.width + len(_GAP) for column in columns) - len(_GAP)
+
+
+def _parts(columns: list[_Column]) -> Iterator[list[_Column]]:
+    """The table, or as many as it takes."""
+    first, beyond = columns[0], _width(columns) - WIDTH
+    if beyond > 0 and first.width - beyond >= _NAME[0]:
+        first.narrowed(first.width - beyond)
+    if _width(columns) <= WIDTH:
+        yield columns
+        return
+    first.narrowed(min(first.width, _NAME[-1]))
+    names = columns[: _naming(columns)]
+    part = names
+    for column in columns[len(names) :]:
+        if len(part) > len(names) and _width([*part, column]) > WIDTH:
+            yield part
+            part = names
+        part = [*part, column]
+    yield part
+
+
+def _naming(columns: list[_Column]) -> int:
+    """How many columns, from the first, tell one row from another."""
+    for count in range(1, len(columns)):
+        rows = list(zip(*(column.cells for column in columns[:count]), strict=True))
+        if len(set(rows)) == len(rows):
+            return count
+    return 1
+
+
+def _lines(columns: list[_Column]) -> Iterator[str]:
+    first, *others = columns
+    deepest = max(len(column.head) for column in columns)
+    heads = [[""] * (deepest - len(column.head)) + column.head for column in columns]
+    rows = list(zip(*heads, strict=True))
+    for number_of_row, cell in enumerate(first.cells):
+        name, *more = textwrap.wrap(cell, max(1, first.width), subsequent_indent=_GAP) or [""]
+        rows.append((name, *(column.cells[number_of_row] for column in others)))
+        rows += [(line, *("" for _ in others)) for line in more]
+    for name, *cells in rows:
+        figures = (f"{cell:>{column.width}}" for cell, column in zip(cells, others, strict=True))
+        yield _GAP.join([f"{name:<{first.width}}", *figures]).rstrip()

@@ -6,6 +6,7 @@ rounds, and that nothing is concluded from fewer than three rounds, nor from a r
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -16,6 +17,7 @@ from .spreads import Spread
 Summary = Mapping[tuple[str, str], Mapping[str, Spread]]  # (case, row) -> figure -> its spread
 
 MIN_ROUNDS = 3
+_CLAIM = 46  # characters of a line that has 80 with what stands around it
 
 
 class Says(Enum):
@@ -42,7 +44,9 @@ class Verdict:
 
     def line(self) -> str:
         found = "" if self.found is None else f"{self.found:.{2 if self.found >= 0.1 else 4}f}"
-        return f"{'must' if self.must else 'aim ':4}  {self.claim:66} {found:>8}  {self.says.value}"
+        claim, *more = textwrap.wrap(self.claim, _CLAIM)
+        lines = [f"{'must' if self.must else 'aim ':4}  {claim:{_CLAIM}} {found:>8}  {self.says.value}"]
+        return "\n".join([*lines, *(f"{'':6}{line}" for line in more)])
 
     def spelled(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -73,6 +73,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
+    published: bool = False  # somebody else's figures: for the report, not for the terminal
 
     @classmethod
     def of(cls, title: str, rows: Sequence[Mapping[str, str]], note: str = "") -> Table:

@@ -3,16 +3,16 @@
 `take` runs in the process that is measured, everything else in the driver, on values.
 Guarantees: a time is that of so many batches in full flow, the start and the first batch left out; memory is taken
 after the timed part, once as the original does it (`tracemalloc`, the consumer's own Python objects) and once of all
-processes together.  The rule is theirs: a larger number wins only if it is faster by more than `alpha` seconds.
+processes together.  The rule (`choice`) is theirs but for its threshold, which is a share unless `--alpha` asks for
+their seconds: a share means the same however many batches are timed.
 """
 
 from __future__ import annotations
 
 import argparse
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import mpiter
@@ -20,11 +20,12 @@ import mpiter
 from .. import machine
 from . import pictures
 from .asked import above_zero, at_least
+from .choice import GAIN, Rule, choose, reason, times_as, whole_rounds
 from .clocks import MemoryWatch
 from .results import Result, Row
 from .spreads import LEAST_ROUNDS
 from .subjects import ANSWER_S, BUILT_IN, subject
-from .text import Telling, median, number, point, times
+from .text import Telling, median, number, point, some, times
 from .turns import Answer, Turn, flowing, numbers
 from .views import Lines, Point, Series, Table, View
 
@@ -32,7 +33,8 @@ NAME = "workers"
 HEADING = "How many workers: time and memory"
 ABOUT = (
     "The Num Worker Tuner's experiment: the time of so many batches for every number of workers from none on, memory "
-    "beside it, and the number that its greedy rule takes. Threads are the threaded pipeline of Chien et al. "
+    "beside it, and the number that its greedy rule takes: a larger one only if it gains more than 5% (--gain), or "
+    "more than so many seconds, as theirs has it (--alpha 0.5). Threads are the threaded pipeline of Chien et al. "
     "Here cifar is random images of CIFAR-10's shape, and store simulates a slow store: each sample sleeps for 3 ms."
 )
 THEIR_CORES = 32
@@ -53,10 +55,11 @@ FULL: dict[str, Any] = {
     "dataset": ["cifar", "store"],
     "most": None,
     "iterations": 100,
-    "alpha": 0.5,
+    "gain": GAIN,
+    "alpha": None,
     "batch_size": None,
 }
-SMALL: dict[str, Any] = FULL | {"dataset": ["store"], "most": 2, "iterations": 6, "alpha": 0.05}
+SMALL: dict[str, Any] = FULL | {"dataset": ["store"], "most": 2, "iterations": 6}
 SECONDS, WARMUP_S, SMALL_SECONDS = None, 0.3, None
 _BATCH_S = {"cifar": 0.02, "store": 32 * ANSWER_S}  # in one process, roughly: what to expect of a turn
 
@@ -66,7 +69,8 @@ def arguments(add: Callable[..., Any]) -> None:
     add("--dataset", nargs="+", metavar="D", help=f"{', '.join(BUILT_IN)}, or module:function of your own")
     add("--most", type=at_least(0), metavar="N", help="the largest number of workers (default: the cores, at least 4)")
     add("--iterations", type=at_least(1), metavar="N", help="batches that are timed")
-    add("--alpha", type=above_zero, metavar="S", help="seconds by which a larger number must be faster to be chosen")
+    add("--gain", type=above_zero, metavar="G", help=f"a larger number must gain more, a share (default {GAIN:g})")
+    add("--alpha", type=above_zero, metavar="S", help="in place of --gain: a larger number must gain more seconds")
     add("--batch-size", type=at_least(1), metavar="B", help="default: 128 of cifar, 32 of the others")
 
 
@@ -84,7 +88,6 @@ def turns(options: argparse.Namespace) -> Iterator[Turn]:
                         "iterations": options.iterations,
                         "batch_size": options.batch_size or BATCH_SIZES.get(dataset, 32),
                         "paths": options.paths,
-                        "alpha": options.alpha,
                     }
                     at = {"workers": workers}
                     seconds = options.iterations * _BATCH_S.get(dataset, 0.1) / max(1, workers)
@@ -133,35 +136,6 @@ def _memory(transfer: Callable[[], object], batches: int) -> tuple[int, int | No
     return peak, everyone.most
 
 
-# -- the rule --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What the rule takes, and what was fastest."""
-
-    workers: int
-    fastest: int
-    reason: str
-
-
-def choose(seconds: Mapping[int, float], alpha: float) -> Choice:
-    """Greedy, from no workers upwards: take a number only if it beats the best so far by more than `alpha`."""
-    chosen, *others = sorted(seconds)
-    for workers in others:
-        if seconds[chosen] - seconds[workers] > alpha:
-            chosen = workers
-    fastest = min(seconds, key=lambda workers: seconds[workers])
-    if fastest == chosen:
-        reason = "it is the fastest"
-        beaten = [workers for workers in others if workers > chosen]
-        reason += f", and no larger number is faster by more than {alpha:g} s" if beaten else ""
-    else:
-        gained = seconds[chosen] - seconds[fastest]
-        reason = f"{fastest} would gain {number(gained)} s, which is not more than {alpha:g} s"
-    return Choice(chosen, fastest, reason)
-
-
 # -- what it says ----------------------------------------------------------------------------------------------------
 
 
@@ -174,41 +148,24 @@ def tell(result: Result) -> Telling:
         if backend == "thread" and threads:
             best = min(threads, key=lambda row: row["seconds"].median)
             gain = result.ratio(_row(rows, 1), best, "seconds")
-            telling.conclude(
-                f"{dataset}: {best.at['workers']:g} threads are {times(gain)} as fast as one ({THREADS_PUBLISHED}).",
-                gain,
-            )
+            telling.conclude(f"{dataset}: {best.at['workers']:g} threads are {times(gain)} as fast as one.", gain)
     return telling
 
 
 def _tell_the_choice(result: Result, telling: Telling, which: str, rows: list[Row]) -> None:
-    """What the rule takes, if it takes the same in every round."""
-    alpha, iterations = result.settings["alpha"], result.settings["iterations"]
-    taken = choices(rows, alpha)
-    if len(taken) < LEAST_ROUNDS:
+    """What the rule takes in view of all rounds, and why."""
+    rule = Rule(result.settings.get("gain", GAIN), result.settings["alpha"])
+    rounds = whole_rounds(rows, "seconds")
+    if len(rounds) < LEAST_ROUNDS:
         return
-    if len(set(taken)) > 1:
-        found = ", ".join(str(workers) for workers in taken)
-        telling.warnings.append(f"no conclusion, since rounds disagree: {which}: the rule takes {found}.")
-        return
-    choice = choose({int(row.at["workers"]): row["seconds"].median for row in rows}, alpha)
-    chosen = _row(rows, taken[0])
+    taken = choose(rounds, rule)
+    chosen = _row(rows, taken)
     assert chosen is not None
-    took = f"{iterations} batches in {median(chosen['seconds'])} s"
-    sentence = f"{which}: the rule takes {taken[0] or 'none'} in every round ({took}"
-    if not taken[0]:
-        telling.says.append(f"{sentence}).")
-        return
-    against_none = result.ratio(_row(rows, 0), chosen, "seconds")
-    reason = f", since {choice.reason}" if choice.workers == taken[0] else ""
-    telling.conclude(f"{sentence}, {times(against_none)} as fast as without){reason}.", against_none)
-
-
-def choices(rows: list[Row], alpha: float) -> list[int]:
-    """What the rule takes in each round that has tried all numbers of workers."""
-    whole = set.intersection(*(set(row.by_round["seconds"]) for row in rows))
-    by_round = [{int(row.at["workers"]): row.by_round["seconds"][at] for row in rows} for at in sorted(whole)]
-    return [choose(seconds, alpha).workers for seconds in by_round]
+    ratio = result.ratio(_row(rows, 0), chosen, "seconds") if taken else None
+    against_none = f", {times_as(ratio)} as fast as without" if ratio else ""
+    took = f"{result.settings['iterations']} batches in {median(chosen['seconds'])} s{against_none}"
+    why = reason(rounds, taken, rule)
+    telling.says.append(f"{which}: the rule takes {some(taken, 'worker')} ({took}): {why}.")
 
 
 def _row(rows: list[Row], workers: int) -> Row | None:
@@ -276,4 +233,5 @@ def _published() -> Table:
         ("workers", "s (normalised)", "MB", ""),
         tuple((*row, said.get(count, "")) for row, count in zip(rows, PUBLISHED, strict=True)),
         f"Theirs, not measured here. {THREADS_PUBLISHED}.",
+        published=True,
     )

@@ -107,6 +107,25 @@ def test_a_first_turn_that_is_longer_than_the_budget_does_not_begin():
     assert found.ended_by == "the budget of 0.75 min was spent"
 
 
+def test_a_turn_that_the_budget_cut_short_is_no_problem_of_the_datasets():
+    clock = Clock()
+
+    def ask(each):
+        clock.ask(each)
+        return {"error": "gave no answer"} if clock.now > 15 else {"figures": {"batches_per_s": 1.0}}
+
+    found = series.run("overhead", [turn("slots")], 3, ask, budget_s=20, clock=clock)
+    assert [answer for _, _, answer in found.answers] == [{"figures": {"batches_per_s": 1.0}}]
+    assert "budget" in found.ended_by
+
+
+def test_a_budget_counts_from_when_preparing_began():
+    clock = Clock()
+    found = series.run("overhead", [turn("slots")], 3, clock.ask, budget_s=25, clock=clock, began=-10.0)
+    assert len(found.answers) == 1
+    assert "budget" in found.ended_by
+
+
 def test_ctrl_c_leaves_what_was_measured_before():
     asked = []
 
@@ -188,6 +207,12 @@ def test_what_went_wrong_is_told_by_the_result():
     assert any("gave no answer" in warning for warning in warnings)
     assert any("sample 3 changed" in warning for warning in warnings)
     assert any("1 of 2 figures (marked ~) differ" in warning for warning in warnings)
+
+
+def test_what_went_wrong_in_many_turns_is_told_once():
+    made = measured()
+    made.problems = [f"pickle, mine:Own, {count} workers: ValueError: no: never" for count in (1, 1, 2, 4)]
+    assert made.warnings()[-1] == "pickle, mine:Own, 1 workers (and 2 more): ValueError: no: never"
 
 
 def test_the_csv_has_a_line_for_each_figure_of_each_row():

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import mpiter
-from mpiter.lab.experiments import EXPERIMENTS
+from mpiter.lab.experiments import ALL, EXPERIMENTS
 from mpiter.lab.turns import Turn, ask
 
 ROOT = str(Path(mpiter.__file__).parents[1])
@@ -46,14 +46,15 @@ def lab(*words, folder, **options):
 def test_all_experiments_run_in_their_small_form_and_are_told_in_a_report(tmp_path):
     ran = lab("all", "--small", "--rounds", "1", "--out", "results", "--seed", "5", folder=tmp_path)
     assert ran.returncode == 0, ran.stderr + ran.stdout
-    found = {name: json.loads((tmp_path / "results" / f"{name}.json").read_text()) for name in EXPERIMENTS}
+    found = {name: json.loads((tmp_path / "results" / f"{name}.json").read_text()) for name in ALL}
     for document in found.values():
         is_complete(document)
     every_row_is_measured_or_absent(found)
     pipes_are_used_by_those_who_use_them(found["overhead"]["rows"])
     the_csv_holds_the_same(tmp_path / "results" / "overhead.csv", found["overhead"]["rows"])
     report = (tmp_path / "results" / "report.html").read_text(encoding="utf-8")
-    assert all(f'id="{name}"' in report for name in EXPERIMENTS)
+    assert all(f'id="{name}"' in report for name in ALL)
+    assert not (tmp_path / "results" / "quick.json").exists()  # `workers` answers its question
     results_are_not_measured_over(tmp_path)
     a_folder_equals_itself(tmp_path)
 
@@ -276,7 +277,7 @@ def test_a_dataset_of_the_users_own_is_looked_into(tmp_path):
 def test_a_dataset_that_cannot_be_looked_into_is_absent_and_says_why(tmp_path, dataset, why):
     (tmp_path / "mine.py").write_text(OWN)
     ran = lab("hide", "--dataset", dataset, "--most", "1", "--small", "--out", "r", folder=tmp_path)
-    assert why in ran.stdout
+    assert why in " ".join(ran.stdout.split())
     assert ran.returncode == 1
     assert not list((tmp_path / "r").iterdir())  # what is measured next, with the name put right, has room
 
@@ -288,6 +289,60 @@ class Own:
     def __getitem__(self, index):
         return input("which one? ")
 """
+
+
+QUICK = """
+import time
+import numpy as np
+
+class Store:
+    def __len__(self):
+        return 50
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return index
+
+class Stuck(Store):
+    def __getitem__(self, index):
+        time.sleep(600)
+
+columns = np.zeros((50, 3)), np.arange(50)
+"""
+
+
+@pytest.mark.parametrize(
+    ("dataset", "advice"), [("Store", "Use n_processes=2: "), ("columns", "says  "), ("Missing", "cannot be imported")]
+)
+def test_a_quick_look_ends_with_a_sentence_on_one_screen_and_keeps_nothing_unasked(tmp_path, dataset, advice):
+    (tmp_path / "mine.py").write_text(QUICK)
+    before = sorted(tmp_path.iterdir())
+    ran = lab("quick", "--dataset", f"mine:{dataset}", "--small", "--rounds", "3", folder=tmp_path)
+    assert advice in ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stdout + ran.stderr
+    lines = (ran.stdout + ran.stderr).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert [path for path in tmp_path.iterdir() if path not in before and path.name != "__pycache__"] == []
+
+
+def test_a_quick_look_is_kept_where_a_folder_is_named_and_names_what_it_has_settled(tmp_path):
+    (tmp_path / "mine.py").write_text(QUICK)
+    ran = lab("quick", "--dataset", "mine:Store", "--small", "--rounds", "2", "--out", "r", folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    document = json.loads((tmp_path / "r" / "quick.json").read_text())
+    rows = {(row["row"], row["at"]["workers"]) for row in document["rows"]}
+    assert rows == {("plain loop", 0), ("process", 0), ("process", 2)}
+    assert "--workers 2" in document["again"]
+    assert "--batch-size 32" in document["again"]
+    report = lab("report", "r", folder=tmp_path)
+    assert report.returncode == 0, report.stderr
+
+
+def test_a_batch_that_takes_for_ever_is_said_to_leave_no_room_for_advice(tmp_path):
+    (tmp_path / "mine.py").write_text(QUICK)
+    ran = lab("quick", "--dataset", "mine:Stuck", "--small", "--timeout", "3", folder=tmp_path)
+    assert ran.returncode == 1
+    assert "two batches take longer. Make batches smaller (--batch-size)" in " ".join(ran.stderr.split())
 
 
 def test_a_dataset_that_asks_for_input_gets_none_at_once(tmp_path):

@@ -1,0 +1,160 @@
+"""The quick look: what it tries, for how long, and what it advises."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lab_results import result_of
+
+from mpiter import machine
+from mpiter.lab import quick
+from mpiter.lab.experiments import ALL, EXPERIMENTS
+from mpiter.lab.text import drawn
+from mpiter.lab.turns import Absent
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def planned(monkeypatch, batch_ms, cpu_ms=None, cores=2, **settings):
+    """What is going to be measured, where a first batch takes so long."""
+    figures = {"batch_ms": batch_ms, "cpu_ms": batch_ms if cpu_ms is None else cpu_ms, "batch_size": 32.0}
+    monkeypatch.setattr(quick, "ask", lambda turn, timeout: {"figures": figures})
+    monkeypatch.setattr(machine, "cores", lambda: cores)
+    common = {"rounds": 5, "seed": 0, "seconds": quick.SECONDS, "warmup": quick.WARMUP_S, "small": False}
+    options = argparse.Namespace(**(quick.FULL | {"dataset": "mine:Own"} | common | settings))
+    with quick.preparing(options):
+        return options, list(quick.turns(options))
+
+
+@pytest.mark.parametrize(
+    ("cores", "tried"), [(1, [1, 2, 4]), (2, [1, 2, 4]), (4, [1, 2, 4]), (8, [1, 2, 4, 8]), (64, [1, 2, 32, 64])]
+)
+def test_a_handful_of_numbers_is_tried_up_to_the_cores(monkeypatch, cores, tried):
+    options, turns = planned(monkeypatch, 10.0, cores=cores)
+    assert (options.workers, options.rounds) == (tried, 5)
+    assert [(turn.row, turn.workers) for turn in turns[:2]] == [(quick.LOOP, 0), (quick.OURS, 0)]
+
+
+@pytest.mark.parametrize(
+    ("batch_ms", "cores", "tried", "rounds"),
+    [(2_000, 2, [1, 2, 4], 3), (5_000, 2, [2, 4], 2), (5_000, 16, [2, 8, 16], 2), (6_500, 2, [2], 2)],
+)
+def test_the_dearer_a_batch_the_less_is_tried_and_the_cores_to_the_last(monkeypatch, batch_ms, cores, tried, rounds):
+    options, _ = planned(monkeypatch, batch_ms, cores=cores)
+    assert (options.workers, options.rounds) == (tried, rounds)
+
+
+@given(st.floats(0.01, 1e5), st.floats(0, 1), st.integers(1, 64), st.floats(0.5, 10))
+def test_what_is_planned_has_room_or_it_is_said_that_nothing_has(batch_ms, share, cores, minutes):
+    with pytest.MonkeyPatch.context() as patch:
+        try:
+            options, turns = planned(patch, batch_ms, share * batch_ms, cores, minutes=minutes)
+        except Absent:
+            with pytest.raises(Absent, match=r"min have no room for 2 rounds. Make batches smaller \(--batch-size\)"):
+                planned(patch, batch_ms, share * batch_ms, cores, minutes=minutes)
+            return
+    assert options.rounds >= 2
+    least_s = sum(turn.seconds + turn.warmup_s for turn in turns)
+    assert options.rounds * least_s < 60 * minutes
+
+
+def test_numbers_that_were_asked_for_are_tried_or_nothing_is(monkeypatch):
+    assert planned(monkeypatch, 10.0, workers=[3, 7])[0].workers == [3, 7]
+    with pytest.raises(Absent, match="no room"):
+        planned(monkeypatch, 5_000.0, workers=[1, 2])
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"absent": "mine:Own cannot be imported"}, "^mine:Own cannot be imported$"),
+        ({"error": "ValueError: no"}, "^mine:Own, in one process: ValueError: no$"),
+        ({"error": "gave no answer within 60 s"}, "within 60 s: two batches take longer. Make batches smaller"),
+    ],
+)
+def test_a_dataset_that_gives_no_batch_is_told_of_at_once(monkeypatch, answer, why):
+    monkeypatch.setattr(quick, "ask", lambda turn, timeout: answer)
+    options = argparse.Namespace(**(quick.FULL | {"dataset": "mine:Own", "seed": 0, "small": False}))
+    with pytest.raises(Absent, match=why), quick.preparing(options):
+        pass
+
+
+def test_everything_does_not_include_a_quick_look():
+    assert next(iter(EXPERIMENTS)) == quick.NAME
+    assert set(EXPERIMENTS) - set(ALL) == {quick.NAME}
+
+
+# -- the advice ------------------------------------------------------------------------------------------------------
+
+
+def looked(loop, none, **workers):
+    """A result with so many milliseconds a batch, round by round: of the loop, without workers, with w1, w2, …"""
+    rows = [(quick.LOOP, 0, loop), (quick.OURS, 0, none)]
+    rows += [(quick.OURS, int(name[1:]), found) for name, found in workers.items()]
+    return result_of(
+        [
+            (row, "mine:Own", {"workers": count}, {"batch_ms": found, "samples_per_s": [32e3 / ms for ms in found]})
+            for row, count, found in rows
+            if found
+        ],
+        "quick",
+        batch_size=32,
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "advice"),
+    [
+        (
+            looked([10.0] * 3, [10.0] * 3, w1=[9.9] * 3, w2=[5.0] * 3, w4=[4.9] * 3),
+            "Use n_processes=2: 2 times as many batches a second as without workers; 4 gains at most 2.04%, and only "
+            "more than 5% counts.",
+        ),
+        (
+            looked([0.2] * 3, [0.3] * 3, w1=[0.5] * 3, w2=[0.4] * 3),
+            "Don't use workers: a batch takes 0.200 ms without; workers only cost.",
+        ),
+        (
+            looked([10.0] * 3, [11.0] * 3, w2=[5.0, 12.0, 5.0], w4=[6.0, 13.0, 9.9]),
+            "Don't use workers: a batch takes 10 ms without; rounds disagree on 2 and 4 (gains of \u221223.1% to "
+            "100%), and only more than 5% in every round counts.",
+        ),
+        (
+            looked([10.0, 30.0], [11.0, 20.0], w2=[8.0, 10.0], w4=[6.0, 11.0]),
+            "Use n_processes=2: 1.25 to 2 times as many batches a second as without workers; rounds disagree on 4 "
+            "(gains of \u22129.09% to 33.3%), and only more than 5% in every round counts.",
+        ),
+        (looked([10.0] * 2, [10.0] * 2, w2=[5.0]), "No advice: it takes 2 whole rounds, and there was one."),
+        (looked([10.0], [], w2=[]), "No advice: it could not be measured both with workers and without."),
+    ],
+)
+def test_the_advice_is_one_sentence_that_rests_on_every_round(found, advice):
+    telling = quick.tell(found)
+    assert telling.says == [advice]
+    assert telling.warnings == []
+
+
+times = st.lists(st.floats(0.1, 1e4), min_size=3, max_size=3)
+
+
+@given(times, times, times, times)
+def test_workers_are_only_advised_if_no_round_speaks_against_them(loop, none, two, four):
+    (advice,) = quick.tell(looked(loop, none, w2=two, w4=four)).says
+    without = list(map(min, loop, none))
+    for count, taken in ((2, two), (4, four)):
+        if advice.startswith(f"Use n_processes={count}:"):
+            assert all(base / ms - 1 > quick.GAIN for base, ms in zip(without, taken, strict=True))
+    if not advice.startswith("Use"):
+        assert advice.startswith("Don't use workers: ")
+
+
+def test_the_table_has_the_faster_of_those_without_workers_as_one():
+    (table,) = quick.views(looked([10.0, 30.0], [20.0, 20.0], w2=[5.0, 5.0]))
+    rows = {name: cells for name, *cells in table.rows}
+    assert list(rows) == ["plain loop", "n_processes=0", "n_processes=2"]
+    assert rows["n_processes=2"][2:] == ["~3×", "2 to 4"]
+    assert rows["plain loop"][2:] == ["~0.833×", "0.667 to 1"]
+    assert len(list(drawn(table))) < 10
