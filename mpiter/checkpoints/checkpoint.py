@@ -188,7 +188,7 @@ class Checkpoint:
 
 
 def _is_at_an_end(part: Any) -> bool:
-    """Is it an iterator whose next batch is of another epoch, and in no way of the one that ends?"""
+    """Was its last batch the last of an epoch?"""
     return bool(getattr(getattr(part, "loader", part), "is_new_epoch", False))
 
 

@@ -188,6 +188,12 @@ class Loading(Generic[T_co]):
         else:
             current.skip(batches)
 
+    @property
+    def is_new_epoch(self) -> bool:
+        """Did the last batch complete an epoch?  No, where nobody knows how many there are."""
+        current = self._pass
+        return current is not None and not self._next.is_elsewhere and current.batches == self._length()
+
     # -- ending --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from ..errors import SharedMemoryFull
 from .memory import Arena
 
 _SPARE = 8  # free slots kept beyond as many as were in use lately…
-_FADING = 0.99  # …at each use what was needed before counts for less: what a hoarder had is given back in the end
+_FADING = 0.99  # …at each use what was needed before counts for less: what kept batches took is given back in the end
 
 
 @dataclass(frozen=True, slots=True, eq=False)

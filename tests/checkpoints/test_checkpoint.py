@@ -133,7 +133,7 @@ def test_sigterm_ends_the_program_after_the_step_in_an_orderly_way(tmp_path):
 
 def test_ctrl_c_for_the_whole_group_leaves_the_workers_at_work_until_the_step(tmp_path):
     program = """
-        import sys, mpiter
+        import sys, time, mpiter
         if __name__ == "__main__":
             model = {"learnt": []}
             with mpiter.batches(range(60), 2, n_processes=2, seed=1) as stream:
@@ -141,7 +141,8 @@ def test_ctrl_c_for_the_whole_group_leaves_the_workers_at_work_until_the_step(tm
                     for x in stream:
                         if c.steps == int(sys.argv[1]):
                             print("now", flush=True)
-                            sys.stdin.readline()
+                            while c._held.heard is None:
+                                time.sleep(0.01)
                         model["learnt"].append(x.tolist())
                         c.step()
             print(model["learnt"])
@@ -194,6 +195,26 @@ def test_epochs_go_on_from_the_one_that_was_under_way(tmp_path):
     with mpiter.Checkpoint(tmp_path, again) as c:
         assert (c.steps, c.epoch, list(c.epochs(2))) == (4, 2, [])
         assert [epoch for epoch in c.epochs(3) for _ in again] == [2, 2]
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_an_interrupt_of_the_last_step_of_an_epoch_comes_when_the_epoch_is_complete(tmp_path, kind):
+    def epochs(interrupted):
+        with LOADERS[kind]() as loader, mpiter.Checkpoint(tmp_path, loader) as c:
+            for epoch in c.epochs(2):
+                batches = 0
+                for _ in loader:
+                    batches += 1
+                    if interrupted and batches == LENGTH // BATCH:
+                        signal.raise_signal(signal.SIGINT)
+                    c.step()
+                done.append((epoch, batches))
+
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        epochs(interrupted=True)
+    epochs(interrupted=False)
+    assert done == [(0, LENGTH // BATCH), (1, LENGTH // BATCH)]
 
 
 def test_the_global_generators_go_on_where_they_were(tmp_path):
