@@ -2,12 +2,12 @@
 
 ::
 
-    command ──► experiments: overhead speedup workers hide peers        compare, doctor
+    command ──► experiments: quick overhead speedup workers hide peers        compare, doctor
                    │ turns: what to measure, row by row
                    ▼
                 series ─────► each turn in a process of its own (turns), round by round
                    ▼
-                results       one JSON and one CSV for each experiment, with its schema
+                results       one JSON and one CSV for each experiment, with its schema; of `quick` if asked for
                    ▼
                 views ──────► text (terminal), page and plots (`report.html`)
 

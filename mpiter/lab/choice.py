@@ -1,13 +1,14 @@
-"""How many workers to take: the smallest number that no larger one beats by more than a threshold, in every round.
+"""How many workers to take: a larger number only if it gains more than a threshold, and is slower in no round.
 
-Pure.  The rule is the Num Worker Tuner's greedy one: from the smallest number upwards, another one is taken if it is
-enough faster than the one taken so far.  Enough is a share of the time, or, as theirs has it, so many seconds.
-Guarantees that what is taken was enough faster than the smallest number in each single round, so that noise does not
-take it back; and that the reason names the threshold, and whichever number was faster at least once.
+Pure.  The rule is the Num Worker Tuner's greedy one: from the smallest number upwards, another one is taken if it gains
+enough over the one taken so far, in the median of the rounds.  Enough is a share of the time, or, as theirs has it, so
+many seconds.  Guarantees that what is taken was in no single round slower than the smallest number, so that noise does
+not take it back; and that the reason names the threshold or the rounds that left a seemingly faster number out.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,31 +54,44 @@ def whole_rounds(rows: Sequence[Row], figure: str) -> list[dict[int, float]]:
 
 
 def choose(rounds: Rounds, rule: Rule) -> int:
-    """Greedy, from the smallest number upwards: another is taken if it gains enough in every round."""
+    """Greedy, from the smallest number upwards."""
     chosen, *others = sorted(rounds[0])
     for workers in others:
-        if all(rule.is_enough(rule.gained(times[workers], times[chosen])) for times in rounds):
+        gains = _gains(rounds, workers, chosen, rule)
+        if rule.is_enough(statistics.median(gains)) and min(gains) >= 0:
             chosen = workers
     return chosen
 
 
-def reason(rounds: Rounds, chosen: int, rule: Rule, slower: str = "no other number is faster in any round") -> str:
-    """Why none of the others; `slower` is to be said where they are."""
-    gains = {w: [rule.gained(times[w], times[chosen]) for times in rounds] for w in sorted(rounds[0]) if w != chosen}
-    faster = [workers for workers, gained in gains.items() if max(gained) > 0]
-    doubtful = [workers for workers in faster if rule.is_enough(max(gains[workers]))]
+def _gains(rounds: Rounds, workers: int, chosen: int, rule: Rule) -> list[float]:
+    return [rule.gained(times[workers], times[chosen]) for times in rounds]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why none of the others; `is_doubtful` says that rounds disagree on one of them, which gains enough in some."""
+
+    text: str
+    is_doubtful: bool = False
+
+
+def reason(rounds: Rounds, chosen: int, rule: Rule, slower: str = "no other number is faster") -> Reason:
+    """In words; `slower` is to be said where all others are."""
+    gains = {workers: _gains(rounds, workers, chosen, rule) for workers in sorted(rounds[0]) if workers != chosen}
+    medians = {workers: statistics.median(gained) for workers, gained in gains.items()}
+    threshold = f"more than {rule.told(rule.threshold)}"
+    doubtful = [workers for workers, gained in gains.items() if rule.is_enough(max(gained))]
+    if doubtful:
+        best = max(doubtful, key=lambda workers: (medians[workers], max(gains[workers])))
+        low, middle, high = map(rule.told, (min(gains[best]), medians[best], max(gains[best])))
+        found = f"gains of {low} to {high}, {middle} in the median; {threshold} without a loss counts"
+        return Reason(f"rounds disagree on {best} ({found})", is_doubtful=True)
+    faster = [workers for workers, median in medians.items() if median > 0]
     if not faster:
-        return slower
-    threshold = rule.told(rule.threshold)
-    if not doubtful:
-        gain = "gain" if len(faster) > 1 else "gains"
-        most = max(max(gains[workers]) for workers in faster)
-        return f"{_listed(faster)} {gain} at most {rule.told(most)}, and only more than {threshold} counts"
-    low, high = (rule.told(edge(edge(gains[w]) for w in doubtful)) for edge in (min, max))
-    return (
-        f"rounds disagree on {_listed(doubtful)} (gains of {low} to {high}), and only more than {threshold} in every "
-        "round counts"
-    )
+        return Reason(slower)
+    most = rule.told(max(medians[workers] for workers in faster))
+    gain = f"gain {most} at most" if len(faster) > 1 else f"gains {most}"
+    return Reason(f"{_listed(faster)} {gain}, and only {threshold} counts")
 
 
 def _listed(workers: Sequence[int]) -> str:

@@ -21,6 +21,7 @@ WIDTH = 80  # of a terminal
 _LABEL = 9  # characters of what a sentence is: says, warning, absent
 _NARROWEST = 9  # characters of a column: longer headings are broken
 _NAME = range(20, 33)  # of what the first column may have, where there is no room for all
+_NAMES = 50  # of what all that say which row it is may have together
 _GAP = "  "
 
 
@@ -144,8 +145,10 @@ def _parts(columns: list[_Column]) -> Iterator[list[_Column]]:
 
 
 def _naming(columns: list[_Column]) -> int:
-    """How many columns, from the first, tell one row from another."""
+    """How many columns, from the first, tell one row from another; one if that takes more than leaves room."""
     for count in range(1, len(columns)):
+        if _width(columns[:count]) > _NAMES:
+            break
         rows = list(zip(*(column.cells for column in columns[:count]), strict=True))
         if len(set(rows)) == len(rows):
             return count

@@ -33,9 +33,10 @@ NAME = "workers"
 HEADING = "How many workers: time and memory"
 ABOUT = (
     "The Num Worker Tuner's experiment: the time of so many batches for every number of workers from none on, memory "
-    "beside it, and the number that its greedy rule takes: a larger one only if it gains more than 5% (--gain), or "
-    "more than so many seconds, as theirs has it (--alpha 0.5). Threads are the threaded pipeline of Chien et al. "
-    "Here cifar is random images of CIFAR-10's shape, and store simulates a slow store: each sample sleeps for 3 ms."
+    "beside it, and the number that its greedy rule takes: a larger one only if it gains more than 5% (--gain), or so "
+    "many seconds, as theirs has it (--alpha 0.5), and is slower in no round. Threads are the threaded pipeline of "
+    "Chien et al. Here cifar is random images of CIFAR-10's shape, and store simulates a slow store: each sample "
+    "sleeps for 3 ms."
 )
 THEIR_CORES = 32
 PUBLISHED = {  # workers -> (seconds, normalised; megabytes): CIFAR-10, batches of 128, 32-core Threadripper
@@ -164,7 +165,7 @@ def _tell_the_choice(result: Result, telling: Telling, which: str, rows: list[Ro
     ratio = result.ratio(_row(rows, 0), chosen, "seconds") if taken else None
     against_none = f", {times_as(ratio)} as fast as without" if ratio else ""
     took = f"{result.settings['iterations']} batches in {median(chosen['seconds'])} s{against_none}"
-    why = reason(rounds, taken, rule)
+    why = reason(rounds, taken, rule).text
     telling.says.append(f"{which}: the rule takes {some(taken, 'worker')} ({took}): {why}.")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,34 +24,45 @@ def test_the_tuner_chooses_what_its_authors_table_says():
     published = [{count: seconds for count, (seconds, _) in workers.PUBLISHED.items()}]
     theirs = Rule(alpha=0.5)
     assert choose(published, theirs) == 14
-    assert reason(published, 14, theirs) == "16 gains at most 0.0800 s, and only more than 0.500 s counts"
+    assert reason(published, 14, theirs).text == "16 gains 0.0800 s, and only more than 0.500 s counts"
+
+
+def gains(rounds, rule, one, other):
+    return [rule.gained(each[one], each[other]) for each in rounds]
 
 
 @given(rounds_, rules)
-def test_what_is_taken_is_better_than_the_fewest_in_every_round_or_is_the_fewest(rounds, rule):
+def test_what_is_taken_is_slower_than_the_fewest_in_no_round(rounds, rule):
     taken, fewest = choose(rounds, rule), min(rounds[0])
-    assert taken == fewest or all(rule.is_enough(rule.gained(each[taken], each[fewest])) for each in rounds)
+    found = gains(rounds, rule, taken, fewest)
+    assert min(found) >= 0
+    assert taken == fewest or rule.is_enough(statistics.median(found))
 
 
 @given(rounds_, rules)
-def test_no_larger_number_is_given_away_that_gains_enough_in_every_round(rounds, rule):
+def test_no_number_is_given_away_that_gains_enough_and_is_slower_in_no_round(rounds, rule):
     taken = choose(rounds, rule)
-    for other in (count for count in rounds[0] if count > taken):
-        assert not all(rule.is_enough(rule.gained(each[other], each[taken])) for each in rounds)
+    for other in set(rounds[0]) - {taken}:
+        found = gains(rounds, rule, other, taken)
+        assert min(found) < 1e-12 or not rule.is_enough(statistics.median(found) * (1 - 1e-9))
 
 
 @given(rounds_, rules)
-def test_a_number_that_was_faster_in_some_round_by_more_than_the_threshold_is_named(rounds, rule):
+def test_what_looks_faster_and_is_not_taken_is_named_with_the_threshold(rounds, rule):
     taken = choose(rounds, rule)
-    said = reason(rounds, taken, rule)
-    gains = {other: max(rule.gained(each[other], each[taken]) for each in rounds) for other in rounds[0]}
-    doubtful = [str(other) for other, gain in sorted(gains.items()) if rule.is_enough(gain)]
+    told = reason(rounds, taken, rule)
+    others = {other: gains(rounds, rule, other, taken) for other in set(rounds[0]) - {taken}}
+    doubtful = [other for other, found in others.items() if rule.is_enough(max(found))]
+    faster = [other for other, found in others.items() if statistics.median(found) > 0]
+    assert told.is_doubtful == bool(doubtful)
     if doubtful:
-        assert f"rounds disagree on {' and '.join(', '.join(doubtful).rsplit(', ', 1))} (" in said
-    if any(gain > 0 for other, gain in gains.items() if other != taken):
-        assert f"only more than {rule.told(rule.threshold)}" in said
+        assert any(told.text.startswith(f"rounds disagree on {other} (") for other in doubtful)
+        assert f"more than {rule.told(rule.threshold)} without a loss counts" in told.text
+    elif faster:
+        assert all(str(other) in told.text for other in faster)
+        assert f"only more than {rule.told(rule.threshold)} counts" in told.text
     else:
-        assert said == "no other number is faster in any round"
+        assert told.text == "no other number is faster"
 
 
 def test_the_threshold_is_a_share_whatever_is_timed():
@@ -73,19 +86,18 @@ def test_a_round_that_was_cut_short_does_not_count():
             [8.0, 8.1, 8.2],
             [4.0, 4.1, 4.2],
             {},
-            "the rule takes 2 workers (6 batches in 4.10 s, 1.98 times as fast as without): no other number is faster "
-            "in any round.",
+            "the rule takes 2 workers (6 batches in 4.10 s, 1.98 times as fast as without): no other number is faster.",
         ),
-        ([4.0, 4.0], [4.1, 4.1], {}, "no workers (6 batches in 4 s): no other number is faster in any round."),
-        ([4.0, 4.0], [3.9, 4.0], {}, "(6 batches in 4 s): 2 gains at most 2.56%, and only more than 5% counts."),
+        ([4.0, 4.0], [4.1, 4.1], {}, "no workers (6 batches in 4 s): no other number is faster."),
+        ([4.0, 4.0], [3.9, 4.0], {}, "(6 batches in 4 s): 2 gains 1.28%, and only more than 5% counts."),
         (
             [4.0, 4.0, 4.0],
             [3.4, 4.2, 3.4],
             {},
-            "no workers (6 batches in 4 s): rounds disagree on 2 (gains of \u22124.76% to 17.6%), and only more than "
-            "5% in every round counts.",
+            "no workers (6 batches in 4 s): rounds disagree on 2 (gains of \u22124.76% to 17.6%, 17.6% in the median; "
+            "more than 5% without a loss counts).",
         ),
-        ([4.0, 4.0], [3.6, 3.7], {"alpha": 0.5}, "2 gains at most 0.400 s, and only more than 0.500 s counts."),
+        ([4.0, 4.0], [3.6, 3.7], {"alpha": 0.5}, "2 gains 0.350 s, and only more than 0.500 s counts."),
         ([8.0, 4.0], [2.0, 2.0], {}, "takes 2 workers (6 batches in 2 s, 2 to 4 times as fast as without)"),
         ([4.0], [1.0], {}, None),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 
 import pytest
 from hypothesis import given
@@ -90,13 +91,13 @@ def test_everything_does_not_include_a_quick_look():
 # -- the advice ------------------------------------------------------------------------------------------------------
 
 
-def looked(loop, none, **workers):
+def looked(loop, none, dataset="mine:Own", **workers):
     """A result with so many milliseconds a batch, round by round: of the loop, without workers, with w1, w2, …"""
     rows = [(quick.LOOP, 0, loop), (quick.OURS, 0, none)]
     rows += [(quick.OURS, int(name[1:]), found) for name, found in workers.items()]
     return result_of(
         [
-            (row, "mine:Own", {"workers": count}, {"batch_ms": found, "samples_per_s": [32e3 / ms for ms in found]})
+            (row, dataset, {"workers": count}, {"batch_ms": found, "samples_per_s": [32e3 / ms for ms in found]})
             for row, count, found in rows
             if found
         ],
@@ -110,7 +111,7 @@ def looked(loop, none, **workers):
     [
         (
             looked([10.0] * 3, [10.0] * 3, w1=[9.9] * 3, w2=[5.0] * 3, w4=[4.9] * 3),
-            "Use n_processes=2: 2 times as many batches a second as without workers; 4 gains at most 2.04%, and only "
+            "Use n_processes=2: 2 times as many batches a second as without workers; 4 gains 2.04%, and only "
             "more than 5% counts.",
         ),
         (
@@ -119,13 +120,13 @@ def looked(loop, none, **workers):
         ),
         (
             looked([10.0] * 3, [11.0] * 3, w2=[5.0, 12.0, 5.0], w4=[6.0, 13.0, 9.9]),
-            "Don't use workers: a batch takes 10 ms without; rounds disagree on 2 and 4 (gains of \u221223.1% to "
-            "100%), and only more than 5% in every round counts.",
+            "Stay without workers until the machine is quieter: a batch takes 10 ms without; rounds disagree on 2 "
+            "(gains of \u221216.7% to 100%, 100% in the median; more than 5% without a loss counts).",
         ),
         (
             looked([10.0, 30.0], [11.0, 20.0], w2=[8.0, 10.0], w4=[6.0, 11.0]),
             "Use n_processes=2: 1.25 to 2 times as many batches a second as without workers; rounds disagree on 4 "
-            "(gains of \u22129.09% to 33.3%), and only more than 5% in every round counts.",
+            "(gains of \u22129.09% to 33.3%, 12.1% in the median; more than 5% without a loss counts).",
         ),
         (looked([10.0] * 2, [10.0] * 2, w2=[5.0]), "No advice: it takes 2 whole rounds, and there was one."),
         (looked([10.0], [], w2=[]), "No advice: it could not be measured both with workers and without."),
@@ -146,9 +147,11 @@ def test_workers_are_only_advised_if_no_round_speaks_against_them(loop, none, tw
     without = list(map(min, loop, none))
     for count, taken in ((2, two), (4, four)):
         if advice.startswith(f"Use n_processes={count}:"):
-            assert all(base / ms - 1 > quick.GAIN for base, ms in zip(without, taken, strict=True))
+            found = [base / ms - 1 for base, ms in zip(without, taken, strict=True)]
+            assert min(found) >= 0
+            assert statistics.median(found) > quick.GAIN
     if not advice.startswith("Use"):
-        assert advice.startswith("Don't use workers: ")
+        assert advice.startswith(("Don't use workers: ", "Stay without workers until "))
 
 
 def test_the_table_has_the_faster_of_those_without_workers_as_one():
@@ -158,3 +161,9 @@ def test_the_table_has_the_faster_of_those_without_workers_as_one():
     assert rows["n_processes=2"][2:] == ["~3×", "2 to 4"]
     assert rows["plain loop"][2:] == ["~0.833×", "0.667 to 1"]
     assert len(list(drawn(table))) < 10
+
+
+def test_who_has_named_no_dataset_is_told_how():
+    (theirs,), (ours,) = (quick.views(looked([10.0], [20.0], dataset=name)) for name in ("mine:Own", "cifar"))
+    assert "--dataset module:name looks at yours" in ours.note
+    assert "--dataset" not in theirs.note
