@@ -19,6 +19,7 @@ import torch
 
 from .errors import OptionError
 from .samples.batch import Batch
+from .stats import Stats
 from .transport.memory import Arena, arena_at
 
 Lock = Callable[[int, int], bool]
@@ -131,6 +132,14 @@ class DevicePrefetcher:
 
     def __len__(self) -> int:
         return len(self.loader)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} to {self.device} of {self.loader!r:.200}>"
+
+    def stats(self) -> Stats:
+        """The loader's counters: what it waits for is waited for here."""
+        stats: Stats = self.loader.stats()
+        return stats
 
     def __iter__(self) -> Iterator[Any]:
         self._state = None

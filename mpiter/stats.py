@@ -6,6 +6,7 @@ the progress line, the tuner, the report, the tests.
 
 from __future__ import annotations
 
+import html
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,6 +101,10 @@ class Stats:
             ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in rare if count),
         ]
         return "\n".join(filter(None, lines))
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook."""
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     @property
     def recent_share(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mpiter
@@ -52,6 +53,26 @@ def test_the_start_is_told_apart_and_shares_are_since_the_last_look(clock: Any) 
 def test_what_is_rare_is_told_where_there_is_any() -> None:
     told = str(mpiter.Stats(batches=1, restarts=2, odd_rows=3))
     assert told.splitlines()[-1] == "2 restarts, 3 odd rows"
+
+
+def test_a_notebook_shows_the_same_lines() -> None:
+    stats = mpiter.Stats(batches=1)
+    assert stats._repr_html_() == f"<pre>{stats}</pre>"
+
+
+@pytest.mark.parametrize(
+    ("samples", "told"),
+    [
+        ([np.zeros((2, 3), np.float32)] * 2, ["<td>float32 (2, 2, 3)</td>"]),
+        ([(1, "<a>")] * 2, ["<th>0</th><td>int64 (2,)</td>", "<th>1</th><td>list of 2</td>"]),
+        ([{"<x>": 1.0}] * 2, ["<th>&lt;x&gt;</th><td>float64 (2,)</td>"]),
+    ],
+    ids=["array", "tuple", "dict"],
+)
+def test_a_notebook_shows_what_the_columns_of_a_batch_are(samples: list[Any], told: list[str]) -> None:
+    html = next(mpiter.SerialIterator(samples, 2, shuffle=False))._repr_html_()
+    assert html.startswith("<table><caption>2 samples</caption>")
+    assert all(part in html for part in told), html
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -30,6 +30,7 @@ class Batches(DatasetIterator[B]):
 
     def __iter__(self) -> Self:
         """What is left of this pass; the next one, if that is nothing."""
+        self._began = self._cursor
         if self._sampling.pace(self.batch_size).end_at(self._cursor):
             self._sampling = replace(self._sampling, passes=self._sampling.passes + 1)
             super()._go(self._cursor)
@@ -39,6 +40,7 @@ class Batches(DatasetIterator[B]):
         if self._sampling.epochs:  # the pass that ends with the place, if it has got there
             number = max(1, -(-(cursor.epoch + (cursor.position > 0)) // self._sampling.epochs))
             self._sampling = replace(self._sampling, passes=number)
+        self._began = cursor
         super()._go(cursor, seed)
 
     def _surroundings(self) -> Surroundings:
@@ -46,11 +48,14 @@ class Batches(DatasetIterator[B]):
         return replace(around, pace=replace(around.pace, epochs=None))  # a state may be of any pass
 
     def __len__(self) -> int:
-        """The number of batches in a pass."""
-        sampling, length = self._sampling, len(self._cursor.order)
+        """The number of batches in a pass; after a resume, of those that are left of it."""
+        sampling, began = self._sampling, self._began
         if sampling.epochs is None:
             raise TypeError("endless batches have no length; pass epochs=.")
-        return batches_of(length, self.batch_size, sampling.drop_last) * sampling.epochs
+        in_epoch = batches_of(len(self._cursor.order), self.batch_size, sampling.drop_last)
+        if sampling.pace(self.batch_size).end_at(self._cursor):
+            return in_epoch * sampling.epochs  # the next one
+        return in_epoch * (sampling.passes * sampling.epochs - began.epoch) - -(-began.position // self.batch_size)
 
 
 @knows(OF_ITERATORS)

@@ -116,6 +116,7 @@ class Epoch(Generic[T_co]):
 
     def __init__(self, current: Pass | StreamPass, home: Home, length: Callable[[], int | None], count: Any) -> None:
         self._pass, self._home, self._length, self._count = current, home, length, count
+        self._began = current.batches
         self._one_at_a_time = threading.RLock()
         self._end = weakref.finalize(self, home.take_back, current)
         self._end.atexit = False
@@ -129,10 +130,11 @@ class Epoch(Generic[T_co]):
         return self
 
     def __len__(self) -> int:
+        """The batches that it gives: after a resume, those that are left."""
         length = self._length()
         if length is None:
             raise TypeError("the sampler has no length, so neither has the epoch.")
-        return length
+        return max(0, length - self._began)
 
     def __next__(self) -> T_co:
         with self._one_at_a_time:

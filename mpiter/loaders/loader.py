@@ -179,10 +179,11 @@ class DataLoader(Loading[T_co]):
         return Batched(self.dataset, self.collate_fn or self._stack)
 
     def __len__(self) -> int:
+        """Batches in an epoch; after a resume, those that are left of it."""
         length = self._length()
         if length is None:
             raise TypeError("the sampler has no length, so neither has the loader.")
-        return length
+        return max(0, length - self._left_out())
 
     def _length(self) -> int | None:
         given = self.batch_sampler if self.batch_sampler is not None else self.sampler

@@ -53,6 +53,7 @@ class Loading(Generic[T_co]):
         self._home = Home(persistent_workers is not False)
         self._pass: Pass | StreamPass | None = None
         self._next = Place(epoch=0)  # where the next iter() begins
+        self._began = 0  # batches of the epoch under way that were left out when it began
 
     # -- what a subclass says ------------------------------------------------------------------------------------
 
@@ -110,7 +111,7 @@ class Loading(Generic[T_co]):
         current.pump = self._pump()
         epoch: Epoch[T_co] = Epoch(current, self._home, self._length, self._count)
         current.go()
-        self._pass, self._next = current, Place(place.epoch + 1)
+        self._pass, self._next, self._began = current, Place(place.epoch + 1), current.batches
         return epoch
 
     def _pass_over_stream(self, place: Place) -> StreamPass:
@@ -187,6 +188,13 @@ class Loading(Generic[T_co]):
             self._next = self._next.beyond(batches)
         else:
             current.skip(batches)
+            self._began += batches
+
+    def _left_out(self) -> int:
+        """Batches that the ``for`` under way doesn't give, or the next one."""
+        if self._next.is_elsewhere:
+            return self._next.batches + self._next.skipped
+        return 0 if self._pass is None or self._pass.has_ended else self._began
 
     @property
     def is_new_epoch(self) -> bool:

@@ -8,7 +8,8 @@ show the same memory, writable and private to the user, valid as long as anythin
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import html
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,6 +92,13 @@ def collate(samples: Sequence[Any], settle: Settle = listed) -> Any:
     return stack(tree, iter(columns), iter(asides), settle)
 
 
+def _told(column: Any) -> str:
+    """What a column is, in a few words."""
+    if isinstance(column, np.ndarray):
+        return html.escape(f"{column.dtype} {column.shape}")
+    return html.escape(f"{type(column).__name__} of {len(column)}" if hasattr(column, "__len__") else repr(column))
+
+
 def _detaching(name: str) -> Callable[..., Any]:
     """A list method that changes the list, and so parts it from its columns."""
     method = getattr(list, name)
@@ -130,6 +138,15 @@ class Batch(list[T]):
         if self._stacked is None:
             self._stacked = columns_of(self._contents)
         return self._stacked
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what its columns are, rather than all that is in them."""
+        columns = self.columns
+        told: Iterable[tuple[Any, Any]] = [("", columns)]
+        if isinstance(columns, (dict, tuple)):
+            told = columns.items() if isinstance(columns, dict) else enumerate(columns)
+        rows = "".join(f"<tr><th>{html.escape(str(name))}</th><td>{_told(column)}</td></tr>" for name, column in told)
+        return f"<table><caption>{len(self)} samples</caption>{rows}</table>"
 
     def __reduce__(self) -> Any:
         return list, (list(self),)

@@ -97,6 +97,13 @@ def test_on_the_cpu_nothing_is_copied():
         assert batches.stats().leased_batches == 1
 
 
+def test_it_tells_of_its_loader_and_its_counters():
+    with mpiter.batches(range(4), 2, n_processes=0) as batches:
+        prefetcher = DevicePrefetcher(batches, "cpu")
+        assert repr(prefetcher) == f"<DevicePrefetcher to cpu of {batches!r}>"
+        assert len(list(prefetcher)) == prefetcher.stats().batches == 2
+
+
 @pytest.mark.parametrize("normalize", [([1, 2], [1]), ([1], [0]), ([1], [-1])])
 def test_what_cannot_normalise_is_refused(normalize):
     with pytest.raises(mpiter.OptionError, match="normalize"):

@@ -1,0 +1,54 @@
+"""``len()`` says how many batches the next ``for`` gives, so that a bar of progress ends where the batches do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import mpiter
+
+EPOCH = 5  # batches
+MAKERS: dict[str, Callable[[], Any]] = {
+    "loader": lambda: mpiter.DataLoader(range(10), 2),
+    "sampler": lambda: mpiter.DataLoader(range(10), 2, sampler=range(10)),
+    "batch_sampler": lambda: mpiter.DataLoader(range(10), batch_sampler=[[i] for i in range(EPOCH)]),
+    "batches": lambda: mpiter.batches(range(10), 2, n_processes=0),
+    "two epochs": lambda: mpiter.batches(range(10), 4, n_processes=0, epochs=2, drop_last=True),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("taken", range(6))
+def test_after_a_resume_the_length_is_what_is_left(kind: str, taken: int) -> None:
+    one, other = MAKERS[kind](), MAKERS[kind]()
+    whole = len(one)
+    batches = iter(one)
+    for _ in range(min(taken, whole)):
+        next(batches)
+    assert len(one) == whole
+    other.load_state_dict(one.state_dict())
+    told = len(other)
+    seen = [len(other) for _ in other]
+    assert len(seen) == told
+    assert set(seen[:-1]) <= {told}  # in the midst of it too
+    assert len(other) == whole == len(list(other))
+
+
+def test_an_iterator_of_a_resumed_loader_knows_what_is_left_of_its_epoch() -> None:
+    one, other = mpiter.DataLoader(range(10), 2), mpiter.DataLoader(range(10), 2)
+    next(iter(one))
+    other.load_state_dict(one.state_dict())
+    assert len(iter(other)) == EPOCH - 1
+    assert len(iter(other)) == EPOCH
+
+
+def test_what_is_skipped_is_not_left() -> None:
+    loader = mpiter.DataLoader(range(10), 2)
+    loader.skip(2)
+    assert len(loader) == len(list(loader)) == 3
+    batches = iter(loader)
+    next(batches)
+    loader.skip(1)
+    assert len(loader) == 1 + len(list(batches)) == 4
