@@ -38,9 +38,10 @@ class Held:
                 signal.signal(number, self._hear)
 
     def end(self) -> None:
-        """As they were."""
-        for number, before in self._before.items():
-            signal.signal(number, before)
+        """As they were; Ctrl-C last, so that it can't come in between and leave SIGTERM to us."""
+        for number in reversed(_SIGNALS):
+            if number in self._before:
+                signal.signal(number, self._before[number])
 
     def deliver(self) -> None:
         """Do now what the signal that was heard asks for; most raise."""

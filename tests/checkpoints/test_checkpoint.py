@@ -17,6 +17,7 @@ from support import scripts
 
 import mpiter
 from mpiter.checkpoints import checkpoint
+from mpiter.checkpoints.held import Held
 
 EPOCHS, LENGTH, BATCH = 3, 10, 2
 LOADERS = {
@@ -51,6 +52,7 @@ def learnt(folder, make):
 def interrupted_at(line, function, *arguments):
     """Call it with Ctrl-C at so many lines of Python from its beginning; how many have there been?"""
     lines, came = count(), []
+    handlers = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
 
     def tracer(frame, event, arg):
         if event == "line" and next(lines) == line:
@@ -69,6 +71,7 @@ def interrupted_at(line, function, *arguments):
     finally:
         sys.settrace(before)
     assert was_raised == bool(came), "Ctrl-C was swallowed"
+    assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == handlers
     return next(lines)
 
 
@@ -89,6 +92,17 @@ def test_a_thousand_interrupts_lose_no_batch_and_repeat_none(tmp_path, kind):
             is_interrupted_at(min(at // 3, 700), folder)
         assert learnt(folder, make) == expected, at
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_an_interrupt_at_any_line_leaves_the_handlers_as_they_were():
+    def hold():
+        held = Held()
+        held.begin()
+        held.end()
+        held.deliver()
+
+    for line in range(interrupted_at(-1, hold)):
+        interrupted_at(line, hold)
 
 
 def test_an_interrupt_waits_for_the_step_and_a_second_one_does_not(tmp_path, capfd):
