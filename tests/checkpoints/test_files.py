@@ -63,15 +63,6 @@ def test_tensors_of_every_dtype_come_back_as_tensors(tmp_path):
         assert torch.equal(found[name].to(torch.complex64), tensor.detach().to(torch.complex64))
 
 
-@pytest.mark.torch
-@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed: python3 tests --all")
-def test_arrays_of_jax_are_saved_as_numpys(tmp_path):
-    import jax.numpy
-
-    found = files.read(files.write(tmp_path, 0, {"w": jax.numpy.ones(3)}, keep=1))
-    same(found, {"w": np.ones(3, np.float32)})
-
-
 def test_what_no_file_can_hold_is_refused_by_its_path_and_leaves_nothing(tmp_path):
     with pytest.raises(StateError, match=r"state\['model'\]\[1\] is of type object"):
         files.write(tmp_path, 0, {"model": [1, object()]}, keep=1)

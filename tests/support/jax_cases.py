@@ -11,6 +11,7 @@ import reference
 
 import mpiter
 import mpiter.jax
+from mpiter.checkpoints import files
 
 
 def batches(sample, length=12):
@@ -58,6 +59,12 @@ def test_what_is_no_number_comes_along():
 def test_each_batch_of_a_loader():
     with mpiter.DataLoader([np.full(2, i, np.float32) for i in range(4)], 2) as loader:
         assert [float(x.sum()) for x in mpiter.jax.each(loader)] == [2.0, 10.0]
+
+
+def test_a_checkpoint_holds_them_as_numpys(tmp_path):
+    (found,) = files.read(files.write(tmp_path, 0, {"w": jax.numpy.ones(3)}, keep=1)).values()
+    assert type(found) is np.ndarray
+    assert (found.dtype, found.tolist()) == (np.float32, [1.0, 1.0, 1.0])
 
 
 @pytest.mark.parametrize("name", reference.public("mpiter.jax"))
