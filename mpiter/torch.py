@@ -16,11 +16,12 @@ from torch.utils.data import _utils
 
 from .device import DevicePrefetcher, is_numeric, mapped
 from .errors import OptionError, warn
+from .kinds import B_co as T_co  # of a dataset's samples, as torch has it
 from .loaders.batched import Batched, Single
 from .loaders.drawing import Drawn, Since, Sliced
 from .loaders.generators import Generators
 from .loaders.loader import in_batches, worker_options
-from .loaders.loading import Loading, T_co
+from .loaders.loading import Loading
 from .loaders.shards import Batching, Streamed
 from .loaders.walk import Walk
 from .order.order import Order, Sequential

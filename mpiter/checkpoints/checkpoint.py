@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from ..engine.options import whole
 from ..errors import OptionError, StateError
-from ..worker.seeding import global_generators, restore_globals, state_of
+from ..worker.seeding import global_generators, globals_state, restore_globals
 from . import files
 from .held import Held
 
@@ -77,8 +78,7 @@ class Checkpoint:
                     f"part {name} is of type {type(part).__name__}, which has no state_dict() and load_state_dict(); "
                     f"pass a dict of its values."
                 )
-        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-            raise OptionError(f"keep={keep!r:.40}: pass how many files stay, 1 or more.")
+        whole("keep", keep, least=1)
         for option, value in (("every_s", every_s), ("every_steps", every_steps)):
             if value is not None and not value > 0:
                 raise OptionError(f"{option}={value!r:.40}: pass a number above 0, or None.")
@@ -131,7 +131,7 @@ class Checkpoint:
         states = {
             "steps": self.steps,
             "epoch": self.epoch,
-            "kinds": {name: type(part).__qualname__ for name, part in self._parts.items()},
+            "kinds": self._kinds,
             "parts": {name: part if type(part) is dict else part.state_dict() for name, part in self._parts.items()},
             "generators": _generators() if self._generators else {},
         }
@@ -147,6 +147,10 @@ class Checkpoint:
             raise StateError(f"there is no checkpoint in {folder}.")
         states: dict[str, Any] = found[1]["parts"]
         return states
+
+    @property
+    def _kinds(self) -> dict[str, str]:
+        return {name: type(part).__qualname__ for name, part in self._parts.items()}
 
     @property
     def _here(self) -> tuple[int, int]:
@@ -167,7 +171,7 @@ class Checkpoint:
         return self.every_s is not None and steps > 0 and time.monotonic() - self._saved_at >= self.every_s
 
     def _load(self, path: Path, states: dict[str, Any]) -> None:
-        saved, mine = states["kinds"], {name: type(part).__qualname__ for name, part in self._parts.items()}
+        saved, mine = states["kinds"], self._kinds
         if saved != mine:
             raise StateError(
                 f"{path} holds {_listed(saved)}, but this Checkpoint was given {_listed(mine)}.  Pass the same parts, "
@@ -210,11 +214,9 @@ def _like(now: Any, saved: Any) -> Any:
 
 def _generators() -> dict[str, Any]:
     """The states of the global random generators."""
-    states = {name: state_of(generator) for name, generator in global_generators().items()}
     torch = global_generators().get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        states["cuda"] = torch.cuda.get_rng_state_all()
-    return states
+    cuda = torch.cuda if torch is not None and torch.cuda.is_initialized() else None
+    return globals_state() | ({"cuda": cuda.get_rng_state_all()} if cuda is not None else {})
 
 
 def _give_back(states: dict[str, Any]) -> None:

@@ -12,13 +12,14 @@ from dataclasses import replace
 from typing import Any, Literal, Self
 
 from ..engine.options import Options
+from ..kinds import B
 from ..order.checkpoint import Surroundings
 from ..order.cursor import Cursor, batches_of
 from ..samples.batch import columns_of
 from ..samples.layout import Contents
 from ..samples.uneven import settle_as
 from ..spelling import OF_ITERATORS, knows
-from .iterator import B, DatasetIterator
+from .iterator import DatasetIterator
 from .sampling import Sampling
 
 

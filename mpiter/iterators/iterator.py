@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import Any, Generic, Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ..datasets.columns import told
 from ..engine.options import Options
 from ..engine.pump import Pump
 from ..errors import IteratorClosed
+from ..kinds import B
 from ..order import checkpoint
 from ..order.checkpoint import Surroundings
 from ..order.cursor import Cursor
@@ -26,15 +27,6 @@ from ..stats import Stats
 from ..worker.seeding import seed_for
 from .adjustable import Adjustable
 from .sampling import Sampling
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    B = TypeVar("B", default=Any)
-else:
-    from typing import TypeVar
-
-    B = TypeVar("B")  # what is handed out
 
 
 class DatasetIterator(Adjustable, Generic[B]):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..engine.options import Options
-from ..samples.batch import Batch, T
+from ..kinds import T
+from ..samples.batch import Batch
 from ..spelling import OF_ITERATORS, knows
 from .iterator import DatasetIterator
 from .sampling import Sampling

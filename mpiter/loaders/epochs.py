@@ -12,15 +12,14 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self
 
+from ..kinds import B_co
 from ..order.cursor import Cursor
 from ..order.order import Order
 from .drawing import Drawn, Sliced
 from .resuming import Place
 from .streams import StreamPass
-
-T_co = TypeVar("T_co", covariant=True)  # a batch
 
 
 @dataclass
@@ -36,6 +35,7 @@ class Pass:
     ahead: int  # batches that are drawn beyond these, for now
     most: int  # …and may be
     aside: Any = None  # where the sampler's generators are not everybody's
+    left_out: int = 0  # batches that its iterator doesn't give
     pump: Any = None  # None: nobody goes on with it
     has_ended: bool = False
 
@@ -111,12 +111,11 @@ class Home:
             epoch.forget()
 
 
-class Epoch(Generic[T_co]):
+class Epoch(Generic[B_co]):
     """An iterator over the batches of one epoch: what ``iter(loader)`` returns."""
 
     def __init__(self, current: Pass | StreamPass, home: Home, length: Callable[[], int | None], count: Any) -> None:
         self._pass, self._home, self._length, self._count = current, home, length, count
-        self._began = current.batches
         self._one_at_a_time = threading.RLock()
         self._end = weakref.finalize(self, home.take_back, current)
         self._end.atexit = False
@@ -134,13 +133,13 @@ class Epoch(Generic[T_co]):
         length = self._length()
         if length is None:
             raise TypeError("the sampler has no length, so neither has the epoch.")
-        return max(0, length - self._began)
+        return max(0, length - self._pass.left_out)
 
-    def __next__(self) -> T_co:
+    def __next__(self) -> B_co:
         with self._one_at_a_time:
             pump = self._pass.pump
             try:
-                batch: T_co = self._pass.next()
+                batch: B_co = self._pass.next()
             except StopIteration:
                 self._pass.has_ended = self._pass.has_ended or pump is not None
                 self._end()

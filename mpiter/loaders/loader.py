@@ -17,6 +17,7 @@ import numpy as np
 from ..datasets.columns import Table, as_dataset
 from ..engine.options import Options, warn_if_all_is_dropped
 from ..errors import OptionError, warn
+from ..kinds import B_co
 from ..order.cursor import batches_of
 from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
@@ -29,7 +30,7 @@ from ..worker.seeding import seed_for
 from .batched import Batched, Single
 from .drawing import Drawn, Since, Sliced
 from .generators import Generators
-from .loading import Loading, T_co
+from .loading import Loading
 from .shards import Batching, Streamed
 from .walk import Walk
 
@@ -51,7 +52,7 @@ def unchanged(sample: Any) -> Any:
     return sample
 
 
-class DataLoader(Loading[T_co]):
+class DataLoader(Loading[B_co]):
     """Batches of NumPy arrays from a dataset, epoch after epoch: torch's ``DataLoader`` for everybody.
 
     Args:

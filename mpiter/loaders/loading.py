@@ -9,13 +9,14 @@ batches already handed out are left out, unloaded.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import Any, Generic, Self
 
 from ..datasets.access import users
 from ..datasets.columns import told
 from ..engine.options import Options
 from ..engine.pump import Pump
 from ..errors import BatchTimeout, IteratorClosed
+from ..kinds import B_co
 from ..order.order import Order
 from ..stats import Stats
 from . import resuming
@@ -30,17 +31,7 @@ from .walk import Walk
 _FEW = 4  # batches that a sampler is asked for at once, when nobody knows yet how many are needed
 
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    T_co = TypeVar("T_co", covariant=True, default=Any)
-else:
-    from typing import TypeVar
-
-    T_co = TypeVar("T_co", covariant=True)  # what is handed out
-
-
-class Loading(Generic[T_co]):
+class Loading(Generic[B_co]):
     """What loaders have in common; a subclass says what an epoch's batches are."""
 
     _batching: Batching | None = None  # how batches are made of a stream; None where the dataset has keys
@@ -53,7 +44,6 @@ class Loading(Generic[T_co]):
         self._home = Home(persistent_workers is not False)
         self._pass: Pass | StreamPass | None = None
         self._next = Place(epoch=0)  # where the next iter() begins
-        self._began = 0  # batches of the epoch under way that were left out when it began
 
     # -- what a subclass says ------------------------------------------------------------------------------------
 
@@ -100,7 +90,7 @@ class Loading(Generic[T_co]):
 
     # -- epochs --------------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Epoch[T_co]:
+    def __iter__(self) -> Epoch[B_co]:
         if self._home.closed:
             raise IteratorClosed("the loader is closed; make a new one.")
         place = self._next
@@ -108,10 +98,11 @@ class Loading(Generic[T_co]):
         with aside or contextlib.nullcontext():
             current = self._pass_over_stream(place) if self._batching is not None else self._pass_over_keys(place)
         current.aside = aside or current.aside
+        current.left_out = current.batches
         current.pump = self._pump()
-        epoch: Epoch[T_co] = Epoch(current, self._home, self._length, self._count)
+        epoch: Epoch[B_co] = Epoch(current, self._home, self._length, self._count)
         current.go()
-        self._pass, self._next, self._began = current, Place(place.epoch + 1), current.batches
+        self._pass, self._next = current, Place(place.epoch + 1)
         return epoch
 
     def _pass_over_stream(self, place: Place) -> StreamPass:
@@ -188,13 +179,13 @@ class Loading(Generic[T_co]):
             self._next = self._next.beyond(batches)
         else:
             current.skip(batches)
-            self._began += batches
+            current.left_out += batches
 
     def _left_out(self) -> int:
         """Batches that the ``for`` under way doesn't give, or the next one."""
         if self._next.is_elsewhere:
             return self._next.batches + self._next.skipped
-        return 0 if self._pass is None or self._pass.has_ended else self._began
+        return 0 if self._pass is None or self._pass.has_ended else self._pass.left_out
 
     @property
     def is_new_epoch(self) -> bool:

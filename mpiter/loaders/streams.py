@@ -129,7 +129,7 @@ class StreamPass:
         self._to_skip = place.skipped
         self._shards = [_Shard() for _ in range(shards)]
         self._turn = 0  # whose batch is next
-        self.batches = 0
+        self.batches = self.left_out = 0
         self._is_own = False  # do the streams shard themselves?
         if place.stream is not None:
             self._set_out_from(place, place.stream)

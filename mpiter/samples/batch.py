@@ -10,23 +10,15 @@ from __future__ import annotations
 import functools
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..kinds import T
 from .layout import Contents, Layout
 from .leaves import Aside
 from .tree import Node, describe, gather, is_mutable, merge, scatter, shows, stack
 from .uneven import Settle, listed
-
-if TYPE_CHECKING:  # whoever checks types knows them, with defaults
-    from typing_extensions import TypeVar
-
-    T = TypeVar("T", default=Any)
-else:
-    from typing import TypeVar
-
-    T = TypeVar("T")  # a sample
 
 
 def _asides_of(contents: Contents) -> Iterator[Any]:

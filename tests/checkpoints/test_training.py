@@ -147,16 +147,18 @@ def test_sigterm_ends_the_program_after_the_step_in_an_orderly_way(tmp_path):
 
 def test_ctrl_c_for_the_whole_group_leaves_the_workers_at_work_until_the_step(tmp_path):
     program = """
-        import sys, time, mpiter
+        import os, signal, sys, mpiter
         if __name__ == "__main__":
+            heard, told = os.pipe()
+            os.set_blocking(told, False)
+            signal.set_wakeup_fd(told)
             model = {"learnt": []}
             with mpiter.batches(range(60), 2, n_processes=2, seed=1) as stream:
                 with mpiter.Checkpoint("run", stream, model=model) as c:
                     for x in stream:
                         if c.steps == int(sys.argv[1]):
                             print("now", flush=True)
-                            while c._held.heard is None:
-                                time.sleep(0.01)
+                            os.read(heard, 1)  # until a signal has come
                         model["learnt"].append(x.tolist())
                         c.step()
             print(model["learnt"])
