@@ -599,7 +599,7 @@ def test_a_streams_length_is_not_asked_before_the_user_does(workers: int, recwar
         assert len(list(iter(loader))) == 6
         loader.state_dict()
         assert TooShort.asked == 0
-        assert [told for told in recwarn if "was reported" in str(told.message)] == []  # torch tells one core of its own
+        assert [told for told in recwarn if "was reported" in str(told.message)] == []  # torch has its own
         assert len(loader) == 2
         with pytest.warns(UserWarning, match="was reported to be 5"):
             epoch(loader)
