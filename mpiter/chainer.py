@@ -27,9 +27,9 @@ except Exception as error:  # NumPy 2 shows as AttributeError, a missing pkg_res
 from .errors import OptionError, StateError
 from .iterators import iterators
 from .iterators.iterator import DatasetIterator
-from .order.checkpoint import SEEDS
 from .order.cursor import Cursor
 from .order.order import Given, Indices
+from .order.state import SEEDS
 from .samples.batch import Batch, columns_in_place
 from .stats import Stats
 

@@ -15,7 +15,7 @@ from typing import Any
 from ..datasets.columns import as_dataset
 from ..errors import OptionError, warn
 from ..machine import cores
-from ..order.checkpoint import SEEDS
+from ..order.state import SEEDS
 from ..pool.backends import Serial, backend_for
 from ..pool.starting import interrupts_later
 from ..rules import Rules

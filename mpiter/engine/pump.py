@@ -167,7 +167,7 @@ class Pump:
         if self._standstill.is_seen(lines, seconds):
             warn(advice(loop.doings()))
         if limit is not None and self._patience.ends(seconds, not any(line.ready for line in lines)):
-            problem = self._late(limit, seconds, loop.doings() or "the dataset may be stuck")
+            problem = self._late(limit, seconds, loop.doings() or "no worker is at a sample right now")
             self._lateness = type(problem)
             if not isinstance(problem, Warning):
                 raise problem

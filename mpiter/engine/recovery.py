@@ -103,7 +103,7 @@ class _Setback:
 
 _ON_STARTING = (
     "Look at what it printed; without workers (n_processes=0, num_workers=0) the dataset is loaded here. "
-    "A script whose dataset cannot travel by value needs `if __name__ == '__main__':`."
+    "A script whose dataset cannot travel by value needs `if __name__ == '__main__':` around its loop."
 )
 
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, Self
 
 from ..engine.options import Options
 from ..kinds import B
-from ..order.checkpoint import Surroundings
 from ..order.cursor import Cursor, batches_of
+from ..order.state import Surroundings
 from ..samples.batch import columns_of
 from ..samples.layout import Contents
 from ..samples.uneven import settle_as

@@ -17,10 +17,9 @@ from ..engine.options import Options
 from ..engine.pump import Pump
 from ..errors import IteratorClosed
 from ..kinds import B
-from ..order import checkpoint
-from ..order.checkpoint import Surroundings
 from ..order.cursor import Cursor
 from ..order.order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
+from ..order.state import Surroundings, load, save
 from ..samples.batch import Batch
 from ..samples.layout import Contents
 from ..stats import Stats
@@ -131,12 +130,12 @@ class DatasetIterator(Adjustable, Generic[B]):
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last batch handed out, as JSON-able values."""
-        return checkpoint.save(self._cursor, self.seed, self._surroundings())
+        return save(self._cursor, self.seed, self._surroundings())
 
     def load_state_dict(self, state: Any) -> None:
         """Go on from where ``state`` was saved, whatever number of workers it was saved with."""
         self._refuse_if_closed("load a state")
-        self._go(*checkpoint.load(state, self._surroundings()))
+        self._go(*load(state, self._surroundings()))
 
     def _surroundings(self) -> Surroundings:
         return Surroundings(self._sampling.pace(self.batch_size), len(self.dataset), self._cursor.order)

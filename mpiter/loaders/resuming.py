@@ -12,7 +12,7 @@ from numbers import Integral
 from typing import Any
 
 from ..errors import OptionError, StateError
-from ..order.checkpoint import VERSION, check_version, number_of, seed_of, typed
+from ..order.state import VERSION, check_version, number_of, seed_of, typed
 from .drawing import Drawn, Since, Sliced
 from .walk import Told, check_told
 
