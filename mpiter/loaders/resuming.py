@@ -12,7 +12,7 @@ from numbers import Integral
 from typing import Any
 
 from ..errors import OptionError, StateError
-from ..order.state import VERSION, check_version, number_of, seed_of, typed
+from ..order.state import VERSION, check_kind, number_of, of_another_kind, seed_of, typed
 from .drawing import Drawn, Since, Sliced
 from .walk import Told, check_told
 
@@ -51,7 +51,7 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
         "checksum": place.checksum,
         "skipped": place.skipped,
         "seed": str(seed),
-        "luck": place.generators or {},
+        "generators": place.generators or {},
         "loader": agreed,
         **({} if stream is None else {"stream": stream}),
         **({} if since is None else {"sampler": {"samples": since.samples, "told": since.told}}),
@@ -60,10 +60,12 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
 
 def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
     """The place and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
-    check_version(state)
+    check_kind(state, "loader")
     saved = typed(state, "loader", dict)
     for name, mine in agreed.items():
         if name not in saved or saved[name] != mine:
+            if ("sampler" in saved) != ("sampler" in agreed):
+                raise of_another_kind(_door(saved), _door(agreed))
             raise StateError(
                 f"the state was saved with {name}={saved.get(name)!r:.40}, this loader has {name}={mine!r}."
             )
@@ -71,7 +73,7 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
         epoch=number_of(state, "epoch"),
         batches=number_of(state, "batches"),
         checksum=number_of(state, "checksum"),
-        generators=typed(state, "luck", dict),
+        generators=typed(state, "luck" if "luck" in state else "generators", dict),  # "luck": as it was called once
         skipped=number_of(state, "skipped"),
         stream=_stream(state) if "stream" in state else None,
     )
@@ -80,6 +82,10 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
     if agreed["kind"] == "stream" and place.batches and place.stream is None:
         raise StateError("the state is of a stream, but doesn't say how far its shards were.")
     return place, seed_of(state)
+
+
+def _door(agreed: dict[str, Any]) -> str:
+    return "mpiter.torch.DataLoader" if "sampler" in agreed else "mpiter.DataLoader"
 
 
 def _since(sampler: dict[str, Any], place: Place) -> Since:

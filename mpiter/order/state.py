@@ -23,6 +23,7 @@ SEEDS = -(1 << 127), (1 << 128) - 1  # the least and the greatest
 _KINDS = {Sequential: "sequential", Shuffled: "shuffled", Given: "given", Sampled: "sampled"}
 _IS_A = {"given": "shuffled"}  # from the next epoch on
 _LARGEST = 2**53  # what every JSON reader keeps exactly
+_SAVED_BY = {"order": "batches() or an iterator", "loader": "a loader (DataLoader)"}  # by a key that only they write
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def _pace(around: Surroundings) -> dict[str, Any]:
 
 def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
     """The cursor and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
-    check_version(state)
+    check_kind(state, "order")
     for name, mine in _pace(around).items():
         saved = typed(state, name, type(mine))
         if saved != mine:
@@ -80,14 +81,21 @@ def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
     return cursor, seed
 
 
-def check_version(state: Any) -> None:
-    """Is it a state of ours, of this version?"""
+def check_kind(state: Any, key: str) -> None:
+    """Is it a state of ours, of this version, and of the kind that has this key?"""
     if not isinstance(state, Mapping):
         raise StateError(f"a state is a dict as state_dict() returns it, not {type(state).__name__}.")
     if "mpiter" not in state:
         raise StateError("this is no state of mpiter: the key 'mpiter' (its version) is missing.")
     if type(state["mpiter"]) is not int or state["mpiter"] != VERSION:
         raise StateError(f"the state has version {state['mpiter']!r:.40}; this mpiter reads version {VERSION}.")
+    other = next((other for other in _SAVED_BY if other in state and key not in state), None)
+    if other is not None:
+        raise of_another_kind(_SAVED_BY[other], _SAVED_BY[key])
+
+
+def of_another_kind(saver: str, mine: str) -> StateError:
+    return StateError(f"the state is of another kind: {saver} saved it, and this is {mine}.  Each loads its own.")
 
 
 def _order(state: Mapping[str, Any], seed: int, epoch: int, around: Surroundings) -> Order:

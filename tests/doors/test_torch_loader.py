@@ -652,12 +652,12 @@ def test_the_state_of_another_number_of_processes_is_refused() -> None:
         iter(other)
 
 
-@pytest.mark.parametrize("luck", [{"told": 1}, {"told": ["1"]}, {"told": []}, {"share": [7, 2, 1]}, {"share": 7}])
-def test_damage_to_what_a_sampler_was_told_is_a_state_error_or_ignored(luck: dict[str, Any]) -> None:
+@pytest.mark.parametrize("generators", [{"told": 1}, {"told": ["1"]}, {"told": []}, {"share": [7, 2, 1]}, {"share": 7}])
+def test_damage_to_what_a_sampler_was_told_is_a_state_error_or_ignored(generators: dict[str, Any]) -> None:
     state, rest = state_within(share(0, told=1))
     other = share(0)
-    other.load_state_dict({**state, "luck": {**state["luck"], **luck}})
-    if "told" in luck:
+    other.load_state_dict({**state, "generators": {**state["generators"], **generators}})
+    if "told" in generators:
         with pytest.raises(mpiter.StateError):
             iter(other)
     else:

@@ -592,6 +592,39 @@ def test_a_state_of_another_kind_of_loader_is_refused(loader: Maker, options: di
     assert len(epoch(other)) == len(other)
 
 
+def another(way: Any, options: dict[str, Any]) -> Any:
+    return way(list(range(LENGTH)), 4, shuffle=True, **options)
+
+
+ITERATOR = "batches() or an iterator", lambda: another(mpiter.batches, {"n_processes": 0})
+LOADER = "a loader (DataLoader)", lambda: another(mpiter.DataLoader, {})
+
+
+@pytest.mark.parametrize(("saver", "mine"), [(ITERATOR, LOADER), (LOADER, ITERATOR)], ids=["loader", "iterator"])
+def test_a_loader_and_an_iterator_say_that_a_state_is_the_others(saver: Any, mine: Any) -> None:
+    with saver[1]() as one, mine[1]() as other, pytest.raises(mpiter.StateError, match="of another kind") as refusal:
+        other.load_state_dict(saved(one))
+    assert f"{saver[0]} saved it, and this is {mine[0]}" in str(refusal.value)
+
+
+@pytest.mark.torch
+def test_each_door_says_that_a_state_is_the_other_ones() -> None:
+    with makers("numpy", 0) as ours, makers("torch", 0) as torchs:
+        for one, other in ((ours, torchs), (torchs, ours)):
+            state = saved(one(list(range(LENGTH)), 4, shuffle=True))
+            with pytest.raises(mpiter.StateError, match=r"of another kind: mpiter.*DataLoader saved it, and this is"):
+                other(list(range(LENGTH)), 4, shuffle=True).load_state_dict(state)
+
+
+def test_a_state_whose_generators_have_their_former_name_is_loaded(loader: Maker) -> None:
+    batches, other = sampled_by_module(loader, 1), sampled_by_module(loader, 2)
+    some(iter(batches), 2)
+    state = saved(batches)
+    state["luck"] = state.pop("generators")
+    other.load_state_dict(state)
+    assert saved(other) == saved(batches)
+
+
 DAMAGES: dict[str, Any] = {
     "nothing": lambda state: None,
     "a list": lambda state: list(state),
@@ -602,7 +635,7 @@ DAMAGES: dict[str, Any] = {
     "an epoch by name": lambda state: {**state, "epoch": "one"},
     "no seed": lambda state: {**state, "seed": None},
     "no epoch": lambda state: {name: value for name, value in state.items() if name != "epoch"},
-    "luck of another type": lambda state: {**state, "luck": [1]},
+    "generators of another type": lambda state: {**state, "generators": [1]},
     "no loader": lambda state: {**state, "loader": None},
     "half a sampler": lambda state: {**state, "sampler": {"samples": 3, "told": [None]}},
     "a sampler's place that is no value": lambda state: {
@@ -622,10 +655,13 @@ def test_a_damaged_state_is_refused_and_changes_nothing(loader: Maker, damage: A
     assert saved(batches) == before
 
 
-@pytest.mark.parametrize("luck", [{"random": 1}, {"numpy": {"bit_generator": "MT19937"}}, {"held": 7}, {"numpy": "00"}])
-def test_damaged_luck_is_a_state_error_when_it_is_needed(loader: Maker, luck: Any) -> None:
+DAMAGED_GENERATORS = [{"random": 1}, {"numpy": {"bit_generator": "MT19937"}}, {"held": 7}, {"numpy": "00"}]
+
+
+@pytest.mark.parametrize("damaged", DAMAGED_GENERATORS)
+def test_damaged_generators_are_a_state_error_when_they_are_needed(loader: Maker, damaged: Any) -> None:
     batches = sampled_by_module(loader, 1)
     state = saved(batches)
-    batches.load_state_dict({**state, "luck": {**state["luck"], **luck}})
+    batches.load_state_dict({**state, "generators": {**state["generators"], **damaged}})
     with pytest.raises(mpiter.StateError):
         iter(batches)
