@@ -8,27 +8,36 @@ in which the columns lie.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from array import array
+from collections import UserDict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ..errors import OptionError
 from ..samples.rows import Rows, container
 
-_FEW = 4  # arrays in a list, which may be columns: hardly anybody has so few samples
+_FEW = 8  # parts of a list, which may be columns: hardly anybody has so few samples
+_SEQUENCES = (list, tuple, range, deque, array)  # which may be columns beside an array
+_MAPPINGS = ("builtins", "collections", "numpy", "h5py")  # whose mappings name arrays; others know what they stand for
+_ORDINALS = ("the first", "the second", "the third", "the fourth")
+_SPELLINGS = (
+    "For columns, each row of which is a sample, pass arrays of one length in a tuple or a dict; for samples, whatever "
+    "they are, mpiter.Packed(samples)."
+)
 
 
 class Table:
-    """A dataset of columns of one length, in a tuple, a named tuple or a dict."""
+    """A dataset of columns of one length, in a tuple, a named tuple or a dict; a column may be a table itself."""
 
     def __init__(self, columns: Any) -> None:
-        lengths = {name: _length(column) for name, column in _named(columns)}
-        if len(set(lengths.values())) != 1:
-            told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-            raise OptionError(f"columns must be of one length, not of {told}.  {_SPELLINGS}")
+        (one, length), *others = [(name, _length(column)) for name, column in _named(columns)]
+        for other, rows in others:
+            if rows != length:
+                raise OptionError(f"columns differ in length: {one} has {length} rows, {other} {rows}.  {_SPELLINGS}")
         self.columns = columns
-        self._length = next(iter(lengths.values()))
+        self._length = length
 
     def __len__(self) -> int:
         return self._length
@@ -42,13 +51,7 @@ class Table:
         return Rows(container(self.columns, lambda column: _part(column, indices)), len(indices))
 
 
-_SPELLINGS = (
-    "A tuple (X, y), a named tuple or a dict are columns, each row of which is a sample; a list, or anything with [] "
-    "and len(), is samples (mpiter.Packed(items) whatever they are)."
-)
-
-
-def told(dataset: Any) -> str:
+def described(dataset: Any) -> str:
     """What a dataset is, and how long, in a few words."""
     if isinstance(dataset, Table):
         return f"{len(dataset)} rows of columns"
@@ -64,56 +67,71 @@ def as_dataset(data: Any) -> Any:
         raise OptionError(
             f"{data!r:.40} is {type(data).__name__}: its samples would be single letters; pass a dataset."
         )
+    if hasattr(type(data), "__array__") and getattr(data, "shape", None) == ():
+        raise OptionError(
+            f"{type(data).__name__} without dimensions is one value and has no samples; pass an array of rows, a list, "
+            f"or an object with __len__ and __getitem__."
+        )
     data = _taken_from_frame(data)
-    if not any(isinstance(data, kind) and type(data).__getitem__ is kind.__getitem__ for kind in (list, tuple, dict)):
+    if not _is_container(data):
         return data  # a class of the user's among them, which knows what its samples are
-    if isinstance(data, list):
-        _refuse_columns_in_a_list(data)
-    elif isinstance(data, dict) and data:
-        return _table_of_dict(data)
-    elif isinstance(data, tuple) and data:
-        if any(map(_is_array, data)) and all(_is_array(part) or isinstance(part, list) for part in data):
-            return Table(_container_of_columns(data))
-        _refuse_lists_in_a_tuple(data)
+    if isinstance(data, Mapping):
+        by_number = all(isinstance(name, int) for name in data)
+        return data if by_number else _table(dict(data))
+    rows = {*map(_rows, data)} if len(data) <= _FEW else {0}
+    are_columns = len(data) > 1 and 0 not in rows  # or may be
+    are_long = len(rows) == 1 and max(rows) > len(data)
+    if not any(map(_is_array, data)):
+        if isinstance(data, tuple) and are_columns and are_long:
+            _refuse(data, "a dict of them")
+    elif isinstance(data, list):
+        if are_columns and (are_long or len({*map(_kind, data)}) > 1 < max(rows)):
+            _refuse(data, "a tuple, (X, y),")
+    elif len(data) > _FEW and len(data) >= _rows(data[0]):
+        _refuse(data, "a dict of them")
+    else:
+        return _table(data)
     return data
 
 
-def _table_of_dict(data: dict[Any, Any]) -> Any:
-    if all(isinstance(name, int) for name in data):  # samples by number
-        return data
-    for name, part in data.items():
-        if not (_is_array(part) or isinstance(part, list)):
-            raise OptionError(
-                f"a dict of columns holds arrays or lists, and {name!r:.40} is {type(part).__name__}.  {_SPELLINGS}"
-            )
-    return Table(_container_of_columns(data))
+def _is_container(data: Any) -> bool:
+    """Is it Python's or a library's, so that we know what it stands for?"""
+    for kind in (list, tuple, dict, UserDict):
+        if isinstance(data, kind):
+            return type(data).__getitem__ is kind.__getitem__
+    return isinstance(data, Mapping) and type(data).__module__.partition(".")[0] in _MAPPINGS
 
 
-def _refuse_columns_in_a_list(data: list[Any]) -> None:
-    if all(map(_is_array, data)) and (length := _length_of_columns(data)):
-        kinds = ", ".join(f"{type(part).__name__} {tuple(part.shape)}" for part in data)
-        raise OptionError(
-            f"[{kinds}] may be {len(data)} samples or the columns of {length}.  Pass a tuple, (X, y), for columns, or "
-            f"mpiter.Packed(list) for samples."
-        )
+def _refuse(data: Sequence[Any], columns: str) -> NoReturn:
+    kind = type(data).__name__
+    parts = ", ".join(map(_told, data[:_FEW])) + ", …" * (len(data) > _FEW)
+    raise OptionError(
+        f"a {kind} of {parts} may be {len(data)} samples or {len(data)} columns.  Pass "
+        f"{columns} for columns, or mpiter.Packed({kind}) for samples."
+    )
 
 
-def _refuse_lists_in_a_tuple(data: tuple[Any, ...]) -> None:
-    if all(isinstance(part, list) for part in data) and (length := _length_of_columns(data)):
-        raise OptionError(
-            f"a tuple of {len(data)} lists may be {len(data)} samples or the columns of {length}.  Pass arrays, or a "
-            f"dict of lists, for columns, or list(…) of the tuple for samples."
-        )
+def _table(columns: Any) -> Table:
+    for name, part in _named(columns):
+        if not (_is_array(part) or _is_nested(part) or isinstance(part, _SEQUENCES)):
+            raise OptionError(f"columns are arrays or lists, and {name} is {type(part).__name__}.  {_SPELLINGS}")
+    return Table(container(columns, _as_column))
 
 
-def _length_of_columns(data: Sequence[Any]) -> int:
-    """How many samples these would be as columns; 0 where nobody would mean that: many or short ones, or unequal."""
-    lengths = {*map(_length, data)} if 2 <= len(data) <= _FEW else {0}
-    return max(lengths) if len(lengths) == 1 and max(lengths) > len(data) else 0
+def _rows(part: Any) -> int:
+    """How many there are if it is a column; 0 if it is none."""
+    if _is_nested(part):
+        rows = {*map(_rows, part.values() if isinstance(part, Mapping) else part)}
+        return rows.pop() if len(rows) == 1 else 0
+    return _length(part) if _is_array(part) or isinstance(part, _SEQUENCES) else 0
 
 
-def _container_of_columns(data: Any) -> Any:
-    return container(data, _as_column)
+def _kind(part: Any) -> tuple[type, int]:
+    return type(part), len(getattr(part, "shape", ()))
+
+
+def _told(part: Any) -> str:
+    return f"{type(part).__name__} {tuple(part.shape)}" if hasattr(part, "shape") else described(part)
 
 
 def _is_array(part: Any) -> bool:
@@ -124,8 +142,21 @@ def _is_array(part: Any) -> bool:
     return _package(part) == "pyarrow" and hasattr(part, "to_numpy")
 
 
+def _is_nested(part: Any) -> bool:
+    """Is it columns itself, in a tuple or by name?"""
+    if isinstance(part, tuple):  # of a million numbers, perhaps
+        return any(_is_array(inner) or _is_nested(inner) for inner in part[:_FEW])
+    return isinstance(part, Mapping) and bool(part)
+
+
 def _as_column(part: Any) -> Any:
     """Something that ``[]`` takes a row number, and an array of them if possible."""
+    if _is_nested(part):
+        return _table(dict(part) if isinstance(part, Mapping) else part)
+    if isinstance(part, (tuple, deque)):
+        return list(part)
+    if isinstance(part, array):
+        return np.asarray(part)
     if _package(part) in ("pandas", "polars", "pyarrow"):  # whose [] takes labels, or gives objects
         return np.asarray(part.to_numpy())
     return InFile(part) if type(part).__module__.partition(".")[0] == "h5py" else part
@@ -168,7 +199,9 @@ def _package(value: Any) -> str:
 
 def _part(column: Any, indices: Any) -> Any:
     """The rows of these numbers."""
-    if isinstance(column, list):
+    if isinstance(column, Table):
+        return column.__getitems__(indices)
+    if isinstance(column, (list, range)):
         return [column[index] for index in indices.tolist()]
     part = column[indices]
     return np.asarray(part) if type(part) is np.memmap else part
@@ -178,5 +211,9 @@ def _length(column: Any) -> int:
     return int(column.shape[0]) if _is_array(column) and hasattr(column, "shape") else len(column)
 
 
-def _named(columns: Any) -> Iterator[tuple[Any, Any]]:
-    return iter(columns.items()) if isinstance(columns, dict) else enumerate(columns)
+def _named(columns: Any) -> Iterator[tuple[str, Any]]:
+    """Columns with what a message calls them."""
+    if isinstance(columns, dict):
+        return ((f"{name!r:.40}", column) for name, column in columns.items())
+    names = (*_ORDINALS, *(f"number {at}" for at in range(len(_ORDINALS) + 1, len(columns) + 1)))
+    return zip(names, columns, strict=False)

@@ -12,7 +12,7 @@ from typing import Any, Generic, Self
 
 import numpy as np
 
-from ..datasets.columns import told
+from ..datasets.columns import described
 from ..engine.options import Options
 from ..engine.pump import Pump
 from ..errors import IteratorClosed
@@ -73,7 +73,7 @@ class DatasetIterator(Adjustable, Generic[B]):
         if "_pump" not in self.__dict__:  # not made yet
             return object.__repr__(self)
         here = f"epoch {self.epoch}, {self.current_position} samples of it handed out"
-        return f"<{type(self).__name__} over {told(self.dataset)} in batches of {self.batch_size}: {here}>"
+        return f"<{type(self).__name__} over {described(self.dataset)} in batches of {self.batch_size}: {here}>"
 
     # -- places --------------------------------------------------------------------------------------------------
 

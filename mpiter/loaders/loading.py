@@ -12,7 +12,7 @@ import contextlib
 from typing import Any, Generic, Self
 
 from ..datasets.access import users
-from ..datasets.columns import told
+from ..datasets.columns import described
 from ..engine.options import Options
 from ..engine.pump import Pump
 from ..errors import BatchTimeout, IteratorClosed
@@ -86,7 +86,7 @@ class Loading(Generic[B_co]):
         dataset, size, current = (getattr(self, name, None) for name in ("dataset", "batch_size", "_pass"))
         batches = "" if size is None else f" in batches of {size}"
         here = "no epoch yet" if current is None else f"epoch {current.epoch}, {current.batches} batches handed out"
-        return f"<{type(self).__name__} over {told(dataset)}{batches}: {here}>"
+        return f"<{type(self).__name__} over {described(dataset)}{batches}: {here}>"
 
     # -- epochs --------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
+from array import array
+from collections import OrderedDict, UserDict, deque, namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,46 @@ def test_a_list_may_be_a_column_beside_arrays_or_under_a_name(workers: int) -> N
     assert read((X, LETTERS), n_processes=workers) == read(list(zip(X, LETTERS, strict=True)))
     samples = [{"x": x, "y": y} for x, y in zip(Y.tolist(), LETTERS, strict=True)]
     assert read({"x": Y.tolist(), "y": LETTERS}, n_processes=workers) == read(samples)
+
+
+BESIDE: dict[str, Callable[[Any], Any]] = {
+    "range": range,
+    "tuple": lambda rows: tuple(range(rows)),
+    "deque": lambda rows: deque(range(rows)),
+    "array": lambda rows: array("q", range(rows)),
+}
+
+
+@pytest.mark.parametrize("column", BESIDE.values(), ids=BESIDE)
+def test_a_sequence_beside_an_array_is_a_column(column: Callable[[Any], Any]) -> None:
+    assert read((X, column(20))) == read((X, Y))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_column_may_be_columns_itself(workers: int) -> None:
+    deep = [{"pair": (x, y), "named": Pair({"a": x}, y), "y": y} for x, y in EXPECTED]
+    columns = {"pair": (X, Y), "named": Pair({"a": X}, Y), "y": range(20)}
+    assert read(columns, n_processes=workers) == read(deep)
+    assert read(((X, Y), Y), n_processes=workers) == read([((x, y), y) for x, y in EXPECTED])
+
+
+@pytest.mark.parametrize("kind", [UserDict, MappingProxyType, OrderedDict])
+def test_a_mapping_of_arrays_is_columns_by_name(kind: Any) -> None:
+    assert read(kind({"x": X, "y": Y})) == read({"x": X, "y": Y})
+
+
+def test_an_archive_is_columns_by_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=X, y=Y)
+    with np.load(tmp_path / "data.npz") as archive:
+        assert read(archive) == read({"x": X, "y": Y})
+
+
+def test_an_hdf5_file_is_columns_by_name(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed: run `python3 tests`")
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["x"], file["in/y"] = X, Y
+    with h5py.File(tmp_path / "data.h5") as file:
+        assert read(file, n_processes=2) == read({"in": {"y": Y}, "x": X})
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
@@ -108,31 +150,48 @@ def test_parts_of_a_zarr_store_are_columns(tmp_path: Path, request: pytest.Fixtu
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ([X, Y], r"ndarray \(20, 2\), ndarray \(20,\).*\(X, y\), for columns, or mpiter.Packed"),
-        (([1, 2, 3], [4, 5, 6]), "tuple of 2 lists .* 3"),
-        ((X, Y[1:]), "one length, not of 0: 20, 1: 19.*a list"),
-        ((X, [1, 2]), "0: 20, 1: 2"),
+        ([X, Y], r"ndarray \(20, 2\), ndarray \(20,\) may be 2 samples.*\(X, y\), for columns, or mpiter.Packed"),
+        ([X, LETTERS], r"ndarray \(20, 2\), list of 20 may be 2 samples or 2 columns"),
+        ([X, Y[:5]], "2 samples or 2 columns"),
+        ([X[:2], Y[:2]], "2 samples or 2 columns"),
+        ([X] * 5, "5 samples or 5 columns"),
+        ((X[:2],) * 9, "9 samples or 9 columns.*a dict of them for columns, or mpiter.Packed"),
+        (([1, 2, 3], [4, 5, 6]), "a tuple of list of 3, list of 3 may be 2 samples or 2 columns"),
+        (((X, X), (X, X)), "a tuple of tuple of 2, tuple of 2 may be 2 samples or 2 columns"),
+        ((X, Y[1:]), "the first has 20 rows, the second 19.*arrays of one length.*mpiter.Packed"),
+        ((X, [1, 2]), "the first has 20 rows, the second 2"),
+        ({"x": X, "y": Y[1:]}, "'x' has 20 rows, 'y' 19"),
+        (((X, Y[1:]), Y), "the first has 20 rows, the second 19"),
         ({"x": X, "y": 3}, "'y' is int"),
+        ((X, None), "the second is NoneType.*mpiter.Packed"),
+        ((X, (Y, "a")), "the second is str"),
         ("images", "single letters"),
         (b"images", "single letters"),
+        (np.array("img"), "ndarray without dimensions.*pass an array of rows"),
     ],
-    ids=["a list", "lists", "lengths", "a short list", "a dict", "text", "bytes"],
+    ids=lambda given: given if type(given) is str else "",
 )
 def test_what_may_be_meant_otherwise_is_refused_with_what_to_write(door: Any, data: Any, says: str) -> None:
     with pytest.raises(mpiter.OptionError, match=says):
         door(data)
 
 
-def test_packed_arrays_are_samples() -> None:
-    assert [plain(batch[0]) for batch in mpiter.batches(mpiter.Packed([X, X]), 1, n_processes=0)] == [plain(X)] * 2
+@pytest.mark.parametrize("arrays", [[X, X], (X, None)], ids=["alike", "not alike"])
+def test_packed_arrays_are_samples(arrays: Any) -> None:
+    stream = mpiter.SerialIterator(mpiter.Packed(arrays), 1, repeat=False, shuffle=False)
+    assert [plain(batch[0]) for batch in stream] == [*map(plain, arrays)]
 
 
 @pytest.mark.parametrize(
     "data",
     [
         [X],
-        [X, Y[1:]],
-        [X] * 5,
+        [X, X[1:]],
+        [X, None],
+        [X] * 9,
+        [np.ones(2)] * 2,
+        ((X, 1), (X, 2)),
+        (("a", X), ("b", X)),
         [1, 2],
         (1, 2, 3),
         (),
