@@ -41,7 +41,7 @@ def columns_of(contents: Contents, settle: Settle = listed) -> Any:
     """The batch as one tree of columns."""
     if not _is_stacked(contents):
         return collate(samples_of(contents), settle)
-    return stack(contents.tree, iter(contents.columns), _asides_of(contents), settle)
+    return stack(contents.tree, iter(contents.columns), _asides_of(contents), contents.rows, settle)
 
 
 def _is_stacked(contents: Contents) -> bool:
@@ -73,7 +73,8 @@ def collate(samples: Sequence[Any], settle: Settle = listed) -> Any:
         if merged is None:
             raise TypeError(
                 f"the samples of this batch are built differently ({type(samples[0]).__name__} and "
-                f"{type(sample).__name__}, or other lengths or keys), so it has no columns; use it as a list."
+                f"{type(sample).__name__}, or other lengths or keys), so it has no columns.  Build them "
+                f"alike in the dataset, pass a collate_fn to a loader, or use the iterators, whose batches are lists."
             )
         tree = merged
     layout = Layout(tree, len(samples))
@@ -81,7 +82,7 @@ def collate(samples: Sequence[Any], settle: Settle = listed) -> Any:
     asides: list[Any] = []
     fits = scatter(tree, samples, iter(columns), 0, asides)
     assert fits, "a tree merged from all samples fits them all"
-    return stack(tree, iter(columns), iter(asides), settle)
+    return stack(tree, iter(columns), iter(asides), len(samples), settle)
 
 
 def _told(column: Any) -> str:

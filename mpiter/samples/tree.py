@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import islice
 from operator import attrgetter, is_, itemgetter
 from typing import Any
 
@@ -22,7 +23,7 @@ from .classes import is_static
 from .leaves import Aside, Leaf, leaf_for
 from .reuse import Waiting
 from .rows import Rows
-from .uneven import Place, Settle, listed
+from .uneven import KEEPING, Place, Settle, are_values, listed
 
 Column = np.ndarray[Any, Any]
 _DEEPEST = 32  # nesting beyond this (a cycle, most likely) travels as an object
@@ -265,23 +266,42 @@ def gather(node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]
 
 
 def stack(
-    node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]], settle: Settle = listed, place: Place = ()
+    node: Node,
+    columns: Iterator[Column],
+    asides: Iterator[Sequence[Any]],
+    rows: int,
+    settle: Settle = listed,
+    place: Place = (),
 ) -> Any:
     """The batch as one tree of columns; ``settle`` says what becomes of values that stand aside."""
     if isinstance(node, Group):
+        if node.kind == "list" and settle in KEEPING:
+            mine, others = (
+                list(islice(columns, sum(1 for _ in columns_of(node)))),
+                list(islice(asides, asides_of(node))),
+            )
+            lists = gather(node, iter(mine), iter(others), rows)
+            if are_values(lists):
+                return settle(place, lists)
+            columns, asides = iter(mine), iter(others)
         parts = enumerate(node.parts)
-        return node.build([stack(part, columns, asides, settle, (*place, (node, at))) for at, part in parts])
+        return node.build([stack(part, columns, asides, rows, settle, (*place, (node, at))) for at, part in parts])
     return node.stack(next(columns)) if isinstance(node, Leaf) else settle(place, next(asides))
 
 
 def merge(known: Node, seen: Node) -> Node | None:
-    """A tree that both fit, what they disagree on standing aside; None where they are built differently."""
+    """A tree that both fit, what they disagree on standing aside; None where they are built differently.
+
+    Lists may be of any length.
+    """
     if known == seen or isinstance(known, Aside):
         return known
     if isinstance(known, Group) and isinstance(seen, Group):
         mine, theirs = dataclasses.replace(known, parts=()), dataclasses.replace(seen, parts=())
-        if mine != theirs or len(known.parts) != len(seen.parts):
+        if mine != theirs:
             return None
+        if len(known.parts) != len(seen.parts):
+            return Aside() if known.kind == "list" else None
         parts = map(merge, known.parts, seen.parts)
         return dataclasses.replace(known, parts=tuple(part or Aside() for part in parts))
     return Aside()

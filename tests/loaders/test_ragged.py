@@ -150,6 +150,8 @@ UNEVEN = {  # samples, and what is said of them
     "in a tuple": ([(row, 0) for row in ROWS], r"at \[0\]: ndarray \(2,\)"),
     "in a dict": ([{"x": {"y": row}} for row in ROWS], r"at \['x'\]\['y'\]: ndarray \(2,\)"),
     "None": ([1, 2, None, 3], "2 in its row 0, None in row 1|None in its row 0, 3 in row 1|None in row 2"),
+    "lists": ([[1, 2], [3], [4], [5]], r"uneven: list of 2 in its row 0, list of 1 in row 1.*ragged='list' or 'pad'"),
+    "lists in a dict": ([{"ids": [1] * n} for n in (2, 1, 2, 2)], r"at \['ids'\]: list of 2 in its row 0, list of 1"),
     "dtypes": ([np.zeros(2, "f4"), np.zeros(2)] * 2, "of float32 in its row 0, .* of float64 in row 1"),
 }
 WAYS = {
@@ -194,10 +196,68 @@ def test_a_batch_of_one_shape_is_an_array_whatever_the_others_are(workers):
         assert [batch.shape for batch in batches] == [(2, n) for n in lengths[::2]]
 
 
-@pytest.mark.parametrize("data", [[np.zeros(2), np.zeros((2, 2))] * 2, [1, None] * 2], ids=["dimensions", "None"])
-def test_a_batch_that_cannot_be_padded_is_refused(data):
-    with pytest.raises(mpiter.UnevenSamples):
-        list(mpiter.batches(mpiter.Packed(data), 4, n_processes=0, ragged="pad"))
+TOKENS = [[1, 2], [3], [], [4, 5], [6, 7, 8]]
+
+
+@every_way
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("within", [lambda ids: ids, lambda ids: {"ids": ids}], ids=["alone", "in a dict"])
+def test_lists_are_lists_or_padded_in_each_batch_alike(way, workers, within):
+    data = [within(ids) for ids in TOKENS]
+
+    def found(ragged):
+        with way(data, ragged, workers) as batches:
+            return [batch if isinstance(batch, (list, np.ndarray)) else batch["ids"] for batch in batches]
+
+    kept = [TOKENS[:4], TOKENS[4:]] if way is not WAYS["sampler"] else [TOKENS[:4]]
+    assert found("list") == kept
+    padded = found("pad")
+    assert padded[0].tolist() == [[1, 2], [3, 0], [0, 0], [4, 5]]
+    assert padded[0].dtype == np.int64
+    assert [batch.tolist() for batch in padded[1:]] == [[[6, 7, 8]] for _ in kept[1:]]
+
+
+def test_a_list_too_long_for_columns_is_padded_too():
+    batch = next(mpiter.batches([[1] * 300, [2] * 290], 2, n_processes=0, shuffle=False, ragged="pad"))
+    assert batch.sum(axis=1).tolist() == [300, 580]
+
+
+def test_integers_of_any_size_in_lists_stay_what_they_are():
+    lists = [[1 << 70], [1, 2]]
+    assert next(mpiter.batches(lists, 2, n_processes=0, shuffle=False, ragged="pad")) == lists
+
+
+@pytest.mark.parametrize("ragged", ["list", "pad"])
+def test_lists_that_hold_arrays_or_several_types_are_structure(ragged):
+    rows = [[np.ones(2), np.zeros(2)], [np.ones(2), np.zeros(2)]]
+    first, second = next(mpiter.batches(rows, 2, n_processes=0, shuffle=False, ragged=ragged))
+    assert (first.tolist(), second.tolist()) == ([[1, 1]] * 2, [[0, 0]] * 2)
+    numbers, names = next(mpiter.batches([[1, "a"], [2, "b"]], 2, n_processes=0, shuffle=False, ragged=ragged))
+    assert (numbers.tolist(), names) == ([1, 2], ["a", "b"])
+
+
+@pytest.mark.parametrize("ragged", ["list", "pad"])
+@pytest.mark.parametrize("lists", [[["a"], ["b", "c"]], [["a", "b"], ["c", "d"]]])
+def test_lists_of_strings_stay_lists(lists, ragged):
+    assert next(mpiter.batches(lists, 2, n_processes=0, shuffle=False, ragged=ragged)) == lists
+
+
+UNPADDED = {
+    "dimensions": [np.zeros(2), np.zeros((1, 3))],
+    "None": [1, None],
+    "kinds": [1, 2.5],
+    "lists of arrays": [[np.ones(2)], [np.ones(2), np.ones(2)]],
+    "a list and none": [{"ids": None}, {"ids": [1]}],
+}
+
+
+@pytest.mark.parametrize("data", UNPADDED.values(), ids=UNPADDED)
+@pytest.mark.parametrize("ragged", ["raise", "pad"])
+def test_a_batch_that_cannot_be_padded_is_refused_and_not_told_to_be(data, ragged):
+    options = {"n_processes": 0, "shuffle": False}
+    with pytest.raises(mpiter.UnevenSamples, match="Pass ragged='list', a collate_fn"):
+        list(mpiter.batches(mpiter.Packed(data * 2), 4, ragged=ragged, **options))
+    assert len(list(mpiter.batches(mpiter.Packed(data * 2), 4, ragged="list", **options))) == 1
 
 
 @pytest.mark.parametrize("door", [mpiter.batches, mpiter.DataLoader])

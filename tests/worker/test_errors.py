@@ -287,7 +287,8 @@ def test_samples_that_have_no_columns():
         _ = it.next().columns
     assert str(caught.value) == (
         "the samples of this batch are built differently (tuple and tuple, or other lengths or keys), so it has no "
-        "columns; use it as a list."
+        "columns.  Build them alike in the dataset, pass a collate_fn to a loader, or use the iterators, whose batches "
+        "are lists."
     )
 
 
