@@ -128,7 +128,8 @@ class DevicePrefetcher:
             if len(mean) != len(std) or not bool((std > 0).all()):
                 raise OptionError("normalize=(mean, std) takes as many of the one as of the other, and std above 0.")
             self._scale = tuple(part.to(self.device).reshape(1, -1, 1, 1) for part in (mean, std))
-        self._state: Any = None
+        self._state: Any = None  # the loader's, and whether its epoch was complete, where it is ahead of us
+        self._was_new_epoch = False
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -147,6 +148,11 @@ class DevicePrefetcher:
 
     def _here(self, batch: Any) -> Any:
         return mapped(batch, lambda value: self._prepared(_tensor(value).to(self.device)) if _counts(value) else value)
+
+    @property
+    def is_new_epoch(self) -> bool:
+        """Did the last batch complete an epoch?"""
+        return bool(self.loader.is_new_epoch) if self._state is None else self._was_new_epoch
 
     def state_dict(self) -> Any:
         """The loader's state after the last batch handed out."""
@@ -177,7 +183,8 @@ class _Sent:
     """A batch on its way."""
 
     batch: Any  # on the device
-    state: Any  # the loader's, after it
+    state: Any  # the loader's, after it…
+    is_new_epoch: bool  # …if that tells
     arrived: Any  # the event
     host: Any  # where it is read from; not to be let go before it has arrived
 
@@ -207,7 +214,7 @@ class _Ahead:
         here = torch.cuda.current_stream(self._prefetcher.device)
         here.wait_event(coming.arrived)
         _record(coming.batch, here)
-        self._prefetcher._state = coming.state
+        self._prefetcher._state, self._prefetcher._was_new_epoch = coming.state, coming.is_new_epoch
         self._used = [sent for sent in self._used if not sent.arrived.query()]
         self._used.append(coming)
         return coming.batch
@@ -224,7 +231,7 @@ class _Ahead:
             batch = mapped(host, lambda value: self._copied(_tensor(value)) if _counts(value) else value)
             arrived = torch.cuda.Event()
             arrived.record(self._side)
-        return _Sent(batch, state, arrived, host)
+        return _Sent(batch, state, bool(getattr(loader, "is_new_epoch", False)), arrived, host)
 
     def _copied(self, tensor: Any) -> Any:
         if tensor.device.type == "cpu" and tensor.numel():

@@ -8,16 +8,18 @@ Guarantees that what is saved is of the last finished step, and is there whole o
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
-from ..engine.options import whole
-from ..errors import OptionError, StateError
+from ..engine.options import seconds, whole
+from ..errors import OptionError, StateError, warn
+from ..iterators.iterator import DatasetIterator
 from ..worker.seeding import global_generators, globals_state, restore_globals
 from . import files
+from .filling import fill
 from .held import Held
 
 
@@ -28,17 +30,19 @@ class Checkpoint:
         folder: where the files are; the block begins with the newest of them, if there is one.
         parts: what is saved and loaded: anything with ``state_dict()`` and ``load_state_dict()`` (loaders, iterators,
             torch's models, optimisers and schedulers), or a dict of values, arrays, tensors and more dicts (JAX's
-            parameters, say), which is filled.
+            parameters, say), which is filled: arrays and tensors of one shape and dtype stay where they are.
         named: more of them, with names: ``model=model``.
         keep: how many of the last files stay.
         every_s: seconds between two of them; None for no such limit.
         every_steps: steps between two of them; None for no such limit.
         generators: save the states of the global random generators too: Python's, NumPy's, torch's with the GPUs'.
 
-    Within the block Ctrl-C and SIGTERM wait until ``step()``, or the end of an epoch of ``epochs()``: there all is
-    saved, and they do what they would have done.  A second Ctrl-C doesn't wait, and loses what came since the last
-    file; so does an error of yours.  The end of the block saves too.  Several processes need a folder each.  Nothing
-    that is loaded is unpickled; ``Checkpoint.read(folder)`` returns the newest states by their names.
+    Call ``step()`` whenever the model has been updated.  Within the block Ctrl-C, SIGTERM and SIGHUP wait until then,
+    or until the end of an epoch of ``epochs()``: there all is saved, and they do what they would have done.  A second
+    Ctrl-C doesn't wait, and loses what came since the last file; so do ``sys.exit()`` and errors of yours.  The end of
+    the block, also by ``break`` or ``return``, saves the last finished step.  One block holds all that belongs to a
+    loop: several loaders, for validation too.  Several processes need a folder each.  Nothing that is loaded is
+    unpickled; ``Checkpoint.read(folder)`` returns the newest states by their names.
 
     >>> import tempfile, mpiter
     >>> folder, model = tempfile.mkdtemp(), {"sum": 0}
@@ -68,24 +72,31 @@ class Checkpoint:
         generators: bool = True,
         **named: Any,
     ) -> None:
-        self.folder = Path(folder)
+        if not isinstance(folder, (str, os.PathLike)):
+            raise OptionError(f"the first argument is the folder, not a {type(folder).__name__}.")
+        whole("keep", keep, least=1)
+        whole("every_steps", every_steps, least=1, optional=True)
+        seconds("every_s", every_s)
+        self.folder = Path(folder).expanduser().absolute()
         self._parts = {str(number): part for number, part in enumerate(parts)} | named
+        if len(self._parts) < len(parts) + len(named):
+            raise OptionError("parts without a name are called 0, 1 and so on; give the named ones other names.")
         if not self._parts:
             raise OptionError("there is nothing to save: pass the loader, the model, the optimizer.")
         for name, part in self._parts.items():
             if type(part) is not dict and not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
                 raise OptionError(
                     f"part {name} is of type {type(part).__name__}, which has no state_dict() and load_state_dict(); "
-                    f"pass a dict of its values."
+                    f"pass a dict, {{'w': array, …}}{_hint(name)}."
                 )
-        whole("keep", keep, least=1)
-        for option, value in (("every_s", every_s), ("every_steps", every_steps)):
-            if value is not None and not value > 0:
-                raise OptionError(f"{option}={value!r:.40}: pass a number above 0, or None.")
         self.keep, self.every_s, self.every_steps = keep, every_s, every_steps
         self.steps = 0  # finished, those before this block began included
         self.epoch = 0  # complete, of epochs()
         self._generators = generators
+        self._loaders = {name: part for name, part in self._parts.items() if hasattr(part, "is_new_epoch")}
+        self._places: dict[str, Any] = {}  # of the loaders, after the last finished step
+        self._at_an_end: set[str] = set()  # loaders whose last batch ended an epoch
+        self._is_open = False
         self._counts_epochs = False  # is epochs() under way?
         self._held = Held()
         self._saved = 0, 0  # the steps and epochs of the newest file
@@ -96,46 +107,84 @@ class Checkpoint:
 
     def __enter__(self) -> Self:
         """Begin with the newest file, if there is one."""
+        if self._is_open:
+            raise StateError("this Checkpoint is in use already; make another one.")
+        self._note()
+        files.prepare(self.folder, self._states)
         if (found := files.newest(self.folder)) is not None:
             self._load(*found)
+            self._note()
         self._saved, self._saved_at = self._here, time.monotonic()
+        self._is_open = True
         self._held.begin()
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._is_open = False
         try:
             if kind is None and self._saved != self._here:
-                self.save()
+                self._save()
         finally:
             self._held.end()
-        if kind is None:
+        if kind is None or issubclass(kind, Exception):
             self._held.deliver()
 
     def step(self) -> None:
-        """A step is finished: the model has learnt what the last batch has to say."""
+        """A step is finished: the model has been updated, and from here on this may be saved."""
+        self._refuse_if_not_open("step()")
         self.steps += 1
-        if not (self._counts_epochs and any(map(_is_at_an_end, self._parts.values()))):
+        self._note()
+        ended, before = {name for name, loader in self._loaders.items() if loader.is_new_epoch}, self._at_an_end
+        self._at_an_end = ended
+        if not (self._counts_epochs and ended - before):
             self._pause()  # else at the end of the epoch, so that what comes after its last step is done too
 
     def epochs(self, total: int) -> Iterator[int]:
         """The numbers of the epochs from where it stands to ``total``; the first may be the rest of one."""
+        self._refuse_if_not_open("epochs()")
+        for name, loader in self._loaders.items():
+            if isinstance(loader, DatasetIterator) and (count := loader.epochs_of_a_pass) != 1:
+                raise OptionError(
+                    f"part {name} gives {'no end of' if count is None else count} epochs to each for loop, so epochs() "
+                    f"would count something else; pass epochs=1 (repeat=False), or leave epochs() out."
+                )
         self._counts_epochs = True
         while self.epoch < total:
+            self._at_an_end = set()
             yield self.epoch
             self.epoch += 1
+            self._note()
             self._pause()
         self._counts_epochs = False
 
     def save(self) -> Path:
         """Save now; to be called between two steps."""
-        states = {
+        self._refuse_if_not_open("save()")
+        self._note()
+        return self._save()
+
+    def _refuse_if_not_open(self, what: str) -> None:
+        if not self._is_open:
+            raise StateError(f"{what} belongs into the block: with mpiter.Checkpoint(…) as c: …")
+
+    def _note(self) -> None:
+        """Here a step is finished: from the next batch on the loaders are ahead of the model."""
+        self._places = {name: loader.state_dict() for name, loader in self._loaders.items()}
+
+    @property
+    def _states(self) -> dict[str, Any]:
+        parts = {name: part for name, part in self._parts.items() if name not in self._places}
+        return {
             "steps": self.steps,
             "epoch": self.epoch,
             "kinds": self._kinds,
-            "parts": {name: part if type(part) is dict else part.state_dict() for name, part in self._parts.items()},
+            "parts": self._places
+            | {name: part if type(part) is dict else part.state_dict() for name, part in parts.items()},
             "generators": _generators() if self._generators else {},
         }
-        path = files.write(self.folder, self.steps, states, self.keep)
+
+    def _save(self) -> Path:
+        path = files.write(self.folder, self.steps, self._states, self.keep)
         self._saved, self._saved_at = self._here, time.monotonic()
         return path
 
@@ -157,12 +206,17 @@ class Checkpoint:
         return self.steps, self.epoch
 
     def _pause(self) -> None:
-        """Between two steps: save if it is time to, and let a signal that waits have its way."""
-        waits = self._held.heard is not None
-        if (waits and self._saved != self._here) or self._is_due():
-            self.save()
-        if waits:
+        """Between two steps: save if it is time to, and deliver a signal that was held back."""
+        if self._held.heard is not None:
+            if self._saved != self._here:
+                self._held.say(f"saved: {self._save()}")
             self._held.deliver()
+        elif self._is_due():
+            try:
+                self._save()
+            except OSError as error:
+                self._saved_at = time.monotonic()
+                warn(f"nothing could be saved after {self.steps} steps ({error}); the training goes on.")
 
     def _is_due(self) -> bool:
         steps = self.steps - self._saved[0]
@@ -177,39 +231,28 @@ class Checkpoint:
                 f"{path} holds {_listed(saved)}, but this Checkpoint was given {_listed(mine)}.  Pass the same parts, "
                 f"or take another folder."
             )
-        for name, part in self._parts.items():
-            state = states["parts"][name]
+        for name, part in sorted(self._parts.items(), key=lambda named: named[0] not in self._loaders):
+            state = states["parts"][name]  # loaders come first: they refuse before anything is changed
             try:
                 if type(part) is dict:
-                    part.update(_like(part, state))
+                    fill(part, state, name)
                 else:
                     part.load_state_dict(state)
             except Exception as error:
                 error.add_note(f"This was part {name} ({mine[name]}) of the checkpoint {path}.")
                 raise
         self.steps, self.epoch = states["steps"], states["epoch"]
-        _give_back(states["generators"])
-
-
-def _is_at_an_end(part: Any) -> bool:
-    """Was its last batch the last of an epoch?"""
-    return bool(getattr(getattr(part, "loader", part), "is_new_epoch", False))
+        if self._generators:
+            _give_back(states["generators"])
 
 
 def _listed(kinds: dict[str, str]) -> str:
     return ", ".join(f"{name}: {kind}" for name, kind in kinds.items())
 
 
-def _like(now: Any, saved: Any) -> Any:
-    """What was saved, in the named tuples and kinds of arrays that there are now."""
-    if isinstance(now, dict) and isinstance(saved, dict):
-        return type(saved)((key, _like(now.get(key), part)) for key, part in saved.items())
-    if isinstance(now, (list, tuple)) and isinstance(saved, (list, tuple)) and len(now) == len(saved):
-        parts = [_like(one, part) for one, part in zip(now, saved, strict=True)]
-        return type(now)(*parts) if hasattr(now, "_fields") else type(saved)(parts)
-    if files.is_jaxs(now):
-        return sys.modules["jax"].numpy.asarray(saved)
-    return saved
+def _hint(name: str) -> str:
+    near = get_close_matches(name, ("keep", "every_s", "every_steps", "generators"), 1)
+    return f"; or do you mean the option {near[0]}=?" if near else ""
 
 
 def _generators() -> dict[str, Any]:

@@ -2,18 +2,18 @@
 
 Runs in the consumer process.  A file is a line that says what it is, the length of a header, the header (JSON, as
 states of loaders are), the memory of its arrays and tensors one after the other, and a checksum.  Guarantees that
-values come back with their types, that a file which is damaged is told and the one before it read, and that whoever
-is killed while he writes loses nothing that was there.
+values come back with their types, that a file which is damaged is told and the one before it read, and that a kill
+while a file is written leaves the earlier ones as they are.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import zlib
-from collections import OrderedDict
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,18 +24,16 @@ from ..samples import tensors
 from ..samples.jsonable import decoded, encoded
 from ..samples.leaves import is_raw
 
-_FIRST = b"mpiter checkpoint 1\n"
+_FIRST = b"mpiter checkpoint 2\n"
 _NAME = re.compile(r"step-(\d+)")
-_MEMORY = "~mpiter.memory"  # stands for an array or a tensor, whose memory lies beside the header
+_UNFINISHED = ".unfinished-"
 
 
 def write(folder: Path, step: int, states: dict[str, Any], keep: int) -> Path:
-    """Save ``states`` as those of a step, and let go of all but the last ``keep`` files."""
+    """Save ``states`` as those of a step, and let go of all but the last ``keep`` files up to it."""
     memory: list[Any] = []
-    header = json.dumps(encoded(_apart(states, memory)), allow_nan=False).encode()
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"step-{step:09d}"
-    unfinished = folder / f".unfinished-{os.getpid()}"
+    header = _header(states, memory)
+    path, unfinished = folder / f"step-{step:09d}", folder / f"{_UNFINISHED}{os.getpid()}"
     try:
         with open(unfinished, "wb") as file:
             checksum = 0
@@ -50,18 +48,41 @@ def write(folder: Path, step: int, states: dict[str, Any], keep: int) -> Path:
         unfinished.unlink(missing_ok=True)
         raise
     _sync(folder)
-    for _, old in _saved(folder)[:-keep]:
+    for _, old in [found for found in _saved(folder) if found[0] <= step][:-keep]:
         old.unlink(missing_ok=True)
     return path
 
 
+def _header(states: dict[str, Any], memory: list[Any]) -> bytes:
+    """The states without their arrays and tensors, whose memory is added to the list."""
+    plain = encoded(states, partial(_lay_aside, memory))
+    return json.dumps({"sizes": [len(part) for part in memory], "states": plain}, allow_nan=False).encode()
+
+
+def prepare(folder: Path, states: dict[str, Any]) -> None:
+    """See now whether ``states`` can be written and the folder be written to; clear away what was never finished."""
+    _header(states, [])
+    folder.mkdir(parents=True, exist_ok=True)
+    trial = folder / f"{_UNFINISHED}{os.getpid()}"
+    trial.touch()
+    for left in folder.glob(f"{_UNFINISHED}*"):  # by who was killed, too
+        left.unlink(missing_ok=True)
+
+
 def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The last file of the folder that can be read, and the states in it; None where there is none."""
+    """The last file of the folder that can be read, and the states in it; None where there is none at all."""
+    unread: list[str] = []
     for _, path in reversed(_saved(folder)):
         try:
-            return path, read(path)
+            found = path, read(path)
         except StateError as error:
-            warn(f"{path} cannot be read ({error}); the checkpoint before it is taken, if there is one.")
+            unread.append(f"{path} cannot be read: {error}")
+            continue
+        for told in unread:
+            warn(f"{told}; the checkpoint before it, {path.name}, is taken.")
+        return found
+    if unread:
+        raise StateError(f"{unread[0]}.  Move it away to begin anew, or take another folder.")
     return None
 
 
@@ -73,18 +94,20 @@ def read(path: Path) -> dict[str, Any]:
             raise StateError("it is no checkpoint of this version of mpiter")
         header = bytes(taken(int.from_bytes(bytes(taken(8)), "little")))
         try:
-            states: dict[str, Any] = _together(decoded(json.loads(header)), taken)
+            told = json.loads(header)
+            memory = [taken(size) for size in told["sizes"]]
+            checksum = taken.checksum
+            if bytes(taken(4)) != checksum.to_bytes(4, "little"):
+                raise StateError("it is damaged: its checksum differs")
+            states: dict[str, Any] = decoded(told["states"], partial(_taken_up, memory))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise StateError(f"it is damaged: {error!r:.200}") from error
-        checksum = taken.checksum
-        if bytes(taken(4)) != checksum.to_bytes(4, "little"):
-            raise StateError("it is damaged: its checksum differs")
         return states
 
 
 def _saved(folder: Path) -> list[tuple[int, Path]]:
     """The files of a folder, the oldest first."""
-    found = [(_NAME.fullmatch(path.name), path) for path in folder.glob("step-*")]
+    found = [(_NAME.fullmatch(path.name), path) for path in folder.glob("step-*") if path.is_file()]
     return sorted((int(name[1]), path) for name, path in found if name)
 
 
@@ -117,29 +140,43 @@ class _Taking:
 # -- arrays and tensors apart from the rest --------------------------------------------------------------------------
 
 
-def _apart(value: Any, memory: list[Any]) -> Any:
-    """``value`` with a mark in the place of each array and tensor, whose memory is added to the list."""
-    if type(value) in (dict, OrderedDict):
-        return type(value)((key, _apart(part, memory)) for key, part in value.items())
-    if type(value) is list:
-        return [_apart(part, memory) for part in value]
-    if isinstance(value, tuple):  # of named ones, their order tells which part is which
-        return tuple(_apart(part, memory) for part in value)
+def _lay_aside(memory: list[Any], value: Any) -> list[Any] | None:
+    """Add the memory of an array or a tensor to the list; where it is there, and what it was."""
     value = _brought_home(value)
-    if type(value) is np.ndarray and is_raw(value.dtype) and value.dtype.itemsize:
+    if isinstance(value, np.ndarray) and type(value) in (np.ndarray, np.memmap):
+        if (dtype := _told(value.dtype)) is None:
+            return None
         memory.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
-        return {_MEMORY: ["array", np.lib.format.dtype_to_descr(value.dtype), list(value.shape), len(memory[-1])]}
+        return [len(memory) - 1, "array", dtype, list(value.shape)]
     if (raw := tensors.as_bytes(value)) is not None:
         memory.append(raw[0].data)
-        return {_MEMORY: ["tensor", raw[1], list(raw[2]), len(memory[-1])]}
-    return value
+        return [len(memory) - 1, "tensor", raw[1], list(raw[2])]
+    return None
+
+
+def _told(dtype: np.dtype[Any]) -> Any:
+    """A dtype in JSON; None where its bytes aren't all there is to it."""
+    if dtype.isbuiltin == 2:  # of ml_dtypes, as JAX has them: known by its name
+        return dtype.name
+    return encoded(np.lib.format.dtype_to_descr(dtype)) if is_raw(dtype) and dtype.itemsize else None
+
+
+def _dtype(told: Any) -> np.dtype[Any]:
+    try:
+        plain: np.dtype[Any] = np.lib.format.descr_to_dtype(decoded(told))
+    except TypeError:
+        importlib.import_module("ml_dtypes")  # makes its names known
+        plain = np.dtype(told)
+    return plain
 
 
 def _brought_home(value: Any) -> Any:
-    """Tensors from their device, JAX's arrays as NumPy's."""
+    """Dense tensors from their device, JAX's arrays as NumPy's."""
     torch = tensors.torch_with("Tensor")
     if torch is not None and isinstance(value, torch.Tensor):
-        return value.detach().cpu().as_subclass(torch.Tensor)
+        if value.layout is not torch.strided or value.device.type == "meta":
+            return value
+        return value.detach().cpu().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
     return np.asarray(value) if is_jaxs(value) else value
 
 
@@ -148,21 +185,9 @@ def is_jaxs(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "jaxlib" and hasattr(value, "__array__")
 
 
-def _together(value: Any, taken: Callable[[int], Any]) -> Any:
-    """What ``_apart`` was given; named tuples are tuples."""
-    if type(value) is dict and value.keys() == {_MEMORY}:
-        return _as_told(value[_MEMORY], taken)
-    if type(value) in (dict, OrderedDict):
-        return type(value)((key, _together(part, taken)) for key, part in value.items())
-    if type(value) in (list, tuple):
-        return type(value)([_together(part, taken) for part in value])
-    return value
-
-
-def _as_told(told: list[Any], taken: Callable[[int], Any]) -> Any:
-    kind, dtype, shape, size = told
-    memory = taken(size)
+def _taken_up(memory: list[Any], told: list[Any]) -> Any:
+    at, kind, dtype, shape = told
     if kind == "tensor":
-        return tensors.from_bytes(memory, dtype, shape)
-    plain = np.lib.format.descr_to_dtype(dtype)
-    return memory.view(plain).reshape(shape) if size else np.zeros(shape, plain)
+        return tensors.from_bytes(memory[at], dtype, shape)
+    plain = _dtype(dtype)
+    return memory[at].view(plain).reshape(shape) if len(memory[at]) else np.zeros(shape, plain)

@@ -66,8 +66,8 @@ class Options:
         whole("seed", self.seed, optional=True)
         if self.seed is not None and not SEEDS[0] <= self.seed <= SEEDS[1]:
             raise OptionError(f"seed has {int(self.seed).bit_length()} bits; use a whole number of at most 128.")
-        _seconds("dataset_timeout", self.dataset_timeout)
-        _seconds("sample_timeout", self.sample_timeout)
+        seconds("dataset_timeout", self.dataset_timeout)
+        seconds("sample_timeout", self.sample_timeout)
         if self.on_error not in ("raise", "skip"):
             raise OptionError(f"on_error={self.on_error!r} is unknown; use 'raise' or 'skip'.")
         settle_as(self.ragged)
@@ -134,7 +134,8 @@ class Options:
         return self.dataset, self.worker_init
 
 
-def _seconds(name: str, value: Any) -> None:
+def seconds(name: str, value: Any) -> None:
+    """Refuse what is no span of time."""
     if value is not None and not (isinstance(value, Real) and float(value) > 0):
         raise OptionError(f"{name}={value!r} must be a number of seconds above 0, or None.")
 

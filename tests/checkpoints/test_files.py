@@ -84,7 +84,9 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_told(tmp_path):
 def test_where_the_newest_is_damaged_the_one_before_is_read_with_a_warning(tmp_path):
     files.write(tmp_path, 1, {"a": 1}, keep=2)
     files.write(tmp_path, 2, {"a": 2}, keep=2).write_bytes(b"rubbish")
-    with pytest.warns(RuntimeWarning, match="step-000000002 cannot be read .* the checkpoint before it is taken"):
+    with pytest.warns(
+        RuntimeWarning, match="step-000000002 cannot be read: .* the checkpoint before it, step-000000001, is taken"
+    ):
         assert files.newest(tmp_path) == (tmp_path / "step-000000001", {"a": 1})
 
 
@@ -110,3 +112,22 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path):
 
 def test_a_folder_that_is_not_there_holds_none(tmp_path):
     assert files.newest(tmp_path / "nowhere") is None
+
+
+def test_what_was_just_written_stays_beside_files_that_cannot_be_read(tmp_path):
+    for step in (100, 200):
+        (tmp_path / f"step-{step:09d}").write_bytes(b"of another version")
+    with pytest.raises(StateError, match=r"step-000000200 cannot be read: .* Move it away"):
+        files.newest(tmp_path)
+    path = files.write(tmp_path, 3, {"a": 1}, keep=1)
+    assert path.is_file()
+    with pytest.warns(RuntimeWarning, match="step-000000003, is taken"):
+        assert files.newest(tmp_path) == (path, {"a": 1})
+
+
+def test_what_was_left_unfinished_is_cleared_away_at_the_next_beginning(tmp_path):
+    (tmp_path / ".unfinished-1").write_bytes(b"half of it")
+    (tmp_path / "step-000000007").mkdir()  # somebody's, and no file
+    files.prepare(tmp_path, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000007"]
+    assert files.newest(tmp_path) is None

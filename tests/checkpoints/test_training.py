@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import random
 import shutil
 import signal
@@ -111,7 +112,7 @@ def test_an_interrupt_waits_for_the_step_and_a_second_one_does_not(tmp_path, cap
         signal.raise_signal(signal.SIGINT)
         model["steps"] += 1
         c.step()
-    assert "Ctrl-C once more" in capfd.readouterr().err
+    assert "once more, and it ends at once" in capfd.readouterr().err
     assert mpiter.Checkpoint.read(tmp_path) == {"model": {"steps": 1}}
     with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(tmp_path, model=model) as c:
         signal.raise_signal(signal.SIGINT)
@@ -243,7 +244,7 @@ def test_the_global_generators_go_on_where_they_were(tmp_path):
     expected = draw()
     random.seed(1)
     np.random.seed(1)
-    with mpiter.Checkpoint(tmp_path, {}, generators=False):
+    with mpiter.Checkpoint(tmp_path, {}):
         assert draw() == expected
     with mpiter.Checkpoint(tmp_path / "without", {}, generators=False) as c:
         c.step()
@@ -265,6 +266,121 @@ def test_named_tuples_and_dicts_are_filled_as_they_are(tmp_path):
         other["layers"][0]["w"] += 1  # writable
 
 
+def test_a_loop_that_is_left_before_the_step_loses_no_batch(tmp_path):
+    seen = []
+    for most in (2, 99):
+        loader = mpiter.DataLoader(range(10), 2)
+        with mpiter.Checkpoint(tmp_path, loader) as c:
+            for x in loader:
+                if len(seen) == most:
+                    break
+                seen.append(x.tolist())
+                c.step()
+    assert seen == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+
+
+def test_a_loader_for_validation_holds_nothing_back_for_longer_than_a_step(tmp_path):
+    training, validation = mpiter.DataLoader(range(10), 2), mpiter.DataLoader(range(4), 2)
+    unsaved = []
+    with mpiter.Checkpoint(tmp_path, training, validation, every_steps=1) as c:
+        for _ in c.epochs(3):
+            for _ in training:
+                c.step()
+                unsaved.append(c.steps - c._saved[0])
+                if c.steps == 7:
+                    list(validation)
+            list(validation)
+    assert max(unsaved) == 1
+    assert unsaved.count(1) <= 3 + 4  # the last step of an epoch, and the one after each validation
+
+
+def test_what_cannot_be_saved_is_told_before_the_training(tmp_path):
+    with pytest.raises(mpiter.StateError, match=r"state\['parts'\]\['model'\]\['o'\] is of type object"):
+        mpiter.Checkpoint(tmp_path, model={"o": object()}).__enter__()
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError):
+        mpiter.Checkpoint(tmp_path / "file", model={}).__enter__()
+
+
+def test_a_save_that_fails_on_the_way_is_told_and_tried_again(tmp_path, monkeypatch):
+    replace, failures = os.replace, [OSError("the disk is full")]
+
+    def full_once(*paths):
+        if failures:
+            raise failures.pop()
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", full_once)
+    with mpiter.Checkpoint(tmp_path, {"a": 1}, every_steps=2) as c:
+        c.step()
+        with pytest.warns(RuntimeWarning, match="nothing could be saved after 2 steps .the disk is full"):
+            c.step()
+        c.step()
+        assert mpiter.Checkpoint.read(tmp_path) == {"0": {"a": 1}}
+
+
+def test_the_folder_is_the_one_of_the_beginning(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with mpiter.Checkpoint("run", {"a": 1}) as c:
+        monkeypatch.chdir("elsewhere")
+        c.step()
+    assert mpiter.Checkpoint.read(tmp_path / "run") == {"0": {"a": 1}}
+
+
+@pytest.mark.parametrize("use", [lambda c: c.step(), lambda c: next(c.epochs(1)), lambda c: c.save()])
+def test_nothing_works_outside_of_the_block(tmp_path, use):
+    c = mpiter.Checkpoint(tmp_path, {"a": 1})
+    with pytest.raises(mpiter.StateError, match="belongs into the block"):
+        use(c)
+    with c, pytest.raises(mpiter.StateError, match="in use already"):
+        c.__enter__()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_an_error_within_the_step_swallows_no_signal(tmp_path, first):
+    expected = KeyboardInterrupt if first is signal.SIGINT else SystemExit
+    with pytest.raises(expected) as raised, mpiter.Checkpoint(tmp_path, {"a": 1}):
+        signal.raise_signal(first)
+        raise ValueError
+    assert isinstance(raised.value.__context__, ValueError)
+
+
+def test_of_two_signals_the_harder_counts_and_one_interrupt_waits(tmp_path):
+    with pytest.raises(SystemExit), mpiter.Checkpoint(tmp_path, {"a": 1}) as c:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        c.step()
+    with pytest.raises(SystemExit), mpiter.Checkpoint(tmp_path, {"a": 1}) as c:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGHUP)
+        c.step()
+
+
+def test_arrays_stay_where_they_are_and_others_are_refused(tmp_path):
+    model = {"w": np.ones(3), "deep": [{"v": np.ones(2)}], "best": 1}
+    with mpiter.Checkpoint(tmp_path, model=model) as c:
+        c.step()
+    w = np.zeros(3)
+    mine = {"w": w, "deep": [{"v": np.zeros(2)}], "best": 0, "new": 5}
+    with mpiter.Checkpoint(tmp_path, model=mine):
+        assert mine["w"] is w
+        assert (w.tolist(), mine["deep"][0]["v"].tolist(), mine["best"], mine["new"]) == ([1, 1, 1], [1, 1], 1, 5)
+    for other in (np.zeros((2, 2)), np.zeros(3, np.float32), 3):
+        with pytest.raises(mpiter.StateError, match=r"model\['w'\] is .*, and float64 \(3,\) was saved"):
+            mpiter.Checkpoint(tmp_path, model={"w": other}).__enter__()
+
+
+def test_generators_that_are_not_saved_are_not_restored_either(tmp_path):
+    with mpiter.Checkpoint(tmp_path, {"a": 1}) as c:
+        c.step()
+    random.seed(5)
+    before = random.getstate()
+    with mpiter.Checkpoint(tmp_path, {"a": 1}, generators=False):
+        assert random.getstate() == before
+
+
 def test_other_parts_than_those_saved_are_refused_with_both_lists(tmp_path):
     loader = mpiter.DataLoader(range(4), 2)
     with mpiter.Checkpoint(tmp_path, loader, model={}) as c:
@@ -283,9 +399,13 @@ def test_other_parts_than_those_saved_are_refused_with_both_lists(tmp_path):
         (([1, 2],), {}, r"part 0 is of type list, which has no state_dict\(\)"),
         (({},), {"keep": 0}, "keep=0"),
         (({},), {"every_s": 0}, "every_s=0"),
+        (({},), {"every_s": "5"}, "every_s='5'"),
         (({},), {"every_steps": -1}, "every_steps=-1"),
+        (({},), {"every_steps": 0.5}, "every_steps=0.5"),
+        (({},), {"every_step": 5}, r"do you mean the option every_steps=\?"),
+        (({},), {"0": {}}, "give the named ones other names"),
     ],
-    ids=["nothing", "list", "keep", "seconds", "steps"],
+    ids=["nothing", "list", "keep", "seconds", "no seconds", "steps", "half a step", "misspelt", "twice"],
 )
 def test_what_makes_no_sense_is_refused_at_once(tmp_path, arguments, options, message):
     with pytest.raises(mpiter.OptionError, match=message):
@@ -308,6 +428,18 @@ def test_a_folder_without_checkpoints_has_none_to_read(tmp_path):
         mpiter.Checkpoint.read(tmp_path)
 
 
+@pytest.mark.parametrize("options", [{"epochs": 3}, {"epochs": None}], ids=["three", "endless"])
+def test_epochs_are_counted_in_one_place_only(tmp_path, options):
+    stream = mpiter.batches(range(4), 2, n_processes=0, **options)
+    with mpiter.Checkpoint(tmp_path, stream) as c, pytest.raises(mpiter.OptionError, match=r"part 0 gives .* each for"):
+        next(c.epochs(2))
+
+
+def test_the_folder_comes_first():
+    with pytest.raises(mpiter.OptionError, match="the first argument is the folder, not a DataLoader"):
+        mpiter.Checkpoint(mpiter.DataLoader([1], 1), "run")
+
+
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed: python3 tests --all")
 @pytest.mark.parametrize("steps", [1, 4, 5, 7])
@@ -322,7 +454,7 @@ def test_a_torch_model_with_dropout_is_the_same_to_the_bit_after_an_interrupt(tm
         torch.manual_seed(7)
         model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
         optimizer = torch.optim.Adam(model.parameters(), 0.01)
-        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4, 4])  # which counts them in a Counter
         loader = mpiter.torch.DataLoader(data, 2, shuffle=True)
         with mpiter.Checkpoint(folder, loader, model, optimizer, schedule) as c:
             for _ in c.epochs(2):

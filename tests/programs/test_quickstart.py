@@ -51,7 +51,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     done = ran(program(), folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[EPOCHS - 1].startswith(f"epoch {EPOCHS}: ")
+    assert done.stdout.splitlines()[EPOCHS].startswith(f"epoch {EPOCHS}: ")
     return folder
 
 

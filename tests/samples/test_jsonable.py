@@ -118,7 +118,7 @@ class Point(NamedTuple):
         ([np.array([None])], "state[0]"),
         ([np.ma.masked_array([1], [True])], "state[0]"),
         ({"a": collections.deque([iter(())])}, "state['a'][0]"),
-        ({"a": collections.Counter()}, "state['a']"),
+        ({"a": collections.defaultdict(int)}, "state['a']"),
     ],
 )
 def test_what_no_state_can_hold_is_refused_with_its_path(value: Any, path: str) -> None:

@@ -62,9 +62,11 @@ def test_each_batch_of_a_loader():
 
 
 def test_a_checkpoint_holds_them_as_numpys(tmp_path):
-    (found,) = files.read(files.write(tmp_path, 0, {"w": jax.numpy.ones(3)}, keep=1)).values()
-    assert type(found) is np.ndarray
-    assert (found.dtype, found.tolist()) == (np.float32, [1.0, 1.0, 1.0])
+    states = {"w": jax.numpy.ones(3), "half": jax.numpy.ones(2, jax.numpy.bfloat16)}
+    found = files.read(files.write(tmp_path, 0, states, keep=1))
+    assert {type(array) for array in found.values()} == {np.ndarray}
+    assert (found["w"].dtype, found["w"].tolist()) == (np.float32, [1.0, 1.0, 1.0])
+    assert (found["half"].dtype, found["half"].tolist()) == (jax.numpy.bfloat16, [1.0, 1.0])
 
 
 @pytest.mark.parametrize("name", reference.public("mpiter.jax"))
