@@ -27,6 +27,7 @@
 Arrows are the way of the data; each package imports only from those before it.  ``docs/design.md`` is the tour.
 """
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from .checkpoints.checkpoint import Checkpoint
@@ -99,5 +100,7 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # to which it would mean that any name will do
 
     def __getattr__(name: str) -> object:
-        remedy = f"; `import mpiter.{name}` makes it known" if name in _DOORS else ""
+        nearest = get_close_matches(name, __all__, 1)
+        remedy = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        remedy = f"; `import mpiter.{name}` makes it known" if name in _DOORS else remedy
         raise AttributeError(f"module 'mpiter' has no attribute {name!r}{remedy}")

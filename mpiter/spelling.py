@@ -29,6 +29,13 @@ OF_ITERATORS = {
     "multiprocessing_context": "backend=mpiter.Process(…)",
     "collate_fn": "mpiter.DataLoader, which has it",
     "batch_sampler": "mpiter.DataLoader, which has it",
+    "pin_memory": "mpiter.torch.DataLoader, which has it",
+    "pin_memory_device": "mpiter.torch.DataLoader, which has it",
+    "persistent_workers": "none: workers stay from epoch to epoch",
+    "repeat": "epochs=; epochs=None is without end",
+    "epochs": "mpiter.batches(), which has it",
+    "drop_last": "mpiter.batches(), which has it",
+    "ragged": "mpiter.batches(), which has it",
 }
 OF_LOADERS = {
     "n_processes": "num_workers",
@@ -43,8 +50,9 @@ OF_LOADERS = {
     "backend": "multiprocessing_context",
     "rng": "generator",
     "seed": "generator",
-    "epochs": "a for over each iter(): that is an epoch",
-    "repeat": "a for over each iter(): that is an epoch",
+    "epochs": "a `for` over the loader for each epoch",
+    "repeat": "a `for` over the loader for each epoch",
+    "pin_memory_device": "mpiter.torch.DataLoader, which has it",
 }
 
 

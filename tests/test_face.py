@@ -31,6 +31,12 @@ def test_another_name_is_no_attribute() -> None:
         mpiter.nothing  # noqa: B018
 
 
+@pytest.mark.parametrize(("name", "meant"), [("Dataloader", "DataLoader"), ("Batches", "batches")])
+def test_a_name_that_is_nearly_one_of_ours_is_told_it(name: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'; did you mean '{meant}'"):
+        getattr(mpiter, name)
+
+
 def test_iterators_say_what_they_are_and_where_they_stand() -> None:
     with mpiter.MultiprocessIterator([1, 2, 3], 2, n_processes=1, shuffle=False) as it:
         assert repr(it) == "<MultiprocessIterator over list of 3 in batches of 2: epoch 0, 0 samples of it handed out>"
@@ -47,7 +53,7 @@ def test_loaders_and_samplers_likewise() -> None:
     loader = mpiter.DataLoader([1, 2, 3], 2)
     assert repr(loader) == "<DataLoader over list of 3 in batches of 2: no epoch yet>"
     next(iter(loader))
-    assert repr(loader).endswith("epoch 0, 1 batches handed out>")
+    assert repr(loader).endswith("epoch 0, 1 batch handed out>")
     assert repr(mpiter.DataLoader(zip([1], strict=True), None)).startswith("<DataLoader over zip:")
     assert repr(mpiter.Buckets([1, 2], 2)) == "<Buckets of at most 2 of 2 samples, another order each epoch>"
     assert "DataLoader over NoneType" in repr(mpiter.DataLoader.__new__(mpiter.DataLoader))
@@ -64,7 +70,14 @@ def test_loaders_and_samplers_likewise() -> None:
         (mpiter.SerialIterator, "n_processes", "use MultiprocessIterator"),
         (mpiter.DataLoader, "n_processes", "use num_workers"),
         (mpiter.DataLoader, "shufle", "use shuffle"),
-        (mpiter.DataLoader, "epochs", "use a for over each"),
+        (mpiter.batches, "repeat", "use epochs="),
+        (mpiter.batches, "pin_memory", "use mpiter.torch.DataLoader"),
+        (mpiter.batches, "persistent_workers", "use none: workers stay"),
+        (mpiter.MultiprocessIterator, "epochs", r"use mpiter.batches\(\)"),
+        (mpiter.MultithreadIterator, "drop_last", r"use mpiter.batches\(\)"),
+        (mpiter.SerialIterator, "ragged", r"use mpiter.batches\(\)"),
+        (mpiter.DataLoader, "epochs", "use a `for` over the loader for each epoch"),
+        (mpiter.DataLoader, "pin_memory_device", "use mpiter.torch.DataLoader"),
         (mpiter.DataLoader, "xyz", "no argument 'xyz'.$"),
     ],
 )
