@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _WORTH_TELLING = 0.05  # of the time
+_LOOK_S = 1.0  # looks within it show the same stretch
 _RARE = ("errors", "skipped", "restarts", "renewals", "odd_rows", "copies")
 
 
@@ -34,7 +35,7 @@ class Stats:
         wait_s: seconds that ``next()`` waited, in all.
         start_s: of these until the first batch came: workers had to start.
         seconds: since then.
-        recent_s: of these since one has looked last…
+        recent_s: of these since one has looked last, a second and a batch ago or more…
         recent_wait_s: …and those of them that ``next()`` waited…
         recent_batches: …for so many batches.
         workers: that fetch; 0 where ``next()`` does.
@@ -54,7 +55,7 @@ class Stats:
     >>> it.stats().batches, it.stats().samples
     (1, 4)
     >>> print(it.stats())
-    1 batches, 4 samples; the first came after ... s
+    1 batch, 4 samples; the first came after ... s
     ...
     """
 
@@ -92,9 +93,10 @@ class Stats:
             return "no batch yet"
         rare = ((name, getattr(self, name)) for name in _RARE)
         lines = [
-            f"{self.batches:,} batches, {self.samples:,} samples; the first came after {self.start_s:.2f} s",
-            f"waited {self.recent_share:.0%} of the last {self.recent_s:.1f} s, for {self.recent_batches:,} batches: "
-            f"{self._verdict}",
+            f"{_counted(self.batches, 'batch', 'batches')}, {_counted(self.samples, 'sample', 'samples')}; "
+            f"the first came after {self.start_s:.2f} s",
+            f"waited {self.recent_share:.0%} of the last {self.recent_s:.1f} s, "
+            f"for {_counted(self.recent_batches, 'batch', 'batches')}: {self._verdict}",
             f"{self.ready_batches} ready, {self.in_flight_batches} on their way "
             f"({self.in_flight_bytes / 1e6:,.1f} MB), {self.leased_batches} held; "
             f"fetching a sample takes {1e3 * self.sample_s:.3g} ms",
@@ -113,11 +115,13 @@ class Stats:
 
     @property
     def _verdict(self) -> str:
-        if not self.recent_batches:
-            return "none has been taken"
         if not self.workers:
             return "that is fetching itself, without workers"
         return "workers suffice" if self.recent_share < _WORTH_TELLING else "workers can't keep up"
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count:,} {one if count == 1 else several}"
 
 
 @dataclass(slots=True)
@@ -139,7 +143,8 @@ class Tally:
     peak_in_flight_batches: int = 0
     peak_in_flight_bytes: int = 0
     began: float | None = None  # when the first batch came
-    looked: tuple[float, float, int] = (0.0, 0.0, 0)  # when one looked last, what had been waited, for how many
+    since: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins: when, what had been waited, for how many
+    looked: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins here next
     barren: int = 0  # samples skipped since the last good one
 
     def counters(self) -> dict[str, Any]:
@@ -150,16 +155,22 @@ class Tally:
         """One more batch."""
         if self.began is None:
             self.began, self.start_s = time.perf_counter(), self.wait_s
-            self.looked = self.began, self.wait_s, 0
+            self.since = self.looked = self.began, self.wait_s, 0
         self.batches += 1
         self.samples += samples
 
     def look(self) -> dict[str, Any]:
-        """What goes into ``Stats`` of the time: since the first batch, and since one has looked last."""
+        """What goes into ``Stats`` of the time: since the first batch, and since one has looked last.
+
+        Who looks again within a second, or before there is another batch, sees the same stretch, grown a little: a
+        progress bar that asks all the time leaves the others something to see.
+        """
         if self.began is None:
             return {}
-        now, (then, waited, batches) = time.perf_counter(), self.looked
-        self.looked = now, self.wait_s, self.batches
+        now = time.perf_counter()
+        if now - self.looked[0] >= _LOOK_S and self.batches > self.looked[2]:
+            self.since, self.looked = self.looked, (now, self.wait_s, self.batches)
+        then, waited, batches = self.since
         recent = {
             "recent_s": now - then,
             "recent_wait_s": self.wait_s - waited,

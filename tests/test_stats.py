@@ -46,8 +46,38 @@ def test_the_start_is_told_apart_and_shares_are_since_the_last_look(clock: Any) 
     second = looked(tally, workers=2)
     assert (second.seconds, second.recent_s, second.recent_batches) == (20.0, 10.0, 1)
     assert second.recent_share == pytest.approx(0.5)
-    assert "waited 50% of the last 10.0 s, for 1 batches: workers can't keep up" in str(second)
+    assert "waited 50% of the last 10.0 s, for 1 batch: workers can't keep up" in str(second)
     assert "waited 2% of the last 10.0 s, for 3 batches: workers suffice" in str(first)
+
+
+def test_two_looks_in_a_row_show_the_same(clock: Any) -> None:
+    tally = Tally()
+    tally.handed_out(4)
+    clock.now, tally.wait_s = 110.0, 5.0
+    tally.handed_out(4)
+    first, second = looked(tally, workers=2), looked(tally, workers=2)
+    assert first.recent_batches == 2
+    assert str(first) == str(second)
+    clock.now = 115.0
+    third = looked(tally, workers=2)
+    assert (third.recent_s, third.recent_batches) == (15.0, 2), "no batch has come since"
+
+
+def test_who_asks_all_the_time_leaves_the_others_something_to_see(clock: Any) -> None:
+    tally = Tally()
+    tally.handed_out(4)
+    for _ in range(100):
+        clock.now += 0.125
+        tally.handed_out(4)
+        seen = looked(tally)
+    assert 1 <= seen.recent_s <= 2
+    assert seen.recent_batches == seen.recent_s / 0.125
+
+
+def test_one_is_told_in_the_singular() -> None:
+    lines = str(mpiter.Stats(batches=1, samples=1, recent_batches=1)).splitlines()
+    assert lines[0].startswith("1 batch, 1 sample;")
+    assert "for 1 batch:" in lines[1]
 
 
 def test_what_is_rare_is_told_where_there_is_any() -> None:
