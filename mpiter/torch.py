@@ -7,23 +7,25 @@ the memory that the workers wrote.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
 import torch.utils.data
 from torch.utils.data import _utils
 
+from .datasets.columns import Table, as_dataset
 from .device import DevicePrefetcher, is_numeric, mapped
+from .engine.options import warn_if_all_is_dropped
 from .errors import OptionError, warn
 from .kinds import B_co as T_co  # of a dataset's samples, as torch has it
 from .loaders.batched import Batched, Single
 from .loaders.drawing import Drawn, Since, Sliced
-from .loaders.generators import Generators
-from .loaders.loader import in_batches, worker_options
+from .loaders.generators import Generators, samplers_in
+from .loaders.loader import in_batches, is_torchs_stream, worker_options
 from .loaders.loading import Loading
 from .loaders.shards import Batching, Streamed
-from .loaders.walk import Walk
+from .loaders.walk import Walk, warn_of_iterators
 from .order.order import Order, Sequential
 from .pool import starting
 from .samples.batch import samples_of
@@ -85,6 +87,14 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     ) -> None:
         if num_workers == 0 and timeout > 0:
             raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
+        self._has_own_sampler = sampler is None and batch_sampler is None
+        dataset = as_dataset(dataset, by_key=not self._has_own_sampler)
+        if not (hasattr(type(dataset), "__getitem__") or hasattr(dataset, "__getitems__")):
+            raise OptionError(
+                f"a dataset has [], which {type(dataset).__name__} has not; make it an IterableDataset, or pass it to "
+                f"mpiter.DataLoader, which takes anything iterable."
+            )
+        warn_of_iterators({"sampler": sampler, "batch_sampler": batch_sampler})
         torch.utils.data.DataLoader.__init__(
             self,
             dataset,
@@ -109,7 +119,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         self.__dict__.update(prefetch_factor=prefetch_factor, persistent_workers=persistent_workers)
         self._seed = 0  # of the samples' randomness in this epoch
         self._pins = _can_pin() if pin_memory else False
-        self._has_own_sampler = sampler is None and batch_sampler is None
+        if self._has_own_sampler and drop_last and not is_torchs_stream(dataset):
+            warn_if_all_is_dropped(len(dataset), batch_size or 1)
         self._in_one = self._makes_batches_in_workers()
         options = worker_options(
             self._served() if self._in_one else dataset,
@@ -129,9 +140,9 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         is_stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
         if is_stream or self.batch_size is None or self.collate_fn is not _default_collate:
             return True
-        if type(self.dataset) in (tuple, dict):
-            return True  # to torch these are samples by number or name, not the columns of a table
-        return bool(getattr(self.dataset, "__getitems__", None)) or not hasattr(type(self.dataset), "__len__")
+        if isinstance(self.dataset, Mapping) or not hasattr(type(self.dataset), "__len__"):
+            return True
+        return bool(getattr(self.dataset, "__getitems__", None)) and type(self.dataset) is not Table
 
     def _served(self) -> Any:
         collate: Any = _collated if self.collate_fn is _default_collate else self.collate_fn
@@ -186,6 +197,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     def _count(self, batches: int) -> None:
         """torch's warning to those who were told another length."""
+        super()._count(batches)
         told = self._IterableDataset_len_called
         if self._batching is not None and told is not None and batches > told:
             warn(
@@ -195,7 +207,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             )
 
     def _generators(self) -> Generators:
-        samplers = _one_in_another(self._index_sampler)
+        samplers = samplers_in(self._index_sampler)
         known = all(type(one).__module__.startswith(_TORCHS_OWN) for one in samplers)
         return Generators([self.generator, *samplers], ("torch",) if known else ("torch", "numpy", "random"))
 
@@ -233,16 +245,6 @@ class StatefulDataLoader(DataLoader[T_co]):
         """As ``DataLoader`` does; an empty dict changes nothing, as in torchdata."""
         if state != {}:
             super().load_state_dict(state)
-
-
-def _one_in_another(sampler: Any) -> list[Any]:
-    """A sampler, the one that it draws from, and so on."""
-    found: list[Any] = []
-    while sampler is not None and not any(sampler is one for one in found):
-        found.append(sampler)
-        inner = getattr(sampler, "batch_sampler", None)
-        sampler = getattr(sampler, "sampler", None) if inner is None else inner
-    return found
 
 
 class _AtHome:

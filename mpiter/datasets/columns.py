@@ -61,8 +61,8 @@ def described(dataset: Any) -> str:
         return type(dataset).__name__
 
 
-def as_dataset(data: Any) -> Any:
-    """``data``, or the table that it is."""
+def as_dataset(data: Any, by_key: bool = False) -> Any:
+    """``data``, or the table that it is; where a sampler may ask for samples ``by_key``, a dict may hold anything."""
     if isinstance(data, (str, bytes, bytearray)):
         raise OptionError(
             f"{data!r:.40} is {type(data).__name__}: its samples would be single letters; pass a dataset."
@@ -76,8 +76,8 @@ def as_dataset(data: Any) -> Any:
     if not _is_container(data):
         return data  # a class of the user's among them, which knows what its samples are
     if isinstance(data, Mapping):
-        by_number = all(isinstance(name, int) for name in data)
-        return data if by_number else _table(dict(data))
+        are_samples = all(isinstance(name, int) for name in data) or (by_key and not _rows(data))
+        return data if are_samples else _table(dict(data))
     rows = {*map(_rows, data)} if len(data) <= _FEW else {0}
     are_columns = len(data) > 1 and 0 not in rows  # or may be
     are_long = len(rows) == 1 and max(rows) > len(data)

@@ -80,6 +80,11 @@ class Pass:
             self.plans.forget(self.batches)
 
 
+def how_far(current: Pass | StreamPass) -> str:
+    """Which epoch, and how much of it."""
+    return f"epoch {current.epoch}, {current.batches} batch{'es' * (current.batches != 1)} handed out"
+
+
 class Home:
     """Where workers stay between epochs."""
 
@@ -96,7 +101,7 @@ class Home:
         return pump
 
     def take_back(self, current: Pass | StreamPass) -> None:
-        """Nobody wants the rest of this epoch.  Called by the garbage collector too, so nothing is waited for: an
+        """Nobody wants the rest of this epoch.  Called by the garbage collector too, so nothing is waited for: a
         pump that nobody holds ends by itself."""
         pump, current.pump = current.pump, None
         if self.persistent and not self.closed and self.resting is None:
@@ -114,8 +119,15 @@ class Home:
 class Epoch(Generic[B_co]):
     """An iterator over the batches of one epoch: what ``iter(loader)`` returns."""
 
-    def __init__(self, current: Pass | StreamPass, home: Home, length: Callable[[], int | None], count: Any) -> None:
-        self._pass, self._home, self._length, self._count = current, home, length, count
+    def __init__(
+        self,
+        current: Pass | StreamPass,
+        home: Home,
+        length: Callable[[], int | None],
+        count: Callable[[int], None],
+        task: Callable[[], str],
+    ) -> None:
+        self._pass, self._home, self._length, self._count, self._task = current, home, length, count, task
         self._one_at_a_time = threading.RLock()
         self._end = weakref.finalize(self, home.take_back, current)
         self._end.atexit = False
@@ -124,6 +136,9 @@ class Epoch(Generic[B_co]):
     def forget(self) -> None:
         """There is nobody to be taken back: what an error has come by (its traceback holds us) need not be kept."""
         self._end.detach()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._task()}: {how_far(self._pass)}>"
 
     def __iter__(self) -> Self:
         return self
@@ -145,6 +160,8 @@ class Epoch(Generic[B_co]):
                 self._end()
                 if pump is not None and not self._home.persistent:
                     pump.close()
+                if pump is not None and not self._pass.batches:
+                    self._count(0)
                 raise
             self._count(self._pass.batches)
             return batch

@@ -102,3 +102,13 @@ def _is_generator(value: Any) -> bool:
     torch = torch_with("Generator")
     kinds = (np.random.Generator, np.random.RandomState, random.Random)
     return isinstance(value, kinds) or (torch is not None and isinstance(value, torch.Generator))
+
+
+def samplers_in(sampler: Any) -> list[Any]:
+    """A sampler, the one that it draws from, and so on."""
+    found: list[Any] = []
+    while sampler is not None and not any(sampler is one for one in found):
+        found.append(sampler)
+        inner = getattr(sampler, "batch_sampler", None)
+        sampler = getattr(sampler, "sampler", None) if inner is None else inner
+    return found

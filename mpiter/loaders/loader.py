@@ -16,7 +16,7 @@ import numpy as np
 
 from ..datasets.columns import Table, as_dataset
 from ..engine.options import Options, warn_if_all_is_dropped
-from ..errors import OptionError, warn
+from ..errors import OptionError
 from ..kinds import B_co
 from ..order.cursor import batches_of
 from ..order.order import Order, Sequential, Shuffled
@@ -32,7 +32,7 @@ from .drawing import Drawn, Since, Sliced
 from .generators import Generators
 from .loading import Loading
 from .shards import Batching, Streamed
-from .walk import Walk
+from .walk import Walk, warn_of_iterators
 
 _FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler", "shuffle"}
 
@@ -125,11 +125,7 @@ class DataLoader(Loading[B_co]):
             raise OptionError(
                 "an iterable dataset has no keys: shuffle, sampler and batch_sampler make no sense with it."
             )
-        if is_stream and type(dataset).__module__ in ("builtins", "itertools") and hasattr(type(dataset), "__next__"):
-            warn(
-                f"a {type(dataset).__name__} can be gone through once, and further epochs will be empty: pass a list, "
-                f"or an object whose __iter__ begins anew."
-            )
+        warn_of_iterators({"dataset": dataset, "sampler": sampler, "batch_sampler": batch_sampler})
         self.dataset = as_dataset(dataset)
         if drop_last and sampler is None and batch_sampler is None and not is_stream:
             warn_if_all_is_dropped(len(self.dataset), batch_size or 1)

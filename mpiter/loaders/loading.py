@@ -21,12 +21,12 @@ from ..order.order import Order
 from ..stats import Stats
 from . import resuming
 from .drawing import Drawn, Since, Sliced
-from .epochs import Epoch, Home, Pass
+from .epochs import Epoch, Home, Pass, how_far
 from .generators import Aside, Generators
 from .resuming import Place
 from .shards import Batching
 from .streams import ShardPumps, StreamPass
-from .walk import Walk
+from .walk import Walk, warn_of_iterators
 
 _FEW = 4  # batches that a sampler is asked for at once, when nobody knows yet how many are needed
 
@@ -35,6 +35,7 @@ class Loading(Generic[B_co]):
     """What loaders have in common; a subclass says what an epoch's batches are."""
 
     _batching: Batching | None = None  # how batches are made of a stream; None where the dataset has keys
+    _has_given = False  # has there been a batch, or an epoch without any?
 
     def _begin(self, options: Options, persistent_workers: bool | None) -> None:
         """To be called by constructors."""
@@ -80,13 +81,21 @@ class Loading(Generic[B_co]):
         raise NotImplementedError
 
     def _count(self, batches: int) -> None:
-        """So many have been handed out."""
+        """So many have been handed out; 0 says that the epoch has ended without any."""
+        if not batches and self._has_given:
+            names = ("sampler", "batch_sampler", *["dataset"] * (self._batching is not None))
+            warn_of_iterators({name: getattr(self, name, None) for name in names}, is_empty=True)
+        self._has_given = True
 
     def __repr__(self) -> str:
-        dataset, size, current = (getattr(self, name, None) for name in ("dataset", "batch_size", "_pass"))
+        current = getattr(self, "_pass", None)
+        return f"<{self._task()}: {'no epoch yet' if current is None else how_far(current)}>"
+
+    def _task(self) -> str:
+        """What is loaded, and by whom."""
+        dataset, size = (getattr(self, name, None) for name in ("dataset", "batch_size"))
         batches = "" if size is None else f" in batches of {size}"
-        here = "no epoch yet" if current is None else f"epoch {current.epoch}, {current.batches} batches handed out"
-        return f"<{type(self).__name__} over {described(dataset)}{batches}: {here}>"
+        return f"{type(self).__name__} over {described(dataset)}{batches}"
 
     # -- epochs --------------------------------------------------------------------------------------------------
 
@@ -100,7 +109,7 @@ class Loading(Generic[B_co]):
         current.aside = aside or current.aside
         current.left_out = current.batches
         current.pump = self._pump()
-        epoch: Epoch[B_co] = Epoch(current, self._home, self._length, self._count)
+        epoch: Epoch[B_co] = Epoch(current, self._home, self._length, self._count, self._task)
         current.go()
         self._pass, self._next = current, Place(place.epoch + 1)
         return epoch

@@ -7,9 +7,10 @@ may have ``state_dict`` and ``load_state_dict``.  Guarantees torchdata's order: 
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
-from ..errors import StateError
+from ..errors import StateError, warn
 from ..samples.jsonable import decoded, encoded
 
 Told = list[Any]  # the states of what is iterable and of its iterator, encoded; None for one that has none
@@ -58,6 +59,21 @@ class Walk:
         if self._iterator is None:
             return self._iterable, None
         return None if self._iterator is self._iterable else self._iterable, self._iterator
+
+
+def warn_of_iterators(given: dict[str, Any], is_empty: bool = False) -> None:
+    """Of an iterator nothing is left after an epoch.
+
+    If its ``__iter__`` is written in Python it may begin anew: whether it does is known once an epoch ``is_empty``.
+    """
+    for name, one in given.items():
+        is_certain = is_empty or not isinstance(getattr(type(one), "__iter__", None), FunctionType)
+        if hasattr(type(one), "__next__") and is_certain and iter(one) is one:
+            warn(
+                f"a {type(one).__name__} can be gone through once, and "
+                f"{'this epoch is' if is_empty else 'further epochs will be'} empty: as {name}, pass a list, or an "
+                f"object whose __iter__ begins anew."
+            )
 
 
 def check_told(told: Any) -> Told:

@@ -113,7 +113,9 @@ DATASETS: dict[str, Any] = {
     "StackDataset": data.StackDataset(a=list(range(12)), b=torch.arange(12.0)),
     "a tensor": torch.arange(46).reshape(23, 2),
     "an array": np.arange(46).reshape(23, 2),
-    "a tuple of arrays": (np.arange(6), np.arange(6, 12), np.arange(12, 18)),
+    "a list of many arrays": [np.arange(20) + at for at in range(9)],
+    "a tuple of numbers": (3, 1, 4, 1, 5, 9),
+    "a dict by number": {at: np.full(2, at) for at in range(5)},
 }
 
 
@@ -123,6 +125,59 @@ def test_datasets_give_what_torchs_loader_makes_of_them(dataset: Any, workers: i
     with Ours(dataset, 4, shuffle=True, generator=generator(), num_workers=workers) as ours:
         theirs = Theirs(dataset, 4, shuffle=True, generator=generator())
         assert [described(batch) for batch in ours] == [described(batch) for batch in theirs]
+
+
+COLUMNS: dict[str, Any] = {
+    "tensors": (torch.arange(46.0).reshape(23, 2), torch.arange(23)),
+    "arrays": (np.arange(46).reshape(23, 2), np.arange(23.0)),
+    "a tensor and a list": (torch.arange(23), [f"sample {at}" for at in range(23)]),
+    "a dict": {"x": np.arange(46.0).reshape(23, 2), "y": torch.arange(23)},
+    "a named tuple": Pair(np.arange(23), torch.arange(23.0)),
+    "a mapping": types.MappingProxyType({"x": np.arange(23)}),
+    "nested": ((np.arange(23), torch.arange(23)), {"y": range(23)}, torch.arange(23)),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"collate_fn": data.default_collate}, {"batch_size": None}], ids=str)
+@both_workers
+@pytest.mark.parametrize("columns", COLUMNS.values(), ids=COLUMNS)
+def test_the_rows_of_columns_are_samples_which_torch_collates(columns: Any, workers: int, options: Any) -> None:
+    samples = [mpiter.DataLoader(columns, None).dataset[at] for at in range(23)]
+    options = {"batch_size": 4, "shuffle": True} | options
+    with Ours(columns, generator=generator(), num_workers=workers, **options) as ours:
+        theirs = Theirs(samples, generator=generator(), **options)
+        assert len(ours) == len(theirs)
+        assert [described(batch) for batch in ours] == [described(batch) for batch in theirs]
+
+
+def test_what_may_be_columns_or_samples_is_refused_with_spellings_that_work() -> None:
+    x, y = torch.zeros(20, 3), torch.ones(20, 3)
+    for given in ([x, y], [x, y[0]], ([1, 2, 3], [4, 5, 6]), ((x, y), (x, y))):
+        with pytest.raises(mpiter.OptionError, match=r"2 samples or 2 columns.*for columns, or mpiter\.Packed"):
+            Ours(given, 4)
+    assert [batch.shape for batch in next(iter(Ours((x, y), 4)))] == [(4, 3), (4, 3)]
+    assert [batch.shape for batch in Ours(mpiter.Packed([x, y]), 4)] == [(2, 20, 3)]
+    assert next(iter(Ours({"a": [1, 2, 3], "b": [4, 5, 6]}, 3)))["b"].tolist() == [4, 5, 6]
+
+
+def test_a_dict_that_a_sampler_has_keys_for_is_samples() -> None:
+    given, keys = {"a": 1, "b": 2, "c": 3}, ["c", "a"]
+    assert [described(batch) for batch in Ours(given, 2, sampler=keys)] == [
+        described(batch) for batch in Theirs(given, 2, sampler=keys)
+    ]
+    with pytest.raises(mpiter.OptionError, match="'a' is int"):
+        Ours(given, 2)
+
+
+def test_what_gives_no_batches_or_no_second_epoch_is_told_of() -> None:
+    with pytest.warns(RuntimeWarning, match="no batch will come: the dataset has a length of 3, batch_size=5"):
+        Ours(range(3), 5, drop_last=True)
+    with pytest.raises(mpiter.OptionError, match=r"a dataset has \[\], which generator has not.*mpiter.DataLoader"):
+        Ours(at for at in range(3))
+    with pytest.warns(RuntimeWarning, match="a list_iterator can be gone through once.* as sampler"):
+        Ours(range(3), sampler=iter([0, 1]))
+    with pytest.warns(RuntimeWarning, match="a generator can be gone through once.* as batch_sampler"):
+        Ours(range(3), batch_sampler=([at] for at in range(3)))
 
 
 def test_a_split_is_loaded_as_torch_loads_it() -> None:

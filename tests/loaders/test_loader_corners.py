@@ -46,12 +46,13 @@ def test_a_sampler_that_draws_as_it_goes_resumes_and_disturbs_nobody(workers):
 def test_a_sampler_is_not_asked_far_ahead_at_once():
     asked = []
 
-    def sampler():
-        for batch in range(500):
-            asked.append(batch)
-            yield [batch, batch + 1]
+    class Sampler:
+        def __iter__(self):
+            for batch in range(500):
+                asked.append(batch)
+                yield [batch, batch + 1]
 
-    with DataLoader(DATA, batch_sampler=sampler(), num_workers=2) as loader:
+    with DataLoader(DATA, batch_sampler=Sampler(), num_workers=2) as loader:
         epoch = iter(loader)
         assert len(asked) <= 8
         for handed_out in range(1, 40):
@@ -291,3 +292,65 @@ def test_garbage_is_refused_at_once(options):
 def test_what_is_no_dataset_is_refused_at_once(dataset):
     with pytest.raises(OptionError):
         DataLoader(dataset)
+
+
+def lists_of_keys():
+    yield [0, 1]
+    yield [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [("sampler", iter([0, 1, 2])), ("batch_sampler", lists_of_keys())], ids=["sampler", "batches"]
+)
+def test_a_sampler_that_can_be_gone_through_once_is_told_of(name, given):
+    says = f"a {type(given).__name__} can be gone through once, and further epochs will be empty: as {name}, pass"
+    with pytest.warns(RuntimeWarning, match=says):
+        DataLoader(DATA, **{name: given})
+
+
+def test_an_open_file_is_told_of(tmp_path):
+    (tmp_path / "lines").write_text("1\n2\n")
+    with open(tmp_path / "lines") as file, pytest.warns(RuntimeWarning, match="a TextIOWrapper can be gone .* dataset"):
+        DataLoader(file)
+
+
+class Once:
+    """An iterator of one's own, which goes on where it was unless it ``rewinds``."""
+
+    def __init__(self, rewinds):
+        self.at, self.rewinds = 0, rewinds
+
+    def __iter__(self):
+        self.at = 0 if self.rewinds else self.at
+        return self
+
+    def __next__(self):
+        if self.at == 3:
+            raise StopIteration
+        self.at += 1
+        return self.at
+
+
+@pytest.mark.parametrize("name", ["dataset", "sampler"])
+def test_an_iterator_of_ones_own_is_told_of_when_an_epoch_is_empty(name):
+    def loader(rewinds):
+        return DataLoader(Once(rewinds)) if name == "dataset" else DataLoader(DATA, sampler=Once(rewinds))
+
+    once = loader(rewinds=False)
+    assert listed(once) == [[1], [2], [3]]
+    with pytest.warns(RuntimeWarning, match=f"a Once can be gone .*, and this epoch is empty: as {name}, pass"):
+        assert listed(once) == []
+    again = loader(rewinds=True)
+    assert listed(again) == listed(again) == [[1], [2], [3]]
+
+
+def test_a_sampler_without_keys_is_nobodys_fault():
+    loader = DataLoader(DATA, sampler=[])
+    assert listed(loader) == listed(loader) == []
+
+
+def test_an_epoch_says_of_what_it_is_and_how_far():
+    epoch = iter(DataLoader(DATA[:3], 2))
+    assert repr(epoch) == "<Epoch of DataLoader over ndarray of 3 in batches of 2: epoch 0, 0 batches handed out>"
+    next(epoch)
+    assert repr(epoch).endswith("epoch 0, 1 batch handed out>")
