@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from .results import Row
 from .spreads import Spread
-from .text import number
+from .text import number, some
 
 GAIN = 0.05
 Rounds = Sequence[Mapping[int, float]]  # of each round: the time by number of workers
@@ -83,15 +83,21 @@ def reason(rounds: Rounds, chosen: int, rule: Rule, slower: str = "no other numb
     doubtful = [workers for workers, gained in gains.items() if rule.is_enough(max(gained))]
     if doubtful:
         best = max(doubtful, key=lambda workers: (medians[workers], max(gains[workers])))
-        low, middle, high = map(rule.told, (min(gains[best]), medians[best], max(gains[best])))
-        found = f"gains of {low} to {high}, {middle} in the median; {threshold} without a loss counts"
-        return Reason(f"rounds disagree on {best} ({found})", is_doubtful=True)
+        low, high = min(gains[best]), max(gains[best])
+        mine, are = chosen or "none", "is" if chosen == 1 else "are"
+        spread = f"{some(best, 'worker')} ranged from {_against(low, rule)} to {_against(high, rule)} than {mine}"
+        why = "noise" if low < 0 else f"in the median {rule.told(medians[best])}, and only {threshold} counts"
+        return Reason(f"{spread}: {why}, so {mine} {are} taken", is_doubtful=True)
     faster = [workers for workers, median in medians.items() if median > 0]
     if not faster:
         return Reason(slower)
     most = rule.told(max(medians[workers] for workers in faster))
     gain = f"gain {most} at most" if len(faster) > 1 else f"gains {most}"
     return Reason(f"{_listed(faster)} {gain}, and only {threshold} counts")
+
+
+def _against(gained: float, rule: Rule) -> str:
+    return f"{rule.told(abs(gained))} {'slower' if gained < 0 else 'faster'}"
 
 
 def _listed(workers: Sequence[int]) -> str:

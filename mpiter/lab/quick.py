@@ -10,6 +10,7 @@ plain loop and our own iterator with none.
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ ABOUT = (
     "slower in no round. Without --dataset it is random images of CIFAR-10's shape, augmented. Nothing is kept unless "
     "--out names a folder."
 )
-PROBE, LOOP, OURS = "a batch", "plain loop", "process"
+PROBE, LOOP, OURS = "a batch", "plain loop", "mpiter"
 FULL: dict[str, Any] = {
     "dataset": "cifar",
     "batch_size": None,
@@ -86,10 +87,23 @@ def preparing(options: argparse.Namespace) -> Iterator[None]:
             if rounds >= LEAST_ROUNDS:
                 break
         else:
-            took = f"a batch of {options.batch_size} takes {number(found['batch_ms'] / 1e3)} s"
-            raise Absent(f"{took}, so that {options.minutes:g} min have no room for {LEAST_ROUNDS} rounds. {_REMEDY}")
+            raise Absent(_no_room(options, found["batch_ms"], left))
         options.rounds = min(options.rounds, rounds)
         yield
+
+
+def _no_room(options: argparse.Namespace, batch_ms: float, left: float) -> str:
+    """Which helps: cheaper batches, or more time for what isn't batches?"""
+    why = f"{options.minutes:g} min have no room for {LEAST_ROUNDS} rounds"
+    bare_s = LEAST_ROUNDS * len(list(turns(options))) * (START_S + options.seconds + options.warmup)
+    if bare_s <= left:
+        return f"a batch of {options.batch_size} takes {number(batch_ms / 1e3)} s, so that {why}. {_REMEDY}"
+    minutes = options.minutes + (LEAST_ROUNDS * _round_s(options) - left) / _MARGIN / 60
+    return f"{why}, whatever a batch takes: starting and timing take longer. Give it --minutes {_tenths(minutes):g}."
+
+
+def _tenths(minutes: float) -> float:
+    return math.ceil(10 * minutes) / 10
 
 
 def _probed(options: argparse.Namespace) -> dict[str, float]:
@@ -152,6 +166,8 @@ def _round_s(options: argparse.Namespace) -> float:
 
 def take(turn: Turn) -> Answer:
     dataset = as_dataset(subject(turn.case, turn.seed, turn.options["paths"]))
+    if not len(dataset):
+        raise Absent(f"{turn.case}: the dataset is empty.")
     batch_size = min(turn.options["batch_size"], len(dataset))
     if turn.row == LOOP:
         batches: Iterator[Any] = _loop(dataset, batch_size, turn.seed)
@@ -233,7 +249,7 @@ def views(result: Result) -> tuple[View, ...]:
     cores, batch = result.heading["machine"]["cores_usable"], result.settings["batch_size"]
     rounds = max(row.rounds for row in result.rows)
     title = f"{result.rows[0].case}: batches of {batch}, {some(cores, 'core')}, {some(rounds, 'round')}"
-    note = "times none: against the faster of those without workers in the same round."
+    note = "speed-up: against the faster row without workers of the same round."
     if result.rows[0].case in BUILT_IN:
         note += " Of a dataset that comes along; --dataset module:name looks at yours."
     return (Table.of(title, rows, note),)
@@ -242,9 +258,9 @@ def views(result: Result) -> tuple[View, ...]:
 def _cells(row: Row, against: Spread | None) -> dict[str, str]:
     low, high = (min(against.values), max(against.values)) if against else (None, None)
     return {
-        "": LOOP if row.row == LOOP else f"n_processes={row.at['workers']:g}",
+        "": row.label,
         "ms/batch": median(row["batch_ms"]),
         "samples/s": median(row["samples_per_s"]),
-        "times none": times(against),
+        "speed-up": times(against),
         "in the rounds": f"{number(low)} to {number(high)}" if low != high else NOTHING,
     }

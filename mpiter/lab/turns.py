@@ -23,6 +23,7 @@ from typing import IO, Any
 from ..errors import MpiterError
 from .clocks import Cpu, CpuWindow
 from .surroundings import ROOT
+from .text import some
 
 LAST_WORDS = 2000  # characters of what a failed turn said
 _MEASURED = (sys.executable, "-m", "mpiter.lab.measured")
@@ -60,7 +61,11 @@ class Turn:
 
 def placed(*names: str, at: Mapping[str, float]) -> str:
     """Names and numbers as one reads them: slots, 28x28, 2 workers."""
-    return ", ".join([*names, *(f"{value:g} {axis.replace('_', ' ')}" for axis, value in at.items())])
+    numbers = (
+        some(value, "worker") if axis == "workers" else f"{value:g} {axis.replace('_', ' ')}"
+        for axis, value in at.items()
+    )
+    return ", ".join([*names, *numbers])
 
 
 class Absent(MpiterError):

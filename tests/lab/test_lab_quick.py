@@ -14,7 +14,7 @@ from mpiter import machine
 from mpiter.lab import quick
 from mpiter.lab.experiments import ALL, EXPERIMENTS
 from mpiter.lab.text import drawn
-from mpiter.lab.turns import Absent
+from mpiter.lab.turns import Absent, Turn
 
 # -- the plan --------------------------------------------------------------------------------------------------------
 
@@ -83,6 +83,30 @@ def test_a_dataset_that_gives_no_batch_is_told_of_at_once(monkeypatch, answer, w
         pass
 
 
+def test_where_starting_takes_the_time_more_minutes_are_advised_that_suffice(monkeypatch):
+    with pytest.raises(Absent, match=r"0.25 min have no room for 2 rounds.* Give it --minutes 0.\d\.$") as said:
+        planned(monkeypatch, 0.2, minutes=0.25)
+    assert "smaller" not in str(said.value)
+    enough = float(str(said.value).removesuffix(".").rpartition(" ")[2])
+    assert planned(monkeypatch, 0.2, minutes=enough)[0].rounds == 2
+
+
+def test_an_empty_dataset_is_said_to_be_empty(monkeypatch):
+    monkeypatch.setattr(quick, "subject", lambda *_: [])
+    turn = Turn(quick.NAME, quick.PROBE, "mine:Own", {"workers": 0}, 0.3, 0, 0, {"batch_size": 32, "paths": []})
+    with pytest.raises(Absent, match=r"^mine:Own: the dataset is empty"):
+        quick.take(turn)
+
+
+def test_a_row_has_one_name_in_the_table_the_warnings_and_the_bar():
+    found = looked([10.0] * 3, [11.0] * 3, w1=[5.0, 9.0, 5.0])
+    (table,) = quick.views(found)
+    turn = Turn(quick.NAME, quick.OURS, "mine:Own", {"workers": 1}, 0.3, 0, 0)
+    assert table.rows[-1][0] == "mpiter, 1 worker"
+    assert "of mpiter, 1 worker by" in found.warnings()[-1]
+    assert str(turn) == "mpiter, mine:Own, 1 worker"
+
+
 def test_everything_does_not_include_a_quick_look():
     assert next(iter(EXPERIMENTS)) == quick.NAME
     assert set(EXPERIMENTS) - set(ALL) == {quick.NAME}
@@ -120,13 +144,18 @@ def looked(loop, none, dataset="mine:Own", **workers):
         ),
         (
             looked([10.0] * 3, [11.0] * 3, w2=[5.0, 12.0, 5.0], w4=[6.0, 13.0, 9.9]),
-            "Stay without workers until the machine is quieter: a batch takes 10 ms without; rounds disagree on 2 "
-            "(gains of \u221216.7% to 100%, 100% in the median; more than 5% without a loss counts).",
+            "Stay without workers until the machine is quieter: a batch takes 10 ms without; 2 workers "
+            "ranged from 16.7% slower to 100% faster than none: noise, so none are taken.",
         ),
         (
             looked([10.0, 30.0], [11.0, 20.0], w2=[8.0, 10.0], w4=[6.0, 11.0]),
-            "Use n_processes=2: 1.25 to 2 times as many batches a second as without workers; rounds disagree on 4 "
-            "(gains of \u22129.09% to 33.3%, 12.1% in the median; more than 5% without a loss counts).",
+            "Use n_processes=2: 1.25 to 2 times as many batches a second as without workers; 4 workers ranged "
+            "from 9.09% slower to 33.3% faster than 2: noise, so 2 are taken.",
+        ),
+        (
+            looked([10.0] * 3, [10.0] * 3, w1=[5.0] * 3, w2=[4.9, 4.9, 4.0]),
+            "Use n_processes=1: 2 times as many batches a second as without workers; 2 workers ranged from 2.04% "
+            "faster to 25% faster than 1: in the median 2.04%, and only more than 5% counts, so 1 is taken.",
         ),
         (looked([10.0] * 2, [10.0] * 2, w2=[5.0]), "No advice: it takes 2 whole rounds, and there was one."),
         (looked([10.0], [], w2=[]), "No advice: it could not be measured both with workers and without."),
@@ -157,9 +186,9 @@ def test_workers_are_only_advised_if_no_round_speaks_against_them(loop, none, tw
 def test_the_table_has_the_faster_of_those_without_workers_as_one():
     (table,) = quick.views(looked([10.0, 30.0], [20.0, 20.0], w2=[5.0, 5.0]))
     rows = {name: cells for name, *cells in table.rows}
-    assert list(rows) == ["plain loop", "n_processes=0", "n_processes=2"]
-    assert rows["n_processes=2"][2:] == ["~3×", "2 to 4"]
-    assert rows["plain loop"][2:] == ["~0.833×", "0.667 to 1"]
+    assert list(rows) == ["plain loop, no workers", "mpiter, no workers", "mpiter, 2 workers"]
+    assert rows["mpiter, 2 workers"][2:] == ["~3×", "2 to 4"]
+    assert rows["plain loop, no workers"][2:] == ["~0.833×", "0.667 to 1"]
     assert len(list(drawn(table))) < 10
 
 
