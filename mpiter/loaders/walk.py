@@ -64,11 +64,12 @@ class Walk:
 def warn_of_iterators(given: dict[str, Any], is_empty: bool = False) -> None:
     """Of an iterator nothing is left after an epoch.
 
-    If its ``__iter__`` is written in Python it may begin anew: whether it does is known once an epoch ``is_empty``.
+    That is said beforehand, unless its ``__iter__`` is written in Python and may begin anew: then once an epoch
+    ``is_empty``.
     """
     for name, one in given.items():
-        is_certain = is_empty or not isinstance(getattr(type(one), "__iter__", None), FunctionType)
-        if hasattr(type(one), "__next__") and is_certain and iter(one) is one:
+        may_begin_anew = isinstance(getattr(type(one), "__iter__", None), FunctionType)
+        if hasattr(type(one), "__next__") and may_begin_anew == is_empty and iter(one) is one:
             warn(
                 f"a {type(one).__name__} can be gone through once, and "
                 f"{'this epoch is' if is_empty else 'further epochs will be'} empty: as {name}, pass a list, or an "
