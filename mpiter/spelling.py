@@ -19,12 +19,15 @@ OF_ITERATORS = {
     "n_workers": "n_processes",
     "workers": "n_processes",
     "n_threads": "n_processes",
+    "n_jobs": "n_processes",
     "prefetch_factor": "n_prefetch",
     "prefetch": "n_prefetch",
     "worker_init_fn": "worker_init",
     "timeout": "dataset_timeout",
     "generator": "seed",
     "rng": "seed",
+    "random_state": "seed",
+    "bs": "batch_size",
     "sampler": "order_sampler",
     "multiprocessing_context": "backend=mpiter.Process(…)",
     "collate_fn": "mpiter.DataLoader, which has it",
@@ -42,6 +45,7 @@ OF_LOADERS = {
     "n_workers": "num_workers",
     "n_threads": "num_workers",
     "workers": "num_workers",
+    "n_jobs": "num_workers",
     "n_prefetch": "prefetch_factor",
     "prefetch": "prefetch_factor",
     "worker_init": "worker_init_fn",
@@ -49,6 +53,8 @@ OF_LOADERS = {
     "order_sampler": "sampler",
     "backend": "multiprocessing_context",
     "rng": "generator",
+    "random_state": "generator",
+    "bs": "batch_size",
     "seed": "generator",
     "epochs": "a `for` over the loader for each epoch",
     "repeat": "a `for` over the loader for each epoch",
@@ -74,5 +80,6 @@ def knows(elsewhere: Mapping[str, str]) -> Callable[[Callable[_P, _T]], Callable
 
 
 def _hint(name: str, elsewhere: Mapping[str, str], mine: list[str]) -> str:
-    meant = elsewhere.get(name) or next(iter(get_close_matches(name, mine, 1)), None)
+    near = next(iter(get_close_matches(name, [*mine, *elsewhere], 1)), name)
+    meant = elsewhere.get(name) or elsewhere.get(near) or (near if near in mine else None)
     return f"; use {meant}" if meant else ""

@@ -63,6 +63,8 @@ def test_loaders_and_samplers_likewise() -> None:
     ("door", "name", "says"),
     [
         (mpiter.batches, "num_workers", "use n_processes"),
+        (mpiter.batches, "n_worker", "use n_processes"),
+        (mpiter.batches, "suffle", "use shuffle"),
         (mpiter.batches, "collate_fn", "use mpiter.DataLoader"),
         (mpiter.batches, "n_proceses", "use n_processes"),
         (mpiter.MultiprocessIterator, "prefetch_factor", "use n_prefetch"),

@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import OptionError
 from ..samples.rows import Rows, container
 
-_FEW = 8  # parts of a list, which may be columns: hardly anybody has so few samples
+_FEW = 4  # parts of a list, which may be columns: hardly anybody has so few samples
 _SEQUENCES = (list, tuple, range, deque, array)  # which may be columns beside an array
 _MAPPINGS = ("builtins", "collections", "numpy", "h5py")  # whose mappings name arrays; others know what they stand for
 _ORDINALS = ("the first", "the second", "the third", "the fourth")

@@ -51,6 +51,10 @@ class Options:
     def __post_init__(self) -> None:
         self._set(dataset=as_dataset(self.dataset))
         if not hasattr(type(self.dataset), "__getitem__"):
+            if isinstance(self.dataset, type):
+                raise OptionError(
+                    f"{self.dataset.__name__} is a class; pass one of its objects, {self.dataset.__name__}(…)."
+                )
             streams = "  mpiter.DataLoader takes what can only be iterated over." * hasattr(
                 type(self.dataset), "__iter__"
             )

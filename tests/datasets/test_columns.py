@@ -154,7 +154,7 @@ def test_parts_of_a_zarr_store_are_columns(tmp_path: Path, request: pytest.Fixtu
         ([X, LETTERS], r"ndarray \(20, 2\), list of 20 may be 2 samples or 2 columns"),
         ([X, Y[:5]], "2 samples or 2 columns"),
         ([X[:2], Y[:2]], "2 samples or 2 columns"),
-        ([X] * 5, "5 samples or 5 columns"),
+        ([X] * 4, "4 samples or 4 columns"),
         ((X[:2],) * 9, "9 samples or 9 columns.*a dict of them for columns, or mpiter.Packed"),
         (([1, 2, 3], [4, 5, 6]), "a tuple of list of 3, list of 3 may be 2 samples or 2 columns"),
         (((X, X), (X, X)), "a tuple of tuple of 2, tuple of 2 may be 2 samples or 2 columns"),

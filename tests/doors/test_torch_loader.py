@@ -138,7 +138,11 @@ COLUMNS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"collate_fn": data.default_collate}, {"batch_size": None}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"collate_fn": data.default_collate}, {"batch_size": None}],
+    ids=["ours", "collate_fn", "samples"],
+)
 @both_workers
 @pytest.mark.parametrize("columns", COLUMNS.values(), ids=COLUMNS)
 def test_the_rows_of_columns_are_samples_which_torch_collates(columns: Any, workers: int, options: Any) -> None:

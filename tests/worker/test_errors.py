@@ -68,10 +68,11 @@ AT_CONSTRUCTION = {
         "a dataset needs dataset[i], which generator has not; pass a list, an array or an object with __len__ and "
         "__getitem__.  mpiter.DataLoader takes what can only be iterated over.",
     ),
+    "a class": (lambda: batches(list, 2), "list is a class; pass one of its objects, list(…)."),
     "an array without a dimension": (
         lambda: batches(np.array(5), 2),
-        "a dataset needs len(dataset), which this ndarray has not (len() of unsized object); pass a list, an array of "
-        "samples or an object with __len__ and __getitem__.",
+        "ndarray without dimensions is one value and has no samples; pass an array of rows, a list, or an object with "
+        "__len__ and __getitem__.",
     ),
     "an unknown backend, and no workers": (
         lambda: batches(DATA, 2, backend="proces", n_processes=0),
