@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _WORTH_TELLING = 0.05  # of the time
+_TOO_SHORT_S = 0.2  # to tell anything
 _LOOK_S = 1.0  # looks within it show the same stretch
 _RARE = ("errors", "skipped", "restarts", "renewals", "odd_rows", "copies")
 
@@ -117,6 +118,8 @@ class Stats:
     def _verdict(self) -> str:
         if not self.workers:
             return "that is fetching itself, without workers"
+        if self.recent_s < _TOO_SHORT_S:
+            return "too short a time to tell"
         return "workers suffice" if self.recent_share < _WORTH_TELLING else "workers can't keep up"
 
 

@@ -74,6 +74,11 @@ def test_who_asks_all_the_time_leaves_the_others_something_to_see(clock: Any) ->
     assert seen.recent_batches == seen.recent_s / 0.125
 
 
+def test_of_a_moment_nothing_is_concluded() -> None:
+    told = str(mpiter.Stats(batches=48, recent_batches=48, recent_s=0.02, recent_wait_s=0.019, workers=2))
+    assert "waited 95% of the last 0.0 s, for 48 batches: too short a time to tell" in told
+
+
 def test_one_is_told_in_the_singular() -> None:
     lines = str(mpiter.Stats(batches=1, samples=1, recent_batches=1)).splitlines()
     assert lines[0].startswith("1 batch, 1 sample;")

@@ -13,10 +13,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from .experiments import EXPERIMENTS
 from .turns import LAST_WORDS, Absent, Answer, Turn
+
+_OURS = Path(__file__).parents[1]
 
 
 def main(take: Callable[[Turn], Answer] | None = None) -> NoReturn:
@@ -32,8 +35,15 @@ def main(take: Callable[[Turn], Answer] | None = None) -> NoReturn:
     except Absent as why:
         answer = {"absent": str(why)}
     except Exception as error:
-        answer = {"error": f"{type(error).__name__}: {error}", "said": traceback.format_exc()[-LAST_WORDS:]}
+        told = f"{type(error).__name__}: {error}{_where(error)}"
+        answer = {"error": told, "said": traceback.format_exc()[-LAST_WORDS:]}
     _finish(answers, answer)
+
+
+def _where(error: Exception) -> str:
+    """The user's own line that it comes from, if it is one."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not Path(f.filename).is_relative_to(_OURS)]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def _end_with_the_driver(lifeline: int) -> None:

@@ -57,13 +57,19 @@ FULL: dict[str, Any] = {
 SMALL: dict[str, Any] = FULL | {"workers": [2], "minutes": 1.0, "timeout": 20.0}
 SECONDS, WARMUP_S, SMALL_SECONDS = 1.5, 0.3, 0.4
 _BATCH_SIZE = {"cifar": 128}
+_DEAR_S = 1.0  # a batch that would take longer is made smaller, unless the user has said how large it is
 _MARGIN = 0.9  # of the time that is left: what to plan with
 _REMEDY = "Make batches smaller (--batch-size), or give it more --minutes and a longer --timeout."
 
 
 def arguments(add: Callable[..., Any]) -> None:
     add("--dataset", metavar="D", help=f"{', '.join(BUILT_IN)}, or module:name of your own")
-    add("--batch-size", type=at_least(1), metavar="B", help="default: 128 of cifar, 32 of the others")
+    add(
+        "--batch-size",
+        type=at_least(1),
+        metavar="B",
+        help="default: 128 of cifar, else 32, or what takes a second",
+    )
     add("--workers", nargs="+", type=at_least(1), metavar="N", help="default: 1, 2, half the cores and all, at least 4")
     add("--gain", type=above_zero, metavar="G", help=f"a larger number must gain more, a share (default {GAIN:g})")
 
@@ -75,6 +81,7 @@ def arguments(add: Callable[..., Any]) -> None:
 def preparing(options: argparse.Namespace) -> Iterator[None]:
     """Find out how long a batch takes, and settle what there is time for."""
     end = time.monotonic() + 60 * options.minutes
+    options.most_s = None if options.batch_size else _DEAR_S
     options.batch_size = options.batch_size or _BATCH_SIZE.get(options.dataset, 32)
     with pictures.provided(options, options.dataset == "files"):
         found = _probed(options)
@@ -120,7 +127,7 @@ def _probed(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _about(options: argparse.Namespace) -> dict[str, Any]:
-    return {"batch_size": options.batch_size, "paths": options.paths}
+    return {"batch_size": options.batch_size, "most_s": options.most_s, "paths": options.paths}
 
 
 def _fewer(asked_for: list[int] | None) -> Iterator[list[int]]:
@@ -169,6 +176,10 @@ def take(turn: Turn) -> Answer:
     if not len(dataset):
         raise Absent(f"{turn.case}: the dataset is empty.")
     batch_size = min(turn.options["batch_size"], len(dataset))
+    if turn.row == PROBE and (most_s := turn.options["most_s"]) is not None:
+        began = time.perf_counter()
+        dataset[0]
+        batch_size = max(1, min(batch_size, int(most_s / (time.perf_counter() - began))))
     if turn.row == LOOP:
         batches: Iterator[Any] = _loop(dataset, batch_size, turn.seed)
     else:
@@ -226,7 +237,9 @@ def _advice(result: Result, without: Row | None, workers: list[Row]) -> str:
     if len(rounds) < LEAST_ROUNDS:
         return f"No advice: it takes {LEAST_ROUNDS} whole rounds, and there was {'one' if rounds else 'none'}."
     taken = choose(rounds, rule)
-    why = reason(rounds, taken, rule, slower="no other number is faster" if taken else "workers only cost")
+    most = max(row.at["workers"] for row in workers)
+    nobody = "it is the most that was tried (--workers tries others)" if taken == most else "no other number is faster"
+    why = reason(rounds, taken, rule, slower=nobody if taken else "workers only cost")
     if not taken:
         head = "Stay without workers until the machine is quieter" if why.is_doubtful else "Don't use workers"
         return f"{head}: a batch takes {number(without['batch_ms'].median)} ms without; {why.text}."

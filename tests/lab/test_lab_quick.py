@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import time
 
 import pytest
 from hypothesis import given
@@ -112,6 +113,30 @@ def test_everything_does_not_include_a_quick_look():
     assert set(EXPERIMENTS) - set(ALL) == {quick.NAME}
 
 
+def test_batches_are_made_of_as_many_dear_samples_as_fit_into_a_second_unless_one_has_said_how_many(monkeypatch):
+    class Clock:
+        now = 0.0
+
+        def perf_counter(self):
+            return self.now
+
+        def __getattr__(self, name):
+            return getattr(time, name)
+
+    class Dear(list):
+        def __getitem__(self, index):
+            clock.now += 0.3
+            return super().__getitem__(index)
+
+    clock = Clock()
+    monkeypatch.setattr(quick, "time", clock)
+    monkeypatch.setattr(quick, "subject", lambda *_: Dear(range(40)))
+    for most_s, batch_size in ((1.0, 3), (0.1, 1), (None, 32)):
+        about = {"batch_size": 32, "most_s": most_s, "paths": []}
+        answer = quick.take(Turn(quick.NAME, quick.PROBE, "dear", {"workers": 0}, 0.0, 0, 0, about))
+        assert answer["figures"]["batch_size"] == batch_size
+
+
 # -- the advice ------------------------------------------------------------------------------------------------------
 
 
@@ -137,6 +162,11 @@ def looked(loop, none, dataset="mine:Own", **workers):
             looked([10.0] * 3, [10.0] * 3, w1=[9.9] * 3, w2=[5.0] * 3, w4=[4.9] * 3),
             "Use n_processes=2: 2 times as many batches a second as without workers; 4 gains 2.04%, and only "
             "more than 5% counts.",
+        ),
+        (
+            looked([10.0] * 3, [10.0] * 3, w1=[9.9] * 3, w2=[5.0] * 3),
+            "Use n_processes=2: 2 times as many batches a second as without workers; it is the most that was tried "
+            "(--workers tries others).",
         ),
         (
             looked([0.2] * 3, [0.3] * 3, w1=[0.5] * 3, w2=[0.4] * 3),
