@@ -112,7 +112,7 @@ def test_a_notebook_shows_what_the_columns_of_a_batch_are(samples: list[Any], to
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_iterators_and_loaders_tell_it_in_lines_of_a_screen(workers: int) -> None:
-    verdict = "workers" if workers else "that is fetching itself, without workers"
+    verdicts = {2: ("workers", "too short"), 0: ("that is fetching itself, without workers",)}[workers]
     with (
         mpiter.batches(range(100), 4, n_processes=workers) as stream,
         mpiter.DataLoader(range(100), 4, num_workers=workers) as loader,
@@ -124,7 +124,7 @@ def test_iterators_and_loaders_tell_it_in_lines_of_a_screen(workers: int) -> Non
             next(batches)
             lines = str(source.stats()).splitlines()
             assert lines[0].startswith("2 batches, 8 samples; the first came after ")
-            assert verdict in lines[1]
+            assert any(verdict in lines[1] for verdict in verdicts)
             assert max(map(len, lines)) <= 100
 
 
