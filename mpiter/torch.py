@@ -18,7 +18,6 @@ from .datasets.columns import Table, as_dataset
 from .device import DevicePrefetcher, is_numeric, mapped
 from .engine.options import warn_if_all_is_dropped
 from .errors import OptionError, warn
-from .kinds import B_co as T_co  # of a dataset's samples, as torch has it
 from .loaders.batched import Batched, Single
 from .loaders.drawing import Drawn, Since, Sliced
 from .loaders.generators import Generators, samplers_in
@@ -33,6 +32,7 @@ from .samples.layout import Contents
 from .samples.leaves import Complex, Leaf
 from .samples.tree import Group, Node
 from .spelling import OF_LOADERS, knows
+from .typevars import B_co as T_co  # of a dataset's samples, as torch has it
 from .worker.info import WorkerInfo
 
 __all__ = ["DataLoader", "DevicePrefetcher", "StatefulDataLoader", "tensors"]

@@ -16,13 +16,13 @@ from ..datasets.columns import described
 from ..engine.options import Options
 from ..engine.pump import Pump
 from ..errors import IteratorClosed
-from ..kinds import B
 from ..order.cursor import Cursor
 from ..order.order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
 from ..order.state import Surroundings, load, save
 from ..samples.batch import Batch
 from ..samples.layout import Contents
 from ..stats import Stats
+from ..typevars import B
 from ..worker.seeding import seed_for
 from .adjustable import Adjustable
 from .sampling import Sampling

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..engine.options import Options
-from ..kinds import T
 from ..samples.batch import Batch
 from ..spelling import OF_ITERATORS, knows
+from ..typevars import T
 from .iterator import DatasetIterator
 from .sampling import Sampling
 

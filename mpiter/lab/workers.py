@@ -210,7 +210,7 @@ def _table(result: Result, dataset: str, backend: str, rows: list[Row]) -> Table
             "workers": number(row.at["workers"]),
             "s": median(row["seconds"]),
             "batches/s": median(row["batches_per_s"]),
-            "times none": times(result.ratio(none, row, "seconds")),
+            "speed-up": times(result.ratio(none, row, "seconds")),
             "tracemalloc peak MB": median(row["tracemalloc_mb"]),
             "all processes MB": median(row["tree_mb"]),
             "consumer's CPU ms/batch": median(row["parent_cpu_ms"]),

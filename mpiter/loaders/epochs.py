@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Self
 
-from ..kinds import B_co
 from ..order.cursor import Cursor
 from ..order.order import Order
+from ..typevars import B_co
 from .drawing import Drawn, Sliced
 from .resuming import Place
 from .streams import StreamPass

@@ -17,7 +17,6 @@ import numpy as np
 from ..datasets.columns import Table, as_dataset
 from ..engine.options import Options, warn_if_all_is_dropped
 from ..errors import OptionError
-from ..kinds import B_co
 from ..order.cursor import batches_of
 from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
@@ -25,6 +24,7 @@ from ..samples.batch import collate, columns_of, samples_of
 from ..samples.tensors import torch_with
 from ..samples.uneven import settle_as
 from ..spelling import OF_LOADERS, knows
+from ..typevars import B_co
 from ..worker.info import WorkerInfo
 from ..worker.seeding import seed_for
 from .batched import Batched, Single

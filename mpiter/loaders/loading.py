@@ -16,9 +16,9 @@ from ..datasets.columns import described
 from ..engine.options import Options
 from ..engine.pump import Pump
 from ..errors import BatchTimeout, IteratorClosed
-from ..kinds import B_co
 from ..order.order import Order
 from ..stats import Stats
+from ..typevars import B_co
 from . import resuming
 from .drawing import Drawn, Since, Sliced
 from .epochs import Epoch, Home, Pass, how_far

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..kinds import T
+from ..typevars import T
 from .layout import Contents, Layout
 from .leaves import Aside
 from .tree import Node, describe, gather, is_mutable, merge, scatter, shows, stack
