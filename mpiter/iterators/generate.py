@@ -88,8 +88,9 @@ def batches(
     Each ``for`` is a pass of so many ``epochs`` (None: endless), and the next ``for`` goes on with the next ones; one
     that was broken off goes on where it stopped.  Each epoch is shuffled unless told otherwise and ends with a short
     batch, which ``drop_last`` leaves out.  ``reset()`` begins with the first one again; a state holds the epoch
-    too.  Where samples of a batch differ in shape (lists of numbers in length), or one of them has
-    None, say, ``ragged`` is "raise", "list" or "pad" (with zeros, at the end).  The other arguments are those of ``MultiprocessIterator``.
+    too.  Where samples of a batch differ in shape (lists of numbers in length), or one of them has None, say,
+    ``ragged`` is "raise", "list" or "pad" (with zeros, at the end).  The other arguments are those of
+    ``MultiprocessIterator``.
 
     >>> import numpy as np
     >>> dataset = [(np.full(2, i), i) for i in range(4)]
