@@ -347,7 +347,15 @@ def test_an_error_within_the_step_swallows_no_signal(tmp_path, first):
     assert isinstance(raised.value.__context__, ValueError)
 
 
-def test_of_two_signals_the_harder_counts_and_one_interrupt_waits(tmp_path):
+@pytest.fixture
+def hangs_up():
+    """SIGHUP ends this process, as in a terminal: who was started by nohup ignores it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_of_two_signals_the_harder_counts_and_one_interrupt_waits(tmp_path, hangs_up):
     with pytest.raises(SystemExit), mpiter.Checkpoint(tmp_path, {"a": 1}) as c:
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
@@ -356,6 +364,14 @@ def test_of_two_signals_the_harder_counts_and_one_interrupt_waits(tmp_path):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGHUP)
         c.step()
+
+
+def test_who_ignores_a_signal_goes_on_ignoring_it(tmp_path, hangs_up):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with mpiter.Checkpoint(tmp_path, {"a": 1}) as c:
+        signal.raise_signal(signal.SIGHUP)
+        c.step()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_arrays_stay_where_they_are_and_others_are_refused(tmp_path):
