@@ -331,7 +331,7 @@ def test_a_quick_look_is_kept_where_a_folder_is_named_and_names_what_it_has_sett
     assert ran.returncode == 0, ran.stderr + ran.stdout
     document = json.loads((tmp_path / "r" / "quick.json").read_text())
     rows = {(row["row"], row["at"]["workers"]) for row in document["rows"]}
-    assert rows == {("plain loop", 0), ("process", 0), ("process", 2)}
+    assert rows == {("plain loop", 0), ("mpiter", 0), ("mpiter", 2)}
     assert "--workers 2" in document["again"]
     assert "--batch-size 32" in document["again"]
     report = lab("report", "r", folder=tmp_path)
