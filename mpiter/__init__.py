@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING
 
 from .checkpoints.checkpoint import Checkpoint
 from .datasets.packed import Packed
+from .engine.pilot import Auto, Pilot, Wings
+from .engine.tally import Tracing
 from .errors import (
     BatchTimeout,
     DatasetNotPicklable,
@@ -56,9 +58,13 @@ from .stats import Stats
 from .worker.info import WorkerInfo, get_worker_info
 from .worker.seeding import get_rng
 
+if TYPE_CHECKING:  # else imported when it is asked for
+    from .tuning.tune import tune
+
 __version__ = "0.1.0"
 
 __all__ = [
+    "Auto",
     "Batch",
     "BatchTimeout",
     "Buckets",
@@ -88,7 +94,23 @@ __all__ = [
     "get_rng",
     "get_worker_info",
     "pad",
+    "tune",
 ]
+
+
+def _tracer(path: str) -> Tracing:
+    from .tuning.trace import tracer
+
+    return tracer(path)
+
+
+def _pilot(workers: Auto | None, n_prefetch: Auto | None) -> Pilot:
+    from .tuning.auto import AutoPilot
+
+    return AutoPilot(workers, n_prefetch)
+
+
+Wings.tracer, Wings.pilot = _tracer, _pilot
 
 _DOORS = ("chainer", "chainer_compat", "device", "jax", "torch")
 
@@ -100,6 +122,10 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # to which it would mean that any name will do
 
     def __getattr__(name: str) -> object:
+        if name == "tune":
+            from .tuning.tune import tune
+
+            return globals().setdefault(name, tune)
         nearest = get_close_matches(name, __all__, 1)
         remedy = f"; did you mean {nearest[0]!r}?" if nearest else ""
         remedy = f"; `import mpiter.{name}` makes it known" if name in _DOORS else remedy

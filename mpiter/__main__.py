@@ -17,6 +17,9 @@ from . import __version__
 from .doctor import command as doctor
 from .errors import MpiterError
 from .lab import command as lab
+from .tuning import command as tune
+from .tuning import explain_command as explain
+from .tuning import top
 
 WRONG, INTERRUPTED = 1, 130
 
@@ -58,6 +61,9 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"mpiter {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     doctor.add_to(commands)
+    tune.add_to(commands)
+    explain.add_to(commands)
+    top.add_to(commands)
     lab.add_to(commands, small="--small" in words)
     return parser
 

@@ -14,7 +14,8 @@ _AUTO_RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the by
 class Rules:
     """The options that are plain values."""
 
-    workers: int
+    workers: int  # at the most
+    workers_first: int | None = None  # to begin with; None: all
     batch_size: int = 1  # rows at the most
     n_prefetch: int = 1
     run_ahead: int | None = None

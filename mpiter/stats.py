@@ -1,19 +1,19 @@
-"""Counters of one iterator, and the frozen snapshot that ``stats()`` returns.
+"""The frozen snapshot that ``stats()`` returns: what an iterator has done, and where the time went.
 
-The tally is written by the prefetch thread (and, for the waiting time, by the consumer); the snapshot is for everybody:
-the progress line, the tuner, the report, the tests.
+For everybody: the progress line, the tuner, the report, the tests.
 """
 
 from __future__ import annotations
 
 import html
-import time
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from .errors import OptionError
 
 _WORTH_TELLING = 0.05  # of the time
 _TOO_SHORT_S = 0.2  # to tell anything
-_LOOK_S = 1.0  # looks within it show the same stretch
 _RARE = ("errors", "skipped", "restarts", "renewals", "odd_rows", "copies")
 
 
@@ -22,33 +22,44 @@ class Stats:
     """What an iterator has done so far, and what it holds at the moment: ``it.stats()``.
 
     Attributes:
-        batches: handed out.
-        samples: in them.
-        odd_rows: that fitted no column and travelled as objects.
+        batches: batches handed out.
+        samples: samples in them.
+        odd_rows: samples that fitted no column and travelled as objects.
         copies: batches handed out as copies.
         errors: samples whose fetch raised.
-        skipped: those of them that ``on_error="skip"`` left out.
+        skipped: samples whose fetch raised and that ``on_error="skip"`` left out.
         restarts: workers replaced because they had died or were stuck.
         renewals: workers replaced because they had fetched ``maxtasksperchild`` samples.
-        tasks: that workers have answered.
+        tasks: tasks that workers have answered.
         cut_again: tasks that ran over their time budget.
+        payload_bytes: bytes of the rooms of the batches handed out.
+        order_s: seconds spent on the order of the samples.
+        queue_s: seconds that tasks were on their way to a worker, added up.
+        fetch_s: seconds of workers in ``dataset[i]``.
+        fetch_cpu_s: seconds of ``fetch_s`` and ``pack_s`` that were work, not waiting.
+        fetch_delay_s: seconds of ``fetch_s`` and ``pack_s`` in which a worker waited for a core, where that is counted.
+        read_s: seconds of ``fetch_s`` in the dataset's ``read(i)``, where a worker process sees inside the dataset.
+        pack_s: seconds of workers on writing samples.
+        deliver_s: seconds spent on handing batches out.
         sample_s: seconds that fetching a sample takes, lately.
-        wait_s: seconds that ``next()`` waited, in all.
-        start_s: of these until the first batch came: workers had to start.
-        seconds: since then.
-        recent_s: of these since one has looked last, a second and a batch ago or more…
-        recent_wait_s: …and those of them that ``next()`` waited…
-        recent_batches: …for so many batches.
-        workers: that fetch; 0 where ``next()`` does.
-        ready_batches: finished, waiting to be taken.
-        in_flight_batches: planned and not yet taken, the ready ones included.
-        in_flight_bytes: of these.
-        peak_in_flight_batches: the most that there were.
-        peak_in_flight_bytes: of these.
-        room_bytes: of one batch on its way.
-        leased_batches: handed out and still referenced.
-        slots: of shared memory.
-        slot_bytes: of each.
+        wait_s: seconds that ``next()`` waited.
+        start_s: seconds of ``wait_s`` until the first batch came: workers had to start.
+        seconds: seconds since the first batch came.
+        recent_s: seconds since one has looked last, a second and a batch ago or more.
+        recent_wait_s: seconds of ``recent_s`` that ``next()`` waited.
+        recent_batches: batches handed out in ``recent_s``.
+        workers: workers that fetch; 0 where ``next()`` does.
+        worker_bytes: resident memory of worker processes.
+        worker_cpu_s: processor time of the worker processes of the moment, their start included.
+        ready_batches: batches that are finished and wait to be taken.
+        in_flight_batches: batches planned and not yet taken, the ready ones included.
+        in_flight_bytes: bytes of the batches in flight.
+        peak_in_flight_batches: the most batches that were in flight.
+        peak_in_flight_bytes: the most bytes that were in flight.
+        room_bytes: bytes of one batch on its way.
+        leased_batches: batches handed out and still referenced.
+        slots: slots of shared memory.
+        slot_bytes: bytes of each slot.
 
     >>> from mpiter import batches
     >>> it = batches(range(10), 4, n_processes=0)
@@ -70,6 +81,15 @@ class Stats:
     renewals: int = 0
     tasks: int = 0
     cut_again: int = 0
+    payload_bytes: int = 0
+    order_s: float = field(default=0.0, compare=False)
+    queue_s: float = field(default=0.0, compare=False)
+    fetch_s: float = field(default=0.0, compare=False)
+    fetch_cpu_s: float = field(default=0.0, compare=False)
+    fetch_delay_s: float = field(default=0.0, compare=False)
+    read_s: float = field(default=0.0, compare=False)
+    pack_s: float = field(default=0.0, compare=False)
+    deliver_s: float = field(default=0.0, compare=False)
     sample_s: float = 0.0
     wait_s: float = 0.0
     start_s: float = 0.0
@@ -78,6 +98,8 @@ class Stats:
     recent_wait_s: float = field(default=0.0, compare=False)
     recent_batches: int = field(default=0, compare=False)
     workers: int = field(default=0, compare=False)
+    worker_bytes: int = field(default=0, compare=False)
+    worker_cpu_s: float = field(default=0.0, compare=False)
     ready_batches: int = 0
     in_flight_batches: int = 0
     in_flight_bytes: int = 0
@@ -115,6 +137,46 @@ class Stats:
         return min(1.0, self.recent_wait_s / self.recent_s) if self.recent_s > 0 else 0.0
 
     @property
+    def batches_per_s(self) -> float:
+        """Batches that were handed out in a second, since one has looked last."""
+        return self.recent_batches / self.recent_s if self.recent_s > 0 else 0.0
+
+    @property
+    def samples_per_s(self) -> float:
+        """The samples in them, if batches were as large as all of them on the average."""
+        return self.batches_per_s * self.samples / self.batches if self.batches else 0.0
+
+    def as_dict(self, prefix: str = "mpiter/") -> dict[str, float]:
+        """All of it as plain numbers, for ``wandb.log()``, Lightning's ``log_dict()``, MLflow and the like.
+
+        >>> Stats(batches=2, recent_s=4.0, recent_wait_s=1.0).as_dict()["mpiter/recent_share"]
+        0.25
+        """
+        names = (*Stats.__dataclass_fields__, "recent_share", "batches_per_s", "samples_per_s")
+        return {prefix + name: getattr(self, name) for name in names}
+
+    def as_prometheus(self, labels: Mapping[str, object] | None = None) -> str:
+        """All but what is recent as text for Prometheus to scrape: rates it makes itself.
+
+        >>> print(Stats(batches=2).as_prometheus({"loader": "train"}))
+        # HELP mpiter_batches_total batches handed out.
+        # TYPE mpiter_batches_total counter
+        mpiter_batches_total{loader="train"} 2
+        ...
+        """
+        shown = ",".join(f'{_name_of_label(name)}="{_escaped(value)}"' for name, value in (labels or {}).items())
+        lines = []
+        for name in Stats.__dataclass_fields__:
+            if name.startswith("recent_"):
+                continue
+            told = f"mpiter_{f'{name[:-2]}_seconds' if name.endswith('_s') else name}{'_total' * (name in _COUNTERS)}"
+            if name in _MEANING:
+                lines.append(f"# HELP {told} {_MEANING[name]}")
+            lines.append(f"# TYPE {told} {'counter' if name in _COUNTERS else 'gauge'}")
+            lines.append(f"{told}{f'{{{shown}}}' * bool(shown)} {getattr(self, name)!r}")
+        return "\n".join(lines) + "\n"
+
+    @property
     def _verdict(self) -> str:
         if not self.workers:
             return "that is fetching itself, without workers"
@@ -127,72 +189,33 @@ def _counted(count: int, one: str, several: str) -> str:
     return f"{count:,} {one if count == 1 else several}"
 
 
-@dataclass(slots=True)
-class Tally:
-    """The counters behind ``Stats``."""
+# What only grows as long as the workers stay, and what each line of the docstring says; under -OO there is none.
+_COUNTERS = {
+    "batches",
+    "samples",
+    "odd_rows",
+    "copies",
+    "errors",
+    "skipped",
+    "restarts",
+    "renewals",
+    "tasks",
+    "cut_again",
+}
+_COUNTERS |= {"payload_bytes", "order_s", "queue_s", "fetch_s", "fetch_cpu_s", "fetch_delay_s", "read_s", "pack_s"}
+_COUNTERS |= {"deliver_s", "wait_s"}
+_MEANING = {name: said.replace("``", "") for name, said in re.findall(r"^ +(\w+): (.+)$", Stats.__doc__ or "", re.M)}
 
-    batches: int = 0
-    samples: int = 0
-    odd_rows: int = 0
-    copies: int = 0
-    errors: int = 0
-    skipped: int = 0
-    renewals: int = 0
-    tasks: int = 0
-    cut_again: int = 0
-    sample_s: float = 0.0
-    wait_s: float = 0.0
-    start_s: float = 0.0
-    peak_in_flight_batches: int = 0
-    peak_in_flight_bytes: int = 0
-    began: float | None = None  # when the first batch came
-    since: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins: when, what had been waited, for how many
-    looked: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins here next
-    barren: int = 0  # samples skipped since the last good one
 
-    def counters(self) -> dict[str, Any]:
-        """What of it goes into ``Stats``."""
-        return {name: getattr(self, name) for name in Stats.__dataclass_fields__ if hasattr(self, name)}
+def _name_of_label(name: str) -> str:
+    if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", name) or name.startswith("__"):
+        raise OptionError(f"{name!r} is no name that a label may have; use letters, digits and _.")
+    return name
 
-    def handed_out(self, samples: int) -> None:
-        """One more batch."""
-        if self.began is None:
-            self.began, self.start_s = time.perf_counter(), self.wait_s
-            self.since = self.looked = self.began, self.wait_s, 0
-        self.batches += 1
-        self.samples += samples
 
-    def look(self) -> dict[str, Any]:
-        """What goes into ``Stats`` of the time: since the first batch, and since one has looked last.
-
-        Who looks again within a second, or before there is another batch, sees the same stretch, grown a little: a
-        progress bar that asks all the time leaves the others something to see.
-        """
-        if self.began is None:
-            return {}
-        now = time.perf_counter()
-        if now - self.looked[0] >= _LOOK_S and self.batches > self.looked[2]:
-            self.since, self.looked = self.looked, (now, self.wait_s, self.batches)
-        then, waited, batches = self.since
-        recent = {
-            "recent_s": now - then,
-            "recent_wait_s": self.wait_s - waited,
-            "recent_batches": self.batches - batches,
-        }
-        return {"seconds": now - self.began, **recent}
-
-    def answered(self, seconds: float, rows: int, again: bool) -> None:
-        """A task has come back; follow the time that a sample takes."""
-        self.tasks += 1
-        self.cut_again += again
-        if rows:
-            now = seconds / rows
-            self.sample_s = now if not self.sample_s else 0.75 * self.sample_s + 0.25 * now
-
-    def in_flight(self, batches: int, size: int) -> None:
-        """So many batches, of this size each, are on their way."""
-        self.peak_in_flight_batches = max(self.peak_in_flight_batches, batches)
-        self.peak_in_flight_bytes = max(self.peak_in_flight_bytes, batches * size)
+def _escaped(value: object) -> str:
+    """A label's value, as the exposition format has it."""
+    return str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def total(parts: list[Stats]) -> Stats:

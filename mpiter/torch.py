@@ -7,6 +7,7 @@ the memory that the workers wrote.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -17,11 +18,12 @@ from torch.utils.data import _utils
 from .datasets.columns import Table, as_dataset
 from .device import DevicePrefetcher, is_numeric, mapped
 from .engine.options import warn_if_all_is_dropped
+from .engine.pilot import Auto
 from .errors import OptionError, warn
 from .loaders.batched import Batched, Single
 from .loaders.drawing import Drawn, Since, Sliced
 from .loaders.generators import Generators, samplers_in
-from .loaders.loader import in_batches, is_torchs_stream, worker_options
+from .loaders.loader import in_batches, is_torchs_stream, worker_options, workers_of
 from .loaders.loading import Loading
 from .loaders.shards import Batching, Streamed
 from .loaders.walk import Walk, warn_of_iterators
@@ -48,8 +50,10 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     ``persistent_workers`` is None unless you say otherwise: workers stay from epoch to epoch, and a dataset that has
     changed is sent to them again at ``iter()``.  An ``IterableDataset`` begins each epoch as it was sent, even
     where they persist; with ``num_workers=0`` your own object is read.
+    ``num_workers="auto"`` has as many as are of use at the moment; to torch's eyes, as there may be.
     ``prefetch_factor=None`` lets batches run ahead as the workers need.
     ``seeding="worker"`` seeds the global generators once in each worker, as torch does, not for each sample.
+    ``trace="run.json"`` writes down who did what when, for ui.perfetto.dev or chrome://tracing.
     Beyond torch's: ``state_dict()``, ``load_state_dict()``, ``skip()``, ``close()``, ``with``, ``stats()``.
 
     >>> import torch
@@ -70,7 +74,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] | Auto = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -84,6 +88,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         pin_memory_device: str = "",
         in_order: bool = True,
         seeding: Literal["sample", "worker"] = "sample",
+        trace: str | os.PathLike[str] | None = None,
     ) -> None:
         if num_workers == 0 and timeout > 0:
             raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
@@ -102,7 +107,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             shuffle=shuffle,
             sampler=sampler,
             batch_sampler=batch_sampler,
-            num_workers=num_workers,
+            num_workers=workers_of(num_workers),
             collate_fn=collate_fn,
             pin_memory=pin_memory,
             drop_last=drop_last,
@@ -133,6 +138,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             in_order=in_order,
             seed=0,
             seeding=seeding,
+            trace=trace,
         )
         self._begin(options, persistent_workers)
 

@@ -68,6 +68,7 @@ def test_importing_mpiter_opens_no_door_and_enters_no_wing():
 
 def test_the_public_names():
     assert mpiter.__all__ == [
+        "Auto",
         "Batch",
         "BatchTimeout",
         "Buckets",
@@ -97,6 +98,7 @@ def test_the_public_names():
         "get_rng",
         "get_worker_info",
         "pad",
+        "tune",
     ]
     assert all(hasattr(mpiter, name) for name in mpiter.__all__)
     assert re.fullmatch(r"\d+\.\d+\.\d+", mpiter.__version__)

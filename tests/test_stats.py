@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import mpiter
-from mpiter import stats
-from mpiter.stats import Tally
+from mpiter.engine import tally as tallying
+from mpiter.engine.tally import Tally
 
 
 @pytest.fixture
@@ -19,11 +19,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     class Clock:
         now = 100.0
 
-        def perf_counter(self) -> float:
+        def monotonic(self) -> float:
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(stats, "time", clock)
+    monkeypatch.setattr(tallying, "time", clock)
     return clock
 
 
@@ -35,14 +35,14 @@ def test_the_start_is_told_apart_and_shares_are_since_the_last_look(clock: Any) 
     tally = Tally()
     assert str(looked(tally)) == "no batch yet"
     tally.wait_s = 2.0
-    tally.handed_out(4)
+    tally.handed_out(4, 1)
     for clock.now, tally.wait_s in ((105.0, 2.1), (110.0, 2.2)):
-        tally.handed_out(4)
+        tally.handed_out(4, 1)
     first = looked(tally, workers=2)
     assert (first.start_s, first.seconds, first.recent_s, first.recent_batches) == (2.0, 10.0, 10.0, 3)
     assert first.recent_share == pytest.approx(0.02)
     clock.now, tally.wait_s = 120.0, 7.2
-    tally.handed_out(4)
+    tally.handed_out(4, 1)
     second = looked(tally, workers=2)
     assert (second.seconds, second.recent_s, second.recent_batches) == (20.0, 10.0, 1)
     assert second.recent_share == pytest.approx(0.5)
@@ -52,9 +52,9 @@ def test_the_start_is_told_apart_and_shares_are_since_the_last_look(clock: Any) 
 
 def test_two_looks_in_a_row_show_the_same(clock: Any) -> None:
     tally = Tally()
-    tally.handed_out(4)
+    tally.handed_out(4, 1)
     clock.now, tally.wait_s = 110.0, 5.0
-    tally.handed_out(4)
+    tally.handed_out(4, 1)
     first, second = looked(tally, workers=2), looked(tally, workers=2)
     assert first.recent_batches == 2
     assert str(first) == str(second)
@@ -65,10 +65,10 @@ def test_two_looks_in_a_row_show_the_same(clock: Any) -> None:
 
 def test_who_asks_all_the_time_leaves_the_others_something_to_see(clock: Any) -> None:
     tally = Tally()
-    tally.handed_out(4)
+    tally.handed_out(4, 1)
     for _ in range(100):
         clock.now += 0.125
-        tally.handed_out(4)
+        tally.handed_out(4, 1)
         seen = looked(tally)
     assert 1 <= seen.recent_s <= 2
     assert seen.recent_batches == seen.recent_s / 0.125

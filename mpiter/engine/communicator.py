@@ -26,7 +26,7 @@ class _Communicator(Generic[T]):
     """A queue of at most ``n_prefetch`` deliveries."""
 
     def __init__(self, n_prefetch: int, note: Callable[[T], None] = lambda delivery: None) -> None:
-        self._n_prefetch = n_prefetch
+        self.n_prefetch = n_prefetch  # may be changed
         self._note = note  # is told of each delivery as it is taken
         self._lock = threading.RLock()  # terminate() may be the garbage collector's, in whoever has it
         self._not_empty = threading.Condition(self._lock)
@@ -58,7 +58,7 @@ class _Communicator(Generic[T]):
             return True
 
     def _admit_locked(self) -> None:
-        while self._line and len(self._queue) < self._n_prefetch:
+        while self._line and len(self._queue) < self.n_prefetch:
             self._queue.append(self._line.popleft())
             if not self._line:
                 self._not_full.notify()

@@ -10,12 +10,12 @@ from ..order.cursor import Plan
 from ..order.horizon import Horizon
 from ..pool.crew import Crew
 from ..rules import Rules
-from ..stats import Tally
 from ..transport.transport import Loose, Room, Transport
 from ..worker.task import Ticket
 from .cutting import PROBE
 from .ledger import Assembly, Ledger, first_sample
 from .outcome import not_received
+from .tally import Tally
 
 
 class FirstSample:

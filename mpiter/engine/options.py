@@ -7,8 +7,9 @@ argument, the value and the remedy; what only shows later (whether a dataset can
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -22,6 +23,10 @@ from ..rules import Rules
 from ..samples.uneven import settle_as
 from ..transport.transport import Transport
 from ..transport.transports import transport_for
+from .pilot import Pilot, Steady, Wings, auto
+from .tally import Tally
+
+_FIRST_N_PREFETCH = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +35,8 @@ class Options:
 
     dataset: Any
     batch_size: int = 1  # rows at the most
-    n_workers: int | None = None
-    n_prefetch: int = 1
+    n_workers: Any = None  # a number, "auto" or an Auto; None: one for each core
+    n_prefetch: Any = 1  # a number, "auto" or an Auto
     dataset_timeout: float | None = 30.0
     sample_timeout: float | None = 600.0
     max_samples: int | None = None  # for a worker's life
@@ -45,6 +50,7 @@ class Options:
     in_order: bool = True
     seeds_samples: bool = True  # the global generators, for each; else once, for each worker
     ragged: str = "list"
+    trace: Any = None  # the file that says who did what when: its name, then who writes it
     workers_name: str = "n_processes"  # as the user knows the argument
     workers: int = field(init=False, default=0)
 
@@ -63,8 +69,10 @@ class Options:
                 f"object with __len__ and __getitem__.{streams}"
             )
         whole("batch_size", self.batch_size, least=1)
-        whole(self.workers_name, self.n_workers, least=0, optional=True)
-        whole("n_prefetch", self.n_prefetch, least=1)
+        if auto(self.n_workers) is None:
+            whole(self.workers_name, self.n_workers, least=0, optional=True)
+        if auto(self.n_prefetch) is None:
+            whole("n_prefetch", self.n_prefetch, least=1)
         whole("run_ahead", self.run_ahead, least=0, optional=True)
         whole("maxtasksperchild", self.max_samples, least=1, optional=True)
         whole("seed", self.seed, optional=True)
@@ -82,6 +90,8 @@ class Options:
         backend = backend_for(self.backend)  # which is looked at even where there are no workers
         self._set(backend=Serial() if self.n_workers == 0 else backend)
         self._set(workers=self._count_workers())
+        if isinstance(self.trace, (str, os.PathLike)):
+            self._set(trace=Wings.tracer(os.fspath(self.trace)))
         transport = self.make_transport()
         if not self.backend.shares_memory and getattr(transport, "needs_shared_memory", False):
             raise OptionError(f"the workers of {self.backend!r} share no memory with us; pass serializer='packed'.")
@@ -93,7 +103,26 @@ class Options:
     def _count_workers(self) -> int:
         if not self.has_workers:
             return 1
-        return cores() if self.n_workers is None else int(self.n_workers)
+        found = auto(self.n_workers)
+        wanted = found.most if found is not None else self.n_workers
+        return cores() if wanted is None else int(wanted)
+
+    def make_tally(self) -> Tally:
+        """Who counts, and writes a trace if there is to be one."""
+        return Tally() if self.trace is None else self.trace.tally(self.rules(), self.backend.name)
+
+    def make_pilot(self) -> Pilot:
+        """Who changes the number of workers and of batches that wait."""
+        workers, n_prefetch = auto(self.n_workers), auto(self.n_prefetch)
+        if not self.has_workers or (workers is None and n_prefetch is None):
+            return Steady()
+        return Wings.pilot(workers and replace(workers, most=self.workers), n_prefetch)
+
+    @property
+    def first_n_prefetch(self) -> int:
+        """Batches that may wait, to begin with."""
+        found = auto(self.n_prefetch)
+        return int(self.n_prefetch) if found is None else max(_FIRST_N_PREFETCH, found.least)
 
     def make_transport(self) -> Transport:
         return transport_for(self.serializer, self.copy)
@@ -115,8 +144,9 @@ class Options:
         alone = not self.has_workers
         return Rules(
             workers=self.workers,
+            workers_first=min(found.least, self.workers) if (found := auto(self.n_workers)) else None,
             batch_size=self.batch_size,
-            n_prefetch=1 if alone else self.n_prefetch,
+            n_prefetch=1 if alone else self.first_n_prefetch,
             run_ahead=0 if alone else self.run_ahead,
             in_order=self.in_order,
             skips_errors=self.on_error == "skip",

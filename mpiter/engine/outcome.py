@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from ..errors import SampleError, SampleNotSendable, SharedMemoryFull
 from ..rules import Rules
-from ..stats import Tally
 from ..worker.faults import raised
 from .ledger import Assembly
 from .run import Delivery
+from .tally import Tally
 
 _Error = TypeVar("_Error", bound=BaseException)
 

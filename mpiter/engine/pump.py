@@ -111,7 +111,7 @@ class Pump:
             self._running_loop()
 
     def _wait_for(self, loop: _PrefetchLoop) -> Delivery:
-        began, glance_s = time.perf_counter(), interval_for(self.options.dataset_timeout)
+        began, glance_s = loop.tally.asked(), interval_for(self.options.dataset_timeout)
         try:
             delivery = loop.get(self._waits, glance_s)
             while delivery.number != self._handed_out:  # Ctrl-C has taken one between the queue and the user
@@ -122,7 +122,7 @@ class Pump:
             self._interrupted(error)
             raise
         finally:
-            loop.tally.wait_s += time.perf_counter() - began
+            loop.tally.waited(began, time.monotonic())
 
     def _hand_out(self, loop: _PrefetchLoop, delivery: Delivery) -> Any:
         if not delivery.counts:
@@ -134,12 +134,14 @@ class Pump:
             self._has_ended = True
             raise StopIteration
         contents: Any = delivery.contents
+        began = time.monotonic()
         try:
             batch = self._opens(contents)
         except Exception:  # samples that cannot be stacked; unlike Ctrl-C, they would come again
             self._advance(delivery)
             raise
-        loop.tally.handed_out(contents.rows - len(contents.failed))
+        loop.tally.opened(began, time.monotonic())
+        loop.tally.handed_out(contents.rows - len(contents.failed), loop.room_bytes)
         self._advance(delivery)
         return batch
 
@@ -196,7 +198,8 @@ class Pump:
         options = self.options
         rules = options.rules(self.seed, as_samples=self._opens is Batch)
         transport = options.make_transport()
-        loop = _PrefetchLoop(rules, transport, partial(Crew, rules, options.backend, transport, options.cargo))
+        make_crew = partial(Crew, rules, options.backend, transport, options.cargo)
+        loop = _PrefetchLoop(rules, transport, make_crew, options.make_tally(), options.make_pilot())
         self._letting_go = lifetime.end_with(self, loop)
         with interrupts_later():  # Ctrl-C finds either nothing started or everything owned
             try:

@@ -111,7 +111,7 @@ def doings(crew: Crew, ledger: Ledger) -> str:
     """Which samples the workers have in hand right now; may be asked by any thread."""
     told = []
     for worker, line in enumerate(crew.board()):
-        if not line.ready:
+        if line.pid and not line.ready:
             told.append(f"worker {worker} (pid {line.pid}) is still loading the dataset")
         elif line.active and (sample := ledger.in_hand(line)):
             told.append(f"worker {worker} (pid {line.pid}) is fetching sample {sample.index!r:.60}")

@@ -10,29 +10,31 @@ from ..order.cursor import Plan
 from ..order.horizon import Horizon
 from ..pool.crew import Crew
 from ..rules import Rules
-from ..stats import Tally
 from ..transport.transport import Transport
 from .cutting import PROBE, WORTHWHILE_BYTES, cut
 from .ledger import Ledger
+from .pilot import Setting
+from .tally import Tally
 
 
 class RunAhead:
     """What is allowed at the moment, once it is known what samples are like."""
 
-    def __init__(self, rules: Rules, transport: Transport) -> None:
-        self._rules, self._transport = rules, transport
+    def __init__(self, rules: Rules, transport: Transport, setting: Setting) -> None:
+        self._rules, self._transport, self.setting = rules, transport, setting
         self.sizes = PROBE
         self.window = 1  # batches that may be on their way or wait to be taken…
         self._most = 1  # …with those that are done and wait for an earlier one
 
     def follow(self, tally: Tally, batch_size: int, room_bytes: int, most_bytes: int) -> None:
         """A task has been answered; rooms of this size may take so many bytes in all."""
-        rules = self._rules
-        ahead = min(rules.most_run_ahead, max(1, most_bytes // max(room_bytes, 1) - rules.reserve))
-        self._most = rules.n_prefetch + ahead
+        rules, (workers, n_prefetch) = self._rules, self.setting
+        reserve = rules.reserve - rules.n_prefetch + n_prefetch
+        ahead = min(rules.most_run_ahead, max(1, most_bytes // max(room_bytes, 1) - reserve))
+        self._most = n_prefetch + ahead
         together = min(tally.tasks - 1, WORTHWHILE_BYTES // max(room_bytes, 1))  # one sample's word isn't relied upon
-        self.sizes = cut(tally.sample_s, batch_size, rules.workers, self._most, together)
-        self.window = rules.n_prefetch + min(self.sizes.batches, ahead)
+        self.sizes = cut(tally.sample_s, batch_size, workers, self._most, together)
+        self.window = n_prefetch + min(self.sizes.batches, ahead)
 
     def vacancies(self, crew: Crew, ledger: Ledger, horizon: Horizon) -> int:
         """How many tasks may be given now."""
@@ -56,7 +58,7 @@ class RunAhead:
 
     def can_wait(self, ledger: Ledger, waiting: int) -> bool:
         """Is there time until a whole task has room?  Every worker has one, or the consumer has enough to take."""
-        return ledger.tasks >= self._rules.workers or self._is_enough(waiting + ledger.deliverable())
+        return ledger.tasks >= self.setting.workers or self._is_enough(waiting + ledger.deliverable())
 
     def _is_enough(self, ready: int) -> bool:
         """Most of what may be on its way is there to be taken: a task for each take would only wake everybody."""

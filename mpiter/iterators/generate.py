@@ -7,11 +7,13 @@ epoch with a short (or dropped) last batch.  A *pass* is what one ``for`` goes t
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, Self
 
 from ..engine.options import Options
+from ..engine.pilot import Auto
 from ..order.cursor import Cursor, batches_of
 from ..order.state import Surroundings
 from ..samples.batch import columns_of
@@ -64,12 +66,12 @@ def batches(
     dataset: Any,
     batch_size: int,
     *,
-    n_processes: int | None = None,
+    n_processes: int | Literal["auto"] | Auto | None = None,
     shuffle: bool | None = None,
     seed: int | None = None,
     epochs: int | None = 1,
     drop_last: bool = False,
-    n_prefetch: int = 2,
+    n_prefetch: int | Literal["auto"] | Auto = 2,
     order_sampler: Any = None,
     dataset_timeout: float | None = 30.0,
     maxtasksperchild: int | None = None,
@@ -82,6 +84,7 @@ def batches(
     in_order: bool = True,
     sample_timeout: float | None = 600.0,
     ragged: Literal["raise", "list", "pad"] = "raise",
+    trace: str | os.PathLike[str] | None = None,
 ) -> Batches[Any]:
     """Iterate over ``dataset`` in stacked batches.
 
@@ -117,6 +120,7 @@ def batches(
             in_order=in_order,
             sample_timeout=sample_timeout,
             ragged=ragged,
+            trace=trace,
         ),
         Sampling(epochs=epochs, drop_last=drop_last, shuffle=shuffle, order_sampler=order_sampler),
     )

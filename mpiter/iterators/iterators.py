@@ -5,9 +5,11 @@ Switchable with each other: the same order, the same state, the same batches.
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal
 
 from ..engine.options import Options
+from ..engine.pilot import Auto
 from ..samples.batch import Batch
 from ..spelling import OF_ITERATORS, knows
 from ..typevars import T
@@ -32,8 +34,9 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         batch_size: samples in a batch.
         repeat: go on into the next epoch for ever; False stops after one, with a short last batch.
         shuffle: visit each epoch in an order of its own; None means True unless there is an ``order_sampler``.
-        n_processes: worker processes; None means all cores this process may use, 0 none (as ``backend="serial"``).
-        n_prefetch: finished batches that wait for the consumer.
+        n_processes: worker processes; None means all cores this process may use, 0 none (as ``backend="serial"``);
+            "auto" as many as are of use at the moment, ``Auto(least, most)`` within bounds.
+        n_prefetch: finished batches that wait for the consumer; "auto" or ``Auto(most=…)``: as helps.
         shared_mem: accepted for Chainer's sake; slots are sized by what the samples need.
         order_sampler: called as ``order_sampler(order, position)`` before each epoch, returns the next order.
         dataset_timeout: seconds without a batch after which a ``TimeoutWarning`` is given; None for never.
@@ -49,6 +52,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         in_order: deliver batches in the order of the plan; False: as they finish, without exact resume.
         sample_timeout: seconds that one sample may take (and a worker's start, which has a minute at least); then the
             workers are replaced and the sample is tried once more.  None: for ever.
+        trace: a file, "run.json" say, that will tell who did what when, for ui.perfetto.dev or chrome://tracing.
 
     >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=0) as it:
     ...     print(list(it))
@@ -62,8 +66,8 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
-        n_processes: int | None = None,
-        n_prefetch: int = 1,
+        n_processes: int | Literal["auto"] | Auto | None = None,
+        n_prefetch: int | Literal["auto"] | Auto = 1,
         shared_mem: int | None = None,
         order_sampler: Any = None,
         dataset_timeout: float | None = 30.0,
@@ -78,6 +82,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         worker_init: Any = None,
         in_order: bool = True,
         sample_timeout: float | None = 600.0,
+        trace: str | os.PathLike[str] | None = None,
     ) -> None:
         self.n_prefetch = n_prefetch
         self.shared_mem = shared_mem
@@ -100,6 +105,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
             worker_init=worker_init,
             in_order=in_order,
             sample_timeout=sample_timeout,
+            trace=trace,
         )
         self.n_processes = options.workers
         super().__init__(options, _chainers(repeat, shuffle, order_sampler))
@@ -123,10 +129,10 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
-        n_threads: int = 1,
+        n_threads: int | Literal["auto"] | Auto = 1,
         order_sampler: Any = None,
         *,
-        n_prefetch: int = 1,
+        n_prefetch: int | Literal["auto"] | Auto = 1,
         seed: int | None = None,
         dataset_timeout: float | None = 30.0,
         serializer: Any = "slots",
@@ -136,6 +142,7 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
         worker_init: Any = None,
         in_order: bool = True,
         sample_timeout: float | None = 600.0,
+        trace: str | os.PathLike[str] | None = None,
     ) -> None:
         self.n_threads = n_threads
         self.shuffle = shuffle
@@ -156,6 +163,7 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
                 worker_init=worker_init,
                 in_order=in_order,
                 sample_timeout=sample_timeout,
+                trace=trace,
             ),
             _chainers(repeat, shuffle, order_sampler),
         )
@@ -184,6 +192,7 @@ class SerialIterator(DatasetIterator[Batch[T]]):
         copy: bool = False,
         on_error: Literal["raise", "skip"] = "raise",
         worker_init: Any = None,
+        trace: str | os.PathLike[str] | None = None,
     ) -> None:
         self.shuffle = shuffle
         super().__init__(
@@ -197,6 +206,7 @@ class SerialIterator(DatasetIterator[Batch[T]]):
                 copy=copy,
                 on_error=on_error,
                 worker_init=worker_init,
+                trace=trace,
             ),
             _chainers(repeat, shuffle, order_sampler),
         )

@@ -13,37 +13,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from .. import machine
 
 _LOOK_S = 0.002  # between two looks at the memory, which take some milliseconds themselves
-
-
-def process_cpu_s(pid: int) -> float | None:
-    """CPU seconds of all threads of a process, None when it is gone; the clock id is that of clock_getcpuclockid(3)."""
-    try:
-        return time.clock_gettime((~pid << 3) | 2)
-    except OSError:
-        return None
-
-
-def descendants(root: int) -> set[int]:
-    """Every live process below `root`: workers may be children of a fork server."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (stat := machine.stat_of(entry.name)):  # else gone since it was listed
-            children.setdefault(int(stat[1]), []).append(int(entry.name))
-    found: set[int] = set()
-    pending = [root]
-    while pending:
-        below = children.get(pending.pop(), [])
-        found.update(below)
-        pending.extend(below)
-    return found
 
 
 @dataclass(frozen=True)
@@ -69,20 +44,20 @@ class CpuWindow:
     """Finds the workers when made, reads their clocks at `start()` and `stop()`, which also notices changed workers."""
 
     def __init__(self) -> None:
-        self._workers = descendants(os.getpid())
+        self._workers = machine.descendants(os.getpid())
 
     def start(self) -> None:
-        self._before = {pid: process_cpu_s(pid) for pid in self._workers}
+        self._before = {pid: machine.cpu_s(pid) for pid in self._workers}
         self._written = {pid: written_bytes(pid) for pid in self._workers}
         self._parent = time.process_time()
 
     def stop(self) -> Cpu:
         parent_s = time.process_time() - self._parent
-        after = {pid: process_cpu_s(pid) for pid in self._workers}
+        after = {pid: machine.cpu_s(pid) for pid in self._workers}
         both = zip(self._before.values(), after.values(), strict=True)
         spent = [now - then for then, now in both if now is not None and then is not None]
         piped = sum(max(0, written_bytes(pid) - before) for pid, before in self._written.items())
-        return Cpu(parent_s, sum(spent), descendants(os.getpid()) != self._workers, piped)
+        return Cpu(parent_s, sum(spent), machine.descendants(os.getpid()) != self._workers, piped)
 
 
 def written_bytes(pid: int) -> int:
@@ -91,22 +66,6 @@ def written_bytes(pid: int) -> int:
         if line.startswith("wchar:"):
             return int(line.split()[1])
     return 0
-
-
-def tree_memory() -> int | None:
-    """Bytes held by this process and all below it: private ones, files mapped, shared memory; None: nobody counts."""
-    pids = {os.getpid(), *descendants(os.getpid())}
-    sums: dict[str, int] = {}
-    for pid in pids:
-        for line in machine.text_of(Path(f"/proc/{pid}/smaps_rollup")).splitlines():
-            if line.startswith("Pss_"):
-                name, kilobytes = line.split()[:2]
-                sums[name] = sums.get(name, 0) + 1024 * int(kilobytes)
-    if not sums:
-        return None
-    # A page that nobody has mapped is nobody's; one that is mapped without a descriptor is in no open file.
-    shared = max(sums["Pss_Shmem:"], _open_shared_memory(pids))
-    return sums["Pss_Anon:"] + sums["Pss_File:"] + shared
 
 
 class MemoryWatch(threading.Thread):
@@ -119,7 +78,7 @@ class MemoryWatch(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(_LOOK_S):
-            self.most = max(tree_memory() or 0, self.most or 0) or None
+            self.most = max(machine.tree_memory() or 0, self.most or 0) or None
 
     def __enter__(self) -> MemoryWatch:
         self.start()
@@ -128,16 +87,3 @@ class MemoryWatch(threading.Thread):
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self.join()
-
-
-def _open_shared_memory(pids: Iterable[int]) -> int:
-    """Bytes of the memfds and the files in /dev/shm that these processes have open, each once."""
-    sizes = {}
-    for pid in pids:
-        with suppress(OSError):
-            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-                with suppress(OSError):
-                    if os.readlink(descriptor).startswith(("/memfd:", "/dev/shm/")):
-                        about = descriptor.stat()
-                        sizes[about.st_dev, about.st_ino] = 512 * about.st_blocks
-    return sum(sizes.values())

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from .asked import above_zero, at_least
+from ..asked import above_zero, at_least
 from .compare import compared
 from .experiments import ALL, EXPERIMENTS, Experiment
 from .laboratory import measure, write_report

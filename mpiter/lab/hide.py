@@ -20,8 +20,8 @@ import mpiter
 from mpiter.samples.batch import collate
 
 from .. import machine
+from ..asked import above_zero, at_least
 from . import pictures
-from .asked import above_zero, at_least
 from .capacity import Capacity
 from .results import Result, Row
 from .spreads import LEAST_ROUNDS

@@ -16,8 +16,8 @@ from typing import Any
 
 import mpiter
 
+from ..asked import at_least
 from ..samples.batch import collate
-from .asked import at_least
 from .carriers import Pickle, Pickle5, RawArray, measured
 from .clocks import MemoryWatch
 from .payloads import DISTINCT, PAYLOADS, Endless, Payload, array_bytes, same

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .asked import at_least
+from ..asked import at_least
 from .cases import CASES, Case, Digest, Images, expected_digest
 from .clocks import Cpu
 from .limit import filling

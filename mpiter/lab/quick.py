@@ -21,11 +21,11 @@ import numpy as np
 import mpiter
 
 from .. import machine
+from ..asked import above_zero, at_least
+from ..bar import Bar
 from ..datasets.columns import as_dataset
 from ..samples.batch import collate
 from . import pictures
-from .asked import above_zero, at_least
-from .bar import Bar
 from .capacity import Capacity
 from .choice import GAIN, Rule, choose, reason, times_as, whole_rounds
 from .results import Result, Row

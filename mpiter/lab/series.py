@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from .bar import Bar
+from ..bar import Bar
 from .turns import Answer, Turn
 
 INTERRUPTED = "it was interrupted"

@@ -18,8 +18,8 @@ import numpy as np
 
 import mpiter
 
+from ..asked import at_least
 from . import pictures
-from .asked import at_least
 from .historical import DataLoader, DataLoaderPar
 from .pictures import Augmented, Files, augmentation
 from .results import Result, Row

@@ -8,9 +8,6 @@ Guarantees that a sample of `cifar` and `store` depends on the seed and its plac
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 import time
 from typing import Any
 
@@ -18,6 +15,8 @@ import numpy as np
 
 import mpiter
 
+from ..datasets.named import named
+from ..errors import OptionError
 from .payloads import Endless
 from .pictures import Augmented
 from .turns import Absent
@@ -66,17 +65,9 @@ def subject(name: str, seed: int, paths: list[str]) -> Any:
         return Store(seed)
     if name == "files":
         return Augmented(paths, 1, seed)
-    return users_own(name)
-
-
-def users_own(name: str) -> Any:
-    """`module:name`, found as `python -m` would find it."""
-    module, _, attribute = name.partition(":")
-    if not attribute:
+    if ":" not in name:
         raise Absent(f"there is no dataset {name!r}; use {', '.join(BUILT_IN)}, or module:function of your own")
-    sys.path.insert(0, os.getcwd())
     try:
-        made = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise Absent(f"{name} cannot be imported: {error}") from error
-    return made() if callable(made) else made
+        return named(name)
+    except OptionError as error:
+        raise Absent(str(error)) from error

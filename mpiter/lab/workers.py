@@ -18,8 +18,8 @@ from typing import Any
 import mpiter
 
 from .. import machine
+from ..asked import above_zero, at_least
 from . import pictures
-from .asked import above_zero, at_least
 from .choice import GAIN, Rule, choose, reason, times_as, whole_rounds
 from .clocks import MemoryWatch
 from .results import Result, Row

@@ -7,6 +7,7 @@ make no sense are refused here, at construction.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from numbers import Integral
@@ -16,7 +17,9 @@ import numpy as np
 
 from ..datasets.columns import Table, as_dataset
 from ..engine.options import Options, warn_if_all_is_dropped
+from ..engine.pilot import Auto, auto
 from ..errors import OptionError
+from ..machine import cores
 from ..order.cursor import batches_of
 from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
@@ -61,7 +64,8 @@ class DataLoader(Loading[B_co]):
         shuffle: another order in each epoch.
         sampler: an iterable of keys for ``dataset[key]``.
         batch_sampler: an iterable of lists of keys, one for each batch.
-        num_workers: worker processes; 0 fetches in the loop itself.
+        num_workers: worker processes; 0 fetches in the loop itself, "auto" has as many as are of use at the moment
+            (``Auto(least, most)`` within bounds).
         collate_fn: makes a batch from a list of samples, in a worker; None stacks arrays and numbers.
         pin_memory: has no meaning for NumPy; must be False.
         drop_last: leave out the last batch if it is short.
@@ -79,6 +83,7 @@ class DataLoader(Loading[B_co]):
             once, as torch does, before ``worker_init_fn``, whose own seeds are then left alone.
         ragged: where samples of a batch differ in shape, or one of them has None, say: "raise", "list", or "pad" with
             zeros, at the end.
+        trace: a file, "run.json" say, that will tell who did what when, for ui.perfetto.dev or chrome://tracing.
 
     >>> import numpy as np
     >>> loader = DataLoader([(np.full(2, i), i) for i in range(4)], batch_size=2)
@@ -96,7 +101,7 @@ class DataLoader(Loading[B_co]):
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] | Auto = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -111,6 +116,7 @@ class DataLoader(Loading[B_co]):
         seed: int | None = None,
         seeding: Literal["sample", "worker"] = "sample",
         ragged: Literal["raise", "list", "pad"] = "raise",
+        trace: str | os.PathLike[str] | None = None,
     ) -> None:
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
@@ -155,6 +161,7 @@ class DataLoader(Loading[B_co]):
             in_order=in_order,
             seed=self._seed,
             seeding=seeding,
+            trace=trace,
         )
         self._begin(options, persistent_workers)
 
@@ -229,7 +236,8 @@ class DataLoader(Loading[B_co]):
 
 def _check_workers(num_workers: Any, timeout: Any, persistent_workers: Any, worker_init_fn: Any) -> None:
     """Refuse what makes no sense together."""
-    if isinstance(num_workers, bool) or not isinstance(num_workers, Integral) or num_workers < 0:
+    is_whole = isinstance(num_workers, Integral) and not isinstance(num_workers, bool) and int(num_workers) >= 0
+    if auto(num_workers) is None and not is_whole:
         raise OptionError(f"num_workers={num_workers!r:.60} must be a whole number, 0 for none.")
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
         raise OptionError(f"timeout={timeout!r:.60} must be a number of seconds, 0 for none.")
@@ -260,10 +268,16 @@ def _check_batches(
         raise OptionError(f"collate_fn={collate_fn!r:.60} cannot be called; pass a function.")
 
 
+def workers_of(num_workers: int | str | Auto) -> int:
+    """How many there may be."""
+    found = auto(num_workers)
+    return int(num_workers) if found is None else found.most or cores()  # type: ignore[arg-type]
+
+
 def worker_options(
     dataset: Any,
     rows: int | None,
-    num_workers: int,
+    num_workers: int | str | Auto,
     timeout: float,
     worker_init: Any,
     context: Any,
@@ -271,6 +285,7 @@ def worker_options(
     in_order: bool,
     seed: int | None,
     seeding: str,
+    trace: str | os.PathLike[str] | None = None,
 ) -> Options:
     """The engine's options for a loader's."""
     if seeding not in ("sample", "worker"):
@@ -280,10 +295,12 @@ def worker_options(
     whole = isinstance(prefetch_factor, int) and not isinstance(prefetch_factor, bool)
     if prefetch_factor is not None and not (whole and prefetch_factor >= 1):
         raise OptionError(f"prefetch_factor={prefetch_factor!r:.60} must be a whole number of at least 1, or None.")
-    n_prefetch, run_ahead = max(2, num_workers), None
+    found, run_ahead = auto(num_workers), None
+    most_workers = workers_of(num_workers)
+    n_prefetch: Any = max(2, most_workers) if found is None else "auto"
     if prefetch_factor is not None:
-        most = prefetch_factor * num_workers
-        n_prefetch = min(n_prefetch, most)
+        most = prefetch_factor * most_workers
+        n_prefetch = min(max(2, most_workers), most)
         run_ahead = most - n_prefetch
     if not (context is None or isinstance(context, str) or hasattr(context, "get_start_method")):
         raise OptionError(f"multiprocessing_context={context!r:.60} is neither a start method nor a context.")
@@ -300,6 +317,7 @@ def worker_options(
         worker_init=worker_init,
         in_order=in_order,
         seeds_samples=seeding == "sample",
+        trace=trace,
         workers_name="num_workers",
     )
 

@@ -63,8 +63,8 @@ class ShardPumps:
             recipe,
             dataset=self._shards[shard],
             worker_init=None if init is None else _AsShard(init, shard, count),
-            n_workers=min(1, recipe.n_workers or 0),
-            n_prefetch=max(1, recipe.n_prefetch // count),
+            n_workers=1 if recipe.n_workers else 0,
+            n_prefetch=max(1, recipe.first_n_prefetch // count),
             run_ahead=None if recipe.run_ahead is None else recipe.run_ahead // count,
         )
 

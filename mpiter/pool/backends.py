@@ -53,6 +53,7 @@ class Launch(Protocol):
     """One crew about to start: the packed dataset, and the Pool that goes with it."""
 
     cargo: Any
+    grows: bool  # do workers come and go one by one?
 
     def dumps(self, value: Any) -> bytes: ...
     def carries(self, cargo: Any) -> bool: ...  # is it what is on the way, unchanged?
@@ -149,6 +150,7 @@ class _Processes:
         self, cargo: ship.Kept | ship.Shipment, method: str, make: Any = None, imports_main: bool = False
     ) -> None:
         self.cargo, self._method, self._make, self._imports_main = cargo, method, make, imports_main
+        self.grows = make is None
 
     def dumps(self, value: Any) -> bytes:
         """Forked workers know our ``__main__``, as do those that import it; others get what they need by value."""
@@ -220,6 +222,8 @@ class Serial:
 
 class _InProcess:
     """What threads and the caller have in common: nothing has to travel."""
+
+    grows = False
 
     def __init__(self, cargo: tuple[Any, Any], make: Callable[..., Any]) -> None:
         self.cargo = ship.Kept(cargo)

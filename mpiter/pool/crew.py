@@ -26,9 +26,10 @@ from ..rules import Rules
 from ..samples.envelope import Apart, Sealer, seal
 from ..transport.memory import Arena
 from ..transport.transport import Host, Transport
-from ..worker import fetch
 from ..worker.blackbox import BlackBox
 from ..worker.board import Board, Line
+from ..worker.fetch import _fetch_run
+from ..worker.registry import forget
 from ..worker.semaphores import Semaphores
 from ..worker.task import Lost, Task
 from ..worker.worker import Setup, begin
@@ -62,12 +63,13 @@ class Crew:
     ) -> None:
         self._rules, self._backend, self._callbacks = rules, backend, callbacks
         self._pool: Workers | None = None
+        self.width = rules.workers if rules.workers_first is None else rules.workers_first  # workers there should be
         self._empty: set[int] = set()  # numbers of workers that are missing
         self._proven: set[int] = set()  # numbers under which a worker was ready once
         self._evictions: dict[int, Eviction] = {}
         self._samples: Counter[int] = Counter()  # that the worker in each place has fetched
         self._retiring: dict[int, float] = {}  # workers that end after their last task: until when they may take
-        self._has_answered = False
+        self._has_answered = self._is_settled = False
         self._arena: Arena | None = None
         self._transport: Transport | None = None
         self.most_bytes = machine.memory_total() // _SHARE
@@ -137,7 +139,7 @@ class Crew:
         )
         try:
             self._pool = self._launch.pool(
-                workers,
+                self.width if self._launch.grows else workers,
                 begin,
                 (setup,),
                 bell=self._callbacks.bell,
@@ -150,6 +152,25 @@ class Crew:
                 raise could_not_start(error) from error
             raise
 
+    def resize(self, width: int) -> None:
+        """From now on so many workers: new ones come beside the others, who goes ends after its last task."""
+        before, self.width, self._is_settled = self.width, width, False
+        pool = self._pool
+        if pool is None or pool.shares_fate:
+            return
+        for worker in range(before, width):
+            if worker not in self._retiring:  # else when it has ended
+                self._empty.add(worker)
+        for worker in range(width, before):
+            if worker in self._empty:
+                self._empty.discard(worker)
+            elif worker not in self._retiring:
+                self._retire(pool, worker)
+
+    def _retire(self, pool: Workers, worker: int) -> None:
+        pool.retire(worker)
+        self._retiring[worker] = math.inf
+
     def replace_workers(self) -> None:
         """Start a worker for each that has ended."""
         while self._empty and self._pool is not None:
@@ -160,12 +181,23 @@ class Crew:
                 raise could_not_start(error) from error
             self._empty.discard(worker)
 
+    @property
+    def is_settled(self) -> bool:
+        """Have all come who should be there, and those gone who shouldn't?"""
+        if self._pool is not None and not self._is_settled:
+            ready = all(line.ready for line in self._board.lines()[: self.width])
+            self._is_settled = self._pool.shares_fate or (ready and max(self._retiring, default=0) < self.width)
+        return self._is_settled
+
     # -- what they do ------------------------------------------------------------------------------------------------
 
     @property
     def vacancies(self) -> int:
         """How many more tasks they can be given now."""
-        return 1 if self._pool is None else self._pool.vacancies
+        pool = self._pool
+        if pool is None or not pool.shares_fate or self.width == self._rules.workers:
+            return 1 if pool is None else pool.vacancies
+        return self.width - pool.out(0)  # all of its workers are there: of what is out, so many go on at a time
 
     @property
     def has_idle_worker(self) -> bool:
@@ -176,7 +208,7 @@ class Crew:
         """Hand a task to whoever has least to do; its ticket will arrive, or that it is lost."""
         assert self._pool is not None
         self._pool.map_async(
-            fetch._fetch_run,
+            _fetch_run,
             [task],
             1,
             lambda tickets: arrived(tickets[0]),
@@ -190,10 +222,9 @@ class Crew:
             connection.wait([bell.fileno()])
             bell.hush()
             return
-        if self._evictions or any(end != math.inf for end in self._retiring.values()):
-            self._pool.wait(endings.STEP_S)
-        else:
-            self._pool.wait(None if self._watch is None else self._watch.interval)
+        usual = None if self._watch is None else self._watch.interval
+        is_urgent = self._evictions or any(end != math.inf for end in self._retiring.values())
+        self._pool.wait(endings.STEP_S if is_urgent else usual)
         self._look()
 
     def answered(self, worker: int, samples: int) -> None:
@@ -204,8 +235,7 @@ class Crew:
         if most is not None and self._pool is not None:
             self._samples[worker] += samples
             if self._samples[worker] >= most and not self._pool.shares_fate and worker not in self._retiring:
-                self._pool.retire(worker)
-                self._retiring[worker] = math.inf
+                self._retire(self._pool, worker)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -218,10 +248,11 @@ class Crew:
     def board(self) -> list[Line]:
         """What each worker does right now; its number is known before it has written any line itself."""
         pool = self._pool
-        if pool is None:
-            return []
-        pids = pool.pids
-        return [line._replace(pid=pids.get(worker, line.pid)) for worker, line in enumerate(self._board.lines())]
+        return [] if pool is None else self._board.lines(pool.pids)
+
+    def publish(self, began: float, figures: Sequence[float]) -> None:
+        """On the board, for whoever looks at it from another process; there must be workers."""
+        self._board.publish(began, figures)
 
     # -- and how they end --------------------------------------------------------------------------------------------
 
@@ -274,7 +305,8 @@ class Crew:
         self._proven.update(at for at, one in enumerate(lines) if one.ready)
         if end.was_starting:
             self._proven.discard(worker)  # until somebody is ready there again
-        self._empty.add(worker)
+        if worker < self.width:
+            self._empty.add(worker)
         self._callbacks.ended(end)
 
     def _stack(self, code: int) -> str:
@@ -297,7 +329,7 @@ class Crew:
         return is_clean
 
     def _clear(self, is_clean: bool) -> None:
-        fetch.forget(self.dataset)
+        forget(self.dataset)
         if self._box is not None:
             self._box.close()
         if self._semaphores is not None:

@@ -2,10 +2,14 @@
 
 Written by workers, read by whoever supervises them and by ``get_rng``.  A line is eight integers.  Guarantees that a
 reader sees whole numbers (aligned 64-bit stores); the line as a whole may be torn, which its readers must bear.
+Before the lines stands what the loop has counted, for ``mpiter top``, which reads it all from another process: the
+board is the first thing in the loop's shared memory, and begins with a mark.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -25,6 +29,14 @@ class Cell(IntEnum):
 
 _CELLS = len(Cell)
 LINE_BYTES = 8 * _CELLS
+MARK = int.from_bytes(b"mpiter\0\1", "little")  # another one when what follows is laid out in another way
+COUNTED = (  # of Stats, what the tally counts
+    *("batches", "samples", "errors", "skipped", "tasks", "payload_bytes", "wait_s", "start_s", "sample_s"),
+    *("order_s", "queue_s", "fetch_s", "fetch_cpu_s", "fetch_delay_s", "read_s", "pack_s", "deliver_s"),
+)
+FIGURES = (*COUNTED, "restarts", "workers", "ready_batches", "in_flight_batches", "room_bytes")  # in this order
+_HEAD = f"qqd{len(FIGURES)}d"  # the mark, how many lines, when the first batch came (0: it hasn't), the figures
+HEAD = struct.Struct(f"{_HEAD}{-struct.calcsize(_HEAD) % LINE_BYTES}x")  # each line has a line of the cache
 
 
 class Line(NamedTuple):
@@ -45,10 +57,12 @@ class Board:
 
     def __init__(self, workers: int, arena: Any = None) -> None:
         self._arena = arena
-        self._memory = None if arena else bytearray(workers * LINE_BYTES)  # nobody shares memory with us
+        size = HEAD.size + workers * LINE_BYTES
+        self._memory = None if arena else bytearray(size)  # nobody shares memory with us
         self._taken: list[tuple[int, int]] = []  # ranges of the arena
-        start = self._take(workers * LINE_BYTES)
-        self._places = [start + worker * LINE_BYTES for worker in range(workers)]
+        self._head = self._take(size)
+        self._places = [self._head + HEAD.size + worker * LINE_BYTES for worker in range(workers)]
+        self.publish(0.0, [0.0] * len(FIGURES))
         for worker in range(workers):
             self.clear(worker)
 
@@ -63,9 +77,14 @@ class Board:
         at = self._places[worker]
         return memoryview(self._memory or self._arena.map)[at : at + LINE_BYTES].cast("q")
 
-    def lines(self) -> list[Line]:
-        """All lines, as they are now."""
-        return [Line(*self.cells(worker)) for worker in range(len(self._places))]
+    def publish(self, began: float, figures: Sequence[float]) -> None:
+        """What the loop has counted, since the first batch came."""
+        HEAD.pack_into(self._memory or self._arena.map, self._head, MARK, len(self._places), began, *figures)
+
+    def lines(self, pids: Mapping[int, int] | None = None) -> list[Line]:
+        """All lines, as they are now, with the numbers of the processes where these are known better."""
+        lines = [Line(*self.cells(worker)) for worker in range(len(self._places))]
+        return lines if pids is None else [line._replace(pid=pids.get(at, line.pid)) for at, line in enumerate(lines)]
 
     def clear(self, worker: int) -> None:
         """For a new worker in this place."""

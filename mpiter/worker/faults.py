@@ -11,7 +11,8 @@ import contextlib
 import traceback
 from typing import Any
 
-from ..errors import RemoteTraceback, SampleError
+from ..errors import RemoteTraceback, SampleError, SampleNotSendable
+from ..samples.byvalue import culprit
 from ..samples.envelope import dumps, loads
 from .task import Fault, Piece
 
@@ -24,6 +25,19 @@ def take_down(error: BaseException, piece: Piece, row: int, index: Any, worker: 
     summary = f"{type(error).__name__}: {_text(error)}"[:500]
     position = piece.position + row - piece.row
     return Fault(piece.batch, row, index, piece.epoch, position, worker, summary, trace, _pickled(error))
+
+
+def unsendable(sample: Any, name: str, error: BaseException) -> SampleNotSendable:
+    path, value, reason = name, sample, str(error) or type(error).__name__
+    if isinstance(error, Exception):  # looking for it again would end who looks
+        path, value, reason = culprit(sample, name, error, dumps)
+    blamed = "" if value is sample else f"{path} ({type(value).__qualname__}): "
+    unsendable = SampleNotSendable(
+        f"{name} returned {type(sample).__qualname__}, which cannot be sent from a worker: {blamed}{reason}. "
+        f"Return arrays, numbers, strings or containers of them."
+    )
+    unsendable.__cause__ = error
+    return unsendable
 
 
 def _pickled(error: BaseException) -> bytes | None:

@@ -1,4 +1,4 @@
-"""The module-level fetch function that every Pool runs, and the module-global registry of datasets behind it.
+"""The module-level fetch function that every Pool runs.
 
 Runs in workers: processes, threads, or the caller itself.  Guarantees that whatever a dataset raises becomes a fault
 of its row and never leaves by the Pool; that rows are finished in order, so that a count says which; that a task ends
@@ -8,25 +8,20 @@ registry for the dataset that a task names.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..datasets.access import Reader
-from ..errors import SampleNotSendable
-from ..samples.byvalue import culprit
-from ..samples.caution import Caution, copied
-from ..samples.envelope import dumps
+from ..samples.caution import copied
 from ..samples.reuse import Reused
-from ..transport.transport import WorkerPen, Writer
+from ..transport.transport import WorkerPen
 from . import info, limits, seeding
 from .board import Cell
-from .faults import take_down
-from .mail import Outbox
+from .faults import take_down, unsendable
+from .registry import Worker, worker_for
 from .task import Fault, Piece, Task, Ticket
 
 _clock = time.monotonic_ns
@@ -34,60 +29,9 @@ _MOST_UNSEEN = 16  # samples between two looks at the clock…
 _UNSEEN_NS = 1_000_000  # …and what they may take, as far as one knows
 
 
-@dataclass(slots=True)
-class Worker:
-    """A worker's place of work: one dataset, and what is needed to fetch from it."""
-
-    info: info.WorkerInfo
-    dataset: Any
-    writer: Writer
-    cells: memoryview  # this worker's line of the board
-    habits: Habits
-    reader: Reader | None = None  # of many samples at once
-    outbox: Outbox | None = None
-    startup: str | None = None
-    tasks: int = 0
-
-
-@dataclass(slots=True)
-class Habits:
-    """How a backend fetches, and what has been learnt of the dataset."""
-
-    is_caller: bool = False  # it is his own thread: Ctrl-C is for him, and his random state none of our business
-    owns_globals: bool = True  # the global generators are this worker's to seed
-    seeds_samples: bool = True  # …for each sample
-    seeds: frozenset[str] = seeding.NONE  # the global generators that the dataset draws from, as far as we know
-    mark: Any = field(default=None)  # of the global generators after the last task
-    unseen: int = 1  # samples between two looks at the clock
-    caution: Caution = field(default_factory=Caution)  # with samples that wait to be written
-
-    def let_pass(self, error: BaseException) -> None:
-        """Raise again what is not the dataset's: Ctrl-C in the caller's own thread."""
-        if self.is_caller and isinstance(error, KeyboardInterrupt):
-            raise error
-
-
-_registry: dict[int, dict[int, Worker]] = {}  # dataset id -> thread id -> worker
-
-
-def register(dataset: int, worker: Worker) -> None:
-    _registry.setdefault(dataset, {})[threading.get_ident()] = worker
-
-
-def forget(dataset: int) -> None:
-    """In-process workers leave nothing behind."""
-    _registry.pop(dataset, None)
-
-
-def _worker(dataset: int) -> Worker:
-    """This thread's worker; the serial backend has one only, whoever calls."""
-    posts = _registry[dataset]
-    return posts.get(threading.get_ident()) or next(iter(posts.values()))
-
-
 def _fetch_run(task: Task) -> Ticket:
     """Fetch what ``task`` asks for: the function that ``Pool.map_async`` is given."""
-    worker = _worker(task.dataset)
+    worker = worker_for(task.dataset)
     if worker.startup is not None:
         return _ticket(task, worker, startup=worker.startup)
     is_first = worker.tasks == 0 and worker.habits.owns_globals and not worker.habits.is_caller
@@ -169,7 +113,8 @@ def _with_a_warning(task: Task, worker: Worker) -> Ticket:
 
 
 def _fetch(task: Task, worker: Worker, seeds: frozenset[str]) -> Ticket:
-    began = _clock()
+    began, cpu_ns = _clock(), time.thread_time_ns()
+    worker.packing_ns, read_ns, delay_ns = 0, worker.read_ns, worker.delay.ns()
     deadline = began + task.budget_ns
     payloads: list[Any] = []
     faults: list[Fault] = []
@@ -181,8 +126,20 @@ def _fetch(task: Task, worker: Worker, seeds: frozenset[str]) -> Ticket:
         rows += done
         if done < piece.rows:
             break
-    seconds = (_clock() - began) / 1e9
-    return _ticket(task, worker, rows, seconds, payloads=tuple(payloads), faults=tuple(faults))
+    return _ticket(
+        task,
+        worker,
+        rows,
+        (_clock() - began) / 1e9,
+        payloads=tuple(payloads),
+        faults=tuple(faults),
+        began=began / 1e9,
+        queue_s=max(0.0, began / 1e9 - task.sent) if task.sent else 0.0,
+        cpu_s=(time.thread_time_ns() - cpu_ns) / 1e9,
+        pack_s=worker.packing_ns / 1e9,
+        read_s=(worker.read_ns - read_ns) / 1e9,
+        delay_s=(worker.delay.ns() - delay_ns) / 1e9,
+    )
 
 
 @dataclass(slots=True)
@@ -310,6 +267,16 @@ def _write(
     """Write the samples, of which the ``first`` was copied; one that cannot travel is the fault of its own row only."""
     if not len(samples):
         return
+    worker, began = fetching.worker, _clock()
+    try:
+        _pack(fetching, indices, start, samples, first, at_once)
+    finally:
+        worker.packing_ns += _clock() - began
+
+
+def _pack(
+    fetching: _Fetching, indices: list[Any], start: int, samples: Sequence[Any], first: Any, at_once: bool
+) -> None:
     habits, cells = fetching.worker.habits, fetching.worker.cells
     if first is not None:
         habits.caution.confirm(samples[0], first)
@@ -329,17 +296,4 @@ def _write(
             except BaseException as error:
                 habits.let_pass(error)
                 index = indices[row - fetching.piece.row]
-                fetching.fault(_unsendable(sample, f"dataset[{index!r:.60}]", error), row, index)
-
-
-def _unsendable(sample: Any, name: str, error: BaseException) -> SampleNotSendable:
-    path, value, reason = name, sample, str(error) or type(error).__name__
-    if isinstance(error, Exception):  # looking for it again would end who looks
-        path, value, reason = culprit(sample, name, error, dumps)
-    blamed = "" if value is sample else f"{path} ({type(value).__qualname__}): "
-    unsendable = SampleNotSendable(
-        f"{name} returned {type(sample).__qualname__}, which cannot be sent from a worker: {blamed}{reason}. "
-        f"Return arrays, numbers, strings or containers of them."
-    )
-    unsendable.__cause__ = error
-    return unsendable
+                fetching.fault(unsendable(sample, f"dataset[{index!r:.60}]", error), row, index)

@@ -60,6 +60,7 @@ class Task(NamedTuple):
     brief: bytes  # the transport's word to its pens
     pieces: tuple[Piece, ...]
     singly: bool = False  # fetch and write row by row: one of them may have killed a worker
+    sent: float = 0.0  # on the monotonic clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +98,9 @@ class Ticket(NamedTuple):
     faults: tuple[Fault, ...] = ()
     mail: tuple[Any, ...] = ()  # prints, log records and warnings
     startup: str | None = None  # why this worker cannot work at all
+    began: float = 0.0  # on the monotonic clock…
+    queue_s: float = 0.0  # …so long after it was sent
+    cpu_s: float = 0.0  # of the seconds: at work, not waiting
+    pack_s: float = 0.0  # …writing samples
+    read_s: float = 0.0  # …in the dataset's read(), where one sees inside
+    delay_s: float = 0.0  # …waiting for a core

@@ -27,11 +27,12 @@ from ..errors import OptionError
 from ..rules import Rules
 from ..samples import byvalue
 from ..transport.transport import Writer
-from . import allocator, fetch, info, lifeline, limits, seeding
+from . import allocator, info, lifeline, limits, seeding
 from .blackbox import BlackBox
 from .board import Board, Cell
-from .fetch import Habits, Worker
 from .mail import Outbox
+from .reading import watched
+from .registry import Habits, Worker, register
 from .semaphores import Semaphores
 
 
@@ -69,7 +70,7 @@ def begin(setup: Setup) -> None:
         seeds_samples=setup.rules.seeds_samples,
     )
     worker = Worker(nobody, None, setup.writer, cells, habits)
-    fetch.register(setup.dataset, worker)
+    register(setup.dataset, worker)
     try:
         if own_process and os.getpid() == setup.home:
             raise OptionError("the workers of pool= are threads of this process; pass backend=mpiter.Thread().")
@@ -95,6 +96,8 @@ def begin(setup: Setup) -> None:
         if own_process and not setup.rules.seeds_samples:
             seeding.seed_worker(setup.rules.seed, number)
         _call_hooks(worker, worker_init)
+        if own_process:
+            worker.reading = watched(theirs)
         if own_process and setup.rules.seeds_samples:
             seeding.seed_globals(setup.rules.seed, -1, number)
         if own_process:

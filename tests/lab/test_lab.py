@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from lab_results import HEADING, turn
 
 from mpiter.__main__ import _parser
+from mpiter.bar import Bar
 from mpiter.lab import laboratory, overhead, results, series
 from mpiter.lab.asked import command_again
-from mpiter.lab.bar import Bar
 from mpiter.lab.experiments import EXPERIMENTS
 from mpiter.lab.results import ResultError
 from mpiter.lab.series import Series, interleaved

@@ -14,8 +14,8 @@ from lab_results import everything, result_of
 from test_lab_quick import looked
 
 from mpiter.__main__ import _parser
+from mpiter.bar import Bar
 from mpiter.lab import bench, compare, laboratory, results, speedup, verdict, workers
-from mpiter.lab.bar import Bar
 from mpiter.lab.experiments import EXPERIMENTS
 from mpiter.lab.report.page import page
 from mpiter.lab.results import Row

@@ -166,11 +166,15 @@ class Out:
 class Crew:
     """Workers that do what the choices say, when the loop waits."""
 
-    dataset, most_bytes, is_staffed, pids = 1, 1 << 30, True, ()
+    dataset, most_bytes, is_staffed, is_settled, pids = 1, 1 << 30, True, True, ()
 
     def __init__(self, world: World, callbacks: Any) -> None:
         self._world, self.callbacks = world, callbacks
         self.out: list[Out] = []
+
+    @property
+    def width(self) -> int:
+        return self._world.case.workers
 
     @property
     def vacancies(self) -> int:

@@ -1,0 +1,36 @@
+"""What can be asked for on the command line: numbers within bounds.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+
+
+def at_least(bound: int) -> Callable[[str], int]:
+    """Whole numbers from `bound` on."""
+
+    def whole(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        if value < bound:
+            raise argparse.ArgumentTypeError(f"{value} must be at least {bound}")
+        return value
+
+    return whole
+
+
+def above_zero(text: str) -> float:
+    """Numbers above zero, of seconds and minutes."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} must be above 0, and finite")
+    return value

@@ -1,0 +1,142 @@
+"""The counters of one iterator: who does something says so here, and ``stats()`` reads it off.
+
+Written by the prefetch thread and, of waiting and opening batches, by the consumer.  Times are on the monotonic clock,
+which workers of this machine share.  Always on: what it costs is a few reads of the clock for each batch and task.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..rules import Rules
+from ..stats import Stats
+from ..worker.task import Ticket
+
+_LOOK_S = 1.0  # between two looks that count as two
+
+
+@dataclass(slots=True)
+class Tally:
+    """The counters behind ``Stats``; who is to hear of every single thing derives from it."""
+
+    batches: int = 0
+    samples: int = 0
+    odd_rows: int = 0
+    copies: int = 0
+    errors: int = 0
+    skipped: int = 0
+    renewals: int = 0
+    tasks: int = 0
+    cut_again: int = 0
+    payload_bytes: int = 0
+    order_s: float = 0.0
+    queue_s: float = 0.0
+    fetch_s: float = 0.0
+    fetch_cpu_s: float = 0.0
+    fetch_delay_s: float = 0.0
+    read_s: float = 0.0
+    pack_s: float = 0.0
+    deliver_s: float = 0.0
+    sample_s: float = 0.0
+    wait_s: float = 0.0
+    start_s: float = 0.0
+    peak_in_flight_batches: int = 0
+    peak_in_flight_bytes: int = 0
+    began: float | None = None  # when the first batch came
+    since: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins: when, what had been waited, for how many
+    looked: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins here next
+    barren: int = 0  # samples skipped since the last good one
+
+    def counters(self) -> dict[str, Any]:
+        """What of it goes into ``Stats``."""
+        return {name: getattr(self, name) for name in Stats.__dataclass_fields__ if hasattr(self, name)}
+
+    # -- the consumer's side -------------------------------------------------------------------------------------
+
+    def asked(self) -> float:
+        """``next()`` begins to wait; when."""
+        return time.monotonic()
+
+    def waited(self, began: float, ended: float) -> None:
+        """``next()`` has waited."""
+        self.wait_s += ended - began
+
+    def opened(self, began: float, ended: float) -> None:
+        """A batch has been made ready for the user."""
+        self.deliver_s += ended - began
+
+    def handed_out(self, samples: int, size: int) -> None:
+        """One more batch, in a room of this size."""
+        if self.began is None:
+            self.began, self.start_s = time.monotonic(), self.wait_s
+            self.since = self.looked = self.began, self.wait_s, 0
+        self.batches += 1
+        self.samples += samples
+        self.payload_bytes += size
+
+    def look(self, looks: bool = True) -> dict[str, Any]:
+        """What goes into ``Stats`` of the time: since the first batch, and since the user has looked last.
+
+        Who looks again within a second, or before there is another batch, sees the same stretch, grown a little: a
+        progress bar that asks all the time leaves the others something to see.  ``looks`` is False where it isn't the
+        user who does.
+        """
+        if self.began is None:
+            return {}
+        now = time.monotonic()
+        if looks and now - self.looked[0] >= _LOOK_S and self.batches > self.looked[2]:
+            self.since, self.looked = self.looked, (now, self.wait_s, self.batches)
+        then, waited, batches = self.since
+        recent = {
+            "recent_s": now - then,
+            "recent_wait_s": self.wait_s - waited,
+            "recent_batches": self.batches - batches,
+        }
+        return {"seconds": now - self.began, **recent}
+
+    # -- the loop's ----------------------------------------------------------------------------------------------
+
+    def ordered(self, began: float, ended: float) -> None:
+        """A batch has been planned."""
+        self.order_s += ended - began
+
+    def answered(self, ticket: Ticket, again: bool) -> None:
+        """A task has come back; follow the time that a sample takes."""
+        self.tasks += 1
+        self.cut_again += again
+        self.queue_s += ticket.queue_s
+        self.fetch_s += ticket.seconds - ticket.pack_s
+        self.fetch_cpu_s += ticket.cpu_s
+        self.fetch_delay_s += ticket.delay_s
+        self.read_s += ticket.read_s
+        self.pack_s += ticket.pack_s
+        if ticket.rows:
+            now = ticket.seconds / ticket.rows
+            self.sample_s = now if not self.sample_s else 0.75 * self.sample_s + 0.25 * now
+
+    def delivered(self, began: float, ended: float) -> None:
+        """Finished batches have been handed to the consumer's queue."""
+        self.deliver_s += ended - began
+
+    def in_flight(self, batches: int, size: int, ready: int) -> None:
+        """So many batches, of this size each, are on their way; so many of them are ready."""
+        self.peak_in_flight_batches = max(self.peak_in_flight_batches, batches)
+        self.peak_in_flight_bytes = max(self.peak_in_flight_bytes, batches * size)
+
+    def lost(self, worker: int, was_asked: bool) -> None:
+        """A worker is no more: it had been asked to end, or it died."""
+
+    def resized(self, workers: int, n_prefetch: int) -> None:
+        """From now on so many workers, and batches that may wait."""
+
+    def close(self) -> None:
+        """Nothing more will be told by the loop; may be called again."""
+
+
+class Tracing(Protocol):
+    """Makes a tally for each loop that writes down all that it is told, into one file."""
+
+    def tally(self, rules: Rules, backend: str) -> Tally:
+        """For a loop under these rules, whose workers are of this kind."""

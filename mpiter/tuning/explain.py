@@ -1,0 +1,212 @@
+"""What would help, by how much: the recorded times of a run, replayed under other circumstances.
+
+Pure.  A trace (``trace="run.json"``) has what each task and each step of the trainer took; the simulation goes through
+the same times with other workers, another ``n_prefetch``, a faster decoder, a store that answers at once, or another
+trainer.  Guarantees that what is predicted is compared with the run itself: the replay of what was done is in the
+table, beside what was measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ..engine.pilot import Setting
+from ..errors import OptionError
+from .events import Fetched, Recorded, Span
+from .simulation import Load, Machine, Outcome, Service, simulate
+from .verdict import Times, fewest, most_useful
+
+HANDOVER_S = 0.25e-3  # of processor time that a task costs on either side, whatever is in it
+_MOST_SAMPLES = 50_000  # that are replayed
+_MOST_BATCHES = 400
+_LEAST_BATCHES = 20
+_WARM = 0.2  # of the batches: until all flows
+_WORTH = 0.03  # of the rate: less is no gain
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One recorded run, as what it takes to replay it.
+
+    Attributes:
+        load: the times of samples and steps.
+        setting: the workers and batches ahead that it had.
+        batches: that were handed out.
+        batch_s: seconds from one to the next, measured, without the beginning.
+        waited: by the trainer, a share of the time, likewise.
+        samples: in a batch.
+    """
+
+    load: Load
+    setting: Setting
+    batches: int
+    batch_s: float
+    waited: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """One thing that could be otherwise.
+
+    Attributes:
+        name: in words.
+        setting: workers and batches ahead.
+        samples_per_s: predicted.
+        waited: by the trainer, a share of the time, predicted.
+        gain: of the rate, a share, against the replay of what was done.
+        load: what it was predicted from.
+    """
+
+    name: str
+    setting: Setting
+    samples_per_s: float
+    waited: float
+    gain: float
+    load: Load
+
+    @property
+    def can_be_carried_out(self) -> bool:
+        """By other options alone."""
+        return self.name.startswith(("workers", "n_prefetch", "no workers"))
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The replay of what was done, and what would come of something else, the most useful first."""
+
+    run: Run
+    replayed: WhatIf
+    what_ifs: tuple[WhatIf, ...]
+
+    @property
+    def best(self) -> WhatIf | None:
+        """What gains most by other options alone."""
+        useful = [one for one in self.what_ifs if one.can_be_carried_out and one.gain > _WORTH]
+        return useful[0] if useful else None
+
+
+def run_of(recorded: Recorded, capacity: Sequence[float] = (1.0,)) -> Run:
+    """The longest run in a trace.
+
+    Processor time counts longer where threads share a core: times are taken back to those of a core of one's own, by
+    how many were busy on the average and what ``capacity`` says of so many.
+    """
+    if not recorded.fetched:
+        raise OptionError("the trace has no task that a worker has answered; record a longer run.")
+    loops = [task.loop for task in recorded.fetched]
+    loop = max(set(loops), key=loops.count)
+    about = recorded.loops[loop]
+    tasks = sorted((t for t in recorded.fetched if t.loop == loop and t.rows), key=lambda task: task.began)
+    steps = [step for step in recorded.steps if step.loop == loop]
+    if len(steps) < _LEAST_BATCHES:
+        raise OptionError(f"the trace has {len(steps)} steps of the trainer; {_LEAST_BATCHES} are needed at least.")
+    first = int(_WARM * len(steps))
+    whole_s = steps[-1].began - steps[first].began
+    since, until = steps[first].began, steps[-1].began
+    waited_s = sum(wait.seconds for wait in recorded.waits if wait.loop == loop and since <= wait.began < until)
+    cpu_s = sum(task.cpu_s for task in tasks) + sum(step.cpu_s for step in steps)
+    speed = _speed(cpu_s / max(tasks[-1].began + tasks[-1].seconds - tasks[0].began, 1e-9), capacity)
+    load = Load(
+        samples=tuple(_services(tasks, speed)),
+        steps=tuple(_step(step, speed) for step in steps),
+        batch_size=int(about["batch_size"]),
+        task_s=HANDOVER_S,
+        batch_s=statistics.fmean([span.seconds for span in recorded.opens if span.loop == loop] or [0.0]),
+    )
+    return Run(
+        load=load,
+        setting=Setting(int(about["workers"]), int(about["n_prefetch"])),
+        batches=len(steps),
+        batch_s=whole_s / (len(steps) - 1 - first),
+        waited=waited_s / whole_s if whole_s else 0.0,
+        samples=int(about["batch_size"]),
+    )
+
+
+def _speed(busy: float, capacity: Sequence[float]) -> float:
+    """Of each thread, where so many are busy on the average."""
+    busy = min(max(busy, 1.0), float(len(capacity)))
+    low = int(busy)
+    high = min(low + 1, len(capacity))
+    together = capacity[low - 1] + (busy - low) * (capacity[high - 1] - capacity[low - 1])
+    return min(1.0, together / busy)
+
+
+def _services(tasks: Sequence[Fetched], speed: float) -> Iterator[Service]:
+    """What each sample took: of a task with several, each the same."""
+    left = _MOST_SAMPLES
+    for task in tasks:
+        cpu_s = min(task.cpu_s, task.seconds)
+        wait_s = max(0.0, task.seconds - cpu_s - task.delay_s)
+        for _ in range(min(task.rows, left)):
+            yield Service(speed * cpu_s / task.rows, wait_s / task.rows)
+        left -= task.rows
+        if left <= 0:
+            return
+
+
+def _step(step: Span, speed: float) -> Service:
+    cpu_s = min(step.cpu_s, step.seconds)
+    return Service(speed * cpu_s, step.seconds - cpu_s)
+
+
+def times_of(load: Load) -> Times:
+    """The averages, for the capacity model."""
+    cpu_s = load.batch_size * statistics.fmean(one.cpu_s for one in load.samples)
+    io_s = load.batch_size * statistics.fmean(one.wait_s for one in load.samples)
+    step_s = statistics.fmean(one.cpu_s + one.wait_s for one in load.steps)
+    return Times(step_s, 0.0, cpu_s, io_s, 0.0, 0.0, 0.0, load.batch_size, 1)
+
+
+def replay(load: Load, machine: Machine, setting: Setting, batches: int = _MOST_BATCHES) -> Outcome:
+    """The same times under this setting."""
+    return simulate(load, machine, setting.workers, setting.n_prefetch, batches)
+
+
+def predicted(name: str, load: Load, machine: Machine, setting: Setting, against: float | None = None) -> WhatIf:
+    """What would come of it; ``against`` is the rate of what was done."""
+    outcome = replay(load, machine, setting)
+    first = int(_WARM * outcome.batches)
+    rate = load.batch_size / outcome.batch_s(first)
+    steps = [load.steps[at % len(load.steps)] for at in range(first, outcome.batches - 1)]
+    step_s = sum(step.cpu_s + step.wait_s for step in steps)
+    waited = max(0.0, 1 - step_s / (outcome.taken[-1] - outcome.taken[first]))
+    return WhatIf(name, setting, rate, waited, rate / against - 1 if against else 0.0, load)
+
+
+def explain(recorded: Recorded, capacity: Sequence[float]) -> Explanation:
+    """What would help, the most useful first."""
+    run, machine = run_of(recorded, capacity), Machine(tuple(capacity))
+    done = predicted("as it was", run.load, machine, run.setting)
+    found = [
+        predicted(name, load, machine, setting, done.samples_per_s)
+        for name, load, setting in _others(run, machine)
+        if (load, setting) != (run.load, run.setting)
+    ]
+    return Explanation(run, done, tuple(sorted(found, key=lambda one: -one.gain)))
+
+
+def _others(run: Run, machine: Machine) -> Iterator[tuple[str, Load, Setting]]:
+    load, (workers, n_prefetch) = run.load, run.setting
+    averages = times_of(load)
+    hiding = fewest(averages, machine.capacity)
+    useful = hiding if hiding is not None else most_useful(averages, machine.capacity)
+    for count in sorted({max(1, workers // 2), workers + 1, 2 * workers, max(1, useful)} - {workers}):
+        yield f"workers: {count}", load, Setting(count, n_prefetch)
+    yield "no workers", load, Setting(0, n_prefetch)
+    yield f"n_prefetch: {4 * n_prefetch}", load, Setting(workers, 4 * n_prefetch)
+    faster = [Service(one.cpu_s / 2, one.wait_s) for one in load.samples]
+    yield "computing in dataset[i] takes half", replace(load, samples=tuple(faster)), run.setting
+    ready = [Service(one.cpu_s) for one in load.samples]
+    yield "nothing in dataset[i] waits", replace(load, samples=tuple(ready)), run.setting
+    slower = [Service(1.5 * one.cpu_s, 1.5 * one.wait_s) for one in load.steps]
+    yield "a trainer that takes 1.5 times as long", replace(load, steps=tuple(slower)), run.setting
+
+
+def headroom(run: Run) -> float:
+    """How many times as fast the trainer would be if data cost nothing."""
+    step_s = statistics.fmean(one.cpu_s + one.wait_s for one in run.load.steps) + run.load.batch_s
+    return run.batch_s / step_s if step_s else float("inf")

@@ -1,0 +1,107 @@
+"""`mpiter explain run.json`: what a recorded run would gain by what; `--verify` carries the first one out."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import OptionError
+from ..iterators.generate import batches
+from .capacity import measured
+from .explain import Explanation, Run, WhatIf, explain, headroom
+from .simulation import Service
+from .trace import read
+
+_ABOUT = (
+    "Replay what a trace has recorded (trace='run.json' of any iterator or loader), as it was and with other workers, "
+    "another n_prefetch, cheaper samples: what would help, by how much?"
+)
+_SECONDS = 5.0
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The subcommand."""
+    parser = commands.add_parser("explain", help="what would a recorded run gain by what?", description=_ABOUT)
+    parser.add_argument("trace", help="the file that trace= has written")
+    parser.add_argument("--verify", metavar="MODULE:DATASET", help="carry the first one out, and measure it")
+    parser.add_argument("--seconds", type=float, default=_SECONDS, help="that --verify measures (default %(default)s)")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    found = explain(read(options.trace), measured())
+    print("\n".join(lines(found)))
+    if options.verify:
+        print("\n".join(verified(found, _dataset(options.verify), options.seconds)))
+    return 0
+
+
+def lines(found: Explanation) -> Iterator[str]:
+    """The table, what was measured first."""
+    run = found.run
+    rate = run.samples / run.batch_s
+    yield f"{'':42}samples/s   waited     gain"
+    yield f"{'measured: ' + _said(run):42}{_number(rate):>9}{run.waited:>9.0%}"
+    yield _line(found.replayed, f"replayed ({found.replayed.samples_per_s / rate - 1:+.0%})")
+    for one in found.what_ifs:
+        yield _line(one, one.name) + f"{one.gain:>+9.0%}"
+    yield f"With data for nothing the trainer would be {headroom(run):.2f} times as fast."
+
+
+def _line(one: WhatIf, name: str) -> str:
+    return f"{name:42}{_number(one.samples_per_s):>9}{one.waited:>9.0%}"
+
+
+def _said(run: Run) -> str:
+    return f"workers: {run.setting.workers}, n_prefetch: {run.setting.n_prefetch}"
+
+
+def verified(found: Explanation, dataset: Any, seconds: float) -> Iterator[str]:
+    """Predicted beside measured, of what gains most by options alone."""
+    best = found.best
+    if best is None:
+        yield "Nothing that options can change would gain more than 3%, so there is nothing to carry out."
+        return
+    rate = carried_out(dataset, found.run, best, seconds)
+    error = best.samples_per_s / rate - 1
+    yield f"{best.name}: {_number(best.samples_per_s)} samples/s predicted, {_number(rate)} measured ({error:+.0%})"
+
+
+def carried_out(dataset: Any, run: Run, what: WhatIf, seconds: float) -> float:
+    """Samples a second of the dataset under these options, by a trainer whose steps take as long as those recorded."""
+    workers, n_prefetch = what.setting
+    with batches(dataset, run.samples, epochs=None, n_processes=workers, n_prefetch=n_prefetch, ragged="list") as it:
+        steps = itertools.cycle(what.load.steps)
+        began = warm = time.perf_counter()
+        count = 0
+        while time.perf_counter() < began + seconds or count < 2:
+            next(it)
+            if warm == began and time.perf_counter() > began + 0.3 * seconds:
+                warm, count = time.perf_counter(), 0
+            _step(next(steps))
+            count += 1
+        return run.samples * count / (time.perf_counter() - warm)
+
+
+def _step(step: Service) -> None:
+    """As a trainer would: at work, then waiting."""
+    time.sleep(step.wait_s)
+    end = time.thread_time() + step.cpu_s
+    while time.thread_time() < end:
+        sum(range(200))
+
+
+def _dataset(name: str) -> Any:
+    from ..datasets.named import named
+
+    found = named(name)
+    if not hasattr(type(found), "__getitem__"):
+        raise OptionError(f"{name} is of type {type(found).__name__}, which has no samples; name a dataset.")
+    return found
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,310 @@
+"""How many workers, and how many batches that wait: the decision behind "auto".
+
+Pure: ``decide`` is a function of what was measured.  The capacity model says how many workers hide loading behind the
+consumer's own seconds; what it doesn't know (a burst, a straggler, a core or a disk that is exhausted) shows as
+throughput, so each change is judged by what it brought, and of settings that differ by less than can be told the
+smallest is kept.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..engine.pilot import Setting
+
+SAME = 0.03  # rates that differ by less are the same
+_WAITS = SAME  # of the time: less is no waiting
+_MUCH = 0.1  # who still waits so much is given many more at once
+_URGENT = 0.25  # who waits so much is helped before all is known…
+_URGENT_PARTS, _CLEARLY = 2, 0.8  # …if the last help shows after so many parts, by so much
+_MARGIN = 1.15  # workers beyond those that the model asks for
+_CALM = 0.25  # parts that differ by less are much alike
+_FEW, _ENOUGH = 4, 12  # parts to judge by, at least and at most
+_IDLE = 0.85  # workers that are busy for less of the time are too many, or held up
+_CROWDED = 1.2  # times what a batch took fewer workers: something is exhausted
+_SHIFT = 0.3  # by which service or steps change when the load has…
+_MATTERS = 0.1  # …if that is at least such a part of all of it…
+_WAITS_MORE = 0.15  # …or the share of waiting…
+_SURE = 4.0  # …in standard errors
+_OUTLIER = 3.0  # times the usual: a pause of the consumer's
+_PREFETCH_GROWS = 8  # times, at once: a batch that waits costs little
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What has happened between two looks."""
+
+    batches: int
+    seconds: float
+    wait_s: float  # of them, by the consumer
+    busy_s: float  # by all workers together
+
+    @property
+    def own_s(self) -> float:
+        """The consumer's own seconds for a batch."""
+        return max(self.seconds - self.wait_s, 0.0) / self.batches
+
+    @property
+    def service_s(self) -> float:
+        """The workers' seconds for a batch."""
+        return self.busy_s / self.batches
+
+    @property
+    def waits(self) -> float:
+        """How much of the time the consumer waited."""
+        return min(1.0, self.wait_s / self.seconds) if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A setting, and the parts that show how it does."""
+
+    setting: Setting
+    parts: tuple[Part, ...]
+
+    @cached_property
+    def _regular(self) -> tuple[Part, ...]:
+        """Without a pause of the consumer's, while it validates, say."""
+        usual = statistics.median(part.own_s for part in self.parts)
+        if len(self.parts) < _FEW:
+            return self.parts
+        return tuple(part for part in self.parts if part.own_s <= _OUTLIER * usual) or self.parts
+
+    def _sum(self, of: Callable[[Part], float]) -> float:
+        return sum(map(of, self._regular))
+
+    @cached_property
+    def batch_s(self) -> float:
+        """Seconds from one batch to the next."""
+        return max(self._sum(lambda part: part.seconds), 1e-9) / self._sum(lambda part: part.batches)
+
+    @cached_property
+    def error(self) -> float:
+        """By how much of itself that may be wrong: a standard error."""
+        parts = self._regular
+        if len(parts) < 2:
+            return 1.0
+        return statistics.stdev([part.seconds / part.batches for part in parts]) / math.sqrt(len(parts)) / self.batch_s
+
+    @cached_property
+    def service_s(self) -> float:
+        """The workers' seconds for a batch."""
+        return self._sum(lambda part: part.busy_s) / self._sum(lambda part: part.batches)
+
+    @cached_property
+    def spread(self) -> float:
+        """Of what the workers take for a batch, from part to part, as a part of it."""
+        taken = [part.service_s for part in self._regular]
+        return statistics.stdev(taken) / max(statistics.fmean(taken), 1e-9) if len(taken) > 1 else 1.0
+
+    @cached_property
+    def waits(self) -> float:
+        """How much of the time the consumer waited."""
+        return min(1.0, self._sum(lambda part: part.wait_s) / max(self._sum(lambda part: part.seconds), 1e-9))
+
+    @cached_property
+    def busy(self) -> float:
+        """How much of the time a worker was busy."""
+        return self._sum(lambda part: part.busy_s) / max(self._sum(lambda part: part.seconds), 1e-9) / self.workers
+
+    @property
+    def workers(self) -> int:
+        return self.setting.workers
+
+    @property
+    def enough(self) -> float:
+        """Workers that the model asks for: a part needs its service over its steps; here, most of them together."""
+        own_s = self._sum(lambda part: part.own_s * part.batches) / self._sum(lambda part: part.batches)
+        needs = [part.service_s / max(own_s, 1e-9) for part in self._regular]
+        return statistics.fmean(needs) + (statistics.stdev(needs) if len(needs) > 1 else 0.0)
+
+
+@dataclass(frozen=True)
+class View:
+    """All that a decision depends on."""
+
+    here: Measured
+    tried: tuple[Measured, ...]  # before, under the same load
+    least: int  # workers
+    most: int
+    most_prefetch: int
+    left: int  # changes that may still be made
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now, and why."""
+
+    setting: Setting | None  # None: nothing
+    reason: str
+    is_final: bool = False  # until the load changes
+
+
+_GO_ON = Decision(None, "there is not enough to judge by")
+
+
+def decide(view: View) -> Decision:
+    """The next setting, or to stay."""
+    here, now = view.here, view.here.setting
+    if now.workers > view.most:
+        return Decision(now._replace(workers=view.most), f"no more than {view.most} workers fit")
+    if _is_urgent(view) and (more := _more_waiting(view) or _more_workers(view)) is not None:
+        return more
+    if not _is_known(here):
+        return _GO_ON
+    chosen = _smallest_of_the_best([here, *filter(_is_known, view.tried)])
+    trial = _further(view, chosen) if view.left > 1 else None
+    if trial is not None:
+        return trial
+    if chosen is here or not view.left:
+        return Decision(None, f"the consumer waits {here.waits:.0%} of the time", is_final=True)
+    gain = here.batch_s / chosen.batch_s - 1
+    told = f"{gain:.0%} faster" if gain > SAME else "no slower"
+    return Decision(chosen.setting, f"{_told(chosen.setting)} were {told} than {_told(now)}", is_final=True)
+
+
+def _is_urgent(view: View) -> bool:
+    """Does the consumer wait so much that nothing need be known precisely?"""
+    here, left = view.here, view.left
+    if here.waits < _URGENT or left <= 1:
+        return False
+    best = min((one.batch_s for one in view.tried), default=None)
+    return best is None or (len(here.parts) >= _URGENT_PARTS and here.batch_s < _CLEARLY * best)
+
+
+def _is_known(here: Measured) -> bool:
+    count = len(here.parts)
+    return count >= _ENOUGH or (count >= _FEW and here.error < SAME / 2 and here.spread < _CALM)
+
+
+def _smallest_of_the_best(seen: Sequence[Measured]) -> Measured:
+    best = min(seen, key=lambda one: one.batch_s)
+    good = [one for one in seen if one.batch_s <= best.batch_s * (1 + SAME)]
+    return min(good, key=lambda one: one.setting)
+
+
+def _further(view: View, chosen: Measured) -> Decision | None:
+    """Something that is worth trying."""
+    here = view.here
+    largest = max([*view.tried, here], key=lambda one: one.setting)
+    if here.waits <= _WAITS:
+        return _fewer_workers(view)
+    if here is largest:
+        more = (_more_waiting(view) or _more_workers(view)) if here is chosen else None
+        return _knee(view, largest) or more
+    if here is chosen:
+        return None
+    return _between(view, largest) if largest.waits <= _WAITS else _knee(view, largest)
+
+
+def _more_workers(view: View) -> Decision | None:
+    """As many as hide loading; where that has been done and was too few, many more."""
+    here, now = view.here, view.here.setting
+    if now.workers >= view.most:
+        return None
+    steps = sum(one.workers < now.workers and one.waits > _WAITS for one in view.tried)
+    grows = 2**steps if here.waits > _MUCH else 1
+    wanted = max(now.workers / max(1.0 - here.waits, 1e-3) * _MARGIN, now.workers * grows, now.workers + 1)
+    workers = min(view.most, math.ceil(wanted - 1e-6))
+    n_prefetch = max(now.n_prefetch, min(workers, view.most_prefetch))  # the more there are, the less do they keep step
+    return Decision(
+        Setting(workers, n_prefetch),
+        f"the consumer waits {here.waits:.0%} of the time: {workers} workers where there were {now.workers}",
+    )
+
+
+def _more_waiting(view: View) -> Decision | None:
+    """Workers idle while the consumer waits: more batches in between."""
+    here, now = view.here, view.here.setting
+    if here.busy > _IDLE or now.n_prefetch >= view.most_prefetch:
+        return None
+    n_prefetch = min(view.most_prefetch, _PREFETCH_GROWS * now.n_prefetch)
+    return Decision(
+        now._replace(n_prefetch=n_prefetch),
+        f"the consumer waits {here.waits:.0%} of the time though workers are idle {1 - here.busy:.0%} of it: "
+        f"{n_prefetch} batches may wait where {now.n_prefetch} did",
+    )
+
+
+def _fewer_workers(view: View) -> Decision | None:
+    """As many as are needed, unless so few have been tried."""
+    here, now = view.here, view.here.setting
+    wanted = max(view.least, math.ceil(here.enough * _MARGIN))
+    if wanted > 0.8 * now.workers or wanted <= 1.2 * _too_few(view):
+        return None
+    return Decision(
+        now._replace(workers=wanted),
+        f"the consumer waits {here.waits:.0%} of the time and workers are busy {here.busy:.0%} of it: "
+        f"{wanted} workers where there were {now.workers}",
+    )
+
+
+def _too_few(view: View) -> int:
+    """The most workers of which it is known that the consumer waits for them."""
+    slower = (one.workers for one in view.tried if one.batch_s > view.here.batch_s * (1 + SAME))
+    return max(slower, default=0)
+
+
+def _between(view: View, largest: Measured) -> Decision | None:
+    """Fewer workers than hide all were too few: once, a number between."""
+    now = view.here.setting
+    workers = math.ceil(math.sqrt(now.workers * largest.workers))
+    if sum(one.waits > _WAITS and one.workers > 1 for one in view.tried) or not workers < largest.workers:
+        return None
+    return Decision(
+        now._replace(workers=workers),
+        f"the consumer waits {view.here.waits:.0%} of the time, and not at all for {largest.workers} workers: "
+        f"{workers} where there were {now.workers}",
+    )
+
+
+def _knee(view: View, largest: Measured) -> Decision | None:
+    """Many more workers took longer for each batch, for something is exhausted: as many as can have done as much."""
+    fewer = [one for one in [*view.tried, view.here] if one.workers < largest.workers]
+    if not fewer:
+        return None
+    base = max(fewer, key=lambda one: one.workers)
+    if largest.service_s < _CROWDED * base.service_s:  # they don't get in each other's way
+        return None
+    knee = math.ceil(base.workers * base.batch_s / largest.batch_s * 1.1)
+    if not 1.2 * base.workers <= knee <= 0.8 * largest.workers:
+        return None
+    return Decision(
+        largest.setting._replace(workers=knee),
+        f"a batch takes {largest.workers} workers {largest.service_s / base.service_s:.1f} times what it took "
+        f"{base.workers}: {knee} may do as much",
+    )
+
+
+def has_shifted(usual: Sequence[Part], recent: Sequence[Part], workers: int) -> str:
+    """Is the load another one?  What has changed, if anything has; what takes next to no time may do as it likes."""
+    batch_s = sum(part.seconds for part in usual) / sum(part.batches for part in usual)
+    for name, of, whole in (
+        ("a batch takes the workers", lambda part: part.service_s, workers * batch_s),
+        ("a step takes the consumer", lambda part: part.own_s, batch_s),
+    ):
+        before = statistics.fmean(map(of, usual))
+        least = max(_SHIFT * before, _MATTERS * whole)
+        if before > 0 and _is_beyond(list(map(of, usual)), list(map(of, recent)), least):
+            return f"{name} {statistics.fmean(map(of, recent)) / before:.1f} times what it took"
+    if _is_beyond([part.waits for part in usual], [part.waits for part in recent], _WAITS_MORE):
+        return "the consumer's share of waiting"
+    return ""
+
+
+def _is_beyond(usual: Sequence[float], recent: Sequence[float], least: float) -> bool:
+    """Are all recent values further away, on one side, than is usual?"""
+    mean = statistics.fmean(usual)
+    away = [value - mean for value in recent]
+    if not (all(one > least for one in away) or all(one < -least for one in away)):
+        return False
+    spread = statistics.stdev(usual) * math.sqrt(1 / len(usual) + 1 / len(recent))
+    return abs(statistics.fmean(away)) > _SURE * spread
+
+
+def _told(setting: Setting) -> str:
+    return f"{setting.workers} workers and {setting.n_prefetch} batches that wait"

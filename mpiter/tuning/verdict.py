@@ -1,0 +1,182 @@
+"""Does the trainer wait for data, for which part of it, and how many workers would hide it?
+
+Pure: from what ``stats()`` has counted, by the capacity model.  A batch takes the workers so much processor time and so
+much waiting (for a disk, say), the trainer so long; workers share the cores.  What a worker waited for a core is told
+apart by the system, so that a machine that is busy with other things doesn't make samples look dear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from .. import machine
+from ..stats import Stats
+
+WORTH_TELLING = 0.05  # of the trainer's time
+_HIDDEN = 1.02  # workers that can deliver so many times what the trainer takes hide what they do
+_LEAST_BATCHES = 2
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What a batch takes, on the average.
+
+    Attributes:
+        trainer_s: the trainer, from one ``next()`` to the next, without what it waited.
+        waited_s: that the trainer waited.
+        cpu_s: processor time of workers.
+        io_s: that workers waited for something else than a core.
+        delay_s: that workers waited for a core.
+        read_s: of ``cpu_s`` and ``io_s``, in the dataset's ``read()``, where one sees inside.
+        pack_s: of ``cpu_s``, on writing samples.
+        samples: in it.
+        workers: that there were.
+    """
+
+    trainer_s: float
+    waited_s: float
+    cpu_s: float
+    io_s: float
+    delay_s: float
+    read_s: float
+    pack_s: float
+    samples: float
+    workers: int
+
+    @property
+    def batch_s(self) -> float:
+        return self.trainer_s + self.waited_s
+
+    @property
+    def worker_s(self) -> float:
+        """Of a worker that always has a core."""
+        return self.cpu_s + self.io_s
+
+
+def times(now: Stats, since: Stats | None = None) -> Times | None:
+    """What a batch took since then, or since the first one; None: there were too few."""
+    before = since if since is not None and since.seconds else None
+    start = Stats(wait_s=now.start_s, batches=1, samples=round(now.samples / max(now.batches, 1)))
+    gone = {f.name: getattr(now, f.name) - getattr(before or start, f.name) for f in fields(Stats)}
+    batches = gone["batches"]
+    if batches < _LEAST_BATCHES or not gone["seconds"]:
+        return None
+    of_workers = batches if before else now.batches  # who have begun with the first one
+    fetched, cpu, delay = (
+        gone["fetch_s"] + gone["pack_s"],
+        gone["fetch_cpu_s"],
+        gone["fetch_delay_s"],
+    )
+    return Times(
+        trainer_s=max(0.0, gone["seconds"] - gone["wait_s"]) / batches,
+        waited_s=gone["wait_s"] / batches,
+        cpu_s=cpu / of_workers,
+        io_s=max(0.0, fetched - cpu - delay) / of_workers,
+        delay_s=delay / of_workers,
+        read_s=gone["read_s"] / of_workers,
+        pack_s=gone["pack_s"] / of_workers,
+        samples=gone["samples"] / batches,
+        workers=now.workers,
+    )
+
+
+def predicted_s(of: Times, workers: int, capacity: Sequence[float]) -> float:
+    """What a batch would take with so many workers, where ``capacity`` is what 1, 2, … busy threads do together."""
+    if not workers:
+        return of.trainer_s + of.worker_s
+    return max(of.trainer_s, of.worker_s / workers, of.cpu_s / capacity[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """In numbers; ``str()`` is the line.
+
+    Attributes:
+        bound: by "data" or the "trainer".
+        waited: by the trainer, a share of the time.
+        fetching: of the workers' time, in ``dataset[i]``…
+        reading: …of that in its ``read()``; None where one doesn't see inside…
+        waiting: …and of that waiting for something else than a core.
+        short_of_cores: of the workers' time that they were busy, waiting for a core.
+        workers: that hide it all; None: no number does.
+        samples_per_s: predicted with these, or with as many as are of use.
+    """
+
+    bound: str
+    waited: float
+    fetching: float
+    reading: float | None
+    waiting: float
+    short_of_cores: float
+    workers: int | None
+    samples_per_s: float
+    useful: int
+
+    def __str__(self) -> str:
+        parts = [f"{self.bound}-bound: the trainer waited {self.waited:.0%} of the time"]
+        if self.bound == "data":
+            of_it = f"{self.waiting:.0%} waiting" if self.reading is None else f"{self.reading:.0%} reading"
+            parts.append(f"{self.fetching:.0%} of a worker's time is dataset[i], of it {of_it}")
+            if self.short_of_cores >= WORTH_TELLING:
+                parts.append(f"{self.short_of_cores:.0%} is waiting for a core")
+            parts.append(self._advice)
+        elif self.workers is not None:
+            parts.append(f"{_some(self.workers)} would do" if self.workers else "it would hardly wait without workers")
+        return "; ".join(parts)
+
+    @property
+    def _advice(self) -> str:
+        rate = f"{_number(self.samples_per_s)} samples/s predicted"
+        if self.workers is not None:
+            return f"{_some(self.workers)} would hide it: {rate}"
+        return f"{_some(self.useful)} are of use, {rate}; then samples must become cheaper"
+
+
+def verdict(now: Stats, since: Stats | None = None, capacity: Sequence[float] | None = None) -> Verdict | None:
+    """The verdict on what was done since then, or since the first batch; None: too early."""
+    found = times(now, since)
+    if found is None:
+        return None
+    capacity = capacity or [float(count) for count in range(1, machine.cores() + 1)]
+    waited = min(1.0, found.waited_s / found.batch_s) if found.batch_s else 0.0
+    busy = found.worker_s + found.delay_s
+    workers_s = max(found.workers, 1) * found.batch_s
+    inside = max(busy - found.pack_s, 1e-12)
+    needed = fewest(found, capacity)
+    useful = needed if needed is not None else most_useful(found, capacity)
+    return Verdict(
+        bound="data" if waited >= WORTH_TELLING else "trainer",
+        waited=waited,
+        fetching=min(1.0, inside / workers_s) if workers_s else 0.0,
+        reading=min(1.0, found.read_s / inside) if found.read_s else None,
+        waiting=min(1.0, found.io_s / inside),
+        short_of_cores=found.delay_s / busy if busy else 0.0,
+        workers=needed,
+        samples_per_s=found.samples / max(predicted_s(found, useful, capacity), 1e-12),
+        useful=useful,
+    )
+
+
+def fewest(found: Times, capacity: Sequence[float]) -> int | None:
+    """Workers that load a batch while the trainer has the one before; None where no number does."""
+    if found.worker_s <= (_HIDDEN - 1) * found.trainer_s:
+        return 0
+    if found.cpu_s * _HIDDEN > capacity[-1] * found.trainer_s:
+        return None
+    return math.ceil(found.worker_s * _HIDDEN / found.trainer_s - _ROUNDING)
+
+
+def most_useful(found: Times, capacity: Sequence[float]) -> int:
+    """Workers beyond which the cores are all busy."""
+    return max(1, math.ceil(capacity[-1] * found.worker_s / found.cpu_s - _ROUNDING)) if found.cpu_s else 1
+
+
+def _some(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers:,} workers"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

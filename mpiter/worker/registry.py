@@ -1,0 +1,77 @@
+"""The module-global registry of datasets: who works on which, in this process.
+
+Runs in workers: processes, threads, or the caller itself.  Every task names its dataset, since a process may serve
+several iterators at once, and threads are workers of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..datasets.access import Reader
+from ..samples.caution import Caution
+from ..transport.transport import Writer
+from . import info, seeding
+from .mail import Outbox
+from .reading import Reading, RunDelay
+
+
+@dataclass(slots=True)
+class Worker:
+    """A worker's place of work: one dataset, and what is needed to fetch from it."""
+
+    info: info.WorkerInfo
+    dataset: Any
+    writer: Writer
+    cells: memoryview  # this worker's line of the board
+    habits: Habits
+    reader: Reader | None = None  # of many samples at once
+    outbox: Outbox | None = None
+    reading: Reading | None = None  # of its dataset, where one sees inside
+    startup: str | None = None
+    tasks: int = 0
+    packing_ns: int = 0  # of the task in hand
+    delay: RunDelay = field(default_factory=RunDelay)
+
+    @property
+    def read_ns(self) -> int:
+        """Spent in the dataset's read() so far."""
+        return 0 if self.reading is None else self.reading.ns
+
+
+@dataclass(slots=True)
+class Habits:
+    """How a backend fetches, and what has been learnt of the dataset."""
+
+    is_caller: bool = False  # it is his own thread: Ctrl-C is for him, and his random state none of our business
+    owns_globals: bool = True  # the global generators are this worker's to seed
+    seeds_samples: bool = True  # …for each sample
+    seeds: frozenset[str] = seeding.NONE  # the global generators that the dataset draws from, as far as we know
+    mark: Any = field(default=None)  # of the global generators after the last task
+    unseen: int = 1  # samples between two looks at the clock
+    caution: Caution = field(default_factory=Caution)  # with samples that wait to be written
+
+    def let_pass(self, error: BaseException) -> None:
+        """Raise again what is not the dataset's: Ctrl-C in the caller's own thread."""
+        if self.is_caller and isinstance(error, KeyboardInterrupt):
+            raise error
+
+
+_registry: dict[int, dict[int, Worker]] = {}  # dataset id -> thread id -> worker
+
+
+def register(dataset: int, worker: Worker) -> None:
+    _registry.setdefault(dataset, {})[threading.get_ident()] = worker
+
+
+def forget(dataset: int) -> None:
+    """In-process workers leave nothing behind."""
+    _registry.pop(dataset, None)
+
+
+def worker_for(dataset: int) -> Worker:
+    """This thread's worker; the serial backend has one only, whoever calls."""
+    posts = _registry[dataset]
+    return posts.get(threading.get_ident()) or next(iter(posts.values()))

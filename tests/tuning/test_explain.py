@@ -1,0 +1,108 @@
+"""What-ifs: replayed times are those of the run, and what is predicted is what comes."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import pytest
+
+import mpiter
+from mpiter import OptionError
+from mpiter.engine.pilot import Setting
+from mpiter.tuning import explain_command
+from mpiter.tuning.events import Fetched, Recorded, Span
+from mpiter.tuning.explain import explain, headroom, run_of
+from mpiter.tuning.simulation import Machine, Service, simulate
+from mpiter.tuning.trace import read
+
+EIGHT = [float(count) for count in range(1, 9)]
+
+
+def recorded(cpu=0.0, io=0.1, delay=0.0, step=0.02, step_cpu=0.0, workers=2, batches=60, batch_size=4):
+    """A run whose batches were one task each, one behind the other; the trainer waited for the workers."""
+    takes = cpu + io + delay
+    every = max(takes / workers, step)
+    about_task = takes, batch_size, 0.0, cpu, delay, 0.0, 0.0, False
+    fetched = [Fetched(1, at % workers, at * every, *about_task) for at in range(batches)]
+    steps = [Span(1, at * every, step, step_cpu) for at in range(batches)]
+    waits = [Span(1, at * every + step, every - step) for at in range(batches)]
+    about = {"batch_size": batch_size, "workers": workers, "n_prefetch": 2}
+    opens = [Span(1, at * every, 0.0) for at in range(batches)]
+    return Recorded({1: about}, fetched, waits, opens, steps, [], [], 0, 8)
+
+
+def test_a_run_is_taken_apart_into_what_samples_and_steps_took():
+    run = run_of(recorded(cpu=0.04, io=0.06, delay=0.5, step=0.02, step_cpu=0.01))
+    assert run.setting == Setting(2, 2)
+    assert run.load.samples[0] == pytest.approx((0.01, 0.015))
+    assert run.load.steps[0] == Service(0.01, 0.01)
+    assert len(set(run.load.steps)) == 1
+    assert run.batch_s == pytest.approx(0.3)
+    assert run.waited == pytest.approx(0.28 / 0.3)
+    assert headroom(run) == pytest.approx(15)
+
+
+def test_processor_time_that_shared_a_core_counts_as_much_as_it_would_alone():
+    alone, shared = run_of(recorded(cpu=0.1, io=0.0)), run_of(recorded(cpu=0.1, io=0.0), [1.0, 1.4])
+    assert shared.load.samples[0].cpu_s == pytest.approx(0.7 * alone.load.samples[0].cpu_s, rel=0.02)
+
+
+def test_the_replay_of_what_was_done_is_what_was_measured():
+    found = explain(recorded(cpu=0.02, io=0.08), EIGHT)
+    assert found.replayed.samples_per_s == pytest.approx(4 / found.run.batch_s, rel=0.02)
+    assert found.replayed.waited == pytest.approx(found.run.waited, abs=0.03)
+
+
+def test_what_gains_most_stands_first_and_is_what_hides_the_loading():
+    found = explain(recorded(io=0.1, step=0.02), EIGHT)
+    assert found.best is not None
+    assert found.best.name == "workers: 6"
+    assert found.best.samples_per_s == pytest.approx(4 / 0.02, rel=0.05)
+    gains = {one.name: one.gain for one in found.what_ifs}
+    assert gains["nothing in dataset[i] waits"] == pytest.approx(1.5, abs=0.1)
+    assert "computing in dataset[i] takes half" not in gains  # there is none
+    assert gains["no workers"] == pytest.approx(50 / 120 - 1, abs=0.02)
+    assert gains["workers: 3"] == pytest.approx(0.5, abs=0.05)
+
+
+def test_where_the_trainer_is_the_slower_nothing_is_advised():
+    found = explain(recorded(io=0.02, step=0.05), EIGHT)
+    assert found.best is None
+    assert {one.name: one.gain for one in found.what_ifs}["a trainer that takes 1.5 times as long"] < -0.3
+
+
+def test_too_short_a_run_is_refused():
+    with pytest.raises(OptionError, match="the trace has 5 steps of the trainer; 20 are needed"):
+        run_of(recorded(batches=5))
+    with pytest.raises(OptionError, match="no task that a worker has answered"):
+        run_of(Recorded({}, [], [], [], [], [], [], 0, 1))
+
+
+def test_a_real_run_is_explained_in_lines_of_a_screen(tmp_path, capsys, monkeypatch):
+    path = str(tmp_path / "run.json")
+    dataset = [np.full(8, i) for i in range(400)]
+    with mpiter.batches(dataset, 4, n_processes=2, trace=path) as it:
+        assert len(list(it)) == 100
+    assert len(run_of(read(path)).load.steps) >= 90
+    monkeypatch.setattr(explain_command, "measured", lambda: (1.0, 2.0))
+    assert explain_command.run(argparse.Namespace(trace=path, verify=None, seconds=1.0)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].startswith("measured: workers: 2, n_prefetch: 2")
+    assert lines[-1].startswith("With data for nothing the trainer would be ")
+
+
+def test_what_is_carried_out_is_the_dataset_under_other_options(monkeypatch):
+    found = explain(recorded(io=0.004, step=0.001, batch_size=2), EIGHT)
+    assert found.best is not None
+    rate = explain_command.carried_out([np.zeros(2)] * 10, found.run, found.best, 0.3)
+    assert 0 < rate < 2 / 0.001
+    lines = list(explain_command.verified(explain(recorded(io=0.02, step=0.05), EIGHT), [], 1.0))
+    assert lines == ["Nothing that options can change would gain more than 3%, so there is nothing to carry out."]
+
+
+def test_a_simulated_run_of_many_workers_is_as_fast_as_its_trainer():
+    run = run_of(recorded(io=0.1, step=0.02))
+    outcome = simulate(run.load, Machine(tuple(EIGHT)), 8, 2, 100)
+    assert outcome.batch_s(30) == pytest.approx(0.02, rel=0.02)

@@ -1,0 +1,185 @@
+"""`mpiter top`: a running program's iterators are seen from outside, and it is said why there is nothing to see."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_live import on_terminal, visible
+
+import mpiter
+from mpiter.__main__ import main
+from mpiter.errors import MpiterError
+from mpiter.tuning import top
+from mpiter.tuning.screen import View
+from mpiter.tuning.top import Top
+from mpiter.worker.board import FIGURES, HEAD, LINE_BYTES, MARK
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="it reads /proc")
+
+
+FIGURES_SEEN = ("batches", "samples", "restarts", "tasks", "workers", "room_bytes", "start_s", "wait_s", "fetch_s")
+
+
+def settled(it: Any) -> View:
+    """What is seen when the loop has said on its board all that has been done: workers are at work meanwhile."""
+    while True:
+        it._pump.loop.wake()
+        own, (seen,) = it.stats(), Top(os.getpid()).look()
+        agrees = all(getattr(seen.stats, name) == getattr(own, name) for name in FIGURES_SEEN)
+        if agrees and len(seen.workers) == own.workers:  # the last of which may just have started
+            return seen
+
+
+@pytest.mark.parametrize("backend", ["process", "thread"])
+def test_the_figures_are_those_of_the_program_and_its_workers(backend: str) -> None:
+    with mpiter.batches(range(400), 4, n_processes=2, backend=backend) as stream:
+        for _ in range(3):
+            next(stream)
+        seen = settled(stream)
+        assert seen.stats.batches == 3
+        assert stream.stats().seconds >= seen.stats.seconds > 0
+        assert len(seen.workers) == 2
+        pids = {worker.pid for worker in seen.workers}
+        assert pids == set(stream.worker_pids) or backend == "thread"
+        assert all((worker.size > 0) == (backend == "process") for worker in seen.workers)
+
+
+def test_several_iterators_are_seen_apart_and_one_that_has_ended_no_more() -> None:
+    with mpiter.batches(range(40), 4, n_processes=1) as one:
+        next(one)
+        with mpiter.DataLoader(range(40), 4, num_workers=1) as loader:
+            next(iter(loader))
+            assert len(Top(os.getpid()).look()) == 2
+        assert len(Top(os.getpid()).look()) == 1
+    with pytest.raises(MpiterError, match="has no iterator of mpiter under way"):
+        Top(os.getpid()).look()
+
+
+def test_without_workers_there_are_none_to_show() -> None:
+    with mpiter.batches(range(40), 4, n_processes=0) as stream:
+        next(stream)
+        next(stream)
+        (seen,) = Top(os.getpid()).look()
+        assert seen.workers == ()
+        assert seen.stats.batches >= 1
+
+
+def test_memory_that_is_no_board_is_passed_over(tmp_path: Path) -> None:
+    size = HEAD.size + LINE_BYTES
+    right = HEAD.pack(MARK, 1, 0.0, *[0.0] * len(FIGURES)) + bytes(LINE_BYTES)
+    files = {
+        "mpiter-empty": b"",
+        "mpiter-short": right[: HEAD.size - 1],
+        "mpiter-other": bytes(size),
+        "mpiter-mad": HEAD.pack(MARK, -1, 0.0, *[0.0] * len(FIGURES)),
+        "mpiter-right": right,
+        "elsewhere": right,
+    }
+    opened = []
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+        opened.append((tmp_path / name).open("rb"))
+    found = [os.readlink(board._fd) for board in top.boards_of(os.getpid()) if str(tmp_path) in os.readlink(board._fd)]
+    for file in opened:
+        file.close()
+    assert [Path(path).name for path in found] == ["mpiter-right"]
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+_PROGRAM = """
+import sys, mpiter
+with mpiter.batches(range(400), 4, n_processes=1) as stream:
+    next(stream)
+    print("ready", flush=True)
+    for _ in stream:
+        sys.stdin.readline() or sys.exit()
+"""
+
+
+@pytest.fixture
+def program() -> Any:
+    """One that iterates, a batch for each line it is told."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.communicate()
+
+
+def test_a_look_from_outside_is_printed_once(program: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", str(program.pid), "--once", "--interval", "0.01"]) == 0
+    shown = capsys.readouterr().out
+    assert re.match(r"\d batch(es)?, \d+ samples?", shown)
+    assert "worker 0 " in shown
+    assert program.poll() is None, "the program has noticed nothing"
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_on_a_terminal_it_goes_on_until_the_program_ends(program: Any, columns: int) -> None:
+    pytest.importorskip("rich")
+    looking = f"""
+import os
+import re
+from mpiter.__main__ import main
+from mpiter.tuning import top
+look, looks = top.Top.look, []
+def counted(self):
+    looks.append(look(self))
+    if len(looks) == 3:
+        os.kill({program.pid}, 9)
+    return looks[-1]
+top.Top.look = counted
+raise SystemExit(main(["top", "{program.pid}", "--interval", "0.01"]))
+"""
+    lines = visible(on_terminal(looking, columns))
+    assert any(line.startswith("worker 0") for line in lines)
+    assert max(map(len, lines)) <= columns
+
+
+def test_piped_it_is_lines_until_the_program_ends(
+    program: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+
+    def nap(seconds: float) -> None:
+        looked.append(seconds)
+        if len(looked) == 3:
+            program.kill()
+            program.wait()
+
+    monkeypatch.setattr(top.time, "sleep", nap)
+    assert main(["top", str(program.pid), "--interval", "5"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 3
+    assert looked == [5.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("pid", "said"),
+    [("4194305", "there is no process 4194305."), (str(os.getppid()), "has no iterator of mpiter under way")],
+)
+def test_it_says_why_there_is_nothing_to_see(pid: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", pid, "--once"]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_others_programs_are_not_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top.os, "access", lambda *_: False)
+    with pytest.raises(MpiterError, match="is another user's; ask as that user, or as root"):
+        Top(os.getppid()).look()
+
+
+@pytest.mark.parametrize("words", [[], ["one"], ["1", "--interval", "0"], ["1", "--interval", "nan"]])
+def test_what_makes_no_sense_is_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["top", *words])
+    assert refused.value.code == 2

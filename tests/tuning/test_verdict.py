@@ -1,0 +1,117 @@
+"""The verdict: of loads whose truth is known, what waits, for what, and what would help."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpiter.stats import Stats
+from mpiter.tuning.simulation import Load, Machine, Service, simulate
+from mpiter.tuning.verdict import fewest, predicted_s, times, verdict
+
+
+def counted(trainer=0.1, cpu=0.0, io=0.0, delay=0.0, read=0.0, pack=0.0, workers=2, waited=0.0, batches=100):
+    """What stats() says after so many batches of 10, of which each took so many seconds."""
+    return Stats(
+        batches=batches + 1,
+        samples=10 * (batches + 1),
+        seconds=batches * (trainer + waited),
+        start_s=0.5,
+        wait_s=0.5 + batches * waited,
+        fetch_s=(batches + 1) * (cpu + io + delay - pack),
+        fetch_cpu_s=(batches + 1) * cpu,
+        fetch_delay_s=(batches + 1) * delay,
+        read_s=(batches + 1) * read,
+        pack_s=(batches + 1) * pack,
+        workers=workers,
+    )
+
+
+def test_what_a_batch_takes_is_told_apart_without_the_start():
+    found = times(counted(trainer=0.1, cpu=0.02, io=0.03, delay=0.01, waited=0.05, pack=0.005))
+    assert found is not None
+    assert (found.trainer_s, found.waited_s, found.cpu_s, found.io_s, found.delay_s, found.pack_s) == pytest.approx(
+        (0.1, 0.05, 0.02, 0.03, 0.01, 0.005)
+    )
+    assert (found.samples, found.workers) == (10, 2)
+
+
+def test_what_came_since_an_earlier_look_is_told_by_itself():
+    early, late = counted(io=0.3, waited=0.1), counted(io=0.3, waited=0.1, batches=300)
+    found = times(late, since=early)
+    assert found is not None
+    assert (found.trainer_s, found.waited_s, found.io_s) == pytest.approx((0.1, 0.1, 0.3))
+
+
+def test_it_is_too_early_for_a_verdict_before_the_second_batch():
+    assert verdict(Stats()) is None
+    assert verdict(Stats(batches=1, samples=4, wait_s=1.0, start_s=1.0)) is None
+
+
+@pytest.mark.parametrize(
+    ("load", "capacity", "line"),
+    [
+        (
+            {"trainer": 0.1, "cpu": 0.06, "io": 0.54, "read": 0.5, "workers": 3, "waited": 0.1},
+            [1, 2, 3, 4],
+            "data-bound: the trainer waited 50% of the time; 100% of a worker's time is dataset[i], of it 83% reading; "
+            "7 workers would hide it: 100 samples/s predicted",
+        ),
+        (
+            {"trainer": 0.1, "io": 0.4, "workers": 2, "waited": 0.1},
+            [1, 2],
+            "data-bound: the trainer waited 50% of the time; 100% of a worker's time is dataset[i], of it 100% "
+            "waiting; 5 workers would hide it: 100 samples/s predicted",
+        ),
+        (
+            {"trainer": 0.05, "cpu": 0.3, "delay": 0.1, "workers": 2, "waited": 0.15},
+            [1, 2],
+            "data-bound: the trainer waited 75% of the time; 100% of a worker's time is dataset[i], of it 0% waiting; "
+            "25% is waiting for a core; 2 workers are of use, 66.7 samples/s predicted; then samples "
+            "must become cheaper",
+        ),
+        (
+            {"trainer": 0.1, "cpu": 0.15, "workers": 4},
+            [1, 2, 3, 4],
+            "trainer-bound: the trainer waited 0% of the time; 2 workers would do",
+        ),
+        (
+            {"trainer": 0.1, "cpu": 0.001, "workers": 1},
+            [1, 2],
+            "trainer-bound: the trainer waited 0% of the time; it would hardly wait without workers",
+        ),
+    ],
+    ids=["reading", "waiting", "cores", "trainer", "cheap"],
+)
+def test_the_line_says_what_waits_for_what_and_what_would_help(load, capacity, line):
+    assert str(verdict(counted(**load), capacity=capacity)) == line
+
+
+def test_the_fewest_workers_of_the_article_hide_its_loading():
+    """ImageNet: a batch takes a worker 1.7 s and the step 654 ms, which 3 workers nearly hide and 4 completely."""
+    found = times(counted(trainer=0.654, cpu=0.32, io=1.38, workers=1, waited=1.046))
+    assert found is not None
+    eight = [float(count) for count in range(1, 9)]
+    assert fewest(found, eight) == 3
+    assert [round(1e3 * predicted_s(found, workers, eight)) for workers in (1, 2, 3, 4)] == [1700, 850, 654, 654]
+
+
+@pytest.mark.parametrize(
+    ("sample", "step", "workers"),
+    [
+        (Service(0.0, 0.01), Service(0.0, 0.05), 2),
+        (Service(0.01, 0.0), Service(0.0, 0.05), 2),
+        (Service(0.004, 0.006), Service(0.04, 0.0), 3),
+        (Service(0.001, 0.0), Service(0.0, 0.2), 2),
+    ],
+    ids=["waits", "computes", "both", "trainer"],
+)
+def test_it_is_right_within_five_points_where_the_truth_is_known(sample, step, workers):
+    load, machine = Load([sample], [step], batch_size=20), Machine.of(8)
+    run = simulate(load, machine, workers, batches=60)
+    worker_s, step_s = 20 * (sample.cpu_s + sample.wait_s), step.cpu_s + step.wait_s
+    truth = max(0.0, 1 - step_s / max(step_s, worker_s / workers))
+    said = verdict(run.stats, capacity=machine.capacity)
+    assert said is not None
+    assert said.waited == pytest.approx(truth, abs=0.05)
+    hidden = simulate(load, machine, max(said.workers or said.useful, 1), batches=60)
+    assert said.samples_per_s == pytest.approx(20 / hidden.batch_s(10), rel=0.1)
