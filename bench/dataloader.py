@@ -22,9 +22,10 @@ import checkout  # before mpiter
 from loader_cases import BIG, CASES, Big, Case, write_files
 
 from mpiter.lab.bench import Bench, command_line, conduct
-from mpiter.lab.clocks import CpuWindow, tree_memory
+from mpiter.lab.clocks import CpuWindow
 from mpiter.lab.turns import Turn, consume
 from mpiter.lab.verdict import Claim, Summary, at_least, at_most, median, ratio
+from mpiter.machine import tree_memory
 
 SCHEMA = "mpiter.bench.dataloader/1"
 FILES = checkout.ROOT / ".demo" / "dataloader"

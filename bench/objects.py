@@ -23,9 +23,9 @@ import checkout  # noqa: F401  # before mpiter
 
 import mpiter
 from mpiter.lab.bench import Bench, command_line, conduct
-from mpiter.lab.clocks import tree_memory
 from mpiter.lab.turns import Turn
 from mpiter.lab.verdict import Claim, Summary, at_most, median
+from mpiter.machine import tree_memory
 
 SCHEMA = "mpiter.bench.objects/1"
 MANY, FEW, BATCH, WORKERS = 1_000_000, 100, 256, 4

@@ -1,0 +1,239 @@
+"""The tuner against an exhaustive sweep, on this machine and on a simulated one of 64 cores; verdicts and JSON.
+
+    python bench/tuning.py --out bench/results/tuning.json
+    python bench/tuning.py --quick                       # one short round: a smoke test, never a conclusion
+
+A sweep tries every number of workers in five rounds, as `mpiter lab workers` does unless told otherwise, by the same
+trials as the tuner. What counts is how long a batch takes, by the sweep, with the number that the tuner chose.
+Simulated trials have the service times of the load, noise of two percent, and ten seeds, of which the worst counts.
+Exit status: 0, or 1 when a requirement fails or a turn raises.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import checkout  # noqa: F401  # before mpiter
+import numpy as np
+
+from mpiter import tune
+from mpiter.engine.pilot import Setting
+from mpiter.lab.bench import Bench, command_line, conduct
+from mpiter.lab.turns import Turn
+from mpiter.lab.verdict import Claim, Summary, at_most, ratio
+from mpiter.tuning.bracket import Bracket, most_trials
+from mpiter.tuning.measuring import Loading
+from mpiter.tuning.simulation import Load, Machine, Service, simulate
+from mpiter.tuning.trials import Asked, Notes, Trial
+
+SCHEMA = "mpiter.bench.tuning/1"
+SWEEP_ROUNDS, TRIAL_S, BATCH_SIZE = 5, 0.5, 32
+MOST, MOST_SIMULATED = 8, 64
+NOISE, SEEDS = 0.02, range(10)
+WITHIN, WITHIN_SIMULATED, SHARE = 1.10, 1.05, 0.25
+
+
+# -- loads on this machine -------------------------------------------------------------------------------------------
+
+
+class Waits:
+    """Each sample waits for 2 ms, as for a store."""
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.002)
+        return np.full((3, 16, 16), index, np.float32)
+
+
+class Computes(Waits):
+    """Each sample takes about half a millisecond of a processor."""
+
+    def __getitem__(self, index: int) -> Any:
+        value = 0
+        for number in range(8_000):
+            value += number ^ index
+        return np.full((3, 16, 16), value, np.float32)
+
+
+REAL = {"io": Waits, "cpu": Computes}
+
+
+# -- loads on a machine of 64 cores ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A load, and what is known of the machine."""
+
+    load: Load
+    memory_bytes: int = 1 << 40
+
+
+def _stragglers(cpu_s: float) -> list[Service]:
+    draw = random.Random(0)
+    return [Service(cpu_s * (20 if draw.random() < 0.02 else draw.lognormvariate(0, 0.3))) for _ in range(4999)]
+
+
+def _bursts() -> list[Service]:
+    """As of steps: every tenth takes long, as when a model is evaluated or saved."""
+    return [Service(20e-3 if number % 10 == 9 else 1e-3) for number in range(10)]
+
+
+SIMULATED = {
+    "64: cpu": Simulated(Load([Service(2e-3)], task_s=2e-4, batch_s=5e-4)),
+    "64: cpu, light": Simulated(Load([Service(2e-4)], task_s=2e-4, batch_s=5e-4)),
+    "64: io": Simulated(Load([Service(1e-4, 3e-3)], task_s=2e-4, batch_s=3e-3)),
+    "64: bursty": Simulated(Load([Service(1e-3)], steps=_bursts(), task_s=2e-4, batch_s=2e-4)),
+    "64: straggling": Simulated(Load(_stragglers(2e-3), task_s=2e-4, batch_s=5e-4)),
+    "64: memory": Simulated(Load([Service(2e-3)], task_s=2e-4, batch_s=5e-4, worker_bytes=1 << 30), 20 << 30),
+}
+
+
+class Virtual:
+    """Measures by simulation, once for each setting; a trial differs from another by noise alone."""
+
+    def __init__(self, case: Simulated) -> None:
+        self._case, self._known = case, dict[Setting, tuple[float, float, int]]()
+
+    def known(self, setting: Setting) -> tuple[float, float, int]:
+        """Seconds a batch, seconds before, bytes."""
+        if setting not in self._known:
+            outcome = simulate(self._case.load, Machine.of(64), setting.workers, setting.n_prefetch, batches=400)
+            self._known[setting] = outcome.batch_s(100, 390), outcome.start_s + 0.2, outcome.peak_bytes
+        return self._known[setting]
+
+    def measure(self, seed: int) -> Callable[[Setting, Asked], Trial]:
+        draw = random.Random(seed)
+
+        def trial(setting: Setting, asked: Asked) -> Trial:
+            batch_s, before_s, used = self.known(setting)
+            batches = max(asked.batches, math.ceil(asked.seconds / batch_s))
+            seconds = batches * batch_s * math.exp(draw.gauss(0, NOISE))
+            return Trial(seconds, batches, used, before_s + seconds)
+
+        return trial
+
+
+# -- a turn ----------------------------------------------------------------------------------------------------------
+
+
+def take(turn: Turn) -> dict[str, Any]:
+    """Measures, in this process."""
+    if turn.case in SIMULATED:
+        return TAKES_SIMULATED[turn.row](SIMULATED[turn.case])
+    return TAKES[turn.row](REAL[turn.case]())
+
+
+def sweep(dataset: Any) -> dict[str, Any]:
+    measure, began = Loading(dataset, BATCH_SIZE, {}), time.perf_counter()
+    found: dict[int, list[float]] = {workers: [] for workers in range(MOST + 1)}
+    for number in range(SWEEP_ROUNDS):
+        for workers in found if number % 2 else reversed(found):
+            found[workers].append(measure(Setting(workers, 2), Asked(TRIAL_S)).batch_s)
+    spent_s = time.perf_counter() - began
+    middle = {workers: statistics.median(times) for workers, times in found.items()}
+    return _swept(middle, spent_s)
+
+
+def _swept(batch_s: dict[int, float], spent_s: float) -> dict[str, Any]:
+    best = min(batch_s, key=batch_s.__getitem__)
+    at = {f"at_{workers}": seconds for workers, seconds in batch_s.items()}
+    return {"workers": best, "batch_ms": 1e3 * batch_s[best], "spent_s": spent_s, **at}
+
+
+def tuner(dataset: Any) -> dict[str, Any]:
+    began = time.perf_counter()
+    found = tune(dataset, BATCH_SIZE, max_workers=MOST, cache=False)
+    spent_s = time.perf_counter() - began
+    (row,) = (row for row in found.table if (row.workers, row.n_prefetch) == found.chosen)
+    trials = sum(row.trials for row in found.table)
+    return {"workers": row.workers, "batch_ms": 1e3 * row.seconds, "spent_s": spent_s, "trials": trials}
+
+
+def sweep_simulated(case: Simulated) -> dict[str, Any]:
+    virtual, batch_s, spent_s = Virtual(case), dict[int, float](), 0.0
+    for workers in range(MOST_SIMULATED + 1):
+        seconds, before_s, used = virtual.known(Setting(workers, 2))
+        spent_s += SWEEP_ROUNDS * (before_s + max(TRIAL_S, seconds))
+        if used <= case.memory_bytes:
+            batch_s[workers] = seconds
+    return _swept(batch_s, spent_s)
+
+
+def tuner_simulated(case: Simulated) -> dict[str, Any]:
+    """The worst of the choices, and the longest search."""
+    virtual, searches = Virtual(case), []
+    for seed in SEEDS:
+        notes = Notes(virtual.measure(seed), Asked(TRIAL_S), most=most_trials(MOST_SIMULATED))
+        chosen = Bracket(notes, MOST_SIMULATED, case.memory_bytes).choose().setting
+        searches.append((virtual.known(chosen)[0], chosen.workers, notes))
+    batch_s, workers, _ = max(searches, key=lambda one: one[0])
+    spent_s = max(notes.spent_s for *_, notes in searches)
+    trials = max(notes.count for *_, notes in searches)
+    return {"workers": workers, "batch_ms": 1e3 * batch_s, "spent_s": spent_s, "trials": trials}
+
+
+TAKES = {"sweep": sweep, "tuner": tuner}
+TAKES_SIMULATED = {"sweep": sweep_simulated, "tuner": tuner_simulated}
+ROWS = {
+    "sweep": f"every number of workers, {SWEEP_ROUNDS} rounds",
+    "tuner": "mpiter.tune()",
+}
+
+
+# -- the answer ------------------------------------------------------------------------------------------------------
+
+
+def claims(summary: Summary) -> Iterator[Claim]:
+    for case in (*REAL, *SIMULATED):
+        within = WITHIN if case in REAL else WITHIN_SIMULATED
+        yield at_most(case, "the tuner's choice", excess(summary, case, "tuner"), within, " x the sweep's best")
+        yield at_most(
+            case, "the tuner's time", ratio(summary, case, "tuner", "sweep", "spent_s"), SHARE, " x the sweep's"
+        )
+
+
+def excess(summary: Summary, case: str, row: str) -> float | None:
+    """How long a batch takes with the number chosen, by the sweep, as a multiple of its best; in the median."""
+    swept, chosen = summary.get((case, "sweep")), summary.get((case, row))
+    if swept is None or chosen is None:
+        return None
+    at = {int(name[3:]): spread.median for name, spread in swept.items() if name.startswith("at_")}
+    return statistics.median(at[int(workers)] / min(at.values()) for workers in chosen["workers"].values)
+
+
+BENCH = Bench(
+    schema=SCHEMA,
+    script=__file__,
+    doc=__doc__,
+    cases={
+        "io": f"samples wait for 2 ms, batches of {BATCH_SIZE}, 0 to {MOST} workers",
+        "cpu": f"samples take half a millisecond of a processor, batches of {BATCH_SIZE}, 0 to {MOST} workers",
+        "64: cpu": "simulated, 64 cores: 2 ms of processor a sample",
+        "64: cpu, light": "simulated, 64 cores: 0.2 ms of processor a sample",
+        "64: io": "simulated, 64 cores: 3 ms of waiting a sample, 3 ms of the consumer's processor a batch",
+        "64: bursty": "simulated, 64 cores: 1 ms of processor a sample; every tenth step takes 20 times as long",
+        "64: straggling": "simulated, 64 cores: 2 ms of processor a sample, of one in 50 twenty times as much",
+        "64: memory": "simulated, 64 cores: as cpu; a worker takes 1 GB, of 20",
+    },
+    rows=ROWS,
+    figures={"batch_ms": "ms a batch", "workers": "workers", "spent_s": "seconds spent", "trials": "trials"}
+    | {f"at_{workers}": "" for workers in range(MOST_SIMULATED + 1)},
+    take=take,
+    claims=claims,
+    against="sweep",
+    rows_of=lambda case: TAKES if case in REAL else TAKES_SIMULATED,
+)
+
+
+if __name__ == "__main__":
+    sys.exit(conduct(BENCH, command_line(BENCH, warmup=0.0, timeout=180.0)))
