@@ -1,10 +1,13 @@
-"""The tuner against an exhaustive sweep, on this machine and on a simulated one of 64 cores; verdicts and JSON.
+"""The tuner and "auto" against an exhaustive sweep, on this machine and on a simulated one of 64 cores; verdicts, JSON.
 
     python bench/tuning.py --out bench/results/tuning.json
     python bench/tuning.py --quick                       # one short round: a smoke test, never a conclusion
 
 A sweep tries every number of workers in five rounds, as `mpiter lab workers` does unless told otherwise, by the same
 trials as the tuner. What counts is how long a batch takes, by the sweep, with the number that the tuner chose.
+Of `n_processes="auto"`, which finds out while batches are handed out: on this machine the number it has come to after
+200 batches, simulated how long a batch takes then. A load that changes half-way is held against the better fixed
+number for each half.
 Simulated trials have the service times of the load, noise of two percent, and ten seeds, of which the worst counts.
 Exit status: 0, or 1 when a requirement fails or a turn raises.
 """
@@ -23,11 +26,12 @@ from typing import Any
 import checkout  # noqa: F401  # before mpiter
 import numpy as np
 
-from mpiter import tune
-from mpiter.engine.pilot import Setting
+import mpiter
+from mpiter.engine.pilot import Auto, Setting
 from mpiter.lab.bench import Bench, command_line, conduct
 from mpiter.lab.turns import Turn
-from mpiter.lab.verdict import Claim, Summary, at_most, ratio
+from mpiter.lab.verdict import Claim, Summary, at_most, median, ratio
+from mpiter.tuning.auto import AutoPilot
 from mpiter.tuning.bracket import Bracket, most_trials
 from mpiter.tuning.measuring import Loading
 from mpiter.tuning.simulation import Load, Machine, Service, simulate
@@ -37,7 +41,13 @@ SCHEMA = "mpiter.bench.tuning/1"
 SWEEP_ROUNDS, TRIAL_S, BATCH_SIZE = 5, 0.5, 32
 MOST, MOST_SIMULATED = 8, 64
 NOISE, SEEDS = 0.02, range(10)
-WITHIN, WITHIN_SIMULATED, SHARE = 1.10, 1.05, 0.25
+MEMORY = 0.9  # of what there is: tune() and auto leave a tenth free
+WITHIN, WITHIN_SIMULATED, WITHIN_CHANGING, SHARE = 1.10, 1.05, 1.10, 0.25
+EARLY, LATE_CHANGES, FLIGHT = (
+    200,
+    3,
+    1500,
+)  # batches in which auto may change what it likes, changes after, batches in all
 
 
 # -- loads on this machine -------------------------------------------------------------------------------------------
@@ -98,6 +108,14 @@ SIMULATED = {
 }
 
 
+CHANGING, HALF = "64: changing", 1000  # the second half of the batches is another load
+
+
+def _changing() -> Load:
+    samples = [Service(0.0, 2e-3)] * (4 * HALF) * 2 + [Service(0.0, 8e-3)] * (4 * HALF) * 2
+    return Load(samples, [Service(0.0, 8e-3)] * (2 * HALF), batch_size=8, start_s=0.3)
+
+
 class Virtual:
     """Measures by simulation, once for each setting; a trial differs from another by noise alone."""
 
@@ -128,6 +146,8 @@ class Virtual:
 
 def take(turn: Turn) -> dict[str, Any]:
     """Measures, in this process."""
+    if turn.case == CHANGING:
+        return TAKES_CHANGING[turn.row]()
     if turn.case in SIMULATED:
         return TAKES_SIMULATED[turn.row](SIMULATED[turn.case])
     return TAKES[turn.row](REAL[turn.case]())
@@ -152,11 +172,49 @@ def _swept(batch_s: dict[int, float], spent_s: float) -> dict[str, Any]:
 
 def tuner(dataset: Any) -> dict[str, Any]:
     began = time.perf_counter()
-    found = tune(dataset, BATCH_SIZE, max_workers=MOST, cache=False)
+    found = mpiter.tune(dataset, BATCH_SIZE, max_workers=MOST, cache=False)
     spent_s = time.perf_counter() - began
     (row,) = (row for row in found.table if (row.workers, row.n_prefetch) == found.chosen)
     trials = sum(row.trials for row in found.table)
     return {"workers": row.workers, "batch_ms": 1e3 * row.seconds, "spent_s": spent_s, "trials": trials}
+
+
+def auto(dataset: Any) -> dict[str, Any]:
+    with mpiter.batches(dataset, BATCH_SIZE, epochs=None, n_processes=Auto(most=MOST), shuffle=False) as stream:
+        began = time.perf_counter()
+        for _ in range(EARLY):
+            next(stream)
+        settled, count = time.perf_counter(), 0
+        while time.perf_counter() < settled + 4 * TRIAL_S:
+            next(stream)
+            count += 1
+        batch_ms = 1e3 * (time.perf_counter() - settled) / count
+        return {"workers": stream.stats().workers, "batch_ms": batch_ms, "spent_s": settled - began}
+
+
+def auto_simulated(case: Simulated) -> dict[str, Any]:
+    pilot = AutoPilot(Auto(most=MOST_SIMULATED), Auto(), memory=lambda stats: float(case.memory_bytes))
+    machine = Machine.of(64, case.memory_bytes)
+    outcome = simulate(case.load, machine, 1, 2, FLIGHT, pilot, most_workers=MOST_SIMULATED)
+    late = sum(change.batches > EARLY for change in pilot.changes)
+    batch_ms = 1e3 * outcome.batch_s(2 * EARLY, FLIGHT - 10)
+    spent_s = outcome.taken[EARLY]
+    return {"workers": outcome.stats.workers, "batch_ms": batch_ms, "spent_s": spent_s, "late": late}
+
+
+def fixed_changing() -> dict[str, Any]:
+    """The better number for each half."""
+    load, halves = _changing(), []
+    for workers in (1, 2, 4, 8, 16, 32, 64):
+        outcome = simulate(load, Machine.of(64), workers, 2, 2 * HALF)
+        halves.append((outcome.taken[HALF], outcome.seconds - outcome.taken[HALF]))
+    return {"batch_ms": 1e3 * sum(min(half[at] for half in halves) for at in (0, 1)) / (2 * HALF)}
+
+
+def auto_changing() -> dict[str, Any]:
+    pilot = AutoPilot(Auto(most=MOST_SIMULATED), Auto(), memory=lambda stats: 1e12)
+    outcome = simulate(_changing(), Machine.of(64), 1, 2, 2 * HALF, pilot, most_workers=MOST_SIMULATED)
+    return {"workers": outcome.stats.workers, "batch_ms": 1e3 * outcome.seconds / (2 * HALF)}
 
 
 def sweep_simulated(case: Simulated) -> dict[str, Any]:
@@ -164,7 +222,7 @@ def sweep_simulated(case: Simulated) -> dict[str, Any]:
     for workers in range(MOST_SIMULATED + 1):
         seconds, before_s, used = virtual.known(Setting(workers, 2))
         spent_s += SWEEP_ROUNDS * (before_s + max(TRIAL_S, seconds))
-        if used <= case.memory_bytes:
+        if used <= MEMORY * case.memory_bytes:
             batch_s[workers] = seconds
     return _swept(batch_s, spent_s)
 
@@ -174,7 +232,7 @@ def tuner_simulated(case: Simulated) -> dict[str, Any]:
     virtual, searches = Virtual(case), []
     for seed in SEEDS:
         notes = Notes(virtual.measure(seed), Asked(TRIAL_S), most=most_trials(MOST_SIMULATED))
-        chosen = Bracket(notes, MOST_SIMULATED, case.memory_bytes).choose().setting
+        chosen = Bracket(notes, MOST_SIMULATED, MEMORY * case.memory_bytes).choose().setting
         searches.append((virtual.known(chosen)[0], chosen.workers, notes))
     batch_s, workers, _ = max(searches, key=lambda one: one[0])
     spent_s = max(notes.spent_s for *_, notes in searches)
@@ -182,11 +240,14 @@ def tuner_simulated(case: Simulated) -> dict[str, Any]:
     return {"workers": workers, "batch_ms": 1e3 * batch_s, "spent_s": spent_s, "trials": trials}
 
 
-TAKES = {"sweep": sweep, "tuner": tuner}
-TAKES_SIMULATED = {"sweep": sweep_simulated, "tuner": tuner_simulated}
+TAKES = {"sweep": sweep, "tuner": tuner, "auto": auto}
+TAKES_SIMULATED = {"sweep": sweep_simulated, "tuner": tuner_simulated, "auto": auto_simulated}
+TAKES_CHANGING = {"fixed": fixed_changing, "auto": auto_changing}
 ROWS = {
     "sweep": f"every number of workers, {SWEEP_ROUNDS} rounds",
     "tuner": "mpiter.tune()",
+    "auto": 'n_processes="auto"',
+    "fixed": "the better fixed number of workers for each half",
 }
 
 
@@ -200,6 +261,18 @@ def claims(summary: Summary) -> Iterator[Claim]:
         yield at_most(
             case, "the tuner's time", ratio(summary, case, "tuner", "sweep", "spent_s"), SHARE, " x the sweep's"
         )
+
+    for case in REAL:
+        yield at_most(case, "where auto comes to", excess(summary, case, "auto"), WITHIN, " x the sweep's best")
+        spent = ratio(summary, case, "auto", "sweep", "spent_s")
+        yield at_most(case, "auto's first 200 batches", spent, SHARE, " x the sweep's time")
+    for case in SIMULATED:
+        found = ratio(summary, case, "auto", "sweep", "batch_ms")
+        yield at_most(case, "a batch by auto", found, WITHIN_SIMULATED, " x the sweep's best")
+        late = median(summary, case, "auto", "late")
+        yield at_most(case, "auto's changes after 200 batches", late, LATE_CHANGES)
+    found = ratio(summary, CHANGING, "auto", "fixed", "batch_ms")
+    yield at_most(CHANGING, "auto's time", found, WITHIN_CHANGING, " x the better fixed number's on each half")
 
 
 def excess(summary: Summary, case: str, row: str) -> float | None:
@@ -223,15 +296,22 @@ BENCH = Bench(
         "64: io": "simulated, 64 cores: 3 ms of waiting a sample, 3 ms of the consumer's processor a batch",
         "64: bursty": "simulated, 64 cores: 1 ms of processor a sample; every tenth step takes 20 times as long",
         "64: straggling": "simulated, 64 cores: 2 ms of processor a sample, of one in 50 twenty times as much",
+        CHANGING: "simulated, 64 cores: samples that wait for 2 ms, half-way for 8; steps of 8 ms",
         "64: memory": "simulated, 64 cores: as cpu; a worker takes 1 GB, of 20",
     },
     rows=ROWS,
-    figures={"batch_ms": "ms a batch", "workers": "workers", "spent_s": "seconds spent", "trials": "trials"}
+    figures={
+        "batch_ms": "ms a batch",
+        "workers": "workers",
+        "spent_s": "seconds spent",
+        "trials": "trials",
+        "late": "late",
+    }
     | {f"at_{workers}": "" for workers in range(MOST_SIMULATED + 1)},
     take=take,
     claims=claims,
     against="sweep",
-    rows_of=lambda case: TAKES if case in REAL else TAKES_SIMULATED,
+    rows_of=lambda case: TAKES if case in REAL else TAKES_CHANGING if case == CHANGING else TAKES_SIMULATED,
 )
 
 
