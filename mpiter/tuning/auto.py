@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from .. import machine
 from ..engine.pilot import Auto, Setting
 from ..stats import Stats
-from .policy import Measured, Part, View, decide, has_shifted
+from .parts import Measured, Part, has_shifted
+from .policy import View, decide
 
 _log = logging.getLogger("mpiter.tuning")
 _FIRST = 2  # batches until the first look

@@ -9,12 +9,11 @@ smallest is kept.
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from ..engine.pilot import Setting
+from .parts import FEW, Measured
 
 SAME = 0.03  # rates that differ by less are the same
 _WAITS = SAME  # of the time: less is no waiting
@@ -23,104 +22,10 @@ _URGENT = 0.25  # who waits so much is helped before all is known…
 _URGENT_PARTS, _CLEARLY = 2, 0.8  # …if the last help shows after so many parts, by so much
 _MARGIN = 1.15  # workers beyond those that the model asks for
 _CALM = 0.25  # parts that differ by less are much alike
-_FEW, _ENOUGH = 4, 12  # parts to judge by, at least and at most
+_ENOUGH = 12  # parts to judge by, at the most
 _IDLE = 0.85  # workers that are busy for less of the time are too many, or held up
 _CROWDED = 1.2  # times what a batch took fewer workers: something is exhausted
-_SHIFT = 0.3  # by which service or steps change when the load has…
-_MATTERS = 0.1  # …if that is at least such a part of all of it…
-_WAITS_MORE = 0.15  # …or the share of waiting…
-_SURE = 4.0  # …in standard errors
-_OUTLIER = 3.0  # times the usual: a pause of the consumer's
 _PREFETCH_GROWS = 8  # times, at once: a batch that waits costs little
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What has happened between two looks."""
-
-    batches: int
-    seconds: float
-    wait_s: float  # of them, by the consumer
-    busy_s: float  # by all workers together
-
-    @property
-    def own_s(self) -> float:
-        """The consumer's own seconds for a batch."""
-        return max(self.seconds - self.wait_s, 0.0) / self.batches
-
-    @property
-    def service_s(self) -> float:
-        """The workers' seconds for a batch."""
-        return self.busy_s / self.batches
-
-    @property
-    def waits(self) -> float:
-        """How much of the time the consumer waited."""
-        return min(1.0, self.wait_s / self.seconds) if self.seconds > 0 else 0.0
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A setting, and the parts that show how it does."""
-
-    setting: Setting
-    parts: tuple[Part, ...]
-
-    @cached_property
-    def _regular(self) -> tuple[Part, ...]:
-        """Without a pause of the consumer's, while it validates, say."""
-        usual = statistics.median(part.own_s for part in self.parts)
-        if len(self.parts) < _FEW:
-            return self.parts
-        return tuple(part for part in self.parts if part.own_s <= _OUTLIER * usual) or self.parts
-
-    def _sum(self, of: Callable[[Part], float]) -> float:
-        return sum(map(of, self._regular))
-
-    @cached_property
-    def batch_s(self) -> float:
-        """Seconds from one batch to the next."""
-        return max(self._sum(lambda part: part.seconds), 1e-9) / self._sum(lambda part: part.batches)
-
-    @cached_property
-    def error(self) -> float:
-        """By how much of itself that may be wrong: a standard error."""
-        parts = self._regular
-        if len(parts) < 2:
-            return 1.0
-        return statistics.stdev([part.seconds / part.batches for part in parts]) / math.sqrt(len(parts)) / self.batch_s
-
-    @cached_property
-    def service_s(self) -> float:
-        """The workers' seconds for a batch."""
-        return self._sum(lambda part: part.busy_s) / self._sum(lambda part: part.batches)
-
-    @cached_property
-    def spread(self) -> float:
-        """Of what the workers take for a batch, from part to part, as a part of it."""
-        taken = [part.service_s for part in self._regular]
-        return statistics.stdev(taken) / max(statistics.fmean(taken), 1e-9) if len(taken) > 1 else 1.0
-
-    @cached_property
-    def waits(self) -> float:
-        """How much of the time the consumer waited."""
-        return min(1.0, self._sum(lambda part: part.wait_s) / max(self._sum(lambda part: part.seconds), 1e-9))
-
-    @cached_property
-    def busy(self) -> float:
-        """How much of the time a worker was busy."""
-        return self._sum(lambda part: part.busy_s) / max(self._sum(lambda part: part.seconds), 1e-9) / self.workers
-
-    @property
-    def workers(self) -> int:
-        return self.setting.workers
-
-    @property
-    def enough(self) -> float:
-        """Workers that the model asks for: a part needs its service over its steps; here, most of them together."""
-        own_s = self._sum(lambda part: part.own_s * part.batches) / self._sum(lambda part: part.batches)
-        needs = [part.service_s / max(own_s, 1e-9) for part in self._regular]
-        return statistics.fmean(needs) + (statistics.stdev(needs) if len(needs) > 1 else 0.0)
 
 
 @dataclass(frozen=True)
@@ -154,7 +59,7 @@ def decide(view: View) -> Decision:
         return Decision(now._replace(workers=view.most), f"no more than {view.most} workers fit")
     if _is_urgent(view) and (more := _more_waiting(view) or _more_workers(view)) is not None:
         return more
-    if not _is_known(here):
+    if not (_is_known(here) or _is_worse(view)):
         return _GO_ON
     chosen = _smallest_of_the_best([here, *filter(_is_known, view.tried)])
     trial = _further(view, chosen) if view.left > 1 else None
@@ -178,7 +83,13 @@ def _is_urgent(view: View) -> bool:
 
 def _is_known(here: Measured) -> bool:
     count = len(here.parts)
-    return count >= _ENOUGH or (count >= _FEW and here.error < SAME / 2 and here.spread < _CALM)
+    return count >= _ENOUGH or (count >= FEW and here.error < SAME / 2 and here.spread < _CALM)
+
+
+def _is_worse(view: View) -> bool:
+    """Is it plain, and soon, that this is slower than what was before?"""
+    best = min((one.batch_s for one in view.tried if _is_known(one)), default=math.inf)
+    return len(view.here.parts) > _URGENT_PARTS and best < _CLEARLY * view.here.batch_s
 
 
 def _smallest_of_the_best(seen: Sequence[Measured]) -> Measured:
@@ -234,6 +145,8 @@ def _fewer_workers(view: View) -> Decision | None:
     """As many as are needed, unless so few have been tried."""
     here, now = view.here, view.here.setting
     wanted = max(view.least, math.ceil(here.enough * _MARGIN))
+    if len(here.parts) < 2 * _ENOUGH and any(one.workers > now.workers for one in view.tried):
+        return None  # some have gone already: whether they are missed shows in a burst
     if wanted > 0.8 * now.workers or wanted <= 1.2 * _too_few(view):
         return None
     return Decision(
@@ -268,8 +181,8 @@ def _knee(view: View, largest: Measured) -> Decision | None:
     if not fewer:
         return None
     base = max(fewer, key=lambda one: one.workers)
-    if largest.service_s < _CROWDED * base.service_s:  # they don't get in each other's way
-        return None
+    if largest.service_s < (_CROWDED + 2 * _doubt(base, largest)) * base.service_s:
+        return None  # they don't get in each other's way
     knee = math.ceil(base.workers * base.batch_s / largest.batch_s * 1.1)
     if not 1.2 * base.workers <= knee <= 0.8 * largest.workers:
         return None
@@ -280,30 +193,10 @@ def _knee(view: View, largest: Measured) -> Decision | None:
     )
 
 
-def has_shifted(usual: Sequence[Part], recent: Sequence[Part], workers: int) -> str:
-    """Is the load another one?  What has changed, if anything has; what takes next to no time may do as it likes."""
-    batch_s = sum(part.seconds for part in usual) / sum(part.batches for part in usual)
-    for name, of, whole in (
-        ("a batch takes the workers", lambda part: part.service_s, workers * batch_s),
-        ("a step takes the consumer", lambda part: part.own_s, batch_s),
-    ):
-        before = statistics.fmean(map(of, usual))
-        least = max(_SHIFT * before, _MATTERS * whole)
-        if before > 0 and _is_beyond(list(map(of, usual)), list(map(of, recent)), least):
-            return f"{name} {statistics.fmean(map(of, recent)) / before:.1f} times what it took"
-    if _is_beyond([part.waits for part in usual], [part.waits for part in recent], _WAITS_MORE):
-        return "the consumer's share of waiting"
-    return ""
-
-
-def _is_beyond(usual: Sequence[float], recent: Sequence[float], least: float) -> bool:
-    """Are all recent values further away, on one side, than is usual?"""
-    mean = statistics.fmean(usual)
-    away = [value - mean for value in recent]
-    if not (all(one > least for one in away) or all(one < -least for one in away)):
-        return False
-    spread = statistics.stdev(usual) * math.sqrt(1 / len(usual) + 1 / len(recent))
-    return abs(statistics.fmean(away)) > _SURE * spread
+def _doubt(few: Measured, many: Measured) -> float:
+    """The standard error of what ``few`` say of the workers' seconds for a batch, by the spread that ``many`` show."""
+    batches = sum(part.batches for part in many.parts) / len(many.parts)
+    return many.spread * math.sqrt(batches / sum(part.batches for part in few.parts))
 
 
 def _told(setting: Setting) -> str:

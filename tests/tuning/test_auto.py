@@ -13,7 +13,8 @@ import mpiter
 from mpiter.engine.pilot import Auto, Setting
 from mpiter.stats import Stats
 from mpiter.tuning.auto import AutoPilot
-from mpiter.tuning.policy import Decision, Measured, Part, View, decide, has_shifted
+from mpiter.tuning.parts import Measured, Part, has_shifted
+from mpiter.tuning.policy import Decision, View, decide
 from mpiter.tuning.simulation import Load, Machine, Outcome, Service, simulate
 
 # -- decisions -------------------------------------------------------------------------------------------------------
