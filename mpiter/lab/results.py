@@ -259,7 +259,7 @@ def load(file: Path) -> Result | None:
         raise ResultError(f"{file} can't be read as a result of the lab: {error}") from error
 
 
-def folder_of(path: Path) -> dict[str, Result]:
+def folder_of(path: Path, may_be_empty: bool = False) -> dict[str, Result]:
     """All results in a folder, by experiment."""
     if not path.is_dir():
         raise ResultError(f"{path} is no folder; name the one that --out named.")
@@ -270,6 +270,6 @@ def folder_of(path: Path) -> dict[str, Result]:
         if result.experiment in found:
             raise ResultError(f"{path} holds two results of {result.experiment}; leave one of them.")
         found[result.experiment] = result
-    if not found:
+    if not (found or may_be_empty):
         raise ResultError(f"{path} holds no results; make some with 'mpiter lab all --out {path}'.")
     return found
