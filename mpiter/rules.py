@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _AUTO_RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large
-_FOR_A_WORKER = 3  # …or so many for each of many workers: two tasks, and what waits for an earlier batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Rules:
     @property
     def most_run_ahead(self) -> int:
         """Batches beyond ``n_prefetch``, however small they are."""
-        return max(_AUTO_RUN_AHEAD, _FOR_A_WORKER * self.workers) if self.run_ahead is None else self.run_ahead
+        return _AUTO_RUN_AHEAD if self.run_ahead is None else self.run_ahead
 
     @property
     def most(self) -> int:

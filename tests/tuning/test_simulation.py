@@ -158,9 +158,3 @@ def test_an_outcome_is_there_in_a_moment() -> None:
     began = time.process_time()
     simulate(load(IO), MACHINE, 64, batches=500)
     assert time.process_time() - began < 5.0
-
-
-def test_many_workers_are_kept_busy_however_few_batches_may_wait() -> None:
-    load = Load([Service(2e-3)], task_s=2e-4, batch_s=5e-4)
-    few, many = (simulate(load, Machine.of(64), 64, n_prefetch, 400).batch_s(100, 390) for n_prefetch in (2, 64))
-    assert few <= 1.02 * many
