@@ -16,10 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from ..errors import OURS
 from .experiments import EXPERIMENTS
 from .turns import LAST_WORDS, Absent, Answer, Turn
-
-_OURS = Path(__file__).parents[1]
 
 
 def main(take: Callable[[Turn], Answer] | None = None) -> NoReturn:
@@ -42,7 +41,7 @@ def main(take: Callable[[Turn], Answer] | None = None) -> NoReturn:
 
 def _where(error: Exception) -> str:
     """The user's own line that it comes from, if it is one."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not Path(f.filename).is_relative_to(_OURS)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(OURS)]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 

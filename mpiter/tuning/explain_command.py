@@ -8,12 +8,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ..datasets.named import named
 from ..errors import OptionError
 from ..iterators.generate import batches
 from .capacity import measured
 from .explain import Explanation, Run, WhatIf, explain, headroom
 from .simulation import Service
 from .trace import read
+from .verdict import rate_told
 
 _ABOUT = (
     "Replay what a trace has recorded (trace='run.json' of any iterator or loader), as it was and with other workers, "
@@ -44,7 +46,7 @@ def lines(found: Explanation) -> Iterator[str]:
     run = found.run
     rate = run.samples / run.batch_s
     yield f"{'':42}samples/s   waited     gain"
-    yield f"{'measured: ' + _said(run):42}{_number(rate):>9}{run.waited:>9.0%}"
+    yield f"{'measured: ' + _said(run):42}{rate_told(rate):>9}{run.waited:>9.0%}"
     yield _line(found.replayed, f"replayed ({found.replayed.samples_per_s / rate - 1:+.0%})")
     for one in found.what_ifs:
         yield _line(one, one.name) + f"{one.gain:>+9.0%}"
@@ -52,7 +54,7 @@ def lines(found: Explanation) -> Iterator[str]:
 
 
 def _line(one: WhatIf, name: str) -> str:
-    return f"{name:42}{_number(one.samples_per_s):>9}{one.waited:>9.0%}"
+    return f"{name:42}{rate_told(one.samples_per_s):>9}{one.waited:>9.0%}"
 
 
 def _said(run: Run) -> str:
@@ -67,7 +69,7 @@ def verified(found: Explanation, dataset: Any, seconds: float) -> Iterator[str]:
         return
     rate = carried_out(dataset, found.run, best, seconds)
     error = best.samples_per_s / rate - 1
-    yield f"{best.name}: {_number(best.samples_per_s)} samples/s predicted, {_number(rate)} measured ({error:+.0%})"
+    yield f"{best.name}: {rate_told(best.samples_per_s)} samples/s predicted, {rate_told(rate)} measured ({error:+.0%})"
 
 
 def carried_out(dataset: Any, run: Run, what: WhatIf, seconds: float) -> float:
@@ -95,13 +97,7 @@ def _step(step: Service) -> None:
 
 
 def _dataset(name: str) -> Any:
-    from ..datasets.named import named
-
     found = named(name)
     if not hasattr(type(found), "__getitem__"):
         raise OptionError(f"{name} is of type {type(found).__name__}, which has no samples; name a dataset.")
     return found
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

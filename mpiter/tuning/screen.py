@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from .. import machine
 from ..stats import Stats
 from ..worker.board import Line
-from .verdict import verdict
+from .verdict import rate_told, some, verdict
 
 _STRETCH_S = 5.0  # that rates and shares are of
 _WIDE = 60  # columns from which on there is room for everything
@@ -65,9 +65,9 @@ class View:
     @property
     def figures(self) -> str:
         """In a few words."""
-        parts = [f"{self.stats.batches:,} batch{'es' * (self.stats.batches != 1)}", _some(self.stats.samples, "sample")]
+        parts = [f"{self.stats.batches:,} batch{'es' * (self.stats.batches != 1)}", some(self.stats.samples, "sample")]
         if self.samples_per_s is not None:
-            parts.append(f"{_rate(self.samples_per_s)} samples/s")
+            parts.append(f"{rate_told(self.samples_per_s)} samples/s")
         return ", ".join(parts)
 
     @property
@@ -82,8 +82,8 @@ class View:
             f"waited {self.share}",
             f"{stats.ready_batches} ready, {stats.in_flight_batches} on their way",
         ]
-        parts += [_some(len(self.workers), "worker")] if self.workers else []
-        parts += [_some(stats.restarts, "restart")] if stats.restarts else []
+        parts += [some(len(self.workers), "worker")] if self.workers else []
+        parts += [some(stats.restarts, "restart")] if stats.restarts else []
         return "; ".join([*parts, *([self.verdict] if self.verdict else [])])
 
     def lines(self, width: int = 80, height: int = 24) -> list[str]:
@@ -96,15 +96,15 @@ class View:
             _row("waited", self.waited or 0.0, bar, f"{self.share} of the time"),
             _row("ready", ready, bar, f"{stats.ready_batches} of {stats.in_flight_batches} batches on their way"),
         ]
-        own = f"{memory / 1e6:,.0f} MB in {_some(len(self.workers), 'worker')}" if memory else "no worker processes"
-        rare = [_some(count, noun) for count, noun in ((stats.restarts, "restart"), (stats.errors, "error")) if count]
+        own = f"{memory / 1e6:,.0f} MB in {some(len(self.workers), 'worker')}" if memory else "no worker processes"
+        rare = [some(count, noun) for count, noun in ((stats.restarts, "restart"), (stats.errors, "error")) if count]
         head.append(_row("memory", None, bar, ", ".join([own, *rare])))
         told = textwrap.wrap(self.verdict, max(width, 10))[: max(1, height - len(head) - 1)]
         room = max(0, height - len(head) - len(told))
         shown = self.workers if len(self.workers) <= room else self.workers[: max(0, room - 1)]
         body = [_of_worker(worker, width) for worker in shown]
         if len(shown) < len(self.workers) and room:
-            body.append(f"and {_some(len(self.workers) - len(shown), 'other')}")
+            body.append(f"and {some(len(self.workers) - len(shown), 'other')}")
         return [_cut(line, width) for line in [*head, *body, *told]][:height]
 
 
@@ -178,11 +178,3 @@ def _row(name: str, share: float | None, bar: int, text: str) -> str:
 
 def _cut(line: str, width: int) -> str:
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _some(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -124,15 +124,17 @@ class Verdict:
                 parts.append(f"{self.short_of_cores:.0%} is waiting for a core")
             parts.append(self._advice)
         elif self.workers is not None:
-            parts.append(f"{_some(self.workers)} would do" if self.workers else "it would hardly wait without workers")
+            parts.append(
+                f"{some(self.workers, 'worker')} would do" if self.workers else "it would hardly wait without workers"
+            )
         return "; ".join(parts)
 
     @property
     def _advice(self) -> str:
-        rate = f"{_number(self.samples_per_s)} samples/s predicted"
+        rate = f"{rate_told(self.samples_per_s)} samples/s predicted"
         if self.workers is not None:
-            return f"{_some(self.workers)} would hide it: {rate}"
-        return f"{_some(self.useful)} are of use, {rate}; then samples must become cheaper"
+            return f"{some(self.workers, 'worker')} would hide it: {rate}"
+        return f"{some(self.useful, 'worker')} are of use, {rate}; then samples must become cheaper"
 
 
 def verdict(now: Stats, since: Stats | None = None, capacity: Sequence[float] | None = None) -> Verdict | None:
@@ -174,9 +176,11 @@ def most_useful(found: Times, capacity: Sequence[float]) -> int:
     return max(1, math.ceil(capacity[-1] * found.worker_s / found.cpu_s - _ROUNDING)) if found.cpu_s else 1
 
 
-def _some(workers: int) -> str:
-    return "1 worker" if workers == 1 else f"{workers:,} workers"
+def some(count: int, noun: str) -> str:
+    """So many of them."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _number(value: float) -> str:
+def rate_told(value: float) -> str:
+    """So many a second."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
