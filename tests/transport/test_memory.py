@@ -138,7 +138,7 @@ def test_slots_that_a_hoarder_needed_are_given_back() -> None:
         del kept
         for _ in range(300):
             next(it)
-        assert many >= 200
+        assert many >= 199, "all but the first batch, which was fetched before there was a layout, lie in slots"
         assert it.stats().slots < 60
 
 
