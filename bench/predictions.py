@@ -4,10 +4,11 @@
     python bench/predictions.py --rounds 1 --seconds 1      # a smoke test, never a conclusion
 
 Each case is a dataset and a trainer whose times are made (sleeping, computing), under a first setting, and one thing
-that is otherwise in the second run: workers, n_prefetch, a faster decoder, a store that answers at once, a slower
-trainer.  The first run is recorded by `trace=`; from its times the second one's samples a second are predicted, by
-replaying them in the simulated engine; then the second is measured, in the same turn.  The machine's capacity (what
-two busy processes do together) is measured in each turn as well.  Must: the median error at most 10 %, the worst 25 %.
+that is otherwise in the second run: workers, n_prefetch, a faster decoder, a store that answers at once, more memory,
+a slower trainer.  The first run is recorded by `trace=`; from its times the second one's samples a second are
+predicted, by replaying them in the simulated engine; then the second is measured, in the same turn.  The machine's
+capacity (what two busy processes do together) is measured in each turn as well.  Must: the median error at most 10 %,
+the worst 25 %.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+import unittest.mock
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,13 +27,14 @@ import checkout  # noqa: F401  # before mpiter
 import numpy as np
 
 import mpiter
+from mpiter import machine
 from mpiter.engine.pilot import Setting
 from mpiter.lab.bench import Bench, command_line, conduct
 from mpiter.lab.turns import Turn
 from mpiter.lab.verdict import Claim, Summary, at_most, median
 from mpiter.tuning.capacity import measured
-from mpiter.tuning.explain import predicted, run_of
-from mpiter.tuning.simulation import Load, Machine, Service
+from mpiter.tuning.explain import Case, predicted, run_of
+from mpiter.tuning.simulation import Service
 from mpiter.tuning.trace import read
 
 SCHEMA, ROW = "mpiter.bench.predictions/1", "mpiter"
@@ -79,11 +82,13 @@ class Scenario:
     step_cpu_ms: float = 0.0
     batch_size: int = 16
     setting: Setting = TWO
+    memory_mb: int = 0  # of the machine; 0: what there is
     workers: int | None = None
     n_prefetch: int | None = None
     io: float = 1.0  # times as much
     cpu: float = 1.0
     step: float = 1.0
+    memory: int = 1
 
     @property
     def then(self) -> Scenario:
@@ -95,21 +100,29 @@ class Scenario:
             data=data,
             step_io_ms=self.step * self.step_io_ms,
             step_cpu_ms=self.step * self.step_cpu_ms,
+            memory_mb=self.memory * self.memory_mb,
             setting=Setting(
                 workers if self.workers is None else self.workers,
                 n_prefetch if self.n_prefetch is None else self.n_prefetch,
             ),
         )
 
-    def of(self, load: Load) -> Load:
+    def of(self, case: Case) -> Case:
         """What was recorded, as it would be then."""
+        load = case.load
         samples = tuple(Service(self.cpu * one.cpu_s, self.io * one.wait_s) for one in load.samples)
         steps = tuple(Service(self.step * one.cpu_s, self.step * one.wait_s) for one in load.steps)
-        return replace(load, samples=samples, steps=steps)
+        return replace(
+            case,
+            load=replace(load, samples=samples, steps=steps),
+            machine=replace(case.machine, memory_bytes=self.memory * case.machine.memory_bytes),
+            setting=self.then.setting,
+        )
 
 
 READS, DECODES, BOTH = Made(io_ms=4), Made(cpu_ms=3), Made(io_ms=3, cpu_ms=1)
 LARGE = Made(cpu_ms=0.2, shape=(3, 224, 224))
+UNEVEN = Made(io_ms=0.5, shape=(3, 128, 128), straggler=50)  # 3.1 MB a batch of 16
 SCENARIOS = {
     "reading-4": Scenario("reading; 2 workers, then 4", READS, workers=4),
     "reading-8": Scenario("reading; 2 workers, then 8", READS, workers=8),
@@ -140,6 +153,16 @@ SCENARIOS = {
         setting=Setting(2, 1),
         n_prefetch=8,
     ),
+    "memory-4": Scenario(
+        "no memory to run ahead of a straggler; 2 workers, then 4", UNEVEN, step_io_ms=5, memory_mb=200, workers=4
+    ),
+    "memory-ample": Scenario(
+        "no memory to run ahead of a straggler; then four times as much",
+        UNEVEN,
+        setting=Setting(4, 2),
+        memory_mb=250,
+        memory=4,
+    ),
     "trainer-1": Scenario(
         "the trainer; 4 workers, then 1", Made(io_ms=0.5), step_io_ms=40, setting=Setting(4, 2), workers=1
     ),
@@ -157,7 +180,7 @@ def take(turn: Turn) -> dict[str, Any]:
         before = rate_of(scenario, turn.seconds, path)
         run = run_of(read(path), capacity)
     then = scenario.then
-    found = predicted(turn.case, scenario.of(run.load), Machine(capacity), then.setting)
+    found = predicted(turn.case, scenario.of(run.case))
     after = rate_of(then, turn.seconds)
     error = found.samples_per_s / after - 1
     figures = {
@@ -174,15 +197,19 @@ def take(turn: Turn) -> dict[str, Any]:
 def rate_of(scenario: Scenario, seconds: float, trace: str | None = None) -> float:
     """Samples a second, of a trainer that takes its time."""
     workers, n_prefetch = scenario.setting
-    with mpiter.batches(
-        scenario.data,
-        scenario.batch_size,
-        n_processes=workers,
-        n_prefetch=n_prefetch,
-        epochs=None,
-        shuffle=False,
-        trace=trace,
-    ) as it:
+    memory = scenario.memory_mb << 20 or machine.memory_total()
+    with (
+        unittest.mock.patch.object(machine, "memory_total", return_value=memory),
+        mpiter.batches(
+            scenario.data,
+            scenario.batch_size,
+            n_processes=workers,
+            n_prefetch=n_prefetch,
+            epochs=None,
+            shuffle=False,
+            trace=trace,
+        ) as it,
+    ):
         next(it)
         began = time.perf_counter()
         warm, count = began, 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_AUTO_RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large
+RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Rules:
     @property
     def most_run_ahead(self) -> int:
         """Batches beyond ``n_prefetch``, however small they are."""
-        return _AUTO_RUN_AHEAD if self.run_ahead is None else self.run_ahead
+        return RUN_AHEAD if self.run_ahead is None else self.run_ahead
 
     @property
     def most(self) -> int:

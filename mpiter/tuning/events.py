@@ -192,6 +192,8 @@ class Recorded:
     deliveries: list[Span]
     left_out: int  # rows that were too many for the file
     cores: int
+    memory_bytes: int = 1 << 40
+    room_bytes: dict[int, int] = field(default_factory=dict)  # of a batch of each loop, at the most
 
 
 _OF_TASKS = ("rows", "queue_s", "cpu_s", "delay_s", "read_s", "pack_s")
@@ -205,6 +207,7 @@ def recorded(trace: Any) -> Recorded:
         raise OptionError("this is no trace of this version of mpiter; pass what trace= has written.")
     spans: dict[str, list[Span]] = {name: [] for name in _LISTS.values()}
     fetched = []
+    room_bytes: dict[int, int] = {}
     for event in trace["traceEvents"]:
         if event["ph"] != "X" or event.get("cat") != "mpiter":
             continue
@@ -215,5 +218,9 @@ def recorded(trace: Any) -> Recorded:
             fetched.append(task)
         else:
             spans[_LISTS[event["name"]]].append(Span(loop, began, seconds, args.get("cpu_s", 0.0)))
+            room_bytes[loop] = max(room_bytes.get(loop, 0), args.get("bytes", 0))
     loops = {int(number): about for number, about in other["loops"].items()}
-    return Recorded(loops, fetched, **spans, left_out=other["left_out"], cores=other["cores"])
+    memory_bytes, left_out, cores = other["memory_bytes"], other["left_out"], other["cores"]
+    return Recorded(
+        loops, fetched, **spans, left_out=left_out, cores=cores, memory_bytes=memory_bytes, room_bytes=room_bytes
+    )

@@ -1,9 +1,9 @@
 """What would help, by how much: the recorded times of a run, replayed under other circumstances.
 
 Pure.  A trace (``trace="run.json"``) has what each task and each step of the trainer took; the simulation goes through
-the same times with other workers, another ``n_prefetch``, a faster decoder, a store that answers at once, or another
-trainer.  Guarantees that what is predicted is compared with the run itself: the replay of what was done is in the
-table, beside what was measured.
+the same times with other workers, another ``n_prefetch``, a faster decoder, a store that answers at once, more memory,
+or another trainer.  Guarantees that what is predicted is compared with the run itself: the replay of what was done is
+in the table, beside what was measured.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 
 from ..engine.pilot import Setting
 from ..errors import OptionError
+from ..rules import RUN_AHEAD
 from .events import Fetched, Recorded, Span
 from .simulation import Load, Machine, Outcome, Service, simulate
 from .verdict import Times, fewest, most_useful
+from .virtual import SHARE
 
 HANDOVER_S = 0.25e-3  # of processor time that a task costs on either side, whatever is in it
 _MOST_SAMPLES = 50_000  # that are replayed
@@ -27,24 +29,51 @@ _WORTH = 0.03  # of the rate: less is no gain
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One recorded run, as what it takes to replay it.
+class Case:
+    """All that a replay depends on.
 
     Attributes:
         load: the times of samples and steps.
-        setting: the workers and batches ahead that it had.
-        batches: that were handed out.
-        batch_s: seconds from one to the next, measured, without the beginning.
-        waited: by the trainer, a share of the time, likewise.
-        samples: in a batch.
+        machine: cores and memory.
+        setting: workers and batches that wait.
+        run_ahead: the option; None: as far as it goes.
     """
 
     load: Load
+    machine: Machine
     setting: Setting
+    run_ahead: int | None = None
+
+    @property
+    def rooms(self) -> int:
+        """How many batches fit into the memory."""
+        return self.machine.memory_bytes // SHARE // max(self.load.room_bytes, 1)
+
+    def replay(self, batches: int = _MOST_BATCHES) -> Outcome:
+        """Go through it."""
+        return simulate(self.load, self.machine, *self.setting, batches, run_ahead=self.run_ahead)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One recorded run.
+
+    Attributes:
+        case: what it takes to replay it.
+        batches: that were handed out.
+        batch_s: seconds from one to the next, measured, without the beginning.
+        waited: by the trainer, a share of the time, likewise.
+    """
+
+    case: Case
     batches: int
     batch_s: float
     waited: float
-    samples: int
+
+    @property
+    def samples_per_s(self) -> float:
+        """Measured."""
+        return self.case.load.batch_size / self.batch_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +82,22 @@ class WhatIf:
 
     Attributes:
         name: in words.
-        setting: workers and batches ahead.
+        case: what it was predicted from.
         samples_per_s: predicted.
         waited: by the trainer, a share of the time, predicted.
         gain: of the rate, a share, against the replay of what was done.
-        load: what it was predicted from.
     """
 
     name: str
-    setting: Setting
+    case: Case
     samples_per_s: float
     waited: float
     gain: float
-    load: Load
 
     @property
     def can_be_carried_out(self) -> bool:
         """By other options alone."""
-        return self.name.startswith(("workers", "n_prefetch", "no workers"))
+        return self.name.startswith(("workers", "no workers", "n_prefetch", "run_ahead"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +142,18 @@ def run_of(recorded: Recorded, capacity: Sequence[float] = (1.0,)) -> Run:
         batch_size=int(about["batch_size"]),
         task_s=HANDOVER_S,
         batch_s=statistics.fmean([span.seconds for span in recorded.opens if span.loop == loop] or [0.0]),
+        room_bytes=recorded.room_bytes.get(loop, 0),
     )
     return Run(
-        load=load,
-        setting=Setting(int(about["workers"]), int(about["n_prefetch"])),
+        case=Case(
+            load,
+            Machine(tuple(capacity), recorded.memory_bytes),
+            Setting(int(about["workers"]), int(about["n_prefetch"])),
+            about.get("run_ahead"),
+        ),
         batches=len(steps),
         batch_s=whole_s / (len(steps) - 1 - first),
         waited=waited_s / whole_s if whole_s else 0.0,
-        samples=int(about["batch_size"]),
     )
 
 
@@ -161,52 +192,47 @@ def times_of(load: Load) -> Times:
     return Times(step_s, 0.0, cpu_s, io_s, 0.0, 0.0, 0.0, load.batch_size, 1)
 
 
-def replay(load: Load, machine: Machine, setting: Setting, batches: int = _MOST_BATCHES) -> Outcome:
-    """The same times under this setting."""
-    return simulate(load, machine, setting.workers, setting.n_prefetch, batches)
-
-
-def predicted(name: str, load: Load, machine: Machine, setting: Setting, against: float | None = None) -> WhatIf:
+def predicted(name: str, case: Case, against: float | None = None) -> WhatIf:
     """What would come of it; ``against`` is the rate of what was done."""
-    outcome = replay(load, machine, setting)
+    load, outcome = case.load, case.replay()
     first = int(_WARM * outcome.batches)
     rate = load.batch_size / outcome.batch_s(first)
     steps = [load.steps[at % len(load.steps)] for at in range(first, outcome.batches - 1)]
     step_s = sum(step.cpu_s + step.wait_s for step in steps)
     waited = max(0.0, 1 - step_s / (outcome.taken[-1] - outcome.taken[first]))
-    return WhatIf(name, setting, rate, waited, rate / against - 1 if against else 0.0, load)
+    return WhatIf(name, case, rate, waited, rate / against - 1 if against else 0.0)
 
 
 def explain(recorded: Recorded, capacity: Sequence[float]) -> Explanation:
     """What would help, the most useful first."""
-    run, machine = run_of(recorded, capacity), Machine(tuple(capacity))
-    done = predicted("as it was", run.load, machine, run.setting)
-    found = [
-        predicted(name, load, machine, setting, done.samples_per_s)
-        for name, load, setting in _others(run, machine)
-        if (load, setting) != (run.load, run.setting)
-    ]
-    return Explanation(run, done, tuple(sorted(found, key=lambda one: -one.gain)))
+    run = run_of(recorded, capacity)
+    done = predicted("as it was", run.case)
+    others = [predicted(name, case, done.samples_per_s) for name, case in _others(run.case) if case != run.case]
+    return Explanation(run, done, tuple(sorted(others, key=lambda one: -one.gain)))
 
 
-def _others(run: Run, machine: Machine) -> Iterator[tuple[str, Load, Setting]]:
-    load, (workers, n_prefetch) = run.load, run.setting
+def _others(case: Case) -> Iterator[tuple[str, Case]]:
+    load, (workers, n_prefetch), capacity = case.load, case.setting, case.machine.capacity
     averages = times_of(load)
-    hiding = fewest(averages, machine.capacity)
-    useful = hiding if hiding is not None else most_useful(averages, machine.capacity)
+    hiding = fewest(averages, capacity)
+    useful = hiding if hiding is not None else most_useful(averages, capacity)
     for count in sorted({max(1, workers // 2), workers + 1, 2 * workers, max(1, useful)} - {workers}):
-        yield f"workers: {count}", load, Setting(count, n_prefetch)
-    yield "no workers", load, Setting(0, n_prefetch)
-    yield f"n_prefetch: {4 * n_prefetch}", load, Setting(workers, 4 * n_prefetch)
+        yield f"workers: {count}", replace(case, setting=Setting(count, n_prefetch))
+    yield "no workers", replace(case, setting=Setting(0, n_prefetch))
+    yield f"n_prefetch: {4 * n_prefetch}", replace(case, setting=Setting(workers, 4 * n_prefetch))
+    yield "run_ahead: as far as memory allows", replace(case, run_ahead=None)
+    if case.rooms < workers + n_prefetch + RUN_AHEAD:
+        more = replace(case.machine, memory_bytes=4 * case.machine.memory_bytes)
+        yield "four times the memory", replace(case, machine=more)
     faster = [Service(one.cpu_s / 2, one.wait_s) for one in load.samples]
-    yield "computing in dataset[i] takes half", replace(load, samples=tuple(faster)), run.setting
+    yield "computing in dataset[i] takes half", replace(case, load=replace(load, samples=tuple(faster)))
     ready = [Service(one.cpu_s) for one in load.samples]
-    yield "nothing in dataset[i] waits", replace(load, samples=tuple(ready)), run.setting
+    yield "nothing in dataset[i] waits", replace(case, load=replace(load, samples=tuple(ready)))
     slower = [Service(1.5 * one.cpu_s, 1.5 * one.wait_s) for one in load.steps]
-    yield "a trainer that takes 1.5 times as long", replace(load, steps=tuple(slower)), run.setting
+    yield "a trainer that takes 1.5 times as long", replace(case, load=replace(load, steps=tuple(slower)))
 
 
 def headroom(run: Run) -> float:
     """How many times as fast the trainer would be if data cost nothing."""
-    step_s = statistics.fmean(one.cpu_s + one.wait_s for one in run.load.steps) + run.load.batch_s
+    step_s = statistics.fmean(one.cpu_s + one.wait_s for one in run.case.load.steps) + run.case.load.batch_s
     return run.batch_s / step_s if step_s else float("inf")

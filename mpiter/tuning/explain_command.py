@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 def lines(found: Explanation) -> Iterator[str]:
     """The table, what was measured first."""
     run = found.run
-    rate = run.samples / run.batch_s
+    rate = run.samples_per_s
     yield f"{'':42}samples/s   waited     gain"
     yield f"{'measured: ' + _said(run):42}{rate_told(rate):>9}{run.waited:>9.0%}"
     yield _line(found.replayed, f"replayed ({found.replayed.samples_per_s / rate - 1:+.0%})")
@@ -58,7 +58,7 @@ def _line(one: WhatIf, name: str) -> str:
 
 
 def _said(run: Run) -> str:
-    return f"workers: {run.setting.workers}, n_prefetch: {run.setting.n_prefetch}"
+    return "workers: {}, n_prefetch: {}".format(*run.case.setting)
 
 
 def verified(found: Explanation, dataset: Any, seconds: float) -> Iterator[str]:
@@ -67,16 +67,17 @@ def verified(found: Explanation, dataset: Any, seconds: float) -> Iterator[str]:
     if best is None:
         yield "Nothing that options can change would gain more than 3%, so there is nothing to carry out."
         return
-    rate = carried_out(dataset, found.run, best, seconds)
+    rate = carried_out(dataset, best, seconds)
     error = best.samples_per_s / rate - 1
     yield f"{best.name}: {rate_told(best.samples_per_s)} samples/s predicted, {rate_told(rate)} measured ({error:+.0%})"
 
 
-def carried_out(dataset: Any, run: Run, what: WhatIf, seconds: float) -> float:
+def carried_out(dataset: Any, what: WhatIf, seconds: float) -> float:
     """Samples a second of the dataset under these options, by a trainer whose steps take as long as those recorded."""
-    workers, n_prefetch = what.setting
-    with batches(dataset, run.samples, epochs=None, n_processes=workers, n_prefetch=n_prefetch, ragged="list") as it:
-        steps = itertools.cycle(what.load.steps)
+    (workers, n_prefetch), load = what.case.setting, what.case.load
+    options: dict[str, Any] = {"n_processes": workers, "n_prefetch": n_prefetch, "run_ahead": what.case.run_ahead}
+    with batches(dataset, load.batch_size, epochs=None, ragged="list", **options) as it:
+        steps = itertools.cycle(load.steps)
         began = warm = time.perf_counter()
         count = 0
         while time.perf_counter() < began + seconds or count < 2:
@@ -85,7 +86,7 @@ def carried_out(dataset: Any, run: Run, what: WhatIf, seconds: float) -> float:
                 warm, count = time.perf_counter(), 0
             _step(next(steps))
             count += 1
-        return run.samples * count / (time.perf_counter() - warm)
+        return load.batch_size * count / (time.perf_counter() - warm)
 
 
 def _step(step: Service) -> None:

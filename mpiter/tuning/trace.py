@@ -149,7 +149,8 @@ class Trace:
 
 
 def _about(loops: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    return {"mpiter": FORMAT, "loops": loops, "cores": machine.cores(), "most_rows": MOST, "left_out": 0}
+    ours = {"cores": machine.cores(), "memory_bytes": machine.memory_total()}
+    return {"mpiter": FORMAT, "loops": loops, **ours, "most_rows": MOST, "left_out": 0}
 
 
 class Tracer(Tally):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 
 import numpy as np
 import pytest
 
 import mpiter
-from mpiter import OptionError
+from mpiter import OptionError, machine
 from mpiter.engine.pilot import Setting
 from mpiter.tuning import explain_command
 from mpiter.tuning.events import Fetched, Recorded, Span
@@ -34,10 +35,10 @@ def recorded(cpu=0.0, io=0.1, delay=0.0, step=0.02, step_cpu=0.0, workers=2, bat
 
 def test_a_run_is_taken_apart_into_what_samples_and_steps_took():
     run = run_of(recorded(cpu=0.04, io=0.06, delay=0.5, step=0.02, step_cpu=0.01))
-    assert run.setting == Setting(2, 2)
-    assert run.load.samples[0] == pytest.approx((0.01, 0.015))
-    assert run.load.steps[0] == Service(0.01, 0.01)
-    assert len(set(run.load.steps)) == 1
+    assert run.case.setting == Setting(2, 2)
+    assert run.case.load.samples[0] == pytest.approx((0.01, 0.015))
+    assert run.case.load.steps[0] == Service(0.01, 0.01)
+    assert len(set(run.case.load.steps)) == 1
     assert run.batch_s == pytest.approx(0.3)
     assert run.waited == pytest.approx(0.28 / 0.3)
     assert headroom(run) == pytest.approx(15)
@@ -45,7 +46,7 @@ def test_a_run_is_taken_apart_into_what_samples_and_steps_took():
 
 def test_processor_time_that_shared_a_core_counts_as_much_as_it_would_alone():
     alone, shared = run_of(recorded(cpu=0.1, io=0.0)), run_of(recorded(cpu=0.1, io=0.0), [1.0, 1.4])
-    assert shared.load.samples[0].cpu_s == pytest.approx(0.7 * alone.load.samples[0].cpu_s, rel=0.02)
+    assert shared.case.load.samples[0].cpu_s == pytest.approx(0.7 * alone.case.load.samples[0].cpu_s, rel=0.02)
 
 
 def test_the_replay_of_what_was_done_is_what_was_measured():
@@ -72,6 +73,30 @@ def test_where_the_trainer_is_the_slower_nothing_is_advised():
     assert {one.name: one.gain for one in found.what_ifs}["a trainer that takes 1.5 times as long"] < -0.3
 
 
+def straggling(memory_bytes, **options):
+    """Each twelfth task takes ten times as long, and batches are of a megabyte."""
+    run = recorded(io=0.02, step=0.005, batches=120)
+    fetched = [task._replace(seconds=0.2) if at % 12 == 0 else task for at, task in enumerate(run.fetched)]
+    loops = {1: run.loops[1] | options}
+    return dataclasses.replace(run, fetched=fetched, loops=loops, memory_bytes=memory_bytes, room_bytes={1: 1 << 20})
+
+
+def test_memory_that_is_too_short_to_run_ahead_of_a_straggler_would_help():
+    gains = {one.name: one.gain for one in explain(straggling(64 << 20), EIGHT).what_ifs}
+    assert gains["four times the memory"] > 0.05
+    assert "four times the memory" not in {one.name for one in explain(straggling(64 << 30), EIGHT).what_ifs}
+
+
+def test_a_run_that_was_told_not_to_run_ahead_is_replayed_so_and_would_gain_by_it():
+    told = explain(straggling(64 << 30, run_ahead=0), EIGHT)
+    free = explain(straggling(64 << 30, run_ahead=None), EIGHT)
+    assert told.replayed.samples_per_s < 0.95 * free.replayed.samples_per_s
+    gains = {one.name: one.gain for one in told.what_ifs}
+    assert gains["run_ahead: as far as memory allows"] == pytest.approx(
+        free.replayed.samples_per_s / told.replayed.samples_per_s - 1
+    )
+
+
 def test_too_short_a_run_is_refused():
     with pytest.raises(OptionError, match="the trace has 5 steps of the trainer; 20 are needed"):
         run_of(recorded(batches=5))
@@ -84,7 +109,10 @@ def test_a_real_run_is_explained_in_lines_of_a_screen(tmp_path, capsys, monkeypa
     dataset = [np.full(8, i) for i in range(400)]
     with mpiter.batches(dataset, 4, n_processes=2, trace=path) as it:
         assert len(list(it)) == 100
-    assert len(run_of(read(path)).load.steps) >= 90
+    case = run_of(read(path)).case
+    assert len(case.load.steps) >= 90
+    assert case.load.room_bytes >= 4 * 64
+    assert case.machine.memory_bytes == machine.memory_total()
     monkeypatch.setattr(explain_command, "measured", lambda: (1.0, 2.0))
     assert explain_command.run(argparse.Namespace(trace=path, verify=None, seconds=1.0)) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -96,7 +124,7 @@ def test_a_real_run_is_explained_in_lines_of_a_screen(tmp_path, capsys, monkeypa
 def test_what_is_carried_out_is_the_dataset_under_other_options(monkeypatch):
     found = explain(recorded(io=0.004, step=0.001, batch_size=2), EIGHT)
     assert found.best is not None
-    rate = explain_command.carried_out([np.zeros(2)] * 10, found.run, found.best, 0.3)
+    rate = explain_command.carried_out([np.zeros(2)] * 10, found.best, 0.3)
     assert 0 < rate < 2 / 0.001
     lines = list(explain_command.verified(explain(recorded(io=0.02, step=0.05), EIGHT), [], 1.0))
     assert lines == ["Nothing that options can change would gain more than 3%, so there is nothing to carry out."]
@@ -104,5 +132,5 @@ def test_what_is_carried_out_is_the_dataset_under_other_options(monkeypatch):
 
 def test_a_simulated_run_of_many_workers_is_as_fast_as_its_trainer():
     run = run_of(recorded(io=0.1, step=0.02))
-    outcome = simulate(run.load, Machine(tuple(EIGHT)), 8, 2, 100)
+    outcome = simulate(run.case.load, Machine(tuple(EIGHT)), 8, 2, 100)
     assert outcome.batch_s(30) == pytest.approx(0.02, rel=0.02)
