@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large
+_RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large…
+_EACH = 3  # …or where there are many workers so many for each: two that it may have, one that waits for an earlier one
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +28,14 @@ class Rules:
     sample_timeout: float | None = None
     max_samples: int | None = None  # that a worker fetches before it is replaced
 
-    @property
-    def most_run_ahead(self) -> int:
-        """Batches beyond ``n_prefetch``, however small they are."""
-        return RUN_AHEAD if self.run_ahead is None else self.run_ahead
+    def most_run_ahead(self, workers: int) -> int:
+        """Batches beyond ``n_prefetch`` that so many workers may have begun, however small they are."""
+        return max(_RUN_AHEAD, _EACH * workers) if self.run_ahead is None else self.run_ahead
 
     @property
     def most(self) -> int:
         """Batches that may be on their way to the consumer."""
-        return self.n_prefetch + self.most_run_ahead
+        return self.n_prefetch + self.most_run_ahead(self.workers)
 
     @property
     def reserve(self) -> int:

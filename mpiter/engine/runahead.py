@@ -30,7 +30,7 @@ class RunAhead:
         """A task has been answered; rooms of this size may take so many bytes in all."""
         rules, (workers, n_prefetch) = self._rules, self.setting
         reserve = rules.reserve - rules.n_prefetch + n_prefetch
-        ahead = min(rules.most_run_ahead, max(1, most_bytes // max(room_bytes, 1) - reserve))
+        ahead = min(rules.most_run_ahead(workers), max(1, most_bytes // max(room_bytes, 1) - reserve))
         self._most = n_prefetch + ahead
         together = min(tally.tasks - 1, WORTHWHILE_BYTES // max(room_bytes, 1))  # one sample's word isn't relied upon
         self.sizes = cut(tally.sample_s, batch_size, workers, self._most, together)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from ..engine.pilot import Setting
 from ..errors import OptionError
-from ..rules import RUN_AHEAD
+from ..rules import Rules
 from .events import Fetched, Recorded, Span
 from .simulation import Load, Machine, Outcome, Service, simulate
 from .verdict import Times, fewest, most_useful
@@ -45,9 +45,11 @@ class Case:
     run_ahead: int | None = None
 
     @property
-    def rooms(self) -> int:
-        """How many batches fit into the memory."""
-        return self.machine.memory_bytes // SHARE // max(self.load.room_bytes, 1)
+    def is_short_of_memory(self) -> bool:
+        """Does it take fewer batches than might be on their way?"""
+        workers, n_prefetch = self.setting
+        rules = Rules(workers=workers, n_prefetch=n_prefetch, run_ahead=self.run_ahead)
+        return self.machine.memory_bytes // SHARE < (rules.most + rules.reserve) * self.load.room_bytes
 
     def replay(self, batches: int = _MOST_BATCHES) -> Outcome:
         """Go through it."""
@@ -221,7 +223,7 @@ def _others(case: Case) -> Iterator[tuple[str, Case]]:
     yield "no workers", replace(case, setting=Setting(0, n_prefetch))
     yield f"n_prefetch: {4 * n_prefetch}", replace(case, setting=Setting(workers, 4 * n_prefetch))
     yield "run_ahead: as far as memory allows", replace(case, run_ahead=None)
-    if case.rooms < workers + n_prefetch + RUN_AHEAD:
+    if case.is_short_of_memory:
         more = replace(case.machine, memory_bytes=4 * case.machine.memory_bytes)
         yield "four times the memory", replace(case, machine=more)
     faster = [Service(one.cpu_s / 2, one.wait_s) for one in load.samples]

@@ -153,7 +153,7 @@ def made(samples: list[Service], step: Service = NO_STEP, **more: object) -> Loa
 FLIGHTS = {
     "CPU-bound": Flight(made(service(10e-3)), batches=1600),
     "CPU-bound, 8 cores": Flight(made(service(10e-3), Service(1e-3)), Machine.of(8, 256 << 30)),
-    "I/O-bound": Flight(made(service(20e-3, 0.6, cpu=False), Service(1e-3)), batches=1200),
+    "I/O-bound": Flight(made(service(20e-3, 0.6, cpu=False), Service(1e-3)), batches=2400),  # they come 64 at a time
     "bursty": Flight(made(bursts(5e-3, 30e-3, 100, 15), Service(0.0, 10e-3))),
     "bursty, often": Flight(made(bursts(5e-3, 50e-3, 20, 2), Service(0.0, 10e-3))),
     "straggling": Flight(made(straggling(5e-3), Service(0.0, 8e-3))),
