@@ -1,0 +1,72 @@
+"""Other people's transforms as they are: Albumentations' and torchvision's are known by their modules' names.
+
+Runs wherever the dataset does.  Albumentations has generators of its own, which each sample seeds; torchvision draws
+from torch's, which the engine seeds.  Neither is imported here.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from ..worker.seeding import get_rng
+from .pixels import is_pillows, plain
+
+
+def adapted(transform: Any) -> Any:
+    """Something that takes a picture, and maybe Pillow's own images."""
+    library = type(transform).__module__.partition(".")[0]
+    if library == "albumentations":
+        return Albumentation(transform)
+    if library == "torchvision":
+        return Torchvision(transform)
+    return transform if library == "mpiter" else OnArrays(transform)
+
+
+class OnArrays:
+    """A function of the user's, that gets arrays; whatever it offers beside being called, this offers."""
+
+    def __init__(self, transform: Any) -> None:
+        self._transform = transform
+        for name in ("region", "layout"):
+            if hasattr(transform, name):
+                setattr(self, name, getattr(transform, name))
+
+    def __call__(self, image: Any) -> Any:
+        return self._transform(plain(image) if is_pillows(image) else image)
+
+    def apply(self, image: Any, region: Any) -> Any:
+        return self._transform.apply(plain(image) if is_pillows(image) else image, region)
+
+
+class Albumentation:
+    """Called with ``image=``, gives a dict."""
+
+    def __init__(self, transform: Any) -> None:
+        self._transform = transform
+
+    def __call__(self, image: Any) -> Any:
+        rng, transform = get_rng(), self._transform
+        if hasattr(transform, "set_random_state"):
+            transform.set_random_state(rng, random.Random(int(rng.integers(1 << 62))))
+        elif hasattr(transform, "set_random_seed"):  # older; before it drew from the global generators
+            transform.set_random_seed(int(rng.integers(1 << 31)))
+        return transform(image=plain(image) if is_pillows(image) else image)["image"]
+
+
+class Torchvision:
+    """Takes images of Pillow's, and tensors, which come of those before it."""
+
+    takes_pillow = True
+
+    def __init__(self, transform: Any) -> None:
+        self._transform = transform
+
+    def __call__(self, image: Any) -> Any:
+        import numpy as np
+
+        if isinstance(image, np.ndarray):
+            from PIL import Image
+
+            image = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
+        return self._transform(image)
