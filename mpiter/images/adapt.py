@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
+
 from ..worker.seeding import get_rng
 from .pixels import is_pillows, plain
 
@@ -57,14 +59,10 @@ class Albumentation:
 class Torchvision:
     """Takes images of Pillow's, and tensors, which come of those before it."""
 
-    takes_pillow = True
-
     def __init__(self, transform: Any) -> None:
         self._transform = transform
 
     def __call__(self, image: Any) -> Any:
-        import numpy as np
-
         if isinstance(image, np.ndarray):
             from PIL import Image
 

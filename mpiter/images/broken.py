@@ -10,8 +10,8 @@ from ..errors import MpiterError
 class BrokenImage(MpiterError, OSError):
     """A file was read and cannot be decoded: truncated, empty, no picture, or too large; the text says which and why.
 
-    Files that cannot be read raise the system's own ``FileNotFoundError``, ``PermissionError`` and so on, which name the
-    path as well. All of them are ``OSError``.
+    Files that cannot be read raise the system's own ``FileNotFoundError``, ``PermissionError`` and so on, which name
+    the path as well. All of them are ``OSError``.
 
     Attributes:
         path: of the file.

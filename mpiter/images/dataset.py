@@ -8,7 +8,6 @@ Who keeps pictures elsewhere overrides ``source`` and ``fetch``.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
@@ -27,7 +26,7 @@ class Pictures:
 
     def __init__(
         self,
-        labels: Sequence[Any] | None,
+        labels: Any,
         transform: Any = None,
         *,
         decoder: str = "auto",
@@ -43,15 +42,14 @@ class Pictures:
             raise OptionError(f"transform={transform!r:.60} cannot be called; pass a function of a picture.")
         self._decoding = Decoding(decoder, mode, upright)
         self._labels = labels
-        self._augment = None if transform is None else adapted(transform)
+        self._augment: Any = None if transform is None else adapted(transform)
         self._dtype = None if dtype is None else np.dtype(dtype)
         self._turns = layout == "CHW" and getattr(self._augment, "layout", "HWC") != "CHW"
-        self._takes_pillow = getattr(self._augment, "takes_pillow", False)
         self._scaled = scaled
         if scaled and not hasattr(self._augment, "region"):
             raise OptionError(
-                "scaled=True needs a transform that says which region it wants, as Resize and RandomResizedCrop do; put "
-                "one of them first."
+                "scaled=True needs a transform that says which region it wants, as Resize and RandomResizedCrop do; "
+                "put one of them first."
             )
 
     # -- the dataset protocol ------------------------------------------------------------------------------------
@@ -68,23 +66,32 @@ class Pictures:
         with open(self.source(index), "rb") as file:
             return file.read()
 
-    def read(self, index: int) -> Any:
-        """The sample as it was decoded, in full size."""
-        return self._sample(self._decoding.picture(self.fetch(index), self.source(index)), index)
+    def read(self, index: int, *, plainly: bool = True) -> Any:
+        """The sample as it was decoded: an array, in full size.
+
+        ``dataset[i]`` wants it less plainly: what the decoder gives, as much of it as the transform needs.
+        """
+        wish = self._augment.region if self._scaled and not plainly else None
+        image, region = self._decoding.open(self.fetch(index), self.source(index), wish)
+        if plainly:
+            image = plain(image)
+        elif region is not None:
+            image = image, region
+        return image if self._labels is None else (image, self._label(index))
 
     def transform(self, sample: Any) -> Any:
         """What becomes of it: the transform, then layout and dtype."""
         if self._labels is None:
-            return self._finished(sample if self._augment is None else self._augment(sample))
+            return self._augmented(sample)
         image, label = sample
-        return self._finished(image if self._augment is None else self._augment(image)), label
+        return self._augmented(image), label
 
     def __getitem__(self, index: SupportsIndex) -> Any:
         at = operator.index(index)
         if not -len(self) <= at < len(self):
             raise IndexError(f"there is no sample {at} among {len(self)}")
         at %= len(self)
-        return self._scaled_item(at) if self._scaled else self.transform(self.read(at))
+        return self.transform(self.read(at, plainly=False))
 
     def about(self) -> dict[str, str]:
         """What ``stats()`` says of the dataset."""
@@ -92,17 +99,12 @@ class Pictures:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _scaled_item(self, index: int) -> Any:
-        """As much of the picture as the transform wants."""
-        assert self._augment is not None
-        image, region = self._decoding.open(self.fetch(index), self.source(index), self._augment.region)
-        return self._sample(self._finished(self._augment.apply(image, region)), index)
-
-    def _sample(self, image: Any, index: int) -> Any:
-        return image if self._labels is None else (image, self._label(index))
+    def _augmented(self, image: Any) -> Any:
+        if isinstance(image, tuple):  # with its region
+            return self._finished(self._augment.apply(*image))
+        return self._finished(image if self._augment is None else self._augment(image))
 
     def _label(self, index: int) -> Any:
-        assert self._labels is not None
         label = self._labels[index]
         return label.item() if isinstance(label, np.generic) else label
 

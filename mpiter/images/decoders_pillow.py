@@ -15,7 +15,7 @@ from .header import Header
 
 
 class Pillow:
-    """Gives images of Pillow's own; ``as_array`` makes an array of one."""
+    """Gives images of its own, which transforms take too."""
 
     is_pillow = True
 
@@ -48,12 +48,6 @@ class Pillow:
             image = image.convert("RGBA")  # as Pillow wishes
         image.load()
         return image.copy() if image.mode == mode else image.convert(mode)
-
-
-def as_array(image: Any) -> Any:
-    """Height, width, channels; writable, and nobody else's."""
-    array = np.array(image)
-    return array[:, :, None] if array.ndim == 2 else array
 
 
 make = Pillow

@@ -1,7 +1,7 @@
 """From a file's bytes to a picture: the header first, then whoever takes it, then EXIF's turn; or a ``BrokenImage``.
 
-Runs wherever the dataset does.  Guarantees the same pixels whichever decoder was chosen (``accimage`` apart), and that a
-file that Pillow refuses is refused.  Assumes that Pillow is there; its ``MAX_IMAGE_PIXELS`` is the limit.
+Runs wherever the dataset does.  Guarantees the same pixels whichever decoder was chosen (``accimage`` apart), and that
+a file that Pillow refuses is refused.  Assumes that Pillow is there; its ``MAX_IMAGE_PIXELS`` is the limit.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 from ..errors import OptionError
 from .broken import BrokenImage
 from .decoders import MODES, Decoder, decoders_for
-from .decoders_pillow import as_array
 from .header import EXIF_ORIENTATION, Header, header_of
+from .pixels import is_pillows, plain, size_of
 from .transforms import Region
 
 Wish = Callable[[int, int], Region]  # height, width → what is wanted of it
@@ -38,10 +38,6 @@ class Decoding:
     def names(self) -> str:
         """Who decodes, with versions; the first that takes a file."""
         return ", ".join(decoder.name for decoder in self._decoders)
-
-    def picture(self, data: bytes, path: str) -> Any:
-        """All of it, as an array."""
-        return as_array(self.open(data, path)[0])
 
     def open(self, data: bytes, path: str, wish: Wish | None = None) -> tuple[Any, Region | None]:
         """An array, or an image of Pillow's where that has decoded it; no larger than ``wish`` wants, with the wish."""
@@ -78,11 +74,6 @@ class Decoding:
             raise BrokenImage(path, _reason(error, data)) from error
 
 
-def size_of(image: Any) -> tuple[int, int]:
-    """Height and width of an array or of an image of Pillow's."""
-    return (image.height, image.width) if hasattr(image, "getbands") else image.shape[:2]
-
-
 def _limit(header: Header, path: str) -> None:
     """Refuse what nobody means to decode, before anybody does."""
     from PIL import Image
@@ -91,8 +82,8 @@ def _limit(header: Header, path: str) -> None:
     if most is not None and pixels > most:
         raise BrokenImage(
             path,
-            f"it has {header.width:,} × {header.height:,} pixels, more than PIL.Image.MAX_IMAGE_PIXELS = {most:,}, which "
-            f"may be raised",
+            f"it has {header.width:,} × {header.height:,} pixels, more than PIL.Image.MAX_IMAGE_PIXELS = {most:,}, "
+            f"which may be raised",
         )
 
 
@@ -108,12 +99,11 @@ def _reason(error: Exception, data: bytes) -> str:
 def _turned(image: Any, header: Header) -> Any:
     """As EXIF says that it is to be looked at."""
     orientation = header.orientation
-    if header.kind != "jpeg" and hasattr(image, "getexif"):
+    if header.kind != "jpeg" and is_pillows(image):
         orientation = image.getexif().get(EXIF_ORIENTATION, 1)
     if orientation not in _TURNS:
         return image
-    array = as_array(image) if hasattr(image, "getbands") else image
-    return np.ascontiguousarray(_TURNS[orientation](array))
+    return np.ascontiguousarray(_TURNS[orientation](plain(image)))
 
 
 _TURNS: dict[int, Callable[[Any], Any]] = {

@@ -46,12 +46,12 @@ class ImageFolder(_Files):
 
     Args:
         root: the folder of the classes' folders.
-        transform: of the picture: an array of height, width, channels. Those of this package, any function, Albumentations'
-            and torchvision's.
+        transform: of the picture: an array of height, width, channels. Those of this package, any function,
+            Albumentations' and torchvision's.
         extensions: of the files that count.
-        options: ``decoder`` ("auto", "pillow", "pillow-simd", "simplejpeg", "opencv", "accimage"), ``mode`` ("RGB", "RGBA",
-            "L", "I;16"), ``dtype`` and ``layout`` ("HWC", "CHW") of what comes out, ``scaled`` (JPEG decoded no larger than
-            the transform wants), ``upright`` (turned as EXIF says; it isn't else).
+        options: ``decoder`` ("auto", "pillow", "pillow-simd", "simplejpeg", "opencv", "accimage"), ``mode`` ("RGB",
+            "RGBA", "L", "I;16"), ``dtype`` and ``layout`` ("HWC", "CHW") of what comes out, ``scaled`` (JPEG decoded no
+            larger than the transform wants), ``upright`` (turned as EXIF says; it isn't else).
 
     Attributes:
         classes: their names, sorted; their numbers are the labels.
@@ -129,7 +129,7 @@ class ImageList(_Files):
         root: Path = ".",
         **options: Any,
     ) -> None:
-        items = _lines(pairs) if isinstance(pairs, (str, os.PathLike)) else list(pairs)
+        items: list[Any] = _lines(pairs) if isinstance(pairs, (str, os.PathLike)) else list(pairs)
         labelled = {isinstance(item, (tuple, list)) for item in items}
         if len(labelled) > 1:
             raise OptionError("the list has paths and pairs; give each picture a label, or none.")

@@ -60,7 +60,7 @@ def flipped(image: Any, upside_down: bool) -> Any:
 
 
 def resized(image: Any, box: tuple[float, float, float, float], size: tuple[int, int], filter: int) -> Any:
-    """A part of it in this height and width; a part of whole pixels is cut out first, and its surroundings don't count."""
+    """A part of it in this height and width; if it is of whole pixels, what lies around it has no influence."""
     whole = tuple(map(round, box))
     exact = all(abs(a - b) < 1e-6 for a, b in zip(whole, box, strict=True))
     (left, top, right, bottom) = whole

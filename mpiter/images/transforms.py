@@ -1,8 +1,8 @@
 """Transforms of pictures: arrays of height, width, channels, of uint8, or images of Pillow's.
 
 Run wherever the dataset does.  They draw from ``mpiter.get_rng()``, so that a sample's draws depend on its place in the
-order and on no worker.  One that offers ``region`` and ``apply`` says beforehand which part of a picture it wants, and how
-large: a decoder may then decode fewer pixels.  Pillow does the resizing.
+order and on no worker.  One that offers ``region`` and ``apply`` says beforehand which part of a picture it wants, and
+how large: a decoder may then decode fewer pixels.  Pillow does the resizing.
 """
 
 from __future__ import annotations
@@ -234,7 +234,6 @@ class Compose:
         if not self._steps:
             raise OptionError("Compose needs a transform, at least.")
         self.layout = getattr(self.transforms[-1], "layout", "HWC")
-        self.takes_pillow = getattr(self._steps[0], "takes_pillow", False)
         if hasattr(self._steps[0], "region"):
             self.region, self.apply = self._steps[0].region, self._apply
 
