@@ -41,11 +41,11 @@ class Pillow:
             if mode == "I;16":
                 return self._image.fromarray(wide)
             image = self._image.fromarray((wide >> 8).astype(np.uint8))
+        if image.mode == "P" and "transparency" in image.info:
+            image = image.convert("RGBA")  # as Pillow wishes
         if mode == "I;16":
             grey = np.asarray(image.convert("L")).astype(np.uint16)
             return self._image.fromarray(grey * 257)  # 255 is as white as 65535
-        if image.mode in ("P", "PA") and "transparency" in image.info:
-            image = image.convert("RGBA")  # as Pillow wishes
         image.load()
         return image.copy() if image.mode == mode else image.convert(mode)
 

@@ -1,0 +1,180 @@
+"""Decoders: the same pixels from all of them, for every kind of file; Pillow where one can't."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import pickle
+import sys
+import types
+
+import image_files
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+import mpiter
+from mpiter.images import ImageList
+from mpiter.images.decoders import decoders_for
+from mpiter.images.decoding import Decoding
+from mpiter.images.header import header_of
+from mpiter.images.pixels import plain
+from mpiter.images.transforms import Region
+
+HERE = {"simplejpeg": "simplejpeg", "opencv": "cv2"}
+KINDS = image_files.kinds()
+ROUNDING = 3  # of 255
+
+
+def _there(name):
+    missing = name in HERE and not importlib.util.find_spec(HERE[name])
+    return pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"{name} is not installed"))
+
+
+DECODERS = [*map(_there, ("pillow", "simplejpeg", "opencv", "auto"))]
+
+
+def pillows(data: bytes, mode: str, upright: bool = False) -> np.ndarray:
+    """What Pillow makes of it, asked in the plainest way; grey of 16 bits is the one exception."""
+    image = Image.open(io.BytesIO(data))
+    image = ImageOps.exif_transpose(image) if upright else image
+    if image.mode.startswith("I;16"):
+        wide = np.asarray(image)
+        image = Image.fromarray(wide) if mode == "I;16" else Image.fromarray((wide >> 8).astype(np.uint8))
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    if mode == "I;16":
+        array = np.asarray(image if image.mode == mode else image.convert("L")).astype(np.uint16)
+        return (array if image.mode == mode else array * 257)[:, :, None]
+    array = np.asarray(image.convert(mode))
+    return array if array.ndim == 3 else array[:, :, None]
+
+
+def decoded(decoder: str, data: bytes, mode: str = "RGB", upright: bool = False) -> np.ndarray:
+    return plain(Decoding(decoder, mode, upright).open(data, "a file")[0])
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "I;16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_pixels_are_pillows_whoever_decodes(decoder, mode, kind):
+    wanted, found = pillows(KINDS[kind], mode), decoded(decoder, KINDS[kind], mode)
+    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+    assert np.abs(found.astype(int) - wanted.astype(int)).max() <= ROUNDING
+    assert found.flags.writeable
+    assert found.flags.c_contiguous
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "turned" in kind])
+def test_exif_turns_a_picture_upright_where_that_is_asked_for_only(decoder, kind):
+    data = KINDS[kind]
+    upright = decoded(decoder, data, upright=True)
+    assert np.abs(upright.astype(int) - pillows(data, "RGB", upright=True)).max() <= ROUNDING
+    assert decoded(decoder, data).shape == (61, 47, 3)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("factor", [2, 4, 8])
+@pytest.mark.parametrize("kind", ["jpeg", "jpeg, odd sides", "jpeg, progressive", "jpeg, grey", "jpeg, CMYK"])
+def test_scaled_decoding_gives_so_many_times_fewer_pixels_of_the_same_picture(decoder, factor, kind):
+    height, width = pillows(KINDS[kind], "RGB").shape[:2]
+    asked = []
+
+    def wish(h, w):
+        asked.append((h, w))
+        return Region(0, 0, h, w, (h, w), (h // factor, w // factor))
+
+    image, region = Decoding(decoder, "RGB", True).open(KINDS[kind], "a file", wish)
+    small = plain(image)
+    assert asked == [(height, width)]
+    assert region.factor == factor
+    assert small.shape == (-(-height // factor), -(-width // factor), 3)
+    full = pillows(KINDS[kind], "RGB").astype(float)
+    full = np.pad(full, ((0, -height % factor), (0, -width % factor), (0, 0)), mode="edge")
+    box = full.reshape(small.shape[0], factor, small.shape[1], factor, 3).mean((1, 3))
+    assert np.abs(small - box).mean() < 6
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_what_is_wanted_of_a_turned_picture_is_wanted_of_it_upright(decoder):
+    wish = lambda h, w: Region(0, 0, h, w, (h, w), (h // 2, w // 2))  # noqa: E731
+    lying, _ = Decoding(decoder, "RGB", False).open(KINDS["jpeg, turned 6"], "a file", wish)
+    upright, region = Decoding(decoder, "RGB", True).open(KINDS["jpeg, turned 6"], "a file", wish)
+    assert region.of == (47, 61)
+    assert (upright == np.rot90(plain(lying), -1)).all()
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_picture_that_is_not_jpeg_is_wished_for_when_its_size_is_known(decoder):
+    wish = lambda h, w: Region(0, 0, h, w, (h, w), (h // 4, w // 4))  # noqa: E731
+    for kind in ("png", "webp", "tiff"):
+        image, region = Decoding(decoder, "RGB", False).open(KINDS[kind], "a file", wish)
+        assert plain(image).shape == (93, 124, 3)
+        assert region.of == (93, 124)
+
+
+def test_auto_asks_the_fastest_first_and_pillow_last():
+    names = [decoder.name.split()[0] for decoder in decoders_for("auto")]
+    assert names == [*(name for name in HERE if importlib.util.find_spec(HERE[name])), "pillow"]
+
+
+@pytest.mark.parametrize("name", ["simplejpeg", "opencv"])
+def test_auto_does_without_what_is_not_installed(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, HERE[name], None)
+    assert name not in " ".join(decoder.name for decoder in decoders_for("auto"))
+    with pytest.raises(mpiter.OptionError, match="cannot be imported; install it"):
+        decoders_for(name)
+
+
+def test_pillow_simd_is_known_by_its_version(monkeypatch):
+    with pytest.raises(mpiter.OptionError, match="what is installed is pillow"):
+        decoders_for("pillow-simd")
+    monkeypatch.setattr("PIL.__version__", "9.5.0.post2")
+    assert [decoder.name for decoder in decoders_for("pillow-simd")] == ["pillow-simd 9.5.0.post2"]
+
+
+def test_accimage_is_given_files_and_gives_planes(monkeypatch):
+    class FakeImage:
+        """As the library's: opened by a path, JPEG only, copied out plane by plane."""
+
+        def __init__(self, path):
+            with Image.open(path) as image:
+                self._pixels = np.asarray(image.convert("RGB"))
+            (self.height, self.width, self.channels) = self._pixels.shape
+
+        def copyto(self, buffer):
+            buffer[:] = self._pixels.transpose(2, 0, 1)
+
+    monkeypatch.setitem(sys.modules, "accimage", types.SimpleNamespace(Image=FakeImage))
+    assert decoders_for("accimage")[0].name == "accimage"
+    for kind in ("jpeg", "jpeg, CMYK", "png"):
+        assert (decoded("accimage", KINDS[kind]) == pillows(KINDS[kind], "RGB")).all()
+
+
+def test_an_unknown_decoder_or_mode_is_refused():
+    with pytest.raises(mpiter.OptionError, match="decoder='turbo' is unknown; use one of 'auto'"):
+        ImageList([], decoder="turbo")
+    with pytest.raises(mpiter.OptionError, match="mode='BGR' is unknown"):
+        ImageList([], mode="BGR")
+
+
+def test_decoding_travels_as_its_options():
+    decoding = Decoding("auto", "RGB", True)
+    assert len(pickle.dumps(decoding)) < 120
+    assert pickle.loads(pickle.dumps(decoding)).names == decoding.names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_header_that_is_cut_anywhere_raises_nothing(kind):
+    data = KINDS[kind]
+    for length in range(min(len(data), 700)):
+        header_of(data[:length])
+
+
+def test_a_header_knows_the_size_of_a_jpeg_and_of_a_png():
+    for kind in ("jpeg", "png", "jpeg, progressive", "png, 16 bits", "jpeg, CMYK"):
+        header = header_of(KINDS[kind])
+        assert (header.height, header.width) == (93, 124)
+    assert not header_of(KINDS["jpeg, CMYK"]).is_ordinary
+    assert header_of(KINDS["webp"]).kind == ""
