@@ -16,6 +16,7 @@ from typing import TextIO
 from . import __version__
 from .doctor import command as doctor
 from .errors import MpiterError
+from .images import pack_command as pack
 from .lab import command as lab
 from .tuning import command as tune
 from .tuning import explain_command as explain
@@ -64,6 +65,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     tune.add_to(commands)
     explain.add_to(commands)
     top.add_to(commands)
+    pack.add_to(commands)
     lab.add_to(commands, small="--small" in words)
     return parser
 

@@ -12,6 +12,7 @@ A wing: the core knows datasets only, and nothing here is imported unless it is 
 
 from .broken import BrokenImage
 from .folders import ImageFolder, ImageList
+from .packed import PackedFolder
 from .transforms import Compose, Crop, Flip, Normalize, RandomResizedCrop, Region, Resize
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "ImageFolder",
     "ImageList",
     "Normalize",
+    "PackedFolder",
     "RandomResizedCrop",
     "Region",
     "Resize",

@@ -13,7 +13,7 @@ import os
 import stat
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def pack(
     report = Report()
     part = path.with_name(f"{path.name}.part")
     names = _listed(root, follow, only, {os.path.realpath(path), os.path.realpath(part)}, report)
-    if not names:
+    if all(name.endswith("/") for name in names):
         raise OptionError(f"{root} has no files to pack.")
     fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
@@ -110,7 +110,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _listed(root: Path, follow: bool, only: Sequence[str], ours: set[str], report: Report) -> list[str]:
-    """The names of the files below a folder, in order."""
+    """The names of the files below a folder, in order, and of folders without files."""
     top, own_names = os.path.realpath(root), set(map(os.path.basename, ours))
 
     def below(folder: str, prefix: str, around: tuple[str, ...]) -> Iterator[str]:
@@ -134,7 +134,12 @@ def _listed(root: Path, follow: bool, only: Sequence[str], ours: set[str], repor
             real = os.path.realpath(entry.path)
             if real in around:
                 raise _LeftOut("a link to a folder that it is in")
-            yield from below(entry.path, f"{name}/", (*around, real))
+            is_empty = True
+            for each in below(entry.path, f"{name}/", (*around, real)):
+                is_empty = False
+                yield each
+            if is_empty:
+                yield f"{name}/"  # a class without files is a class
         elif not entry.is_file():
             raise _LeftOut("neither a file nor a folder")
         elif only and not any(fnmatchcase(entry.name, pattern) for pattern in only):
@@ -172,16 +177,16 @@ class _Packing:
 
     def __init__(self, fd: int, root: Path, report: Report) -> None:
         self._fd, self._root, self._report = fd, root, report
-        self._at, self._index = 0, bytearray()
+        self._at, self._members, self._index = 0, 0, bytearray()
 
     def keep_whole(self, name: str) -> bool:
         """Take a file over as an earlier run packed it, or left it out; False behind the last one."""
         member = self._whole(name)
         if member is not None:
             self._keep(member)
-            self._report.resumed += 1
+            self._report.resumed += not name.endswith("/")
             return True
-        has_more = self._at < os.fstat(self._fd).st_size
+        has_more = self._at < os.fstat(self._fd).st_size and not name.endswith("/")
         why = _why_unreadable(self._root / name) if has_more else None
         if why is not None:
             self._report.left_out.append((name, why))
@@ -197,7 +202,7 @@ class _Packing:
             about = os.stat(self._root / name)
         except OSError:
             return None
-        member = Member(name.encode(), about.st_mtime, about.st_size, crc)
+        member = _member(name, about, crc)
         wanted = member.local()
         if pread(self._fd, len(wanted), self._at) != wanted:
             return None
@@ -217,16 +222,23 @@ class _Packing:
     def _keep(self, member: Member) -> None:
         self._index += member.central(self._at)
         self._at += len(member.local()) + member.size
-        self._report.files += 1
+        self._members += 1
+        self._report.files += not member.name.endswith(b"/")
 
     def _written(self, name: str) -> Member:
+        """A member that lies there, whole."""
+        member = Member(name.encode(), 0.0, 0) if name.endswith("/") else self._copied(name)
+        write_all(self._fd, memoryview(member.local()), self._at)  # last: until then it is no member
+        return member
+
+    def _copied(self, name: str) -> Member:
         try:
             source = open(self._root / name, "rb", buffering=0)  # noqa: SIM115 (a failure here isn't one below)
         except OSError as error:
             raise _LeftOut(_reason(error)) from error
         with source:
             before = os.fstat(source.fileno())
-            member = Member(name.encode(), before.st_mtime, before.st_size)
+            member = _member(name, before)
             at, crc = self._at + len(member.local()), 0
             last = at + member.size
             while data := _read(source.fileno(), min(_AT_ONCE, last - at + 1)):
@@ -237,17 +249,22 @@ class _Packing:
             after = os.fstat(source.fileno())
         if data or at != last or (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
             raise _LeftOut("it changed while it was packed")
-        member = Member(member.name, member.when, member.size, crc)
-        write_all(self._fd, memoryview(member.local()), self._at)  # last: until then it is no member
-        return member
+        return replace(member, crc=crc)
 
     def finish(self) -> None:
         """Add the index; all of it is on the disk then."""
-        tail = self._index + end(self._report.files, len(self._index), self._at)
+        tail = self._index + end(self._members, len(self._index), self._at)
         write_all(self._fd, memoryview(tail), self._at)
         os.ftruncate(self._fd, self._at + len(tail))
         os.fsync(self._fd)
         self._report.size = self._at + len(tail)
+
+
+def _member(name: str, about: os.stat_result, crc: int = 0) -> Member:
+    """Of a folder only the name is kept: its time changes with whatever is in it."""
+    if name.endswith("/"):
+        return Member(name.encode(), 0.0, 0)
+    return Member(name.encode(), about.st_mtime, about.st_size, crc)
 
 
 def _read(fd: int, size: int) -> bytes:

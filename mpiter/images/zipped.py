@@ -32,7 +32,7 @@ TOO_LARGE, TOO_MANY = 0xFFFFFFFF, 0xFFFF  # for the old format: these say that t
 _IN_UTF8, _ENCRYPTED = 0x800, 0x1
 _OLD, _NEW = 20, 45  # the versions that readers need: 2.0, and 4.5 for ZIP64
 _UNIX = 3 << 8
-_A_FILE = 0o100644 << 16  # what `unzip` makes of a member
+_A_FILE, _A_FOLDER = 0o100644 << 16, 0o40755 << 16 | 0x10  # what `unzip` makes of a member
 _LONGEST_COMMENT = 0xFFFF
 
 
@@ -51,9 +51,9 @@ class BadArchive(MpiterError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A stored file."""
+    """A stored file, or a folder."""
 
-    name: bytes  # in UTF-8
+    name: bytes  # in UTF-8; a folder's ends with a slash
     when: float  # seconds since 1970
     size: int
     crc: int = 0
@@ -73,7 +73,8 @@ class Member:
         version = _NEW if extra else _OLD
         at = min(offset, TOO_LARGE)
         lengths = len(self.name), len(extra), 0
-        head = _CENTRAL.pack(_CENTRAL_MARK, _UNIX | version, version, *self._about(), *lengths, 0, 0, _A_FILE, at)
+        kind = _A_FOLDER if self.name.endswith(b"/") else _A_FILE
+        head = _CENTRAL.pack(_CENTRAL_MARK, _UNIX | version, version, *self._about(), *lengths, 0, 0, kind, at)
         return head + self.name + extra
 
     def _about(self) -> tuple[int, ...]:
@@ -131,12 +132,14 @@ class Index:
         """As `zipfile` says it."""
         return self.raw_name(member).decode("utf-8" if self.flags[member] & _IN_UTF8 else "cp437", "surrogateescape")
 
-    def why_unreadable(self, member: int) -> str | None:
+    def are_readable(self) -> Array:
+        """Of each member, whether it is stored or deflated, and in the clear."""
+        return np.isin(self.methods, (STORED, DEFLATED)) & (self.flags & _ENCRYPTED == 0)
+
+    def why_unreadable(self, member: int) -> str:
         """What of a member can't be read here."""
-        if self.flags[member] & _ENCRYPTED:
-            return "is encrypted"
         method = int(self.methods[member])
-        return None if method in (STORED, DEFLATED) else f"is compressed by method {method}"
+        return "is encrypted" if self.flags[member] & _ENCRYPTED else f"is compressed by method {method}"
 
     @classmethod
     def read(cls, fd: int, path: str) -> Index:
@@ -207,8 +210,8 @@ def _found(fd: int, length: int, path: str) -> tuple[int, int, int, int]:
     start = max(0, length - _END.size - _LONGEST_COMMENT)
     tail = pread(fd, length - start, start)
     where = tail.rfind(_END_MARK)
-    while where >= 0 and where + _END.size > len(tail):
-        where = tail.rfind(_END_MARK, 0, where)
+    while where >= 0 and where + _END.size + int.from_bytes(tail[where + 20 : where + 22], "little") != len(tail):
+        where = tail.rfind(_END_MARK, 0, where)  # this one stands in the comment
     if where < 0:
         if pread(fd, 4, 0) == LOCAL_MARK:
             raise _torn(path, "its end is missing")
