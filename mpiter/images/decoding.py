@@ -57,15 +57,15 @@ class Decoding:
         return image, region
 
     def _decode(self, data: bytes, header: Header, factor: int, path: str) -> Any:
-        *others, pillow = self._decoders
-        for decoder in others:
-            if decoder.takes(header, self._mode):
-                try:
-                    return decoder.decode(data, header, self._mode, factor)
-                except MemoryError:
-                    raise
-                except Exception:
-                    continue  # Pillow decides
+        pillow = self._decoders[-1]
+        decoder = next(decoder for decoder in self._decoders if decoder.takes(header, self._mode))
+        if decoder is not pillow:
+            try:
+                return decoder.decode(data, header, self._mode, factor)
+            except MemoryError:
+                raise
+            except Exception:
+                pass  # Pillow decides
         try:
             return pillow.decode(data, header, self._mode, factor)
         except MemoryError:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 _ALONE = {0x01, *range(0xD0, 0xD8)}  # markers of JPEG without a length
 _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_ORDINARY_FRAMES = {0xC0, 0xC1, 0xC2}  # Huffman, sequential and progressive
+_SEQUENTIAL = {0xC0, 0xC1}
+_ORDINARY_FRAMES = {*_SEQUENTIAL, 0xC2}  # which is progressive; the others are lossless, or not Huffman's
 EXIF_ORIENTATION = 0x0112
 
 
@@ -24,6 +25,7 @@ class Header:
     channels: int = 0
     is_ordinary: bool = False
     orientation: int = 1  # as EXIF counts; of JPEG only
+    scan: int = 0  # where the pixels of a sequential JPEG begin
 
     def upright(self) -> tuple[int, int]:
         """Height and width when it has been turned."""
@@ -70,7 +72,7 @@ def _jpeg(data: bytes) -> Header:
         at += 2 + length
     is_ycc = channels == 3 and adobe == 1 and names != b"RGB"
     ordinary = frame in _ORDINARY_FRAMES and bits == 8 and (channels == 1 or is_ycc) and height > 0 and width > 0
-    return Header("jpeg", height, width, channels, ordinary, orientation)
+    return Header("jpeg", height, width, channels, ordinary, orientation, scan=at if frame in _SEQUENTIAL else 0)
 
 
 def _orientation(tiff: bytes) -> int:
