@@ -53,6 +53,7 @@ from .iterators.iterators import MultiprocessIterator, MultithreadIterator, Seri
 from .loaders.loader import DataLoader
 from .loaders.ragged import Buckets, pad
 from .pool.backends import Process, Serial, Thread
+from .rules import Skip
 from .samples.batch import Batch
 from .stats import Stats
 from .worker.info import WorkerInfo, get_worker_info
@@ -83,6 +84,7 @@ __all__ = [
     "Serial",
     "SerialIterator",
     "SharedMemoryFull",
+    "Skip",
     "StateError",
     "Stats",
     "Thread",
@@ -112,7 +114,7 @@ def _pilot(workers: Auto | None, n_prefetch: Auto | None) -> Pilot:
 
 Wings.tracer, Wings.pilot = _tracer, _pilot
 
-_DOORS = ("chainer", "chainer_compat", "device", "jax", "torch")
+_DOORS = ("chainer", "chainer_compat", "device", "images", "jax", "torch")
 
 
 def __dir__() -> list[str]:

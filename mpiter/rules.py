@@ -7,8 +7,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .errors import OptionError
+
 _RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large…
 _EACH = 3  # …or where there are many workers so many for each: two that it may have, one that waits for an earlier one
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Leave out samples that fail, ``most`` of them: more are an error.  ``on_error="skip"`` has no limit.
+
+    ``stats()`` has their number, ``skipped``, and of the first hundred index and error, ``skips``.
+
+    >>> from mpiter import batches
+    >>> class Odd:
+    ...     def __len__(self):
+    ...         return 6
+    ...     def __getitem__(self, index):
+    ...         return index // (index % 2)
+    >>> with batches(Odd(), 3, n_processes=0, shuffle=False, on_error=Skip(most=3)) as stream:
+    ...     print(*stream)
+    ...     print(stream.stats().skips[0])
+    [1] [3 5]
+    (0, 'ZeroDivisionError: integer division or modulo by zero')
+    """
+
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.most is not None and (isinstance(self.most, bool) or not isinstance(self.most, int) or self.most < 0):
+            raise OptionError(f"most={self.most!r:.60} must be a whole number from 0 on, or None.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +50,7 @@ class Rules:
     run_ahead: int | None = None
     in_order: bool = True
     skips_errors: bool = False
+    most_skipped: int | None = None
     as_samples: bool = True  # batches are read sample by sample, not as columns
     seed: int = 0  # of the samples' randomness
     seeds_samples: bool = True  # the global generators, for each; else each worker, once

@@ -9,11 +9,13 @@ import html
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from .errors import OptionError
 
 _WORTH_TELLING = 0.05  # of the time
 _TOO_SHORT_S = 0.2  # to tell anything
+_IN_WORDS = ("skips", "dataset")  # what is no number
 _RARE = ("errors", "skipped", "restarts", "renewals", "odd_rows", "copies")
 
 
@@ -60,6 +62,8 @@ class Stats:
         leased_batches: batches handed out and still referenced.
         slots: slots of shared memory.
         slot_bytes: bytes of each slot.
+        skips: index and error of the samples that were left out, of the first hundred.
+        dataset: what the dataset's ``about()`` says of it, where it has one.
 
     >>> from mpiter import batches
     >>> it = batches(range(10), 4, n_processes=0)
@@ -109,6 +113,8 @@ class Stats:
     leased_batches: int = 0
     slots: int = 0
     slot_bytes: int = 0
+    skips: tuple[tuple[Any, str], ...] = ()
+    dataset: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
         """A few lines to read: does one wait for data, and who could help?"""
@@ -124,6 +130,7 @@ class Stats:
             f"({self.in_flight_bytes / 1e6:,.1f} MB), {self.leased_batches} held; "
             f"fetching a sample takes {1e3 * self.sample_s:.3g} ms",
             ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in rare if count),
+            ", ".join(f"{name}: {said}" for name, said in self.dataset.items()),
         ]
         return "\n".join(filter(None, lines))
 
@@ -152,7 +159,7 @@ class Stats:
         >>> Stats(batches=2, recent_s=4.0, recent_wait_s=1.0).as_dict()["mpiter/recent_share"]
         0.25
         """
-        names = (*Stats.__dataclass_fields__, "recent_share", "batches_per_s", "samples_per_s")
+        names = (*NUMBERS, "recent_share", "batches_per_s", "samples_per_s")
         return {prefix + name: getattr(self, name) for name in names}
 
     def as_prometheus(self, labels: Mapping[str, object] | None = None) -> str:
@@ -166,7 +173,7 @@ class Stats:
         """
         shown = ",".join(f'{_name_of_label(name)}="{_escaped(value)}"' for name, value in (labels or {}).items())
         lines = []
-        for name in Stats.__dataclass_fields__:
+        for name in NUMBERS:
             if name.startswith("recent_"):
                 continue
             told = f"mpiter_{f'{name[:-2]}_seconds' if name.endswith('_s') else name}{'_total' * (name in _COUNTERS)}"
@@ -183,6 +190,9 @@ class Stats:
         if self.recent_s < _TOO_SHORT_S:
             return "too short a time to tell"
         return "workers suffice" if self.recent_share < _WORTH_TELLING else "workers can't keep up"
+
+
+NUMBERS = tuple(name for name in Stats.__dataclass_fields__ if name not in _IN_WORDS)
 
 
 def _counted(count: int, one: str, several: str) -> str:
@@ -223,5 +233,6 @@ def total(parts: list[Stats]) -> Stats:
     if not parts:
         return Stats()
     of_one = {"sample_s", "room_bytes", "start_s", "seconds", "recent_s"}
-    merge = {name: max if name in of_one else sum for name in Stats.__dataclass_fields__}
-    return Stats(**{name: how([getattr(part, name) for part in parts]) for name, how in merge.items()})
+    merge = {name: max if name in of_one else sum for name in NUMBERS}
+    numbers = {name: how([getattr(part, name) for part in parts]) for name, how in merge.items()}
+    return Stats(**numbers, skips=sum((part.skips for part in parts), ()), dataset=parts[0].dataset)

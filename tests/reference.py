@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PUBLIC = ("mpiter", "mpiter.pool", "mpiter.torch", "mpiter.chainer", "mpiter.jax")  # what of them is in `__all__`
+PUBLIC = (
+    "mpiter",
+    "mpiter.pool",
+    "mpiter.images",
+    "mpiter.torch",
+    "mpiter.chainer",
+    "mpiter.jax",
+)  # what of them is in `__all__`
 WHOLE = ("mpiter.chainer_compat",)  # modules whose import is all that there is to them
 
 

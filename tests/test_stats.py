@@ -50,6 +50,25 @@ def test_the_start_is_told_apart_and_shares_are_since_the_last_look(clock: Any) 
     assert "waited 2% of the last 10.0 s, for 3 batches: workers suffice" in str(first)
 
 
+class SaysWhatItIs(list[int]):
+    def about(self) -> dict[str, str]:
+        return {"decoder": "by hand"}
+
+
+class MeansSomethingElse(list[int]):
+    def about(self, what: str) -> str:
+        return what
+
+
+def test_what_a_dataset_says_of_itself_is_in_the_stats() -> None:
+    with mpiter.batches(SaysWhatItIs([1, 2]), 2, n_processes=0) as it:
+        next(it)
+        assert it.stats().dataset == {"decoder": "by hand"}
+        assert str(it.stats()).endswith("decoder: by hand")
+    with mpiter.batches(MeansSomethingElse([1, 2]), 2, n_processes=0) as it:
+        assert it.stats().dataset == {}
+
+
 def test_two_looks_in_a_row_show_the_same(clock: Any) -> None:
     tally = Tally()
     tally.handed_out(4, 1)

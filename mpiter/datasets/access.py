@@ -31,6 +31,18 @@ def users(dataset: Any) -> Any:
     return dataset.dataset if isinstance(dataset, Wrapping) else dataset
 
 
+def about(dataset: Any) -> dict[str, str]:
+    """What the dataset says of itself, if it has a method ``about`` that says it in words; for ``stats()``."""
+    dataset = users(dataset)
+    if not callable(getattr(type(dataset), "about", None)):
+        return {}
+    try:
+        said = dataset.about()
+        return {str(name): str(words) for name, words in said.items()}
+    except Exception:
+        return {}  # it means something else there
+
+
 def reader_of(dataset: Any) -> Reader | None:
     """What reads the samples of an array of indices, or None where they must be read one by one."""
     kind = type(dataset)

@@ -19,7 +19,7 @@ from ..machine import cores
 from ..order.state import SEEDS
 from ..pool.backends import Serial, backend_for
 from ..pool.starting import interrupts_later
-from ..rules import Rules
+from ..rules import Rules, Skip
 from ..samples.uneven import settle_as
 from ..transport.transport import Transport
 from ..transport.transports import transport_for
@@ -44,7 +44,7 @@ class Options:
     backend: Any = "process"
     serializer: Any = "slots"
     copy: bool = False
-    on_error: str = "raise"
+    on_error: Any = "raise"  # or "skip", or a Skip
     run_ahead: int | None = None
     worker_init: Callable[[Any], Any] | None = None
     in_order: bool = True
@@ -80,8 +80,8 @@ class Options:
             raise OptionError(f"seed has {int(self.seed).bit_length()} bits; use a whole number of at most 128.")
         seconds("dataset_timeout", self.dataset_timeout)
         seconds("sample_timeout", self.sample_timeout)
-        if self.on_error not in ("raise", "skip"):
-            raise OptionError(f"on_error={self.on_error!r} is unknown; use 'raise' or 'skip'.")
+        if not isinstance(self.on_error, Skip) and self.on_error not in ("raise", "skip"):
+            raise OptionError(f"on_error={self.on_error!r} is unknown; use 'raise', 'skip' or Skip(most=…).")
         settle_as(self.ragged)
         if self.worker_init is not None and not callable(self.worker_init):
             raise OptionError(f"worker_init={self.worker_init!r:.60} cannot be called; pass a function.")
@@ -149,7 +149,8 @@ class Options:
             n_prefetch=1 if alone else self.first_n_prefetch,
             run_ahead=0 if alone else self.run_ahead,
             in_order=self.in_order,
-            skips_errors=self.on_error == "skip",
+            skips_errors=self.on_error != "raise",
+            most_skipped=self.on_error.most if isinstance(self.on_error, Skip) else None,
             as_samples=as_samples,
             seed=seed,
             seeds_samples=self.seeds_samples,

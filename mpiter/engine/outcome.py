@@ -24,8 +24,12 @@ def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | No
     tally.errors += len(faults)
     if error is None and faults and not rules.skips_errors:
         error = raised(min(faults, key=lambda fault: fault.row))
+    most = rules.most_skipped
+    if error is None and faults and most is not None and tally.skipped + len(faults) > most:
+        error = SampleError(f"on_error=Skip(most={most}): more samples have failed, the last as above.")
+        error.__cause__ = raised(faults[-1])
     if error is None:
-        tally.skipped += len(faults)
+        tally.left_out(faults)
         tally.barren = tally.barren + len(faults) if len(faults) == assembly.plan.rows else 0
         if faults and tally.barren >= len(after.order):
             tally.barren = 0

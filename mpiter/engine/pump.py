@@ -12,9 +12,11 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ..datasets.access import about
 from ..errors import IteratorClosed, warn
 from ..order.cursor import Cursor, Plans
 from ..pool.crew import Crew
@@ -229,8 +231,9 @@ class Pump:
         return () if self.loop is None else self.loop.pids
 
     def stats(self) -> Stats:
-        """A snapshot of the counters."""
-        return self._last_stats if self.loop is None else self.loop.stats()
+        """A snapshot of the counters, with what the dataset says of itself."""
+        found = self._last_stats if self.loop is None else self.loop.stats()
+        return replace(found, dataset=about(self.options.dataset))
 
     # -- ending --------------------------------------------------------------------------------------------------
 

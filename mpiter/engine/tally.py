@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 from ..rules import Rules
 from ..stats import Stats
-from ..worker.task import Ticket
+from ..worker.task import Fault, Ticket
 
+_LISTED = 100  # samples that were skipped
 _LOOK_S = 1.0  # between two looks that count as two
 
 
@@ -47,6 +48,7 @@ class Tally:
     began: float | None = None  # when the first batch came
     since: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins: when, what had been waited, for how many
     looked: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins here next
+    skips: tuple[tuple[Any, str], ...] = ()  # the first of them
     barren: int = 0  # samples skipped since the last good one
 
     def counters(self) -> dict[str, Any]:
@@ -115,6 +117,12 @@ class Tally:
         if ticket.rows:
             now = ticket.seconds / ticket.rows
             self.sample_s = now if not self.sample_s else 0.75 * self.sample_s + 0.25 * now
+
+    def left_out(self, faults: list[Fault]) -> None:
+        """Samples that have failed were skipped."""
+        self.skipped += len(faults)
+        more = _LISTED - len(self.skips)
+        self.skips += tuple((fault.index, fault.summary) for fault in faults[:more])
 
     def delivered(self, began: float, ended: float) -> None:
         """Finished batches have been handed to the consumer's queue."""

@@ -16,6 +16,7 @@ from ..engine.options import Options
 from ..engine.pilot import Auto
 from ..order.cursor import Cursor, batches_of
 from ..order.state import Surroundings
+from ..rules import Skip
 from ..samples.batch import columns_of
 from ..samples.layout import Contents
 from ..samples.uneven import settle_as
@@ -78,7 +79,7 @@ def batches(
     backend: Any = "process",
     serializer: Any = "slots",
     copy: bool = False,
-    on_error: Literal["raise", "skip"] = "raise",
+    on_error: Literal["raise", "skip"] | Skip = "raise",
     run_ahead: int | None = None,
     worker_init: Any = None,
     in_order: bool = True,

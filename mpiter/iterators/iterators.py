@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ..engine.options import Options
 from ..engine.pilot import Auto
+from ..rules import Skip
 from ..samples.batch import Batch
 from ..spelling import OF_ITERATORS, knows
 from ..typevars import T
@@ -46,7 +47,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         backend: "process", "thread", "serial", or an object such as ``mpiter.Process(start_method="spawn")``.
         serializer: "slots" (shared memory), "packed", or a transport object.
         copy: hand out private copies rather than views of shared slots.
-        on_error: "raise" what the dataset raises, in place of the batch, or "skip" the sample.
+        on_error: "raise" what the dataset raises, in place of the batch, or "skip" the sample; ``Skip(most=100)``.
         run_ahead: batches on their way beyond ``n_prefetch``; None as the workers need, 0 strictly none.
         worker_init: called once in each worker with its ``WorkerInfo``.
         in_order: deliver batches in the order of the plan; False: as they finish, without exact resume.
@@ -77,7 +78,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         backend: Any = "process",
         serializer: Any = "slots",
         copy: bool = False,
-        on_error: Literal["raise", "skip"] = "raise",
+        on_error: Literal["raise", "skip"] | Skip = "raise",
         run_ahead: int | None = None,
         worker_init: Any = None,
         in_order: bool = True,
@@ -137,7 +138,7 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
         dataset_timeout: float | None = 30.0,
         serializer: Any = "slots",
         copy: bool = False,
-        on_error: Literal["raise", "skip"] = "raise",
+        on_error: Literal["raise", "skip"] | Skip = "raise",
         run_ahead: int | None = None,
         worker_init: Any = None,
         in_order: bool = True,
@@ -190,7 +191,7 @@ class SerialIterator(DatasetIterator[Batch[T]]):
         seed: int | None = None,
         serializer: Any = "slots",
         copy: bool = False,
-        on_error: Literal["raise", "skip"] = "raise",
+        on_error: Literal["raise", "skip"] | Skip = "raise",
         worker_init: Any = None,
         trace: str | os.PathLike[str] | None = None,
     ) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from .. import machine
-from ..stats import Stats
+from ..stats import NUMBERS, Stats
 
 WORTH_TELLING = 0.05  # of the trainer's time
 _HIDDEN = 1.02  # workers that can deliver so many times what the trainer takes hide what they do
@@ -60,7 +60,7 @@ def times(now: Stats, since: Stats | None = None) -> Times | None:
     """What a batch took since then, or since the first one; None: there were too few."""
     before = since if since is not None and since.seconds else None
     start = Stats(wait_s=now.start_s, batches=1, samples=round(now.samples / max(now.batches, 1)))
-    gone = {f.name: getattr(now, f.name) - getattr(before or start, f.name) for f in fields(Stats)}
+    gone = {name: getattr(now, name) - getattr(before or start, name) for name in NUMBERS}
     batches = gone["batches"]
     if batches < _LEAST_BATCHES or not gone["seconds"]:
         return None

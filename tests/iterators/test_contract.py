@@ -369,6 +369,40 @@ def test_skipped_errors_shorten_the_batch_and_are_counted(any_way: dict[str, Any
         assert it.stats().skipped == 5
 
 
+def test_skipped_samples_are_listed_with_their_errors(any_way: dict[str, Any]) -> None:
+    dataset = Failing({1: KeyError(), 4: KeyError()}, 6)
+    with mpiter.MultiprocessIterator(dataset, 3, repeat=False, shuffle=False, on_error=mpiter.Skip(), **any_way) as it:
+        assert [len(batch) for batch in it] == [2, 2]
+        assert it.stats().skips == ((1, "KeyError: "), (4, "KeyError: "))
+
+
+def test_of_many_skipped_samples_the_first_hundred_are_listed(default: dict[str, Any]) -> None:
+    dataset = Failing({index: KeyError() for index in range(0, 400, 2)}, 400)
+    with mpiter.batches(dataset, 40, shuffle=False, on_error="skip", **default) as it:
+        assert len([*it]) == 10
+        assert it.stats().skipped == 200
+        assert [index for index, _ in it.stats().skips] == [*range(0, 200, 2)]
+
+
+def test_more_failures_than_may_be_skipped_are_errors_each(any_way: dict[str, Any]) -> None:
+    dataset = Failing({index: KeyError() for index in (0, 1, 4, 8)}, 12)
+    options: dict[str, Any] = {"repeat": False, "shuffle": False, "on_error": mpiter.Skip(most=2)}
+    with mpiter.MultiprocessIterator(dataset, 3, **options, **any_way) as it:
+        assert [label for _, label in next(it)] == [2]
+        for _ in range(2):
+            with pytest.raises(mpiter.SampleError, match=r"on_error=Skip\(most=2\): more samples have failed") as error:
+                next(it)
+            assert isinstance(error.value.__cause__, KeyError)
+        assert [label for _, label in next(it)] == [9, 10, 11]
+        assert (it.stats().skipped, it.stats().errors) == (2, 4)
+
+
+@pytest.mark.parametrize("most", [-1, 1.5, True, "3"])
+def test_a_limit_of_skipping_is_a_whole_number(most: Any) -> None:
+    with pytest.raises(mpiter.OptionError, match="must be a whole number from 0 on, or None"):
+        mpiter.Skip(most=most)
+
+
 # -- several at once, and the end --------------------------------------------------------------------------------
 
 
