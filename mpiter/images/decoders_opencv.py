@@ -1,7 +1,7 @@
 """OpenCV: libjpeg-turbo and libpng behind ``imdecode``; ordinary JPEG and PNG.
 
-It gives what there is of a broken JPEG without a word, so it is asked only for those whose pixels are in one piece, with
-nothing amiss between where they begin and where they end: sequential ones of one scan.
+It gives what there is of a broken JPEG without a word, so it is asked only for those whose pixels are in one piece,
+with nothing amiss between where they begin and where they end: sequential ones of one scan.
 """
 
 from __future__ import annotations
