@@ -1,0 +1,293 @@
+"""Transforms: the same pixels under any number of workers, ours and other people's."""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import random
+from collections import Counter
+
+import image_files
+import numpy as np
+import pytest
+from PIL import Image
+
+import mpiter
+from mpiter.images import Compose, Crop, Flip, ImageList, Normalize, RandomResizedCrop, Region, Resize
+from mpiter.images.pixels import plain
+
+PICTURE = image_files.smooth()
+NEEDS_ALBUMENTATIONS = pytest.mark.skipif(
+    not importlib.util.find_spec("albumentations"), reason="albumentations is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Twelve files, a few of each kind."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for number in range(12):
+        image = Image.fromarray(image_files.smooth(60 + 5 * number, 100 - 3 * number, number))
+        image.save(folder / f"{number:02}.{'png' if number % 4 == 0 else 'jpg'}")
+    return folder
+
+
+def files(root, transform, **options):
+    names = sorted(path.name for path in root.iterdir())
+    return ImageList([(name, number) for number, name in enumerate(names)], transform, root=root, **options)
+
+
+def epochs(dataset, **options):
+    """Two of them, as they come."""
+    with mpiter.batches(dataset, 5, seed=3, epochs=2, **options) as stream:
+        return [(pixels.copy(), labels.tolist()) for pixels, labels in stream]
+
+
+def same(some, others):
+    assert [labels for _, labels in some] == [labels for _, labels in others]
+    return all((a == b).all() for (a, _), (b, _) in zip(some, others, strict=True))
+
+
+def halves(found):
+    """The pictures of the first epoch and of the second, by their labels."""
+    halves = found[:3], found[3:]
+    return [
+        {label: one for pixels, labels in half for one, label in zip(pixels, labels, strict=True)} for half in halves
+    ]
+
+
+class Noise:
+    """A function of the user's, that draws from everything."""
+
+    def __call__(self, image):
+        cut = Crop(16, "random")(image)
+        return cut // 2 + np.uint8(random.randrange(60)) + np.uint8(np.random.randint(60))
+
+
+PIPELINES = {
+    "ours": Compose([RandomResizedCrop(24), Flip(), Flip(direction="vertical"), Normalize()]),
+    "crop": Compose([Resize(40), Crop((30, 20), "random", padding=4), Flip()]),
+    "a function": Noise(),
+}
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("name", PIPELINES)
+def test_pixels_are_the_same_under_any_number_of_workers(root, name, scaled):
+    if scaled and name == "a function":
+        pytest.skip("it wants no region")
+    dataset = files(root, PIPELINES[name], scaled=scaled)
+    alone = epochs(dataset, n_processes=0)
+    assert any((first[label] != second[label]).any() for first, second in [halves(alone)] for label in first)
+    for options in ({"n_processes": 1}, {"n_processes": 3}, {"n_processes": 2, "serializer": "packed"}):
+        assert same(alone, epochs(dataset, **options))
+
+
+def test_threads_give_the_same_pixels_too(root):
+    dataset = files(root, PIPELINES["ours"])
+    assert same(epochs(dataset, n_processes=0), epochs(dataset, n_processes=2, backend="thread"))
+
+
+@NEEDS_ALBUMENTATIONS
+@pytest.mark.parametrize("inside", [False, True])
+def test_albumentations_pipelines_are_taken_as_they_are_and_seeded_per_sample(root, inside, monkeypatch):
+    monkeypatch.setenv("NO_ALBUMENTATIONS_UPDATE", "1")
+    import albumentations as A
+
+    pipeline = A.Compose([A.RandomResizedCrop((24, 24)), A.HorizontalFlip(p=0.5), A.GaussNoise(p=1.0)])
+    dataset = files(root, Compose([Resize(50), pipeline]) if inside else pipeline)
+    alone = epochs(dataset, n_processes=0)
+    assert alone[0][0].shape == (5, 24, 24, 3)
+    assert same(alone, epochs(dataset, n_processes=2))
+    first, second = halves(alone)
+    assert all((first[label] != second[label]).any() for label in first), "each epoch draws anew"
+
+
+def test_older_albumentations_are_seeded_by_a_number(root, monkeypatch):
+    class Old:
+        """As of 1.4.19: a seed, and no states."""
+
+        def set_random_seed(self, seed):
+            self.rng = np.random.default_rng(seed)
+
+        def __call__(self, image):
+            return {"image": image[:8, :8] // 2 + self.rng.integers(100, dtype=np.uint8)}
+
+    Old.__module__ = "albumentations.core.composition"
+    dataset = files(root, Old())
+    assert same(epochs(dataset, n_processes=0), epochs(dataset, n_processes=0, backend="serial"))
+    assert len({pixels.tobytes() for pixels, _ in epochs(dataset, n_processes=0)}) == 6
+
+
+@pytest.mark.parametrize("decoder", ["pillow", "auto"])
+def test_torchvision_pipelines_get_images_of_pillows(root, decoder):
+    seen = Counter()
+
+    class Transform:
+        def __call__(self, image):
+            seen[type(image).__module__.partition(".")[0], image.mode] += 1
+            return np.asarray(image.resize((8, 8))).transpose(2, 0, 1)
+
+    Transform.__module__ = "torchvision.transforms.transforms"
+    dataset = files(root, Transform(), decoder=decoder)
+    assert dataset[0][0].shape == (3, 8, 8)
+    assert dataset[1][0].shape == (3, 8, 8)
+    assert seen == {("PIL", "RGB"): 2}
+    grey = files(root, Compose([Resize(20), TakesGrey()]), decoder=decoder, mode="L")
+    assert grey[0][0].shape == (20, 20, 1)
+
+
+class TakesGrey:
+    def __call__(self, image):
+        return np.asarray(image.resize((20, 20)))[:, :, None]
+
+
+TakesGrey.__module__ = "torchvision.transforms.transforms"
+
+
+# -- one by one ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "transform", [Resize(24), Resize((30, 50)), Resize(24, "lanczos"), Crop(30), Crop(100, padding=10)]
+)
+def test_arrays_and_images_of_pillows_become_the_same(transform):
+    found = plain(transform(PICTURE))
+    assert (found == plain(transform(Image.fromarray(PICTURE)))).all()
+    assert found.dtype == np.uint8
+
+
+def test_resizing_is_pillows():
+    wanted = np.asarray(Image.fromarray(PICTURE).resize((60, 45), Image.Resampling.BICUBIC))
+    assert (Resize((45, 60), "bicubic")(PICTURE) == wanted).all()
+    grey = PICTURE[:, :, :1]
+    wanted = np.asarray(Image.fromarray(grey[:, :, 0]).resize((60, 45), Image.Resampling.BILINEAR))
+    assert (Resize((45, 60))(grey)[:, :, 0] == wanted).all()
+
+
+def test_the_shorter_side_gets_the_size():
+    assert Resize(31)(PICTURE).shape == (31, 31 * 124 // 93, 3)
+    assert Resize(31)(PICTURE.transpose(1, 0, 2)).shape == (31 * 124 // 93, 31, 3)
+
+
+def test_random_resized_crops_lie_within_the_picture_and_within_what_was_asked_for():
+    crop = RandomResizedCrop(8, scale=(0.2, 0.6), ratio=(0.5, 2.0))
+    shares, ratios = [], []
+    for _ in range(300):
+        region = crop.region(300, 400)
+        assert 0 <= region.top <= 300 - region.height
+        assert 0 <= region.left <= 400 - region.width
+        shares.append(region.height * region.width / 120_000)
+        ratios.append(region.width / region.height)
+    assert 0.19 < min(shares) < 0.25
+    assert 0.5 < max(shares) < 0.61
+    assert 0.49 < min(ratios) < 0.6
+    assert 1.7 < max(ratios) < 2.02
+
+
+@pytest.mark.parametrize(("height", "width", "wanted"), [(10, 1000, (10, 13)), (1000, 10, (13, 10))])
+def test_where_no_crop_fits_it_is_the_middle(height, width, wanted):
+    region = RandomResizedCrop(8, scale=(1.0, 1.0)).region(height, width)
+    assert (region.height, region.width) == wanted
+    assert abs(region.left - (width - region.width) / 2) < 1
+
+
+def test_a_region_says_how_many_times_fewer_pixels_suffice():
+    def region(height, width, size):
+        return Region(0, 0, height, width, (3000, 4000), size)
+
+    assert region(3000, 4000, (224, 224)).factor == 8
+    assert region(450, 4000, (224, 224)).factor == 2
+    assert region(447, 447, (224, 224)).factor == 1
+    assert region(100, 100, (224, 224)).factor == 1
+    assert Region(300, 400, 600, 800, (3000, 4000), (10, 10)).box(750, 1000) == (100, 75, 300, 225)
+
+
+@pytest.mark.parametrize("decoder", ["pillow", "auto"])
+def test_a_region_of_a_scaled_picture_looks_like_that_of_the_whole(tmp_path, decoder):
+    large = Image.fromarray(image_files.smooth(600, 800)).resize((1600, 1200))
+    large.save(tmp_path / "large.jpg", quality=95)
+
+    class Fixed(RandomResizedCrop):
+        def region(self, height, width):
+            return Region(200, 300, 700, 900, (height, width), self.size)
+
+    whole, scaled = (
+        ImageList(["large.jpg"], Fixed(80), root=tmp_path, scaled=scaled, decoder=decoder)[0]
+        for scaled in (False, True)
+    )
+    assert scaled.shape == whole.shape == (80, 80, 3)
+    assert np.abs(whole.astype(int) - scaled).mean() < 4
+
+
+def test_a_transform_of_the_users_own_may_want_a_region(tmp_path):
+    Image.fromarray(PICTURE).save(tmp_path / "one.jpg")
+    for decoder in ("pillow", "auto"):
+        found = ImageList(["one.jpg"], Half(), root=tmp_path, scaled=True, decoder=decoder)[0]
+        assert found.shape == (47, 62, 3)
+
+
+class Half:
+    """Wants half as many pixels each way, and takes what comes."""
+
+    def __call__(self, image):
+        return image[::2, ::2]
+
+    def region(self, height, width):
+        return Region(0, 0, height, width, (height, width), (height // 2, width // 2))
+
+    def apply(self, image, region):
+        assert isinstance(image, np.ndarray)
+        return image
+
+
+def test_crops_are_in_the_middle_unless_at_random():
+    assert (Crop(31)(PICTURE) == PICTURE[31:62, 46:77]).all()
+    assert len({Crop(31, "random")(PICTURE).tobytes() for _ in range(20)}) > 10
+    with pytest.raises(ValueError, match="it is too small; put Resize before"):
+        Crop(100)(PICTURE)
+
+
+def test_flips_happen_as_often_as_told():
+    assert (Flip(p=1)(PICTURE) == PICTURE[:, ::-1]).all()
+    assert (Flip(p=1, direction="vertical")(PICTURE) == PICTURE[::-1]).all()
+    assert Flip(p=0)(PICTURE) is PICTURE
+    flips = sum((Flip()(PICTURE) != PICTURE).any() for _ in range(200))
+    assert 60 < flips < 140
+
+
+def test_normalizing_is_what_it_says():
+    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    wanted = (PICTURE / 255 - mean) / std
+    first = Normalize()(PICTURE)
+    assert (first.dtype, first.shape, first.flags.c_contiguous) == (np.float32, (3, 93, 124), True)
+    assert np.abs(first - wanted.transpose(2, 0, 1)).max() < 1e-5
+    assert np.abs(Normalize(layout="HWC")(PICTURE) - wanted).max() < 1e-5
+    with pytest.raises(TypeError, match="Normalize takes uint8 of 3 channels, not float32 of 124"):
+        Normalize()(first)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Resize(0),
+        lambda: Resize((8, 8, 3)),
+        lambda: Resize(8, "cubic"),
+        lambda: RandomResizedCrop(8, scale=(1, 0.5)),
+        lambda: Crop(8, "corner"),
+        lambda: Flip(2),
+        lambda: Flip(direction="diagonal"),
+        lambda: Normalize((0.5,), (0.0,)),
+        lambda: Normalize(layout="NCHW"),
+        lambda: Compose([]),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_construction(make):
+    with pytest.raises(mpiter.OptionError):
+        make()
+
+
+def test_pipelines_travel():
+    again = pickle.loads(pickle.dumps(PIPELINES["ours"]))
+    assert again(PICTURE).shape == (3, 24, 24)
+    assert hasattr(again, "region")
