@@ -1,0 +1,222 @@
+"""Folders and lists of pictures: which samples there are, what they come as, and who takes them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import image_files
+import numpy as np
+import pytest
+from PIL import Image
+
+import mpiter
+from mpiter.images import Flip, ImageFolder, ImageList, Normalize, Resize
+
+PICTURES = {
+    "cat": ["2.jpg", "10.jpg", "deep/1.png"],
+    "ant": ["1.JPG", "notes.txt", "é ü.jpg"],
+    "zebra": [],
+}
+IN_ORDER = ["ant/1.JPG", "ant/é ü.jpg", "cat/10.jpg", "cat/2.jpg", "cat/deep/1.png"]
+
+
+@pytest.fixture
+def root(tmp_path):
+    for name, files in PICTURES.items():
+        (tmp_path / name).mkdir()
+        for number, file in enumerate(files):
+            path = tmp_path / name / file
+            path.parent.mkdir(exist_ok=True)
+            if path.suffix == ".txt":
+                path.write_text("no picture")
+            else:
+                Image.fromarray(image_files.smooth(20, 30, number)).save(path)
+    (tmp_path / "readme.jpg").write_text("in no folder")
+    return tmp_path
+
+
+def test_each_folder_is_a_class_and_the_order_is_that_of_names(root):
+    folder = ImageFolder(root)
+    assert folder.classes == ["ant", "cat", "zebra"]
+    assert folder.class_to_idx == {"ant": 0, "cat": 1, "zebra": 2}
+    assert list(folder.paths) == IN_ORDER
+    assert [label for _, label in folder] == [0, 0, 1, 1, 1]
+    assert folder.source(2) == os.path.join(root, "cat/10.jpg")
+    assert len(folder) == 5
+
+
+def test_a_sample_is_an_array_and_a_number(root):
+    picture, label = ImageFolder(root)[3]
+    assert (picture.shape, picture.dtype, type(label)) == ((20, 30, 3), np.uint8, int)
+    assert (picture == np.asarray(Image.open(root / "cat/2.jpg"))).all()
+    assert label == 1
+
+
+def test_indices_are_those_of_a_list(root):
+    folder = ImageFolder(root)
+    assert folder[-1][1] == folder[np.int64(4)][1] == 1
+    for index in (5, -6):
+        with pytest.raises(IndexError, match="there is no sample"):
+            folder[index]
+    with pytest.raises(TypeError):
+        folder["cat"]
+
+
+def test_other_extensions_count_if_they_are_named(root):
+    assert list(ImageFolder(root, extensions=[".png"]).paths) == ["cat/deep/1.png"]
+    with pytest.raises(mpiter.OptionError, match="has no pictures in folders of its own"):
+        ImageFolder(root, extensions=[".bmp"])
+
+
+@pytest.mark.parametrize("layout", ["HWC", "CHW"])
+@pytest.mark.parametrize("dtype", [None, "float32"])
+@pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1), ("RGBA", 4)])
+def test_pictures_come_as_they_are_asked_for(root, layout, dtype, mode, channels):
+    picture, _ = ImageFolder(root, mode=mode, dtype=dtype, layout=layout)[0]
+    assert picture.shape == ((20, 30, channels) if layout == "HWC" else (channels, 20, 30))
+    assert picture.dtype == (dtype or np.uint8)
+    assert picture.flags.c_contiguous
+    assert picture.max() > 200
+
+
+def test_what_normalize_has_turned_is_not_turned_again(root):
+    assert ImageFolder(root, Normalize(), layout="CHW")[0][0].shape == (3, 20, 30)
+    assert ImageFolder(root, Normalize(), layout="HWC")[0][0].shape == (3, 20, 30)
+    assert ImageFolder(root, Normalize(layout="HWC"), layout="CHW")[0][0].shape == (3, 20, 30)
+
+
+def test_the_dataset_protocol_sees_inside(root):
+    folder = ImageFolder(root, Resize(10))
+    sample = folder.read(2)
+    assert sample[0].shape == (20, 30, 3)
+    transformed = folder.transform(sample)
+    assert transformed[1] == folder[2][1]
+    assert (transformed[0] == folder[2][0]).all()
+    with mpiter.batches(folder, 5, n_processes=1) as stream:
+        next(stream)
+        assert 0 < stream.stats().read_s <= stream.stats().fetch_s
+
+
+def test_stats_name_the_decoders(root):
+    for decoder in ("pillow", "auto"):
+        with mpiter.batches(ImageFolder(root, decoder=decoder), 5, n_processes=0) as stream:
+            next(stream)
+            named = stream.stats().dataset["decoder"]
+            assert named.endswith(f"pillow {Image.__version__}")
+            assert f"decoder: {named}" in str(stream.stats())
+
+
+def test_a_folder_of_many_files_travels_small(tmp_path):
+    pairs = [(f"n{number // 1000:08}/n{number:08}_{number}.jpg", number % 1000) for number in range(20_000)]
+    size = len(pickle.dumps(ImageList(pairs, root=tmp_path)))
+    assert size < 1.35 * sum(len(name) for name, _ in pairs) + 8 * len(pairs)
+
+
+def test_copies_have_the_same_samples(root):
+    again = pickle.loads(pickle.dumps(ImageFolder(root, Flip(1))))
+    assert (again[1][0] == ImageFolder(root)[1][0][:, ::-1]).all()
+    assert again.classes == ["ant", "cat", "zebra"]
+
+
+# -- lists -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_list_has_labels_or_none(root):
+    labelled = ImageList([("cat/2.jpg", 3), (root / "cat" / "10.jpg", -1)], root=root)
+    assert [label for _, label in labelled] == [3, -1]
+    plain = ImageList(["cat/2.jpg", root / "cat" / "10.jpg"], root=root)
+    assert (plain[0] == labelled[0][0]).all()
+    assert (plain[1] == labelled[1][0]).all()
+    assert ImageList([("cat/2.jpg", 0.5)], root=root)[0][1] == 0.5
+    with pytest.raises(mpiter.OptionError, match="the list has paths and pairs"):
+        ImageList(["cat/2.jpg", ("cat/10.jpg", 1)], root=root)
+
+
+def test_a_text_file_has_a_pair_or_a_path_a_line(root):
+    (root / "pairs.txt").write_text("cat/2.jpg 3\n\nant/é ü.jpg\t-1\n", encoding="utf-8")
+    pairs = ImageList(root / "pairs.txt", root=root)
+    assert [label for _, label in pairs] == [3, -1]
+    assert list(pairs.paths) == ["cat/2.jpg", "ant/é ü.jpg"]
+    (root / "paths.txt").write_text("cat/2.jpg\nant/é ü.jpg\n", encoding="utf-8")
+    paths = ImageList(str(root / "paths.txt"), root=root)
+    assert list(paths.paths) == list(pairs.paths)
+    assert paths[0].shape == (20, 30, 3)
+    (root / "both.txt").write_text("cat/2.jpg 3\ncat/10.jpg\n")
+    with pytest.raises(mpiter.OptionError, match=r"line 'cat/10\.jpg' of .*both\.txt has no label"):
+        ImageList(root / "both.txt", root=root)
+
+
+@pytest.mark.chainer
+def test_samples_are_those_of_chainers_labeled_image_dataset(root):
+    chainer = pytest.importorskip("chainer", reason="Chainer is not installed")
+    (root / "pairs.txt").write_text("cat/2.jpg 3\ncat/deep/1.png 1\n")
+    theirs = chainer.datasets.LabeledImageDataset(str(root / "pairs.txt"), str(root))
+    ours = ImageList(root / "pairs.txt", root=root, dtype="float32", layout="CHW")
+    for (picture, label), (their_picture, their_label) in zip(ours, theirs, strict=True):
+        assert (picture.dtype, picture.shape) == (their_picture.dtype, their_picture.shape)
+        assert np.abs(picture - their_picture).max() <= 3
+        assert label == their_label
+
+
+# -- who takes them --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(root):
+    return ImageFolder(root, Resize((8, 8)), layout="CHW")
+
+
+def test_batches_and_the_loader_take_them(small):
+    with mpiter.batches(small, 3, n_processes=2, shuffle=False) as stream:
+        assert [(pixels.shape, labels.tolist()) for pixels, labels in stream] == [
+            ((3, 3, 8, 8), [0, 0, 1]),
+            ((2, 3, 8, 8), [1, 1]),
+        ]
+    with mpiter.DataLoader(small, batch_size=5, num_workers=2) as loader:
+        ((pixels, labels),) = loader
+        assert (pixels.shape, labels.tolist()) == ((5, 3, 8, 8), [0, 0, 1, 1, 1])
+        assert "pillow" in loader.stats().dataset["decoder"]
+
+
+@pytest.mark.torch
+def test_both_of_torchs_loaders_take_them(small):
+    pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    import torch.utils.data
+
+    import mpiter.torch
+
+    for kind in (mpiter.torch.DataLoader, torch.utils.data.DataLoader):
+        ((pixels, labels),) = kind(small, batch_size=5, num_workers=2)
+        assert tuple(pixels.shape) == (5, 3, 8, 8)
+        assert labels.tolist() == [0, 0, 1, 1, 1]
+
+
+@pytest.mark.chainer
+def test_chainers_trainer_takes_them(root, tmp_path):
+    chainer = pytest.importorskip("chainer", reason="Chainer is not installed")
+    import mpiter.chainer
+
+    class Model(chainer.Chain):
+        def __init__(self):
+            super().__init__()
+            with self.init_scope():
+                self.last = chainer.links.Linear(3 * 8 * 8, 3)
+
+        def forward(self, x, t):
+            return chainer.functions.softmax_cross_entropy(self.last(x), t)
+
+    pictures = chainer.datasets.TransformDataset(
+        ImageFolder(root, Resize((8, 8)), dtype="float32", layout="CHW"), Scaled()
+    )
+    model = Model()
+    optimizer = chainer.optimizers.SGD().setup(model)
+    with mpiter.chainer.MultiprocessIterator(pictures, 2, n_processes=2) as iterator:
+        updater = chainer.training.StandardUpdater(iterator, optimizer)
+        chainer.training.Trainer(updater, (2, "epoch"), out=str(tmp_path / "out")).run()
+        assert iterator.epoch == 2
+
+
+class Scaled:
+    def __call__(self, sample):
+        return sample[0] / np.float32(255), np.int32(sample[1])
