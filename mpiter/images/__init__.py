@@ -14,8 +14,10 @@ from .broken import BrokenImage
 from .folders import ImageFolder, ImageList
 from .packed import PackedFolder
 from .transforms import Compose, Crop, Flip, Normalize, RandomResizedCrop, Region, Resize
+from .zipped import BadArchive
 
 __all__ = [
+    "BadArchive",
     "BrokenImage",
     "Compose",
     "Crop",

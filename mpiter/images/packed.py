@@ -28,7 +28,7 @@ class PackedFolder(Pictures):
         path: of the archive.
         transform: as for ``ImageFolder``.
         extensions: of the members that count.
-        verify: compare each picture's checksum, which takes a hundredth of decoding it.
+        verify: compare each picture's checksum, which takes less than a fiftieth of decoding it.
         options: as for ``ImageFolder``.
 
     Attributes:

@@ -134,7 +134,8 @@ class Index:
 
     def are_readable(self) -> Array:
         """Of each member, whether it is stored or deflated, and in the clear."""
-        return np.isin(self.methods, (STORED, DEFLATED)) & (self.flags & _ENCRYPTED == 0)
+        readable: Array = np.isin(self.methods, (STORED, DEFLATED)) & (self.flags & _ENCRYPTED == 0)
+        return readable
 
     def why_unreadable(self, member: int) -> str:
         """What of a member can't be read here."""

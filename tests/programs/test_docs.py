@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mpiter import errors
+from mpiter import errors, images
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -107,6 +107,6 @@ def test_messages_are_those_of_the_source() -> None:
 
 def test_kinds_of_messages_are_those_that_there_are() -> None:
     kinds = set(re.findall(r"^([A-Z]\w+): ", TROUBLESHOOTING.read_text(), re.MULTILINE))
-    here = {*dir(errors), *dir(builtins), "TimeoutWarning"}
+    here = {*dir(errors), *dir(images), *dir(builtins), "TimeoutWarning"}
     assert kinds
     assert kinds <= here
