@@ -37,6 +37,7 @@ CLIENTS = (  # torch named first: else pip chooses one that brings gigabytes of 
     *(TORCH, "torchdata==0.11.0", "lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0", "datasets==5.2.0"),
     *("skorch==1.4.0", "scikit-learn==1.9.1", "keras==3.15.1", "torch_geometric==2.8.1"),
     *("jax==0.10.2", "flax==0.12.8", "optax==0.2.8", "polars==2.1.0", "zarr==3.1.6"),
+    "albumentations==2.0.8",
 )
 QUICK = "not slow"
 LIMIT_S = 80 * 60  # for everything together, which takes some twenty minutes on two threads of one core

@@ -92,7 +92,7 @@ def image_decoders(decoders: Sequence[Decoder]) -> Finding:
     """Pillow's answer says whether it has libjpeg-turbo; of the others it is enough that they load."""
     subject = "image decoders"
     if not decoders:
-        return Finding(subject, Status.NOTE, "none; needed for image files only", "pip install 'mpiter[image]'")
+        return Finding(subject, Status.NOTE, "none; needed for image files only", "pip install 'mpiter[images]'")
     told, remedies = [], []
     for decoder in decoders:
         name, fault = decoder.name, ""

@@ -223,6 +223,7 @@ class Compose:
     """One after the other: these, and Albumentations' and torchvision's.
 
     >>> import numpy as np
+    >>> from mpiter.images import Flip, Normalize, RandomResizedCrop
     >>> pipeline = Compose([RandomResizedCrop(8), Flip(), Normalize()])
     >>> pipeline(np.zeros((16, 32, 3), np.uint8)).shape
     (3, 8, 8)

@@ -64,7 +64,7 @@ VERDICTS = [
     (software.numerical_threads({}, {"OMP_NUM_THREADS": "4"}, 1), NOTE, "4 threads on each of 1", "unset OMP_NUM"),
     (software.numerical_threads({}, {"OMP_NUM_THREADS": "4,2"}, 8), WARN, "4 threads on each of 8", "unset OMP_NUM"),
     (software.numerical_threads({}, {"OMP_NUM_THREADS": "many"}, 8), GOOD, "OMP_NUM_THREADS=many", ""),
-    (software.image_decoders([]), NOTE, "none", "pip install 'mpiter[image]'"),
+    (software.image_decoders([]), NOTE, "none", "pip install 'mpiter[images]'"),
     (software.image_decoders([PILLOW]), GOOD, "Pillow 12.0", ""),
     (
         software.image_decoders([Decoder("Pillow", "12", Trial("False"))]),

@@ -89,6 +89,7 @@ def test_threads_give_the_same_pixels_too(root):
 
 
 @NEEDS_ALBUMENTATIONS
+@pytest.mark.clients
 @pytest.mark.parametrize("inside", [False, True])
 def test_albumentations_pipelines_are_taken_as_they_are_and_seeded_per_sample(root, inside, monkeypatch):
     monkeypatch.setenv("NO_ALBUMENTATIONS_UPDATE", "1")

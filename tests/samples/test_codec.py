@@ -469,7 +469,7 @@ def test_dtypes_whose_name_says_less_than_they_are_go_as_objects():
 
 
 def test_pil_images_come_back():
-    images = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'mpiter[image]'")
+    images = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'mpiter[images]'")
     sent = images.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3))
     got = travelled([(sent, 1), (sent, 2)])[1][0]
     assert type(got) is type(sent)
