@@ -8,7 +8,6 @@ that what could not be packed is told.  Assumes that nobody else writes the part
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 import zlib
@@ -92,6 +91,8 @@ def _refuse(path: Path, force: bool) -> None:
 
 
 def _lock(fd: int, part: Path) -> None:
+    import fcntl  # which Windows has not; there the command alone is to be missing
+
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -253,7 +254,7 @@ class _Packing:
 
     def finish(self) -> None:
         """Add the index; all of it is on the disk then."""
-        tail = self._index + end(self._members, len(self._index), self._at)
+        tail = self._index + end(self._index, self._members, self._at)
         write_all(self._fd, memoryview(tail), self._at)
         os.ftruncate(self._fd, self._at + len(tail))
         os.fsync(self._fd)

@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack
 
 from ..bar import Bar
-from ..errors import OptionError
+from ..errors import MpiterError, OptionError
 from .pack import Report, pack
 
 _ABOUT = (
@@ -27,7 +27,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("out", help="the archive; OUT.part while it is written")
     parser.add_argument("--force", action="store_true", help="over an archive that is there")
     parser.add_argument("--follow", action="store_true", help="links that lead out of the folder too")
-    parser.add_argument("--only", nargs="+", default=(), metavar="PATTERN", help="files whose name matches: '*.jpg'")
+    only = "files whose name matches, as '*.jpg' does; may be given again, for others too"
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help=only)
     parser.set_defaults(run=lambda options: run(options, parser))
 
 
@@ -36,6 +37,10 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         report = _packed(options)
     except OptionError as error:
         parser.error(str(error))
+    except OSError as error:
+        raise MpiterError(
+            f"{options.out}.part cannot be written: {error}. What is packed is kept; the same command goes on."
+        ) from error
     except KeyboardInterrupt:
         print(f"interrupted; the same command goes on with {options.out}.part", file=sys.stderr)
         raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,7 @@ _OLD, _NEW = 20, 45  # the versions that readers need: 2.0, and 4.5 for ZIP64
 _UNIX = 3 << 8
 _A_FILE, _A_FOLDER = 0o100644 << 16, 0o40755 << 16 | 0x10  # what `unzip` makes of a member
 _LONGEST_COMMENT = 0xFFFF
+_INDEX_OF = b"mpiter pack, index "
 
 
 class BadArchive(MpiterError, ValueError):
@@ -84,14 +86,20 @@ class Member:
         return flags, STORED, *_clock(self.when), self.crc, size, size
 
 
-def end(members: int, size: int, offset: int) -> bytes:
-    """What stands behind the index, which has this size and place."""
+def end(index: bytes | bytearray, members: int, offset: int) -> bytes:
+    """What stands behind an index of so many members, which begins there; its checksum is the archive's comment."""
+    size, comment = len(index), _comment(index)
     said = min(members, TOO_MANY), min(size, TOO_LARGE), min(offset, TOO_LARGE)
-    old = _END.pack(_END_MARK, 0, 0, said[0], *said, 0)
+    old = _END.pack(_END_MARK, 0, 0, said[0], *said, len(comment)) + comment
     if said == (members, size, offset) and members != TOO_MANY and TOO_LARGE not in said:
         return old
     new = _END64.pack(_END64_MARK, _END64.size - 12, _UNIX | _NEW, _NEW, 0, 0, members, members, size, offset)
     return new + _LOCATOR.pack(_LOCATOR_MARK, 0, offset + size, 1) + old
+
+
+def _comment(index: bytes | bytearray) -> bytes:
+    """The format has checksums of members only."""
+    return _INDEX_OF + b"%08x" % zlib.crc32(index)
 
 
 def _zip64(*figures: int) -> bytes:
@@ -146,10 +154,12 @@ class Index:
     def read(cls, fd: int, path: str) -> Index:
         """Of an open file."""
         length = os.fstat(fd).st_size
-        members, size, offset, shift = _found(fd, length, path)
+        members, size, offset, shift, comment = _found(fd, length, path)
         raw = pread(fd, size, offset + shift)
         if len(raw) != size:
             raise _torn(path, "its index is cut short")
+        if comment.startswith(_INDEX_OF) and comment != _comment(raw):
+            raise _torn(path, "its index is damaged")
         return cls._parsed(raw, members, shift, path)
 
     @classmethod
@@ -206,8 +216,8 @@ def _widen(extra: bytes, figures: tuple[Array, ...], member: int, path: str) -> 
     raise _torn(path, "a size in its index is missing")
 
 
-def _found(fd: int, length: int, path: str) -> tuple[int, int, int, int]:
-    """Number of members, size and place of the index, and how many bytes were put before the archive."""
+def _found(fd: int, length: int, path: str) -> tuple[int, int, int, int, bytes]:
+    """Number of members, size and place of the index, how many bytes were put before the archive, its comment."""
     start = max(0, length - _END.size - _LONGEST_COMMENT)
     tail = pread(fd, length - start, start)
     where = tail.rfind(_END_MARK)
@@ -228,7 +238,7 @@ def _found(fd: int, length: int, path: str) -> tuple[int, int, int, int]:
     shift = stands - size - offset
     if shift < 0 or size < members * _CENTRAL.size:
         raise _torn(path, "its index is cut short")
-    return members, size, offset, shift
+    return members, size, offset, shift, tail[where + _END.size :]
 
 
 def pread(fd: int, size: int, offset: int) -> bytes:

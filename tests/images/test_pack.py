@@ -282,7 +282,7 @@ def test_large_members_and_places_are_found_by_any_reader(folder, tmp_path, monk
     assert [len(member.local()) for member in packing_] == [35, 55, 33]
     monkeypatch.undo()
     widened = index.replace((100).to_bytes(4, "little"), b"\xff" * 4)
-    large.write(widened + zipped.end(3, len(widened), position))
+    large.write(widened + zipped.end(widened, 3, position))
     with zipfile.ZipFile(large) as archive:
         assert [archive.getinfo(name).file_size for name in ("small", "large", "far")] == [1, 200, 1]
         assert archive.read("small") + archive.read("far") == b"xy"
@@ -307,9 +307,7 @@ def test_more_members_than_the_old_format_can_count(tmp_path, count):
     members = [zipped.Member(b"%06d" % number, 0.0, 0) for number in range(count)]
     size = len(members[0].local())
     index = b"".join(member.central(number * size) for number, member in enumerate(members))
-    out.write_bytes(
-        b"".join(member.local() for member in members) + index + zipped.end(count, len(index), count * size)
-    )
+    out.write_bytes(b"".join(member.local() for member in members) + index + zipped.end(index, count, count * size))
     with zipfile.ZipFile(out) as archive:
         assert len(archive.infolist()) == count
     with open(out, "rb") as file:
@@ -357,6 +355,22 @@ def test_the_command_ends_with_2_when_it_is_asked_wrongly(folder, tmp_path, monk
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "new.zip").exists()
+
+
+def test_a_full_disk_is_told_and_the_same_command_goes_on(folder, tmp_path):
+    program = """
+import resource, sys
+from mpiter.__main__ import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+sys.exit(main(["pack", "folder", "out.zip"]))
+"""
+    for limit, code in ((300, 1), (1 << 20, 0)):
+        command = [sys.executable, "-c", program, str(limit)]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert ended.returncode == code
+        assert ("mpiter: out.zip.part cannot be written: [Errno 27] File too large. What" in ended.stderr) == bool(code)
+    assert "2 of them packed before" in ended.stdout
+    assert content(tmp_path / "out.zip") == files_of(folder)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
