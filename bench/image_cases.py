@@ -155,6 +155,10 @@ class Loader(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
+    def about(self) -> dict[str, str]:
+        """Who decodes."""
+        return {}
+
     @property
     def plain(self) -> Photographs:
         return Photographs(self.files, self.case.side)
@@ -246,7 +250,10 @@ class Spdl(SpdlPillow):
     def find(file: str) -> None:
         import spdl.io
 
-        spdl.io.demux_image(file)  # a RuntimeError where it finds no FFmpeg, which the pipeline would wait for ever
+        try:
+            spdl.io.demux_image(file)  # in the pipeline each file would fail, and nothing ever come
+        except RuntimeError as error:
+            raise ImportError("spdl_io finds no FFmpeg: its libraries belong on LD_LIBRARY_PATH") from error
 
     def _stages(self, builder: Any) -> Any:
         import spdl.io
@@ -282,15 +289,18 @@ class Ours(Loader):
 
         pairs = ((self.files[index % len(self.files)], index % len(self.files)) for index in range(LENGTH))
         crop = mpiter.images.RandomResizedCrop(self.case.side, SCALE, RATIO)
-        dataset = mpiter.images.ImageList(pairs, crop, decoder=self.decoder, scaled=self.scaled)
+        self._dataset = mpiter.images.ImageList(pairs, crop, decoder=self.decoder, scaled=self.scaled)
         options: dict[str, Any] = {"n_processes": self.workers, "n_prefetch": N_PREFETCH, "epochs": None}
-        self._batches = mpiter.batches(dataset, self.case.batch_size, **options)
+        self._batches = mpiter.batches(self._dataset, self.case.batch_size, **options)
 
     def next(self) -> tuple[Any, Any]:
         return next(self._batches)
 
     def close(self) -> None:
         self._batches.close()
+
+    def about(self) -> dict[str, str]:
+        return self._dataset.about()
 
 
 class OursFull(Ours):

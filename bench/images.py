@@ -38,7 +38,7 @@ from image_cases import (
 from mpiter.asked import at_least as from_on
 from mpiter.lab.bench import Bench, command_line, conduct
 from mpiter.lab.turns import Answer, Turn, flowing
-from mpiter.lab.verdict import Claim, Summary, at_least, median, ratio
+from mpiter.lab.verdict import Claim, Summary, at_least, ratio
 
 SCHEMA = "mpiter.bench.images/1"
 FILES = checkout.ROOT / ".demo" / "images"
@@ -77,8 +77,8 @@ def take(turn: Turn) -> Answer:
     kind = LOADERS[turn.row]
     try:
         kind.find(files[0])
-    except (ImportError, RuntimeError) as error:
-        return {"absent": f"not installed here ({error!s:.200})"}
+    except ImportError as error:
+        return {"absent": f"not installed here ({error})"}
     begin = time.perf_counter()
     loader = kind(case, files, turn.workers)
     try:
@@ -90,7 +90,7 @@ def take(turn: Turn) -> Answer:
         loader.close()
     images = batches * case.batch_size
     figures = {FIGURE: images / seconds, **cpu.ms(images), "first_batch_s": first_batch_s}
-    return figures | {"workers_changed": cpu.changed, "problems": problems, "decoders": decoders()}
+    return figures | {"workers_changed": cpu.changed, "problems": problems, "about": loader.about()}
 
 
 def busy(turn: Turn, case: Case, files: list[str]) -> Answer:
@@ -118,15 +118,6 @@ def wrong(case: Case, files: list[str], pictures: Any, labels: Any) -> Iterator[
         yield "a label is of no photograph"
 
 
-def decoders() -> dict[str, str]:
-    """The versions of those that are there."""
-    found = {}
-    for module in ("PIL", "simplejpeg", "cv2", "spdl.io"):
-        if sys.modules.get(module):
-            found[module] = getattr(sys.modules[module], "__version__", "?")
-    return found
-
-
 # -- the answer ------------------------------------------------------------------------------------------------------
 
 
@@ -135,11 +126,9 @@ def claims(summary: Summary) -> Iterator[Claim]:
         yield at_least(case, "ours, Pillow", ratio(summary, case, "ours", LINE, FIGURE), OF_LINE, " of the line")
         found = ratio(summary, case, BEST, "chainer", FIGURE)
         yield at_least(case, "ours, best decoder", found, OF_CHAINER, " x Chainer, Pillow")
-        theirs = [median(summary, case, row, FIGURE) for row in ("spdl", "spdl, pillow")]
-        ours, best = median(summary, case, BEST, FIGURE), max((one for one in theirs if one), default=None)
-        found = ours / best if ours and best else None
-        text = f"{case}: ours, best decoder > 1 x SPDL, the faster of both"
-        yield Claim(case, text, found, found is not None and found > 1)
+        for row in ("spdl, pillow", "spdl"):
+            found = ratio(summary, case, BEST, row, FIGURE)
+            yield Claim(case, f"{case}: ours, best decoder > 1 x {row}", found, found is not None and found > 1)
     found = ratio(summary, "camera", BEST, FULL, FIGURE)
     yield at_least("camera", "scaled decoding", found, OF_FULL, " x full decoding")
 

@@ -8,6 +8,7 @@ that what could not be packed is told.  Assumes that nobody else writes the part
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import zlib
@@ -91,8 +92,6 @@ def _refuse(path: Path, force: bool) -> None:
 
 
 def _lock(fd: int, part: Path) -> None:
-    import fcntl  # which Windows has not; there the command alone is to be missing
-
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
