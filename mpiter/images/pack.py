@@ -94,8 +94,11 @@ def _refuse(path: Path, force: bool) -> None:
 def _lock(fd: int, part: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise MpiterError(f"{part} is being written by another process; wait for it, or end it.") from None
+        is_ours = os.path.samestat(os.fstat(fd), os.stat(part))
+    except (BlockingIOError, FileNotFoundError):
+        is_ours = False  # another process writes it, or has just made it the archive
+    if not is_ours:
+        raise MpiterError(f"{part} is being written by another process; wait for it, or end it.")
 
 
 def _sync_folder(folder: Path) -> None:

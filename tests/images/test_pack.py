@@ -175,6 +175,19 @@ def test_two_cannot_pack_the_same_archive(folder, tmp_path):
             pack(folder, tmp_path / "out.zip")
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_an_archive_that_another_has_just_finished_is_not_written_to(folder, tmp_path, monkeypatch, again):
+    def finishes(fd, how):
+        os.replace(tmp_path / "out.zip.part", tmp_path / "out.zip")
+        if again:
+            (tmp_path / "out.zip.part").touch()
+
+    monkeypatch.setattr(fcntl, "flock", finishes)
+    with pytest.raises(MpiterError, match="is being written by another process"):
+        pack(folder, tmp_path / "out.zip")
+    assert (tmp_path / "out.zip").read_bytes() == b""
+
+
 def test_the_archive_may_lie_in_the_folder_that_it_packs(folder):
     pack(folder, folder / "out.zip")
     pack(folder, folder / "out.zip", force=True)
