@@ -13,8 +13,9 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 
 from ..errors import OptionError
+from ..worker.lending import row_for
 from .adapt import adapted
-from .decoding import Decoding
+from .decoding import Decoding, nowhere
 from .pixels import is_pillows, plain
 
 
@@ -72,7 +73,8 @@ class Pictures:
         ``dataset[i]`` wants it less plainly: what the decoder gives, as much of it as the transform needs.
         """
         wish = self._augment.region if self._scaled and not plainly else None
-        image, region = self._decoding.open(self.fetch(index), self.source(index), wish)
+        place = self._place if self._augment is None and not plainly else nowhere
+        image, region = self._decoding.open(self.fetch(index), self.source(index), wish, place)
         if plainly:
             image = plain(image)
         elif region is not None:
@@ -98,6 +100,10 @@ class Pictures:
         return {"decoder": self._decoding.names}
 
     # -- inside --------------------------------------------------------------------------------------------------
+
+    def _place(self, shape: tuple[int, ...]) -> Any:
+        """Where in the batch the picture will lie, if it comes as it was decoded."""
+        return None if self._turns or self._dtype is not None else row_for(self, shape, np.dtype(np.uint8))
 
     def _augmented(self, image: Any) -> Any:
         if isinstance(image, tuple):  # with its region

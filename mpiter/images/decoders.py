@@ -7,6 +7,7 @@ all of them refuse the same files for the same reasons.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..errors import OptionError
@@ -18,6 +19,9 @@ _MODULES = {"pillow-simd": "pillow"}  # which is Pillow to whoever imports it
 NAMES = ("auto", "pillow", "pillow-simd", "simplejpeg", "opencv", "accimage")
 
 
+Place = Callable[[tuple[int, ...]], Any]  # shape → an array of uint8 to be filled, or None
+
+
 class Decoder(Protocol):
     """Makes pixels of bytes."""
 
@@ -26,11 +30,11 @@ class Decoder(Protocol):
     def takes(self, header: Header, mode: str) -> bool:
         """Is this a file that it decodes, to the pixels that Pillow gives?"""
 
-    def decode(self, data: bytes, header: Header, mode: str, factor: int) -> Any:
+    def decode(self, data: bytes, header: Header, mode: str, factor: int, place: Place) -> Any:
         """The picture as an array of height, width, channels (Pillow: as its own image); may raise anything.
 
         A ``factor`` of 2, 4 or 8 asks for so many times fewer rows and columns, where that saves work; never for
-        another kind than JPEG.
+        another kind than JPEG.  The array may be one that ``place`` gives.
         """
 
 

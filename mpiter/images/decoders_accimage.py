@@ -25,7 +25,7 @@ class Accimage:
     def takes(self, header: Header, mode: str) -> bool:
         return header.kind == "jpeg" and header.is_ordinary and mode == "RGB" and hasattr(os, "memfd_create")
 
-    def decode(self, data: bytes, header: Header, mode: str, factor: int) -> Any:
+    def decode(self, data: bytes, header: Header, mode: str, factor: int, place: Any) -> Any:
         image = self._opened(data)
         planes = np.empty((image.channels, image.height, image.width), np.uint8)
         image.copyto(planes)

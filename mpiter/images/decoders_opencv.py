@@ -42,7 +42,7 @@ class OpenCV:
             return False
         return header.is_ordinary and (mode == "RGB" or (mode == "L" and header.channels == 1))
 
-    def decode(self, data: bytes, header: Header, mode: str, factor: int) -> Any:
+    def decode(self, data: bytes, header: Header, mode: str, factor: int, place: Any) -> Any:
         if header.kind == "jpeg" and not _is_whole(data, header):
             raise ValueError("the pixels are not in one piece")
         flags = self._flags[mode][factor if header.kind == "jpeg" else 1]

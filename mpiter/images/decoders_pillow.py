@@ -29,7 +29,7 @@ class Pillow:
     def takes(self, header: Header, mode: str) -> bool:
         return True
 
-    def decode(self, data: bytes, header: Header, mode: str, factor: int) -> Any:
+    def decode(self, data: bytes, header: Header, mode: str, factor: int, place: Any) -> Any:
         with self._image.open(io.BytesIO(data)) as image:
             if factor > 1 and header.kind == "jpeg":
                 image.draft(image.mode, (image.width // factor, image.height // factor))

@@ -24,9 +24,11 @@ class SimpleJpeg:
             header.kind == "jpeg" and header.is_ordinary and (mode == "RGB" or (mode == "L" and header.channels == 1))
         )
 
-    def decode(self, data: bytes, header: Header, mode: str, factor: int) -> Any:
-        return self._decode(
+    def decode(self, data: bytes, header: Header, mode: str, factor: int, place: Any) -> Any:
+        array = place((header.height, header.width, 3 if mode == "RGB" else 1)) if factor == 1 else None
+        found = self._decode(
             data,
+            buffer=array,
             colorspace=_SPACES[mode],
             fastdct=False,
             fastupsample=False,
@@ -34,6 +36,7 @@ class SimpleJpeg:
             min_width=-(-header.width // factor) if factor > 1 else 0,
             min_factor=factor,
         )
+        return found if array is None else array
 
 
 make = SimpleJpeg

@@ -13,12 +13,16 @@ import numpy as np
 
 from ..errors import OptionError
 from .broken import BrokenImage
-from .decoders import MODES, Decoder, decoders_for
+from .decoders import MODES, Decoder, Place, decoders_for
 from .header import EXIF_ORIENTATION, Header, header_of
 from .pixels import is_pillows, plain, size_of
 from .transforms import Region
 
 Wish = Callable[[int, int], Region]  # height, width → what is wanted of it
+
+
+def nowhere(shape: tuple[int, ...]) -> None:
+    """Decoders find memory themselves."""
 
 
 class Decoding:
@@ -39,7 +43,9 @@ class Decoding:
         """Who decodes, with versions; the first that takes a file."""
         return ", ".join(decoder.name for decoder in self._decoders)
 
-    def open(self, data: bytes, path: str, wish: Wish | None = None) -> tuple[Any, Region | None]:
+    def open(
+        self, data: bytes, path: str, wish: Wish | None = None, place: Place = nowhere
+    ) -> tuple[Any, Region | None]:
         """An array, or an image of Pillow's where that has decoded it; no larger than ``wish`` wants, with the wish."""
         if not data:
             raise BrokenImage(path, "the file is empty")
@@ -49,25 +55,25 @@ class Decoding:
         if wish is not None and header.kind == "jpeg" and header.height and header.width:
             region = wish(*(header.upright() if self._upright else (header.height, header.width)))
             factor = region.factor
-        image = self._decode(data, header, factor, path)
+        image = self._decode(data, header, factor, path, place)
         if self._upright:
             image = _turned(image, header)
         if wish is not None and region is None:
             region = wish(*size_of(image))
         return image, region
 
-    def _decode(self, data: bytes, header: Header, factor: int, path: str) -> Any:
+    def _decode(self, data: bytes, header: Header, factor: int, path: str, place: Place) -> Any:
         pillow = self._decoders[-1]
         decoder = next(decoder for decoder in self._decoders if decoder.takes(header, self._mode))
         if decoder is not pillow:
             try:
-                return decoder.decode(data, header, self._mode, factor)
+                return decoder.decode(data, header, self._mode, factor, place)
             except MemoryError:
                 raise
             except Exception:
                 pass  # Pillow decides
         try:
-            return pillow.decode(data, header, self._mode, factor)
+            return pillow.decode(data, header, self._mode, factor, nowhere)
         except MemoryError:
             raise
         except Exception as error:

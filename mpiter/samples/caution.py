@@ -18,7 +18,7 @@ import numpy as np
 from . import tensors
 from .reuse import ARRAYS, Data, Reused, Waiting, of_part
 
-_FEW = 16  # samples so large that few are written at once cost more to copy than to write one by one
+FEW = 16  # samples so large that few are written at once cost more to copy than to write one by one
 _TWICE = 2  # as many as are written at once are copied and compared, so that all that comes again has come
 _TRIALS = 8  # for datasets that read one array after the other; then all are copied
 
@@ -59,7 +59,7 @@ class Caution:
     def heed(self, found: Reused, stride: int) -> None:
         """Take more care from now on."""
         self._compared = []
-        if self.copies or not found.can_be_copied or stride <= _FEW:
+        if self.copies or not found.can_be_copied or stride <= FEW:
             self.is_singly = True
             return
         self.copies, self._data, self._trials = True, found.data, self._trials - 1

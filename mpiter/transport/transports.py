@@ -47,6 +47,11 @@ class _RowPen:
         if large:
             self._large += [(at + self._first, envelope) for at, envelope in large]
 
+    def lend(self, row: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Where the row's only array of this kind will lie."""
+        found = [at for at, leaf in enumerate(self._pen.layout.leaves) if leaf[:2] == (shape, dtype)]
+        return self._pen.columns[found[0]][row - self._first] if len(found) == 1 else None
+
     def fail(self, row: int) -> None:
         self._pen.states[row - self._first] = RowState.FAILED
 

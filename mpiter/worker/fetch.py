@@ -18,7 +18,7 @@ import numpy as np
 from ..samples.caution import copied
 from ..samples.reuse import Reused
 from ..transport.transport import WorkerPen
-from . import info, limits, seeding
+from . import info, lending, limits, seeding
 from .board import Cell
 from .faults import take_down, unsendable
 from .registry import Worker, worker_for
@@ -48,6 +48,7 @@ def _fetch_run(task: Task) -> Ticket:
     finally:
         info.enter(outer)
         seeding.back(outer_place)
+        lending.lend_by(None)
         worker.cells[Cell.ACTIVE] = 0
     worker.tasks += 1
     if is_first:
@@ -166,6 +167,7 @@ def _fetch_piece(fetching: _Fetching) -> int:
     seed, epoch, offset = fetching.task.seed, piece.epoch, piece.position - piece.row
     seeding.at(lambda: (seed, epoch, offset + cells[Cell.ROW]), fetching.seeds)
     cells[Cell.BATCH] = piece.batch
+    lending.lend_by(fetching.worker, fetching.pen)
     indices = piece.keys
     done, total, habits = 0, len(indices), fetching.worker.habits
     while done < total:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pickle
 
@@ -220,3 +221,34 @@ def test_chainers_trainer_takes_them(root, tmp_path):
 class Scaled:
     def __call__(self, sample):
         return sample[0] / np.float32(255), np.int32(sample[1])
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("simplejpeg"), reason="simplejpeg is not installed")
+@pytest.mark.parametrize("n_processes", [0, 2])
+def test_pictures_that_stay_as_they_are_are_decoded_into_the_batch(tmp_path, n_processes):
+    sizes = [(300, 400)] * 6 + [(400, 300), (300, 400)]
+    for number, (height, width) in enumerate(sizes):
+        picture = Image.fromarray(image_files.smooth(height, width, number))
+        picture.save(tmp_path / f"{number}.jpg", exif=image_files.turned(6 if number == 5 else 1))
+    (tmp_path / "2.jpg").write_bytes((tmp_path / "2.jpg").read_bytes() + b"more")
+    names = [f"{number}.jpg" for number in range(8)]
+    for options in ({}, {"upright": True}, {"layout": "CHW"}, {"mode": "L"}):
+        files = Lent(names, root=tmp_path, **options)
+        wanted = [ImageList(names, root=tmp_path, decoder="pillow", **options)[index] for index in range(8)]
+        with mpiter.batches(files, 4, shuffle=False, n_processes=n_processes, ragged="list", epochs=2) as stream:
+            found = [picture for batch in stream for picture in batch]
+        for number, picture in enumerate(found):
+            assert picture.shape == wanted[number % 8].shape
+            assert np.abs(picture.astype(int) - wanted[number % 8]).max() <= 3
+    with mpiter.batches(Lent(["0.jpg"] * 8, root=tmp_path), 8, n_processes=0) as stream:
+        next(stream)
+        assert stream.dataset.lent >= 7
+
+
+class Lent(ImageList):
+    lent = 0
+
+    def _place(self, shape):
+        found = super()._place(shape)
+        self.lent += found is not None
+        return found

@@ -107,7 +107,7 @@ AT_CONSTRUCTION = {
     ),
     "an unknown on_error": (
         lambda: batches(DATA, 2, on_error="ignore"),
-        "on_error='ignore' is unknown; use 'raise' or 'skip'.",
+        "on_error='ignore' is unknown; use 'raise', 'skip' or Skip(most=…).",
     ),
     "shuffle and an order sampler": (
         lambda: MultiprocessIterator(DATA, 2, shuffle=True, order_sampler=lambda order, at: order),
