@@ -37,6 +37,7 @@ from image_cases import (
 
 from mpiter.asked import at_least as from_on
 from mpiter.lab.bench import Bench, command_line, conduct
+from mpiter.lab.clocks import CpuWindow
 from mpiter.lab.turns import Answer, Turn, flowing
 from mpiter.lab.verdict import Claim, Summary, at_least, ratio
 
@@ -100,9 +101,12 @@ def busy(turn: Turn, case: Case, files: list[str]) -> Answer:
         while processes.done() < turn.workers:
             time.sleep(0.001)
         time.sleep(turn.warmup_s)
+        window = CpuWindow()
+        window.start()
         done, begin = processes.done(), time.perf_counter()
         time.sleep(turn.seconds)
-        return {FIGURE: (processes.done() - done) / (time.perf_counter() - begin)}
+        images, seconds, cpu = processes.done() - done, time.perf_counter() - begin, window.stop()
+        return {FIGURE: images / seconds, **cpu.ms(images)}
     finally:
         processes.close()
 
