@@ -6,6 +6,7 @@ batch never stands in the way of the next.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TypeVar
 
 from ..errors import SampleError, SampleNotSendable, SharedMemoryFull
@@ -15,6 +16,7 @@ from .ledger import Assembly
 from .run import Delivery
 from .tally import Tally
 
+_row = attrgetter("row")
 _Error = TypeVar("_Error", bound=BaseException)
 
 
@@ -23,13 +25,13 @@ def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | No
     faults, room, after, error = assembly.faults, assembly.room, assembly.plan.after, assembly.error
     tally.errors += len(faults)
     if error is None and faults and not rules.skips_errors:
-        error = raised(min(faults, key=lambda fault: fault.row))
+        error = raised(min(faults, key=_row))
     most = rules.most_skipped
     if error is None and faults and most is not None and tally.skipped + len(faults) > most:
         error = SampleError(f"on_error=Skip(most={most}): more samples have failed, the last as above.")
         error.__cause__ = raised(faults[-1])
     if error is None:
-        tally.left_out(faults)
+        tally.left_out(sorted(faults, key=_row))
         tally.barren = tally.barren + len(faults) if len(faults) == assembly.plan.rows else 0
         if faults and tally.barren >= len(after.order):
             tally.barren = 0
