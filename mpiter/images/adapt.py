@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..worker.seeding import get_rng
-from .pixels import is_pillows, plain
+from .pixels import as_pillows, is_pillows, plain
 
 
 def adapted(transform: Any) -> Any:
@@ -63,8 +63,4 @@ class Torchvision:
         self._transform = transform
 
     def __call__(self, image: Any) -> Any:
-        if isinstance(image, np.ndarray):
-            from PIL import Image
-
-            image = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
-        return self._transform(image)
+        return self._transform(as_pillows(image) if isinstance(image, np.ndarray) else image)

@@ -2,7 +2,7 @@
 
 Run wherever the dataset does.  They draw from ``mpiter.get_rng()``, so that a sample's draws depend on its place in the
 order and on no worker.  One that offers ``region`` and ``apply`` says beforehand which part of a picture it wants, and
-how large: a decoder may then decode fewer pixels.  Pillow does the resizing.
+how large: a decoder may then decode fewer pixels.  Pillow does the resizing, OpenCV where the filter is its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import OptionError
 from ..worker.seeding import get_rng
 from .adapt import adapted
-from .pixels import Filter, cut, filter_named, flipped, plain, resized, size_of
+from .pixels import Filter, cut, filter_named, flipped, like, plain, resized, size_of
 
 _TRIES = 10  # for a region that lies within the picture, as torchvision has it
 
@@ -69,7 +69,7 @@ class Resize:
             _size("size", size)
 
     def __call__(self, image: Any) -> Any:
-        return self.apply(image, self.region(*size_of(image)))
+        return like(self.apply(image, self.region(*size_of(image))), image)
 
     def region(self, height: int, width: int) -> Region:
         """All of it."""
@@ -105,7 +105,7 @@ class RandomResizedCrop:
         self._filter = filter_named(filter)
 
     def __call__(self, image: Any) -> Any:
-        return self.apply(image, self.region(*size_of(image)))
+        return like(self.apply(image, self.region(*size_of(image))), image)
 
     def region(self, height: int, width: int) -> Region:
         """Drawn anew each time."""
@@ -239,14 +239,14 @@ class Compose:
             self.region, self.apply = self._steps[0].region, self._apply
 
     def __call__(self, image: Any) -> Any:
-        for step in self._steps:
-            image = step(image)
-        return image
+        return like(self._through(self._steps, image), image)
 
     def _apply(self, image: Any, region: Region) -> Any:
-        image = self._steps[0].apply(image, region)
-        for step in self._steps[1:]:
-            image = step(image)
+        return self._through(self._steps[1:], self._steps[0].apply(image, region))
+
+    def _through(self, steps: Sequence[Any], image: Any) -> Any:
+        for step in steps:
+            image = step.apply(image, step.region(*size_of(image))) if hasattr(step, "region") else step(image)
         return image
 
 

@@ -166,6 +166,35 @@ def test_resizing_is_pillows():
     assert (Resize((45, 60))(grey)[:, :, 0] == wanted).all()
 
 
+@pytest.mark.skipif(not importlib.util.find_spec("cv2"), reason="opencv is not installed")
+@pytest.mark.parametrize("name", ["linear", "area"])
+def test_opencvs_filters_are_opencvs(name):
+    import cv2
+
+    number = {"linear": cv2.INTER_LINEAR, "area": cv2.INTER_AREA}[name]
+    wanted = cv2.resize(PICTURE, (60, 45), interpolation=number)
+    assert (Resize((45, 60), name)(PICTURE) == wanted).all()
+    assert (plain(Resize((45, 60), name)(Image.fromarray(PICTURE))) == wanted).all()
+    assert Resize((45, 60), name)(PICTURE[:, :, :1]).shape == (45, 60, 1)
+    smooth = np.asarray(Resize((45, 60))(PICTURE)).astype(int)
+    assert np.abs(smooth - wanted).mean() < 6
+
+
+def test_opencvs_filters_need_opencv(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(mpiter.OptionError, match="filter='linear' is OpenCV's"):
+        Resize(8, "linear")
+
+
+@pytest.mark.parametrize("last", [Flip(1), Crop(20), Resize(20), Normalize()])
+def test_a_pipeline_of_arrays_gives_arrays_and_of_images_of_pillows_the_same(last):
+    pipeline = Compose([Resize(40), last])
+    found = pipeline(PICTURE)
+    assert isinstance(found, np.ndarray)
+    other = pipeline(Image.fromarray(PICTURE))
+    assert (found == (other if isinstance(other, np.ndarray) else plain(other))).all()
+
+
 def test_the_shorter_side_gets_the_size():
     assert Resize(31)(PICTURE).shape == (31, 31 * 124 // 93, 3)
     assert Resize(31)(PICTURE.transpose(1, 0, 2)).shape == (31 * 124 // 93, 31, 3)
