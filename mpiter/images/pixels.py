@@ -1,7 +1,7 @@
 """What transforms do with pixels: cut, resize, flip; arrays and images of Pillow's alike, to the same values.
 
-Pure.  What Pillow has resized stays its image until somebody wants an array: it cuts and flips faster than NumPy.  OpenCV
-is asked for the filters that are its own, and for nothing else.
+Pure.  What Pillow has resized stays its image until somebody wants an array: it cuts and flips faster than NumPy.
+OpenCV is asked for the filters that are its own, and for nothing else.
 """
 
 from __future__ import annotations
