@@ -31,9 +31,16 @@ class Pillow:
 
     def decode(self, data: bytes, header: Header, mode: str, factor: int, place: Any) -> Any:
         with self._image.open(io.BytesIO(data)) as image:
+            self._limit(image)
             if factor > 1 and header.kind == "jpeg":
                 image.draft(image.mode, (image.width // factor, image.height // factor))
             return self._in_mode(image, mode)
+
+    def _limit(self, image: Any) -> None:
+        """Where Pillow only warns."""
+        most = self._image.MAX_IMAGE_PIXELS
+        if most is not None and image.width * image.height > most:
+            raise self._image.DecompressionBombError(f"it has {image.width:,} × {image.height:,} pixels")
 
     def _in_mode(self, image: Any, mode: str) -> Any:
         if image.mode.startswith("I;16"):

@@ -79,6 +79,17 @@ def test_a_giant_is_decoded_where_pillow_has_been_told_so(decoder, tmp_path, mon
     assert files[0].shape == (93, 124, 3)
 
 
+@pytest.mark.filterwarnings("ignore:Image size")
+@pytest.mark.parametrize("kind", ["gif", "tiff", "webp", "png", "jpeg"])
+def test_the_limit_is_the_same_for_every_kind_of_file(kind, tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(image_files.kinds()[kind])
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 93 * 124 - 1)  # Pillow itself warns up to twice as many
+    with pytest.raises(BrokenImage, match="it has 124 × 93 pixels"):
+        ImageList(["file"], root=tmp_path)[0]
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 93 * 124)
+    assert ImageList(["file"], root=tmp_path)[0].shape == (93, 124, 3)
+
+
 def test_what_the_system_refuses_keeps_its_type_and_names_the_path(tmp_path):
     os.mkdir(tmp_path / "folder.jpg")
     files = ImageList(["gone.jpg", "folder.jpg"], root=tmp_path)
