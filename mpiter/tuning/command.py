@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
-import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from ..asked import above_zero, at_least
 from ..bar import Bar
 from ..datasets.named import named
 from ..engine.pilot import Setting
-from ..errors import OURS, MpiterError, OptionError, RemoteTraceback
+from ..errors import MpiterError, OptionError, users_line
 from .chart import bars, plot, refuse_unless_drawable
 from .nwt import ALPHA, ITERATIONS
 from .trials import Trial
@@ -31,7 +29,6 @@ MODULE:NAME is a dataset, or a function or class that makes one when it is
 called, found as `python -m` would find it. What was found before is not
 measured again, unless --no-cache says so."""
 _FAILED, _WRONG = 1, 2
-_LINE = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -110,11 +107,5 @@ def _tuned(dataset: Any, options: argparse.Namespace) -> Tuned:
 
 def _told(error: Exception) -> str:
     """What was raised, and in which line of the user's."""
-    cause = error.__cause__
-    if isinstance(cause, RemoteTraceback):
-        lines = _LINE.findall(str(cause))
-    else:
-        lines = [(one.filename, one.lineno, one.name) for one in traceback.extract_tb(error.__traceback__)]
-    theirs = [line for line in lines if not line[0].startswith(OURS) and not line[0].startswith("<")]
-    what = f"{type(error).__name__}: {error}"
-    return what if not theirs else f"{what}\n  {theirs[-1][0]}, line {theirs[-1][1]}, in {theirs[-1][2]}"
+    line = users_line(error)
+    return f"{type(error).__name__}: {error}" + (f"\n  {line[0]}, line {line[1]}" if line else "")
