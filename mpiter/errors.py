@@ -213,15 +213,15 @@ class RemoteTraceback(Exception):
 
 
 OURS = os.path.dirname(__file__) + os.sep  # a line of ours says nothing to the user
-_LINE = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
+_LINE = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
-def users_line(error: BaseException) -> tuple[str, int] | None:
-    """The file and the line of the user's that an error comes from, in a worker maybe; None: only ours is in it."""
+def users_line(error: BaseException) -> tuple[str, int, str] | None:
+    """The user's own file, line and function that an error comes from, in a worker maybe; None: there is only ours."""
     if isinstance(error.__cause__, RemoteTraceback):
-        lines = [(name, int(line)) for name, line in _LINE.findall(str(error.__cause__))]
+        lines = [(file, int(line), name) for file, line, name in _LINE.findall(str(error.__cause__))]
     else:
-        lines = [(one.filename, one.lineno or 0) for one in traceback.extract_tb(error.__traceback__)]
+        lines = [(one.filename, one.lineno or 0, one.name) for one in traceback.extract_tb(error.__traceback__)]
     theirs = [line for line in lines if not line[0].startswith((OURS, "<"))]
     return theirs[-1] if theirs else None
 

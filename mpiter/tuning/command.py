@@ -108,4 +108,4 @@ def _tuned(dataset: Any, options: argparse.Namespace) -> Tuned:
 def _told(error: Exception) -> str:
     """What was raised, and in which line of the user's."""
     line = users_line(error)
-    return f"{type(error).__name__}: {error}" + (f"\n  {line[0]}, line {line[1]}" if line else "")
+    return f"{type(error).__name__}: {error}" + ("\n  {}, line {}, in {}".format(*line) if line else "")
