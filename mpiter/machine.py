@@ -118,8 +118,13 @@ def cpu_s(pid: int) -> float | None:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory that a process has in use, what it shares with others included; 0 where nobody says."""
-    return int((text_of(Path(f"/proc/{pid}/statm")) or "0 0").split()[1]) * mmap.PAGESIZE
+    """Memory of its own that a process has in use; 0 where nobody says.
+
+    Without pages of files and of shared memory: a dataset that all map, or a slot, is there once for all.  (A page
+    that was mapped privately and then written is its own.)
+    """
+    resident, shared = (text_of(Path(f"/proc/{pid}/statm")) or "0 0 0").split()[1:3]
+    return max(0, int(resident) - int(shared)) * mmap.PAGESIZE
 
 
 def descendants(root: int) -> set[int]:
