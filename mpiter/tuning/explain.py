@@ -199,10 +199,7 @@ def predicted(name: str, case: Case, against: float | None = None) -> WhatIf:
     load, outcome = case.load, case.replay()
     first = int(_WARM * outcome.batches)
     rate = load.batch_size / outcome.batch_s(first)
-    steps = [load.steps[at % len(load.steps)] for at in range(first, outcome.batches - 1)]
-    step_s = sum(step.cpu_s + step.wait_s for step in steps)
-    waited = max(0.0, 1 - step_s / (outcome.taken[-1] - outcome.taken[first]))
-    return WhatIf(name, case, rate, waited, rate / against - 1 if against else 0.0)
+    return WhatIf(name, case, rate, outcome.waited(first), rate / against - 1 if against else 0.0)
 
 
 def explain(recorded: Recorded, capacity: Sequence[float]) -> Explanation:

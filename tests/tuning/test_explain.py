@@ -13,8 +13,8 @@ from mpiter import OptionError, machine
 from mpiter.engine.pilot import Setting
 from mpiter.tuning import explain_command
 from mpiter.tuning.events import Fetched, Recorded, Span
-from mpiter.tuning.explain import explain, headroom, run_of
-from mpiter.tuning.simulation import Machine, Service, simulate
+from mpiter.tuning.explain import Case, explain, headroom, predicted, run_of
+from mpiter.tuning.simulation import Load, Machine, Service, simulate
 from mpiter.tuning.trace import read
 
 EIGHT = [float(count) for count in range(1, 9)]
@@ -53,6 +53,14 @@ def test_the_replay_of_what_was_done_is_what_was_measured():
     found = explain(recorded(cpu=0.02, io=0.08), EIGHT)
     assert found.replayed.samples_per_s == pytest.approx(4 / found.run.batch_s, rel=0.02)
     assert found.replayed.waited == pytest.approx(found.run.waited, abs=0.03)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 4])
+def test_a_trainer_that_shares_its_core_with_workers_does_not_wait_for_them(workers):
+    """Its step takes longer then; who waits is who has no batch."""
+    load = Load([Service(0.15 / 20)], [Service(0.1)], batch_size=20)
+    waited = {0: 0.6, 1: 0.33}.get(workers, 0.0)
+    assert predicted("", Case(load, Machine.of(2), Setting(workers, 2))).waited == pytest.approx(waited, abs=0.01)
 
 
 def test_what_gains_most_stands_first_and_is_what_hides_the_loading():
