@@ -169,9 +169,10 @@ def tune(
     if not len(dataset):
         raise OptionError("the dataset is empty: there is nothing to try.")
     measure = Loading(dataset, batch_size, loading, step, device, progress or _tell_nobody)
-    if cache is False:
+    where = folder() if cache is True else Path(cache) if cache else None
+    if where is None:
         return _search(asked, measure)
-    kept = Cache(folder() if cache is True else Path(cache), measure.sample_bytes())
+    kept = Cache(where, measure.sample_bytes())
     question = asked | {"step": step, "device": str(measure.device), "loading": loading, "form": _FORM}
     any_data, key = key_of(question, dataset)
     found = _opened(kept.find(key), "cache")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -223,6 +228,54 @@ def test_the_fingerprint_is_of_code_length_and_plain_values() -> None:
     keys = {one, *(key_of({}, other) for other in others), key_of({"batch_size": 2}, made("1"))}
     assert len(keys) == 6
     assert key_of({}, changed(made("1"), data=np.ones(3))) == key_of({}, changed(made("1"), data=np.zeros(3)))
+
+
+@dataclass(slots=True)
+class Slotted:
+    milliseconds: float
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def _waits(seconds: float) -> Callable[[Any], None]:
+    def step(batch: Any, seconds: float = seconds) -> None: ...
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Slotted(1.0), Slotted(50.0)),
+        (partial(max, 1), partial(max, 2)),
+        (partial(max, 1), partial(min, 1)),
+        (max, min),
+        (_waits(0.001), _waits(1.0)),
+        (itertools.count(1), itertools.count(2)),
+        (np.random.default_rng(0), np.random.default_rng(1)),
+    ],
+)
+def test_what_differs_inside_has_another_fingerprint(one: Any, other: Any) -> None:
+    assert key_of({"step": one}, DATA) != key_of({"step": other}, DATA)
+
+
+def test_what_is_equal_inside_has_one_fingerprint() -> None:
+    assert key_of({"lock": threading.Lock()}, Slotted(1.0)) == key_of({"lock": threading.Lock()}, Slotted(1.0))
+    assert key_of({"step": partial(max, 1)}, DATA) == key_of({"step": partial(max, 1)}, DATA)
+
+
+def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert tuned()[1] > 0
+    assert tuned()[1] > 0
 
 
 def test_the_fingerprint_is_the_same_in_every_process() -> None:
