@@ -256,7 +256,6 @@ def _waits(seconds: float) -> Callable[[Any], None]:
         (max, min),
         (_waits(0.001), _waits(1.0)),
         (itertools.count(1), itertools.count(2)),
-        (np.random.default_rng(0), np.random.default_rng(1)),
     ],
 )
 def test_what_differs_inside_has_another_fingerprint(one: Any, other: Any) -> None:
