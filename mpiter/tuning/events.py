@@ -175,6 +175,15 @@ class Fetched(NamedTuple):
     again: bool  # it was cut: its rest is another task
 
 
+class Resize(NamedTuple):
+    """From then on there were to be so many workers, and batches that wait."""
+
+    loop: int
+    at: float
+    workers: int
+    n_prefetch: int
+
+
 @dataclass(frozen=True)
 class Recorded:
     """A trace as plain values: what it takes to replay the run.
@@ -194,6 +203,7 @@ class Recorded:
     cores: int
     memory_bytes: int = 1 << 40
     room_bytes: dict[int, int] = field(default_factory=dict)  # of a batch of each loop, at the most
+    resizes: list[Resize] = field(default_factory=list)
 
 
 _OF_TASKS = ("rows", "queue_s", "cpu_s", "delay_s", "read_s", "pack_s")
@@ -208,10 +218,16 @@ def recorded(trace: Any) -> Recorded:
     spans: dict[str, list[Span]] = {name: [] for name in _LISTS.values()}
     fetched = []
     room_bytes: dict[int, int] = {}
+    resizes = []
     for event in trace["traceEvents"]:
-        if event["ph"] != "X" or event.get("cat") != "mpiter":
+        if event["ph"] not in ("X", "i") or event.get("cat") != "mpiter":
             continue
-        loop, began, seconds, args = event["pid"], event["ts"] / 1e6, event["dur"] / 1e6, event["args"]
+        loop, began, args = event["pid"], event["ts"] / 1e6, event["args"]
+        if event["ph"] == "i":
+            if "workers" in args:
+                resizes.append(Resize(loop, began, **args))
+            continue
+        seconds = event["dur"] / 1e6
         if event["name"] == "fetch":
             values = {name: args[name] for name in _OF_TASKS}
             task = Fetched(loop, event["tid"] - WORKER, began, args["s"], again=bool(args["again"]), **values)
@@ -222,5 +238,12 @@ def recorded(trace: Any) -> Recorded:
     loops = {int(number): about for number, about in other["loops"].items()}
     memory_bytes, left_out, cores = other["memory_bytes"], other["left_out"], other["cores"]
     return Recorded(
-        loops, fetched, **spans, left_out=left_out, cores=cores, memory_bytes=memory_bytes, room_bytes=room_bytes
+        loops,
+        fetched,
+        **spans,
+        left_out=left_out,
+        cores=cores,
+        memory_bytes=memory_bytes,
+        room_bytes=room_bytes,
+        resizes=resizes,
     )

@@ -8,6 +8,7 @@ in the table, beside what was measured.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ _MOST_BATCHES = 400
 _LEAST_BATCHES = 20
 _WARM = 0.2  # of the batches: until all flows
 _WORTH = 0.03  # of the rate: less is no gain
+_N_PREFETCH = 2  # of workers where there were none: what batches() has unless told otherwise
+_NOT_REPLAYED = {"max_samples": "that workers are replaced (maxtasksperchild)"}  # by the name of the rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +38,21 @@ class Case:
     Attributes:
         load: the times of samples and steps.
         machine: cores and memory.
-        setting: workers and batches that wait.
+        setting: workers (none: the trainer fetches) and batches that wait.
         run_ahead: the option; None: as far as it goes.
+        in_order: the option.
     """
 
     load: Load
     machine: Machine
     setting: Setting
     run_ahead: int | None = None
+    in_order: bool = True
+
+    @property
+    def told(self) -> str:
+        """The setting in words."""
+        return "workers: {}, n_prefetch: {}".format(*self.setting) if self.setting.workers else "no workers"
 
     @property
     def is_short_of_memory(self) -> bool:
@@ -53,24 +63,29 @@ class Case:
 
     def replay(self, batches: int = _MOST_BATCHES) -> Outcome:
         """Go through it."""
-        return simulate(self.load, self.machine, *self.setting, batches, run_ahead=self.run_ahead)
+        ahead, in_order = self.run_ahead, self.in_order
+        return simulate(self.load, self.machine, *self.setting, batches, run_ahead=ahead, in_order=in_order)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One recorded run.
+    """One recorded run, or where workers came or went the longest part of it without that.
 
     Attributes:
         case: what it takes to replay it.
+        backend: by its name.
         batches: that were handed out.
+        not_replayed: what the replay leaves out, in words.
         batch_s: seconds from one to the next, measured, without the beginning.
         waited: by the trainer, a share of the time, likewise.
     """
 
     case: Case
+    backend: str
     batches: int
     batch_s: float
     waited: float
+    not_replayed: tuple[str, ...] = ()
 
     @property
     def samples_per_s(self) -> float:
@@ -118,7 +133,7 @@ class Explanation:
 
 
 def run_of(recorded: Recorded, capacity: Sequence[float] = (1.0,)) -> Run:
-    """The longest run in a trace.
+    """The longest run in a trace, of it the longest part under one setting.
 
     Processor time counts longer where threads share a core: times are taken back to those of a core of one's own, by
     how many were busy on the average and what ``capacity`` says of so many.
@@ -128,8 +143,10 @@ def run_of(recorded: Recorded, capacity: Sequence[float] = (1.0,)) -> Run:
     loops = [task.loop for task in recorded.fetched]
     loop = max(set(loops), key=loops.count)
     about = recorded.loops[loop]
-    tasks = sorted((t for t in recorded.fetched if t.loop == loop and t.rows), key=lambda task: task.began)
-    steps = [step for step in recorded.steps if step.loop == loop]
+    setting, since, until = _longest(recorded, loop)
+    of_it = [task for task in recorded.fetched if task.loop == loop and task.rows]
+    tasks = sorted([t for t in of_it if since <= t.began < until] or of_it, key=lambda task: task.began)
+    steps = [step for step in recorded.steps if step.loop == loop and since <= step.began < until]
     if len(steps) < _LEAST_BATCHES:
         raise OptionError(f"the trace has {len(steps)} steps of the trainer; {_LEAST_BATCHES} are needed at least.")
     first = int(_WARM * len(steps))
@@ -150,13 +167,29 @@ def run_of(recorded: Recorded, capacity: Sequence[float] = (1.0,)) -> Run:
         case=Case(
             load,
             Machine(tuple(capacity), recorded.memory_bytes),
-            Setting(int(about["workers"]), int(about["n_prefetch"])),
-            about.get("run_ahead"),
+            setting,
+            about.get("run_ahead") if setting.workers else None,
+            about.get("in_order", True),
         ),
+        backend=about.get("backend", ""),
         batches=len(steps),
+        not_replayed=tuple(said for name, said in _NOT_REPLAYED.items() if about.get(name)),
         batch_s=whole_s / (len(steps) - 1 - first),
         waited=waited_s / whole_s if whole_s else 0.0,
     )
+
+
+def _longest(recorded: Recorded, loop: int) -> tuple[Setting, float, float]:
+    """The setting under which the most steps followed each other, from when, and until when."""
+    about = recorded.loops[loop]
+    if about.get("backend") == "serial":
+        return Setting(0, _N_PREFETCH), -math.inf, math.inf
+    workers = about.get("workers_first") or about["workers"]
+    began = [(-math.inf, Setting(int(workers), int(about["n_prefetch"])))]
+    began += [(one.at, Setting(one.workers, one.n_prefetch)) for one in recorded.resizes if one.loop == loop]
+    ended = [at for at, _ in began[1:]] + [math.inf]
+    parts = [(setting, since, until) for (since, setting), until in zip(began, ended, strict=True)]
+    return max(parts, key=lambda part: sum(s.loop == loop and part[1] <= s.began < part[2] for s in recorded.steps))
 
 
 def _speed(busy: float, capacity: Sequence[float]) -> float:
@@ -218,9 +251,10 @@ def _others(case: Case) -> Iterator[tuple[str, Case]]:
     for count in sorted({max(1, workers // 2), workers + 1, 2 * workers, max(1, useful)} - {workers}):
         yield f"workers: {count}", replace(case, setting=Setting(count, n_prefetch))
     yield "no workers", replace(case, setting=Setting(0, n_prefetch))
-    yield f"n_prefetch: {4 * n_prefetch}", replace(case, setting=Setting(workers, 4 * n_prefetch))
+    if workers:
+        yield f"n_prefetch: {4 * n_prefetch}", replace(case, setting=Setting(workers, 4 * n_prefetch))
     yield "run_ahead: as far as memory allows", replace(case, run_ahead=None)
-    if case.is_short_of_memory:
+    if workers and case.is_short_of_memory:
         more = replace(case.machine, memory_bytes=4 * case.machine.memory_bytes)
         yield "four times the memory", replace(case, machine=more)
     faster = [Service(one.cpu_s / 2, one.wait_s) for one in load.samples]

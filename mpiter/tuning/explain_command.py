@@ -12,7 +12,7 @@ from ..datasets.named import named
 from ..errors import OptionError
 from ..iterators.generate import batches
 from .capacity import measured
-from .explain import Explanation, Run, WhatIf, explain, headroom
+from .explain import Explanation, WhatIf, explain, headroom
 from .simulation import Service
 from .trace import read
 from .verdict import rate_told
@@ -22,6 +22,7 @@ _ABOUT = (
     "another n_prefetch, cheaper samples: what would help, by how much?"
 )
 _SECONDS = 5.0
+_BACKENDS = {"process": "process", "thread": "thread", "serial": "process"}  # of the run, and of what is carried out
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -46,19 +47,17 @@ def lines(found: Explanation) -> Iterator[str]:
     run = found.run
     rate = run.samples_per_s
     yield f"{'':42}samples/s   waited     gain"
-    yield f"{'measured: ' + _said(run):42}{rate_told(rate):>9}{run.waited:>9.0%}"
+    yield f"{'measured: ' + run.case.told:42}{rate_told(rate):>9}{run.waited:>9.0%}"
     yield _line(found.replayed, f"replayed ({found.replayed.samples_per_s / rate - 1:+.0%})")
     for one in found.what_ifs:
         yield _line(one, one.name) + f"{one.gain:>+9.0%}"
+    for what in run.not_replayed:
+        yield f"Not replayed: {what}."
     yield f"With data for nothing the trainer would be {headroom(run):.2f} times as fast."
 
 
 def _line(one: WhatIf, name: str) -> str:
     return f"{name:42}{rate_told(one.samples_per_s):>9}{one.waited:>9.0%}"
-
-
-def _said(run: Run) -> str:
-    return "workers: {}, n_prefetch: {}".format(*run.case.setting)
 
 
 def verified(found: Explanation, dataset: Any, seconds: float) -> Iterator[str]:
@@ -67,16 +66,22 @@ def verified(found: Explanation, dataset: Any, seconds: float) -> Iterator[str]:
     if best is None:
         yield "Nothing that options can change would gain more than 3%, so there is nothing to carry out."
         return
-    rate = carried_out(dataset, best, seconds)
+    backend = _BACKENDS.get(found.run.backend)
+    if backend is None:
+        yield f"Nothing is carried out: workers of the backend {found.run.backend!r} can't be made by its name alone."
+        return
+    rate = carried_out(dataset, best, seconds, backend)
     error = best.samples_per_s / rate - 1
     yield f"{best.name}: {rate_told(best.samples_per_s)} samples/s predicted, {rate_told(rate)} measured ({error:+.0%})"
 
 
-def carried_out(dataset: Any, what: WhatIf, seconds: float) -> float:
+def carried_out(dataset: Any, what: WhatIf, seconds: float, backend: str = "process") -> float:
     """Samples a second of the dataset under these options, by a trainer whose steps take as long as those recorded."""
-    (workers, n_prefetch), load = what.case.setting, what.case.load
-    options: dict[str, Any] = {"n_processes": workers, "n_prefetch": n_prefetch, "run_ahead": what.case.run_ahead}
-    with batches(dataset, load.batch_size, epochs=None, ragged="list", **options) as it:
+    case, load = what.case, what.case.load
+    (workers, n_prefetch), ahead = case.setting, case.run_ahead
+    how: dict[str, Any] = {"n_processes": workers, "n_prefetch": n_prefetch, "run_ahead": ahead, "backend": backend}
+    how |= {"in_order": case.in_order, "epochs": None, "ragged": "list"}
+    with batches(dataset, load.batch_size, **how) as it:
         steps = itertools.cycle(load.steps)
         began = warm = time.perf_counter()
         count = 0

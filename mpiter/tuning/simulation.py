@@ -115,6 +115,7 @@ def simulate(
     batches: int = 500,
     pilot: Pilot | None = None,
     run_ahead: int | None = None,
+    in_order: bool = True,
     most_workers: int | None = None,
 ) -> Outcome:
     """Hand out so many batches; ``workers`` is what a pilot begins with, ``most_workers`` what it may come to."""
@@ -126,6 +127,7 @@ def simulate(
         batch_size=load.batch_size,
         n_prefetch=n_prefetch,
         run_ahead=run_ahead,
+        in_order=in_order,
     )
     return _World(load, machine, rules, batches, pilot).run()
 

@@ -11,11 +11,12 @@ import pytest
 import mpiter
 from mpiter import OptionError, machine
 from mpiter.engine.pilot import Setting
+from mpiter.rules import Rules
 from mpiter.tuning import explain_command
-from mpiter.tuning.events import Fetched, Recorded, Span
+from mpiter.tuning.events import Fetched, Recorded, Resize, Span
 from mpiter.tuning.explain import Case, explain, headroom, predicted, run_of
 from mpiter.tuning.simulation import Load, Machine, Service, simulate
-from mpiter.tuning.trace import read
+from mpiter.tuning.trace import Trace, read
 
 EIGHT = [float(count) for count in range(1, 9)]
 
@@ -103,6 +104,77 @@ def test_a_run_that_was_told_not_to_run_ahead_is_replayed_so_and_would_gain_by_i
     assert gains["run_ahead: as far as memory allows"] == pytest.approx(
         free.replayed.samples_per_s / told.replayed.samples_per_s - 1
     )
+
+
+def changing(backend="process", **options):
+    """One worker for 40 batches, then four for 120, whose samples take twice as long."""
+    slow, fast = recorded(io=0.1, workers=1, batches=40), recorded(io=0.2, workers=4, batches=120)
+    after = 40 * 0.1
+    loops = {1: fast.loops[1] | {"workers": 8, "workers_first": 1, "backend": backend} | options}
+    several = {
+        name: getattr(slow, name) + [one._replace(began=one.began + after) for one in getattr(fast, name)]
+        for name in ("fetched", "waits", "opens", "steps")
+    }
+    return dataclasses.replace(fast, loops=loops, resizes=[Resize(1, after, 4, 3)], **several)
+
+
+def test_a_run_whose_workers_changed_is_replayed_as_it_was_for_the_longest():
+    run = run_of(changing())
+    assert (run.case.setting, run.batches) == (Setting(4, 3), 120)
+    assert set(run.case.load.samples) == {Service(0.0, 0.05)}
+    assert run.batch_s == pytest.approx(0.05)
+    found = explain(changing(), EIGHT)
+    assert next(line for line in explain_command.lines(found) if line.startswith("measured: workers: 4, n_prefetch: 3"))
+    assert found.replayed.samples_per_s == pytest.approx(run.samples_per_s, rel=0.03)
+
+
+def test_changes_of_workers_are_read_from_the_file(tmp_path):
+    path = tmp_path / "run.json"
+    tracer = Trace(str(path)).tally(Rules(workers=8, workers_first=1), "process")
+    tracer.lost(1, was_asked=True)
+    tracer.resized(3, 5)
+    tracer.close()
+    assert [(one.loop, one.workers, one.n_prefetch) for one in read(path).resizes] == [(1, 3, 5)]
+
+
+def test_a_run_without_workers_is_told_and_replayed_without(tmp_path, capsys):
+    path = str(tmp_path / "run.json")
+    with mpiter.batches([np.full(8, i) for i in range(200)], 4, n_processes=0, run_ahead=0, trace=path) as it:
+        assert len(list(it)) == 50
+    run = run_of(read(path))
+    assert (run.case.setting.workers, run.backend) == (0, "serial")
+    found = explain(read(path), EIGHT)
+    assert next(line for line in explain_command.lines(found) if line.startswith("measured: no workers"))
+    names = {one.name for one in found.what_ifs}
+    assert {"workers: 1"} <= names
+    assert not {name for name in names if name.startswith(("no workers", "n_prefetch", "run_ahead"))}
+
+
+def test_what_may_overtake_is_replayed_so():
+    told = explain(straggling(64 << 30, run_ahead=2), EIGHT)
+    free = explain(straggling(64 << 30, run_ahead=2, in_order=False), EIGHT)
+    assert free.replayed.samples_per_s > 1.05 * told.replayed.samples_per_s
+
+
+def test_what_is_not_replayed_is_said():
+    assert run_of(changing()).not_replayed == ()
+    lines = list(explain_command.lines(explain(changing(max_samples=100), EIGHT)))
+    assert lines[-2] == "Not replayed: that workers are replaced (maxtasksperchild)."
+
+
+@pytest.mark.parametrize(("recorded_with", "carried_out_with"), [("process", "process"), ("serial", "process")])
+def test_the_backend_of_the_run_is_that_of_what_is_carried_out(recorded_with, carried_out_with, monkeypatch):
+    seen = []
+    monkeypatch.setattr(explain_command, "carried_out", lambda *args: seen.append(args[-1]) or 1.0)
+    found = explain(changing(recorded_with), EIGHT)
+    (line,) = explain_command.verified(found, [], 1.0)
+    assert "measured" in line
+    assert seen == [carried_out_with]
+
+
+def test_a_backend_that_has_no_name_of_ours_is_not_carried_out():
+    (line,) = explain_command.verified(explain(changing("ray"), EIGHT), [], 1.0)
+    assert line == "Nothing is carried out: workers of the backend 'ray' can't be made by its name alone."
 
 
 def test_too_short_a_run_is_refused():
