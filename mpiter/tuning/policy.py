@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..engine.pilot import Setting
 from .parts import FEW, Measured
@@ -39,6 +39,10 @@ class View:
     most_prefetch: int
     left: int  # changes that may still be made
 
+    def fits(self, one: Measured) -> bool:
+        """Is it within the bounds of the moment?"""
+        return one.workers <= self.most and one.setting.n_prefetch <= self.most_prefetch
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -57,6 +61,7 @@ def decide(view: View) -> Decision:
     here, now = view.here, view.here.setting
     if now.workers > view.most:
         return Decision(now._replace(workers=view.most), f"no more than {view.most} workers fit")
+    view = replace(view, tried=tuple(filter(view.fits, view.tried)))
     if _is_urgent(view) and (more := _more_waiting(view) or _more_workers(view)) is not None:
         return more
     if not (_is_known(here) or _is_worse(view)):

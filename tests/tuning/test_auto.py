@@ -95,6 +95,16 @@ def test_more_workers_than_fit_are_let_go_at_once() -> None:
     assert wanted(decide(view(16, part(0.9), most=7))) == 7
 
 
+def test_what_no_longer_fits_is_not_gone_back_to() -> None:
+    few, many = seen(4, 0.25, waits=0.9), seen(46, 0.025, waits=0.2)
+    here = seen(17, 0.06, waits=0.6).parts
+    assert wanted(decide(view(17, *here, tried=(few, many), left=1))) == 46
+    assert decide(view(17, *here, tried=(few, many), left=1, most=17)).setting is None
+    waiting = replace(seen(17, 0.02, waits=0.2), setting=Setting(17, 16))
+    assert decide(view(17, *here, tried=(waiting,), left=1, most_prefetch=8)).setting is None
+    assert decide(view(17, *here, tried=(waiting,), left=1, most_prefetch=16)).setting == Setting(17, 16)
+
+
 def test_another_load_is_noticed_and_noise_is_not() -> None:
     rng = random.Random(0)
     usual = [part(0.0, busy=rng.uniform(0.5, 0.9), workers=4) for _ in range(20)]

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 import mpiter
 from mpiter import machine
+from mpiter.engine.pilot import Auto, Setting
+from mpiter.stats import Stats
+from mpiter.tuning.auto import AutoPilot
 
 _MUCH = 128 << 20
+GB = 1 << 30
 
 
 class Large:
@@ -42,3 +48,58 @@ def test_a_dataset_that_is_there_once_makes_no_worker_large() -> None:
         for _ in stream:
             seen = stream.stats()
         assert 0 < seen.worker_bytes < _MUCH
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+def fly(
+    batches: int, service_s: float, memory: Callable[[float], int], worker_bytes: Callable[[int], int]
+) -> AutoPilot:
+    """Of a steady load: ``memory`` that there is at a time, and what a worker takes after so many batches."""
+    pilot = AutoPilot(Auto(most=64), None, memory=lambda stats: memory(stats.seconds))
+    now, step_s, seconds, wait_s = Setting(1, 2), 0.02, 0.0, 0.0
+    for batch in range(1, batches):
+        took = max(step_s, service_s / now.workers)
+        seconds, wait_s = seconds + took, wait_s + took - step_s
+        used = worker_bytes(batch) * now.workers
+        seen = Stats(batch, seconds=seconds, wait_s=wait_s, fetch_s=batch * service_s, room_bytes=1, worker_bytes=used)
+        now = pilot.look(batch, now, lambda seen=seen: seen) or now  # type: ignore[misc]
+    return pilot
+
+
+def late(pilot: AutoPilot) -> list[int]:
+    """To how many workers it has changed after 200 batches."""
+    return [change.after.workers for change in pilot.changes if change.batches > 200]
+
+
+def test_workers_that_grow_go_one_by_one_though_all_was_settled() -> None:
+    grown = 20_000
+    pilot = fly(grown, 0.15, lambda seconds: 64 * GB, lambda batch: GB // 2 + GB * max(0, batch - 500) // 500)
+    assert pilot.changes[0].after.workers == 9
+    assert late(pilot) == [8, 7, 6, 5, 4, 3, 2, 1]
+    for change in pilot.changes[1:]:
+        assert change.before.workers * (0.5 + (change.batches - 500) / 500) < 64, "before there is no memory left"
+        assert change.reason == f"no more than {change.after.workers} workers fit"
+
+
+@pytest.mark.parametrize("every_s", [1, 7, 20, 50])
+def test_memory_that_comes_and_goes_is_not_followed_for_ever(every_s: int) -> None:
+    def memory(seconds: float) -> int:
+        return (20 if int(seconds / every_s) % 2 else 64) * GB
+
+    pilot = fly(6000, 0.8, memory, lambda batch: GB)
+    assert pilot.changes[0].after.workers == 46
+    assert 18 in [change.after.workers for change in pilot.changes]
+    assert len(late(pilot)) <= 3, pilot.changes
+
+
+def test_workers_whom_memory_has_taken_come_back_when_there_is_some_again() -> None:
+    pilot = fly(6000, 0.8, lambda seconds: (20 if 10 < seconds < 15 else 64) * GB, lambda batch: GB)
+    assert late(pilot) == [18, 46]
+
+
+def test_workers_stay_while_the_memory_they_take_varies_a_little() -> None:
+    pilot = fly(6000, 3.0, lambda seconds: 41 * GB - int(seconds) % 2 * 3 * GB // 2, lambda batch: GB)
+    assert [change.after.workers for change in pilot.changes][-1] == 36
+    assert not late(pilot)
