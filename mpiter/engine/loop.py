@@ -277,10 +277,12 @@ class _Loop:
     def stats(self, looks: bool = True) -> Stats:
         slots = getattr(self._transport, "slots", None)
         size, in_flight, pids = self.room_bytes, self._in_flight, self.pids
+        workers = self._setting.workers if self._thread is not None else 0
         return Stats(
             **self.tally.counters(),
             **self.tally.look(looks),
-            workers=self._setting.workers if self._thread is not None else 0,
+            workers=workers,
+            threads=workers if self._rules.in_process else 0,
             worker_bytes=sum(map(machine.resident_bytes, pids)),
             worker_cpu_s=sum(machine.cpu_s(pid) or 0.0 for pid in pids),
             restarts=self._recovery.restarts,

@@ -145,6 +145,7 @@ class Options:
         return Rules(
             workers=self.workers,
             workers_first=min(found.least, self.workers) if (found := auto(self.n_workers)) else None,
+            in_process=self.backend.in_process,
             batch_size=self.batch_size,
             n_prefetch=1 if alone else self.first_n_prefetch,
             run_ahead=0 if alone else self.run_ahead,

@@ -45,6 +45,7 @@ class Tally:
     peak_in_flight_batches: int = 0
     peak_in_flight_bytes: int = 0
     began: float | None = None  # when the first batch came
+    began_cpu_s: float = 0.0  # of this process, by then
     since: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins: when, what had been waited, for how many
     looked: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins here next
     barren: int = 0  # samples skipped since the last good one
@@ -70,7 +71,7 @@ class Tally:
     def handed_out(self, samples: int, size: int) -> None:
         """One more batch, in a room of this size."""
         if self.began is None:
-            self.began, self.start_s = time.monotonic(), self.wait_s
+            self.began, self.start_s, self.began_cpu_s = time.monotonic(), self.wait_s, time.process_time()
             self.since = self.looked = self.began, self.wait_s, 0
         self.batches += 1
         self.samples += samples
@@ -94,7 +95,7 @@ class Tally:
             "recent_wait_s": self.wait_s - waited,
             "recent_batches": self.batches - batches,
         }
-        return {"seconds": now - self.began, **recent}
+        return {"seconds": now - self.began, "own_cpu_s": time.process_time() - self.began_cpu_s, **recent}
 
     # -- the loop's ----------------------------------------------------------------------------------------------
 

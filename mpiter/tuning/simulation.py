@@ -193,6 +193,7 @@ class _World(_PrefetchLoop):
         self._in_hand: Any = None
         self._asks_since: float | None = 0.0  # the consumer waits; None: it is at work
         self._peak_bytes = 0
+        self._own_cpu_s = 1e-9  # 0 would mean that nobody knows
 
     def _hire(self, callbacks: Any) -> Crew:
         load, rules = self._load, self._rules
@@ -253,6 +254,7 @@ class _World(_PrefetchLoop):
             self._in_hand.free()
         self._in_hand = delivery.contents
         step = load.steps[number % len(load.steps)]
+        self._own_cpu_s += step.cpu_s + load.batch_s
         self._clock.spend(step.cpu_s + load.batch_s, step.wait_s, self._ask)
 
     def _ask(self) -> None:
@@ -267,7 +269,8 @@ class _World(_PrefetchLoop):
 
     def stats(self, looks: bool = True) -> Stats:
         width = self._setting.workers
-        return replace(super().stats(looks), worker_bytes=width * self._load.worker_bytes)
+        worker_bytes = width * self._load.worker_bytes
+        return replace(super().stats(looks), worker_bytes=worker_bytes, own_cpu_s=self._own_cpu_s)
 
     def _steer(self, crew: Any) -> None:
         before = self._setting

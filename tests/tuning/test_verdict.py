@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+import mpiter
 from mpiter.stats import Stats
 from mpiter.tuning.simulation import Load, Machine, Service, simulate
 from mpiter.tuning.verdict import fewest, predicted_s, times, verdict
@@ -40,6 +43,17 @@ def test_what_came_since_an_earlier_look_is_told_by_itself():
     found = times(late, since=early)
     assert found is not None
     assert (found.trainer_s, found.waited_s, found.io_s) == pytest.approx((0.1, 0.1, 0.3))
+
+
+@pytest.mark.parametrize(("backend", "threads"), [("process", 0), ("thread", 2), ("serial", 0)])
+def test_what_it_needs_to_know_of_the_trainers_process_is_counted(backend, threads):
+    with mpiter.batches(range(8), 4, n_processes=2, backend=backend) as stream:
+        next(stream)
+        until = time.process_time() + 0.05
+        while time.process_time() < until:  # work
+            pass
+        assert stream.stats().own_cpu_s >= 0.05
+        assert stream.stats().threads == threads
 
 
 def test_it_is_too_early_for_a_verdict_before_the_second_batch():
