@@ -92,6 +92,8 @@ class Options:
         self._set(workers=self._count_workers())
         if isinstance(self.trace, (str, os.PathLike)):
             self._set(trace=Wings.tracer(os.fspath(self.trace)))
+        elif self.trace is not None and not hasattr(self.trace, "tally"):
+            raise OptionError(f"trace={self.trace!r:.60} is no path; name a file, such as 'run.json'.")
         transport = self.make_transport()
         if not self.backend.shares_memory and getattr(transport, "needs_shared_memory", False):
             raise OptionError(f"the workers of {self.backend!r} share no memory with us; pass serializer='packed'.")
