@@ -224,7 +224,8 @@ def times_of(load: Load) -> Times:
     cpu_s = load.batch_size * statistics.fmean(one.cpu_s for one in load.samples)
     io_s = load.batch_size * statistics.fmean(one.wait_s for one in load.samples)
     step_s = statistics.fmean(one.cpu_s + one.wait_s for one in load.steps)
-    return Times(step_s, 0.0, cpu_s, io_s, 0.0, 0.0, 0.0, load.batch_size, 1)
+    step_cpu_s = statistics.fmean(one.cpu_s for one in load.steps)
+    return Times(step_s, step_cpu_s, 0.0, cpu_s, io_s, 0.0, 0.0, 0.0, load.batch_size, 1)
 
 
 def predicted(name: str, case: Case, against: float | None = None) -> WhatIf:

@@ -1,8 +1,9 @@
 """Does the trainer wait for data, for which part of it, and how many workers would hide it?
 
 Pure: from what ``stats()`` has counted, by the capacity model.  A batch takes the workers so much processor time and so
-much waiting (for a disk, say), the trainer so long; workers share the cores.  What a worker waited for a core is told
-apart by the system, so that a machine that is busy with other things doesn't make samples look dear.
+much waiting (for a disk, say), the trainer so long, and so much of that is processor time too; all share the cores.
+What a worker waited for a core is told apart by the system, so that a machine that is busy with other things doesn't
+make samples look dear.  Assumes that a trainer computes all the time where nobody has counted it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Times:
 
     Attributes:
         trainer_s: the trainer, from one ``next()`` to the next, without what it waited.
+        trainer_cpu_s: processor time of the trainer's process, without workers.
         waited_s: that the trainer waited.
         cpu_s: processor time of workers.
         io_s: that workers waited for something else than a core.
@@ -37,6 +39,7 @@ class Times:
     """
 
     trainer_s: float
+    trainer_cpu_s: float
     waited_s: float
     cpu_s: float
     io_s: float
@@ -70,10 +73,15 @@ def times(now: Stats, since: Stats | None = None) -> Times | None:
         gone["fetch_cpu_s"],
         gone["fetch_delay_s"],
     )
+    trainer_s, worker_cpu_s = max(0.0, gone["seconds"] - gone["wait_s"]) / batches, cpu / of_workers
+    own_cpu_s = gone["own_cpu_s"] / batches
+    if now.threads or not now.workers:  # who are in the same process
+        own_cpu_s = max(0.0, own_cpu_s - worker_cpu_s)
     return Times(
-        trainer_s=max(0.0, gone["seconds"] - gone["wait_s"]) / batches,
+        trainer_s=trainer_s,
+        trainer_cpu_s=own_cpu_s if now.own_cpu_s else trainer_s,
         waited_s=gone["wait_s"] / batches,
-        cpu_s=cpu / of_workers,
+        cpu_s=worker_cpu_s,
         io_s=max(0.0, fetched - cpu - delay) / of_workers,
         delay_s=delay / of_workers,
         read_s=gone["read_s"] / of_workers,
@@ -87,7 +95,12 @@ def predicted_s(of: Times, workers: int, capacity: Sequence[float]) -> float:
     """What a batch would take with so many workers, where ``capacity`` is what 1, 2, … busy threads do together."""
     if not workers:
         return of.trainer_s + of.worker_s
-    return max(of.trainer_s, of.worker_s / workers, of.cpu_s / capacity[-1])
+    return max(of.worker_s / workers, _shortest_s(of, capacity))
+
+
+def _shortest_s(of: Times, capacity: Sequence[float]) -> float:
+    """What a batch takes however many workers there are."""
+    return max(of.trainer_s, (of.cpu_s + of.trainer_cpu_s) / capacity[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +179,15 @@ def fewest(found: Times, capacity: Sequence[float]) -> int | None:
     """Workers that load a batch while the trainer has the one before; None where no number does."""
     if found.worker_s <= (_HIDDEN - 1) * found.trainer_s:
         return 0
-    if found.cpu_s * _HIDDEN > capacity[-1] * found.trainer_s:
+    if _HIDDEN * found.cpu_s + found.trainer_cpu_s > capacity[-1] * found.trainer_s:
         return None
     return math.ceil(found.worker_s * _HIDDEN / found.trainer_s - _ROUNDING)
 
 
 def most_useful(found: Times, capacity: Sequence[float]) -> int:
     """Workers beyond which the cores are all busy."""
-    return max(1, math.ceil(capacity[-1] * found.worker_s / found.cpu_s - _ROUNDING)) if found.cpu_s else 1
+    shortest_s = _shortest_s(found, capacity)
+    return max(1, math.ceil(found.worker_s / shortest_s - _ROUNDING)) if shortest_s else 1
 
 
 def some(count: int, noun: str) -> str:

@@ -12,9 +12,13 @@ from mpiter.tuning.simulation import Load, Machine, Service, simulate
 from mpiter.tuning.verdict import fewest, predicted_s, times, verdict
 
 
-def counted(trainer=0.1, cpu=0.0, io=0.0, delay=0.0, read=0.0, pack=0.0, workers=2, waited=0.0, batches=100):
+def counted(
+    trainer=0.1, own=1e-6, cpu=0.0, io=0.0, delay=0.0, read=0.0, pack=0.0, workers=2, threads=0, waited=0.0, batches=100
+):
     """What stats() says after so many batches of 10, of which each took so many seconds."""
     return Stats(
+        own_cpu_s=batches * own,
+        threads=threads,
         batches=batches + 1,
         samples=10 * (batches + 1),
         seconds=batches * (trainer + waited),
@@ -54,6 +58,26 @@ def test_what_it_needs_to_know_of_the_trainers_process_is_counted(backend, threa
             pass
         assert stream.stats().own_cpu_s >= 0.05
         assert stream.stats().threads == threads
+
+
+@pytest.mark.parametrize(
+    ("who", "cpu"), [({}, 0.07), ({"threads": 2}, 0.05), ({"workers": 0}, 0.05)], ids=["processes", "threads", "none"]
+)
+def test_what_the_trainers_process_computed_is_told_apart_from_its_workers(who, cpu):
+    assert times(counted(own=0.07, cpu=0.02, **who)).trainer_cpu_s == pytest.approx(cpu, abs=1e-3)
+
+
+def test_a_trainer_of_which_nobody_knows_is_taken_to_compute():
+    assert times(counted(trainer=0.1, own=0.0, waited=0.3)).trainer_cpu_s == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("step_s", [0.05, 0.1])
+@pytest.mark.parametrize("cores", [2, 4])
+def test_workers_beside_a_trainer_that_computes_get_what_it_leaves_of_the_cores(step_s, cores):
+    load, machine = Load([Service(0.15 / 20)], [Service(step_s)], batch_size=20), Machine.of(cores)
+    said = verdict(simulate(load, machine, 1, batches=100).stats, capacity=machine.capacity)
+    hidden = simulate(load, machine, said.useful, batches=200)
+    assert said.samples_per_s == pytest.approx(20 / hidden.batch_s(40), rel=0.1)
 
 
 def test_it_is_too_early_for_a_verdict_before_the_second_batch():
