@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 import mpiter
 from mpiter import machine
-from mpiter.engine.pilot import Auto, Setting
+from mpiter.engine.pilot import Auto, Setting, Wings
 from mpiter.stats import Stats
 from mpiter.tuning.auto import AutoPilot
 
@@ -48,6 +51,72 @@ def test_a_dataset_that_is_there_once_makes_no_worker_large() -> None:
         for _ in stream:
             seen = stream.stats()
         assert 0 < seen.worker_bytes < _MUCH
+
+
+# -- for real ----------------------------------------------------------------------------------------------------------
+
+DEADLINE_S = 90.0
+
+
+class Store:
+    """Samples that wait for a disk, say: each for a while, every 80th for long."""
+
+    def __init__(self, usual_s: float, rare_s: float = 0.0) -> None:
+        self.usual_s, self.rare_s = usual_s, rare_s
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> tuple[int, np.ndarray]:
+        time.sleep(self.rare_s if index % 80 == 79 else self.usual_s)
+        return index, mpiter.get_rng().random(3)
+
+
+def until(stream: Any, is_reached: Callable[[], bool], step_s: float = 0.0) -> list[tuple[np.ndarray, ...]]:
+    """The batches until then, and ten more."""
+    ends, found = time.monotonic() + DEADLINE_S, []
+
+    def some() -> Iterator[Any]:
+        while not is_reached():
+            assert time.monotonic() < ends, f"nothing has changed in {len(found)} batches: {stream.stats()}"
+            yield next(stream)
+        yield from itertools.islice(stream, 10)
+
+    for batch in some():
+        found.append(tuple(np.array(column) for column in batch))
+        time.sleep(step_s)
+    return found
+
+
+def check(found: list[tuple[np.ndarray, ...]]) -> None:
+    """They are what one gets without workers."""
+    with mpiter.batches(Store(0.0), 4, n_processes=0, seed=7, epochs=None) as alone:
+        for batch, expected in zip(found, alone, strict=False):
+            assert all(map(np.array_equal, batch, expected))
+
+
+def test_workers_are_added_where_samples_wait_for_a_disk() -> None:
+    with mpiter.batches(Store(0.005), 4, n_processes=mpiter.Auto(most=4), seed=7, epochs=None) as stream:
+        found = until(stream, lambda: stream.stats().workers > 1 and len(stream.worker_pids) > 1)
+        assert stream.stats().workers <= 4
+    check(found)
+
+
+def test_more_batches_wait_where_a_sample_takes_long_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    make = Wings.pilot
+
+    def pilot(workers: Auto | None, n_prefetch: Auto | None) -> Any:
+        made.append(make(workers, n_prefetch))
+        return made[-1]
+
+    monkeypatch.setattr(Wings, "pilot", pilot)
+    with mpiter.batches(Store(0.0, 0.2), 4, n_processes=2, n_prefetch="auto", seed=7, epochs=None) as stream:
+        found = until(stream, lambda: bool(made and made[0].changes), step_s=0.002)
+    before, after = made[0].changes[0].before, made[0].changes[0].after
+    assert after.workers == before.workers
+    assert after.n_prefetch > before.n_prefetch
+    check(found)
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
