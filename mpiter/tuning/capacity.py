@@ -1,6 +1,7 @@
 """How many cores' worth of work 1, 2, … busy processes do together here: hyperthreads and neighbours make it fewer.
 
-Measured by processes of their own that count for a fraction of a second; once for each process that asks.
+Measured by processes of their own that count for a fraction of a second; once for each process that asks.  From it
+follows how many workers may be of use.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ while time.perf_counter() < end:
     count += 1
 print(count)
 """
+
+
+def most_workers(cores: int) -> int:
+    """That are ever tried or advised: more than there are cores, since they may wait for others than the processor."""
+    return max(8, 2 * cores)
 
 
 @functools.cache

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from ..engine.pilot import Setting
 from ..errors import OptionError
 from ..rules import Rules
+from .capacity import most_workers
 from .events import Fetched, Recorded, Span
 from .simulation import Load, Machine, Outcome, Service, simulate
-from .verdict import Times, fewest, most_useful
+from .verdict import Times, advised
 from .virtual import SHARE
 
 HANDOVER_S = 0.25e-3  # of processor time that a task costs on either side, whatever is in it
@@ -219,13 +220,13 @@ def _step(step: Span, speed: float) -> Service:
     return Service(speed * cpu_s, step.seconds - cpu_s)
 
 
-def times_of(load: Load) -> Times:
+def times_of(load: Load, workers: int) -> Times:
     """The averages, for the capacity model."""
     cpu_s = load.batch_size * statistics.fmean(one.cpu_s for one in load.samples)
     io_s = load.batch_size * statistics.fmean(one.wait_s for one in load.samples)
     step_s = statistics.fmean(one.cpu_s + one.wait_s for one in load.steps)
     step_cpu_s = statistics.fmean(one.cpu_s for one in load.steps)
-    return Times(step_s, step_cpu_s, 0.0, cpu_s, io_s, 0.0, 0.0, 0.0, load.batch_size, 1)
+    return Times(step_s, step_cpu_s, 0.0, cpu_s, io_s, 0.0, 0.0, 0.0, load.batch_size, workers)
 
 
 def predicted(name: str, case: Case, against: float | None = None) -> WhatIf:
@@ -246,11 +247,10 @@ def explain(recorded: Recorded, capacity: Sequence[float]) -> Explanation:
 
 def _others(case: Case) -> Iterator[tuple[str, Case]]:
     load, (workers, n_prefetch), capacity = case.load, case.setting, case.machine.capacity
-    averages = times_of(load)
-    hiding = fewest(averages, capacity)
-    useful = hiding if hiding is not None else most_useful(averages, capacity)
-    for count in sorted({max(1, workers // 2), workers + 1, 2 * workers, max(1, useful)} - {workers}):
-        yield f"workers: {count}", replace(case, setting=Setting(count, n_prefetch))
+    useful, most = advised(times_of(load, workers), capacity).workers, most_workers(len(capacity))
+    for count in sorted({workers // 2, workers + 1, 2 * workers, useful} - {0, workers}):
+        if count <= max(most, workers):
+            yield f"workers: {count}", replace(case, setting=Setting(count, n_prefetch))
     yield "no workers", replace(case, setting=Setting(0, n_prefetch))
     if workers:
         yield f"n_prefetch: {4 * n_prefetch}", replace(case, setting=Setting(workers, 4 * n_prefetch))

@@ -24,6 +24,7 @@ from ..engine.pilot import Setting
 from ..errors import OptionError
 from .bracket import Bracket, most_trials
 from .cache import Cache, folder, key_of
+from .capacity import most_workers
 from .measuring import Loading
 from .nwt import ALPHA, ITERATIONS, nwt
 from .trials import Asked, Notes, Row, Trial
@@ -219,8 +220,8 @@ def _opened(kept: Mapping[str, Any] | None, source: str) -> Tuned | None:
 
 
 def default_most(method: str) -> int:
-    """As many as there are cores, or more, since workers may wait for others than the processor."""
-    return machine.cores() if method == "nwt" else max(8, 2 * machine.cores())
+    """As many as there are cores, or more."""
+    return machine.cores() if method == "nwt" else most_workers(machine.cores())
 
 
 def _above_zero(**values: float | None) -> None:

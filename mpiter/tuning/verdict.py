@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from .. import machine
 from ..stats import Stats
+from .capacity import most_workers
 
 WORTH_TELLING = 0.05  # of the trainer's time
 _HIDDEN = 1.02  # workers that can deliver so many times what the trainer takes hide what they do
@@ -114,8 +116,10 @@ class Verdict:
         reading: …of that in its ``read()``; None where one doesn't see inside…
         waiting: …and of that waiting for something else than a core.
         short_of_cores: of the workers' time that they were busy, waiting for a core.
-        workers: that hide it all; None: no number does.
+        workers: that hide it all; None: no number does, or too large a one.
         samples_per_s: predicted with these, or with as many as are of use.
+        useful: so many.
+        is_most: more might be of use, but so many are never tried.
     """
 
     bound: str
@@ -127,6 +131,7 @@ class Verdict:
     workers: int | None
     samples_per_s: float
     useful: int
+    is_most: bool
 
     def __str__(self) -> str:
         parts = [f"{self.bound}-bound: the trainer waited {self.waited:.0%} of the time"]
@@ -147,7 +152,9 @@ class Verdict:
         rate = f"{rate_told(self.samples_per_s)} samples/s predicted"
         if self.workers is not None:
             return f"{some(self.workers, 'worker')} would hide it: {rate}"
-        return f"{some(self.useful, 'worker')} are of use, {rate}; then samples must become cheaper"
+        if self.is_most:
+            return f"more than {some(self.useful, 'worker')} would help: {rate} with {self.useful}"
+        return f"no more than {some(self.useful, 'worker')} would help: {rate}; then samples must become cheaper"
 
 
 def verdict(now: Stats, since: Stats | None = None, capacity: Sequence[float] | None = None) -> Verdict | None:
@@ -160,8 +167,7 @@ def verdict(now: Stats, since: Stats | None = None, capacity: Sequence[float] | 
     busy = found.worker_s + found.delay_s
     workers_s = max(found.workers, 1) * found.batch_s
     inside = max(busy - found.pack_s, 1e-12)
-    needed = fewest(found, capacity)
-    useful = needed if needed is not None else most_useful(found, capacity)
+    advice = advised(found, capacity)
     return Verdict(
         bound="data" if waited >= WORTH_TELLING else "trainer",
         waited=waited,
@@ -169,25 +175,46 @@ def verdict(now: Stats, since: Stats | None = None, capacity: Sequence[float] | 
         reading=min(1.0, found.read_s / inside) if found.read_s else None,
         waiting=min(1.0, found.io_s / inside),
         short_of_cores=found.delay_s / busy if busy else 0.0,
-        workers=needed,
-        samples_per_s=found.samples / max(predicted_s(found, useful, capacity), 1e-12),
-        useful=useful,
+        workers=advice.workers if advice.hides else None,
+        samples_per_s=found.samples / max(predicted_s(found, advice.workers, capacity), 1e-12),
+        useful=advice.workers,
+        is_most=advice.is_most,
     )
 
 
-def fewest(found: Times, capacity: Sequence[float]) -> int | None:
+class Advice(NamedTuple):
+    """So many workers."""
+
+    workers: int
+    hides: bool  # all that they do
+    is_most: bool  # more might be of use, but so many are never tried
+
+
+def advised(found: Times, capacity: Sequence[float]) -> Advice:
+    """As many as hide all that they do; where that takes too many, or no number does, as many as are of use."""
+    most = max(most_workers(len(capacity)), found.workers)
+    needed = fewest(found, capacity)
+    wanted = most_useful(found, capacity) if needed is None else needed
+    return Advice(int(min(wanted, most)), hides=needed is not None and wanted <= most, is_most=wanted > most)
+
+
+def fewest(found: Times, capacity: Sequence[float]) -> float | None:
     """Workers that load a batch while the trainer has the one before; None where no number does."""
     if found.worker_s <= (_HIDDEN - 1) * found.trainer_s:
         return 0
     if _HIDDEN * found.cpu_s + found.trainer_cpu_s > capacity[-1] * found.trainer_s:
         return None
-    return math.ceil(found.worker_s * _HIDDEN / found.trainer_s - _ROUNDING)
+    return _whole(found.worker_s * _HIDDEN, found.trainer_s)
 
 
-def most_useful(found: Times, capacity: Sequence[float]) -> int:
+def most_useful(found: Times, capacity: Sequence[float]) -> float:
     """Workers beyond which the cores are all busy."""
-    shortest_s = _shortest_s(found, capacity)
-    return max(1, math.ceil(found.worker_s / shortest_s - _ROUNDING)) if shortest_s else 1
+    return max(1, _whole(found.worker_s, _shortest_s(found, capacity)))
+
+
+def _whole(service_s: float, every_s: float) -> float:
+    """Workers that together are done as often as that."""
+    return math.ceil(service_s / every_s - _ROUNDING) if every_s else math.inf
 
 
 def some(count: int, noun: str) -> str:

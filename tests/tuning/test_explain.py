@@ -76,6 +76,13 @@ def test_what_gains_most_stands_first_and_is_what_hides_the_loading():
     assert gains["workers: 3"] == pytest.approx(0.5, abs=0.05)
 
 
+@pytest.mark.parametrize(("workers", "most"), [(2, 16), (32, 32)])
+def test_no_more_workers_are_advised_than_are_ever_tried_or_were_there(workers, most):
+    found = explain(recorded(io=0.1, step=1e-5, workers=workers), EIGHT)
+    counts = [one.case.setting.workers for one in found.what_ifs]
+    assert max(counts) == most
+
+
 def test_where_the_trainer_is_the_slower_nothing_is_advised():
     found = explain(recorded(io=0.02, step=0.05), EIGHT)
     assert found.best is None

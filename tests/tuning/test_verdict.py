@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import pytest
 
 import mpiter
+from mpiter import machine
+from mpiter.engine.pilot import Setting
 from mpiter.stats import Stats
+from mpiter.tuning.explain import HANDOVER_S, Case, predicted
 from mpiter.tuning.simulation import Load, Machine, Service, simulate
+from mpiter.tuning.tune import default_most
 from mpiter.tuning.verdict import fewest, predicted_s, times, verdict
 
 
@@ -74,10 +79,41 @@ def test_a_trainer_of_which_nobody_knows_is_taken_to_compute():
 @pytest.mark.parametrize("step_s", [0.05, 0.1])
 @pytest.mark.parametrize("cores", [2, 4])
 def test_workers_beside_a_trainer_that_computes_get_what_it_leaves_of_the_cores(step_s, cores):
-    load, machine = Load([Service(0.15 / 20)], [Service(step_s)], batch_size=20), Machine.of(cores)
-    said = verdict(simulate(load, machine, 1, batches=100).stats, capacity=machine.capacity)
-    hidden = simulate(load, machine, said.useful, batches=200)
+    load, many = Load([Service(0.15 / 20)], [Service(step_s)], batch_size=20), Machine.of(cores)
+    said = verdict(simulate(load, many, 1, batches=100).stats, capacity=many.capacity)
+    hidden = simulate(load, many, said.useful, batches=200)
     assert said.samples_per_s == pytest.approx(20 / hidden.batch_s(40), rel=0.1)
+
+
+def test_a_trainer_that_takes_no_time_at_all_is_worth_a_verdict_too():
+    said = verdict(Stats(batches=10, samples=80, seconds=1.0, wait_s=1.5, fetch_s=2.0, workers=2), capacity=[1, 2])
+    assert said is not None
+    assert (said.waited, said.workers, said.useful, said.is_most) == (1.0, None, 8, True)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 8, 64])
+def test_no_more_workers_are_advised_than_tune_tries(cores, monkeypatch):
+    monkeypatch.setattr(machine, "cores", lambda: cores)
+    said = verdict(counted(trainer=1e-6, io=1.0, waited=0.5))
+    assert said is not None
+    assert said.useful == default_most("bracket")
+
+
+@pytest.mark.parametrize(
+    ("sample", "step"),
+    [
+        (Service(0.0, 0.005), Service(0.0, 1e-5)),
+        (Service(0.0, 0.005), Service(0.0, 0.02)),
+        (Service(0.004, 0.0), Service(0.0, 0.01)),
+        (Service(0.002, 0.004), Service(0.02, 0.0)),
+    ],
+    ids=["many", "waits", "computes", "both"],
+)
+def test_its_number_is_that_of_a_replay(sample, step):
+    case = Case(Load([sample], [step], batch_size=16, task_s=HANDOVER_S), Machine.of(4), Setting(2, 2))
+    said = verdict(case.replay(100).stats, capacity=case.machine.capacity)
+    replayed = predicted("", dataclasses.replace(case, setting=Setting(said.useful, 2)))
+    assert said.samples_per_s == pytest.approx(replayed.samples_per_s, rel=0.1)
 
 
 def test_it_is_too_early_for_a_verdict_before_the_second_batch():
@@ -104,8 +140,20 @@ def test_it_is_too_early_for_a_verdict_before_the_second_batch():
             {"trainer": 0.05, "cpu": 0.3, "delay": 0.1, "workers": 2, "waited": 0.15},
             [1, 2],
             "data-bound: the trainer waited 75% of the time; 100% of a worker's time is dataset[i], of it 0% waiting; "
-            "25% is waiting for a core; 2 workers are of use, 66.7 samples/s predicted; then samples "
-            "must become cheaper",
+            "25% is waiting for a core; no more than 2 workers would help: 66.7 samples/s predicted; then "
+            "samples must become cheaper",
+        ),
+        (
+            {"trainer": 1e-4, "io": 0.08, "workers": 2, "waited": 0.04},
+            [1, 2],
+            "data-bound: the trainer waited 100% of the time; 100% of a worker's time is dataset[i], of it 100% "
+            "waiting; more than 8 workers would help: 1,000 samples/s predicted with 8",
+        ),
+        (
+            {"trainer": 1e-4, "io": 0.32, "workers": 16, "waited": 0.02},
+            [1, 2],
+            "data-bound: the trainer waited 100% of the time; 100% of a worker's time is dataset[i], of it 100% "
+            "waiting; more than 16 workers would help: 500 samples/s predicted with 16",
         ),
         (
             {"trainer": 0.1, "cpu": 0.15, "workers": 4},
@@ -118,7 +166,7 @@ def test_it_is_too_early_for_a_verdict_before_the_second_batch():
             "trainer-bound: the trainer waited 0% of the time; it would hardly wait without workers",
         ),
     ],
-    ids=["reading", "waiting", "cores", "trainer", "cheap"],
+    ids=["reading", "waiting", "cores", "many", "more", "trainer", "cheap"],
 )
 def test_the_line_says_what_waits_for_what_and_what_would_help(load, capacity, line):
     assert str(verdict(counted(**load), capacity=capacity)) == line
@@ -144,12 +192,12 @@ def test_the_fewest_workers_of_the_article_hide_its_loading():
     ids=["waits", "computes", "both", "trainer"],
 )
 def test_it_is_right_within_five_points_where_the_truth_is_known(sample, step, workers):
-    load, machine = Load([sample], [step], batch_size=20), Machine.of(8)
-    run = simulate(load, machine, workers, batches=60)
+    load, eight = Load([sample], [step], batch_size=20), Machine.of(8)
+    run = simulate(load, eight, workers, batches=60)
     worker_s, step_s = 20 * (sample.cpu_s + sample.wait_s), step.cpu_s + step.wait_s
     truth = max(0.0, 1 - step_s / max(step_s, worker_s / workers))
-    said = verdict(run.stats, capacity=machine.capacity)
+    said = verdict(run.stats, capacity=eight.capacity)
     assert said is not None
     assert said.waited == pytest.approx(truth, abs=0.05)
-    hidden = simulate(load, machine, max(said.workers or said.useful, 1), batches=60)
+    hidden = simulate(load, eight, max(said.workers or said.useful, 1), batches=60)
     assert said.samples_per_s == pytest.approx(20 / hidden.batch_s(10), rel=0.1)
