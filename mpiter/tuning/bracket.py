@@ -193,7 +193,8 @@ class Bracket:
         if self._bound:
             parts.append("more do not fit into the memory allowed")
         if notes.over:
-            parts.append("the budget ended the search")
+            tried = any(one.workers for one in notes.of)
+            parts.append("the budget ended the search" if tried else "the budget ended before any worker was tried")
         return "; ".join(parts) or "nothing else was tried"
 
 

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,6 +47,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add("--memory", type=above_zero, metavar="MB", help="that all processes may take (default: nine tenths of what is)")
     add("--n-prefetch", type=at_least(1), metavar="N", help="batches that wait (default 2)")
     add("--backend", choices=("process", "thread"), default="process", help="(default process)")
+    add("--ragged", choices=("raise", "list", "pad"), default="raise", help="samples that differ in shape (raise)")
     add("--no-shuffle", dest="shuffle", action="store_false", help="read in sequence")
     add("--alpha", type=above_zero, default=ALPHA, metavar="S", help=f"of nwt: what counts (default {ALPHA:g} s)")
     add("--iterations", type=at_least(1), default=ITERATIONS, metavar="N", help=f"of nwt (default {ITERATIONS})")
@@ -58,7 +62,8 @@ def run(options: argparse.Namespace) -> int:
         if options.plot:
             refuse_unless_drawable(options.plot)
         dataset = named(options.dataset)
-        found = _tuned(dataset, options)
+        with _beside_the_answer() if options.json else nullcontext():
+            found = _tuned(dataset, options)
     except OptionError as error:
         print(f"mpiter tune: {error}", file=sys.stderr)
         return _WRONG
@@ -74,6 +79,20 @@ def run(options: argparse.Namespace) -> int:
     if options.plot:
         plot(options.plot, found.table, found.chosen, options.dataset, found.batches)
     return 0
+
+
+@contextmanager
+def _beside_the_answer() -> Iterator[None]:
+    """What the dataset prints, in workers too, goes to the other stream."""
+    sys.stdout.flush()
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(answers, 1)
+        os.close(answers)
 
 
 def _tuned(dataset: Any, options: argparse.Namespace) -> Tuned:
@@ -101,6 +120,7 @@ def _tuned(dataset: Any, options: argparse.Namespace) -> Tuned:
             cache=options.cache,
             progress=told,
             backend=options.backend,
+            ragged=options.ragged,
             shuffle=options.shuffle,
         )
 

@@ -84,7 +84,7 @@ class Notes:
         trial = self._measure(setting, Asked(self._asked.seconds, self._asked.batches, left))
         self.of.setdefault(setting, []).append(trial)
         self.count += 1
-        self._last_s = max(trial.cost_s, trial.seconds)
+        self._last_s = trial.cost_s or trial.seconds
         self.spent_s += self._last_s
         return True
 
