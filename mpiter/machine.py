@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import mmap
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -35,6 +36,12 @@ def quota() -> float | None:
         if most.isdigit() and period.isdigit() and int(period):
             found.append(int(most) / int(period))
     return min(found, default=None)
+
+
+def gil_is_in_use() -> bool:
+    """Do threads take turns?  Before Python 3.13 they always do."""
+    asked = getattr(sys, "_is_gil_enabled", None)
+    return asked is None or bool(asked())
 
 
 def memory_available() -> int:

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from .. import machine
 from ..engine.pilot import Setting
 from ..errors import OptionError
 from ..rules import Rules
@@ -240,6 +241,11 @@ def predicted(name: str, case: Case, against: float | None = None) -> WhatIf:
 def explain(recorded: Recorded, capacity: Sequence[float]) -> Explanation:
     """What would help, the most useful first."""
     run = run_of(recorded, capacity)
+    if run.backend == "thread" and machine.gil_is_in_use():
+        raise OptionError(
+            "the workers of this run were threads under a GIL: what they waited for, a disk or each other, can't be "
+            "told apart, so nothing is predicted; record it with processes."
+        )
     done = predicted("as it was", run.case)
     others = [predicted(name, case, done.samples_per_s) for name, case in _others(run.case) if case != run.case]
     return Explanation(run, done, tuple(sorted(others, key=lambda one: -one.gain)))

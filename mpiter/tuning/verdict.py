@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
 
 from .. import machine
 from ..stats import Stats
@@ -21,6 +20,7 @@ WORTH_TELLING = 0.05  # of the trainer's time
 _HIDDEN = 1.02  # workers that can deliver so many times what the trainer takes hide what they do
 _LEAST_BATCHES = 2
 _ROUNDING = 1e-6
+_UNKNOWN = "nothing is predicted: threads under a GIL may wait for each other, which can't be told apart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,31 @@ def _shortest_s(of: Times, capacity: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Advice:
+    """As many workers as hide all that they do; where that takes too many, or no number does, as many as are of use.
+
+    Attributes:
+        workers: so many.
+        samples_per_s: predicted.
+        hides: is it all hidden?
+        is_most: might more be of use?  So many are never tried.
+    """
+
+    workers: int
+    samples_per_s: float
+    hides: bool
+    is_most: bool
+
+    def __str__(self) -> str:
+        count, rate = some(self.workers, "worker"), f"{rate_told(self.samples_per_s)} samples/s predicted"
+        if self.hides:
+            return f"{count} would hide it: {rate}"
+        if self.is_most:
+            return f"more than {count} would help: {rate} with {self.workers}"
+        return f"no more than {count} would help: {rate}; then samples must become cheaper"
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """In numbers; ``str()`` is the line.
 
@@ -116,10 +141,7 @@ class Verdict:
         reading: …of that in its ``read()``; None where one doesn't see inside…
         waiting: …and of that waiting for something else than a core.
         short_of_cores: of the workers' time that they were busy, waiting for a core.
-        workers: that hide it all; None: no number does, or too large a one.
-        samples_per_s: predicted with these, or with as many as are of use.
-        useful: so many.
-        is_most: more might be of use, but so many are never tried.
+        advice: how many workers; None: workers are threads, of which one doesn't know what they wait for.
     """
 
     bound: str
@@ -128,10 +150,7 @@ class Verdict:
     reading: float | None
     waiting: float
     short_of_cores: float
-    workers: int | None
-    samples_per_s: float
-    useful: int
-    is_most: bool
+    advice: Advice | None
 
     def __str__(self) -> str:
         parts = [f"{self.bound}-bound: the trainer waited {self.waited:.0%} of the time"]
@@ -140,21 +159,11 @@ class Verdict:
             parts.append(f"{self.fetching:.0%} of a worker's time is dataset[i], of it {of_it}")
             if self.short_of_cores >= WORTH_TELLING:
                 parts.append(f"{self.short_of_cores:.0%} is waiting for a core")
-            parts.append(self._advice)
-        elif self.workers is not None:
-            parts.append(
-                f"{some(self.workers, 'worker')} would do" if self.workers else "it would hardly wait without workers"
-            )
+            parts.append(_UNKNOWN if self.advice is None else str(self.advice))
+        elif self.advice is not None and self.advice.hides:
+            count = self.advice.workers
+            parts.append(f"{some(count, 'worker')} would do" if count else "it would hardly wait without workers")
         return "; ".join(parts)
-
-    @property
-    def _advice(self) -> str:
-        rate = f"{rate_told(self.samples_per_s)} samples/s predicted"
-        if self.workers is not None:
-            return f"{some(self.workers, 'worker')} would hide it: {rate}"
-        if self.is_most:
-            return f"more than {some(self.useful, 'worker')} would help: {rate} with {self.useful}"
-        return f"no more than {some(self.useful, 'worker')} would help: {rate}; then samples must become cheaper"
 
 
 def verdict(now: Stats, since: Stats | None = None, capacity: Sequence[float] | None = None) -> Verdict | None:
@@ -167,7 +176,7 @@ def verdict(now: Stats, since: Stats | None = None, capacity: Sequence[float] | 
     busy = found.worker_s + found.delay_s
     workers_s = max(found.workers, 1) * found.batch_s
     inside = max(busy - found.pack_s, 1e-12)
-    advice = advised(found, capacity)
+    may_wait_for_each_other = bool(now.threads) and machine.gil_is_in_use()
     return Verdict(
         bound="data" if waited >= WORTH_TELLING else "trainer",
         waited=waited,
@@ -175,27 +184,18 @@ def verdict(now: Stats, since: Stats | None = None, capacity: Sequence[float] | 
         reading=min(1.0, found.read_s / inside) if found.read_s else None,
         waiting=min(1.0, found.io_s / inside),
         short_of_cores=found.delay_s / busy if busy else 0.0,
-        workers=advice.workers if advice.hides else None,
-        samples_per_s=found.samples / max(predicted_s(found, advice.workers, capacity), 1e-12),
-        useful=advice.workers,
-        is_most=advice.is_most,
+        advice=None if may_wait_for_each_other else advised(found, capacity),
     )
 
 
-class Advice(NamedTuple):
-    """So many workers."""
-
-    workers: int
-    hides: bool  # all that they do
-    is_most: bool  # more might be of use, but so many are never tried
-
-
 def advised(found: Times, capacity: Sequence[float]) -> Advice:
-    """As many as hide all that they do; where that takes too many, or no number does, as many as are of use."""
+    """How many workers."""
     most = max(most_workers(len(capacity)), found.workers)
     needed = fewest(found, capacity)
     wanted = most_useful(found, capacity) if needed is None else needed
-    return Advice(int(min(wanted, most)), hides=needed is not None and wanted <= most, is_most=wanted > most)
+    workers, is_most = int(min(wanted, most)), wanted > most
+    rate = found.samples / max(predicted_s(found, workers, capacity), 1e-12)
+    return Advice(workers, rate, hides=needed is not None and not is_most, is_most=is_most)
 
 
 def fewest(found: Times, capacity: Sequence[float]) -> float | None:

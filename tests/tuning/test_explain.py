@@ -157,6 +157,15 @@ def test_a_run_without_workers_is_told_and_replayed_without(tmp_path, capsys):
     assert not {name for name in names if name.startswith(("no workers", "n_prefetch", "run_ahead"))}
 
 
+def test_of_threads_that_take_turns_nothing_is_predicted(monkeypatch):
+    """They wait for each other, which looks like waiting for a disk."""
+    monkeypatch.setattr(machine, "gil_is_in_use", lambda: True)
+    with pytest.raises(OptionError, match="threads under a GIL: what they waited for, a disk or each other, can't"):
+        explain(changing("thread"), EIGHT)
+    monkeypatch.setattr(machine, "gil_is_in_use", lambda: False)
+    assert explain(changing("thread"), EIGHT).replayed.samples_per_s > 0
+
+
 def test_what_may_overtake_is_replayed_so():
     told = explain(straggling(64 << 30, run_ahead=2), EIGHT)
     free = explain(straggling(64 << 30, run_ahead=2, in_order=False), EIGHT)

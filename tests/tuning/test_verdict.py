@@ -81,14 +81,14 @@ def test_a_trainer_of_which_nobody_knows_is_taken_to_compute():
 def test_workers_beside_a_trainer_that_computes_get_what_it_leaves_of_the_cores(step_s, cores):
     load, many = Load([Service(0.15 / 20)], [Service(step_s)], batch_size=20), Machine.of(cores)
     said = verdict(simulate(load, many, 1, batches=100).stats, capacity=many.capacity)
-    hidden = simulate(load, many, said.useful, batches=200)
-    assert said.samples_per_s == pytest.approx(20 / hidden.batch_s(40), rel=0.1)
+    hidden = simulate(load, many, said.advice.workers, batches=200)
+    assert said.advice.samples_per_s == pytest.approx(20 / hidden.batch_s(40), rel=0.1)
 
 
 def test_a_trainer_that_takes_no_time_at_all_is_worth_a_verdict_too():
     said = verdict(Stats(batches=10, samples=80, seconds=1.0, wait_s=1.5, fetch_s=2.0, workers=2), capacity=[1, 2])
     assert said is not None
-    assert (said.waited, said.workers, said.useful, said.is_most) == (1.0, None, 8, True)
+    assert (said.waited, said.advice.workers, said.advice.hides, said.advice.is_most) == (1.0, 8, False, True)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 8, 64])
@@ -96,7 +96,7 @@ def test_no_more_workers_are_advised_than_tune_tries(cores, monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: cores)
     said = verdict(counted(trainer=1e-6, io=1.0, waited=0.5))
     assert said is not None
-    assert said.useful == default_most("bracket")
+    assert said.advice.workers == default_most("bracket")
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,23 @@ def test_no_more_workers_are_advised_than_tune_tries(cores, monkeypatch):
 def test_its_number_is_that_of_a_replay(sample, step):
     case = Case(Load([sample], [step], batch_size=16, task_s=HANDOVER_S), Machine.of(4), Setting(2, 2))
     said = verdict(case.replay(100).stats, capacity=case.machine.capacity)
-    replayed = predicted("", dataclasses.replace(case, setting=Setting(said.useful, 2)))
-    assert said.samples_per_s == pytest.approx(replayed.samples_per_s, rel=0.1)
+    replayed = predicted("", dataclasses.replace(case, setting=Setting(said.advice.workers, 2)))
+    assert said.advice.samples_per_s == pytest.approx(replayed.samples_per_s, rel=0.1)
+
+
+@pytest.mark.parametrize("bound", ["data", "trainer"])
+def test_of_threads_that_take_turns_nothing_is_predicted(bound, monkeypatch):
+    """They wait for each other, which looks like waiting for a disk."""
+    load = counted(cpu=0.05, io=0.15, threads=2, waited=0.1 if bound == "data" else 0.0)
+    line = {
+        "data": "data-bound: the trainer waited 50% of the time; 50% of a worker's time is dataset[i], of it 75% "
+        "waiting; nothing is predicted: threads under a GIL may wait for each other, which can't be told apart",
+        "trainer": "trainer-bound: the trainer waited 0% of the time",
+    }[bound]
+    monkeypatch.setattr(machine, "gil_is_in_use", lambda: True)
+    assert str(verdict(load)) == line
+    monkeypatch.setattr(machine, "gil_is_in_use", lambda: False)
+    assert str(verdict(load, capacity=[1, 2])) != line
 
 
 def test_it_is_too_early_for_a_verdict_before_the_second_batch():
@@ -199,5 +214,5 @@ def test_it_is_right_within_five_points_where_the_truth_is_known(sample, step, w
     said = verdict(run.stats, capacity=eight.capacity)
     assert said is not None
     assert said.waited == pytest.approx(truth, abs=0.05)
-    hidden = simulate(load, eight, max(said.workers or said.useful, 1), batches=60)
-    assert said.samples_per_s == pytest.approx(20 / hidden.batch_s(10), rel=0.1)
+    hidden = simulate(load, eight, max(said.advice.workers, 1), batches=60)
+    assert said.advice.samples_per_s == pytest.approx(20 / hidden.batch_s(10), rel=0.1)
