@@ -63,6 +63,7 @@ class AutoPilot:
         self._last: Stats | None = None  # what the last look showed; None: the next one begins a part
         self._next, self._part = _FIRST, 0
         self._is_settled = True  # since the last change
+        self._has_advised = False
         self._is_final = False  # until the load changes, or much more of it has been seen…
         self._age, self._again = 0, 0  # …parts since then or the last change, and how many will do
         self._since, self._count, self._late = 0, 0, 0  # of this load: its first batch, changes, those after _EARLY
@@ -101,6 +102,9 @@ class AutoPilot:
             return None
         decision = decide(view)
         self._is_final, self._again = decision.is_final, 2 * self._age
+        if decision.advice and not self._has_advised:
+            self._has_advised = True
+            _log.info("after %d batches %s", batches, decision.advice)
         if decision.setting is None or decision.setting == now:
             return None
         weight = 2 if now.workers > view.most else 1  # whom memory takes may come back, but not again and again
@@ -119,20 +123,20 @@ class AutoPilot:
             self._since, self._count, self._late = batches, 0, 0
 
     def _view(self, now: Setting, seen: Stats) -> View:
-        least, most = now.workers, now.workers
+        least, cap = now.workers, now.workers
         if self._workers is not None:
-            least, most = self._workers.least, self._workers.most or machine.cores()
+            least, cap = self._workers.least, self._workers.most or machine.cores()
         most_prefetch = now.n_prefetch
         if self._n_prefetch is not None:
             most_prefetch = self._n_prefetch.most or _MOST_PREFETCH
         memory, room = self._memory(seen), max(seen.room_bytes, 1)
         each = seen.worker_bytes / now.workers + 2 * room  # batches that it is at
         fit, stay = (int((share * memory - now.n_prefetch * room) // each) for share in (_MEMORY, _TIGHT))
-        most = max(least, min(most, max(fit, min(now.workers, stay))))
+        most = max(least, min(cap, max(fit, min(now.workers, stay))))
         most_prefetch = max(now.n_prefetch, min(most_prefetch, int((_MEMORY * memory - now.workers * each) // room)))
         is_early = seen.batches - self._since < _EARLY
         left = max(0, _EARLY_CHANGES - self._count if is_early else _LATER - self._late)
-        return View(Measured(now, tuple(self._parts)), tuple(self._tried), least, most, most_prefetch, left)
+        return View(Measured(now, tuple(self._parts)), tuple(self._tried), least, most, cap, most_prefetch, left)
 
     def _change(self, batches: int, now: Setting, wanted: Setting, reason: str) -> Setting:
         self._tried = [one for one in self._tried if one.setting not in (now, wanted)]
@@ -145,6 +149,6 @@ class AutoPilot:
 
 def _part(last: Stats, seen: Stats) -> Part:
     busy_s = seen.fetch_s + seen.pack_s - last.fetch_s - last.pack_s
-    return Part(
-        seen.batches - last.batches, seen.seconds - last.seconds, max(0.0, seen.wait_s - last.wait_s), max(0.0, busy_s)
-    )
+    core_s = seen.fetch_cpu_s + seen.fetch_delay_s - last.fetch_cpu_s - last.fetch_delay_s
+    spent = (seen.wait_s - last.wait_s, busy_s, core_s)
+    return Part(seen.batches - last.batches, seen.seconds - last.seconds, *(max(0.0, one) for one in spent))

@@ -25,6 +25,8 @@ _CALM = 0.25  # parts that differ by less are much alike
 _ENOUGH = 12  # parts to judge by, at the most
 _IDLE = 0.85  # workers that are busy for less of the time are too many, or held up
 _CROWDED = 1.2  # times what a batch took fewer workers: something is exhausted
+_BLOCKED = 0.5  # of a busy worker's time: it mostly waits for something else than a core
+_ALLOW = 4  # times the workers, is advised then
 _PREFETCH_GROWS = 8  # times, at once: a batch that waits costs little
 
 
@@ -36,6 +38,7 @@ class View:
     tried: tuple[Measured, ...]  # before, under the same load
     least: int  # workers
     most: int
+    cap: int  # the most, whatever memory there is
     most_prefetch: int
     left: int  # changes that may still be made
 
@@ -51,6 +54,7 @@ class Decision:
     setting: Setting | None  # None: nothing
     reason: str
     is_final: bool = False  # until the load changes
+    advice: str = ""  # for the user
 
 
 _GO_ON = Decision(None, "there is not enough to judge by")
@@ -71,7 +75,7 @@ def decide(view: View) -> Decision:
     if trial is not None:
         return trial
     if chosen is here or not view.left:
-        return Decision(None, f"the consumer waits {here.waits:.0%} of the time", is_final=True)
+        return Decision(None, f"the consumer waits {here.waits:.0%} of the time", is_final=True, advice=_advice(view))
     gain = here.batch_s / chosen.batch_s - 1
     told = f"{gain:.0%} faster" if gain > SAME else "no slower"
     return Decision(chosen.setting, f"{_told(chosen.setting)} were {told} than {_told(now)}", is_final=True)
@@ -202,6 +206,17 @@ def _doubt(few: Measured, many: Measured) -> float:
     """The standard error of what ``few`` say of the workers' seconds for a batch, by the spread that ``many`` show."""
     batches = sum(part.batches for part in many.parts) / len(many.parts)
     return many.spread * math.sqrt(batches / sum(part.batches for part in few.parts))
+
+
+def _advice(view: View) -> str:
+    """Where workers wait for a disk or a network, more of them than cores are of use: the user may allow it."""
+    here = view.here
+    if here.workers < view.cap or here.waits < _MUCH or here.busy < _IDLE or here.blocked < _BLOCKED:
+        return ""
+    return (
+        f"the consumer waits {here.waits:.0%} of the time, and {here.workers} workers are all that are allowed; they "
+        f"wait {here.blocked:.0%} of theirs, and not for a core: mpiter.Auto(most={_ALLOW * view.cap}) allows more"
+    )
 
 
 def _told(setting: Setting) -> str:
