@@ -34,6 +34,7 @@ from ..worker.semaphores import Semaphores
 from ..worker.task import Lost, Task
 from ..worker.worker import Setup, begin
 from . import endings
+from .anypool import AnyPool
 from .backends import Backend, Workers
 from .endings import End, Eviction
 from .member import Exit, State
@@ -152,11 +153,14 @@ class Crew:
             if isinstance(error, (OSError, RuntimeError)) and not isinstance(error, MpiterError):
                 raise could_not_start(error) from error
             raise
+        self.resize(self.width)
 
     def resize(self, width: int) -> None:
         """From now on so many workers: new ones come beside the others, who goes ends after its last task."""
         self.width, self._is_settled = width, False
-        if self._pool is not None:
+        if isinstance(self._pool, AnyPool):
+            self._pool.limit(width)
+        elif self._pool is not None:
             for worker in self._taken.difference(self._places, self._retiring):
                 self._retire(self._pool, worker)
 
@@ -193,10 +197,7 @@ class Crew:
     @property
     def vacancies(self) -> int:
         """How many more tasks they can be given now."""
-        pool = self._pool
-        if pool is None or not pool.shares_fate or self.width == self._rules.workers:
-            return 1 if pool is None else pool.vacancies
-        return self.width - pool.out(0)  # all of its workers are there: of what is out, so many go on at a time
+        return 1 if self._pool is None else self._pool.vacancies
 
     @property
     def has_idle_worker(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,11 @@ from simulated import Choices, explore
 from mpiter.bell import Bell
 from mpiter.pool import crew as crews
 from mpiter.pool import endings
+from mpiter.pool.anypool import AnyPool
 from mpiter.pool.crew import Callbacks, Crew
 from mpiter.pool.endings import End
 from mpiter.pool.member import Exit, State
+from mpiter.pool.pool import MOST_OUT
 from mpiter.rules import Rules
 from mpiter.worker.board import Cell
 
@@ -81,13 +84,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @contextmanager
-def crew_of(grows: bool = True, **rules: Any) -> Iterator[tuple[Crew, Workers, list[End]]]:
+def crew_of(grows: bool = True, make: Any = None, **rules: Any) -> Iterator[tuple[Crew, Any, list[End]]]:
     """A crew of ``MOST`` workers, its Pool, and what it says of ends."""
-    made: list[Workers] = []
+    made: list[Any] = []
     told: list[End] = []
 
-    def pool(count: int, begin: Any, initargs: Any, *, ended: Any, **calls: Any) -> Workers:
-        made.append(Workers(count, ended, shares_fate=not grows))
+    def pool(count: int, begin: Any, initargs: Any, *, ended: Any, **calls: Any) -> Any:
+        made.append(make(count, begin, initargs, ended=ended, **calls) if make else Workers(count, ended, not grows))
         return made[0]
 
     nothing = SimpleNamespace(bind=lambda host: None, writer=lambda: None, close=lambda: None)
@@ -178,3 +181,14 @@ def test_a_pool_that_ends_as_a_whole_is_made_anew_whichever_worker_it_was(clock:
         crew.wait()
         crew.replace_workers()
         assert len(pool.states) == MOST
+
+
+def test_of_a_pool_whose_workers_all_stay_so_many_are_at_work_as_there_should_be() -> None:
+    idle = SimpleNamespace(terminate=lambda: None)
+    make = partial(AnyPool, lambda *args: idle)
+    with crew_of(grows=False, make=make, workers_first=1) as (crew, _pool, _):
+        for width in (1, 2, 1):
+            crew.resize(width)
+            assert crew.vacancies == width * MOST_OUT
+    with crew_of(grows=False, make=make, workers_first=1) as (crew, _pool, _):
+        assert crew.vacancies == MOST_OUT, "from the beginning"
