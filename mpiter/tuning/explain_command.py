@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ..asked import above_zero
 from ..datasets.named import named
 from ..errors import OptionError
 from ..iterators.generate import batches
-from .capacity import measured
+from .capacity import measured, rounds_per_s, work
 from .explain import Explanation, WhatIf, explain, headroom
 from .simulation import Service
 from .trace import read
@@ -30,7 +31,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser("explain", help="what would a recorded run gain by what?", description=_ABOUT)
     parser.add_argument("trace", help="the file that trace= has written")
     parser.add_argument("--verify", metavar="MODULE:DATASET", help="carry the first one out, and measure it")
-    parser.add_argument("--seconds", type=float, default=_SECONDS, help="that --verify measures (default %(default)s)")
+    about_seconds = "that --verify measures (default %(default)s)"
+    parser.add_argument("--seconds", type=above_zero, default=_SECONDS, help=about_seconds)
     parser.set_defaults(run=run)
 
 
@@ -81,6 +83,7 @@ def carried_out(dataset: Any, what: WhatIf, seconds: float, backend: str = "proc
     (workers, n_prefetch), ahead = case.setting, case.run_ahead
     how: dict[str, Any] = {"n_processes": workers, "n_prefetch": n_prefetch, "run_ahead": ahead, "backend": backend}
     how |= {"in_order": case.in_order, "epochs": None, "ragged": "list"}
+    pace = rounds_per_s()
     with batches(dataset, load.batch_size, **how) as it:
         steps = itertools.cycle(load.steps)
         began = warm = time.perf_counter()
@@ -89,17 +92,15 @@ def carried_out(dataset: Any, what: WhatIf, seconds: float, backend: str = "proc
             next(it)
             if warm == began and time.perf_counter() > began + 0.3 * seconds:
                 warm, count = time.perf_counter(), 0
-            _step(next(steps))
+            _step(next(steps), pace)
             count += 1
         return load.batch_size * count / (time.perf_counter() - warm)
 
 
-def _step(step: Service) -> None:
+def _step(step: Service, pace: float) -> None:
     """As a trainer would: at work, then waiting."""
+    work(pace * step.cpu_s)
     time.sleep(step.wait_s)
-    end = time.thread_time() + step.cpu_s
-    while time.thread_time() < end:
-        sum(range(200))
 
 
 def _dataset(name: str) -> Any:

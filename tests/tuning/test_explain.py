@@ -226,6 +226,25 @@ def test_what_is_carried_out_is_the_dataset_under_other_options(monkeypatch):
     assert lines == ["Nothing that options can change would gain more than 3%, so there is nothing to carry out."]
 
 
+def test_the_trainer_of_what_is_carried_out_does_a_fixed_amount_of_work(monkeypatch):
+    """Who shares its core is to be slowed by that."""
+    done = []
+    monkeypatch.setattr(explain_command, "work", lambda rounds: done.append(rounds))
+    monkeypatch.setattr(explain_command, "rounds_per_s", lambda: 1000.0)
+    case = Case(Load([Service(0.0)], [Service(0.5)], batch_size=2), Machine.of(2), Setting(0, 2))
+    explain_command.carried_out([np.zeros(2)] * 10, predicted("", case), 0.01)
+    assert set(done) == {500.0}
+
+
+@pytest.mark.parametrize("seconds", ["-3", "0", "nan", "many"])
+def test_seconds_that_are_none_are_refused(seconds, capsys):
+    parser = argparse.ArgumentParser()
+    explain_command.add_to(parser.add_subparsers())
+    with pytest.raises(SystemExit):
+        parser.parse_args(["explain", "run.json", "--seconds", seconds])
+    assert "--seconds" in capsys.readouterr().err
+
+
 def test_a_simulated_run_of_many_workers_is_as_fast_as_its_trainer():
     run = run_of(recorded(io=0.1, step=0.02))
     outcome = simulate(run.case.load, Machine(tuple(EIGHT)), 8, 2, 100)
