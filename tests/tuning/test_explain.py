@@ -83,6 +83,14 @@ def test_no_more_workers_are_advised_than_are_ever_tried_or_were_there(workers, 
     assert max(counts) == most
 
 
+def test_what_options_alone_can_change_is_told_apart_from_the_rest():
+    found = explain(straggling(64 << 20, run_ahead=0), EIGHT)
+    able = {one.name.split(":")[0] for one in found.what_ifs if one.can_be_carried_out}
+    assert able == {"workers", "no workers", "n_prefetch", "run_ahead"}
+    assert {one.name for one in found.what_ifs if not one.can_be_carried_out} >= {"nothing in dataset[i] waits"}
+    assert found.best is None or found.best.can_be_carried_out
+
+
 def test_where_the_trainer_is_the_slower_nothing_is_advised():
     found = explain(recorded(io=0.02, step=0.05), EIGHT)
     assert found.best is None
