@@ -42,7 +42,7 @@ class Stats:
         pack_s: seconds of workers on writing samples.
         deliver_s: seconds spent on handing batches out.
         sample_s: seconds that fetching a sample takes, lately.
-        wait_s: seconds that ``next()`` waited.
+        wait_s: seconds that ``next()`` waited, up to now.
         start_s: seconds of ``wait_s`` until the first batch came: workers had to start.
         seconds: seconds since the first batch came.
         own_cpu_s: seconds of ``seconds`` that this process computed, all its threads together; 0 where unknown.

@@ -66,7 +66,7 @@ class _Loop:
         self._phase: FirstSample | RunAhead = self._first
         self._ended = False  # the end has been delivered
         self._task_numbers = itertools.count()
-        self._stopping = self._has_vacancy = self._is_hungry = False
+        self._stopping = self._has_vacancy = self._is_hungry = self._wait_lasts = False
 
     def _turn(self) -> None:
         try:

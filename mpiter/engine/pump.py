@@ -123,6 +123,7 @@ class Pump:
             raise
         finally:
             loop.tally.waited(began, time.monotonic())
+            loop.show_wait(False)
 
     def _hand_out(self, loop: _PrefetchLoop, delivery: Delivery) -> Any:
         if not delivery.counts:
@@ -165,6 +166,7 @@ class Pump:
         loop, limit = self.loop, self.options.dataset_timeout
         if loop is None:
             return
+        loop.show_wait(True)
         lines = loop.lines
         if self._standstill.is_seen(lines, seconds):
             warn(advice(loop.doings()))

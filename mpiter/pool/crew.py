@@ -250,9 +250,9 @@ class Crew:
         pool = self._pool
         return [] if pool is None else self._board.lines(pool.pids)
 
-    def publish(self, began: float, figures: Sequence[float]) -> None:
+    def publish(self, began: float, waits: float, figures: Sequence[float]) -> None:
         """On the board, for whoever looks at it from another process; there must be workers."""
-        self._board.publish(began, figures)
+        self._board.publish(began, waits, figures)
 
     # -- and how they end --------------------------------------------------------------------------------------------
 

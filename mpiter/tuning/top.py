@@ -81,13 +81,13 @@ class Board:
                 head = file.read(HEAD.size)
                 if len(head) < HEAD.size:
                     return None
-                mark, count, began, *figures = HEAD.unpack(head)
+                mark, count, began, waits, *figures = HEAD.unpack(head)
                 if mark != MARK or not 0 < count <= _MOST_WORKERS:
                     return None
                 lines = file.read(count * LINE_BYTES)
         except OSError:
             return None
-        return _stats(began, figures), _lines(lines)
+        return _stats(began, waits, figures), _lines(lines)
 
     def glance(self) -> Glance:
         stats, lines = self.read() or (Stats(), [])
@@ -95,11 +95,13 @@ class Board:
         return glance(stats, lines if stats.workers else [], {line.pid for line in lines} - threads)
 
 
-def _stats(began: float, figures: list[float]) -> Stats:
+def _stats(began: float, waits: float, figures: list[float]) -> Stats:
     values: dict[str, Any] = {
         name: value if name.endswith("_s") else int(value) for name, value in zip(FIGURES, figures, strict=True)
     }
-    seconds = max(0.0, time.monotonic() - began) if began else 0.0
+    now = time.monotonic()
+    values["wait_s"] += max(0.0, now - waits) if waits else 0.0
+    seconds = max(0.0, now - began) if began else 0.0
     size = values["in_flight_batches"] * values["room_bytes"]
     return Stats(**values, seconds=seconds, in_flight_bytes=size)
 
