@@ -155,3 +155,36 @@ def test_shards_are_told_together() -> None:
         assert len(list(loader)) == 10
         assert loader.stats().workers == 2
         assert "the first came after" in str(loader.stats())
+
+
+class Elements:
+    """Forty of them, in a stream that two workers read."""
+
+    def __iter__(self) -> Any:
+        return iter(range(40))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "batches", "samples"),
+    [
+        (Elements(), {"batch_size": 6}, 7, 40),
+        (Elements(), {"batch_size": 6, "drop_last": True}, 6, 36),
+        (Elements(), {"batch_size": None}, 40, 40),
+        (range(40), {"batch_size": 6, "collate_fn": list}, 7, 40),
+        (range(40), {"batch_sampler": [[1, 2, 3], [], [4]]}, 3, 4),
+        (range(40), {"batch_size": None}, 40, 40),
+        (range(40), {"batch_size": 6}, 7, 40),
+    ],
+    ids=["stream", "stream-drops", "elements", "collated", "batch-sampler", "samples", "columns"],
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_are_counted_whoever_makes_batches_of_them(
+    dataset: Any, options: dict[str, Any], batches: int, samples: int, workers: int
+) -> None:
+    if options.get("batch_sampler"):
+        options = options | {"collate_fn": list}
+    with mpiter.DataLoader(dataset, num_workers=workers, **options) as loader:
+        for _ in range(2):
+            assert len(list(loader)) == batches
+        stats = loader.stats()
+    assert (stats.batches, stats.samples) == (2 * batches, 2 * samples)
