@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..asked import above_zero
 from ..errors import MpiterError
 from ..stats import Stats
 from ..worker.board import FIGURES, HEAD, LINE_BYTES, MARK, Line
@@ -30,15 +31,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser("top", help="what a running program's workers do", description=_ABOUT)
     parser.add_argument("pid", type=int, metavar="PID", help="of the program that iterates")
     parser.add_argument("--once", action="store_true", help="print what there is to see, and end")
-    parser.add_argument("--interval", type=_seconds, default=_INTERVAL_S, metavar="S", help="seconds between two looks")
+    parser.add_argument("--interval", type=above_zero, default=_INTERVAL_S, metavar="S", help="seconds between looks")
     parser.set_defaults(run=run)
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError("a number of seconds above 0")
-    return value
 
 
 def run(options: argparse.Namespace) -> int:

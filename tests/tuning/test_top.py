@@ -228,7 +228,7 @@ def test_others_programs_are_not_for_everybody(monkeypatch: pytest.MonkeyPatch) 
         Top(os.getppid()).look()
 
 
-@pytest.mark.parametrize("words", [[], ["one"], ["1", "--interval", "0"], ["1", "--interval", "nan"]])
+@pytest.mark.parametrize("words", [[], ["one"], *(["1", "--interval", some] for some in ("0", "nan", "1e10", "x"))])
 def test_what_makes_no_sense_is_refused(words: list[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         main(["top", *words])
