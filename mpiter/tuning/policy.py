@@ -116,9 +116,7 @@ def _further(view: View, chosen: Measured) -> Decision | None:
     if here is largest:
         more = (_more_waiting(view) or _more_workers(view)) if here is chosen else None
         return _knee(view, largest) or more
-    if here is chosen:
-        return None
-    return _between(view, largest) if largest.waits <= _WAITS else _knee(view, largest)
+    return None if here is chosen else _knee(view, largest)
 
 
 def _more_workers(view: View) -> Decision | None:
@@ -169,19 +167,6 @@ def _too_few(view: View) -> int:
     """The most workers of which it is known that the consumer waits for them."""
     slower = (one.workers for one in view.tried if one.batch_s > view.here.batch_s * (1 + SAME))
     return max(slower, default=0)
-
-
-def _between(view: View, largest: Measured) -> Decision | None:
-    """Fewer workers than hide all were too few: once, a number between."""
-    now = view.here.setting
-    workers = math.ceil(math.sqrt(now.workers * largest.workers))
-    if sum(one.waits > _WAITS and one.workers > 1 for one in view.tried) or not workers < largest.workers:
-        return None
-    return Decision(
-        now._replace(workers=workers),
-        f"the consumer waits {view.here.waits:.0%} of the time, and not at all for {largest.workers} workers: "
-        f"{workers} where there were {now.workers}",
-    )
 
 
 def _knee(view: View, largest: Measured) -> Decision | None:
