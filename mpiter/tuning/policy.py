@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..engine.pilot import Setting
+from .capacity import most_workers
 from .parts import FEW, Measured
 
 SAME = 0.03  # rates that differ by less are the same
@@ -26,7 +27,6 @@ _ENOUGH = 12  # parts to judge by, at the most
 _IDLE = 0.85  # workers that are busy for less of the time are too many, or held up
 _CROWDED = 1.2  # times what a batch took fewer workers: something is exhausted
 _BLOCKED = 0.5  # of a busy worker's time: it mostly waits for something else than a core
-_ALLOW = 4  # times the workers, is advised then
 _PREFETCH_GROWS = 8  # times, at once: a batch that waits costs little
 
 
@@ -200,7 +200,7 @@ def _advice(view: View) -> str:
         return ""
     return (
         f"the consumer waits {here.waits:.0%} of the time, and {here.workers} workers are all that are allowed; they "
-        f"wait {here.blocked:.0%} of theirs, and not for a core: mpiter.Auto(most={_ALLOW * view.cap}) allows more"
+        f"wait {here.blocked:.0%} of theirs, and not for a core: mpiter.Auto(most={most_workers(view.cap)}) allows more"
     )
 
 
