@@ -16,6 +16,8 @@ Exit status: 0, or 1 when a requirement fails or a turn raises.
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 import random
 import statistics
@@ -23,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import checkout  # noqa: F401  # before mpiter
@@ -98,7 +101,16 @@ def _bursts() -> list[Service]:
     return [Service(20e-3 if number % 10 == 9 else 1e-3) for number in range(10)]
 
 
+def _photographs() -> Load:
+    """As measured by `bench/service_times.py`."""
+    path = Path(__file__).parent / "results" / "service_times.json"
+    found = json.loads(path.read_text())
+    times = zip(*([1e-6 * float(one) for one in found[name].split()] for name in ("cpu_us", "wait_us")), strict=True)
+    return Load(list(itertools.starmap(Service, times)), task_s=2e-4, batch_s=5e-4)
+
+
 SIMULATED = {
+    "64: photographs": Simulated(_photographs()),
     "64: cpu": Simulated(Load([Service(2e-3)], task_s=2e-4, batch_s=5e-4)),
     "64: cpu, light": Simulated(Load([Service(2e-4)], task_s=2e-4, batch_s=5e-4)),
     "64: io": Simulated(Load([Service(1e-4, 3e-3)], task_s=2e-4, batch_s=3e-3)),
@@ -320,6 +332,7 @@ BENCH = Bench(
     cases={
         "io": f"samples wait for 2 ms, batches of {BATCH_SIZE}, 0 to {MOST} workers",
         "cpu": f"samples take half a millisecond of a processor, batches of {BATCH_SIZE}, 0 to {MOST} workers",
+        "64: photographs": "simulated, 64 cores: decoding photographs of several sizes, as measured",
         "64: cpu": "simulated, 64 cores: 2 ms of processor a sample",
         "64: cpu, light": "simulated, 64 cores: 0.2 ms of processor a sample",
         "64: io": "simulated, 64 cores: 3 ms of waiting a sample, 3 ms of the consumer's processor a batch",
