@@ -226,6 +226,12 @@ def users_line(error: BaseException) -> tuple[str, int, str] | None:
     return theirs[-1] if theirs else None
 
 
+def told(error: Exception) -> str:
+    """What was raised, and in which line of the user's."""
+    line = users_line(error)
+    return f"{type(error).__name__}: {error}" + ("\n  {}, line {}, in {}".format(*line) if line else "")
+
+
 def warn(message: str | Warning, category: type[Warning] = RuntimeWarning) -> None:
     """Warn at the user's line: where he calls what has come to this."""
     frame, level = sys._getframe(1), 2

@@ -124,7 +124,7 @@ def cpu_s(pid: int) -> float | None:
         return None
 
 
-def resident_bytes(pid: int) -> int:
+def own_bytes(pid: int) -> int:
     """Memory of its own that a process has in use; 0 where nobody says.
 
     Without pages of files and of shared memory: a dataset that all map, or a slot, is there once for all.  (A page

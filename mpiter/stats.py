@@ -51,7 +51,7 @@ class Stats:
         recent_batches: batches handed out in ``recent_s``.
         workers: workers that fetch; 0 where ``next()`` does.
         threads: workers that are threads of this process.
-        worker_bytes: resident memory of worker processes.
+        worker_bytes: of the worker processes' own memory: without the dataset's arrays and the slots, which they share.
         worker_cpu_s: processor time of the worker processes of the moment, their start included.
         ready_batches: batches that are finished and wait to be taken.
         in_flight_batches: batches planned and not yet taken, the ready ones included.

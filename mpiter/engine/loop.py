@@ -283,7 +283,7 @@ class _Loop:
             **self.tally.look(looks),
             workers=workers,
             threads=workers if self._rules.in_process else 0,
-            worker_bytes=sum(map(machine.resident_bytes, pids)),
+            worker_bytes=sum(map(machine.own_bytes, pids)),
             worker_cpu_s=sum(machine.cpu_s(pid) or 0.0 for pid in pids),
             restarts=self._recovery.restarts,
             ready_batches=len(self._communicator),

@@ -20,7 +20,7 @@ from ..asked import above_zero, at_least
 from ..bar import Bar
 from ..datasets.named import named
 from ..engine.pilot import Setting
-from ..errors import MpiterError, OptionError, users_line
+from ..errors import MpiterError, OptionError, told
 from .chart import bars, plot, refuse_unless_drawable
 from .nwt import ALPHA, ITERATIONS
 from .trials import Trial
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     except MpiterError:
         raise
     except Exception as error:  # the user's own
-        print(f"mpiter tune: {options.dataset} raised {_told(error)}", file=sys.stderr)
+        print(f"mpiter tune: {options.dataset} raised {told(error)}", file=sys.stderr)
         return _FAILED
     if options.json:
         print(json.dumps(asdict(found), indent=1))
@@ -123,9 +123,3 @@ def _tuned(dataset: Any, options: argparse.Namespace) -> Tuned:
             ragged=options.ragged,
             shuffle=options.shuffle,
         )
-
-
-def _told(error: Exception) -> str:
-    """What was raised, and in which line of the user's."""
-    line = users_line(error)
-    return f"{type(error).__name__}: {error}" + ("\n  {}, line {}, in {}".format(*line) if line else "")

@@ -188,6 +188,16 @@ class Fetched(NamedTuple):
     again: bool  # it was cut: its rest is another task
 
 
+class Opened(NamedTuple):
+    """A batch that was handed out, and how long it took to open."""
+
+    loop: int
+    began: float
+    seconds: float
+    samples: int
+    bytes: int
+
+
 class Resize(NamedTuple):
     """From then on there were to be so many workers, and batches that wait."""
 
@@ -208,19 +218,18 @@ class Recorded:
     loops: dict[int, dict[str, Any]]
     fetched: list[Fetched]
     waits: list[Span]
-    opens: list[Span]
+    opens: list[Opened]
     steps: list[Span]  # the user's own, between two batches
     orders: list[Span]
     deliveries: list[Span]
     left_out: int  # rows that were too many for the file
     cores: int
     memory_bytes: int = 1 << 40
-    room_bytes: dict[int, int] = field(default_factory=dict)  # of a batch of each loop, at the most
     resizes: list[Resize] = field(default_factory=list)
 
 
 _OF_TASKS = ("rows", "queue_s", "cpu_s", "delay_s", "read_s", "pack_s")
-_LISTS = {"wait": "waits", "open": "opens", "step": "steps", "order": "orders", "deliver": "deliveries"}
+_LISTS = {"wait": "waits", "step": "steps", "order": "orders", "deliver": "deliveries"}
 
 
 def recorded(trace: Any) -> Recorded:
@@ -229,9 +238,7 @@ def recorded(trace: Any) -> Recorded:
     if not isinstance(other, dict) or other.get("mpiter") != FORMAT:
         raise OptionError("this is no trace of this version of mpiter; pass what trace= has written.")
     spans: dict[str, list[Span]] = {name: [] for name in _LISTS.values()}
-    fetched = []
-    room_bytes: dict[int, int] = {}
-    resizes = []
+    fetched, opens, resizes = [], [], []
     for event in trace["traceEvents"]:
         if event["ph"] not in ("X", "i") or event.get("cat") != "mpiter":
             continue
@@ -245,18 +252,19 @@ def recorded(trace: Any) -> Recorded:
             values = {name: args[name] for name in _OF_TASKS}
             task = Fetched(loop, event["tid"] - WORKER, began, args["s"], again=bool(args["again"]), **values)
             fetched.append(task)
+        elif event["name"] == "open":
+            opens.append(Opened(loop, began, seconds, args["samples"], args["bytes"]))
         else:
             spans[_LISTS[event["name"]]].append(Span(loop, began, seconds, args.get("cpu_s", 0.0)))
-            room_bytes[loop] = max(room_bytes.get(loop, 0), args.get("bytes", 0))
     loops = {int(number): about for number, about in other["loops"].items()}
     memory_bytes, left_out, cores = other["memory_bytes"], other["left_out"], other["cores"]
     return Recorded(
         loops,
         fetched,
+        opens=opens,
         **spans,
         left_out=left_out,
         cores=cores,
         memory_bytes=memory_bytes,
-        room_bytes=room_bytes,
         resizes=resizes,
     )

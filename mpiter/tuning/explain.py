@@ -8,6 +8,7 @@ in the table, beside what was measured.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from ..engine.pilot import Setting
 from ..errors import OptionError
 from ..rules import Rules
 from .capacity import most_workers
-from .events import Fetched, Recorded, Span
+from .events import Fetched, Opened, Recorded, Span
 from .simulation import Load, Machine, Outcome, Service, simulate
 from .verdict import Times, advised
 from .virtual import SHARE
@@ -30,6 +31,7 @@ _MOST_SAMPLES = 50_000  # that are replayed
 _MOST_BATCHES = 400
 _LEAST_BATCHES = 20
 _WARM = 0.2  # of the batches: until all flows
+_TURNS = 0.2  # of the batches: so many follow one of another iterator
 _WORTH = 0.03  # of the rate: less is no gain
 _N_PREFETCH = 2  # of workers where there were none: what batches() has unless told otherwise
 _NOT_REPLAYED = {"max_samples": "that workers are replaced (maxtasksperchild)"}  # by the name of the rule
@@ -45,6 +47,7 @@ class Case:
         setting: workers (none: the trainer fetches) and batches that wait.
         run_ahead: the option; None: as far as it goes.
         in_order: the option.
+        each: how many samples dataset[i] gives: some where a worker makes the batch (``collate_fn``).
     """
 
     load: Load
@@ -52,11 +55,17 @@ class Case:
     setting: Setting
     run_ahead: int | None = None
     in_order: bool = True
+    each: float = 1.0
 
     @property
     def told(self) -> str:
         """The setting in words."""
         return "workers: {}, n_prefetch: {}".format(*self.setting) if self.setting.workers else "no workers"
+
+    @property
+    def samples(self) -> float:
+        """In a batch."""
+        return self.each * self.load.batch_size
 
     @property
     def is_short_of_memory(self) -> bool:
@@ -94,7 +103,7 @@ class Run:
     @property
     def samples_per_s(self) -> float:
         """Measured."""
-        return self.case.load.batch_size / self.batch_s
+        return self.case.samples / self.batch_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +159,8 @@ def run_of(recorded: Recorded, capacity: Sequence[float] = (1.0,)) -> Run:
     steps = [step for step in recorded.steps if step.loop == loop and since <= step.began < until]
     if len(steps) < _LEAST_BATCHES:
         raise OptionError(f"the trace has {len(steps)} steps of the trainer; {_LEAST_BATCHES} are needed at least.")
+    opens = [opened for opened in recorded.opens if opened.loop == loop]
+    _refuse_many_at_once(recorded.opens)
     first = int(_WARM * len(steps))
     whole_s = steps[-1].began - steps[first].began
     since, until = steps[first].began, steps[-1].began
@@ -161,8 +172,8 @@ def run_of(recorded: Recorded, capacity: Sequence[float] = (1.0,)) -> Run:
         steps=tuple(_step(step, speed) for step in steps),
         batch_size=int(about["batch_size"]),
         task_s=HANDOVER_S,
-        batch_s=statistics.fmean([span.seconds for span in recorded.opens if span.loop == loop] or [0.0]),
-        room_bytes=recorded.room_bytes.get(loop, 0),
+        batch_s=statistics.fmean(opened.seconds for opened in opens),
+        room_bytes=max(opened.bytes for opened in opens),
     )
     return Run(
         case=Case(
@@ -171,6 +182,7 @@ def run_of(recorded: Recorded, capacity: Sequence[float] = (1.0,)) -> Run:
             setting,
             about.get("run_ahead") if setting.workers else None,
             about.get("in_order", True),
+            statistics.median(opened.samples for opened in opens) / load.batch_size,
         ),
         backend=about.get("backend", ""),
         batches=len(steps),
@@ -178,6 +190,16 @@ def run_of(recorded: Recorded, capacity: Sequence[float] = (1.0,)) -> Run:
         batch_s=whole_s / (len(steps) - 1 - first),
         waited=waited_s / whole_s if whole_s else 0.0,
     )
+
+
+def _refuse_many_at_once(opens: Sequence[Opened]) -> None:
+    """Batches of one are replayed, who then has the workers' time and the trainer's steps for himself."""
+    turns = sum(one.loop != other.loop for one, other in itertools.pairwise(sorted(opens, key=lambda one: one.began)))
+    if turns > _TURNS * len(opens):
+        raise OptionError(
+            "several iterators handed out batches in turn, or the shards of one stream: a replay has only one, so "
+            "nothing is predicted; record one alone (of a stream, with one worker)."
+        )
 
 
 def _longest(recorded: Recorded, loop: int) -> tuple[Setting, float, float]:
@@ -231,9 +253,9 @@ def times_of(load: Load, workers: int) -> Times:
 
 def predicted(name: str, case: Case, against: float | None = None) -> WhatIf:
     """What would come of it; ``against`` is the rate of what was done."""
-    load, outcome = case.load, case.replay()
+    outcome = case.replay()
     first = int(_WARM * outcome.batches)
-    rate = load.batch_size / outcome.batch_s(first)
+    rate = case.samples / outcome.batch_s(first)
     return WhatIf(name, case, rate, outcome.waited(first), rate / against - 1 if against else 0.0)
 
 

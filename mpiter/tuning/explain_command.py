@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from ..asked import above_zero
 from ..datasets.named import named
-from ..errors import OptionError
+from ..errors import MpiterError, OptionError, told
 from ..iterators.generate import batches
 from .capacity import measured, rounds_per_s, work
 from .explain import Explanation, WhatIf, explain, headroom
@@ -23,6 +24,8 @@ _ABOUT = (
     "another n_prefetch, cheaper samples: what would help, by how much?"
 )
 _SECONDS = 5.0
+_FAR = 0.25
+_FAILED = 1
 _BACKENDS = {"process": "process", "thread": "thread", "serial": "process"}  # of the run, and of what is carried out
 
 
@@ -40,7 +43,13 @@ def run(options: argparse.Namespace) -> int:
     found = explain(read(options.trace), measured())
     print("\n".join(lines(found)))
     if options.verify:
-        print("\n".join(verified(found, _dataset(options.verify), options.seconds)))
+        try:
+            print("\n".join(verified(found, _dataset(options.verify), options.seconds)))
+        except MpiterError:
+            raise
+        except Exception as error:  # the user's own
+            print(f"mpiter explain: {options.verify} raised {told(error)}", file=sys.stderr)
+            return _FAILED
     return 0
 
 
@@ -50,11 +59,14 @@ def lines(found: Explanation) -> Iterator[str]:
     rate = run.samples_per_s
     yield f"{'':42}samples/s   waited     gain"
     yield f"{'measured: ' + run.case.told:42}{rate_told(rate):>9}{run.waited:>9.0%}"
-    yield _line(found.replayed, f"replayed ({found.replayed.samples_per_s / rate - 1:+.0%})")
+    off = found.replayed.samples_per_s / rate - 1
+    yield _line(found.replayed, f"replayed ({off:+.0%})")
     for one in found.what_ifs:
         yield _line(one, one.name) + f"{one.gain:>+9.0%}"
     for what in run.not_replayed:
         yield f"Not replayed: {what}."
+    if abs(off) > _FAR:
+        yield "The replay is far off; what it says of other circumstances is no better."
     yield f"With data for nothing the trainer would be {headroom(run):.2f} times as fast."
 
 
@@ -71,6 +83,9 @@ def verified(found: Explanation, dataset: Any, seconds: float) -> Iterator[str]:
     backend = _BACKENDS.get(found.run.backend)
     if backend is None:
         yield f"Nothing is carried out: workers of the backend {found.run.backend!r} can't be made by its name alone."
+        return
+    if best.case.each != 1:
+        yield "Nothing is carried out: workers made the batches (collate_fn), of which the dataset alone says nothing."
         return
     rate = carried_out(dataset, best, seconds, backend)
     error = best.samples_per_s / rate - 1

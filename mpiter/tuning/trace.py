@@ -269,14 +269,19 @@ class _Notes:
 def read(path: str | os.PathLike[str]) -> Recorded:
     """What a trace has recorded, or the part file of one that was never finished."""
     data = Path(path).read_bytes()
-    if not data.startswith(b'{"loop"'):
-        try:
-            return recorded(json.loads(data))
-        except ValueError as error:
-            raise OptionError(f"{os.fspath(path)} is no trace of mpiter: {error}") from error
+    try:
+        return recorded(_finished(data) if data.startswith(b'{"loop"') else json.loads(data))
+    except OptionError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise OptionError(f"{os.fspath(path)} is no trace of mpiter: {type(error).__name__}: {error}") from error
+
+
+def _finished(data: bytes) -> dict[str, Any]:
+    """What would have become of a part file."""
     loops = _loops_of(data)
     events = json.loads("[" + ",".join(chain.from_iterable(loop.events() for loop in loops)) + "]")
-    return recorded({"traceEvents": events, "otherData": _about({loop.number: loop.about for loop in loops})})
+    return {"traceEvents": events, "otherData": _about({loop.number: loop.about for loop in loops})}
 
 
 def _loops_of(data: bytes) -> list[Loop]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from mpiter import OptionError, machine
 from mpiter.engine.pilot import Setting
 from mpiter.rules import Rules
 from mpiter.tuning import explain_command
-from mpiter.tuning.events import Fetched, Recorded, Resize, Span
+from mpiter.tuning.events import Fetched, Opened, Recorded, Resize, Span
 from mpiter.tuning.explain import Case, explain, headroom, predicted, run_of
 from mpiter.tuning.simulation import Load, Machine, Service, simulate
 from mpiter.tuning.trace import Trace, read
@@ -30,7 +31,7 @@ def recorded(cpu=0.0, io=0.1, delay=0.0, step=0.02, step_cpu=0.0, workers=2, bat
     steps = [Span(1, at * every, step, step_cpu) for at in range(batches)]
     waits = [Span(1, at * every + step, every - step) for at in range(batches)]
     about = {"batch_size": batch_size, "workers": workers, "n_prefetch": 2}
-    opens = [Span(1, at * every, 0.0) for at in range(batches)]
+    opens = [Opened(1, at * every, 0.0, batch_size, 1000) for at in range(batches)]
     return Recorded({1: about}, fetched, waits, opens, steps, [], [], 0, 8)
 
 
@@ -102,7 +103,8 @@ def straggling(memory_bytes, **options):
     run = recorded(io=0.02, step=0.005, batches=120)
     fetched = [task._replace(seconds=0.2) if at % 12 == 0 else task for at, task in enumerate(run.fetched)]
     loops = {1: run.loops[1] | options}
-    return dataclasses.replace(run, fetched=fetched, loops=loops, memory_bytes=memory_bytes, room_bytes={1: 1 << 20})
+    opens = [one._replace(bytes=1 << 20) for one in run.opens]
+    return dataclasses.replace(run, fetched=fetched, loops=loops, memory_bytes=memory_bytes, opens=opens)
 
 
 def test_memory_that_is_too_short_to_run_ahead_of_a_straggler_would_help():
@@ -199,6 +201,80 @@ def test_the_backend_of_the_run_is_that_of_what_is_carried_out(recorded_with, ca
 def test_a_backend_that_has_no_name_of_ours_is_not_carried_out():
     (line,) = explain_command.verified(explain(changing("ray"), EIGHT), [], 1.0)
     assert line == "Nothing is carried out: workers of the backend 'ray' can't be made by its name alone."
+
+
+def test_where_workers_make_the_batches_samples_are_counted_and_nothing_is_carried_out(tmp_path):
+    path = str(tmp_path / "run.json")
+    with mpiter.DataLoader(Sleeping(200), 4, num_workers=1, collate_fn=np.stack, trace=path) as loader:
+        assert len(list(loader)) == 50
+    found = explain(read(path), EIGHT)
+    assert found.run.case.samples == 4
+    assert found.run.samples_per_s == pytest.approx(4 / found.run.batch_s)
+    assert found.best is not None
+    (said,) = explain_command.verified(found, Sleeping(200), 1.0)
+    assert said.startswith("Nothing is carried out: workers made the batches")
+
+
+class Sleeping:
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return np.zeros(2)
+
+
+def test_iterators_that_hand_out_in_turn_are_not_replayed():
+    run = recorded()
+    in_turn = [one._replace(loop=1 + at % 2) for at, one in enumerate(run.opens)]
+    with pytest.raises(OptionError, match="several iterators handed out batches in turn"):
+        explain(dataclasses.replace(run, opens=in_turn), EIGHT)
+    after = [one._replace(loop=1 + at // 50) for at, one in enumerate(run.opens)]
+    assert explain(dataclasses.replace(run, opens=after), EIGHT).run.batches == 60
+
+
+def test_a_replay_that_is_far_off_is_told_of():
+    found = explain(recorded(), EIGHT)
+    assert not any("The replay is far off" in line for line in explain_command.lines(found))
+    off = dataclasses.replace(found, replayed=dataclasses.replace(found.replayed, samples_per_s=1e6))
+    assert any("The replay is far off" in line for line in explain_command.lines(off))
+
+
+def test_what_a_dataset_raises_is_told_in_a_line(tmp_path, capsys, monkeypatch):
+    path = str(tmp_path / "run.json")
+    with mpiter.batches(Sleeping(400), 4, n_processes=1, trace=path) as it:
+        assert len(list(it)) == 100
+    (tmp_path / "raises.py").write_text("class Own(list):\n    def __getitem__(self, i):\n        raise KeyError(i)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(explain_command, "measured", lambda: (1.0, 2.0))
+    monkeypatch.setattr(explain_command, "named", lambda name: __import__("raises").Own([1] * 40))
+    assert explain_command.run(argparse.Namespace(trace=path, verify="raises:Own", seconds=1.0)) == 1
+    assert "raises.py, line 3, in __getitem__" in capsys.readouterr().err
+
+
+DAMAGED = {
+    "empty": b"",
+    "a number": b"3",
+    "a list": b"[]",
+    "no events": b'{"otherData": {"mpiter": 1}}',
+    "a torn line": b'{"loop"',
+    "no more than a loop": b'{"loop": 1}\n',
+    "no rows": b'{"loop": 1, "kind": "task", "bytes": 7, "zero": 0, "about": null}\n1234567',
+    "events that are none": b'{"traceEvents": 5, "otherData": {"mpiter": 1, "loops": {}}}',
+    "deep": b"[" * 100_000,
+    "of others": b'[{"ph": "X", "name": "a", "ts": 1, "dur": 2, "pid": 1, "tid": 1}]',
+    "bytes": bytes(range(256)),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_file_is_refused(tmp_path, what):
+    (tmp_path / "run.json").write_bytes(DAMAGED[what])
+    with pytest.raises(OptionError, match=r"is no trace|has no task"):
+        explain(read(tmp_path / "run.json"), EIGHT)
 
 
 def test_too_short_a_run_is_refused():
