@@ -5,9 +5,10 @@
 
 Each case is a dataset and a trainer whose times are made (sleeping, computing), under a first setting, and one thing
 that is otherwise in the second run: workers, n_prefetch, a faster decoder, a store that answers at once, more memory,
-a slower trainer.  The first run is recorded by `trace=`; from its times the second one's samples a second are
-predicted, by replaying them in the simulated engine; then the second is measured, in the same turn.  The machine's
-capacity (what two busy processes do together) is measured in each turn as well.  Must: the median error at most 10 %,
+a slower trainer.  To compute is to do a fixed amount of work, which takes longer where somebody shares the core.  The
+first run is recorded by `trace=`; from its times the second one's samples a second are predicted, by replaying them in
+the simulated engine; then the second is measured, in the same turn.  The machine's capacity (what two busy processes do
+together), and how much work a core does alone, are measured in each turn as well.  Must: the median error at most 10 %,
 the worst 25 %.
 """
 
@@ -32,7 +33,7 @@ from mpiter.engine.pilot import Setting
 from mpiter.lab.bench import Bench, command_line, conduct
 from mpiter.lab.turns import Turn
 from mpiter.lab.verdict import Claim, Summary, at_most, median
-from mpiter.tuning.capacity import measured
+from mpiter.tuning.capacity import measured, rounds_per_s, work
 from mpiter.tuning.explain import Case, predicted, run_of
 from mpiter.tuning.simulation import Service
 from mpiter.tuning.trace import read
@@ -54,6 +55,7 @@ class Made:
     cpu_ms: float = 0.0
     shape: tuple[int, ...] = (16,)
     straggler: int = 0  # each so many-eth sample takes 20 times as long
+    pace: float = 0.0  # rounds of work that a core of one's own does in a second
 
     def __len__(self) -> int:
         return 1 << 20
@@ -62,14 +64,8 @@ class Made:
         times = 20 if self.straggler and index % self.straggler == 0 else 1
         if self.io_ms:
             time.sleep(times * self.io_ms / 1e3)
-        _compute(times * self.cpu_ms / 1e3)
+        work(times * self.pace * self.cpu_ms / 1e3)
         return np.zeros(self.shape, np.float32)
-
-
-def _compute(seconds: float) -> None:
-    end = time.thread_time() + seconds
-    while seconds and time.thread_time() < end:
-        sum(range(100))
 
 
 @dataclass(frozen=True)
@@ -174,7 +170,8 @@ SCENARIOS = {
 def take(turn: Turn) -> dict[str, Any]:
     """Record, predict, carry out."""
     scenario = SCENARIOS[turn.case]
-    capacity = measured()
+    capacity, pace = measured(), rounds_per_s()
+    scenario = replace(scenario, data=replace(scenario.data, pace=pace))
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "run.json")
         before = rate_of(scenario, turn.seconds, path)
@@ -219,7 +216,7 @@ def rate_of(scenario: Scenario, seconds: float, trace: str | None = None) -> flo
             next(it)
             if scenario.step_io_ms:
                 time.sleep(scenario.step_io_ms / 1e3)
-            _compute(scenario.step_cpu_ms / 1e3)
+            work(scenario.data.pace * scenario.step_cpu_ms / 1e3)
             count += 1
         return scenario.batch_size * count / (time.perf_counter() - warm)
 

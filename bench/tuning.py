@@ -4,16 +4,20 @@
     python bench/tuning.py --quick                       # one short round: a smoke test, never a conclusion
 
 A sweep tries every number of workers in five rounds, as `mpiter lab workers` does unless told otherwise, by the same
-trials as the tuner. What counts is how long a batch takes, by the sweep, with the number that the tuner chose.
-Of `n_processes="auto"`, which finds out while batches are handed out: on this machine the number it has come to after
-200 batches, simulated how long a batch takes then. A load that changes half-way is held against the better fixed
-number for each half.
-Simulated trials have the service times of the load, noise of two percent, and ten seeds, of which the worst counts.
+trials as the tuner, with few and with many batches that wait. What counts is how long a batch takes, by the sweep,
+with what the tuner chose. Of `n_processes="auto"`, which finds out while batches are handed out (as `Auto(most=8)` on
+this machine): here the number it has come to after 200 batches, simulated how long a batch takes then. A load that
+changes half-way is held against the better fixed number for each half.
+Simulated trials have the service times of the load, noise of two percent, and ten seeds, of which the worst counts;
+batches come in volleys there, so their pace is the slope of a line through when they came, and a sweep tries only
+every fourth number of workers with many batches that wait.
 Exit status: 0, or 1 when a requirement fails or a turn raises.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 import random
 import statistics
@@ -21,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import checkout  # noqa: F401  # before mpiter
@@ -34,7 +39,7 @@ from mpiter.lab.verdict import Claim, Summary, at_most, median, ratio
 from mpiter.tuning.auto import AutoPilot
 from mpiter.tuning.bracket import Bracket, most_trials
 from mpiter.tuning.measuring import Loading
-from mpiter.tuning.simulation import Load, Machine, Service, simulate
+from mpiter.tuning.simulation import Load, Machine, Outcome, Service, simulate
 from mpiter.tuning.trials import Asked, Notes, Trial
 
 SCHEMA = "mpiter.bench.tuning/1"
@@ -43,11 +48,9 @@ MOST, MOST_SIMULATED = 8, 64
 NOISE, SEEDS = 0.02, range(10)
 MEMORY = 0.9  # of what there is: tune() and auto leave a tenth free
 WITHIN, WITHIN_SIMULATED, WITHIN_CHANGING, SHARE = 1.10, 1.05, 1.10, 0.25
-EARLY, LATE_CHANGES, FLIGHT = (
-    200,
-    3,
-    1500,
-)  # batches in which auto may change what it likes, changes after, batches in all
+FEW, MANY = 2, 64  # batches that wait
+EARLY, LATE_CHANGES = 200, 3  # batches in which auto may change what it likes, and changes after them
+FLIGHT, COUNTED = 1500, (400, 1490)  # batches of a simulated run under auto, and those that are timed in any run
 
 
 # -- loads on this machine -------------------------------------------------------------------------------------------
@@ -98,7 +101,16 @@ def _bursts() -> list[Service]:
     return [Service(20e-3 if number % 10 == 9 else 1e-3) for number in range(10)]
 
 
+def _photographs() -> Load:
+    """As measured by `bench/service_times.py`."""
+    path = Path(__file__).parent / "results" / "service_times.json"
+    found = json.loads(path.read_text())
+    times = zip(*([1e-6 * float(one) for one in found[name].split()] for name in ("cpu_us", "wait_us")), strict=True)
+    return Load(list(itertools.starmap(Service, times)), task_s=2e-4, batch_s=5e-4)
+
+
 SIMULATED = {
+    "64: photographs": Simulated(_photographs()),
     "64: cpu": Simulated(Load([Service(2e-3)], task_s=2e-4, batch_s=5e-4)),
     "64: cpu, light": Simulated(Load([Service(2e-4)], task_s=2e-4, batch_s=5e-4)),
     "64: io": Simulated(Load([Service(1e-4, 3e-3)], task_s=2e-4, batch_s=3e-3)),
@@ -116,6 +128,12 @@ def _changing() -> Load:
     return Load(samples, [Service(0.0, 8e-3)] * (2 * HALF), batch_size=8, start_s=0.3)
 
 
+def pace(outcome: Outcome) -> float:
+    """Seconds from batch to batch."""
+    batches = np.arange(*COUNTED)
+    return float(np.polyfit(batches, np.array(outcome.taken)[batches], 1)[0])
+
+
 class Virtual:
     """Measures by simulation, once for each setting; a trial differs from another by noise alone."""
 
@@ -125,8 +143,8 @@ class Virtual:
     def known(self, setting: Setting) -> tuple[float, float, int]:
         """Seconds a batch, seconds before, bytes."""
         if setting not in self._known:
-            outcome = simulate(self._case.load, Machine.of(64), setting.workers, setting.n_prefetch, batches=400)
-            self._known[setting] = outcome.batch_s(100, 390), outcome.start_s + 0.2, outcome.peak_bytes
+            outcome = simulate(self._case.load, Machine.of(64), *setting, batches=COUNTED[1] + 10)
+            self._known[setting] = pace(outcome), outcome.start_s + 0.2, outcome.peak_bytes
         return self._known[setting]
 
     def measure(self, seed: int) -> Callable[[Setting, Asked], Trial]:
@@ -155,19 +173,34 @@ def take(turn: Turn) -> dict[str, Any]:
 
 def sweep(dataset: Any) -> dict[str, Any]:
     measure, began = Loading(dataset, BATCH_SIZE, {}), time.perf_counter()
+    found = {n_prefetch: _middle(measure, n_prefetch) for n_prefetch in (FEW, MANY)}
+    return _swept(found, time.perf_counter() - began)
+
+
+def _middle(measure: Loading, n_prefetch: int) -> dict[int, float]:
+    """Seconds of a batch for each number of workers."""
     found: dict[int, list[float]] = {workers: [] for workers in range(MOST + 1)}
     for number in range(SWEEP_ROUNDS):
         for workers in found if number % 2 else reversed(found):
-            found[workers].append(measure(Setting(workers, 2), Asked(TRIAL_S)).batch_s)
-    spent_s = time.perf_counter() - began
-    middle = {workers: statistics.median(times) for workers, times in found.items()}
-    return _swept(middle, spent_s)
+            found[workers].append(measure(Setting(workers, n_prefetch), Asked(TRIAL_S)).batch_s)
+    return {workers: statistics.median(times) for workers, times in found.items()}
 
 
-def _swept(batch_s: dict[int, float], spent_s: float) -> dict[str, Any]:
+def _swept(found: dict[int, dict[int, float]], spent_s: float) -> dict[str, Any]:
+    batch_s = {Setting(workers, few): time for few, times in found.items() for workers, time in times.items()}
     best = min(batch_s, key=batch_s.__getitem__)
-    at = {f"at_{workers}": seconds for workers, seconds in batch_s.items()}
-    return {"workers": best, "batch_ms": 1e3 * batch_s[best], "spent_s": spent_s, **at}
+    at = {f"at_{_name(setting)}": seconds for setting, seconds in batch_s.items()}
+    return {
+        "workers": best.workers,
+        "waiting": best.n_prefetch,
+        "batch_ms": 1e3 * batch_s[best],
+        "spent_s": spent_s,
+        **at,
+    }
+
+
+def _name(setting: Setting) -> str:
+    return f"{setting.workers}_{FEW if setting.n_prefetch < MANY else MANY}"
 
 
 def tuner(dataset: Any) -> dict[str, Any]:
@@ -176,7 +209,8 @@ def tuner(dataset: Any) -> dict[str, Any]:
     spent_s = time.perf_counter() - began
     (row,) = (row for row in found.table if (row.workers, row.n_prefetch) == found.chosen)
     trials = sum(row.trials for row in found.table)
-    return {"workers": row.workers, "batch_ms": 1e3 * row.seconds, "spent_s": spent_s, "trials": trials}
+    chosen = {"workers": row.workers, "waiting": row.n_prefetch}
+    return {**chosen, "batch_ms": 1e3 * row.seconds, "spent_s": spent_s, "trials": trials}
 
 
 def auto(dataset: Any) -> dict[str, Any]:
@@ -189,7 +223,8 @@ def auto(dataset: Any) -> dict[str, Any]:
             next(stream)
             count += 1
         batch_ms = 1e3 * (time.perf_counter() - settled) / count
-        return {"workers": stream.stats().workers, "batch_ms": batch_ms, "spent_s": settled - began}
+        chosen = {"workers": stream.stats().workers, "waiting": FEW}
+        return {**chosen, "batch_ms": batch_ms, "spent_s": settled - began}
 
 
 def auto_simulated(case: Simulated) -> dict[str, Any]:
@@ -197,7 +232,7 @@ def auto_simulated(case: Simulated) -> dict[str, Any]:
     machine = Machine.of(64, case.memory_bytes)
     outcome = simulate(case.load, machine, 1, 2, FLIGHT, pilot, most_workers=MOST_SIMULATED)
     late = sum(change.batches > EARLY for change in pilot.changes)
-    batch_ms = 1e3 * outcome.batch_s(2 * EARLY, FLIGHT - 10)
+    batch_ms = 1e3 * pace(outcome)
     spent_s = outcome.taken[EARLY]
     return {"workers": outcome.stats.workers, "batch_ms": batch_ms, "spent_s": spent_s, "late": late}
 
@@ -218,12 +253,16 @@ def auto_changing() -> dict[str, Any]:
 
 
 def sweep_simulated(case: Simulated) -> dict[str, Any]:
-    virtual, batch_s, spent_s = Virtual(case), dict[int, float](), 0.0
+    virtual, spent_s = Virtual(case), 0.0
+    batch_s: dict[int, dict[int, float]] = {FEW: {}, MANY: {}}
     for workers in range(MOST_SIMULATED + 1):
-        seconds, before_s, used = virtual.known(Setting(workers, 2))
-        spent_s += SWEEP_ROUNDS * (before_s + max(TRIAL_S, seconds))
-        if used <= MEMORY * case.memory_bytes:
-            batch_s[workers] = seconds
+        for n_prefetch, found in batch_s.items():
+            if n_prefetch == MANY and workers % 4:
+                continue
+            seconds, before_s, used = virtual.known(Setting(workers, n_prefetch))
+            spent_s += SWEEP_ROUNDS * (before_s + max(TRIAL_S, seconds))
+            if used <= MEMORY * case.memory_bytes:
+                found[workers] = seconds
     return _swept(batch_s, spent_s)
 
 
@@ -233,11 +272,11 @@ def tuner_simulated(case: Simulated) -> dict[str, Any]:
     for seed in SEEDS:
         notes = Notes(virtual.measure(seed), Asked(TRIAL_S), most=most_trials(MOST_SIMULATED))
         chosen = Bracket(notes, MOST_SIMULATED, MEMORY * case.memory_bytes).choose().setting
-        searches.append((virtual.known(chosen)[0], chosen.workers, notes))
-    batch_s, workers, _ = max(searches, key=lambda one: one[0])
+        searches.append((virtual.known(chosen)[0], chosen, notes))
+    batch_s, (workers, waiting), _ = max(searches, key=lambda one: one[0])
     spent_s = max(notes.spent_s for *_, notes in searches)
     trials = max(notes.count for *_, notes in searches)
-    return {"workers": workers, "batch_ms": 1e3 * batch_s, "spent_s": spent_s, "trials": trials}
+    return {"workers": workers, "waiting": waiting, "batch_ms": 1e3 * batch_s, "spent_s": spent_s, "trials": trials}
 
 
 TAKES = {"sweep": sweep, "tuner": tuner, "auto": auto}
@@ -246,7 +285,7 @@ TAKES_CHANGING = {"fixed": fixed_changing, "auto": auto_changing}
 ROWS = {
     "sweep": f"every number of workers, {SWEEP_ROUNDS} rounds",
     "tuner": "mpiter.tune()",
-    "auto": 'n_processes="auto"',
+    "auto": f"n_processes=mpiter.Auto(most={MOST}), simulated {MOST_SIMULATED}",
     "fixed": "the better fixed number of workers for each half",
 }
 
@@ -280,8 +319,10 @@ def excess(summary: Summary, case: str, row: str) -> float | None:
     swept, chosen = summary.get((case, "sweep")), summary.get((case, row))
     if swept is None or chosen is None:
         return None
-    at = {int(name[3:]): spread.median for name, spread in swept.items() if name.startswith("at_")}
-    return statistics.median(at[int(workers)] / min(at.values()) for workers in chosen["workers"].values)
+    best = swept["batch_ms"].median / 1e3
+    settings = zip(chosen["workers"].values, chosen["waiting"].values, strict=True)
+    names = [_name(Setting(int(workers), int(waiting))) for workers, waiting in settings]
+    return statistics.median(swept[f"at_{name}"].median / best for name in names)
 
 
 BENCH = Bench(
@@ -291,6 +332,7 @@ BENCH = Bench(
     cases={
         "io": f"samples wait for 2 ms, batches of {BATCH_SIZE}, 0 to {MOST} workers",
         "cpu": f"samples take half a millisecond of a processor, batches of {BATCH_SIZE}, 0 to {MOST} workers",
+        "64: photographs": "simulated, 64 cores: decoding photographs of several sizes, as measured",
         "64: cpu": "simulated, 64 cores: 2 ms of processor a sample",
         "64: cpu, light": "simulated, 64 cores: 0.2 ms of processor a sample",
         "64: io": "simulated, 64 cores: 3 ms of waiting a sample, 3 ms of the consumer's processor a batch",
@@ -303,11 +345,12 @@ BENCH = Bench(
     figures={
         "batch_ms": "ms a batch",
         "workers": "workers",
+        "waiting": "waiting",
         "spent_s": "seconds spent",
         "trials": "trials",
         "late": "late",
     }
-    | {f"at_{workers}": "" for workers in range(MOST_SIMULATED + 1)},
+    | {f"at_{workers}_{few}": "" for workers in range(MOST_SIMULATED + 1) for few in (FEW, MANY)},
     take=take,
     claims=claims,
     against="sweep",

@@ -6,8 +6,9 @@ Pure.
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
+
+_MOST = 1e9
 
 
 def at_least(bound: int) -> Callable[[str], int]:
@@ -26,11 +27,11 @@ def at_least(bound: int) -> Callable[[str], int]:
 
 
 def above_zero(text: str) -> float:
-    """Numbers above zero, of seconds and minutes."""
+    """Numbers above zero, of seconds and minutes: no more than one can sleep."""
     try:
         value = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} must be above 0, and finite")
+    if not 0 < value <= _MOST:
+        raise argparse.ArgumentTypeError(f"{text} must be above 0, and at most {_MOST:g}")
     return value

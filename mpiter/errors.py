@@ -6,7 +6,9 @@ expect for that cause, so ``except ValueError`` goes on working.
 """
 
 import os
+import re
 import sys
+import traceback
 import warnings
 
 
@@ -211,6 +213,23 @@ class RemoteTraceback(Exception):
 
 
 OURS = os.path.dirname(__file__) + os.sep  # a line of ours says nothing to the user
+_LINE = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+
+
+def users_line(error: BaseException) -> tuple[str, int, str] | None:
+    """The user's own file, line and function that an error comes from, in a worker maybe; None: there is only ours."""
+    if isinstance(error.__cause__, RemoteTraceback):
+        lines = [(file, int(line), name) for file, line, name in _LINE.findall(str(error.__cause__))]
+    else:
+        lines = [(one.filename, one.lineno or 0, one.name) for one in traceback.extract_tb(error.__traceback__)]
+    theirs = [line for line in lines if not line[0].startswith((OURS, "<"))]
+    return theirs[-1] if theirs else None
+
+
+def told(error: Exception) -> str:
+    """What was raised, and in which line of the user's."""
+    line = users_line(error)
+    return f"{type(error).__name__}: {error}" + ("\n  {}, line {}, in {}".format(*line) if line else "")
 
 
 def warn(message: str | Warning, category: type[Warning] = RuntimeWarning) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import mmap
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -35,6 +36,12 @@ def quota() -> float | None:
         if most.isdigit() and period.isdigit() and int(period):
             found.append(int(most) / int(period))
     return min(found, default=None)
+
+
+def gil_is_in_use() -> bool:
+    """Do threads take turns?  Before Python 3.13 they always do."""
+    asked = getattr(sys, "_is_gil_enabled", None)
+    return asked is None or bool(asked())
 
 
 def memory_available() -> int:
@@ -117,9 +124,14 @@ def cpu_s(pid: int) -> float | None:
         return None
 
 
-def resident_bytes(pid: int) -> int:
-    """Memory that a process has in use, what it shares with others included; 0 where nobody says."""
-    return int((text_of(Path(f"/proc/{pid}/statm")) or "0 0").split()[1]) * mmap.PAGESIZE
+def own_bytes(pid: int) -> int:
+    """Memory of its own that a process has in use; 0 where nobody says.
+
+    Without pages of files and of shared memory: a dataset that all map, or a slot, is there once for all.  (A page
+    that was mapped privately and then written is its own.)
+    """
+    resident, shared = (text_of(Path(f"/proc/{pid}/statm")) or "0 0 0").split()[1:3]
+    return max(0, int(resident) - int(shared)) * mmap.PAGESIZE
 
 
 def descendants(root: int) -> set[int]:

@@ -45,6 +45,7 @@ class Rules:
 
     workers: int  # at the most
     workers_first: int | None = None  # to begin with; None: all
+    in_process: bool = False  # they are threads of the consumer's process, or the consumer itself
     batch_size: int = 1  # rows at the most
     n_prefetch: int = 1
     run_ahead: int | None = None

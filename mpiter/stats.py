@@ -44,14 +44,16 @@ class Stats:
         pack_s: seconds of workers on writing samples.
         deliver_s: seconds spent on handing batches out.
         sample_s: seconds that fetching a sample takes, lately.
-        wait_s: seconds that ``next()`` waited.
+        wait_s: seconds that ``next()`` waited, up to now.
         start_s: seconds of ``wait_s`` until the first batch came: workers had to start.
         seconds: seconds since the first batch came.
+        own_cpu_s: seconds of ``seconds`` that this process computed, all its threads together; 0 where unknown.
         recent_s: seconds since one has looked last, a second and a batch ago or more.
         recent_wait_s: seconds of ``recent_s`` that ``next()`` waited.
         recent_batches: batches handed out in ``recent_s``.
         workers: workers that fetch; 0 where ``next()`` does.
-        worker_bytes: resident memory of worker processes.
+        threads: workers that are threads of this process.
+        worker_bytes: of the worker processes' own memory: without the dataset's arrays and the slots, which they share.
         worker_cpu_s: processor time of the worker processes of the moment, their start included.
         ready_batches: batches that are finished and wait to be taken.
         in_flight_batches: batches planned and not yet taken, the ready ones included.
@@ -98,10 +100,12 @@ class Stats:
     wait_s: float = 0.0
     start_s: float = 0.0
     seconds: float = field(default=0.0, compare=False)
+    own_cpu_s: float = field(default=0.0, compare=False)
     recent_s: float = field(default=0.0, compare=False)
     recent_wait_s: float = field(default=0.0, compare=False)
     recent_batches: int = field(default=0, compare=False)
     workers: int = field(default=0, compare=False)
+    threads: int = field(default=0, compare=False)
     worker_bytes: int = field(default=0, compare=False)
     worker_cpu_s: float = field(default=0.0, compare=False)
     ready_batches: int = 0
@@ -213,7 +217,7 @@ _COUNTERS = {
     "cut_again",
 }
 _COUNTERS |= {"payload_bytes", "order_s", "queue_s", "fetch_s", "fetch_cpu_s", "fetch_delay_s", "read_s", "pack_s"}
-_COUNTERS |= {"deliver_s", "wait_s"}
+_COUNTERS |= {"deliver_s", "wait_s", "own_cpu_s"}
 _MEANING = {name: said.replace("``", "") for name, said in re.findall(r"^ +(\w+): (.+)$", Stats.__doc__ or "", re.M)}
 
 
@@ -232,7 +236,7 @@ def total(parts: list[Stats]) -> Stats:
     """Of several engines: what adds up, added up; of times and sizes of one thing, the greatest."""
     if not parts:
         return Stats()
-    of_one = {"sample_s", "room_bytes", "start_s", "seconds", "recent_s"}
+    of_one = {"sample_s", "room_bytes", "start_s", "seconds", "own_cpu_s", "recent_s"}
     merge = {name: max if name in of_one else sum for name in NUMBERS}
     numbers = {name: how([getattr(part, name) for part in parts]) for name, how in merge.items()}
     return Stats(**numbers, skips=sum((part.skips for part in parts), ()), dataset=parts[0].dataset)

@@ -22,6 +22,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
         def monotonic(self) -> float:
             return self.now
 
+        def process_time(self) -> float:
+            return 0.0
+
     clock = Clock()
     monkeypatch.setattr(tallying, "time", clock)
     return clock
@@ -34,14 +37,15 @@ def looked(tally: Tally, **more: Any) -> mpiter.Stats:
 def test_the_start_is_told_apart_and_shares_are_since_the_last_look(clock: Any) -> None:
     tally = Tally()
     assert str(looked(tally)) == "no batch yet"
-    tally.wait_s = 2.0
+    tally.waits = 2.0, None
     tally.handed_out(4, 1)
-    for clock.now, tally.wait_s in ((105.0, 2.1), (110.0, 2.2)):
+    for clock.now, waited in ((105.0, 2.1), (110.0, 2.2)):
+        tally.waits = waited, None
         tally.handed_out(4, 1)
     first = looked(tally, workers=2)
     assert (first.start_s, first.seconds, first.recent_s, first.recent_batches) == (2.0, 10.0, 10.0, 3)
     assert first.recent_share == pytest.approx(0.02)
-    clock.now, tally.wait_s = 120.0, 7.2
+    clock.now, tally.waits = 120.0, (7.2, None)
     tally.handed_out(4, 1)
     second = looked(tally, workers=2)
     assert (second.seconds, second.recent_s, second.recent_batches) == (20.0, 10.0, 1)
@@ -69,10 +73,24 @@ def test_what_a_dataset_says_of_itself_is_in_the_stats() -> None:
         assert it.stats().dataset == {}
 
 
+def test_a_wait_counts_while_it_lasts(clock: Any) -> None:
+    tally = Tally()
+    tally.handed_out(4, 1)
+    clock.now = 102.0
+    began = tally.asked()
+    clock.now = 110.0
+    seen = looked(tally)
+    assert (seen.wait_s, seen.recent_s, seen.recent_wait_s) == (8.0, 10.0, 8.0)
+    tally.waited(began, 111.0)
+    clock.now = 120.0
+    seen = looked(tally)
+    assert (seen.wait_s, seen.recent_s, seen.recent_wait_s) == (9.0, 20.0, 9.0)
+
+
 def test_two_looks_in_a_row_show_the_same(clock: Any) -> None:
     tally = Tally()
     tally.handed_out(4, 1)
-    clock.now, tally.wait_s = 110.0, 5.0
+    clock.now, tally.waits = 110.0, (5.0, None)
     tally.handed_out(4, 1)
     first, second = looked(tally, workers=2), looked(tally, workers=2)
     assert first.recent_batches == 2
@@ -156,3 +174,36 @@ def test_shards_are_told_together() -> None:
         assert len(list(loader)) == 10
         assert loader.stats().workers == 2
         assert "the first came after" in str(loader.stats())
+
+
+class Elements:
+    """Forty of them, in a stream that two workers read."""
+
+    def __iter__(self) -> Any:
+        return iter(range(40))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "batches", "samples"),
+    [
+        (Elements(), {"batch_size": 6}, 7, 40),
+        (Elements(), {"batch_size": 6, "drop_last": True}, 6, 36),
+        (Elements(), {"batch_size": None}, 40, 40),
+        (range(40), {"batch_size": 6, "collate_fn": list}, 7, 40),
+        (range(40), {"batch_sampler": [[1, 2, 3], [], [4]]}, 3, 4),
+        (range(40), {"batch_size": None}, 40, 40),
+        (range(40), {"batch_size": 6}, 7, 40),
+    ],
+    ids=["stream", "stream-drops", "elements", "collated", "batch-sampler", "samples", "columns"],
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_are_counted_whoever_makes_batches_of_them(
+    dataset: Any, options: dict[str, Any], batches: int, samples: int, workers: int
+) -> None:
+    if options.get("batch_sampler"):
+        options = options | {"collate_fn": list}
+    with mpiter.DataLoader(dataset, num_workers=workers, **options) as loader:
+        for _ in range(2):
+            assert len(list(loader)) == batches
+        stats = loader.stats()
+    assert (stats.batches, stats.samples) == (2 * batches, 2 * samples)

@@ -81,7 +81,7 @@ def _python() -> Finding:
     build = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
     free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
     bits = 8 * struct.calcsize("P")
-    return software_checks.python(sys.version_info[:2], build, free_threaded, probes.gil_is_in_use(), bits)
+    return software_checks.python(sys.version_info[:2], build, free_threaded, machine.gil_is_in_use(), bits)
 
 
 def _start_methods() -> Finding:

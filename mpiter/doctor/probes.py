@@ -109,12 +109,6 @@ def decoders() -> list[Decoder]:
     return [Decoder(name, version, ask(_TRY_DECODERS[name], 30)) for name, version in installed.items()]
 
 
-def gil_is_in_use() -> bool:
-    """Whether threads take turns; before Python 3.13 they always do."""
-    asked = getattr(sys, "_is_gil_enabled", None)
-    return asked is None or bool(asked())
-
-
 def threads_by_library() -> dict[str, int]:
     """The numerical libraries in this process, and how many threads each has."""
     controllers = limits.look_around().lib_controllers

@@ -66,7 +66,7 @@ class _Loop:
         self._phase: FirstSample | RunAhead = self._first
         self._ended = False  # the end has been delivered
         self._task_numbers = itertools.count()
-        self._stopping = self._has_vacancy = self._is_hungry = False
+        self._stopping = self._has_vacancy = self._is_hungry = self._wait_lasts = False
 
     def _turn(self) -> None:
         try:
@@ -277,11 +277,13 @@ class _Loop:
     def stats(self, looks: bool = True) -> Stats:
         slots = getattr(self._transport, "slots", None)
         size, in_flight, pids = self.room_bytes, self._in_flight, self.pids
+        workers = self._setting.workers if self._thread is not None else 0
         return Stats(
             **self.tally.counters(),
             **self.tally.look(looks),
-            workers=self._setting.workers if self._thread is not None else 0,
-            worker_bytes=sum(map(machine.resident_bytes, pids)),
+            workers=workers,
+            threads=workers if self._rules.in_process else 0,
+            worker_bytes=sum(map(machine.own_bytes, pids)),
             worker_cpu_s=sum(machine.cpu_s(pid) or 0.0 for pid in pids),
             restarts=self._recovery.restarts,
             ready_batches=len(self._communicator),

@@ -69,10 +69,11 @@ class Options:
                 f"object with __len__ and __getitem__.{streams}"
             )
         whole("batch_size", self.batch_size, least=1)
-        if auto(self.n_workers) is None:
-            whole(self.workers_name, self.n_workers, least=0, optional=True)
-        if auto(self.n_prefetch) is None:
-            whole("n_prefetch", self.n_prefetch, least=1)
+        for name, value, least in ((self.workers_name, self.n_workers, 0), ("n_prefetch", self.n_prefetch, 1)):
+            if isinstance(value, str) and value != "auto":
+                raise OptionError(f"{name}={value!r:.60} is unknown; use a whole number or 'auto'.")
+            if auto(value) is None:
+                whole(name, value, least=least, optional=name == self.workers_name)
         whole("run_ahead", self.run_ahead, least=0, optional=True)
         whole("maxtasksperchild", self.max_samples, least=1, optional=True)
         whole("seed", self.seed, optional=True)
@@ -92,6 +93,8 @@ class Options:
         self._set(workers=self._count_workers())
         if isinstance(self.trace, (str, os.PathLike)):
             self._set(trace=Wings.tracer(os.fspath(self.trace)))
+        elif self.trace is not None and not hasattr(self.trace, "tally"):
+            raise OptionError(f"trace={self.trace!r:.60} is no path; name a file, such as 'run.json'.")
         transport = self.make_transport()
         if not self.backend.shares_memory and getattr(transport, "needs_shared_memory", False):
             raise OptionError(f"the workers of {self.backend!r} share no memory with us; pass serializer='packed'.")
@@ -104,8 +107,9 @@ class Options:
         if not self.has_workers:
             return 1
         found = auto(self.n_workers)
-        wanted = found.most if found is not None else self.n_workers
-        return cores() if wanted is None else int(wanted)
+        if found is not None:
+            return found.bound
+        return cores() if self.n_workers is None else int(self.n_workers)
 
     def make_tally(self) -> Tally:
         """Who counts, and writes a trace if there is to be one."""
@@ -145,6 +149,7 @@ class Options:
         return Rules(
             workers=self.workers,
             workers_first=min(found.least, self.workers) if (found := auto(self.n_workers)) else None,
+            in_process=self.backend.in_process,
             batch_size=self.batch_size,
             n_prefetch=1 if alone else self.first_n_prefetch,
             run_ahead=0 if alone else self.run_ahead,

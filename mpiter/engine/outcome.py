@@ -47,7 +47,7 @@ def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | No
         return Delivery(after, error=not_received(problem))
     tally.odd_rows += len(contents.odd)
     tally.copies += contents.copied
-    return Delivery(after, contents)
+    return Delivery(after, contents, samples=assembly.plan.samples)
 
 
 def not_received(problem: Exception) -> Exception:

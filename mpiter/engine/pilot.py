@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ..errors import OptionError
+from ..machine import cores
 from ..stats import Stats
 from .tally import Tracing
 
@@ -57,6 +58,11 @@ class Auto:
                 raise OptionError(f"{name}={value!r:.60} must be a whole number from 1 on.")
         if self.most is not None and self.most < self.least:
             raise OptionError(f"most={self.most} is less than least={self.least}.")
+
+    @property
+    def bound(self) -> int:
+        """How many workers there may be."""
+        return self.most or max(self.least, cores())
 
 
 class Wings:

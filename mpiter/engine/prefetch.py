@@ -6,6 +6,7 @@ Guarantees that it ends its workers itself, so that it can be stopped from any t
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
@@ -54,6 +55,12 @@ class _PrefetchLoop(_Loop):
             self._turn()
             self._publish()
         return self._communicator.get(self._is_alive, stalled, glance_s)
+
+    def show_wait(self, lasts: bool) -> None:
+        """Have the notice board say that ``next()`` waits and waits, or no longer."""
+        if lasts != self._wait_lasts:
+            self._wait_lasts = lasts
+            self.wake()
 
     def _is_alive(self) -> bool:
         return self._thread is None or self._thread.is_alive()
@@ -109,7 +116,8 @@ class _PrefetchLoop(_Loop):
         if crew is not None and crew.is_staffed:
             workers = crew.width if self._thread is not None else 0
             now = len(self._communicator), self._in_flight, self._transport.room_bytes
-            crew.publish(tally.began or 0.0, (*_counted(tally), self._recovery.restarts, workers, *now))
+            waits = time.monotonic() if self._wait_lasts else 0.0
+            crew.publish(tally.began or 0.0, waits, (*_counted(tally), self._recovery.restarts, workers, *now))
 
     def _dispose(self) -> None:
         self._communicator.terminate()

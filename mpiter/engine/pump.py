@@ -40,11 +40,18 @@ class Pump:
     """A place, and a loop that fetches from there on.
 
     ``opens`` makes of a batch's contents what is handed out.  ``late`` says what becomes of a batch that has been
-    overdue for longer than ``dataset_timeout``: a warning, which is given, or an error, which is raised.
+    overdue for longer than ``dataset_timeout``: a warning, which is given, or an error, which is raised.  ``counts``
+    says how many samples are in what ``opens`` has made, where rows are something else; None where it is no batch.
     """
 
-    def __init__(self, options: Options, opens: Callable[[Contents], Any], late: Late) -> None:
-        self.options, self._opens, self._late = options, opens, late
+    def __init__(
+        self,
+        options: Options,
+        opens: Callable[[Contents], Any],
+        late: Late,
+        counts: Callable[[Any], int | None] | None = None,
+    ) -> None:
+        self.options, self._opens, self._late, self._counts = options, opens, late, counts
         self.loop: _PrefetchLoop | None = None
         self.is_closed = False
         self.cursor: Cursor
@@ -125,6 +132,7 @@ class Pump:
             raise
         finally:
             loop.tally.waited(began, time.monotonic())
+            loop.show_wait(False)
 
     def _hand_out(self, loop: _PrefetchLoop, delivery: Delivery) -> Any:
         if not delivery.counts:
@@ -143,7 +151,11 @@ class Pump:
             self._advance(delivery)
             raise
         loop.tally.opened(began, time.monotonic())
-        loop.tally.handed_out(contents.rows - len(contents.failed), loop.room_bytes)
+        samples = contents.rows - len(contents.failed) if delivery.samples is None else delivery.samples
+        if self._counts is not None:
+            samples = self._counts(batch)
+        if samples is not None:
+            loop.tally.handed_out(samples, loop.room_bytes)
         self._advance(delivery)
         return batch
 
@@ -167,6 +179,7 @@ class Pump:
         loop, limit = self.loop, self.options.dataset_timeout
         if loop is None:
             return
+        loop.show_wait(True)
         lines = loop.lines
         if self._standstill.is_seen(lines, seconds):
             warn(advice(loop.doings()))

@@ -20,6 +20,7 @@ class Delivery:
     error: BaseException | None = None
     counts: bool = True  # as handed out: ``after`` is where the consumer then stands
     number: int = 0  # among the deliveries of its run
+    samples: int | None = None  # of the batch, if a row isn't one
 
     @property
     def holds_a_slot(self) -> bool:

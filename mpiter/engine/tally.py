@@ -41,11 +41,12 @@ class Tally:
     pack_s: float = 0.0
     deliver_s: float = 0.0
     sample_s: float = 0.0
-    wait_s: float = 0.0
     start_s: float = 0.0
     peak_in_flight_batches: int = 0
     peak_in_flight_bytes: int = 0
+    waits: tuple[float, float | None] = (0.0, None)  # seconds that next() has waited; since when it waits now
     began: float | None = None  # when the first batch came
+    began_cpu_s: float = 0.0  # of this process, by then
     since: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins: when, what had been waited, for how many
     looked: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins here next
     skips: tuple[tuple[Any, str], ...] = ()  # the first of them
@@ -59,11 +60,19 @@ class Tally:
 
     def asked(self) -> float:
         """``next()`` begins to wait; when."""
-        return time.monotonic()
+        now = time.monotonic()
+        self.waits = self.waits[0], now  # at once, for those who look from another thread
+        return now
 
     def waited(self, began: float, ended: float) -> None:
         """``next()`` has waited."""
-        self.wait_s += ended - began
+        self.waits = self.waits[0] + ended - began, None
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds that ``next()`` has waited, up to now."""
+        seconds, since = self.waits
+        return seconds if since is None else seconds + time.monotonic() - since
 
     def opened(self, began: float, ended: float) -> None:
         """A batch has been made ready for the user."""
@@ -72,7 +81,7 @@ class Tally:
     def handed_out(self, samples: int, size: int) -> None:
         """One more batch, in a room of this size."""
         if self.began is None:
-            self.began, self.start_s = time.monotonic(), self.wait_s
+            self.began, self.start_s, self.began_cpu_s = time.monotonic(), self.wait_s, time.process_time()
             self.since = self.looked = self.began, self.wait_s, 0
         self.batches += 1
         self.samples += samples
@@ -87,16 +96,16 @@ class Tally:
         """
         if self.began is None:
             return {}
-        now = time.monotonic()
+        now, wait_s = time.monotonic(), self.wait_s
         if looks and now - self.looked[0] >= _LOOK_S and self.batches > self.looked[2]:
-            self.since, self.looked = self.looked, (now, self.wait_s, self.batches)
+            self.since, self.looked = self.looked, (now, wait_s, self.batches)
         then, waited, batches = self.since
         recent = {
             "recent_s": now - then,
-            "recent_wait_s": self.wait_s - waited,
+            "recent_wait_s": wait_s - waited,
             "recent_batches": self.batches - batches,
         }
-        return {"seconds": now - self.began, **recent}
+        return {"seconds": now - self.began, "own_cpu_s": time.process_time() - self.began_cpu_s, **recent}
 
     # -- the loop's ----------------------------------------------------------------------------------------------
 

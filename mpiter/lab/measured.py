@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from ..errors import OURS
+from ..errors import users_line
 from .experiments import EXPERIMENTS
 from .turns import LAST_WORDS, Absent, Answer, Turn
 
@@ -34,15 +34,10 @@ def main(take: Callable[[Turn], Answer] | None = None) -> NoReturn:
     except Absent as why:
         answer = {"absent": str(why)}
     except Exception as error:
-        told = f"{type(error).__name__}: {error}{_where(error)}"
+        line = users_line(error)
+        told = f"{type(error).__name__}: {error}" + (f" ({Path(line[0]).name}, line {line[1]})" if line else "")
         answer = {"error": told, "said": traceback.format_exc()[-LAST_WORDS:]}
     _finish(answers, answer)
-
-
-def _where(error: Exception) -> str:
-    """The user's own line that it comes from, if it is one."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(OURS)]
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def _end_with_the_driver(lifeline: int) -> None:

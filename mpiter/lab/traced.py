@@ -79,10 +79,10 @@ def _within(spans: list[Span], begin: float, end: float) -> Iterator[Span]:
 
 def _table(found: Explanation) -> Table:
     run = found.run
-    setting = "workers: {}, n_prefetch: {}".format(*run.case.setting)
-    rows = [(f"measured, {setting}", number(run.samples_per_s), f"{run.waited:.0%}", "")]
+    rows = [(f"measured, {run.case.told}", number(run.samples_per_s), f"{run.waited:.0%}", "")]
     rows += [_row(found.replayed, "replayed", gain=False), *(_row(one, one.name) for one in found.what_ifs)]
-    note = f"With data for nothing the trainer would be {headroom(run):.2f} times as fast."
+    note = "".join(f"Not replayed: {what}.  " for what in run.not_replayed)
+    note += f"With data for nothing the trainer would be {headroom(run):.2f} times as fast."
     return Table("What would have helped", ("", "samples/s", "waited", "gain"), tuple(rows), note)
 
 

@@ -152,11 +152,11 @@ class Drawn(Plans):
 
 
 def _plan(cursor: Cursor, number: int, start: int, keys: Indices | tuple[Any, ...], in_one: bool) -> Plan:
-    rows = len(keys)
+    samples = len(keys)
     if in_one:
-        keys, rows = (keys.tolist() if isinstance(keys, np.ndarray) else list(keys),), 1
+        keys = (keys.tolist() if isinstance(keys, np.ndarray) else list(keys),)
     after = cursor._replace(position=cursor.position + 1)
-    return Plan(number, rows, (Stretch(0, cursor.epoch, start, keys),), cursor, after)
+    return Plan(number, len(keys), (Stretch(0, cursor.epoch, start, keys),), cursor, after, samples if in_one else None)
 
 
 def _compact(keys: list[Any]) -> Indices | tuple[Any, ...]:

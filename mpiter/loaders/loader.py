@@ -19,7 +19,6 @@ from ..datasets.columns import Table, as_dataset
 from ..engine.options import Options, warn_if_all_is_dropped
 from ..engine.pilot import Auto, auto
 from ..errors import OptionError
-from ..machine import cores
 from ..order.cursor import batches_of
 from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
@@ -271,7 +270,7 @@ def _check_batches(
 def workers_of(num_workers: int | str | Auto) -> int:
     """How many there may be."""
     found = auto(num_workers)
-    return int(num_workers) if found is None else found.most or cores()  # type: ignore[arg-type]
+    return int(num_workers) if found is None else found.bound  # type: ignore[arg-type]
 
 
 def worker_options(

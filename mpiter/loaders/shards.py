@@ -85,7 +85,7 @@ class Streamed(Wrapping):
         return self.__dict__ | {"_reading": None, "_sharded_before": None}
 
     def __getitem__(self, key: Wanted) -> tuple[Any, ...]:
-        """A batch, whether its shard is the stream's own, and where the stream could go on after it, if it told so.
+        """A batch, whether its shard is the stream's own, how many elements are in it, and its ``Mark`` if it has one.
 
         At the end there is no batch, and only the second is told.
         """
@@ -111,7 +111,7 @@ class Streamed(Wrapping):
         collated = self._batching.collate(batch if self._batching.batch_size else batch[0])
         every = self._batching.marks_every
         is_marked = reading.batches == 1 or (every is not None and reading.batches % every == 0)
-        return collated, reading.is_own, *((is_marked and reading.mark()) or ())
+        return collated, reading.is_own, len(batch), *((is_marked and reading.mark()) or ())
 
 
 class _Reading:

@@ -55,7 +55,7 @@ class ShardPumps:
         self._runs = 0
         in_loop = not recipe.n_workers
         self._shards = [Streamed(stream, batching, shard, count, is_callers=in_loop) for shard in range(count)]
-        self.pumps = [Pump(self._options(recipe, shard), samples_of, late) for shard in range(count)]
+        self.pumps = [Pump(self._options(recipe, shard), samples_of, late, _elements_of) for shard in range(count)]
 
     def _options(self, recipe: Options, shard: int) -> Options:
         init, count = recipe.worker_init, recipe.workers
@@ -93,6 +93,16 @@ class ShardPumps:
 
     def stats(self) -> Stats:
         return total([pump.stats() for pump in self.pumps])
+
+
+def _elements_of(opened: Any) -> int | None:
+    """How many are in the batch of a shard; None where it has come to its end."""
+    parcel = opened[0]
+    return None if _is_end(parcel) else parcel[2]
+
+
+def _is_end(parcel: tuple[Any, ...]) -> bool:
+    return len(parcel) < 2
 
 
 @dataclass
@@ -188,7 +198,7 @@ class StreamPass:
             if not shard.has_ended:
                 parcel = self._take(shard, pump)
                 if not shard.has_ended:
-                    batch, self._is_own, *mark = parcel
+                    batch, self._is_own, _, *mark = parcel
                     shard.mark = Mark(*mark) if mark else shard.mark
                     return batch
             self._turn = (self._turn + 1) % len(self._shards)
@@ -198,7 +208,7 @@ class StreamPass:
         """What comes of a shard: a parcel, its end, or an error in a batch's place.  Then it is the next one's turn."""
         try:
             parcel = pump.next()[0]
-            shard.has_ended = len(parcel) < 2
+            shard.has_ended = _is_end(parcel)
         finally:
             came = pump.cursor.position > shard.batches
             shard.batches = pump.cursor.position

@@ -48,6 +48,7 @@ class Plan(NamedTuple):
     stretches: Iterable[Stretch]
     before: Cursor
     after: Cursor
+    samples: int | None = None  # if a row isn't one
 
 
 def batches_of(length: int, batch_size: int, drop_last: bool) -> int:

@@ -8,6 +8,7 @@ what it promises when a worker dies is its own affair (the stock Pool waits for 
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections import deque
@@ -44,9 +45,10 @@ class AnyPool:
     ) -> None:
         self._make = partial(make, workers, initializer, initargs)
         self._workers, self._bell, self._tell = workers, bell, ended
+        self._width = workers  # of them that may be at work
         self._arrived: deque[tuple[int, Callable[[Any], object], Any]] = deque()
         self._out: dict[int, list[Any]] = {}
-        self._waiting: list[tuple[Any, ...]] = []  # what was asked for between two Pools
+        self._waiting: deque[tuple[int, tuple[Any, ...]]] = deque()  # for a Pool, or until one more may be at work
         self._numbers = itertools.count()
         self._pool = self._make()
         self._has_ended = False
@@ -61,17 +63,26 @@ class AnyPool:
     ) -> None:
         """As it is; the callbacks are called by ``wait``."""
         number, items = next(self._numbers), list(iterable)
-        self._out[number] = items
         answered, failed = partial(self._post, number, callback), partial(self._post, number, error_callback)
-        asked = func, items, chunksize, answered, failed
-        if self._has_ended:
-            self._waiting.append(asked)
-            return
-        try:
-            self._pool.map_async(*asked)
-        except BaseException:  # Ctrl-C in the caller's own thread, most likely
-            del self._out[number]
-            raise
+        self._waiting.append((number, (func, items, chunksize, answered, failed)))
+        self._hand_on()
+
+    def limit(self, width: int) -> None:
+        """From now on so many of its workers may be at work; the others stay, idle."""
+        self._width = width
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Give the Pool what it may have: it hands that to all of its workers, so no more than may be at work."""
+        most = math.inf if self._width == self._workers else self._width
+        while self._waiting and not self._has_ended and len(self._out) < most:
+            number, asked = self._waiting.popleft()
+            self._out[number] = asked[1]
+            try:
+                self._pool.map_async(*asked)
+            except BaseException:  # Ctrl-C in the caller's own thread, most likely
+                del self._out[number]
+                raise
 
     def _post(self, number: int, callback: Callable[[Any], object], value: Any) -> None:
         """In whichever thread the Pool calls back."""
@@ -86,15 +97,16 @@ class AnyPool:
         while self._arrived:
             number, callback, value = self._arrived.popleft()
             if self._out.pop(number, None) is not None:
+                self._hand_on()
                 callback(value)
 
     @property
     def vacancies(self) -> int:
-        return MOST_OUT * self._workers - len(self._out)
+        return MOST_OUT * self._width - self.out(0)
 
     @property
     def has_idle_worker(self) -> bool:
-        return len(self._out) < self._workers
+        return self.out(0) < self._width
 
     @property
     def pids(self) -> dict[int, int]:
@@ -102,8 +114,8 @@ class AnyPool:
         return {}
 
     def out(self, number: int) -> int:
-        """Tasks that are with somebody."""
-        return len(self._out)
+        """Tasks that are with somebody, or wait here."""
+        return len(self._out) + len(self._waiting)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
         """Who works; or everybody, if something is out and nobody does."""
@@ -114,8 +126,7 @@ class AnyPool:
         """Make the Pool anew."""
         self._pool = self._make()
         self._has_ended = False
-        while self._waiting:
-            self._pool.map_async(*self._waiting.pop(0))
+        self._hand_on()
 
     def retire(self, number: int) -> None:
         """Its workers stay."""
@@ -133,6 +144,7 @@ class AnyPool:
 
     def dispose(self, timeout: float = 5.0) -> bool:
         self._out.clear()
+        self._waiting.clear()
         return _end(self._pool, timeout)
 
 

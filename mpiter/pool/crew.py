@@ -34,6 +34,7 @@ from ..worker.semaphores import Semaphores
 from ..worker.task import Lost, Task
 from ..worker.worker import Setup, begin
 from . import endings
+from .anypool import AnyPool
 from .backends import Backend, Workers
 from .endings import End, Eviction
 from .member import Exit, State
@@ -64,7 +65,7 @@ class Crew:
         self._rules, self._backend, self._callbacks = rules, backend, callbacks
         self._pool: Workers | None = None
         self.width = rules.workers if rules.workers_first is None else rules.workers_first  # workers there should be
-        self._empty: set[int] = set()  # numbers of workers that are missing
+        self._taken: set[int] = set()  # places with a worker, until we are told of its end
         self._proven: set[int] = set()  # numbers under which a worker was ready once
         self._evictions: dict[int, Eviction] = {}
         self._samples: Counter[int] = Counter()  # that the worker in each place has fetched
@@ -124,6 +125,7 @@ class Crew:
         self._watch = Watch(timeout) if timeout else None
         self._oom_kills = machine.out_of_memory_kills()
         self._has_answered = False
+        self._taken.update(self._places)
         setup = Setup(
             dataset=self.dataset,
             cargo=self._launch.cargo,
@@ -139,7 +141,7 @@ class Crew:
         )
         try:
             self._pool = self._launch.pool(
-                self.width if self._launch.grows else workers,
+                len(self._places),
                 begin,
                 (setup,),
                 bell=self._callbacks.bell,
@@ -151,42 +153,43 @@ class Crew:
             if isinstance(error, (OSError, RuntimeError)) and not isinstance(error, MpiterError):
                 raise could_not_start(error) from error
             raise
+        self.resize(self.width)
 
     def resize(self, width: int) -> None:
         """From now on so many workers: new ones come beside the others, who goes ends after its last task."""
-        before, self.width, self._is_settled = self.width, width, False
-        pool = self._pool
-        if pool is None or pool.shares_fate:
-            return
-        for worker in range(before, width):
-            if worker not in self._retiring:  # else when it has ended
-                self._empty.add(worker)
-        for worker in range(width, before):
-            if worker in self._empty:
-                self._empty.discard(worker)
-            elif worker not in self._retiring:
-                self._retire(pool, worker)
+        self.width, self._is_settled = width, False
+        if isinstance(self._pool, AnyPool):
+            self._pool.limit(width)
+        elif self._pool is not None:
+            for worker in self._taken.difference(self._places, self._retiring):
+                self._retire(self._pool, worker)
 
     def _retire(self, pool: Workers, worker: int) -> None:
         pool.retire(worker)
         self._retiring[worker] = math.inf
 
+    @property
+    def _places(self) -> range:
+        """Where there should be a worker: of a Pool that is made as a whole, all of its own."""
+        return range(self.width if self._launch.grows else self._rules.workers)
+
     def replace_workers(self) -> None:
-        """Start a worker for each that has ended."""
-        while self._empty and self._pool is not None:
-            worker = next(iter(self._empty))
-            try:
-                self._pool.start(worker)
-            except (OSError, RuntimeError) as error:
-                raise could_not_start(error) from error
-            self._empty.discard(worker)
+        """Start a worker in each place that has none and should."""
+        for worker in self._places:
+            if worker not in self._taken and self._pool is not None:
+                try:
+                    self._pool.start(worker)
+                except (OSError, RuntimeError) as error:
+                    raise could_not_start(error) from error
+                self._taken.add(worker)
 
     @property
     def is_settled(self) -> bool:
         """Have all come who should be there, and those gone who shouldn't?"""
         if self._pool is not None and not self._is_settled:
             ready = all(line.ready for line in self._board.lines()[: self.width])
-            self._is_settled = self._pool.shares_fate or (ready and max(self._retiring, default=0) < self.width)
+            is_full = ready and len(self._taken) == self.width and not self._retiring
+            self._is_settled = self._pool.shares_fate or is_full
         return self._is_settled
 
     # -- what they do ------------------------------------------------------------------------------------------------
@@ -194,10 +197,7 @@ class Crew:
     @property
     def vacancies(self) -> int:
         """How many more tasks they can be given now."""
-        pool = self._pool
-        if pool is None or not pool.shares_fate or self.width == self._rules.workers:
-            return 1 if pool is None else pool.vacancies
-        return self.width - pool.out(0)  # all of its workers are there: of what is out, so many go on at a time
+        return 1 if self._pool is None else self._pool.vacancies
 
     @property
     def has_idle_worker(self) -> bool:
@@ -250,9 +250,9 @@ class Crew:
         pool = self._pool
         return [] if pool is None else self._board.lines(pool.pids)
 
-    def publish(self, began: float, figures: Sequence[float]) -> None:
+    def publish(self, began: float, waits: float, figures: Sequence[float]) -> None:
         """On the board, for whoever looks at it from another process; there must be workers."""
-        self._board.publish(began, figures)
+        self._board.publish(began, waits, figures)
 
     # -- and how they end --------------------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ class Crew:
         if pool is None:
             return
         if self._watch is not None and self._watch.is_due:
-            lines = {worker: line for worker, line in enumerate(self.board()) if worker not in self._empty}
+            lines = {worker: line for worker, line in enumerate(self.board()) if worker in self._taken}
             for worker in self._watch.look(lines, pool.busy(lines)):
                 if worker not in self._evictions:
                     line = lines[worker]
@@ -270,8 +270,7 @@ class Crew:
         for worker, end in list(self._retiring.items()):
             if end == math.inf and not pool.out(worker):
                 self._retiring[worker] = time.monotonic() + _FOR_AN_EXIT_S
-            elif time.monotonic() > end:
-                del self._retiring[worker]
+            elif time.monotonic() > end and worker not in self._evictions:
                 self._evictions[worker] = Eviction(worker, self.board()[worker], _FOR_AN_EXIT_S, box=None)
         for worker in list(self._evictions):
             if worker in self._evictions:  # all may have ended with one
@@ -305,8 +304,7 @@ class Crew:
         self._proven.update(at for at, one in enumerate(lines) if one.ready)
         if end.was_starting:
             self._proven.discard(worker)  # until somebody is ready there again
-        if worker < self.width:
-            self._empty.add(worker)
+        self._taken.discard(worker)
         self._callbacks.ended(end)
 
     def _stack(self, code: int) -> str:
@@ -336,7 +334,7 @@ class Crew:
             self._semaphores.give_back()
         if is_clean:
             self._board.close()
-        for table in (self._empty, self._evictions, self._samples, self._retiring):
+        for table in (self._taken, self._evictions, self._samples, self._retiring):
             table.clear()
 
     def dispose(self, timeout: float = 5.0) -> None:

@@ -2,9 +2,9 @@
 
 Pure.  Numbers are doubled while that helps, then tried between neighbours where more workers could help (a batch can't
 take less than in proportion, and more workers help less and less), then the best take turns until they differ or don't.
-Guarantees that 0 workers are tried; that of numbers that don't differ the fewest are chosen; at most a quarter of the
-trials of a sweep in five rounds, before other numbers of waiting batches are tried, if they are; and none that is
-expected to take more memory than allowed.
+Guarantees that 0 workers are tried; that of numbers that don't differ the fewest are chosen; at most nine trials, or a
+quarter of those of a sweep in five rounds, before other numbers of waiting batches are tried, if they are; and none
+that is expected to take more memory than allowed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from ..engine.pilot import Setting
 from .trials import Notes
 
 SAME = 0.02  # less is no difference, whatever the spread
-DOUBT = 0.03  # more is a difference, however much trials differ: too fast to be an accident of theirs
 WORTH = 0.02  # what a number between two must promise
 _NEAR = 0.04  # what is as good as the fastest so far, or could be
 LEAST_TRIALS = 9
@@ -51,6 +50,7 @@ class Bracket:
             while (between := self._between()) is not None and self._try(between):
                 pass
             self._race()
+            self._confirm()
             self._prefetch()
         chosen = self._fewest()
         return Choice(chosen, self._reason(chosen))
@@ -112,6 +112,11 @@ class Bracket:
                 one for one in running if self._slower(one, fastest) <= SAME + 2 * self._notes.doubt(one, fastest)
             ]
 
+    def _confirm(self) -> None:
+        """What would be chosen for its few trials' doubt has to show it in more."""
+        while len(self._notes.of[chosen := self._fewest()]) < _ROUNDS and self._notes.take(chosen):
+            pass
+
     def _prefetch(self) -> None:
         """More batches that wait, while that helps."""
         chosen = self._fewest()
@@ -120,7 +125,7 @@ class Bracket:
             more = chosen._replace(n_prefetch=n_prefetch)
             if not all(self._notes.take(one) for one in (more, chosen, more)):
                 return
-            if self._slower(chosen, more) <= SAME + self._notes.doubt(chosen, more):
+            if self._slower(chosen, more) <= self._countable(chosen, more):
                 return
             chosen = more
 
@@ -142,18 +147,18 @@ class Bracket:
         """By which share one is slower than the other."""
         return self._notes.batch_s(one) / self._notes.batch_s(other) - 1
 
+    def _countable(self, one: Setting, other: Setting) -> float:
+        """Less is no difference, as far as can be told."""
+        return max(SAME, self._notes.doubt(one, other))
+
     def _helps(self, workers: int, fewer: int) -> bool:
         one, other = Setting(workers, self._prefetches[0]), Setting(fewer, self._prefetches[0])
-        return self._slower(other, one) > max(SAME, self._notes.doubt(one, other))
+        return self._slower(other, one) > self._countable(one, other)
 
     def _fewest(self) -> Setting:
         """The fewest workers that aren't slower than the fastest by more than can be told."""
         fastest = self._fastest()
-        return next(
-            one
-            for one in self._eligible()
-            if self._slower(one, fastest) <= max(SAME, min(DOUBT, self._notes.doubt(one, fastest)))
-        )
+        return next(one for one in self._eligible() if self._slower(one, fastest) <= self._countable(one, fastest))
 
     def _that_fits(self, before: int, workers: int) -> int:
         """So many workers, or as many more than before as memory allows."""
@@ -179,7 +184,7 @@ class Bracket:
             best = min(more, key=notes.batch_s)
             gain = notes.batch_s(chosen) / notes.batch_s(best) - 1
             told = f"{gain:.0%} faster" if gain >= 0.005 else f"{-gain:.0%} slower" if gain <= -0.005 else "as fast"
-            doubt = max(SAME, notes.doubt(chosen, best))
+            doubt = self._countable(chosen, best)
             parts.append(
                 f"{best.workers} are {told}" + (f", and only more than {doubt:.0%} counts" if gain > 0 else "")
             )
@@ -188,7 +193,8 @@ class Bracket:
         if self._bound:
             parts.append("more do not fit into the memory allowed")
         if notes.over:
-            parts.append("the budget ended the search")
+            tried = any(one.workers for one in notes.of)
+            parts.append("the budget ended the search" if tried else "the budget ended before any worker was tried")
         return "; ".join(parts) or "nothing else was tried"
 
 

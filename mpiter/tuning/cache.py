@@ -13,8 +13,9 @@ import os
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from .. import machine
@@ -23,9 +24,11 @@ _DEPTH, _MANY, _FEW = 8, 100, 10  # levels, attributes, elements of a list that 
 _PLAIN = (str, int, float, bool, bytes, type(None), Path)
 
 
-def folder() -> Path:
-    """Where it is, unless told otherwise."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mpiter"
+def folder() -> Path | None:
+    """Where it is, unless told otherwise; None: whoever runs this has no home."""
+    with suppress(RuntimeError):
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mpiter"
+    return None
 
 
 class Cache:
@@ -93,12 +96,33 @@ def _print(value: Any, depth: int, seen: dict[int, Any] | None = None) -> Any:
         return inner(value.__func__), inner(value.__self__)
     if isinstance(value, FunctionType):
         held = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
-        return value.__qualname__, _code(value.__code__), inner(held)
-    if isinstance(value, type):
+        return value.__qualname__, _code(value.__code__), inner([held, value.__defaults__, value.__kwdefaults__])
+    if isinstance(value, (type, BuiltinFunctionType)):
         return value.__module__, value.__qualname__
     shape = [str(getattr(value, name)) for name in ("shape", "dtype", "mode", "filename") if hasattr(value, name)]
     code = [_code(part.__code__) for base in type(value).__mro__ for part in vars(base).values() if _is_code(part)]
-    return kind, shape, code, inner(getattr(value, "__dict__", {}))
+    if isinstance(value, partial):
+        return kind, inner([value.func, value.args, value.keywords])
+    slots = {name: getattr(value, name) for name in _slots_of(type(value)) if hasattr(value, name)}
+    if not (shape or slots or hasattr(value, "__dict__")):
+        return kind, inner(_pickled(value))
+    return kind, shape, code, inner(getattr(value, "__dict__", {})), inner(slots)
+
+
+def _slots_of(kind: type) -> list[str]:
+    found: list[str] = []
+    for base in kind.__mro__:
+        names = vars(base).get("__slots__", ())
+        found += [names] if isinstance(names, str) else names
+    return [name for name in found if not name.startswith("__")]
+
+
+def _pickled(value: Any) -> Any:
+    """What a value without attributes says of itself; a lock or an open file says nothing."""
+    try:
+        return value.__reduce_ex__(2)
+    except Exception:
+        return None
 
 
 def _is_code(value: Any) -> bool:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
+import os
 import sys
 import time
-import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ..asked import above_zero, at_least
 from ..bar import Bar
 from ..datasets.named import named
 from ..engine.pilot import Setting
-from ..errors import OURS, MpiterError, OptionError, RemoteTraceback
+from ..errors import MpiterError, OptionError, told
 from .chart import bars, plot, refuse_unless_drawable
 from .nwt import ALPHA, ITERATIONS
 from .trials import Trial
@@ -31,7 +32,6 @@ MODULE:NAME is a dataset, or a function or class that makes one when it is
 called, found as `python -m` would find it. What was found before is not
 measured again, unless --no-cache says so."""
 _FAILED, _WRONG = 1, 2
-_LINE = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -47,6 +47,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add("--memory", type=above_zero, metavar="MB", help="that all processes may take (default: nine tenths of what is)")
     add("--n-prefetch", type=at_least(1), metavar="N", help="batches that wait (default 2)")
     add("--backend", choices=("process", "thread"), default="process", help="(default process)")
+    add("--ragged", choices=("raise", "list", "pad"), default="raise", help="samples that differ in shape (raise)")
     add("--no-shuffle", dest="shuffle", action="store_false", help="read in sequence")
     add("--alpha", type=above_zero, default=ALPHA, metavar="S", help=f"of nwt: what counts (default {ALPHA:g} s)")
     add("--iterations", type=at_least(1), default=ITERATIONS, metavar="N", help=f"of nwt (default {ITERATIONS})")
@@ -61,14 +62,15 @@ def run(options: argparse.Namespace) -> int:
         if options.plot:
             refuse_unless_drawable(options.plot)
         dataset = named(options.dataset)
-        found = _tuned(dataset, options)
+        with _beside_the_answer() if options.json else nullcontext():
+            found = _tuned(dataset, options)
     except OptionError as error:
         print(f"mpiter tune: {error}", file=sys.stderr)
         return _WRONG
     except MpiterError:
         raise
     except Exception as error:  # the user's own
-        print(f"mpiter tune: {options.dataset} raised {_told(error)}", file=sys.stderr)
+        print(f"mpiter tune: {options.dataset} raised {told(error)}", file=sys.stderr)
         return _FAILED
     if options.json:
         print(json.dumps(asdict(found), indent=1))
@@ -77,6 +79,20 @@ def run(options: argparse.Namespace) -> int:
     if options.plot:
         plot(options.plot, found.table, found.chosen, options.dataset, found.batches)
     return 0
+
+
+@contextmanager
+def _beside_the_answer() -> Iterator[None]:
+    """What the dataset prints, in workers too, goes to the other stream."""
+    sys.stdout.flush()
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(answers, 1)
+        os.close(answers)
 
 
 def _tuned(dataset: Any, options: argparse.Namespace) -> Tuned:
@@ -104,17 +120,6 @@ def _tuned(dataset: Any, options: argparse.Namespace) -> Tuned:
             cache=options.cache,
             progress=told,
             backend=options.backend,
+            ragged=options.ragged,
             shuffle=options.shuffle,
         )
-
-
-def _told(error: Exception) -> str:
-    """What was raised, and in which line of the user's."""
-    cause = error.__cause__
-    if isinstance(cause, RemoteTraceback):
-        lines = _LINE.findall(str(cause))
-    else:
-        lines = [(one.filename, one.lineno, one.name) for one in traceback.extract_tb(error.__traceback__)]
-    theirs = [line for line in lines if not line[0].startswith(OURS) and not line[0].startswith("<")]
-    what = f"{type(error).__name__}: {error}"
-    return what if not theirs else f"{what}\n  {theirs[-1][0]}, line {theirs[-1][1]}, in {theirs[-1][2]}"

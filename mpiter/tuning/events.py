@@ -3,15 +3,17 @@
 Pure.  A trace is a JSON object: ``traceEvents``, of which each loop is a "process" with a "thread" for the consumer,
 the prefetch thread and each worker; and ``otherData``, which has the options of each loop and what it counted.
 Complete events (X) say what somebody did, counter events (C) how many batches are ready and on their way, instants (i)
-that a worker ended or that there are others now.  Times are microseconds from the beginning of the trace, seconds in
-``args``.
+that a worker ended or that there are others now.  Times are whole microseconds from the beginning of the trace, seconds
+in ``args``.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,11 +35,12 @@ FORMAT = 1  # another number when a reader must know another way
 CONSUMER, PREFETCH, WORKER = 1, 2, 3  # threads of a loop: worker 0 is number 3
 Rows = npt.NDArray[np.float64]
 _TOGETHER = 4096  # events that are written at once
+_FIELDS = re.compile(r"%[.\d]*[dfg]")
 
-_SPAN = '{"ph":"X","pid":%d,"tid":%s,"cat":"mpiter","name":"%s","ts":%%.3f,"dur":%%.3f,"args":{%s}}'
-_TASK = '"rows":%.0f,"queue_s":%.9g,"cpu_s":%.9g,"delay_s":%.9g,"read_s":%.9g,"pack_s":%.9g,"again":%.0f,"s":%.9g'
+_SPAN = '{"ph":"X","pid":%d,"tid":%s,"cat":"mpiter","name":"%s","ts":%%d,"dur":%%d,"args":{%s}}'
+_TASK = '"rows":%d,"queue_s":%.9g,"cpu_s":%.9g,"delay_s":%.9g,"read_s":%.9g,"pack_s":%.9g,"again":%d,"s":%.9g'
 _COUNTER = (
-    '{"ph":"C","pid":%d,"tid":2,"cat":"mpiter","name":"batches","ts":%%.3f,"args":{"ready":%%.0f,"on their way":%%.0f}}'
+    '{"ph":"C","pid":%d,"tid":2,"cat":"mpiter","name":"batches","ts":%%d,"args":{"ready":%%d,"on their way":%%d}}'
 )
 
 
@@ -61,27 +64,29 @@ class Loop:
         waits, batches, tasks = self.rows("wait"), self.rows("batch"), self.rows("task")
         yield ",\n".join(map(json.dumps, self._names(sorted(set(tasks[:, 0].astype(int).tolist())))))
         yield from self._spans(CONSUMER, "wait", waits[:, :2])
-        yield from self._spans(CONSUMER, "open", batches[:, :4], '"samples":%.0f,"bytes":%.0f')
-        yield from self._spans(CONSUMER, "step", _steps(waits, batches), '"cpu_s":%.9g')
+        yield from self._spans(CONSUMER, "open", batches[:, :4], '"samples":%d,"bytes":%d')
+        yield from self._spans(CONSUMER, "step", _steps(waits, batches), '"cpu_s":%.6f')
         yield from self._spans(PREFETCH, "order", self.rows("order"))
         yield from self._spans(PREFETCH, "deliver", self.rows("deliver"))
         yield from self._tasks(tasks)
-        queue = _queue(self.rows("queue"), batches)
-        yield from _written(_COUNTER % self.number, [self._us(queue[:, 0]), queue[:, 1], queue[:, 2]])
+        times, ready, flying = _thinned(_queue(self.rows("queue"), batches)).T
+        yield from _written(_COUNTER % self.number, [self._us(times), ready, flying])
         yield from map(json.dumps, self._marks())
 
     def _us(self, times: Rows) -> Rows:
-        return 1e6 * (times - self.zero)
+        found: Rows = np.rint(1e6 * (times - self.zero))
+        return found
 
     def _spans(self, thread: int, name: str, rows: Rows, args: str = "") -> Iterator[str]:
         began, ended, *more = rows.T
-        pattern = _SPAN % (self.number, thread, name, args)
-        yield from _written(pattern, [self._us(began), 1e6 * np.maximum(ended - began, 0), *more])
+        since, until = self._us(began), self._us(ended)
+        yield from _written(_SPAN % (self.number, thread, name, args), [since, np.maximum(until - since, 0), *more])
 
     def _tasks(self, rows: Rows) -> Iterator[str]:
         worker, began, seconds, *more = rows.T
+        since, until = self._us(began), self._us(began + seconds)
         pattern = _SPAN % (self.number, "%d", "fetch", _TASK)
-        yield from _written(pattern, [WORKER + worker, self._us(began), 1e6 * seconds, *more, seconds])
+        yield from _written(pattern, [WORKER + worker, since, until - since, *more, seconds])
 
     def _marks(self) -> Iterator[dict[str, Any]]:
         for at, worker, was_asked in self.rows("lost").tolist():
@@ -112,10 +117,11 @@ class Loop:
 
 def _written(pattern: str, columns: list[Rows]) -> Iterator[str]:
     """One event for each row of the columns."""
-    rows = np.stack(columns, axis=1)
-    for at in range(0, len(rows), _TOGETHER):
-        some = rows[at : at + _TOGETHER]
-        yield ",\n".join([pattern] * len(some)) % tuple(some.ravel().tolist())
+    is_whole = [part[-1] == "d" for part in _FIELDS.findall(pattern)]
+    for at in range(0, len(columns[0]), _TOGETHER):
+        some = [column[at : at + _TOGETHER] for column in columns]
+        values = [(one.astype(np.int64) if whole else one).tolist() for one, whole in zip(some, is_whole, strict=True)]
+        yield ",\n".join([pattern] * len(some[0])) % tuple(chain.from_iterable(zip(*values, strict=True)))
 
 
 def _steps(waits: Rows, batches: Rows) -> Rows:
@@ -147,6 +153,13 @@ def _queue(seen: Rows, batches: Rows) -> Rows:
     return np.stack([times[order], ready, np.maximum(0, flying - ready)], axis=1)
 
 
+def _thinned(queue: Rows) -> Rows:
+    """The last of each millisecond: who wants more of a curve can't see it."""
+    is_last = np.diff((1e3 * queue[:, 0]).astype(np.int64), append=-1) != 0
+    kept: Rows = queue[is_last]
+    return kept
+
+
 # -- and back ----------------------------------------------------------------------------------------------------------
 
 
@@ -175,6 +188,25 @@ class Fetched(NamedTuple):
     again: bool  # it was cut: its rest is another task
 
 
+class Opened(NamedTuple):
+    """A batch that was handed out, and how long it took to open."""
+
+    loop: int
+    began: float
+    seconds: float
+    samples: int
+    bytes: int
+
+
+class Resize(NamedTuple):
+    """From then on there were to be so many workers, and batches that wait."""
+
+    loop: int
+    at: float
+    workers: int
+    n_prefetch: int
+
+
 @dataclass(frozen=True)
 class Recorded:
     """A trace as plain values: what it takes to replay the run.
@@ -186,18 +218,18 @@ class Recorded:
     loops: dict[int, dict[str, Any]]
     fetched: list[Fetched]
     waits: list[Span]
-    opens: list[Span]
+    opens: list[Opened]
     steps: list[Span]  # the user's own, between two batches
     orders: list[Span]
     deliveries: list[Span]
     left_out: int  # rows that were too many for the file
     cores: int
     memory_bytes: int = 1 << 40
-    room_bytes: dict[int, int] = field(default_factory=dict)  # of a batch of each loop, at the most
+    resizes: list[Resize] = field(default_factory=list)
 
 
 _OF_TASKS = ("rows", "queue_s", "cpu_s", "delay_s", "read_s", "pack_s")
-_LISTS = {"wait": "waits", "open": "opens", "step": "steps", "order": "orders", "deliver": "deliveries"}
+_LISTS = {"wait": "waits", "step": "steps", "order": "orders", "deliver": "deliveries"}
 
 
 def recorded(trace: Any) -> Recorded:
@@ -206,21 +238,33 @@ def recorded(trace: Any) -> Recorded:
     if not isinstance(other, dict) or other.get("mpiter") != FORMAT:
         raise OptionError("this is no trace of this version of mpiter; pass what trace= has written.")
     spans: dict[str, list[Span]] = {name: [] for name in _LISTS.values()}
-    fetched = []
-    room_bytes: dict[int, int] = {}
+    fetched, opens, resizes = [], [], []
     for event in trace["traceEvents"]:
-        if event["ph"] != "X" or event.get("cat") != "mpiter":
+        if event["ph"] not in ("X", "i") or event.get("cat") != "mpiter":
             continue
-        loop, began, seconds, args = event["pid"], event["ts"] / 1e6, event["dur"] / 1e6, event["args"]
+        loop, began, args = event["pid"], event["ts"] / 1e6, event["args"]
+        if event["ph"] == "i":
+            if "workers" in args:
+                resizes.append(Resize(loop, began, **args))
+            continue
+        seconds = event["dur"] / 1e6
         if event["name"] == "fetch":
             values = {name: args[name] for name in _OF_TASKS}
             task = Fetched(loop, event["tid"] - WORKER, began, args["s"], again=bool(args["again"]), **values)
             fetched.append(task)
+        elif event["name"] == "open":
+            opens.append(Opened(loop, began, seconds, args["samples"], args["bytes"]))
         else:
             spans[_LISTS[event["name"]]].append(Span(loop, began, seconds, args.get("cpu_s", 0.0)))
-            room_bytes[loop] = max(room_bytes.get(loop, 0), args.get("bytes", 0))
     loops = {int(number): about for number, about in other["loops"].items()}
     memory_bytes, left_out, cores = other["memory_bytes"], other["left_out"], other["cores"]
     return Recorded(
-        loops, fetched, **spans, left_out=left_out, cores=cores, memory_bytes=memory_bytes, room_bytes=room_bytes
+        loops,
+        fetched,
+        opens=opens,
+        **spans,
+        left_out=left_out,
+        cores=cores,
+        memory_bytes=memory_bytes,
+        resizes=resizes,
     )

@@ -22,6 +22,7 @@ from ..loaders.epochs import Epoch
 from ..loaders.loading import Loading
 from ..stats import Stats, total
 from ..worker.board import Line
+from .beside import Beside
 from .screen import Glance, View, Watcher, glance
 
 _DRAW_S, _LINE_S = 0.5, 10.0
@@ -145,35 +146,54 @@ class _Lines:
 
 
 class _Terminal:
-    """The last few lines of it, drawn again and again."""
+    """The last few lines of it, drawn again and again; what is printed meanwhile stands above them."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
-        from rich.live import Live as RichLive
 
         self.stream, self._console = stream, Console(file=stream)
-        # what is printed meanwhile stands above it; standard error is left to tqdm and to tracebacks
-        is_stdout = stream is sys.stdout
-        self._live = RichLive(
-            console=self._console, auto_refresh=False, redirect_stdout=is_stdout, redirect_stderr=False
-        )
-        self._live.start()
+        self._lock = threading.RLock()
+        self._live: Any = None  # what is drawn
+        self._is_held = False  # somebody is in the middle of a line
+        self._errors = Beside(self._lift)
+        if sys.stderr.isatty():
+            self._errors.begin()
 
     def show(self, view: View, is_last: bool) -> None:
+        from rich.live import Live as RichLive
         from rich.text import Text
 
-        size = self._console.size
-        first, *others = view.lines(size.width, size.height - 1)
-        text = Text.assemble((first, "bold"), *(f"\n{line}" for line in others), no_wrap=True, overflow="ellipsis")
-        self._live.update(text, refresh=True)
+        with self._lock:
+            if self._is_held and not is_last:
+                return
+            if self._live is None:
+                redirects = {"redirect_stdout": self.stream is sys.stdout, "redirect_stderr": False}
+                self._live = RichLive(console=self._console, auto_refresh=False, **redirects)
+                self._live.start()
+            size = self._console.size
+            first, *others = view.lines(size.width, size.height - 1)
+            text = Text.assemble((first, "bold"), *(f"\n{line}" for line in others), no_wrap=True, overflow="ellipsis")
+            self._live.update(text, refresh=True)
 
     def erase(self) -> None:
         """Leave nothing."""
-        self._live.transient = True
-        self._live.stop()
+        self._errors.end()
+        self._lift("\n")
 
     def close(self) -> None:
-        self._live.stop()
+        self._errors.end()
+        with self._lock:
+            if self._live is not None:
+                self._live.stop()
+
+    def _lift(self, text: str) -> None:
+        """Make room for what is about to be written to standard error, until the next look."""
+        with self._lock:
+            self._is_held = not text.endswith("\n")
+            if self._live is not None:
+                self._live.transient = True
+                self._live.stop()
+                self._live = None
 
 
 class _Notebook:

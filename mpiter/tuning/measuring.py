@@ -2,12 +2,14 @@
 
 Runs in the consumer process.  Starts, warm-up and what was fetched ahead meanwhile are not in the time, but in the
 cost; memory is that of all processes right afterwards.  Guarantees that a dataset which opens its files on first use
-goes to the workers as it came: what 0 workers open is opened in a copy.
+goes to the workers as it came: what 0 workers open is opened in a copy; and that samples so dear that a few batches
+would use up the budget are loaded in smaller ones.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +25,7 @@ from .trials import Asked, Trial
 
 _WARM_S = 0.15
 _DEPTH = 4
+_BATCHES = 8  # that should go into the time that is left
 
 
 class Loading:
@@ -38,6 +41,7 @@ class Loading:
         told: Callable[[Setting, Trial | None], object] = lambda setting, trial: None,
     ) -> None:
         self._dataset, self._batch_size, self._step, self._told = dataset, batch_size, step, told
+        self._sample_s: float | None = None
         self.device = _device_of(device)
         self._options = {"epochs": None, "drop_last": len(as_dataset(dataset)) >= batch_size, **options}
 
@@ -55,17 +59,29 @@ class Loading:
         began = time.perf_counter()
         dataset = self._dataset if setting.workers else apart(self._dataset)
         options = self._options | {"n_processes": setting.workers, "n_prefetch": setting.n_prefetch}
-        with batches(dataset, self._batch_size, **options) as loading:
+        limit_s = asked.limit_s
+        rows = self._rows(setting.workers, limit_s)
+        with batches(dataset, rows, **options) as loading:
             take = self._taker(loading)
-            limit_s = asked.limit_s
             take()
-            warm_s, warm, least = _shortest(setting.workers, loading.stats().sample_s * self._batch_size)
+            warm_s, warm, least = _shortest(setting.workers, loading.stats().sample_s * rows)
             _consume(take, warm_s, warm, began + limit_s / 2)
             count, seconds = _consume(take, asked.seconds, max(asked.batches, least), began + limit_s, 1)
             used = machine.tree_memory()
-        trial = Trial(seconds, count, used, time.perf_counter() - began)
+        trial = Trial(seconds * self._batch_size / rows, count, used, time.perf_counter() - began)
         self._told(setting, trial)
         return trial
+
+    def _rows(self, workers: int, limit_s: float) -> int:
+        """Of a batch; fewer than asked for where those would take too long, and nothing but loading is measured."""
+        if limit_s == math.inf or self._step is not None:
+            return self._batch_size
+        if self._sample_s is None:
+            began = time.perf_counter()
+            self.sample_bytes()
+            self._sample_s = time.perf_counter() - began
+        fitting = int(limit_s / _BATCHES / max(self._sample_s, 1e-9))
+        return min(self._batch_size, max(fitting, workers, 1))
 
     def _taker(self, loading: Batches[Any]) -> Callable[[], None]:
         """Takes a batch, and does with it what is to be done."""

@@ -28,7 +28,8 @@ class Part:
     batches: int
     seconds: float
     wait_s: float  # of them, by the consumer
-    busy_s: float  # by all workers together
+    busy_s: float  # by all workers together…
+    core_s: float  # …and of that, on a core or waiting for one
 
     @property
     def own_s(self) -> float:
@@ -97,6 +98,11 @@ class Measured:
     def busy(self) -> float:
         """How much of the time a worker was busy."""
         return self._sum(lambda part: part.busy_s) / max(self._sum(lambda part: part.seconds), 1e-9) / self.workers
+
+    @cached_property
+    def blocked(self) -> float:
+        """How much of the time that workers were busy they waited for something else than a core: a disk, a network."""
+        return max(0.0, 1 - self._sum(lambda part: part.core_s) / max(self._sum(lambda part: part.busy_s), 1e-9))
 
     @property
     def workers(self) -> int:

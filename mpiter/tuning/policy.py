@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..engine.pilot import Setting
+from .capacity import most_workers
 from .parts import FEW, Measured
 
 SAME = 0.03  # rates that differ by less are the same
@@ -25,6 +26,7 @@ _CALM = 0.25  # parts that differ by less are much alike
 _ENOUGH = 12  # parts to judge by, at the most
 _IDLE = 0.85  # workers that are busy for less of the time are too many, or held up
 _CROWDED = 1.2  # times what a batch took fewer workers: something is exhausted
+_BLOCKED = 0.5  # of a busy worker's time: it mostly waits for something else than a core
 _PREFETCH_GROWS = 8  # times, at once: a batch that waits costs little
 
 
@@ -36,8 +38,13 @@ class View:
     tried: tuple[Measured, ...]  # before, under the same load
     least: int  # workers
     most: int
+    cap: int  # the most, whatever memory there is
     most_prefetch: int
     left: int  # changes that may still be made
+
+    def fits(self, one: Measured) -> bool:
+        """Is it within the bounds of the moment?"""
+        return one.workers <= self.most and one.setting.n_prefetch <= self.most_prefetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,7 @@ class Decision:
     setting: Setting | None  # None: nothing
     reason: str
     is_final: bool = False  # until the load changes
+    advice: str = ""  # for the user
 
 
 _GO_ON = Decision(None, "there is not enough to judge by")
@@ -57,6 +65,7 @@ def decide(view: View) -> Decision:
     here, now = view.here, view.here.setting
     if now.workers > view.most:
         return Decision(now._replace(workers=view.most), f"no more than {view.most} workers fit")
+    view = replace(view, tried=tuple(filter(view.fits, view.tried)))
     if _is_urgent(view) and (more := _more_waiting(view) or _more_workers(view)) is not None:
         return more
     if not (_is_known(here) or _is_worse(view)):
@@ -66,7 +75,7 @@ def decide(view: View) -> Decision:
     if trial is not None:
         return trial
     if chosen is here or not view.left:
-        return Decision(None, f"the consumer waits {here.waits:.0%} of the time", is_final=True)
+        return Decision(None, f"the consumer waits {here.waits:.0%} of the time", is_final=True, advice=_advice(view))
     gain = here.batch_s / chosen.batch_s - 1
     told = f"{gain:.0%} faster" if gain > SAME else "no slower"
     return Decision(chosen.setting, f"{_told(chosen.setting)} were {told} than {_told(now)}", is_final=True)
@@ -107,9 +116,7 @@ def _further(view: View, chosen: Measured) -> Decision | None:
     if here is largest:
         more = (_more_waiting(view) or _more_workers(view)) if here is chosen else None
         return _knee(view, largest) or more
-    if here is chosen:
-        return None
-    return _between(view, largest) if largest.waits <= _WAITS else _knee(view, largest)
+    return None if here is chosen else _knee(view, largest)
 
 
 def _more_workers(view: View) -> Decision | None:
@@ -162,19 +169,6 @@ def _too_few(view: View) -> int:
     return max(slower, default=0)
 
 
-def _between(view: View, largest: Measured) -> Decision | None:
-    """Fewer workers than hide all were too few: once, a number between."""
-    now = view.here.setting
-    workers = math.ceil(math.sqrt(now.workers * largest.workers))
-    if sum(one.waits > _WAITS and one.workers > 1 for one in view.tried) or not workers < largest.workers:
-        return None
-    return Decision(
-        now._replace(workers=workers),
-        f"the consumer waits {view.here.waits:.0%} of the time, and not at all for {largest.workers} workers: "
-        f"{workers} where there were {now.workers}",
-    )
-
-
 def _knee(view: View, largest: Measured) -> Decision | None:
     """Many more workers took longer for each batch, for something is exhausted: as many as can have done as much."""
     fewer = [one for one in [*view.tried, view.here] if one.workers < largest.workers]
@@ -197,6 +191,17 @@ def _doubt(few: Measured, many: Measured) -> float:
     """The standard error of what ``few`` say of the workers' seconds for a batch, by the spread that ``many`` show."""
     batches = sum(part.batches for part in many.parts) / len(many.parts)
     return many.spread * math.sqrt(batches / sum(part.batches for part in few.parts))
+
+
+def _advice(view: View) -> str:
+    """Where workers wait for a disk or a network, more of them than cores are of use: the user may allow it."""
+    here = view.here
+    if here.workers < view.cap or here.waits < _MUCH or here.busy < _IDLE or here.blocked < _BLOCKED:
+        return ""
+    return (
+        f"the consumer waits {here.waits:.0%} of the time, and {here.workers} workers are all that are allowed; they "
+        f"wait {here.blocked:.0%} of theirs, and not for a core: mpiter.Auto(most={most_workers(view.cap)}) allows more"
+    )
 
 
 def _told(setting: Setting) -> str:

@@ -31,13 +31,13 @@ class Glance:
     stats: Stats
     lines: Sequence[Line]  # one for each worker
     cpu_s: Sequence[float | None]  # that each worker has had
-    sizes: Sequence[int]  # resident bytes of each
+    sizes: Sequence[int]  # bytes of its own
 
 
 def glance(stats: Stats, lines: Sequence[Line], processes: Collection[int]) -> Glance:
     """Of these workers, now; those that are no ``processes`` are threads."""
     cpu_s = [machine.cpu_s(line.pid) if line.pid in processes else None for line in lines]
-    sizes = [machine.resident_bytes(line.pid) if line.pid in processes else 0 for line in lines]
+    sizes = [machine.own_bytes(line.pid) if line.pid in processes else 0 for line in lines]
     return Glance(time.monotonic(), stats, lines, cpu_s, sizes)
 
 

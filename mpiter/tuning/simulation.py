@@ -70,8 +70,7 @@ class Outcome:
     Attributes:
         seconds: until the last step was done.
         batches: handed out.
-        waited_s: by the consumer, in all…
-        start_s: …and until the first batch came.
+        waits: of the consumer, in seconds, for each batch.
         worker_busy_s: seconds of all workers together on fetching.
         taken: when each batch was handed out.
         changes: after how many batches the pilot changed what.
@@ -81,13 +80,26 @@ class Outcome:
 
     seconds: float
     batches: int
-    waited_s: float
-    start_s: float
+    waits: tuple[float, ...]
     worker_busy_s: float
     taken: tuple[float, ...]
     changes: tuple[tuple[int, Setting], ...]
     peak_bytes: int
     stats: Stats
+
+    @property
+    def waited_s(self) -> float:
+        """By the consumer, in all."""
+        return sum(self.waits)
+
+    @property
+    def start_s(self) -> float:
+        """Until the first batch came."""
+        return self.waits[0]
+
+    def waited(self, first: int = 0) -> float:
+        """By the consumer, a share of the time from the ``first`` batch to the last one."""
+        return sum(self.waits[first + 1 :]) / (self.taken[-1] - self.taken[first])
 
     def batch_s(self, first: int = 0, last: int | None = None) -> float:
         """Seconds from one batch to the next, from the ``first`` to the ``last`` one."""
@@ -103,6 +115,7 @@ def simulate(
     batches: int = 500,
     pilot: Pilot | None = None,
     run_ahead: int | None = None,
+    in_order: bool = True,
     most_workers: int | None = None,
 ) -> Outcome:
     """Hand out so many batches; ``workers`` is what a pilot begins with, ``most_workers`` what it may come to."""
@@ -114,23 +127,26 @@ def simulate(
         batch_size=load.batch_size,
         n_prefetch=n_prefetch,
         run_ahead=run_ahead,
+        in_order=in_order,
     )
     return _World(load, machine, rules, batches, pilot).run()
 
 
 def _alone(load: Load, machine: Machine, batches: int) -> Outcome:
     """The consumer fetches itself."""
-    now, waited_s, taken, speed, count = 0.0, 0.0, [], machine.capacity[0], len(load.samples)
+    now, waits, taken, speed, count = 0.0, [], [], machine.capacity[0], len(load.samples)
     for batch in range(batches):
         rows = range(batch * load.batch_size, (batch + 1) * load.batch_size)
         fetched = [load.samples[row % count] for row in rows]
         spent = sum(one.cpu_s for one in fetched) / speed + sum(one.wait_s for one in fetched)
-        waited_s, now = waited_s + spent, now + spent
+        now += spent
+        waits.append(spent)
         taken.append(now)
         step = load.steps[batch % len(load.steps)]
         now += (step.cpu_s + load.batch_s) / speed + step.wait_s
-    stats = Stats(batches=batches, samples=batches * load.batch_size, wait_s=waited_s, fetch_s=waited_s, seconds=now)
-    return Outcome(now, batches, waited_s, taken[0], waited_s, tuple(taken), (), load.room_bytes, stats)
+    busy_s = sum(waits)
+    stats = Stats(batches=batches, samples=batches * load.batch_size, wait_s=busy_s, fetch_s=busy_s, seconds=now)
+    return Outcome(now, batches, tuple(waits), busy_s, tuple(taken), (), load.room_bytes, stats)
 
 
 class _VirtualTally(Tally):
@@ -172,10 +188,12 @@ class _World(_PrefetchLoop):
         self._bell = self._call = Call()
         self._memory_bytes = machine.memory_bytes
         self._taken_at: list[float] = []
+        self._waits: list[float] = []
         self._changes: list[tuple[int, Setting]] = []
         self._in_hand: Any = None
         self._asks_since: float | None = 0.0  # the consumer waits; None: it is at work
         self._peak_bytes = 0
+        self._own_cpu_s = 1e-9  # 0 would mean that nobody knows
 
     def _hire(self, callbacks: Any) -> Crew:
         load, rules = self._load, self._rules
@@ -194,12 +212,10 @@ class _World(_PrefetchLoop):
             self._turn()
         seconds, stats = self._clock.now, self.stats()
         self._dispose()
-        tally = self.tally
         return Outcome(
             seconds=seconds,
-            batches=tally.batches,
-            waited_s=tally.wait_s,
-            start_s=tally.start_s,
+            batches=self.tally.batches,
+            waits=tuple(self._waits),
             worker_busy_s=crew.busy_s,
             taken=tuple(self._taken_at),
             changes=tuple(self._changes),
@@ -232,11 +248,13 @@ class _World(_PrefetchLoop):
         self.tally.waited(since, now)
         self.tally.handed_out(delivery.contents.rows, load.room_bytes)
         self._taken_at.append(now)
+        self._waits.append(now - since)
         self._peak_bytes = max(self._peak_bytes, self._used_bytes)
         if self._in_hand is not None:
             self._in_hand.free()
         self._in_hand = delivery.contents
         step = load.steps[number % len(load.steps)]
+        self._own_cpu_s += step.cpu_s + load.batch_s
         self._clock.spend(step.cpu_s + load.batch_s, step.wait_s, self._ask)
 
     def _ask(self) -> None:
@@ -251,7 +269,8 @@ class _World(_PrefetchLoop):
 
     def stats(self, looks: bool = True) -> Stats:
         width = self._setting.workers
-        return replace(super().stats(looks), worker_bytes=width * self._load.worker_bytes)
+        worker_bytes = width * self._load.worker_bytes
+        return replace(super().stats(looks), worker_bytes=worker_bytes, own_cpu_s=self._own_cpu_s)
 
     def _steer(self, crew: Any) -> None:
         before = self._setting

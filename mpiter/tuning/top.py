@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..asked import above_zero
 from ..errors import MpiterError
 from ..stats import Stats
 from ..worker.board import FIGURES, HEAD, LINE_BYTES, MARK, Line
@@ -30,15 +31,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser("top", help="what a running program's workers do", description=_ABOUT)
     parser.add_argument("pid", type=int, metavar="PID", help="of the program that iterates")
     parser.add_argument("--once", action="store_true", help="print what there is to see, and end")
-    parser.add_argument("--interval", type=_seconds, default=_INTERVAL_S, metavar="S", help="seconds between two looks")
+    parser.add_argument("--interval", type=above_zero, default=_INTERVAL_S, metavar="S", help="seconds between looks")
     parser.set_defaults(run=run)
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError("a number of seconds above 0")
-    return value
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,13 +75,13 @@ class Board:
                 head = file.read(HEAD.size)
                 if len(head) < HEAD.size:
                     return None
-                mark, count, began, *figures = HEAD.unpack(head)
+                mark, count, began, waits, *figures = HEAD.unpack(head)
                 if mark != MARK or not 0 < count <= _MOST_WORKERS:
                     return None
                 lines = file.read(count * LINE_BYTES)
         except OSError:
             return None
-        return _stats(began, figures), _lines(lines)
+        return _stats(began, waits, figures), _lines(lines)
 
     def glance(self) -> Glance:
         stats, lines = self.read() or (Stats(), [])
@@ -95,11 +89,13 @@ class Board:
         return glance(stats, lines if stats.workers else [], {line.pid for line in lines} - threads)
 
 
-def _stats(began: float, figures: list[float]) -> Stats:
+def _stats(began: float, waits: float, figures: list[float]) -> Stats:
     values: dict[str, Any] = {
         name: value if name.endswith("_s") else int(value) for name, value in zip(FIGURES, figures, strict=True)
     }
-    seconds = max(0.0, time.monotonic() - began) if began else 0.0
+    now = time.monotonic()
+    values["wait_s"] += max(0.0, now - waits) if waits else 0.0
+    seconds = max(0.0, now - began) if began else 0.0
     size = values["in_flight_batches"] * values["room_bytes"]
     return Stats(**values, seconds=seconds, in_flight_bytes=size)
 

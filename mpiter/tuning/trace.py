@@ -3,8 +3,9 @@
 A ``Tracer`` is the tally of one loop: it notes what it is told as rows of numbers, each thread in a list of its own.
 Once in a second these go into a part file beside the trace (``run.json.PID.part``), which a program that is killed
 leaves behind, and which ``read`` takes as well.  When the loop ends the rows become events, and the file gets its name.
-Loops that follow each other, or run at once, share one file.  Guarantees that memory and file are bounded (``MOST``
-rows; what is beyond is counted), and that a full disk ends the trace, not the program.
+A program's loops share one file, whether they follow each other or run at once; of several programs the later ones
+take a name of their own.  Guarantees that memory and file are bounded (``MOST`` rows; what is beyond is counted), and
+that a full disk ends the trace, not the program.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from .. import machine
 from ..engine.tally import Tally
@@ -35,23 +37,29 @@ MOST = 500_000  # rows: some 100,000 batches, and 60 MB of JSON
 _EVERY_S = 1.0
 _log = logging.getLogger("mpiter")
 _files = itertools.count(1)  # of this process
+_in_use: WeakValueDictionary[str, Trace] = WeakValueDictionary()
 
 Row = tuple[float, ...]
 
 
 def tracer(path: str) -> Trace:
     """What ``trace=path`` stands for."""
-    folder = os.path.dirname(os.path.abspath(path))
+    real = os.path.realpath(path)
+    folder = os.path.dirname(real)
     if not os.path.isdir(folder):
         raise OptionError(f"trace={path!r}: there is no folder {folder}; make it first.")
-    return Trace(path)
+    if os.path.exists(real) and not os.path.isfile(real):
+        raise OptionError(f"trace={path!r} is no file that can be written anew; name one, such as 'run.json'.")
+    trace = _in_use.get(real) or Trace(real)
+    _in_use[real] = trace
+    return trace
 
 
 class Trace:
     """One file; travels with the options, and to a copy of them in another process as its name alone."""
 
     def __init__(self, path: str) -> None:
-        self.path = os.path.abspath(path)
+        self.path = path
         self._lock = threading.RLock()  # the garbage collector may end a loop in whoever has it
         self._begin()
 
@@ -65,7 +73,7 @@ class Trace:
         self._end: tuple[int, int] | None = None  # the file that we wrote, and where its events end
 
     def __reduce__(self) -> Any:
-        return Trace, (self.path,)
+        return tracer, (self.path,)
 
     def tally(self, rules: Rules, backend: str) -> Tracer:
         """For a loop under these rules."""
@@ -117,6 +125,10 @@ class Trace:
         """The events so far, those of the part file after them."""
         if self._is_broken:
             return
+        if self._is_anothers():
+            root, ending = os.path.splitext(self.path)
+            _log.warning("another program has written the trace %s meanwhile; ours has our pid in its name", self.path)
+            self.path = f"{root}.{self._pid}{ending}"
         new = Path(f"{self._part}.json")
         loops = _loops_of(self._part.read_bytes())
         try:
@@ -133,6 +145,13 @@ class Trace:
                 new.unlink()
             raise
         self._part.unlink()
+
+    def _is_anothers(self) -> bool:
+        """Has another program written the file since we began?"""
+        with contextlib.suppress(FileNotFoundError):
+            there = os.stat(self.path)
+            return there.st_mtime > self._unix_s and (self._end is None or self._end[0] != there.st_ino)
+        return False
 
     def _copy_events(self, file: Any) -> bool:
         """Those that we wrote before, of loops that have ended; are there none?"""
@@ -250,14 +269,19 @@ class _Notes:
 def read(path: str | os.PathLike[str]) -> Recorded:
     """What a trace has recorded, or the part file of one that was never finished."""
     data = Path(path).read_bytes()
-    if not data.startswith(b'{"loop"'):
-        try:
-            return recorded(json.loads(data))
-        except ValueError as error:
-            raise OptionError(f"{os.fspath(path)} is no trace of mpiter: {error}") from error
+    try:
+        return recorded(_finished(data) if data.startswith(b'{"loop"') else json.loads(data))
+    except OptionError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise OptionError(f"{os.fspath(path)} is no trace of mpiter: {type(error).__name__}: {error}") from error
+
+
+def _finished(data: bytes) -> dict[str, Any]:
+    """What would have become of a part file."""
     loops = _loops_of(data)
     events = json.loads("[" + ",".join(chain.from_iterable(loop.events() for loop in loops)) + "]")
-    return recorded({"traceEvents": events, "otherData": _about({loop.number: loop.about for loop in loops})})
+    return {"traceEvents": events, "otherData": _about({loop.number: loop.about for loop in loops})}
 
 
 def _loops_of(data: bytes) -> list[Loop]:

@@ -6,6 +6,7 @@ was tried of a setting.  Guarantees that no trial begins that is expected to end
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from ..engine.pilot import Setting
 
 _PRIOR = 0.03  # the spread of a trial where none was repeated, and how much that counts, in repetitions
 _PRIOR_COUNTS = 2
+_MIDDLE = 0.6745 * math.sqrt(2)  # of two normal draws: what half of their differences are below, in deviations
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Notes:
         trial = self._measure(setting, Asked(self._asked.seconds, self._asked.batches, left))
         self.of.setdefault(setting, []).append(trial)
         self.count += 1
-        self._last_s = max(trial.cost_s, trial.seconds)
+        self._last_s = trial.cost_s or trial.seconds
         self.spent_s += self._last_s
         return True
 
@@ -95,13 +97,15 @@ class Notes:
 
     @property
     def spread(self) -> float:
-        """The standard deviation of a trial, as a share of its time, from all that were repeated."""
-        squares, freedom = _PRIOR_COUNTS * _PRIOR**2, _PRIOR_COUNTS
+        """The standard deviation of a trial, as a share of its time, by how much one differs from the next of its kind.
+
+        From the middle one of those differences: a single disturbance says little of the others.
+        """
+        differences = [_PRIOR * _MIDDLE] * _PRIOR_COUNTS
         for trials in self.of.values():
             logs = [math.log(trial.batch_s) for trial in trials]
-            squares += sum((one - statistics.fmean(logs)) ** 2 for one in logs)
-            freedom += len(logs) - 1
-        return math.sqrt(squares / freedom)
+            differences += [abs(one - next_one) for one, next_one in itertools.pairwise(logs)]
+        return statistics.median(differences) / _MIDDLE
 
     def doubt(self, one: Setting, other: Setting) -> float:
         """The standard error of the ratio of their times."""

@@ -24,6 +24,7 @@ from ..engine.pilot import Setting
 from ..errors import OptionError
 from .bracket import Bracket, most_trials
 from .cache import Cache, folder, key_of
+from .capacity import most_workers
 from .measuring import Loading
 from .nwt import ALPHA, ITERATIONS, nwt
 from .trials import Asked, Notes, Row, Trial
@@ -169,9 +170,10 @@ def tune(
     if not len(dataset):
         raise OptionError("the dataset is empty: there is nothing to try.")
     measure = Loading(dataset, batch_size, loading, step, device, progress or _tell_nobody)
-    if cache is False:
+    where = folder() if cache is True else Path(cache) if cache else None
+    if where is None:
         return _search(asked, measure)
-    kept = Cache(folder() if cache is True else Path(cache), measure.sample_bytes())
+    kept = Cache(where, measure.sample_bytes())
     question = asked | {"step": step, "device": str(measure.device), "loading": loading, "form": _FORM}
     any_data, key = key_of(question, dataset)
     found = _opened(kept.find(key), "cache")
@@ -218,8 +220,8 @@ def _opened(kept: Mapping[str, Any] | None, source: str) -> Tuned | None:
 
 
 def default_most(method: str) -> int:
-    """As many as there are cores, or more, since workers may wait for others than the processor."""
-    return machine.cores() if method == "nwt" else max(8, 2 * machine.cores())
+    """As many as there are cores, or more."""
+    return machine.cores() if method == "nwt" else most_workers(machine.cores())
 
 
 def _above_zero(**values: float | None) -> None:

@@ -1,8 +1,9 @@
 """Does the trainer wait for data, for which part of it, and how many workers would hide it?
 
 Pure: from what ``stats()`` has counted, by the capacity model.  A batch takes the workers so much processor time and so
-much waiting (for a disk, say), the trainer so long; workers share the cores.  What a worker waited for a core is told
-apart by the system, so that a machine that is busy with other things doesn't make samples look dear.
+much waiting (for a disk, say), the trainer so long, and so much of that is processor time too; all share the cores.
+What a worker waited for a core is told apart by the system, so that a machine that is busy with other things doesn't
+make samples look dear.  Assumes that a trainer computes all the time where nobody has counted it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from dataclasses import dataclass
 
 from .. import machine
 from ..stats import NUMBERS, Stats
+from .capacity import most_workers
 
 WORTH_TELLING = 0.05  # of the trainer's time
 _HIDDEN = 1.02  # workers that can deliver so many times what the trainer takes hide what they do
 _LEAST_BATCHES = 2
 _ROUNDING = 1e-6
+_UNKNOWN = "nothing is predicted: threads under a GIL may wait for each other, which can't be told apart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class Times:
 
     Attributes:
         trainer_s: the trainer, from one ``next()`` to the next, without what it waited.
+        trainer_cpu_s: processor time of the trainer's process, without workers.
         waited_s: that the trainer waited.
         cpu_s: processor time of workers.
         io_s: that workers waited for something else than a core.
@@ -37,6 +41,7 @@ class Times:
     """
 
     trainer_s: float
+    trainer_cpu_s: float
     waited_s: float
     cpu_s: float
     io_s: float
@@ -70,10 +75,15 @@ def times(now: Stats, since: Stats | None = None) -> Times | None:
         gone["fetch_cpu_s"],
         gone["fetch_delay_s"],
     )
+    trainer_s, worker_cpu_s = max(0.0, gone["seconds"] - gone["wait_s"]) / batches, cpu / of_workers
+    own_cpu_s = gone["own_cpu_s"] / batches
+    if now.threads or not now.workers:  # who are in the same process
+        own_cpu_s = max(0.0, own_cpu_s - worker_cpu_s)
     return Times(
-        trainer_s=max(0.0, gone["seconds"] - gone["wait_s"]) / batches,
+        trainer_s=trainer_s,
+        trainer_cpu_s=own_cpu_s if now.own_cpu_s else trainer_s,
         waited_s=gone["wait_s"] / batches,
-        cpu_s=cpu / of_workers,
+        cpu_s=worker_cpu_s,
         io_s=max(0.0, fetched - cpu - delay) / of_workers,
         delay_s=delay / of_workers,
         read_s=gone["read_s"] / of_workers,
@@ -87,7 +97,37 @@ def predicted_s(of: Times, workers: int, capacity: Sequence[float]) -> float:
     """What a batch would take with so many workers, where ``capacity`` is what 1, 2, … busy threads do together."""
     if not workers:
         return of.trainer_s + of.worker_s
-    return max(of.trainer_s, of.worker_s / workers, of.cpu_s / capacity[-1])
+    return max(of.worker_s / workers, _shortest_s(of, capacity))
+
+
+def _shortest_s(of: Times, capacity: Sequence[float]) -> float:
+    """What a batch takes however many workers there are."""
+    return max(of.trainer_s, (of.cpu_s + of.trainer_cpu_s) / capacity[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """As many workers as hide all that they do; where that takes too many, or no number does, as many as are of use.
+
+    Attributes:
+        workers: so many.
+        samples_per_s: predicted.
+        hides: is it all hidden?
+        is_most: might more be of use?  So many are never tried.
+    """
+
+    workers: int
+    samples_per_s: float
+    hides: bool
+    is_most: bool
+
+    def __str__(self) -> str:
+        count, rate = some(self.workers, "worker"), f"{rate_told(self.samples_per_s)} samples/s predicted"
+        if self.hides:
+            return f"{count} would hide it: {rate}"
+        if self.is_most:
+            return f"more than {count} would help: {rate} with {self.workers}"
+        return f"no more than {count} would help: {rate}; then samples must become cheaper"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +141,7 @@ class Verdict:
         reading: …of that in its ``read()``; None where one doesn't see inside…
         waiting: …and of that waiting for something else than a core.
         short_of_cores: of the workers' time that they were busy, waiting for a core.
-        workers: that hide it all; None: no number does.
-        samples_per_s: predicted with these, or with as many as are of use.
+        advice: how many workers; None: workers are threads, of which one doesn't know what they wait for.
     """
 
     bound: str
@@ -111,9 +150,7 @@ class Verdict:
     reading: float | None
     waiting: float
     short_of_cores: float
-    workers: int | None
-    samples_per_s: float
-    useful: int
+    advice: Advice | None
 
     def __str__(self) -> str:
         parts = [f"{self.bound}-bound: the trainer waited {self.waited:.0%} of the time"]
@@ -122,19 +159,11 @@ class Verdict:
             parts.append(f"{self.fetching:.0%} of a worker's time is dataset[i], of it {of_it}")
             if self.short_of_cores >= WORTH_TELLING:
                 parts.append(f"{self.short_of_cores:.0%} is waiting for a core")
-            parts.append(self._advice)
-        elif self.workers is not None:
-            parts.append(
-                f"{some(self.workers, 'worker')} would do" if self.workers else "it would hardly wait without workers"
-            )
+            parts.append(_UNKNOWN if self.advice is None else str(self.advice))
+        elif self.advice is not None and self.advice.hides:
+            count = self.advice.workers
+            parts.append(f"{some(count, 'worker')} would do" if count else "it would hardly wait without workers")
         return "; ".join(parts)
-
-    @property
-    def _advice(self) -> str:
-        rate = f"{rate_told(self.samples_per_s)} samples/s predicted"
-        if self.workers is not None:
-            return f"{some(self.workers, 'worker')} would hide it: {rate}"
-        return f"{some(self.useful, 'worker')} are of use, {rate}; then samples must become cheaper"
 
 
 def verdict(now: Stats, since: Stats | None = None, capacity: Sequence[float] | None = None) -> Verdict | None:
@@ -147,8 +176,7 @@ def verdict(now: Stats, since: Stats | None = None, capacity: Sequence[float] | 
     busy = found.worker_s + found.delay_s
     workers_s = max(found.workers, 1) * found.batch_s
     inside = max(busy - found.pack_s, 1e-12)
-    needed = fewest(found, capacity)
-    useful = needed if needed is not None else most_useful(found, capacity)
+    may_wait_for_each_other = bool(now.threads) and machine.gil_is_in_use()
     return Verdict(
         bound="data" if waited >= WORTH_TELLING else "trainer",
         waited=waited,
@@ -156,24 +184,37 @@ def verdict(now: Stats, since: Stats | None = None, capacity: Sequence[float] | 
         reading=min(1.0, found.read_s / inside) if found.read_s else None,
         waiting=min(1.0, found.io_s / inside),
         short_of_cores=found.delay_s / busy if busy else 0.0,
-        workers=needed,
-        samples_per_s=found.samples / max(predicted_s(found, useful, capacity), 1e-12),
-        useful=useful,
+        advice=None if may_wait_for_each_other else advised(found, capacity),
     )
 
 
-def fewest(found: Times, capacity: Sequence[float]) -> int | None:
+def advised(found: Times, capacity: Sequence[float]) -> Advice:
+    """How many workers."""
+    most = max(most_workers(len(capacity)), found.workers)
+    needed = fewest(found, capacity)
+    wanted = most_useful(found, capacity) if needed is None else needed
+    workers, is_most = int(min(wanted, most)), wanted > most
+    rate = found.samples / max(predicted_s(found, workers, capacity), 1e-12)
+    return Advice(workers, rate, hides=needed is not None and not is_most, is_most=is_most)
+
+
+def fewest(found: Times, capacity: Sequence[float]) -> float | None:
     """Workers that load a batch while the trainer has the one before; None where no number does."""
     if found.worker_s <= (_HIDDEN - 1) * found.trainer_s:
         return 0
-    if found.cpu_s * _HIDDEN > capacity[-1] * found.trainer_s:
+    if _HIDDEN * found.cpu_s + found.trainer_cpu_s > capacity[-1] * found.trainer_s:
         return None
-    return math.ceil(found.worker_s * _HIDDEN / found.trainer_s - _ROUNDING)
+    return _whole(found.worker_s * _HIDDEN, found.trainer_s)
 
 
-def most_useful(found: Times, capacity: Sequence[float]) -> int:
+def most_useful(found: Times, capacity: Sequence[float]) -> float:
     """Workers beyond which the cores are all busy."""
-    return max(1, math.ceil(capacity[-1] * found.worker_s / found.cpu_s - _ROUNDING)) if found.cpu_s else 1
+    return max(1, _whole(found.worker_s, _shortest_s(found, capacity)))
+
+
+def _whole(service_s: float, every_s: float) -> float:
+    """Workers that together are done as often as that."""
+    return math.ceil(service_s / every_s - _ROUNDING) if every_s else math.inf
 
 
 def some(count: int, noun: str) -> str:

@@ -67,11 +67,6 @@ class Clock:
                 self._pass(self._waiting[0][0])
                 heapq.heappop(self._waiting)[2]()
 
-    @property
-    def is_still(self) -> bool:
-        """Is nothing to come?"""
-        return not (self._working or self._waiting)
-
     def _next(self) -> float:
         working = self._done_at() if self._working else float("inf")
         waiting = self._waiting[0][0] if self._waiting else float("inf")

@@ -29,13 +29,15 @@ class Cell(IntEnum):
 
 _CELLS = len(Cell)
 LINE_BYTES = 8 * _CELLS
-MARK = int.from_bytes(b"mpiter\0\1", "little")  # another one when what follows is laid out in another way
+MARK = int.from_bytes(b"mpiter\0\2", "little")  # another one when what follows is laid out in another way
 COUNTED = (  # of Stats, what the tally counts
     *("batches", "samples", "errors", "skipped", "tasks", "payload_bytes", "wait_s", "start_s", "sample_s"),
     *("order_s", "queue_s", "fetch_s", "fetch_cpu_s", "fetch_delay_s", "read_s", "pack_s", "deliver_s"),
 )
 FIGURES = (*COUNTED, "restarts", "workers", "ready_batches", "in_flight_batches", "room_bytes")  # in this order
-_HEAD = f"qqd{len(FIGURES)}d"  # the mark, how many lines, when the first batch came (0: it hasn't), the figures
+# The mark, how many lines, when the first batch came (0: it hasn't), when the figures were written if next() waits and
+# waits (0: it doesn't), the figures.
+_HEAD = f"qqdd{len(FIGURES)}d"
 HEAD = struct.Struct(f"{_HEAD}{-struct.calcsize(_HEAD) % LINE_BYTES}x")  # each line has a line of the cache
 
 
@@ -62,7 +64,7 @@ class Board:
         self._taken: list[tuple[int, int]] = []  # ranges of the arena
         self._head = self._take(size)
         self._places = [self._head + HEAD.size + worker * LINE_BYTES for worker in range(workers)]
-        self.publish(0.0, [0.0] * len(FIGURES))
+        self.publish(0.0, 0.0, [0.0] * len(FIGURES))
         for worker in range(workers):
             self.clear(worker)
 
@@ -77,9 +79,9 @@ class Board:
         at = self._places[worker]
         return memoryview(self._memory or self._arena.map)[at : at + LINE_BYTES].cast("q")
 
-    def publish(self, began: float, figures: Sequence[float]) -> None:
+    def publish(self, began: float, waits: float, figures: Sequence[float]) -> None:
         """What the loop has counted, since the first batch came."""
-        HEAD.pack_into(self._memory or self._arena.map, self._head, MARK, len(self._places), began, *figures)
+        HEAD.pack_into(self._memory or self._arena.map, self._head, MARK, len(self._places), began, waits, *figures)
 
     def lines(self, pids: Mapping[int, int] | None = None) -> list[Line]:
         """All lines, as they are now, with the numbers of the processes where these are known better."""

@@ -1009,6 +1009,65 @@ def test_any_pool_counts_what_is_out(others: Owner, tmp_path: Path) -> None:
     assert pool.pids == {}
 
 
+class Given:
+    """A Pool that answers when it is told to."""
+
+    def __init__(self, workers: int, initializer: Any, initargs: Any) -> None:
+        self.tasks: list[tuple[Any, Callable[[Any], object]]] = []
+
+    def map_async(self, func: Any, items: Any, chunksize: Any, callback: Any, error_callback: Any) -> None:
+        self.tasks.append((items[0], callback))
+
+    def answer(self) -> None:
+        item, callback = self.tasks.pop(0)
+        callback([item])
+
+    def terminate(self) -> None: ...
+
+
+@pytest.fixture
+def given() -> Iterator[AnyPool]:
+    """Four workers, of whom one may be at work; three tasks."""
+    owner = Owner(Given, False)
+    pool = owner(4)
+    pool.limit(1)
+    assert pool.vacancies == MOST_OUT
+    assert pool.has_idle_worker
+    for item in "abc":
+        pool.map_async(chores.same, [item], 1, lambda _: None, pytest.fail)
+    yield pool
+    owner.close()
+
+
+def in_hand(pool: AnyPool) -> str:
+    return "".join(item for item, _ in pool._pool.tasks)
+
+
+def test_of_any_pool_no_more_workers_are_at_work_than_may_be(given: AnyPool) -> None:
+    assert in_hand(given) == "a"
+    assert given.vacancies == MOST_OUT - 3
+    assert not given.has_idle_worker
+    given._pool.answer()
+    given.wait(0)
+    assert in_hand(given) == "b"
+    given.limit(3)
+    assert in_hand(given) == "bc"
+    assert given.has_idle_worker
+    assert given.vacancies == 3 * MOST_OUT - 2
+    given.limit(4)
+    for item in "defgh":
+        given.map_async(chores.same, [item], 1, pytest.fail, pytest.fail)
+    assert in_hand(given) == "bcdefgh", "where all may be at work, the next task is at hand"
+
+
+def test_what_waits_until_a_worker_may_be_at_work_outlasts_the_pool(given: AnyPool) -> None:
+    ends: Any = given._tell.__self__  # type: ignore[attr-defined]
+    given.kill(0)
+    assert [end.items for end in ends] == [("a",)]
+    given.start(0)
+    assert in_hand(given) == "b"
+
+
 def test_any_pool_is_ended_as_a_whole_and_made_anew(others: Owner, tmp_path: Path) -> None:
     pool, gate, came = others(2), tmp_path / "gate", []
     for _ in range(3):

@@ -20,14 +20,15 @@ from mpiter.tuning.simulation import Load, Machine, Outcome, Service, simulate
 # -- decisions -------------------------------------------------------------------------------------------------------
 
 
-def part(waits: float, busy: float = 1.0, batch_s: float = 0.1, workers: int = 1) -> Part:
-    """Ten batches, of whose time so much went by waiting, and with so many workers busy."""
-    return Part(10, 10 * batch_s, 10 * batch_s * waits, 10 * batch_s * busy * workers)
+def part(waits: float, busy: float = 1.0, batch_s: float = 0.1, workers: int = 1, blocked: float = 0.0) -> Part:
+    """Ten batches, of whose time so much went by waiting, and with so many workers busy, or blocked by a disk."""
+    busy_s = 10 * batch_s * busy * workers
+    return Part(10, 10 * batch_s, 10 * batch_s * waits, busy_s, busy_s * (1 - blocked))
 
 
 def view(workers: int, *parts: Part, **more: object) -> View:
     here = Measured(Setting(workers, 2), parts)
-    given = {"tried": (), "least": 1, "most": 64, "most_prefetch": 2, "left": 5, **more}
+    given = {"tried": (), "least": 1, "most": 64, "cap": 64, "most_prefetch": 2, "left": 5, **more}
     return View(here, **given)  # type: ignore[arg-type]
 
 
@@ -93,6 +94,35 @@ def test_nothing_is_tried_with_the_last_change_but_what_was_best_is_gone_back_to
 
 def test_more_workers_than_fit_are_let_go_at_once() -> None:
     assert wanted(decide(view(16, part(0.9), most=7))) == 7
+
+
+def test_what_no_longer_fits_is_not_gone_back_to() -> None:
+    few, many = seen(4, 0.25, waits=0.9), seen(46, 0.025, waits=0.2)
+    here = seen(17, 0.06, waits=0.6).parts
+    assert wanted(decide(view(17, *here, tried=(few, many), left=1))) == 46
+    assert decide(view(17, *here, tried=(few, many), left=1, most=17)).setting is None
+    waiting = replace(seen(17, 0.02, waits=0.2), setting=Setting(17, 16))
+    assert decide(view(17, *here, tried=(waiting,), left=1, most_prefetch=8)).setting is None
+    assert decide(view(17, *here, tried=(waiting,), left=1, most_prefetch=16)).setting == Setting(17, 16)
+
+
+def advised(**more: float) -> str:
+    about = {"waits": 0.5, "blocked": 0.9, "busy": 1.0, "cap": 2, **more}
+    parts = [part(about["waits"], about["busy"], workers=2, blocked=about["blocked"])] * 4
+    decision = decide(view(2, *parts, most=2, cap=int(about["cap"])))
+    assert (decision.setting, decision.is_final) == (None, True)
+    return decision.advice
+
+
+def test_who_has_as_many_workers_as_may_be_and_they_wait_for_a_disk_is_advised_to_allow_more() -> None:
+    assert advised() == (
+        "the consumer waits 50% of the time, and 2 workers are all that are allowed; they wait 90% of theirs, "
+        "and not for a core: mpiter.Auto(most=8) allows more"
+    )
+    assert not advised(waits=0.0), "there is no need"
+    assert not advised(blocked=0.2), "the cores are what is short"
+    assert not advised(cap=4), "memory is what is short"
+    assert not advised(busy=0.5), "it isn't for lack of workers"
 
 
 def test_another_load_is_noticed_and_noise_is_not() -> None:
@@ -239,6 +269,18 @@ def test_each_change_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture)
         f"after {change.batches} batches {change.reason}" for change in pilot.changes
     ]
     assert "% of the time: 4 workers where there were 1" in caplog.text
+
+
+def test_advice_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    pilot = AutoPilot(Auto(most=2), None, memory=lambda stats: 1e12)
+    with caplog.at_level(logging.INFO, "mpiter.tuning"):
+        simulate(made(service(10e-3, cpu=False)), CORES, 1, 2, 800, pilot, most_workers=2)
+    assert sum("mpiter.Auto(most=8) allows more" in record.getMessage() for record in caplog.records) == 1
+    caplog.clear()
+    pilot = AutoPilot(Auto(most=2), None, memory=lambda stats: 1e12)
+    with caplog.at_level(logging.INFO, "mpiter.tuning"):
+        simulate(made(service(10e-3)), CORES, 1, 2, 800, pilot, most_workers=2)
+    assert "allows more" not in caplog.text
 
 
 def test_the_counters_are_read_once_in_many_batches() -> None:

@@ -234,6 +234,45 @@ def test_on_a_terminal_it_is_drawn_in_place_and_fits(columns: int) -> None:
     assert "\x1b[?25h" in text, "and shows the cursor in the end"
 
 
+_WARNS = """
+import logging, sys
+logging.basicConfig(format="%(message)s")
+errors = sys.stderr
+""" + _PROGRAM.replace(
+    'print("said by the program")',
+    'print("said to standard error", file=sys.stderr); logging.warning("logged at a drawing"); drawn.acquire()',
+).replace('print("the end", ', 'print("the end", sys.stderr is errors is logging.root.handlers[0].stream, ')
+
+
+def test_what_is_written_to_standard_error_stands_above_the_drawing() -> None:
+    pytest.importorskip("rich")
+    text = on_terminal(_WARNS, 80)
+    for said in ("said to standard error", "logged at a drawing"):
+        after = text[text.index(said) :]
+        assert after.startswith(f"{said}\r\n")
+        following = re.split(r"worker 0", after[len(said) + 2 :])[0]
+        assert "\x1b[1A" not in following, "nobody goes back up over it"
+    assert "the end True True" in visible(text)
+
+
+def test_half_a_line_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    told, errors = io.StringIO(), io.StringIO()
+    told.isatty = errors.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", errors)
+    with mpiter.batches(range(8), 4, n_processes=0) as stream, Live(stream, told) as view:
+        view._draw()
+        sys.stderr.write("half ")
+        shown = told.getvalue()
+        view._draw()
+        assert told.getvalue() == shown
+        sys.stderr.write("a line\n")
+        view._draw()
+        assert told.getvalue() != shown
+    assert errors.getvalue() == "half a line\n"
+    assert sys.stderr is errors
+
+
 def test_piped_it_is_lines() -> None:
     ran = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60, check=True)
     assert "\x1b" not in ran.stdout

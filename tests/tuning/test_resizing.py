@@ -149,3 +149,15 @@ def test_who_looks_is_not_seen_looking(script: Script) -> None:
     assert looked
     assert seen.recent_batches == seen.batches - 1 or seen.recent_batches == seen.batches
     assert seen.recent_s == pytest.approx(seen.seconds)
+
+
+def test_who_asks_for_more_workers_than_there_are_cores_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpiter.engine.pilot.cores", lambda: 2)
+    with stream(mpiter.Auto(least=3)) as batches:
+        next(batches)
+        assert batches.stats().workers == 3
+
+
+def test_a_word_that_is_nearly_auto_is_told_of() -> None:
+    with pytest.raises(mpiter.OptionError, match="n_processes='AUTO' is unknown; use a whole number or 'auto'"):
+        stream("AUTO")

@@ -6,17 +6,21 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import once_waiting, wait_until
 from test_live import on_terminal, visible
 
 import mpiter
 from mpiter.__main__ import main
 from mpiter.errors import MpiterError
+from mpiter.pool import stopwatch
 from mpiter.tuning import top
-from mpiter.tuning.screen import View
+from mpiter.tuning.live import glance_of
+from mpiter.tuning.screen import View, Watcher
 from mpiter.tuning.top import Top
 from mpiter.worker.board import FIGURES, HEAD, LINE_BYTES, MARK
 
@@ -70,14 +74,60 @@ def test_without_workers_there_are_none_to_show() -> None:
         assert seen.stats.batches >= 1
 
 
+class Stuck:
+    """One sample takes until there is a file."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        while index == 8 and not self.gate.exists():
+            time.sleep(0.002)
+        return index
+
+
+def test_a_wait_is_seen_while_it_lasts_and_not_when_it_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopwatch, "_MOST_S", 0.01)
+    gate, own = tmp_path / "gate", Watcher()
+    with mpiter.batches(Stuck(gate), 4, n_processes=1, shuffle=False) as stream:
+        next(stream)
+        next(stream)
+        before, outside = settled(stream).stats.wait_s, Top(os.getpid())
+
+        def look_on() -> None:
+            try:
+                for look in (lambda: own.view(glance_of(stream)), lambda: outside.look()[0]):
+                    first = look()
+                    wait_until(
+                        lambda look=look, first=first: look().stats.wait_s > first.stats.wait_s, "the wait is seen"
+                    )
+                    waited.append(look().waited)
+            finally:
+                gate.touch()
+
+        waited: list[float | None] = []
+        looking = once_waiting(look_on)
+        next(stream)
+        looking.join()
+        assert all(share is not None and share > 0 for share in waited)
+        assert len(waited) == 2
+        after = settled(stream).stats
+        assert after.wait_s > before
+        (seen,) = Top(os.getpid()).look()
+        assert seen.stats.wait_s == after.wait_s, "the trainer works"
+
+
 def test_memory_that_is_no_board_is_passed_over(tmp_path: Path) -> None:
     size = HEAD.size + LINE_BYTES
-    right = HEAD.pack(MARK, 1, 0.0, *[0.0] * len(FIGURES)) + bytes(LINE_BYTES)
+    right = HEAD.pack(MARK, 1, 0.0, 0.0, *[0.0] * len(FIGURES)) + bytes(LINE_BYTES)
     files = {
         "mpiter-empty": b"",
         "mpiter-short": right[: HEAD.size - 1],
         "mpiter-other": bytes(size),
-        "mpiter-mad": HEAD.pack(MARK, -1, 0.0, *[0.0] * len(FIGURES)),
+        "mpiter-mad": HEAD.pack(MARK, -1, 0.0, 0.0, *[0.0] * len(FIGURES)),
         "mpiter-right": right,
         "elsewhere": right,
     }
@@ -178,7 +228,7 @@ def test_others_programs_are_not_for_everybody(monkeypatch: pytest.MonkeyPatch) 
         Top(os.getppid()).look()
 
 
-@pytest.mark.parametrize("words", [[], ["one"], ["1", "--interval", "0"], ["1", "--interval", "nan"]])
+@pytest.mark.parametrize("words", [[], ["one"], *(["1", "--interval", some] for some in ("0", "nan", "1e10", "x"))])
 def test_what_makes_no_sense_is_refused(words: list[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         main(["top", *words])

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -225,6 +231,72 @@ def test_the_fingerprint_is_of_code_length_and_plain_values() -> None:
     assert key_of({}, changed(made("1"), data=np.ones(3))) == key_of({}, changed(made("1"), data=np.zeros(3)))
 
 
+class Dear:
+    """A batch of 32 would take 3.2 seconds."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.1)
+        return index
+
+
+def test_batches_that_would_use_up_the_budget_are_smaller_and_their_time_is_that_of_whole_ones() -> None:
+    found = mpiter.tune(Dear(), 32, budget_s=4.0, max_workers=2, cache=False, backend="thread")
+    times = {row.workers: row.seconds for row in found.table}
+    assert times[0] >= 3.2
+    assert {0, 1} <= set(times)
+    assert found.n_processes > 0
+
+
+@dataclass(slots=True)
+class Slotted:
+    milliseconds: float
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def _waits(seconds: float) -> Callable[[Any], None]:
+    def step(batch: Any, seconds: float = seconds) -> None: ...
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Slotted(1.0), Slotted(50.0)),
+        (partial(max, 1), partial(max, 2)),
+        (partial(max, 1), partial(min, 1)),
+        (max, min),
+        (_waits(0.001), _waits(1.0)),
+        (itertools.count(1), itertools.count(2)),
+    ],
+)
+def test_what_differs_inside_has_another_fingerprint(one: Any, other: Any) -> None:
+    assert key_of({"step": one}, DATA) != key_of({"step": other}, DATA)
+
+
+def test_what_is_equal_inside_has_one_fingerprint() -> None:
+    assert key_of({"lock": threading.Lock()}, Slotted(1.0)) == key_of({"lock": threading.Lock()}, Slotted(1.0))
+    assert key_of({"step": partial(max, 1)}, DATA) == key_of({"step": partial(max, 1)}, DATA)
+
+
+def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert tuned()[1] > 0
+    assert tuned()[1] > 0
+
+
 def test_the_fingerprint_is_the_same_in_every_process() -> None:
     code = """if True:
         from mpiter.tuning.cache import key_of
@@ -315,6 +387,20 @@ def test_the_command_shows_the_table_bars_and_the_choice(capsys: pytest.CaptureF
     assert any("█" in line for line in lines)
     assert lines[-1].startswith("n_processes=")
     assert max(map(len, lines[:-1])) <= 80
+
+
+def test_what_the_dataset_prints_is_no_part_of_the_json(tmp_path: Path) -> None:
+    (tmp_path / "prints.py").write_text(
+        "class Own:\n"
+        "    def __len__(self): return 64\n"
+        "    def __getitem__(self, index):\n"
+        "        print('sample', index, flush=True)\n"
+        "        return index\n"
+    )
+    command = [sys.executable, "-m", "mpiter", "tune", "prints:Own", "--json", "--budget", "1", "--max-workers", "1"]
+    done = subprocess.run([*command, "--no-cache"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["table"]
+    assert "sample" in done.stderr
 
 
 @pytest.mark.usefixtures("mine")
