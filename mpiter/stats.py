@@ -63,7 +63,8 @@ class Stats:
         room_bytes: bytes of one batch on its way.
         leased_batches: batches handed out and still referenced.
         slots: slots of shared memory.
-        slot_bytes: bytes of each slot.
+        free_slots: slots that nobody uses.
+        slot_bytes: bytes of all slots.
         skips: index and error of the samples that were left out, of the first hundred.
         dataset: what the dataset's ``about()`` says of it, where it has one.
 
@@ -116,6 +117,7 @@ class Stats:
     room_bytes: int = 0
     leased_batches: int = 0
     slots: int = 0
+    free_slots: int = 0
     slot_bytes: int = 0
     skips: tuple[tuple[Any, str], ...] = ()
     dataset: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -143,6 +145,11 @@ class Stats:
         return f"<pre>{html.escape(str(self))}</pre>"
 
     @property
+    def transform_s(self) -> float:
+        """Seconds of ``fetch_s`` beside reading, where a worker sees inside the dataset; else 0."""
+        return max(0.0, self.fetch_s - self.read_s) if self.read_s else 0.0
+
+    @property
     def recent_share(self) -> float:
         """How much of the time since one has looked last ``next()`` waited: 0 to 1."""
         return min(1.0, self.recent_wait_s / self.recent_s) if self.recent_s > 0 else 0.0
@@ -163,7 +170,7 @@ class Stats:
         >>> Stats(batches=2, recent_s=4.0, recent_wait_s=1.0).as_dict()["mpiter/recent_share"]
         0.25
         """
-        names = (*NUMBERS, "recent_share", "batches_per_s", "samples_per_s")
+        names = (*NUMBERS, "transform_s", "recent_share", "batches_per_s", "samples_per_s")
         return {prefix + name: getattr(self, name) for name in names}
 
     def as_prometheus(self, labels: Mapping[str, object] | None = None) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 import pytest
+from scripts import wait_until
 
 import mpiter
 from mpiter.engine import tally as tallying
 from mpiter.engine.tally import Tally
+from mpiter.stats import Stats
 
 
 @pytest.fixture
@@ -207,3 +210,39 @@ def test_samples_are_counted_whoever_makes_batches_of_them(
             assert len(list(loader)) == batches
         stats = loader.stats()
     assert (stats.batches, stats.samples) == (2 * batches, 2 * samples)
+
+
+def test_a_slot_is_free_held_by_the_user_or_on_its_way() -> None:
+    with mpiter.MultiprocessIterator([np.zeros(100)] * 64, 4, n_processes=1, repeat=False) as it:
+        kept = [next(it) for _ in range(9)]
+        del kept[:4]
+        with pytest.raises(StopIteration):
+            while True:
+                next(it)
+        wait_until(lambda: it.stats().free_slots == it.stats().slots - it.stats().leased_batches, "all was delivered")
+        assert it.stats().leased_batches == len(kept) == 5
+
+
+class Reading:
+    def __len__(self) -> int:
+        return 8
+
+    def read(self, index: int) -> int:
+        time.sleep(0.01)
+        return index
+
+    def transform(self, sample: int) -> int:
+        time.sleep(0.02)
+        return sample
+
+    def __getitem__(self, index: int) -> int:
+        return self.transform(self.read(index))
+
+
+def test_where_a_worker_sees_inside_the_dataset_transforming_is_told_apart() -> None:
+    with mpiter.batches(Reading(), 4, n_processes=1) as it:
+        assert len(list(it)) == 2
+        seen = it.stats()
+    assert seen.transform_s == pytest.approx(seen.fetch_s - seen.read_s)
+    assert seen.as_dict()["mpiter/transform_s"] >= 8 * 0.02
+    assert Stats(fetch_s=1.0).transform_s == 0

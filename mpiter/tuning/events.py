@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +33,7 @@ COLUMNS = {  # of the rows of each kind; times are seconds on the monotonic cloc
 FORMAT = 1  # another number when a reader must know another way
 CONSUMER, PREFETCH, WORKER = 1, 2, 3  # threads of a loop: worker 0 is number 3
 Rows = npt.NDArray[np.float64]
+_RIGHT_AFTER_S = 50e-6
 _TOGETHER = 4096  # events that are written at once
 _FIELDS = re.compile(r"%[.\d]*[dfg]")
 
@@ -66,7 +66,7 @@ class Loop:
         yield from self._spans(CONSUMER, "wait", waits[:, :2])
         yield from self._spans(CONSUMER, "open", batches[:, :4], '"samples":%d,"bytes":%d')
         yield from self._spans(CONSUMER, "step", _steps(waits, batches), '"cpu_s":%.6f')
-        yield from self._spans(PREFETCH, "order", self.rows("order"))
+        yield from self._spans(PREFETCH, "order", _joined(self.rows("order")), '"batches":%d,"s":%.9g')
         yield from self._spans(PREFETCH, "deliver", self.rows("deliver"))
         yield from self._tasks(tasks)
         times, ready, flying = _thinned(_queue(self.rows("queue"), batches)).T
@@ -121,7 +121,7 @@ def _written(pattern: str, columns: list[Rows]) -> Iterator[str]:
     for at in range(0, len(columns[0]), _TOGETHER):
         some = [column[at : at + _TOGETHER] for column in columns]
         values = [(one.astype(np.int64) if whole else one).tolist() for one, whole in zip(some, is_whole, strict=True)]
-        yield ",\n".join([pattern] * len(some[0])) % tuple(chain.from_iterable(zip(*values, strict=True)))
+        yield ",\n".join(map(pattern.__mod__, zip(*values, strict=True)))
 
 
 def _steps(waits: Rows, batches: Rows) -> Rows:
@@ -151,6 +151,16 @@ def _queue(seen: Rows, batches: Rows) -> Rows:
         for at in (1, 2)
     )
     return np.stack([times[order], ready, np.maximum(0, flying - ready)], axis=1)
+
+
+def _joined(orders: Rows) -> Rows:
+    """Of batches that were planned one right after the other one span, with their number and their own seconds."""
+    if not len(orders):
+        return np.empty((0, 4))
+    began, ended = orders.T
+    first = np.flatnonzero(np.append(True, began[1:] > ended[:-1] + _RIGHT_AFTER_S))
+    after = np.append(first[1:], len(orders))
+    return np.stack([began[first], ended[after - 1], after - first, np.add.reduceat(ended - began, first)], axis=1)
 
 
 def _thinned(queue: Rows) -> Rows:
@@ -255,7 +265,7 @@ def recorded(trace: Any) -> Recorded:
         elif event["name"] == "open":
             opens.append(Opened(loop, began, seconds, args["samples"], args["bytes"]))
         else:
-            spans[_LISTS[event["name"]]].append(Span(loop, began, seconds, args.get("cpu_s", 0.0)))
+            spans[_LISTS[event["name"]]].append(Span(loop, began, args.get("s", seconds), args.get("cpu_s", 0.0)))
     loops = {int(number): about for number, about in other["loops"].items()}
     memory_bytes, left_out, cores = other["memory_bytes"], other["left_out"], other["cores"]
     return Recorded(

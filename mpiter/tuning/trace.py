@@ -15,9 +15,9 @@ import itertools
 import json
 import logging
 import os
+import struct
 import threading
 import time
-from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -93,7 +93,8 @@ class Trace:
             self._rows += len(kept)
             self._left_out += len(rows) - len(kept)
             if kept:
-                self._write(number, kind, array("d", chain.from_iterable(kept)).tobytes())
+                numbers = list(chain.from_iterable(kept))
+                self._write(number, kind, struct.pack(f"{len(numbers)}d", *numbers))
 
     def end(self, number: int, counters: dict[str, Any]) -> None:
         """A loop has ended: the file is written when no other runs."""
@@ -180,6 +181,8 @@ class Tracer(Tally):
         self._trace: Trace | None = trace
         self._number = number
         self._consumers, self._loops = _Notes(self._keep), _Notes(self._keep)
+        self._note_wait, self._note_batch = self._consumers.of("wait"), self._consumers.of("batch")
+        self._note_order, self._note_queue = self._loops.of("order"), self._loops.of("queue")
         self._opened = (0.0, 0.0)
         self._cpu_s = 0.0  # of the consumer's thread, when it asked for a batch
         self._seen = (-1, -1)  # batches on their way, and ready
@@ -203,7 +206,7 @@ class Tracer(Tally):
 
     def waited(self, began: float, ended: float) -> None:
         super().waited(began, ended)
-        self._consumers.rows["wait"].append((began, ended, self._cpu_s))
+        self._note_wait((began, ended, self._cpu_s))
 
     def opened(self, began: float, ended: float) -> None:
         super().opened(began, ended)
@@ -212,7 +215,7 @@ class Tracer(Tally):
     def handed_out(self, samples: int, size: int) -> None:
         super().handed_out(samples, size)
         began, ended = self._opened
-        self._consumers.rows["batch"].append((began, ended, samples, size, time.thread_time()))
+        self._note_batch((began, ended, samples, size, time.thread_time()))
         if ended > self._consumers.due:
             self._consumers.hand_over(ended)
 
@@ -220,32 +223,32 @@ class Tracer(Tally):
 
     def ordered(self, began: float, ended: float) -> None:
         super().ordered(began, ended)
-        self._loops.rows["order"].append((began, ended))
+        self._note_order((began, ended))
 
     def answered(self, ticket: Ticket, again: bool) -> None:
         super().answered(ticket, again)
         began = ticket.began or time.monotonic()
         took = ticket.rows, ticket.queue_s, ticket.cpu_s, ticket.delay_s, ticket.read_s, ticket.pack_s
-        self._loops.rows["task"].append((ticket.worker, began, ticket.seconds, *took, again))
+        self._loops.of("task")((ticket.worker, began, ticket.seconds, *took, again))
 
     def delivered(self, began: float, ended: float) -> None:
         super().delivered(began, ended)
-        self._loops.rows["deliver"].append((began, ended))
+        self._loops.of("deliver")((began, ended))
 
     def in_flight(self, batches: int, size: int, ready: int) -> None:
         super().in_flight(batches, size, ready)
         if (batches, ready) == self._seen:
             return
         self._seen, now = (batches, ready), time.monotonic()
-        self._loops.rows["queue"].append((now, batches, ready))
+        self._note_queue((now, batches, ready))
         if now > self._loops.due:
             self._loops.hand_over(now)
 
     def lost(self, worker: int, was_asked: bool) -> None:
-        self._loops.rows["lost"].append((time.monotonic(), worker, was_asked))
+        self._loops.of("lost")((time.monotonic(), worker, was_asked))
 
     def resized(self, workers: int, n_prefetch: int) -> None:
-        self._loops.rows["size"].append((time.monotonic(), workers, n_prefetch))
+        self._loops.of("size")((time.monotonic(), workers, n_prefetch))
 
 
 class _Notes:
@@ -256,10 +259,16 @@ class _Notes:
         self.rows: defaultdict[str, list[Row]] = defaultdict(list)
         self.due = time.monotonic() + _EVERY_S
 
+    def of(self, kind: str) -> Callable[[Row], None]:
+        """What notes a row of this kind."""
+        return self.rows[kind].append
+
     def hand_over(self, now: float = 0.0) -> None:
         """To be kept, so that memory doesn't grow."""
-        rows, self.rows, self.due = self.rows, defaultdict(list), now + _EVERY_S
-        for kind, some in rows.items():
+        self.due = now + _EVERY_S
+        for kind, rows in self.rows.items():
+            some = rows[:]
+            del rows[: len(some)]  # whoever notes meanwhile adds at the end
             self._keep(kind, some)
 
 
