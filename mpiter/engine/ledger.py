@@ -236,11 +236,14 @@ class Ledger:
         """How many batches can be handed over."""
         return sum(1 for _ in self._deliverable())
 
-    def waiting_their_turn(self) -> int:
-        """Batches that are complete, behind one that isn't."""
+    def held_up(self) -> int:
+        """Batches of which nothing is left to be given out, behind one that isn't complete."""
         assemblies = iter(self._assemblies.values())
         first = next(assemblies, None)
-        return 0 if first is None or first.is_complete else sum(assembly.is_complete for assembly in assemblies)
+        if first is None or first.is_complete:
+            return 0
+        uncut = {assembly.plan.number for _, assembly in self._uncut}
+        return sum(assembly.plan.number not in uncut for assembly in assemblies)
 
     def destinations(self, task: Task, sizes: Sequence[int]) -> Sequence[memoryview] | None:
         """Where in the rooms the buffers of a task's answer belong; None if they are to be received as they come."""

@@ -50,11 +50,12 @@ class RunAhead:
     def allows(self, in_flight: int, ledger: Ledger, crew: Crew, horizon: Horizon) -> bool:
         """May one more batch be on its way?
 
-        What is done and waits for an earlier one is work for nobody: it doesn't count where a worker would idle.
+        What is with workers, or done, and waits for an earlier one is work for nobody else: it doesn't count where a
+        worker would idle.
         """
         if in_flight < self.window:
             return True
-        return in_flight < self._most and crew.has_idle_worker and in_flight - ledger.waiting_their_turn() < self.window
+        return in_flight < self._most and crew.has_idle_worker and in_flight - ledger.held_up() < self.window
 
     def can_wait(self, ledger: Ledger, waiting: int) -> bool:
         """Is there time until a whole task has room?  Every worker has one, or the consumer has enough to take."""
