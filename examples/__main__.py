@@ -11,7 +11,7 @@ import bootstrap
 
 def main(arguments: list) -> int:
     """Prepares the environment and runs the demo there."""
-    python = bootstrap.prepare(bootstrap.Environment(".venv", extras="image,chainer", build=bootstrap.CHAINERS_BUILD))
+    python = bootstrap.prepare(bootstrap.Environment(".venv", extras="images,chainer", build=bootstrap.CHAINERS_BUILD))
     return bootstrap.run(python, os.path.join(HERE, "demo.py"), *arguments)
 
 

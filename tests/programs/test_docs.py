@@ -110,3 +110,20 @@ def test_kinds_of_messages_are_those_that_there_are() -> None:
     here = {*dir(errors), *dir(images), *dir(builtins), "TimeoutWarning"}
     assert kinds
     assert kinds <= here
+
+
+def test_every_extra_that_somebody_asks_for_is_there() -> None:
+    section = (
+        (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
+    )
+    extras = set(re.findall(r"^(\w+) = ", section, re.MULTILINE))
+    sources = [
+        *LINKING,
+        *(path for folder in ("mpiter", "tests", "examples") for path in (ROOT / folder).rglob("*.py")),
+    ]
+    asked: dict[str, str] = {}
+    for path in sources:
+        for found in re.findall(r"""(?:mpiter|\.)\[([a-z,]+)\]|extras="([a-z,]+)\"""", path.read_text()):
+            asked |= dict.fromkeys("".join(found).split(","), path.name)
+    assert {"images", "lab", "test"} <= set(asked)
+    assert not {name: where for name, where in asked.items() if name not in extras}
