@@ -76,7 +76,7 @@ def main(arguments: list) -> int:
 def everything(arguments: list) -> int:
     """Runs every environment, whatever becomes of the others, and ends with the table."""
     deadline = time.monotonic() + LIMIT_S
-    rows = [timed("style", style, deadline), timed("docs", site, deadline)]
+    rows = [timed("style", style, deadline), timed("docs", site, deadline), timed("examples", demo, deadline)]
     for job in jobs():
         rows.append(timed(job.name, suite, job, arguments, deadline))
     return report(rows)
@@ -145,6 +145,12 @@ def site(deadline: float) -> Row:
     build = ("mkdocs", "build", "--strict", "-f", "docs/site/mkdocs.yml")
     failed = int(bootstrap.run(python, "-m", *build, timeout=left(deadline)) != 0)
     return Row("docs", passed=1 - failed, failed=failed)
+
+
+def demo(deadline: float) -> Row:
+    """`python3 examples`, as a newcomer asks for it."""
+    failed = int(bootstrap.run(sys.executable, "examples", timeout=left(deadline)) != 0)
+    return Row("examples", passed=1 - failed, failed=failed)
 
 
 def suite(job: Job, arguments: list, deadline: float) -> Row:
