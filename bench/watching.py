@@ -12,7 +12,7 @@ Exit status: 0, or 1 when a requirement fails.
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import sys
 import tempfile
 import time
@@ -25,10 +25,13 @@ import numpy as np
 import mpiter
 from mpiter.engine.options import Options
 from mpiter.engine.tally import Tally
+from mpiter.lab.bench import keep_answer
+from mpiter.lab.surroundings import versions
 from mpiter.rules import Rules
 from mpiter.tuning.trace import Trace
 from mpiter.worker.reading import RunDelay
 
+SCHEMA = "mpiter.bench.watching/1"
 BATCH_SIZE, BATCHES, WARM, REPETITIONS = 128, 2000, 300, 5
 MOST_STATS, MOST_TRACE = 0.01, 0.02
 _TOLD = ("asked", "waited", "opened", "handed_out", "ordered", "answered", "delivered", "in_flight")
@@ -143,7 +146,7 @@ def measured() -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="JSON")
-    options = parser.parse_args()
+    options, began, load = parser.parse_args(), time.time(), os.getloadavg()
     found = measured()
     for name, value in found.items():
         print(f"{name:<12}{value:9.2f}")
@@ -153,7 +156,8 @@ def main() -> int:
         print(f"{'PASS' if share <= most else 'FAIL'}  {what} costs {share:.2%} of a batch (at most {most:.0%})")
     print(f"      of it its file, written at the end, {found['writing_us'] / found['batch_us']:.2%}")
     if options.out is not None:
-        options.out.write_text(json.dumps({"schema": "mpiter.bench.watching/1", **found}, indent=1) + "\n")
+        verdicts = [{"claim": what, "found": share, "most": most} for what, share, most in claims]
+        keep_answer(options.out, SCHEMA, began, load, {"versions": versions(), **found, "verdicts": verdicts})
     return 0 if all(share <= most for _, share, most in claims) else 1
 
 
