@@ -123,9 +123,12 @@ def test_stuck_threads_are_left_behind_and_cannot_spoil_what_they_wrote_to() -> 
     assert restarts >= 2, "two may be stuck at the same time"
 
 
+_LONG = 600  # batches: more lie between two strikes than are on their way, or the worker that is left fetches them all
+
+
 def test_a_hoarder_among_deaths_keeps_what_he_was_given() -> None:
     with mpiter.MultiprocessIterator(chaos.Noisy(), 8, n_processes=2, seed=5) as it:
-        planned = Strikes(200, 4, seed=6, kinds=["SIGKILL"])
-        kept = [(batch.columns[0], batch.columns[0].copy()) for batch in planned.among(it, 200)]
+        planned = Strikes(_LONG, 4, seed=6, kinds=["SIGKILL"])
+        kept = [(batch.columns[0], batch.columns[0].copy()) for batch in planned.among(it, _LONG)]
     assert all(np.array_equal(array, copy) for array, copy in kept)
     assert planned.are_over
