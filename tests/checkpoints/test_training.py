@@ -76,6 +76,7 @@ def interrupted_at(line, function, *arguments):
     return next(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # against hanging: alone it takes ten seconds, beside others a minute
 @pytest.mark.parametrize("kind", LOADERS)
 def test_a_thousand_interrupts_lose_no_batch_and_repeat_none(tmp_path, kind):

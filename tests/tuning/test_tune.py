@@ -187,6 +187,7 @@ def test_a_cache_of_ones_own_or_none(tmp_path: Path, kept: Path) -> None:
     assert not kept.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["", "{", "[1]", '{"KEY": 1}', '{"KEY": {"table": [{"workers": 1}]}}', "\x00\xff"])
 def test_a_damaged_file_is_as_none(kept: Path, damage: str) -> None:
     tuned()
