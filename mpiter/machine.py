@@ -124,6 +124,15 @@ def cpu_s(pid: int) -> float | None:
         return None
 
 
+def write_names(folder: str | os.PathLike[str]) -> None:
+    """Have the system write down the names in a folder too, as ``os.fsync`` does with a file."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
 def own_bytes(pid: int) -> int:
     """Memory of its own that a process has in use; 0 where nobody says.
 

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from .. import machine
 from ..errors import StateError, warn
 from ..samples import tensors
 from ..samples.jsonable import decoded, encoded
@@ -47,7 +48,7 @@ def write(folder: Path, step: int, states: dict[str, Any], keep: int) -> Path:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    _sync(folder)
+    machine.write_names(folder)
     for _, old in [found for found in _saved(folder) if found[0] <= step][:-keep]:
         old.unlink(missing_ok=True)
     return path
@@ -109,15 +110,6 @@ def _saved(folder: Path) -> list[tuple[int, Path]]:
     """The files of a folder, the oldest first."""
     found = [(_NAME.fullmatch(path.name), path) for path in folder.glob("step-*") if path.is_file()]
     return sorted((int(name[1]), path) for name, path in found if name)
-
-
-def _sync(folder: Path) -> None:
-    """Have the system write down the names too."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 class _Taking:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from .. import machine
 from ..errors import MpiterError, OptionError
 from ..transport.memory import write_all
 from .zipped import LOCAL, LOCAL_MARK, Member, end, pread
@@ -80,7 +81,7 @@ def pack(
         os.replace(part, path)
     finally:
         os.close(fd)
-    _sync_folder(path.parent)
+    machine.write_names(path.parent)
     return report
 
 
@@ -99,14 +100,6 @@ def _lock(fd: int, part: Path) -> None:
         is_ours = False  # another process writes it, or has just made it the archive
     if not is_ours:
         raise MpiterError(f"{part} is being written by another process; wait for it, or end it.")
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 # -- which files -----------------------------------------------------------------------------------------------------
