@@ -41,7 +41,7 @@ class Loading:
         told: Callable[[Setting, Trial | None], object] = lambda setting, trial: None,
     ) -> None:
         self._dataset, self._batch_size, self._step, self._told = dataset, batch_size, step, told
-        self._sample_s: float | None = None
+        self._sample_s: float | None = None  # what the first one took
         self.device = _device_of(device)
         self._options = {"epochs": None, "drop_last": len(as_dataset(dataset)) >= batch_size, **options}
 
@@ -51,8 +51,11 @@ class Loading:
 
     def sample_bytes(self) -> int:
         """Of the first one."""
+        began = time.perf_counter()
         with batches(apart(self._dataset), 1, **self._options | {"n_processes": 0, "shuffle": False}) as loading:
-            return _bytes_in(next(loading))
+            found = _bytes_in(next(loading))
+        self._sample_s = time.perf_counter() - began
+        return found
 
     def __call__(self, setting: Setting, asked: Asked) -> Trial:
         self._told(setting, None)
@@ -77,9 +80,8 @@ class Loading:
         if limit_s == math.inf or self._step is not None:
             return self._batch_size
         if self._sample_s is None:
-            began = time.perf_counter()
             self.sample_bytes()
-            self._sample_s = time.perf_counter() - began
+        assert self._sample_s is not None
         fitting = int(limit_s / _BATCHES / max(self._sample_s, 1e-9))
         return min(self._batch_size, max(fitting, workers, 1))
 
