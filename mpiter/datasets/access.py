@@ -8,6 +8,7 @@ the dataset draws random numbers, which belong to a sample's own place.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,13 +32,18 @@ def users(dataset: Any) -> Any:
     return dataset.dataset if isinstance(dataset, Wrapping) else dataset
 
 
+def offered(dataset: Any, name: str) -> Callable[..., Any] | None:
+    """An optional method of the dataset protocol, its class's or its own; none if it merely answers to any name."""
+    return getattr(dataset, name) if callable(inspect.getattr_static(dataset, name, None)) else None
+
+
 def about(dataset: Any) -> dict[str, str]:
     """What the dataset says of itself, if it has a method ``about`` that says it in words; for ``stats()``."""
-    dataset = users(dataset)
-    if not callable(getattr(type(dataset), "about", None)):
+    says = offered(users(dataset), "about")
+    if says is None:
         return {}
     try:
-        said = dataset.about()
+        said = says()
         return {str(name): str(words) for name, words in said.items()}
     except Exception:
         return {}  # it means something else there

@@ -30,6 +30,7 @@ from ..worker.task import Lost, Task, Ticket
 from .communicator import Terminated, _Communicator
 from .first_sample import FirstSample
 from .ledger import Ledger
+from .observing import Observer, Observing
 from .outcome import delivery_of, named, not_sent
 from .pilot import Pilot, Setting, Steady
 from .recovery import Recovery
@@ -48,10 +49,12 @@ class _Loop:
         make_crew: Callable[..., Crew],
         tally: Tally | None = None,
         pilot: Pilot | None = None,
+        observe: Callable[[], Observer] | None = None,
     ) -> None:
         self.pid = os.getpid()
         self.tally, self.mail = tally or Tally(), Inbox()
         self._pilot: Pilot = pilot or Steady()
+        self._observing = Observing(observe, self.mail.warn)
         self._rules, self._transport, self._make_crew = rules, transport, make_crew
         self._bell = Bell()
         self._runs: deque[Run] = deque()  # to go from now on
@@ -110,6 +113,7 @@ class _Loop:
         if not self._may_plan or (plan := self._horizon.peek()) is None or not self._phase.enter(plan, self._ledger):
             return False
         self._horizon.take()
+        self._observing.planned(plan, self._run.plans)
         self.tally.ordered(began, time.monotonic())
         return True
 

@@ -125,5 +125,6 @@ class _PrefetchLoop(_Loop):
         if crew is not None:
             crew.dispose(_CLOSE_S)
         self._bell.close()
+        self._observing.close()
         self._ledger = Ledger()
         self.tally.close()

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..datasets.access import about
+from ..datasets.access import about, offered, users
 from ..errors import IteratorClosed, warn
 from ..order.cursor import Cursor, Plans
 from ..pool.crew import Crew
@@ -214,7 +214,8 @@ class Pump:
         rules = options.rules(self.seed, as_samples=self._opens is Batch)
         transport = options.make_transport()
         make_crew = partial(Crew, rules, options.backend, transport, options.cargo)
-        loop = _PrefetchLoop(rules, transport, make_crew, options.make_tally(), options.make_pilot())
+        tally, observe = options.make_tally(), offered(users(options.dataset), "plan_observer")
+        loop = _PrefetchLoop(rules, transport, make_crew, tally, options.make_pilot(), observe)
         self._letting_go = lifetime.end_with(self, loop)
         with interrupts_later():  # Ctrl-C finds either nothing started or everything owned
             try:

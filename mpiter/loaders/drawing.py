@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import StateError
-from ..order.cursor import Cursor, Plan, Plans, Stretch, batches_of
+from ..order.cursor import Cursor, Plan, Plans, Stretch, batches_of, stretch_of
 from ..order.order import Indices
 from .walk import Told, Walk
 
@@ -58,6 +58,9 @@ class Sliced(Plans):
             return None
         start = cursor.position * self._each
         return _plan(cursor, number, start, cursor.order.take(start, start + self._each), self._in_one)
+
+    def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
+        return stretch_of(cursor.order, 0, cursor.position * self._each + start, stop - start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,17 @@ with the order and the position that Chainer passes.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..errors import OptionError
-from .order import Indices, Order
+from .order import Indices, Order, Sampled
+
+_NONE: Indices = np.empty(0, np.int64)
 
 
 class Cursor(NamedTuple):
@@ -71,6 +76,11 @@ class Plans:
         """Is it plain that nothing comes?  Else that is found out by asking."""
         return False
 
+    def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
+        """The samples that come after ``cursor``, from the ``start``-th to before the ``stop``-th, or some of the first
+        of these; none where that isn't known yet."""
+        return _NONE
+
 
 @dataclass(frozen=True, slots=True)
 class Pace(Plans):
@@ -86,6 +96,21 @@ class Pace(Plans):
 
     def end_at(self, cursor: Cursor) -> bool:
         return self.epochs is not None and (cursor.epoch >= self.epochs or len(cursor.order) == 0)
+
+    def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
+        length, first = len(cursor.order), cursor.position + start
+        epochs = first // length if length else 0
+        if self.epochs is not None and cursor.epoch + epochs >= self.epochs:
+            return _NONE
+        if epochs and isinstance(cursor.order, Sampled):
+            return _NONE  # its sampler would have to be asked
+        return stretch_of(cursor.order, epochs, first % length if length else 0, stop - start)
+
+
+def stretch_of(order: Order, epochs: int, start: int, count: int) -> Indices:
+    """So many samples, or as many as there are, of the order so many epochs on; it is not disturbed."""
+    order = copy.copy(order.later(epochs) if epochs else order)  # which keeps the part that was asked for last
+    return order.take(start, min(start + count, len(order)))
 
 
 def step(cursor: Cursor, pace: Pace, number: int = 0) -> Plan | None:

@@ -1,0 +1,214 @@
+"""Copies in a folder of the local disk: one file each, private to the user, shared by all his processes.
+
+Runs wherever samples are fetched or copied.  A file is a sample's bytes and, behind them, their length and checksum: it
+is written under another name and renamed, so that nobody opens half of it, and what a power failure has left of it is
+noticed when it is read, and copied again.  So nothing is waited for (``fsync``): the store has it all.  Guarantees that
+the bytes of all copies in the folder stay within the capacity, in whatever process they are made, and that nothing is
+deleted but what was made here.  What a killed process has left behind is cleared away by the next one that finds
+itself alone.
+
+    tier/mpiter-staged-UID/    ledger, claims, open    the bound; who copies what; who is here
+        STORE/ab/cdef…         a copy                  by the store's folder, and the checksum of the sample's source
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import OptionError
+from .claims import Claims, claims_at
+from .ledger import Ledger
+
+with contextlib.suppress(ImportError):  # Windows, where nobody gets as far as this
+    import fcntl
+
+_TAIL = struct.Struct("<4sIQ")  # what stands behind the bytes: a mark, their checksum, their number
+_MARK = b"mpst"
+_STORE, _FOLDER, _FILE = map(re.compile, ("[0-9a-f]{16}", "[0-9a-f]{2}", "[0-9a-f]{30}"))
+_PART = ".part"
+
+
+class Folder:
+    """The part of a tier that is ours."""
+
+    def __init__(self, tier: str, capacity: int) -> None:
+        owner = os.getuid()
+        self.path = os.path.join(os.path.abspath(tier), f"mpiter-staged-{owner}")
+        os.makedirs(tier, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self.path, 0o700)
+        found = os.lstat(self.path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or found.st_mode & 0o077:
+            raise OptionError(f"{self.path} is not a folder of your own that nobody else may use; take another tier.")
+        self.ledger = Ledger(capacity, os.path.join(self.path, "ledger"))
+        self._present: tuple[int, _Presence] | None = None
+        self.enter(clears=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_present": None}
+
+    def enter(self, clears: bool = False) -> None:
+        """Be counted among those who are here, each process once; whoever is alone may clear up before."""
+        if self._present is None or self._present[0] != os.getpid():
+            presence = _Presence(os.path.join(self.path, "open"))
+            if clears and presence.is_alone():
+                self.ledger.count_anew(*self._clear())
+            presence.stay()
+            self._present = os.getpid(), presence
+
+    @property
+    def claims(self) -> Claims:
+        return claims_at(os.path.join(self.path, "claims"))
+
+    def _clear(self) -> tuple[int, int]:
+        """Delete what is unfinished; the bytes and the number of what is whole."""
+        size = items = 0
+        for file in self.files():
+            if file.name.endswith(_PART):
+                with contextlib.suppress(OSError):
+                    os.unlink(file.path)
+                continue
+            with contextlib.suppress(OSError):
+                size, items = size + file.stat().st_size, items + 1
+        return size, items
+
+    def files(self, store: str = "") -> Iterator[os.DirEntry[str]]:
+        """What was made here, for one store or all of them."""
+        for one in [os.path.join(self.path, store)] if store else _entries(self.path, _STORE):
+            for folder in _entries(one, _FOLDER):
+                yield from _entries(folder, _FILE)
+
+
+class FolderShelf:
+    """The copies of one dataset: a place for each sample."""
+
+    def __init__(self, folder: Folder, root: str) -> None:
+        self._folder, self.ledger = folder, folder.ledger
+        self._store = hashlib.blake2b(root.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+        self._path = os.path.join(folder.path, self._store)
+
+    def key(self, index: int, source: str) -> str:
+        """Of a sample, by where it comes from."""
+        where = source if "://" in source else os.path.abspath(source)
+        found = hashlib.blake2b(where.encode(errors="surrogateescape"), digest_size=16).hexdigest()
+        return f"{found[:2]}{os.sep}{found[2:]}"
+
+    def get(self, key: str) -> bytes | None:
+        """The copy; None if there is none, or none that is whole."""
+        self._folder.enter()
+        try:
+            fd = os.open(os.path.join(self._path, key), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            data = _read(fd, os.fstat(fd).st_size - _TAIL.size)
+            tail = _read(fd, _TAIL.size)
+        finally:
+            os.close(fd)
+        return data if tail == _tail(data) else None
+
+    def has(self, key: str) -> bool:
+        return os.path.exists(os.path.join(self._path, key))
+
+    def put(self, key: str, data: bytes) -> bool:
+        """Keep a copy; False if there is no room.  Assumes that ``key`` is claimed."""
+        self._folder.enter()
+        path = os.path.join(self._path, key)
+        try:
+            before, items = os.stat(path).st_size, 0  # one that isn't whole
+        except FileNotFoundError:
+            before, items = 0, 1
+        size = len(data) + _TAIL.size - before
+        if not self.ledger.reserve(size, items):
+            return False
+        try:
+            self._write(path, data)
+        except BaseException:
+            self.ledger.reserve(-size, -items)
+            raise
+        return True
+
+    def _write(self, path: str, data: bytes) -> None:
+        part = path + _PART
+        try:
+            try:
+                fd = _create(part)
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(part), 0o700, exist_ok=True)
+                fd = _create(part)
+            with open(fd, "wb", buffering=0) as file:
+                for piece in (data, _tail(data)):
+                    left = memoryview(piece)
+                    while left:
+                        left = left[file.write(left) :]
+            os.replace(part, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(part)
+            raise
+
+    @contextlib.contextmanager
+    def claim(self, key: str, waits: bool = True) -> Iterator[bool]:
+        """Is this sample ours to copy?"""
+        with self._folder.claims.claim(int(key.replace(os.sep, "")[:14], 16), waits) as is_ours:
+            yield is_ours
+
+    def held(self) -> set[str]:
+        """The keys of all copies."""
+        names = (file for file in self._folder.files(self._store) if not file.name.endswith(_PART))
+        return {file.path[len(self._path) + 1 :] for file in names}
+
+    def count(self) -> int:
+        """How many copies there are."""
+        return sum(1 for _ in self._folder.files(self._store))
+
+
+class _Presence:
+    """That a process is here: a lock that all who are here share."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._pid = os.getpid()
+
+    def is_alone(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def stay(self) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+
+    def __del__(self) -> None:
+        if getattr(self, "_pid", None) == os.getpid():
+            os.close(self._fd)
+
+
+def _entries(folder: Any, names: re.Pattern[str]) -> Iterator[os.DirEntry[str]]:
+    """What is called like this in a folder, or would be when it is whole."""
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        yield from (one for one in found if names.fullmatch(one.name.removesuffix(_PART)))
+
+
+def _create(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+
+
+def _read(fd: int, size: int) -> bytes:
+    data = os.read(fd, max(size, 0))
+    while len(data) < size and (more := os.read(fd, size - len(data))):  # beyond 2 GB it comes in parts
+        data += more
+    return data
+
+
+def _tail(data: bytes) -> bytes:
+    return _TAIL.pack(_MARK, zlib.crc32(data), len(data))

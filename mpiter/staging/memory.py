@@ -1,0 +1,95 @@
+"""Copies in memory: one piece of it for each dataset, which all its workers find, gone with the program.
+
+Runs wherever samples are fetched or copied.  A table says where each sample lies and how long it is; the bytes stand
+one after another, and stay.  Guarantees that the copies of all datasets together stay within the capacity, and that
+none is made where the machine would be short of memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .. import machine
+from .claims import claims_at
+from .ledger import BYTES, Ledger
+from .sheet import Sheet
+
+_HEADROOM = 1 << 28  # bytes of memory that are left to everybody else
+
+
+class Memory:
+    """The tier: its bound."""
+
+    def __init__(self, capacity: int) -> None:
+        self.ledger = Ledger(capacity, Sheet(BYTES))
+
+
+class MemoryShelf:
+    """The copies of one dataset: a place for each sample."""
+
+    def __init__(self, memory: Memory, samples: int) -> None:
+        self.ledger = memory.ledger
+        self._samples = samples
+        self._own = Ledger(self.ledger.capacity, Sheet(BYTES))  # of this dataset: where the next copy goes
+        self._claims = Sheet(1)
+        self._start = 16 * samples
+        self._sheet = Sheet(self._start + self.ledger.capacity)
+        self._mapped: tuple[int, Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mapped": None}
+
+    @property
+    def _table(self) -> Any:
+        """Where each copy begins, and its length + 1; 0 where there is none."""
+        if self._mapped is None or self._mapped[0] != os.getpid():
+            memory = self._sheet.map(max(self._start, 1))
+            self._mapped = os.getpid(), np.frombuffer(memory, np.int64, 2 * self._samples).reshape(-1, 2)
+        return self._mapped[1]
+
+    def key(self, index: int, source: str) -> int:
+        """Of a sample: its number."""
+        return index % self._samples
+
+    def get(self, key: int) -> bytes | None:
+        """The copy; None if there is none."""
+        at, length = self._table[key].tolist()
+        return os.pread(self._sheet.fd, length - 1, at) if length else None
+
+    def has(self, key: int) -> bool:
+        return bool(self._table[key, 1])
+
+    def put(self, key: int, data: bytes) -> bool:
+        """Keep a copy; False if there is no room.  Assumes that ``key`` is claimed."""
+        if self.has(key):
+            return True
+        if len(data) + _HEADROOM > machine.memory_available():
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        if not self.ledger.reserve(len(data)):
+            return False
+        at = self._start + self._own.advance(len(data))
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._sheet.fd, memoryview(data)[done:], at + done)
+        self._table[key] = at, len(data) + 1
+        return True
+
+    @contextlib.contextmanager
+    def claim(self, key: int, waits: bool = True) -> Iterator[bool]:
+        """Is this sample ours to copy?"""
+        with claims_at(self._claims.path).claim(key, waits) as is_ours:
+            yield is_ours
+
+    def held(self) -> set[int]:
+        """The keys of all copies."""
+        return set(np.flatnonzero(self._table[:, 1]).tolist())
+
+    def count(self) -> int:
+        """How many copies there are."""
+        return int(np.count_nonzero(self._table[:, 1]))

@@ -1,0 +1,117 @@
+"""What takes the place of a dataset's ``fetch``: the copy if there is one, else the store, whose bytes are kept then.
+
+Runs wherever the dataset does: in the workers of whatever loader, in the consumer's own process, in the threads that
+copy ahead.  Guarantees that a sample which somebody is copying is waited for, not read from the store twice; that what
+is kept stays; that the store's errors are the dataset's, and the tier's end the copying only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import time
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import warn
+from .counts import Cell, Counts
+from .ledger import Ledger
+
+
+class Shelf(Protocol):
+    """Where the copies of one dataset are."""
+
+    ledger: Ledger
+
+    def key(self, index: int, source: str) -> Any: ...
+    def get(self, key: Any) -> bytes | None: ...
+    def has(self, key: Any) -> bool: ...
+    def put(self, key: Any, data: bytes) -> bool: ...
+    def claim(self, key: Any, waits: bool = True) -> contextlib.AbstractContextManager[bool]: ...
+    def held(self) -> set[Any]: ...
+    def count(self) -> int: ...
+
+
+class StagedFetch:
+    """``dataset.fetch`` of a dataset that is staged."""
+
+    def __init__(self, dataset: Any, shelf: Shelf, counts: Counts) -> None:
+        self._dataset, self._shelf, self._counts = dataset, shelf, counts
+        self._before = getattr(dataset, "__dict__", {}).get("fetch")  # of another tier, behind this one
+        self._has_told = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_has_told": False}
+
+    def __call__(self, index: int) -> bytes:
+        index = operator.index(index)
+        key = self._shelf.key(index, self._dataset.source(index))
+        data = self._shelf.get(key)
+        if data is None:
+            return self._fetched(index, key)
+        self._counts.read(Cell.HITS, len(data))
+        return data
+
+    def _fetched(self, index: int, key: Any) -> bytes:
+        if self._is_over:
+            return self._fallen_back(index)
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._shelf.claim(key))
+            except OSError:  # the system sees who might wait for us
+                return self._fallen_back(index)
+            data = self._shelf.get(key)
+            if data is not None:  # it was copied meanwhile
+                self._counts.read(Cell.HITS, len(data))
+                return data
+            data = self._fallen_back(index)
+            self._keep(key, data)
+            return data
+
+    def _fallen_back(self, index: int) -> bytes:
+        data = self._from_store(index)
+        self._counts.read(Cell.STORE_READS, len(data))
+        return data
+
+    def _from_store(self, index: int) -> bytes:
+        found = type(self._dataset).fetch(self._dataset, index) if self._before is None else self._before(index)
+        if not isinstance(found, (bytes, bytearray, memoryview)):
+            raise TypeError(f"fetch({index}) of the dataset returned {type(found).__name__}; staging keeps bytes.")
+        return bytes(found)
+
+    @property
+    def _is_over(self) -> bool:
+        why = self._counts.why_ended
+        if why and not self._has_told:
+            self._has_told = True
+            warn(f"nothing more is staged: {why}. What is there is used; the rest comes from the store.")
+        return bool(why) or self._shelf.ledger.is_full
+
+    def _keep(self, key: Any, data: bytes) -> None:
+        self._counts.add(Cell.DAMAGED, self._shelf.has(key))
+        try:
+            if self._shelf.put(key, data):
+                self._counts.kept(len(data), time.monotonic_ns())
+            else:
+                self._counts.add(Cell.REFUSED)
+        except OSError as error:
+            self._counts.end(error)
+
+    def copy(self, index: int) -> bool:
+        """Copy a sample if nobody has; False: there is nothing more to be done."""
+        if self._counts.why_ended or self._shelf.ledger.is_full:
+            return False
+        key = self._shelf.key(index, self._dataset.source(index))
+        if not self._shelf.has(key):
+            with self._shelf.claim(key, waits=False) as is_ours:
+                if is_ours and not self._shelf.has(key):
+                    self._keep(key, self._from_store(index))
+        return True
+
+    def held(self) -> NDArray[np.bool_]:
+        """Which of the samples the tier has."""
+        there, source = self._shelf.held(), self._dataset.source
+        keys = (self._shelf.key(index, source(index)) for index in range(len(self._dataset)))
+        return np.fromiter((key in there for key in keys), bool, len(self._dataset))
