@@ -16,6 +16,7 @@ PUBLIC = (
     "mpiter",
     "mpiter.pool",
     "mpiter.images",
+    "mpiter.staging",
     "mpiter.torch",
     "mpiter.chainer",
     "mpiter.jax",

@@ -12,6 +12,7 @@ from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
+from ..datasets.store import bytes_at
 from ..errors import OptionError
 from ..worker.lending import row_for
 from .adapt import adapted
@@ -59,13 +60,12 @@ class Pictures:
         raise NotImplementedError
 
     def source(self, index: int) -> str:
-        """Where the bytes lie: the file's path."""
+        """Where the bytes lie: the file's path, or its URL."""
         raise NotImplementedError
 
     def fetch(self, index: int) -> bytes:
         """The file's bytes."""
-        with open(self.source(index), "rb") as file:
-            return file.read()
+        return bytes_at(self.source(index))
 
     def read(self, index: int, *, plainly: bool = True) -> Any:
         """The sample as it was decoded: an array, in full size.

@@ -106,7 +106,7 @@ class ImageList(_Files):
     Args:
         pairs: the list, or the name of the text file.
         transform: as for ``ImageFolder``.
-        root: what the paths are relative to.
+        root: what the paths are relative to; it, or they, may be URLs of a store that fsspec knows.
         options: as for ``ImageFolder``.
 
     Attributes:

@@ -92,13 +92,21 @@ class StagingStats:
         parts = [
             f"{self.hit_rate:.0%} of {self.hits + self.fallbacks:,} reads were local",
             f"{self.held:,} of {self.samples:,} samples held",
-            f"{self.held_bytes / 1e9:.3g} of {self.capacity / 1e9:.3g} GB used",
+            f"{_words(self.held_bytes)} of {_words(self.capacity)} used",
         ]
         if self.staged_s is not None:
             parts.append(f"{'full' if self.held < self.samples else 'complete'} after {self.staged_s:.1f} s")
         if self.ended:
             parts.append(f"nothing more is copied: {self.ended}")
         return "; ".join(parts)
+
+
+def _words(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.4g} TB"
 
 
 class Counts:

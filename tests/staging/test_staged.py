@@ -1,0 +1,290 @@
+"""Datasets that are staged: the same samples and states, each read from the store once, and what stays in the tier."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+
+import numpy as np
+import pytest
+from stores import Store, bytes_below, content
+
+import mpiter
+from mpiter.staging import Staging, staging as module
+from mpiter.staging.folder import FolderShelf
+
+TIERS = ("folder", "memory")
+SIZE, TAIL = 1000, 16  # of a sample; of what stands behind it in a file
+
+
+def tier_of(kind, tmp_path):
+    return "memory" if kind == "memory" else tmp_path / "tier"
+
+
+def gone_through(dataset, **options):
+    with mpiter.batches(dataset, 4, **{"n_processes": 2, "seed": 3} | options) as stream:
+        return [(index.tolist(), total.tolist()) for index, total in stream], stream.stats()
+
+
+@pytest.mark.parametrize("kind", TIERS)
+def test_each_sample_is_read_from_the_store_once_however_many_want_it(kind, tmp_path):
+    store = Store(tmp_path)
+    staging = Staging(tier_of(kind, tmp_path), "1MB")
+    found, stats = gone_through(staging.of(store), epochs=3)
+    assert found == gone_through(Store(tmp_path / "other"), epochs=3)[0]
+    assert store.reads() == dict.fromkeys(range(40), 1)
+    seen = staging.stats()
+    assert (seen.held, seen.samples, seen.copied, seen.is_full) == (40, 40, 40, False)
+    assert seen.hits + seen.fallbacks == 120
+    assert seen.hits >= 80
+    assert seen.staged_s is not None
+    assert stats.dataset["store"] == "a folder"
+    assert "40 of 40 samples held" in stats.dataset["staging"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("kind", TIERS)
+def test_workers_find_the_tier_however_they_were_started(kind, method, tmp_path):
+    store = Store(tmp_path)
+    staging = Staging(tier_of(kind, tmp_path), "1MB")
+    gone_through(staging.of(store), epochs=2, backend=mpiter.Process(method))
+    assert store.reads() == dict.fromkeys(range(40), 1)
+    assert staging.stats().hits >= 40
+
+
+@pytest.mark.parametrize("kind", TIERS)
+def test_threads_and_the_callers_own_loop_find_it_too(kind, tmp_path):
+    store = Store(tmp_path)
+    staged = Staging(tier_of(kind, tmp_path), "1MB").of(store)
+    gone_through(staged, epochs=2, backend="thread")
+    gone_through(staged, n_processes=0)
+    assert store.reads() == dict.fromkeys(range(40), 1)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+@pytest.mark.parametrize("kind", TIERS)
+def test_later_epochs_hit_what_there_is_room_for(kind, share, tmp_path):
+    store = Store(tmp_path, 200)
+    staging = Staging(tier_of(kind, tmp_path), share * 200 * (SIZE + TAIL * (kind == "folder")))
+    with mpiter.batches(staging.of(store), 8, n_processes=2, seed=1) as stream:
+        for _ in stream:
+            assert bytes_below(tmp_path / "tier") <= staging.stats().capacity
+        first = staging.stats()
+        assert first.is_full
+        assert first.staged_s is not None
+        for _ in range(2):
+            before = staging.stats()
+            assert sum(len(index) for index, _ in stream) == 200
+            assert abs(staging.stats().since(before).hit_rate - share) <= 0.02
+    assert staging.stats().held == first.held, "what is kept stays"
+    assert staging.stats().held_bytes <= staging.stats().capacity
+
+
+@pytest.mark.parametrize("kind", TIERS)
+def test_what_is_kept_is_what_was_wanted_first(kind, tmp_path):
+    store = Store(tmp_path)
+    staging = Staging(tier_of(kind, tmp_path), 10 * (SIZE + TAIL), workers=0)
+    staged = staging.of(store)
+    found, _ = gone_through(staged, n_processes=0)
+    order = [index for indices, _ in found for index in indices]
+    assert set(np.flatnonzero(staged.fetch.held())) == set(order[:10])
+
+
+def test_a_state_says_what_was_handed_out_staged_or_not(tmp_path):
+    store = Store(tmp_path)
+    staged = Staging(tmp_path / "tier", "20kB").of(store)
+    states = []
+    for dataset in (store, staged):
+        with mpiter.MultiprocessIterator(dataset, 4, n_processes=2, seed=5) as it:
+            seen = [list(next(it)) for _ in range(13)]
+            states.append(it.state_dict())
+            rest = [list(next(it)) for _ in range(13)]
+        states.append((seen, rest))
+    assert states[:2] == states[2:]
+    with mpiter.MultiprocessIterator(staged, 4, n_processes=1, seed=0) as it:
+        it.load_state_dict(states[0])
+        assert [list(next(it)) for _ in range(13)] == states[1][1]
+
+
+def test_loaders_of_both_kinds_take_it(tmp_path):
+    store = Store(tmp_path)
+    staged = Staging(tmp_path / "tier", "1MB").of(store)
+    for options in ({"shuffle": True}, {"sampler": range(40)}, {"batch_sampler": [[1, 2], [3]]}):
+        with mpiter.DataLoader(
+            staged, **({"batch_size": 4} if "batch_sampler" not in options else {}), **options
+        ) as all_:
+            for index, total in all_:
+                assert all(map(store.is_right, index.tolist(), total.tolist()))
+    with mpiter.DataLoader(staged, batch_size=4, shuffle=True, num_workers=2) as loader:
+        assert sorted(i for _ in range(2) for index, _ in loader for i in index.tolist()) == sorted([*range(40)] * 2)
+    assert store.reads() == dict.fromkeys(range(40), 1)
+
+
+def test_another_dataset_and_another_program_find_the_copies(tmp_path):
+    store = Store(tmp_path)
+    gone_through(Staging(tmp_path / "tier", "1MB").of(store))
+    staging = Staging(tmp_path / "tier", "1MB")
+    staged = staging.of(store)
+    assert staging.stats().held == 40
+    assert staged.fetch.held().all()
+    gone_through(staged)
+    assert staging.stats().hit_rate == 1
+    assert store.reads() == dict.fromkeys(range(40), 1)
+
+
+def test_two_datasets_share_the_bound(tmp_path):
+    one, other = Store(tmp_path / "1"), Store(tmp_path / "2")
+    for tier in (tmp_path / "tier", "memory"):
+        staging = Staging(tier, 50 * (SIZE + TAIL), workers=0)
+        for dataset in map(staging.of, (one, other)):
+            assert all(one.is_right(*dataset[index]) for index in range(40))
+        assert staging.stats().held_bytes <= staging.stats().capacity
+        assert 50 <= staging.stats().held <= 51
+        assert staging.stats().samples == 80
+
+
+def test_tiers_stand_one_before_another(tmp_path):
+    store = Store(tmp_path)
+    disk, memory = Staging(tmp_path / "tier", "1MB", workers=0), Staging("memory", 10 * SIZE, workers=0)
+    staged = memory.of(disk.of(store))
+    for _ in range(2):
+        assert all(store.is_right(*staged[index]) for index in range(40))
+    assert (memory.stats().hits, disk.stats().hits) == (10, 30)
+    assert store.reads() == dict.fromkeys(range(40), 1)
+
+
+def test_a_damaged_copy_is_noticed_and_made_again(tmp_path):
+    store = Store(tmp_path)
+    staging = Staging(tmp_path / "tier", "1MB", workers=0)
+    staged = staging.of(store)
+    assert all(store.is_right(*staged[index]) for index in range(40))
+    kept = sorted((tmp_path / "tier").glob("mpiter-staged-*/*/*/*"))
+    used = staging.stats().held_bytes
+    kept[0].write_bytes(kept[0].read_bytes()[:-20])
+    kept[1].write_bytes(b"x" + kept[1].read_bytes()[1:])
+    kept[2].write_bytes(b"")
+    for _ in range(2):
+        assert all(store.is_right(*staged[index]) for index in range(40))
+    seen = staging.stats()
+    assert (seen.damaged, seen.held, seen.copied) == (3, 40, 43)
+    assert bytes_below(tmp_path / "tier") == used
+
+
+def test_a_full_disk_ends_the_copying_and_nothing_else(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    staging = Staging(tmp_path / "tier", "1MB", workers=0)
+    staged = staging.of(store)
+    assert store.is_right(*staged[0])
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(FolderShelf, "_write", full)
+    assert store.is_right(*staged[1])
+    with pytest.warns(RuntimeWarning, match="nothing more is staged: No space left on device"):
+        assert store.is_right(*staged[2])
+    assert all(store.is_right(*staged[index]) for index in range(40))
+    seen = staging.stats()
+    assert (seen.held, seen.hits, seen.ended) == (1, 1, "No space left on device")
+    assert seen.held_bytes == SIZE + TAIL
+    assert "nothing more is copied" in str(seen)
+
+
+def test_an_error_of_the_store_is_the_datasets_and_holds_up_nobody(tmp_path):
+    store = Store(tmp_path)
+    os.unlink(store.source(7))
+    staging = Staging(tmp_path / "tier", "1MB")
+    found, stats = gone_through(staging.of(store), on_error="skip", epochs=2)
+    assert sum(len(indices) for indices, _ in found) == 78
+    assert stats.skipped == 2
+    assert "FileNotFoundError" in stats.skips[0][1]
+    assert staging.stats().held == 39
+
+
+def test_what_is_no_bytes_is_refused(tmp_path):
+    class Odd(Store):
+        def fetch(self, index):
+            return [index]
+
+    with pytest.raises(TypeError, match=r"fetch\(0\) of the dataset returned list"):
+        Staging(tmp_path / "tier", "1MB").of(Odd(tmp_path))[0]
+
+
+def test_a_staged_dataset_is_one_of_the_users_class(tmp_path):
+    store = Store(tmp_path)
+    staged = Staging(tmp_path / "tier", "1MB", workers=0).of(store)
+    assert type(staged) is Store
+    assert "fetch" not in vars(store), "the user's own is as it was"
+    again = pickle.loads(pickle.dumps(staged))
+    assert again[3] == staged[3] == store[3]
+    assert again.about()["staging"].startswith("50% of 2 reads were local")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [([1, 2], "list has no method source"), (np.zeros(3), "ndarray has no method source")],
+)
+def test_a_dataset_that_says_nothing_of_its_inside_is_refused(dataset, message):
+    with pytest.raises(mpiter.OptionError, match=message):
+        Staging("memory", 1000).of(dataset)
+
+
+def test_a_dataset_whose_attributes_cannot_be_set_is_refused():
+    class Slotted:
+        __slots__ = ()
+        __len__ = source = lambda self, *_: 0
+        fetch = __getitem__ = lambda self, index: b""
+
+    with pytest.raises(mpiter.OptionError, match="Slotted cannot be staged"):
+        Staging("memory", 1000).of(Slotted())
+
+
+@pytest.mark.parametrize(
+    ("said", "size"),
+    [("200GB", 200 * 10**9), ("1.5TB", 15 * 10**11), ("64 GiB", 64 << 30), ("10", 10), (1e6, 10**6), ("5kb", 5000)],
+)
+def test_sizes_are_read_as_people_write_them(said, size):
+    assert module.size_of(said) == size
+
+
+@pytest.mark.parametrize("said", ["", "GB", "-1GB", 0, -5, True, None, "1e400", float("nan"), float("inf"), "5 apples"])
+def test_what_is_no_size_is_refused(said):
+    with pytest.raises(mpiter.OptionError, match="is no size"):
+        module.size_of(said)
+
+
+@pytest.mark.parametrize("options", [{"ahead": 0}, {"workers": -1}, {"workers": "many"}])
+def test_options_are_checked_where_they_are_written(options):
+    with pytest.raises(mpiter.OptionError, match=next(iter(options))):
+        Staging("memory", 1000, **options)
+
+
+def test_a_url_is_fetched_by_fsspec(tmp_path):
+    pytest.importorskip("fsspec", reason="fsspec is not installed")
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    import image_files
+    from PIL import Image
+
+    from mpiter.images import ImageList
+
+    for number in range(8):
+        Image.fromarray(image_files.smooth(20, 30, number)).save(tmp_path / f"{number}.png")
+    pairs = [(f"{number}.png", number) for number in range(8)]
+    staging = Staging(tmp_path / "tier", "1MB")
+    staged = staging.of(ImageList(pairs, root=f"file://{tmp_path}"))
+    with mpiter.batches(staged, 4, n_processes=2, epochs=2) as stream:
+        for pictures, labels in stream:
+            for picture, label in zip(pictures, labels, strict=True):
+                assert (picture == np.asarray(Image.open(tmp_path / f"{label}.png"))).all()
+    assert staging.stats().held == 8
+    assert staging.stats().hits >= 8
+
+
+def test_an_empty_sample_is_a_sample(tmp_path):
+    store = Store(tmp_path, 3, size=0)
+    for tier in (tmp_path / "tier", "memory"):
+        staging = Staging(tier, "1MB", workers=0)
+        staged = staging.of(store)
+        assert [staged.fetch(index) for index in (0, 1, 0)] == [content(0, 0)] * 3
+        assert staging.stats().hits == 1

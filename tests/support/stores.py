@@ -1,0 +1,58 @@
+"""Stores of files to stage from, which say what was read of them; in a module that every worker can import."""
+
+from __future__ import annotations
+
+import collections
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class Store:
+    """A folder of files, each of its own bytes, and a dataset of them; ``reads`` counts what was read, by anybody."""
+
+    def __init__(self, folder: Path, samples: int = 40, size: int = 1000) -> None:
+        self.root, self.samples, self.size = str(folder / "store"), samples, size
+        self.log = str(folder / "reads")
+        os.makedirs(self.root, exist_ok=True)
+        for index in range(samples):
+            Path(self.source(index)).write_bytes(content(index, size))
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def source(self, index: int) -> str:
+        return os.path.join(self.root, f"{index:04}.bin")
+
+    def fetch(self, index: int) -> bytes:
+        log = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(log, f"{index}\n".encode())
+        os.close(log)
+        with open(self.source(index), "rb") as file:
+            return file.read()
+
+    def __getitem__(self, index: int) -> Any:
+        return index, np.frombuffer(self.fetch(index), np.uint8).astype(np.int64).sum()
+
+    def about(self) -> dict[str, str]:
+        return {"store": "a folder"}
+
+    def reads(self) -> collections.Counter[int]:
+        """How often each sample was read."""
+        path = Path(self.log)
+        return collections.Counter(map(int, path.read_text().split())) if path.exists() else collections.Counter()
+
+    def is_right(self, index: int, total: int) -> bool:
+        return int(np.frombuffer(content(index, self.size), np.uint8).astype(np.int64).sum()) == total
+
+
+def content(index: int, size: int) -> bytes:
+    return np.random.default_rng(index).bytes(size)
+
+
+def bytes_below(folder: Path) -> int:
+    """Of all copies in a tier, unfinished ones included."""
+    kept = (path for path in folder.glob("mpiter-staged-*/*/*/*") if path.is_file())
+    return sum(path.stat().st_size for path in kept)
