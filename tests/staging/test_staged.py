@@ -11,7 +11,8 @@ import pytest
 from stores import Store, bytes_below, content
 
 import mpiter
-from mpiter.staging import Staging, staging as module
+from mpiter.staging import Staging
+from mpiter.staging import staging as module
 from mpiter.staging.folder import FolderShelf
 
 TIERS = ("folder", "memory")
