@@ -1,0 +1,134 @@
+"""A slow store: an HTTP server on the loopback that takes so long for each file, and has so much bandwidth for all.
+
+    python bench/slow_store.py                 # prints its port; ends with its standard input
+
+Runs in a process of its own.  Guarantees the latency for each request, the bandwidth for all connections together, and
+files of a fixed size whose bytes follow from their numbers.  `Remote` is a dataset of them, which keeps one connection
+for each thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LATENCY_S, BYTES_PER_S, SIZE = 20e-3, 20e6, 80_000
+
+
+def content(number: int) -> bytes:
+    return np.random.default_rng(number).bytes(SIZE)
+
+
+class Store(ThreadingHTTPServer):
+    """All files, made when they are asked for first."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[int, bytes] = {}
+        self._line, self._is_free_at = threading.Lock(), 0.0
+
+    def wait(self, size: int) -> None:
+        """As long as it takes until so many bytes have gone out, behind those of others."""
+        time.sleep(LATENCY_S)
+        with self._line:
+            self._is_free_at = max(self._is_free_at, time.monotonic()) + size / BYTES_PER_S
+            until = self._is_free_at
+        time.sleep(max(0.0, until - time.monotonic()))
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Store
+
+    def do_GET(self) -> None:
+        number = int(re.findall(r"\d+", self.path)[0])
+        data = self.server.files.get(number) or self.server.files.setdefault(number, content(number))
+        self.server.wait(len(data))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[int]:
+    """The port of a store, in a process of its own, for as long."""
+    with subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        try:
+            yield int(server.stdout.readline())
+        finally:
+            server.kill()
+
+
+class Remote:
+    """The first files of a store: each sample is a file's number and its bytes."""
+
+    def __init__(self, port: int, samples: int) -> None:
+        self.root, self._port, self._samples = f"http://127.0.0.1:{port}", port, samples
+        self._mine: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mine": None}
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def source(self, index: int) -> str:
+        return f"http://slow.store/{index}.bin"  # whatever port it has today
+
+    def fetch(self, index: int) -> bytes:
+        if self._mine is None or self._mine[0] != os.getpid():
+            self._mine = os.getpid(), threading.local()
+        mine = self._mine[1]
+        if not hasattr(mine, "connection"):
+            mine.connection = http.client.HTTPConnection("127.0.0.1", self._port)
+        mine.connection.request("GET", f"/{index}.bin")
+        return bytes(mine.connection.getresponse().read())
+
+    def __getitem__(self, index: int) -> Any:
+        return index, np.frombuffer(self.fetch(index), np.uint8)
+
+
+class Checked(Remote):
+    """Says of each sample whether it is the store's, byte for byte."""
+
+    def __getitem__(self, index: int) -> Any:
+        data = self.fetch(index)
+        return index, len(data) == SIZE and zlib.crc32(data) == zlib.crc32(content(index))
+
+
+def bytes_below(tier: Path) -> int:
+    """Of all copies in a tier, unfinished ones included."""
+    sizes = 0
+    for folder, _, files in os.walk(tier):
+        if Path(folder).parent.parent.name.startswith("mpiter-staged-"):
+            with contextlib.suppress(FileNotFoundError):
+                sizes += sum(os.stat(os.path.join(folder, file)).st_size for file in files)
+    return sizes
+
+
+if __name__ == "__main__":
+    store = Store()
+    threading.Thread(target=store.serve_forever, daemon=True).start()
+    print(store.server_address[1], flush=True)
+    sys.stdin.read()
