@@ -13,8 +13,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Protocol, Self, TextIO
 
+from ..datasets.access import about
 from ..engine.pump import Pump
 from ..errors import OptionError
 from ..iterators.iterator import DatasetIterator
@@ -109,7 +111,8 @@ def glance_of(source: Any) -> Glance:
     pids: list[int] = []
     for pump in pumps_of(source):
         loop = pump.loop
-        parts.append(pump.stats() if loop is None else loop.stats(looks=False))
+        own = pump.stats() if loop is None else loop.stats(looks=False)
+        parts.append(replace(own, dataset=about(pump.options.dataset)))
         if loop is not None and parts[-1].workers:
             lines += loop.lines
             pids += loop.pids

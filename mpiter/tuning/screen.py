@@ -99,6 +99,7 @@ class View:
         own = f"{memory / 1e6:,.0f} MB in {some(len(self.workers), 'worker')}" if memory else "no worker processes"
         rare = [some(count, noun) for count, noun in ((stats.restarts, "restart"), (stats.errors, "error")) if count]
         head.append(_row("memory", None, bar, ", ".join([own, *rare])))
+        head += [_row(name, None, 0, said) for name, said in stats.dataset.items()]
         told = textwrap.wrap(self.verdict, max(width, 10))[: max(1, height - len(head) - 1)]
         room = max(0, height - len(head) - len(told))
         shown = self.workers if len(self.workers) <= room else self.workers[: max(0, room - 1)]
