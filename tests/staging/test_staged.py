@@ -14,6 +14,8 @@ import mpiter
 from mpiter.staging import Staging
 from mpiter.staging import staging as module
 from mpiter.staging.folder import FolderShelf
+from mpiter.tuning.live import glance_of
+from mpiter.tuning.screen import Watcher
 
 TIERS = ("folder", "memory")
 SIZE, TAIL = 1000, 16  # of a sample; of what stands behind it in a file
@@ -280,6 +282,14 @@ def test_a_url_is_fetched_by_fsspec(tmp_path):
                 assert (picture == np.asarray(Image.open(tmp_path / f"{label}.png"))).all()
     assert staging.stats().held == 8
     assert staging.stats().hits >= 8
+
+
+def test_a_live_view_tells_of_it(tmp_path):
+    store = Store(tmp_path)
+    with mpiter.batches(Staging("memory", "1MB", workers=0).of(store), 4, n_processes=0) as stream:
+        list(stream)
+        shown = Watcher().view(glance_of(stream)).lines()
+    assert "staging 0% of 40 reads were local; 40 of 40 samples held; 40 kB of 1 MB used; complet…" in shown
 
 
 def test_an_empty_sample_is_a_sample(tmp_path):

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mpiter.lab import hide, laboratory, overhead, peers, results, speedup
+from mpiter.lab import hide, laboratory, overhead, peers, results, speedup, staging
 from mpiter.lab.experiments import EXPERIMENTS
 from mpiter.lab.report import sheet
 from mpiter.lab.report.page import page
@@ -95,6 +95,13 @@ def everything():
     lane = ["consumer", [[0.0, 0.5, "wait", ""], [0.5, 1.0, "step", ""]]]
     made.extra = {hide.TRAINING: {"store": {"1": [lane], "3": [lane, ["worker 0", [[0.0, 0.9, "fetch", "batch 3"]]]]}}}
     yield made
+    copied = {"first_per_s": [20.0, 20.2, 20.4], "later_per_s": [100.0, 101.0, 102.0], "staged_s": steady}
+    yield result_of(
+        [(staging.NONE, staging.CASE, {"workers": 2, "room": 0}, {"first_per_s": steady, "later_per_s": steady}),
+         *((row, staging.CASE, {"workers": 2, "room": room}, copied | {"hit_rate": [room] * 3})
+           for room in (0.5, 1) for row in (staging.FOLDER, staging.MEMORY))],
+        "staging",
+    )  # fmt: skip
     loaded = cpu | {"batches_per_s": steady, "first_batch_s": steady}
     yield result_of([(row, "28x28", {"workers": 2}, loaded) for row in peers.ROWS], "peers")
 
