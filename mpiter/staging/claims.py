@@ -1,40 +1,41 @@
 """Who copies what at the moment: one at a time, among all threads of all processes that have the same file open.
 
 Runs wherever samples are fetched or copied.  A claim is a lock on a byte of the file, which needn't exist: whoever dies
-gives it back at once, whatever ends him, and children don't inherit it.  Within a process a table tells threads apart.
+gives it back at once, whatever ends him.  Within a process a table tells threads apart.  Assumes Linux, whose locks
+belong to an open file; elsewhere they belong to the process and are lost with the first of its descriptors on the
+file, so that two tiers of one process may copy the same sample, which harms nobody.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import threading
-import weakref
 from collections.abc import Iterator
+
+from .own import Descriptor
 
 with contextlib.suppress(ImportError):  # Windows, where nobody gets as far as this
     import fcntl
 
+_FLOCK = struct.Struct("hhqqi4x")  # Linux's struct flock, on machines of 64 bits
+
 
 class Claims:
-    """Of one file; ``claims_at`` finds them."""
+    """Of one process."""
 
     def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._pid = os.getpid()
+        self._file = Descriptor(path)
         self._changed = threading.Condition()
         self._taken: set[int] = set()  # in this process; guarded by _changed
 
     @contextlib.contextmanager
     def claim(self, number: int, waits: bool = True) -> Iterator[bool]:
         """Is it ours?  ``waits`` until it is; an OSError if that could go on for ever, as far as the system can see."""
-        with self._changed:
-            if waits:
-                self._changed.wait_for(lambda: number not in self._taken)
-            elif number in self._taken:
-                yield False
-                return
-            self._taken.add(number)
+        if not self._take(number, waits):
+            yield False
+            return
         try:
             if not self._lock(number, waits):
                 yield False
@@ -42,39 +43,33 @@ class Claims:
             try:
                 yield True
             finally:
-                fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, number)
+                self._set(fcntl.F_UNLCK, number, False)
         finally:
             with self._changed:
                 self._taken.discard(number)
                 self._changed.notify_all()
 
-    def _lock(self, number: int, waits: bool) -> bool:
-        if waits:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, number)
+    def _take(self, number: int, waits: bool) -> bool:
+        with self._changed:
+            if waits:
+                self._changed.wait_for(lambda: number not in self._taken)
+            elif number in self._taken:
+                return False
+            self._taken.add(number)
             return True
+
+    def _lock(self, number: int, waits: bool) -> bool:
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
-        except OSError:  # somebody else is at it
+            self._set(fcntl.F_WRLCK, number, waits)
+        except (BlockingIOError, PermissionError):  # two numbers that systems have for it
             return False
         return True
 
-    def __del__(self) -> None:
-        if getattr(self, "_pid", None) == os.getpid():
-            os.close(self._fd)
-
-
-# A process that closes a file loses its locks on it, by whichever descriptor: so it opens the file once.
-_known: weakref.WeakValueDictionary[tuple[int, str], Claims] = weakref.WeakValueDictionary()
-_finding = threading.Lock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_finding.acquire, after_in_parent=_finding.release, after_in_child=_finding.release)
-
-
-def claims_at(path: str) -> Claims:
-    """This process's, of this file."""
-    with _finding:
-        key = os.getpid(), path
-        found = _known.get(key)
-        if found is None:
-            found = _known[key] = Claims(path)
-        return found
+    def _set(self, kind: int, number: int, waits: bool) -> None:
+        if hasattr(fcntl, "F_OFD_SETLK"):
+            asked = fcntl.F_OFD_SETLKW if waits else fcntl.F_OFD_SETLK
+            fcntl.fcntl(self._file.fd, asked, _FLOCK.pack(kind, os.SEEK_SET, number, 1, 0))
+        elif kind == fcntl.F_UNLCK:
+            fcntl.lockf(self._file.fd, fcntl.LOCK_UN, 1, number)
+        else:
+            fcntl.lockf(self._file.fd, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB), 1, number)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from .own import Own
 from .sheet import Sheet
 
 _LINES = 1021
@@ -113,20 +114,10 @@ class Counts:
     """The sheet."""
 
     def __init__(self) -> None:
-        self._sheet = Sheet(8 * _LINES * len(Cell))
-        self._mapped: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_sheet": self._sheet, "_mapped": None}
-
-    @property
-    def _lines(self) -> Any:
-        if self._mapped is None:
-            self._mapped = np.frombuffer(self._sheet.map(), np.int64).reshape(_LINES, len(Cell))
-        return self._mapped
+        self._lines = Own(_lines_of, Sheet(8 * _LINES * len(Cell)))
 
     def _line(self) -> Any:
-        return self._lines[threading.get_native_id() % _LINES]
+        return self._lines()[threading.get_native_id() % _LINES]
 
     def read(self, cell: Cell, size: int) -> None:
         """A sample of this size was read from the tier, or from the store."""
@@ -144,10 +135,10 @@ class Counts:
         self._line()[cell] += count
 
     def total(self, cell: Cell) -> int:
-        return int(self._lines[:, cell].sum())
+        return int(self._lines()[:, cell].sum())
 
     def largest(self, cell: Cell) -> int:
-        return int(self._lines[:, cell].max())
+        return int(self._lines()[:, cell].max())
 
     def end(self, error: OSError) -> None:
         """Nothing more is to be copied."""
@@ -158,3 +149,7 @@ class Counts:
         """Why nothing more is copied; empty as long as something may be."""
         number = self.largest(Cell.ENDED)
         return os.strerror(number) if number else ""
+
+
+def _lines_of(sheet: Sheet) -> Any:
+    return np.frombuffer(sheet.map(), np.int64).reshape(_LINES, len(Cell))

@@ -24,8 +24,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import OptionError
-from .claims import Claims, claims_at
+from .claims import Claims
 from .ledger import Ledger
+from .own import Descriptor, Own
 
 with contextlib.suppress(ImportError):  # Windows, where nobody gets as far as this
     import fcntl
@@ -49,24 +50,11 @@ class Folder:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or found.st_mode & 0o077:
             raise OptionError(f"{self.path} is not a folder of your own that nobody else may use; take another tier.")
         self.ledger = Ledger(capacity, os.path.join(self.path, "ledger"))
-        self._present: tuple[int, _Presence] | None = None
-        self.enter(clears=True)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_present": None}
-
-    def enter(self, clears: bool = False) -> None:
-        """Be counted among those who are here, each process once; whoever is alone may clear up before."""
-        if self._present is None or self._present[0] != os.getpid():
-            presence = _Presence(os.path.join(self.path, "open"))
-            if clears and presence.is_alone():
-                self.ledger.count_anew(*self._clear())
-            presence.stay()
-            self._present = os.getpid(), presence
-
-    @property
-    def claims(self) -> Claims:
-        return claims_at(os.path.join(self.path, "claims"))
+        self.claims = Own(Claims, os.path.join(self.path, "claims"))
+        self.enter = Own(_Presence, os.path.join(self.path, "open"))  # be counted among those who are here
+        if self.enter().is_alone():
+            self.ledger.count_anew(*self._clear())
+            self.enter().stay()
 
     def _clear(self) -> tuple[int, int]:
         """Delete what is unfinished; the bytes and the number of what is whole."""
@@ -158,7 +146,7 @@ class FolderShelf:
     @contextlib.contextmanager
     def claim(self, key: str, waits: bool = True) -> Iterator[bool]:
         """Is this sample ours to copy?"""
-        with self._folder.claims.claim(int(key.replace(os.sep, "")[:14], 16), waits) as is_ours:
+        with self._folder.claims().claim(int(key.replace(os.sep, "")[:14], 16), waits) as is_ours:
             yield is_ours
 
     def held(self) -> set[str]:
@@ -171,26 +159,24 @@ class FolderShelf:
         return sum(1 for _ in self._folder.files(self._store))
 
 
-class _Presence:
+class _Presence(Descriptor):
     """That a process is here: a lock that all who are here share."""
 
     def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._pid = os.getpid()
-
-    def is_alone(self) -> bool:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
+        super().__init__(path)
+        self.stay()
 
     def stay(self) -> None:
-        fcntl.flock(self._fd, fcntl.LOCK_SH)
+        fcntl.flock(self.fd, fcntl.LOCK_SH)
 
-    def __del__(self) -> None:
-        if getattr(self, "_pid", None) == os.getpid():
-            os.close(self._fd)
+    def is_alone(self) -> bool:
+        """Is nobody else here?  Then nobody comes, until it is said that one ``stays``."""
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.stay()  # trying may have cost the lock
+            return False
+        return True
 
 
 def _entries(folder: Any, names: re.Pattern[str]) -> Iterator[os.DirEntry[str]]:

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from .. import machine
-from .claims import claims_at
+from .claims import Claims
 from .ledger import BYTES, Ledger
+from .own import Own
 from .sheet import Sheet
 
 _HEADROOM = 1 << 28  # bytes of memory that are left to everybody else
@@ -37,21 +38,10 @@ class MemoryShelf:
         self.ledger = memory.ledger
         self._samples = samples
         self._own = Ledger(self.ledger.capacity, Sheet(BYTES))  # of this dataset: where the next copy goes
-        self._claims = Sheet(1)
+        self._claims = Own(_claims_on, Sheet(1))
         self._start = 16 * samples
         self._sheet = Sheet(self._start + self.ledger.capacity)
-        self._mapped: tuple[int, Any] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_mapped": None}
-
-    @property
-    def _table(self) -> Any:
-        """Where each copy begins, and its length + 1; 0 where there is none."""
-        if self._mapped is None or self._mapped[0] != os.getpid():
-            memory = self._sheet.map(max(self._start, 1))
-            self._mapped = os.getpid(), np.frombuffer(memory, np.int64, 2 * self._samples).reshape(-1, 2)
-        return self._mapped[1]
+        self._table = Own(_table_in, self._sheet, samples)
 
     def key(self, index: int, source: str) -> int:
         """Of a sample: its number."""
@@ -59,11 +49,11 @@ class MemoryShelf:
 
     def get(self, key: int) -> bytes | None:
         """The copy; None if there is none."""
-        at, length = self._table[key].tolist()
+        at, length = self._table()[key].tolist()
         return os.pread(self._sheet.fd, length - 1, at) if length else None
 
     def has(self, key: int) -> bool:
-        return bool(self._table[key, 1])
+        return bool(self._table()[key, 1])
 
     def put(self, key: int, data: bytes) -> bool:
         """Keep a copy; False if there is no room.  Assumes that ``key`` is claimed."""
@@ -77,19 +67,28 @@ class MemoryShelf:
         done = 0
         while done < len(data):
             done += os.pwrite(self._sheet.fd, memoryview(data)[done:], at + done)
-        self._table[key] = at, len(data) + 1
+        self._table()[key] = at, len(data) + 1
         return True
 
     @contextlib.contextmanager
     def claim(self, key: int, waits: bool = True) -> Iterator[bool]:
         """Is this sample ours to copy?"""
-        with claims_at(self._claims.path).claim(key, waits) as is_ours:
+        with self._claims().claim(key, waits) as is_ours:
             yield is_ours
 
     def held(self) -> set[int]:
         """The keys of all copies."""
-        return set(np.flatnonzero(self._table[:, 1]).tolist())
+        return set(np.flatnonzero(self._table()[:, 1]).tolist())
 
     def count(self) -> int:
         """How many copies there are."""
-        return int(np.count_nonzero(self._table[:, 1]))
+        return int(np.count_nonzero(self._table()[:, 1]))
+
+
+def _claims_on(sheet: Sheet) -> Claims:
+    return Claims(sheet.path)
+
+
+def _table_in(sheet: Sheet, samples: int) -> Any:
+    """Where each copy begins, and its length + 1; 0 where there is none."""
+    return np.frombuffer(sheet.map(max(16 * samples, 1)), np.int64, 2 * samples).reshape(-1, 2)

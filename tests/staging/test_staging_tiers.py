@@ -18,7 +18,7 @@ from stores import Store, bytes_below
 
 import mpiter
 from mpiter.staging import Staging
-from mpiter.staging.claims import claims_at
+from mpiter.staging.claims import Claims
 from mpiter.staging.folder import Folder, FolderShelf
 from mpiter.staging.ledger import BYTES, Ledger
 from mpiter.staging.memory import Memory, MemoryShelf
@@ -110,10 +110,15 @@ def test_who_waits_for_a_claim_gets_it_when_its_owner_is_killed(shelf):
     assert got.is_set()
 
 
-def test_claims_of_one_file_are_the_same_everywhere_in_a_process(tmp_path):
+def test_two_tiers_of_one_process_do_not_give_up_each_others_claims(tmp_path):
     path = str(tmp_path / "claims")
-    one, other = claims_at(path), claims_at(path)
-    assert one is other, "a second one, closed, would give up the locks of the first"
+    one, other = Claims(path), Claims(path)
+    with one.claim(7):
+        with other.claim(7, waits=False) as is_ours:
+            assert not is_ours
+        del other, is_ours  # closed
+        with Claims(path).claim(7, waits=False) as is_ours:
+            assert not is_ours
 
 
 def test_reservations_of_many_never_exceed_the_bound(tmp_path):
@@ -190,10 +195,12 @@ def test_a_sheet_that_nobody_has_any_more_is_an_empty_one():
     sheet = Sheet(8)
     os.pwrite(sheet.fd, b"12345678", 0)
     pickled = pickle.dumps(sheet)
-    assert os.pread(pickle.loads(pickled).fd, 8, 0) == b"12345678"
+    again = pickle.loads(pickled)
+    assert os.pread(again.fd, 8, 0) == b"12345678"
     assert in_a_child(lambda sheet: os.pread(sheet.fd, 8, 0) == b"12345678", sheet)
-    del sheet
-    assert os.pread(pickle.loads(pickled).fd, 8, 0) == bytes(8)
+    del sheet, again
+    anew = pickle.loads(pickled)
+    assert os.pread(anew.fd, 8, 0) == bytes(8)
 
 
 SCRIPT = """
