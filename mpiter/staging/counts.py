@@ -58,6 +58,10 @@ class StagingStats:
         is_full: whether there is no room for one more of the average size.
         staged_s: seconds until the tier had all that it will have; None: it hasn't yet.
         ended: why nothing more is copied, if the tier could not be written to.
+
+    >>> from mpiter.staging import StagingStats
+    >>> print(StagingStats(hits=3, fallbacks=1, samples=4, held=3, held_bytes=3_000, capacity=1_000_000_000))
+    75% of 4 reads were local; 3 of 4 samples held; 3 kB of 1 GB used
     """
 
     hits: int = 0

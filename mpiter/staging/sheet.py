@@ -37,7 +37,7 @@ class Sheet:
 
     def _attach(self, fd: int) -> None:
         self._fd, self._pid = fd, os.getpid()
-        weakref.finalize(self, _close, fd, self._pid)
+        weakref.finalize(self, _close, fd, self._pid).atexit = False  # a thread may be writing to it even then
 
     @property
     def fd(self) -> int:
