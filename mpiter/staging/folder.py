@@ -33,7 +33,7 @@ with contextlib.suppress(ImportError):  # Windows, where nobody gets as far as t
 
 _TAIL = struct.Struct("<4sIQ")  # what stands behind the bytes: a mark, their checksum, their number
 _MARK = b"mpst"
-_STORE, _FOLDER, _FILE = map(re.compile, ("[0-9a-f]{16}", "[0-9a-f]{2}", "[0-9a-f]{30}"))
+_STORE, _FOLDER, _FILE = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{30}")
 _PART = ".part"
 
 
@@ -90,17 +90,14 @@ class FolderShelf:
         return f"{found[:2]}{os.sep}{found[2:]}"
 
     def get(self, key: str) -> bytes | None:
-        """The copy; None if there is none, or none that is whole."""
-        self._folder.enter()
+        """The copy; None if there is none, or none that is whole and can be read."""
         try:
-            fd = os.open(os.path.join(self._path, key), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+            self._folder.enter()
+            with open(os.path.join(self._path, key), "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size - _TAIL.size
+                data, tail = _read(file.fileno(), size), _read(file.fileno(), _TAIL.size)
+        except OSError:
             return None
-        try:
-            data = _read(fd, os.fstat(fd).st_size - _TAIL.size)
-            tail = _read(fd, _TAIL.size)
-        finally:
-            os.close(fd)
         return data if tail == _tail(data) else None
 
     def has(self, key: str) -> bool:
@@ -130,7 +127,9 @@ class FolderShelf:
             try:
                 fd = _create(part)
             except FileNotFoundError:
-                os.makedirs(os.path.dirname(part), 0o700, exist_ok=True)
+                for folder in (self._path, os.path.dirname(part)):  # and not the tier, if that is gone
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(folder, 0o700)
                 fd = _create(part)
             with open(fd, "wb", buffering=0) as file:
                 for piece in (data, _tail(data)):

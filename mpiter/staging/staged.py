@@ -83,11 +83,16 @@ class StagedFetch:
 
     @property
     def _is_over(self) -> bool:
+        try:
+            is_full = self._shelf.ledger.is_full
+        except OSError as error:  # the tier is gone
+            is_full = True
+            self._counts.end(error)
         why = self._counts.why_ended
         if why and not self._has_told:
             self._has_told = True
             warn(f"nothing more is staged: {why}. What is there is used; the rest comes from the store.")
-        return bool(why) or self._shelf.ledger.is_full
+        return bool(why) or is_full
 
     def _keep(self, key: Any, data: bytes) -> None:
         self._counts.add(Cell.DAMAGED, self._shelf.has(key))

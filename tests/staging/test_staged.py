@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -192,6 +193,20 @@ def test_a_full_disk_ends_the_copying_and_nothing_else(tmp_path, monkeypatch):
     assert (seen.held, seen.hits, seen.ended) == (1, 1, "No space left on device")
     assert seen.held_bytes == SIZE + TAIL
     assert "nothing more is copied" in str(seen)
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_a_tier_that_is_gone_ends_the_copying_and_nothing_else(backend, tmp_path):
+    store = Store(tmp_path)
+    staging = Staging(tmp_path / "tier", "1MB", workers=0)
+    staged = staging.of(store)
+    assert store.is_right(*staged[0])
+    shutil.rmtree(tmp_path / "tier")
+    with pytest.warns(RuntimeWarning, match="nothing more is staged: No such file or directory"):
+        found, _ = gone_through(staged, backend=backend, n_processes=2)
+    assert found == gone_through(store)[0]
+    assert staging.stats().ended == "No such file or directory"
+    assert not (tmp_path / "tier").exists()
 
 
 def test_an_error_of_the_store_is_the_datasets_and_holds_up_nobody(tmp_path):
