@@ -118,13 +118,13 @@ class Checked(Remote):
 
 
 def bytes_below(tier: Path) -> int:
-    """Of all copies in a tier, unfinished ones included."""
-    sizes = 0
-    for folder, _, files in os.walk(tier):
-        if Path(folder).parent.parent.name.startswith("mpiter-staged-"):
-            with contextlib.suppress(FileNotFoundError):
-                sizes += sum(os.stat(os.path.join(folder, file)).st_size for file in files)
-    return sizes
+    """Of all copies in a tier, unfinished ones included; one that is renamed meanwhile counts once."""
+    sizes = {}
+    for path in tier.glob("mpiter-staged-*/*/*/*"):
+        with contextlib.suppress(FileNotFoundError):
+            found = path.stat()
+            sizes[found.st_ino] = found.st_size
+    return sum(sizes.values())
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,10 @@ def content(index: int, size: int) -> bytes:
 
 
 def bytes_below(folder: Path) -> int:
-    """Of all copies in a tier, unfinished ones included."""
-    kept = (path for path in folder.glob("mpiter-staged-*/*/*/*") if path.is_file())
-    return sum(path.stat().st_size for path in kept)
+    """Of all copies in a tier, unfinished ones included; one that is renamed meanwhile counts once."""
+    sizes = {}
+    for path in folder.glob("mpiter-staged-*/*/*/*"):
+        with contextlib.suppress(FileNotFoundError):
+            found = path.stat()
+            sizes[found.st_ino] = found.st_size
+    return sum(sizes.values())
