@@ -227,7 +227,7 @@ def test_whoever_is_killed_leaves_nothing_that_is_served_torn_and_the_bound_hold
     tier, here = tmp_path / "tier", Path(__file__).resolve().parents
     paths = [str(here[2]), str(here[1] / "support")]
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(tier), *paths]
-    rng = random.Random(0)
+    rng, store = random.Random(0), Store(tmp_path, 120, 20_000)
     for _ in range(6):
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
             assert program.stdout.readline() == "begun\n"
@@ -239,7 +239,6 @@ def test_whoever_is_killed_leaves_nothing_that_is_served_torn_and_the_bound_hold
     presence = _Presence(os.path.join(tier, f"mpiter-staged-{os.getuid()}", "open"))
     wait_until(presence.is_alone, "the last one's workers are gone")
     del presence
-    store = Store(tmp_path, 120, 20_000)
     staging = Staging(tier, 60 * 20_016)
     staged = staging.of(store)
     with mpiter.batches(staged, 4, n_processes=2, epochs=2) as stream:

@@ -17,9 +17,10 @@ class Store:
     def __init__(self, folder: Path, samples: int = 40, size: int = 1000) -> None:
         self.root, self.samples, self.size = str(folder / "store"), samples, size
         self.log = str(folder / "reads")
-        os.makedirs(self.root, exist_ok=True)
-        for index in range(samples):
-            Path(self.source(index)).write_bytes(content(index, size))
+        if not os.path.exists(self.root):
+            os.makedirs(self.root)
+            for index in range(samples):
+                Path(self.source(index)).write_bytes(content(index, size))
 
     def __len__(self) -> int:
         return self.samples
