@@ -62,7 +62,18 @@ def test_a_wing_is_there_without_extras(module):
 
 def test_importing_mpiter_opens_no_door_and_enters_no_wing():
     code = "import sys, mpiter; print(*set(sys.argv) & set(sys.modules))"
-    command = [sys.executable, "-c", code, *DOORS, *EXTRAS, "mpiter.lab", "mpiter.doctor", "mpiter.images", "mpiter.staging", "fsspec"]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        *DOORS,
+        *EXTRAS,
+        "mpiter.lab",
+        "mpiter.doctor",
+        "mpiter.images",
+        "mpiter.staging",
+        "fsspec",
+    ]
     ran = subprocess.run(command, cwd=MPITER.parent, capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.strip() == ""
 

@@ -304,7 +304,9 @@ def test_a_live_view_tells_of_it(tmp_path):
     with mpiter.batches(Staging("memory", "1MB", workers=0).of(store), 4, n_processes=0) as stream:
         list(stream)
         shown = Watcher().view(glance_of(stream)).lines()
-    assert "staging 0% of 40 reads were local; 40 of 40 samples held; 40 kB of 1 MB used; complet…" in shown
+    assert [line[:62] for line in shown if line.startswith("staging")] == [
+        "staging 0% of 40 reads were local; 40 of 40 samples held; 40 k"
+    ]
 
 
 def test_an_empty_sample_is_a_sample(tmp_path):
