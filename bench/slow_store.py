@@ -105,6 +105,11 @@ class Remote:
         mine.connection.request("GET", f"/{index}.bin")
         return bytes(mine.connection.getresponse().read())
 
+    def close(self) -> None:
+        """This thread's connection."""
+        if self._mine is not None and hasattr(self._mine[1], "connection"):
+            self._mine[1].connection.close()
+
     def __getitem__(self, index: int) -> Any:
         return index, np.frombuffer(self.fetch(index), np.uint8)
 

@@ -100,7 +100,8 @@ def take(turn: Turn) -> Answer:
         staging = Staging(tier, max(1.0, turn.at["room"] * len(dataset) * (size + _TAIL)))
         dataset = staging.of(dataset)
     with mpiter.batches(dataset, about["batch_size"], n_processes=turn.workers, seed=turn.seed) as stream:
-        first_s, before = _epoch(stream), staging and staging.stats()
+        first_s = _epoch(stream)
+        before = None if staging is None else staging.stats()
         seconds = [_epoch(stream)]
         while sum(seconds) < turn.seconds:
             seconds.append(_epoch(stream))

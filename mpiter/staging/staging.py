@@ -122,7 +122,7 @@ def size_of(capacity: Any) -> int:
         capacity = float(number) * step ** (" kmgtp".index(prefix.lower()) if prefix else 0)
     if not isinstance(capacity, Real) or isinstance(capacity, bool) or not 1 <= float(capacity) < 1 << 62:
         raise OptionError(f"capacity={capacity!r:.60} is no size; use a number of bytes, or '200GB', '1.5TB', '64GiB'.")
-    return int(capacity)
+    return int(float(capacity))
 
 
 class _Account:
