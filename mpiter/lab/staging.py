@@ -179,11 +179,11 @@ def _table(result: Result, bare: Row) -> Table:
     cells = [
         {
             "copies": row.row,
-            "room": NOTHING if row is bare else f"{row.at['room']:.0%}",
+            "room, %": NOTHING if row is bare else number(100 * row.at["room"]),
             "first epoch/s": median(row["first_per_s"]),
             "later/s": median(row["later_per_s"]),
             "times": times(result.ratio(row, bare, "later_per_s")),
-            "hits": f"{row['hit_rate'].median:.1%}" if "hit_rate" in row else NOTHING,
+            "hits, %": f"{100 * row['hit_rate'].median:.1f}" if "hit_rate" in row else NOTHING,
             "staged s": median(row.get("staged_s")),
         }
         for row in [bare, *_of(result, FOLDER), *_of(result, MEMORY)]
