@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import pickle
@@ -143,6 +144,22 @@ def test_reservations_of_many_never_exceed_the_bound(tmp_path):
             assert child.exitcode == 0
         assert ledger.reserve(1000 - ledger.used[0])
         assert not ledger.reserve(1)
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_ledger_is_one_processes_while_it_is_changed(in_memory, tmp_path):
+    ledger = Ledger(1000, Sheet(BYTES) if in_memory else str(tmp_path / "ledger"))
+
+    def is_locked():
+        try:
+            fcntl.flock(ledger._here()._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+    with ledger._here().locked():
+        assert in_a_child(is_locked)
+    assert not in_a_child(is_locked)
 
 
 def test_who_comes_alone_clears_away_what_is_unfinished_and_counts_anew(tmp_path):
