@@ -6,6 +6,8 @@ import errno
 import os
 import pickle
 import shutil
+import signal
+import warnings
 
 import numpy as np
 import pytest
@@ -207,6 +209,24 @@ def test_a_tier_that_is_gone_ends_the_copying_and_nothing_else(backend, tmp_path
     assert found == gone_through(store)[0]
     assert staging.stats().ended == "No such file or directory"
     assert not (tmp_path / "tier").exists()
+
+
+@pytest.mark.death
+@pytest.mark.parametrize("kind", TIERS)
+def test_workers_that_are_killed_hold_up_nobody(kind, tmp_path):
+    """Whatever they were copying."""
+    store = Store(tmp_path, 200)
+    staging = Staging(tier_of(kind, tmp_path), "1MB", workers=0)
+    seen = []
+    with mpiter.batches(staging.of(store), 4, n_processes=2, epochs=2) as stream, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that they were
+        for number, (index, total) in enumerate(stream):
+            assert all(map(store.is_right, index.tolist(), total.tolist()))
+            seen += index.tolist()
+            if number in (3, 10, 20):
+                os.kill(stream.worker_pids[number % 2], signal.SIGKILL)
+    assert sorted(seen) == sorted([*range(200)] * 2)
+    assert staging.stats().held == 200
 
 
 def test_an_error_of_the_store_is_the_datasets_and_holds_up_nobody(tmp_path):
