@@ -54,9 +54,8 @@ class _Loop:
         self.pid = os.getpid()
         self.tally, self.mail = tally or Tally(), Inbox()
         self._pilot: Pilot = pilot or Steady()
-        self._observing = Observing(observe, self.mail.warn)
         self._rules, self._transport, self._make_crew = rules, transport, make_crew
-        self._bell = Bell()
+        self._bell, self._observing = Bell(), Observing(observe, self.mail.warn)
         self._runs: deque[Run] = deque()  # to go from now on
         self._communicator: _Communicator[Delivery] = _Communicator(rules.n_prefetch, self._note)
         self._ledger = Ledger(rules.in_order)
