@@ -114,7 +114,7 @@ def _pilot(workers: Auto | None, n_prefetch: Auto | None) -> Pilot:
 
 Wings.tracer, Wings.pilot = _tracer, _pilot
 
-_DOORS = ("chainer", "chainer_compat", "device", "images", "jax", "staging", "torch")
+_DOORS = ("chainer", "chainer_compat", "device", "echo", "images", "jax", "staging", "torch")
 
 
 def __dir__() -> list[str]:

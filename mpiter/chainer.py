@@ -76,7 +76,8 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
         except KeyError:  # as in Chainer's oldest snapshots
             now = epoch + position / max(len(here.order), 1)
             detail = max(now - self.batch_size / max(len(here.order), 1), 0.0) if now > 0 else -1.0
-        found = Cursor(position, epoch, is_new_epoch, here.order, detail)
+        extra = _exchange_extra(serializer, here.extra) if self._pump.composer.name else ()
+        found = Cursor(position, epoch, is_new_epoch, here.order, detail, extra)
         if found != here or seed != self.seed or not _equal(indices, order):
             self._go_to(found, seed, indices)
 
@@ -121,6 +122,13 @@ def _exchange_order(serializer: Any, order: Indices | None) -> Indices | None:
     if all(answer is None for answer in answers) and isinstance(serializer, chainer.serializer.Deserializer):
         raise KeyError("order: the snapshot has none, so it is of an iterator that does not shuffle; this one does")
     return found
+
+
+def _exchange_extra(serializer: Any, extra: tuple[float, ...]) -> tuple[float, ...]:
+    """Ours alone, where samples come several times."""
+    numbers = np.array(extra or (0.0, 0.0))  # loading fills it in place
+    serializer("mpiter_echo", numbers)
+    return tuple(map(float, numbers)) if numbers[1] else ()
 
 
 def _exchange_seed(serializer: Any, seed: int) -> int:

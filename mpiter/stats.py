@@ -26,6 +26,7 @@ class Stats:
     Attributes:
         batches: batches handed out.
         samples: samples in them.
+        fresh_samples: samples in them that were in none before, of an epoch: all, unless there is an echo.
         odd_rows: samples that fitted no column and travelled as objects.
         copies: batches handed out as copies.
         errors: samples whose fetch raised.
@@ -80,6 +81,7 @@ class Stats:
 
     batches: int = 0
     samples: int = 0
+    fresh_samples: int = 0
     odd_rows: int = 0
     copies: int = 0
     errors: int = 0
@@ -214,6 +216,7 @@ def _counted(count: int, one: str, several: str) -> str:
 _COUNTERS = {
     "batches",
     "samples",
+    "fresh_samples",
     "odd_rows",
     "copies",
     "errors",

@@ -17,6 +17,7 @@ PUBLIC = (
     "mpiter.pool",
     "mpiter.images",
     "mpiter.staging",
+    "mpiter.echo",
     "mpiter.torch",
     "mpiter.chainer",
     "mpiter.jax",

@@ -23,6 +23,7 @@ from ..rules import Rules, Skip
 from ..samples.uneven import settle_as
 from ..transport.transport import Transport
 from ..transport.transports import transport_for
+from .composer import Composer, Straight
 from .pilot import Pilot, Steady, Wings, auto
 from .tally import Tally
 
@@ -51,8 +52,10 @@ class Options:
     seeds_samples: bool = True  # the global generators, for each; else once, for each worker
     ragged: str = "list"
     trace: Any = None  # the file that says who did what when: its name, then who writes it
+    echo: Any = None  # who has samples come several times
     workers_name: str = "n_processes"  # as the user knows the argument
     workers: int = field(init=False, default=0)
+    served: Any = field(init=False, default=None)  # what the workers fetch from
 
     def __post_init__(self) -> None:
         self._set(dataset=as_dataset(self.dataset))
@@ -95,6 +98,11 @@ class Options:
             self._set(trace=Wings.tracer(os.fspath(self.trace)))
         elif self.trace is not None and not hasattr(self.trace, "tally"):
             raise OptionError(f"trace={self.trace!r:.60} is no path; name a file, such as 'run.json'.")
+        if self.echo is not None:
+            if not hasattr(self.echo, "composer"):
+                raise OptionError(f"echo={self.echo!r:.60} is no Echo; pass mpiter.echo.Echo(factor=2), say.")
+            self.echo.check(self)
+        self._set(served=self.dataset if self.echo is None else self.echo.served(self.dataset))
         transport = self.make_transport()
         if not self.backend.shares_memory and getattr(transport, "needs_shared_memory", False):
             raise OptionError(f"the workers of {self.backend!r} share no memory with us; pass serializer='packed'.")
@@ -127,6 +135,10 @@ class Options:
         """Batches that may wait, to begin with."""
         found = auto(self.n_prefetch)
         return int(self.n_prefetch) if found is None else max(_FIRST_N_PREFETCH, found.least)
+
+    def make_composer(self) -> Composer:
+        """Who makes of what the loop delivers what is handed out."""
+        return Straight() if self.echo is None else self.echo.composer(self)
 
     def make_transport(self) -> Transport:
         return transport_for(self.serializer, self.copy)
@@ -171,7 +183,7 @@ class Options:
     @property
     def cargo(self) -> tuple[Any, Any]:
         """What the workers need of the user's: the dataset, and the function to call first."""
-        return self.dataset, self.worker_init
+        return self.served, self.worker_init
 
 
 def seconds(name: str, value: Any) -> None:

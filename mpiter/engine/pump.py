@@ -52,6 +52,7 @@ class Pump:
         counts: Callable[[Any], int | None] | None = None,
     ) -> None:
         self.options, self._opens, self._late, self._counts = options, opens, late, counts
+        self.composer = options.make_composer()
         self.loop: _PrefetchLoop | None = None
         self.is_closed = False
         self.cursor: Cursor
@@ -60,7 +61,6 @@ class Pump:
         self._runs = 0
         self._letting_go: Any = None
         self._in_hand: Delivery | None = None  # taken from the loop, not yet handed out
-        self._handed_out = 0  # deliveries of this run
         self._has_ended = False  # all of it has been handed out
         self._has_stopped = False  # the loop, which another run would set going
         self._one_at_a_time = threading.RLock()  # next() may be called by several threads
@@ -86,7 +86,7 @@ class Pump:
         """From the next batch on under other options: by other workers."""
         was_closed = self.is_closed
         self.close()
-        self.is_closed, self.options = was_closed, options
+        self.is_closed, self.options, self.composer = was_closed, options, options.make_composer()
         self._patience = Patience(options.dataset_timeout)
 
     def refresh(self) -> None:
@@ -97,8 +97,8 @@ class Pump:
 
     def _run(self) -> Run:
         self._runs += 1
-        self._handed_out = 0
-        return Run(self._runs, self.cursor, self.seed, self._plans)
+        cursor, plans = self.composer.begin(self.cursor, self._plans, self.seed)
+        return Run(self._runs, cursor, self.seed, plans)
 
     # -- handing out ---------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class Pump:
                 raise StopIteration
             loop = self._running_loop()
             if self._in_hand is None:
-                self._in_hand = self._wait_for(loop)
+                self._in_hand = self.composer.next(self.cursor, partial(self._wait_for, loop), loop.sample_s)
             loop.mail.deliver()  # a warning may be an error to the user: the batch then stays in hand
             delivery, self._in_hand = self._in_hand, None
             return self._hand_out(loop, delivery)
@@ -123,7 +123,7 @@ class Pump:
         began, glance_s = loop.tally.asked(), interval_for(self.options.dataset_timeout)
         try:
             delivery = loop.get(self._waits, glance_s)
-            while delivery.number != self._handed_out:  # Ctrl-C has taken one between the queue and the user
+            while delivery.number != self.composer.taken:  # Ctrl-C has taken one between the queue and the user
                 loop.go(self._run())
                 delivery = loop.get(self._waits, glance_s)
             return delivery
@@ -155,7 +155,7 @@ class Pump:
         if self._counts is not None:
             samples = self._counts(batch)
         if samples is not None:
-            loop.tally.handed_out(samples, loop.room_bytes)
+            loop.tally.handed_out(samples, loop.room_bytes, delivery.fresh)
         self._advance(delivery)
         return batch
 
@@ -163,7 +163,7 @@ class Pump:
         """In this order: whatever Ctrl-C leaves undone, the next ``next()`` then goes on from the cursor."""
         if delivery.counts:
             self.cursor = delivery.after
-        self._handed_out += 1
+        self.composer.handed_out()
 
     def _interrupted(self, error: BaseException) -> None:
         """next() was left by Ctrl-C or the end of the loop: nothing has been handed out."""
@@ -203,7 +203,7 @@ class Pump:
                 self._has_ended = True
                 raise StopIteration
             self._launch()
-        elif self._has_stopped:
+        elif self._has_stopped or not self.composer.is_sound:
             self.loop.go(self._run())
         self._has_stopped = False
         assert self.loop is not None

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 from ..engine.options import Options
 from ..engine.pilot import Auto
-from ..order.cursor import Cursor, batches_of
+from ..order.cursor import Cursor
 from ..order.state import Surroundings
 from ..rules import Skip
 from ..samples.batch import columns_of
@@ -56,10 +56,14 @@ class Batches(DatasetIterator[B]):
         sampling, began = self._sampling, self._began
         if sampling.epochs is None:
             raise TypeError("endless batches have no length; pass epochs=.")
-        in_epoch = batches_of(len(self._cursor.order), self.batch_size, sampling.drop_last)
+        composer = self._pump.composer
+        in_epoch = composer.batches(len(self._cursor.order), self.batch_size, bool(sampling.drop_last))
+        if in_epoch is None:
+            raise TypeError("with an automatic echo nobody knows how many batches there will be.")
         if sampling.pace(self.batch_size).end_at(self._cursor):
             return in_epoch * sampling.epochs  # the next one
-        return in_epoch * (sampling.passes * sampling.epochs - began.epoch) - -(-began.position // self.batch_size)
+        left = in_epoch * (sampling.passes * sampling.epochs - began.epoch)
+        return left - composer.batches_before(began, self.batch_size)
 
 
 @knows(OF_ITERATORS)
@@ -86,6 +90,7 @@ def batches(
     sample_timeout: float | None = 600.0,
     ragged: Literal["raise", "list", "pad"] = "raise",
     trace: str | os.PathLike[str] | None = None,
+    echo: Any = None,
 ) -> Batches[Any]:
     """Iterate over ``dataset`` in stacked batches.
 
@@ -122,6 +127,7 @@ def batches(
             sample_timeout=sample_timeout,
             ragged=ragged,
             trace=trace,
+            echo=echo,
         ),
         Sampling(epochs=epochs, drop_last=drop_last, shuffle=shuffle, order_sampler=order_sampler),
     )

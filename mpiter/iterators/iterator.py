@@ -138,7 +138,8 @@ class DatasetIterator(Adjustable, Generic[B]):
         self._go(*load(state, self._surroundings()))
 
     def _surroundings(self) -> Surroundings:
-        return Surroundings(self._sampling.pace(self.batch_size), len(self.dataset), self._cursor.order)
+        pace, echo = self._sampling.pace(self.batch_size), self._pump.composer.name
+        return Surroundings(pace, len(self.dataset), self._cursor.order, echo)
 
     def __copy__(self) -> Self:
         other = type(self).__new__(type(self))

@@ -54,6 +54,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         sample_timeout: seconds that one sample may take (and a worker's start, which has a minute at least); then the
             workers are replaced and the sample is tried once more.  None: for ever.
         trace: a file, "run.json" say, that will tell who did what when, for ui.perfetto.dev or chrome://tracing.
+        echo: ``mpiter.echo.Echo(factor=2)``, say, has each sample come several times.
 
     >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=0) as it:
     ...     print(list(it))
@@ -84,6 +85,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         in_order: bool = True,
         sample_timeout: float | None = 600.0,
         trace: str | os.PathLike[str] | None = None,
+        echo: Any = None,
     ) -> None:
         self.n_prefetch = n_prefetch
         self.shared_mem = shared_mem
@@ -107,6 +109,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
             in_order=in_order,
             sample_timeout=sample_timeout,
             trace=trace,
+            echo=echo,
         )
         self.n_processes = options.workers
         super().__init__(options, _chainers(repeat, shuffle, order_sampler))
@@ -144,6 +147,7 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
         in_order: bool = True,
         sample_timeout: float | None = 600.0,
         trace: str | os.PathLike[str] | None = None,
+        echo: Any = None,
     ) -> None:
         self.n_threads = n_threads
         self.shuffle = shuffle
@@ -165,6 +169,7 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
                 in_order=in_order,
                 sample_timeout=sample_timeout,
                 trace=trace,
+                echo=echo,
             ),
             _chainers(repeat, shuffle, order_sampler),
         )
@@ -194,6 +199,7 @@ class SerialIterator(DatasetIterator[Batch[T]]):
         on_error: Literal["raise", "skip"] | Skip = "raise",
         worker_init: Any = None,
         trace: str | os.PathLike[str] | None = None,
+        echo: Any = None,
     ) -> None:
         self.shuffle = shuffle
         super().__init__(
@@ -208,6 +214,7 @@ class SerialIterator(DatasetIterator[Batch[T]]):
                 on_error=on_error,
                 worker_init=worker_init,
                 trace=trace,
+                echo=echo,
             ),
             _chainers(repeat, shuffle, order_sampler),
         )

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import StateError
-from ..order.cursor import Cursor, Plan, Plans, Stretch, batches_of, stretch_of
+from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch, batches_of, stretch_of
 from ..order.order import Indices
 from .walk import Told, Walk
 
@@ -32,6 +32,10 @@ class Sliced(Plans):
 
     def __init__(self, batch_size: int, drop_last: bool, in_one: bool) -> None:
         self._each, self._drop_last, self._in_one = batch_size, drop_last, in_one
+
+    def pace(self, epoch: int) -> Pace:
+        """The batches of an epoch in the words of iterators, whose places are numbers of samples."""
+        return Pace(self._each, wrap=False, epochs=epoch + 1, drop_last=self._drop_last)
 
     def draw(self, upto: int) -> None:
         """There is nothing to be asked."""

@@ -36,6 +36,7 @@ class Pass:
     most: int  # …and may be
     aside: Any = None  # where the sampler's generators are not everybody's
     left_out: int = 0  # batches that its iterator doesn't give
+    extra: tuple[float, ...] = ()  # what else a composer must know of the place
     pump: Any = None  # None: nobody goes on with it
     has_ended: bool = False
 
@@ -47,7 +48,8 @@ class Pass:
     def go(self) -> None:
         """Have the batches from here on fetched."""
         assert self.pump is not None
-        self.pump.go(Cursor(self.batches, self.epoch, False, self.order), self.plans, self.seed)
+        here = Cursor(self.batches, self.epoch, False, self.order, extra=self.extra)
+        self.pump.go(here, self.plans, self.seed)
         self.pump.start()
 
     def skip(self, batches: int) -> None:
@@ -59,7 +61,7 @@ class Pass:
     def place(self) -> Place:
         """Where it could go on."""
         drawn, since = self.plans.checksum(self.batches), self.plans.since(self.batches)
-        return Place(self.epoch, self.batches, drawn, self.generators, since=since)
+        return Place(self.epoch, self.batches, drawn, self.generators, since=since, extra=self.extra)
 
     def next(self) -> Any:
         """The next batch."""
@@ -76,7 +78,7 @@ class Pass:
             self.plans.told(error)
             raise
         finally:
-            self.batches = pump.cursor.position
+            self.batches, self.extra = pump.cursor.position, pump.cursor.extra
             self.plans.forget(self.batches)
 
 

@@ -19,7 +19,6 @@ from ..datasets.columns import Table, as_dataset
 from ..engine.options import Options, warn_if_all_is_dropped
 from ..engine.pilot import Auto, auto
 from ..errors import OptionError
-from ..order.cursor import batches_of
 from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
 from ..samples.batch import collate, columns_of, samples_of
@@ -83,6 +82,7 @@ class DataLoader(Loading[B_co]):
         ragged: where samples of a batch differ in shape, or one of them has None, say: "raise", "list", or "pad" with
             zeros, at the end.
         trace: a file, "run.json" say, that will tell who did what when, for ui.perfetto.dev or chrome://tracing.
+        echo: ``mpiter.echo.Echo(factor=2)``, say, has each sample come several times, in the loader's own order.
 
     >>> import numpy as np
     >>> loader = DataLoader([(np.full(2, i), i) for i in range(4)], batch_size=2)
@@ -116,6 +116,7 @@ class DataLoader(Loading[B_co]):
         seeding: Literal["sample", "worker"] = "sample",
         ragged: Literal["raise", "list", "pad"] = "raise",
         trace: str | os.PathLike[str] | None = None,
+        echo: Any = None,
     ) -> None:
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
@@ -129,6 +130,11 @@ class DataLoader(Loading[B_co]):
         if is_stream and (shuffle or sampler is not None or batch_sampler is not None):
             raise OptionError(
                 "an iterable dataset has no keys: shuffle, sampler and batch_sampler make no sense with it."
+            )
+        if echo is not None and (is_stream or sampler is not None or batch_sampler is not None):
+            raise OptionError(
+                "echo needs the loader's own order: leave sampler and batch_sampler out, and pass a dataset with [] "
+                "and len."
             )
         warn_of_iterators({"dataset": dataset, "sampler": sampler, "batch_sampler": batch_sampler})
         self.dataset = as_dataset(dataset)
@@ -161,6 +167,7 @@ class DataLoader(Loading[B_co]):
             seed=self._seed,
             seeding=seeding,
             trace=trace,
+            echo=echo,
         )
         self._begin(options, persistent_workers)
 
@@ -194,7 +201,7 @@ class DataLoader(Loading[B_co]):
             length = len(self.dataset if given is None else given)  # type: ignore[arg-type]
         except (TypeError, NotImplementedError):
             return None
-        return length if self.batch_size is None else batches_of(length, self.batch_size, self.drop_last)
+        return self._recipe.make_composer().batches(length, self.batch_size or 1, self.drop_last)
 
     def _sampled(self) -> Any:
         return self.batch_sampler if self.batch_sampler is not None else self.sampler
@@ -230,7 +237,13 @@ class DataLoader(Loading[B_co]):
         length = {} if given else {"dataset_length": len(self.dataset), "shuffle": self.shuffle}
         kinds = {"stream": self._batching, "batch_sampler": self.batch_sampler, "sampler": self.sampler}
         kind = next((name for name, one in kinds.items() if one is not None), "dataset")
-        return {"kind": kind} | length | {"batch_size": self.batch_size, "drop_last": self.drop_last}
+        echo = self._recipe.make_composer().name
+        return (
+            {"kind": kind}
+            | length
+            | {"batch_size": self.batch_size, "drop_last": self.drop_last}
+            | ({"echo": echo} if echo else {})
+        )
 
 
 def _check_workers(num_workers: Any, timeout: Any, persistent_workers: Any, worker_init_fn: Any) -> None:
@@ -285,6 +298,7 @@ def worker_options(
     seed: int | None,
     seeding: str,
     trace: str | os.PathLike[str] | None = None,
+    echo: Any = None,
 ) -> Options:
     """The engine's options for a loader's."""
     if seeding not in ("sample", "worker"):
@@ -317,6 +331,7 @@ def worker_options(
         in_order=in_order,
         seeds_samples=seeding == "sample",
         trace=trace,
+        echo=echo,
         workers_name="num_workers",
     )
 

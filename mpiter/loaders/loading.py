@@ -128,6 +128,7 @@ class Loading(Generic[B_co]):
             order=self._order(place.epoch),
             generators=begun_with,
             batches=place.batches,
+            extra=place.extra,
             ahead=min(_FEW, self._recipe.most_ahead),
             most=self._recipe.most_ahead,
         )

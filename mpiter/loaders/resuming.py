@@ -12,7 +12,7 @@ from numbers import Integral
 from typing import Any
 
 from ..errors import OptionError, StateError
-from ..order.state import VERSION, check_kind, number_of, of_another_kind, seed_of, typed
+from ..order.state import VERSION, check_echo, check_kind, extra_of, number_of, of_another_kind, seed_of, typed
 from .drawing import Drawn, Since, Sliced
 from .walk import Told, check_told
 
@@ -28,6 +28,7 @@ class Place:
     skipped: int = 0  # to be left out from there on
     stream: dict[str, Any] | None = None  # how far the shards of a stream have got
     since: Since | None = None  # where a sampler that tells its place goes on
+    extra: tuple[float, ...] = ()  # what an echo must know
 
     @property
     def is_elsewhere(self) -> bool:
@@ -53,6 +54,7 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
         "seed": str(seed),
         "generators": place.generators or {},
         "loader": agreed,
+        **({"extra": list(place.extra)} if "echo" in agreed else {}),
         **({} if stream is None else {"stream": stream}),
         **({} if since is None else {"sampler": {"samples": since.samples, "told": since.told}}),
     }
@@ -62,6 +64,7 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
     """The place and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
     check_kind(state, "loader")
     saved = typed(state, "loader", dict)
+    check_echo(saved, agreed.get("echo", ""))
     for name, mine in agreed.items():
         if name not in saved or saved[name] != mine:
             if ("sampler" in saved) != ("sampler" in agreed):
@@ -76,6 +79,7 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
         generators=typed(state, "luck" if "luck" in state else "generators", dict),  # "luck": as it was called once
         skipped=number_of(state, "skipped"),
         stream=_stream(state) if "stream" in state else None,
+        extra=extra_of(state) if "echo" in agreed else (),
     )
     if "sampler" in state:
         place = replace(place, since=_since(typed(state, "sampler", dict), place))

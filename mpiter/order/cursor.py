@@ -29,6 +29,7 @@ class Cursor(NamedTuple):
     is_new_epoch: bool  # did the last batch cross an epoch boundary?
     order: Order
     previous_epoch_detail: float = -1.0  # -1 stands for "no batch yet", as in Chainer's snapshots
+    extra: tuple[float, ...] = ()  # what else a composer must know
 
     @property
     def epoch_detail(self) -> float:

@@ -33,6 +33,7 @@ class Surroundings:
     pace: Pace
     dataset_length: int
     order: Order
+    echo: str = ""  # how samples come several times, in words
 
 
 def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
         "previous_epoch_detail": cursor.previous_epoch_detail,
         "seed": str(seed),  # as text: seeds may exceed what JSON readers keep exactly
         "order": order,
+        **({"echo": around.echo, "extra": list(cursor.extra)} if around.echo else {}),
         **_pace(around),
     }
 
@@ -68,6 +70,7 @@ def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
         saved = typed(state, name, type(mine))
         if saved != mine:
             raise StateError(f"the state was saved with {name}={saved!r:.40}, this iterator has {name}={mine!r}.")
+    check_echo(state, around.echo)
     seed = seed_of(state)
     order = _order(state, seed, number_of(state, "epoch", 0, _LARGEST), around)
     epoch = number_of(state, "epoch", 0, _LARGEST if around.pace.epochs is None else around.pace.epochs)
@@ -77,8 +80,24 @@ def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
         is_new_epoch=typed(state, "is_new_epoch", bool),
         order=order,
         previous_epoch_detail=_detail(state),
+        extra=extra_of(state) if around.echo else (),
     )
     return cursor, seed
+
+
+def check_echo(state: Mapping[str, Any], mine: str) -> None:
+    """Do samples come as often as where the state was saved?"""
+    saved = state.get("echo", "")
+    if saved != mine:
+        raise StateError(f"the state was saved with echo={saved or None!s:.80}, here it is echo={mine or None}.")
+
+
+def extra_of(state: Mapping[str, Any]) -> tuple[float, ...]:
+    """Nothing, or the two numbers that an echo needs."""
+    extra: list[Any] = typed(state, "extra", list)
+    if len(extra) not in (0, 2) or not all(type(one) in (int, float) and 0 <= one <= _LARGEST for one in extra):
+        raise StateError(f"the state's 'extra' is {extra!r:.40}, not the numbers of an echo.")
+    return tuple(map(float, extra))
 
 
 def check_kind(state: Any, key: str) -> None:

@@ -155,7 +155,7 @@ class _VirtualTally(Tally):
     __slots__ = ("clock",)
     clock: Clock
 
-    def handed_out(self, samples: int, size: int) -> None:
+    def handed_out(self, samples: int, size: int, fresh: int | None = None) -> None:
         if self.began is None:
             self.began, self.start_s = self.clock.now, self.wait_s
         self.batches += 1
