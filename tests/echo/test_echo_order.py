@@ -1,4 +1,4 @@
-"""The order in which samples come out several times is a pure function, and whoever goes on within it finds the rest."""
+"""The order in which samples come several times is a pure function, and whoever goes on within it finds the rest."""
 
 from __future__ import annotations
 
