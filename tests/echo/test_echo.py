@@ -412,7 +412,7 @@ def test_nonsense_is_refused(options: dict[str, Any], said: str) -> None:
 
 
 def test_what_cannot_be_is_refused_at_construction() -> None:
-    with pytest.raises(mpiter.OptionError, match="the dataset needs read.*which Squares has not"):
+    with pytest.raises(mpiter.OptionError, match=r"the dataset needs read.*which Squares has not"):
         iterator(Echo(2), Squares())
     with pytest.raises(mpiter.OptionError, match="echo needs in_order=True"):
         iterator(Echo(2), in_order=False)
@@ -495,8 +495,9 @@ def test_auto_has_a_factor_for_each_epoch() -> None:
                 seen = [plain_batch(next(it)) for _ in range(25)]
                 assert it.epoch >= 1
             assert len({*numbers(seen)}) == LENGTH
-    with mpiter.batches(Augmented(), BATCH, n_processes=0, echo=Echo("auto")) as stream:
-        pytest.raises(TypeError, len, stream).match("with an automatic echo nobody knows")
+    stream = mpiter.batches(Augmented(), BATCH, n_processes=0, echo=Echo("auto"))
+    with pytest.raises(TypeError, match="with an automatic echo nobody knows"):
+        len(stream)
 
 
 # -- loaders ------------------------------------------------------------------------------------------------------

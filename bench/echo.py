@@ -1,0 +1,273 @@
+"""Data echoing: steps a second against the factor, and the fresh samples that a training needs; verdicts and JSON.
+
+    python bench/echo.py --out bench/results/echo.json
+    python bench/echo.py --quick                       # one short round: a smoke test, never a conclusion
+
+Speed: samples that wait, steps that wait; fetching a batch takes 1, 2 or 4 times as long as a step.  Echoing can make
+it faster by the factor or by that ratio, whichever is less.  Must: 0.9 of that, and 0.85 with factor="auto".
+Training: small pictures at random places, classified by a small network (NumPy, plain SGD, the same learning rate),
+until nine of ten are right, in the median of three seeds.  Must: with each picture augmented twice, 0.7 of the fresh
+ones at the most.  The honest case is a learner that needs a sample once only (the mean of each class): no fewer.
+Exit status: 0, or 1 when a requirement fails or a turn raises.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import checkout  # noqa: F401  # before mpiter
+import numpy as np
+
+import mpiter
+from mpiter.echo import Echo
+from mpiter.lab.bench import Bench, command_line, conduct
+from mpiter.lab.turns import Answer, Turn, flowing
+from mpiter.lab.verdict import Claim, Summary, at_least, at_most, ratio
+
+WITHOUT = "without"
+OF_IDEAL, OF_IDEAL_AUTO, FEWER, NO_FEWER = 0.9, 0.85, 0.7, 0.9
+
+# -- speed -------------------------------------------------------------------------------------------------------------
+
+BATCH_SIZE, STEP_S, BUFFER, WARM = 16, 20e-3, 64, 48
+RATIOS = {"ratio 1": 1.0, "ratio 2": 2.0, "ratio 4": 4.0}
+ECHOES = {
+    WITHOUT: None,
+    "1.5": Echo(1.5, "augmented", BUFFER),
+    "2": Echo(2, "augmented", BUFFER),
+    "3": Echo(3, "augmented", BUFFER),
+    "4": Echo(4, "augmented", BUFFER),
+    "4, examples": Echo(4, "example", BUFFER),
+    "4, batches": Echo(4, "batch"),
+    "auto": Echo("auto", "augmented", BUFFER),
+}
+
+
+class Waiting:
+    """Reading takes its time; an epoch is short where the factor is chosen at its beginning."""
+
+    def __init__(self, sample_s: float, length: int) -> None:
+        self.sample_s, self.length = sample_s, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self, index: int) -> Any:
+        time.sleep(self.sample_s)
+        return np.full(64, index, np.float32)
+
+    def transform(self, sample: Any) -> Any:
+        return sample + 1
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(self.read(index))
+
+
+def speed(turn: Turn) -> Answer:
+    echo = ECHOES[turn.row]
+    sample_s = RATIOS[turn.case] * STEP_S * turn.workers / BATCH_SIZE
+    dataset = Waiting(sample_s, 512 if turn.row == "auto" else 1 << 20)
+    with mpiter.batches(dataset, BATCH_SIZE, n_processes=turn.workers, epochs=None, seed=0, echo=echo) as stream:
+
+        def step() -> None:
+            next(stream)
+            time.sleep(STEP_S)
+
+        batches, seconds, _ = flowing(step, turn.warmup_s, turn.seconds, warm=WARM)
+        stats = stream.stats()
+        factor = stream.state_dict().get("extra", [0, 1])[1]
+    return {
+        "steps_per_s": batches / seconds,
+        "factor": factor,
+        "fresh": stats.fresh_samples,
+        "steps": stats.batches,
+    }
+
+
+def gain(case: str, row: str) -> float:
+    """How much faster echoing can be."""
+    factor = 4.0 if row == "auto" else float(row.partition(",")[0])
+    return min(factor, RATIOS[case])
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+SIDE, CLASSES, SHIFT, NOISE = 12, 10, 3, 0.6
+SEEDS, TRAIN_BATCH, LOOK, MOST_STEPS = (0, 1, 2), 32, 10, 6000
+TRAINED = {
+    WITHOUT: None,
+    "example": Echo(2, "example", 2048),
+    "augmented": Echo(2, "augmented", 2048),
+    "batch": Echo(2, "batch"),
+    "example, 4": Echo(4, "example", 2048),
+}
+
+
+class Pictures:
+    """A pattern for each class, with noise of its own in each picture; augmented by another place and more noise."""
+
+    def __init__(self, seed: int, length: int = 1 << 16) -> None:
+        self.seed, self.length = seed, length
+        rough = np.random.default_rng(0).standard_normal((CLASSES, SIDE // 3, SIDE // 3))
+        self.patterns = rough.repeat(3, axis=1).repeat(3, axis=2)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self, index: int) -> Any:
+        rng = np.random.default_rng((self.seed, index))
+        label = int(rng.integers(CLASSES))
+        return self.patterns[label] + NOISE * rng.standard_normal((SIDE, SIDE)), label
+
+    def transform(self, sample: Any) -> Any:
+        rng, (picture, label) = mpiter.get_rng(), sample
+        shifted = np.roll(picture, rng.integers(-SHIFT, SHIFT + 1, 2), (0, 1))
+        return (shifted + NOISE * rng.standard_normal(picture.shape)).astype(np.float32).ravel(), label
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(self.read(index))
+
+
+class Learner(Protocol):
+    """Takes batches, and says what it makes of others."""
+
+    def learn(self, pictures: Any, labels: Any) -> None: ...
+    def scores(self, pictures: Any) -> Any: ...
+
+
+class Network:
+    """One hidden layer, plain SGD."""
+
+    def __init__(self, seed: int, hidden: int = 64, rate: float = 0.03) -> None:
+        rng = np.random.default_rng(seed)
+        self.rate = rate
+        self.one = rng.standard_normal((SIDE * SIDE, hidden)).astype(np.float32) / SIDE
+        self.two = rng.standard_normal((hidden, CLASSES)).astype(np.float32) / hidden**0.5
+
+    def learn(self, pictures: Any, labels: Any) -> None:
+        inside = np.maximum(pictures @ self.one, 0)
+        scores = inside @ self.two
+        wrong = np.exp(scores - scores.max(1, keepdims=True))
+        wrong /= wrong.sum(1, keepdims=True)
+        wrong[np.arange(len(labels)), labels] -= 1
+        wrong /= len(labels)
+        back = (wrong @ self.two.T) * (inside > 0)
+        self.two -= self.rate * (inside.T @ wrong)
+        self.one -= self.rate * (pictures.T @ back)
+
+    def scores(self, pictures: Any) -> Any:
+        return np.maximum(pictures @ self.one, 0) @ self.two
+
+
+class Means:
+    """The mean picture of each class: all that a picture has to say is said the first time."""
+
+    def __init__(self, seed: int) -> None:
+        self.sums, self.counts = np.zeros((CLASSES, SIDE * SIDE)), np.full(CLASSES, 1e-9)
+
+    def learn(self, pictures: Any, labels: Any) -> None:
+        np.add.at(self.sums, labels, pictures)
+        np.add.at(self.counts, labels, 1)
+
+    def scores(self, pictures: Any) -> Any:
+        means = self.sums / self.counts[:, None]
+        return pictures @ means.T - (means**2).sum(1) / 2
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Who learns, and what is enough."""
+
+    learner: type[Network] | type[Means]
+    target: float
+
+
+LESSONS = {"network": Lesson(Network, 0.9), "means": Lesson(Means, 0.5)}
+TRAINED_BY = {"network": tuple(TRAINED), "means": (WITHOUT, "augmented", "batch")}
+
+
+def train(turn: Turn) -> Answer:
+    found = [_trained(LESSONS[turn.case], TRAINED[turn.row], seed) for seed in SEEDS]
+    fresh, steps, accuracy = (statistics.median(values) for values in zip(*found, strict=True))
+    problems = [] if accuracy >= LESSONS[turn.case].target else [f"no more than {accuracy:.2f} are right"]
+    return {"fresh": fresh, "steps": steps, "accuracy": accuracy, "problems": problems}
+
+
+def _trained(lesson: Lesson, echo: Echo | None, seed: int) -> tuple[int, int, float]:
+    """Fresh samples and steps until it is good enough, and how good."""
+    learner: Learner = lesson.learner(seed)
+    dataset = Pictures(seed)
+    others, theirs = next(mpiter.batches(Pictures(1000 + seed), 2000, n_processes=0, seed=seed))
+    with mpiter.batches(dataset, TRAIN_BATCH, n_processes=0, epochs=None, seed=seed, echo=echo) as stream:
+        accuracy = 0.0
+        for step, (pictures, labels) in enumerate(stream, 1):
+            learner.learn(pictures, labels)
+            if step % LOOK == 0:
+                accuracy = float((learner.scores(others).argmax(1) == theirs).mean())
+                if accuracy >= lesson.target or step >= MOST_STEPS:
+                    break
+        stats = stream.stats()
+    return stats.fresh_samples, stats.batches, accuracy
+
+
+# -- the answer --------------------------------------------------------------------------------------------------------
+
+
+def take(turn: Turn) -> Answer:
+    return speed(turn) if turn.case in RATIOS else train(turn)
+
+
+def claims(summary: Summary) -> Iterator[Claim]:
+    for case in RATIOS:
+        for row in ECHOES:
+            if row != WITHOUT:
+                bound = (OF_IDEAL_AUTO if row == "auto" else OF_IDEAL) * gain(case, row)
+                found = ratio(summary, case, row, WITHOUT, "steps_per_s")
+                yield at_least(case, f"steps/s with {row}", found, bound, " x without")
+    found = ratio(summary, "network", "example", WITHOUT, "fresh")
+    yield at_most("network", "fresh samples with example", found, FEWER, " x without")
+    found = ratio(summary, "means", "augmented", WITHOUT, "fresh")
+    yield at_least("means", "fresh samples with augmented", found, NO_FEWER, " x without: no use here")
+
+
+BENCH = Bench(
+    schema="mpiter.bench.echo/1",
+    script=__file__,
+    doc=__doc__,
+    cases={
+        **{name: f"fetching a batch takes {times:g} x a step of 20 ms" for name, times in RATIOS.items()},
+        "network": "a small network, until 0.9 are right",
+        "means": "the mean of each class, until 0.5 are right",
+    },
+    rows={
+        WITHOUT: "no echo",
+        **{name: f"factor {name}, augmented" for name in ("1.5", "2", "3", "4")},
+        "4, examples": "factor 4, before augmentation",
+        "4, batches": "factor 4, whole batches",
+        "auto": "factor='auto', augmented",
+        "example": "factor 2, before augmentation",
+        "augmented": "factor 2, after augmentation",
+        "batch": "factor 2, whole batches",
+        "example, 4": "factor 4, before augmentation",
+    },
+    figures={
+        "steps_per_s": "steps/s",
+        "fresh": "fresh",
+        "steps": "steps",
+        "factor": "factor",
+        "accuracy": "accuracy",
+    },
+    take=take,
+    claims=claims,
+    against=WITHOUT,
+    rows_of=lambda case: ECHOES if case in RATIOS else TRAINED_BY[case],
+)
+
+
+if __name__ == "__main__":
+    sys.exit(conduct(BENCH, command_line(BENCH, warmup=1.0, timeout=180.0, seconds=4.0)))
