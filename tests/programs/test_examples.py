@@ -12,6 +12,7 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 has_torch = bool(importlib.util.find_spec("torch"))
 SAID = {
+    "echo.py": "twice: 720 fresh samples, 90 steps",
     "image_folder.py": "108 in batches, 12 left out; the first of these:",
     "numpy_training.py": r": w = [-0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], waited",
     "resume_after_kill.py": "50 steps, identical to those of a trainer that nobody killed",
