@@ -49,9 +49,8 @@ def main() -> None:
                 assert len(images) == len(labels)
                 time.sleep(STEP_S)  # train here
             stats, seconds = stream.stats(), time.monotonic() - began
-        print(
-            f"{name}: {stats.fresh_samples} fresh samples, {stats.batches} steps, {stats.batches / seconds:.0f} a second"
-        )
+        rate = stats.batches / seconds
+        print(f"{name}: {stats.fresh_samples} fresh samples, {stats.batches} steps, {rate:.0f} a second")
 
 
 if __name__ == "__main__":

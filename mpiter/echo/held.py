@@ -8,7 +8,7 @@ any more, and that every batch gathered is private to whoever gets it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,7 @@ class Held:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._places
 
-    def put(self, contents: Contents, keys: dict[int, Hashable]) -> None:
+    def put(self, contents: Contents, keys: Mapping[int, Hashable]) -> None:
         """Take in the rows that have a key; those that have failed are left out."""
         aside = contents.asides if isinstance(contents.tree, Aside) else None
         plain = []

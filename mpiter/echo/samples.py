@@ -101,8 +101,8 @@ class EchoedSamples:
         while need > 0:
             order, out = self._order(here.epoch), round(here.extra[0])
             stop = min(order.total, out + need)
-            if pace.drop_last and not pace.wrap and stop - out < need:
-                if order.total < need:
+            if out >= order.total or (pace.drop_last and stop - out < need):
+                if pace.drop_last and order.total < need:
                     return None
                 here = self._next_epoch(here)
                 if pace.epochs is not None and here.epoch >= pace.epochs:
@@ -203,14 +203,14 @@ class EchoedSamples:
             self.taken += 1
 
     def _keep(self, contents: Any, epoch: int, positions: Indices) -> None:
-        counts = self._order(epoch).repeats.of(positions).tolist()
         samples = list(enumerate(positions.tolist()))
         if not self._width:
             self._held.put(contents, {row: (epoch, position, 0) for row, position in samples})
-        for repeat in range(self._width):
+            return
+        counts = self._order(epoch).repeats.of(positions).tolist()
+        for repeat in range(max(counts)):
             keys = {row: (epoch, position, repeat) for row, position in samples if repeat < counts[row]}
-            if keys:
-                self._held.put(part_of(contents, repeat, self._width), dict(keys))
+            self._held.put(part_of(contents, repeat, self._width), keys)
 
     def _note_what_is_out(self, cursor: Cursor) -> None:
         """Give up what won't come again after the rows before ``cursor``."""
@@ -227,14 +227,14 @@ class EchoedSamples:
                 part = _Part(epoch, stop, positions.tolist(), repeats.tolist())
                 for sample, left in list(self._lefts(part)):
                     self._left[sample] = left
-                    if left == 0:
-                        del self._left[sample]
-                        self._gone += 1
-                        for repeat in range(self._width or 1):
-                            self._held.drop((*sample, repeat))
-                for position, repeat in zip(part.positions, part.repeats, strict=True):
-                    if self._width:
-                        self._held.drop((epoch, position, repeat))
+                    if left:
+                        continue
+                    del self._left[sample]
+                    self._gone += 1
+                    for repeat in range(self._width or 1):
+                        self._held.drop((*sample, repeat))
+                for use in zip(part.positions, part.repeats, strict=True) if self._width else ():
+                    self._held.drop((epoch, *use))
                 if epoch == here[0]:
                     self._out = here
                 else:

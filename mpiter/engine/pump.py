@@ -79,8 +79,9 @@ class Pump:
             self.seed = seed
         self._in_hand = None
         self._has_ended = self._has_stopped = False
+        run = self._run()
         if self.loop is not None and self.loop.pid == os.getpid():
-            self.loop.go(self._run())
+            self.loop.go(run)
 
     def change(self, options: Options) -> None:
         """From the next batch on under other options: by other workers."""
