@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import BUILDS, Failing, Shaped, Squares, plain_batch
+from datasets import BUILDS, Failing, Shaped, Squares, plain
 
 import mpiter
 from mpiter.echo import Echo
@@ -100,6 +100,19 @@ def epoch(echo: Any, dataset: Any = None, **options: Any) -> list[Any]:
         return [plain_batch(batch) for batch in it]
 
 
+def plain_batch(batch: Any) -> list[Any]:
+    return [tuple(map(_value, sample)) if isinstance(sample, tuple) else plain(sample) for sample in batch]
+
+
+def exactly(echo: Any, dataset: Any, **options: Any) -> list[str]:
+    with iterator(echo, dataset, **options) as it:
+        return sorted(repr(plain(sample)) for batch in it for sample in batch)
+
+
+def _value(part: Any) -> Any:
+    return part.tolist() if isinstance(part, np.ndarray) else part
+
+
 def numbers(batches: Any) -> list[int]:
     return [sample[1] for batch in batches for sample in batch]
 
@@ -156,7 +169,8 @@ def test_each_sample_is_read_once(echo: Echo) -> None:
 
 
 def test_a_transform_that_refills_its_array_is_heeded() -> None:
-    found = [tuple(sample.tolist()) for batch in epoch(Echo(2), Buffered()) for sample in batch]
+    with iterator(Echo(2), Buffered()) as it:
+        found = [tuple(sample.tolist()) for batch in it for sample in batch]
     assert len({*found}) == 2 * LENGTH
 
 
@@ -164,9 +178,8 @@ def test_a_transform_that_refills_its_array_is_heeded() -> None:
 @pytest.mark.parametrize("at", ["augmented", "batch"])
 @pytest.mark.parametrize("way", ["process", "serial"])
 def test_samples_of_every_kind_come_as_they_are(build: str, at: Any, way: str) -> None:
-    alone = [sample for batch in epoch(None, Shaped(build), **WAYS[way]) for sample in batch]
-    found = [sample for batch in epoch(Echo(2, at=at), Shaped(build), **WAYS[way]) for sample in batch]
-    assert sorted(map(repr, found)) == sorted(2 * [*map(repr, alone)])
+    alone = exactly(None, Shaped(build), **WAYS[way])
+    assert exactly(Echo(2, at=at), Shaped(build), **WAYS[way]) == sorted(2 * alone)
 
 
 class Kinds(Augmented):
@@ -179,9 +192,7 @@ class Kinds(Augmented):
 
 def test_examples_of_every_kind_come_as_they_are() -> None:
     for way in ("process", "serial"):
-        alone = [sample for batch in epoch(None, Kinds(), **WAYS[way]) for sample in batch]
-        found = [sample for batch in epoch(Echo(2), Kinds(), **WAYS[way]) for sample in batch]
-        assert sorted(map(repr, found)) == sorted(2 * [*map(repr, alone)])
+        assert exactly(Echo(2), Kinds(), **WAYS[way]) == sorted(2 * exactly(None, Kinds(), **WAYS[way]))
 
 
 def test_what_the_user_does_to_a_batch_is_his_own_affair(echo: Echo) -> None:
