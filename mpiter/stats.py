@@ -128,9 +128,10 @@ class Stats:
         """A few lines to read: does one wait for data, and who could help?"""
         if not self.batches:
             return "no batch yet"
+        fresh = f" ({self.fresh_samples:,} fresh)" if 0 < self.fresh_samples < self.samples else ""
         rare = ((name, getattr(self, name)) for name in _RARE)
         lines = [
-            f"{_counted(self.batches, 'batch', 'batches')}, {_counted(self.samples, 'sample', 'samples')}; "
+            f"{_counted(self.batches, 'batch', 'batches')}, {_counted(self.samples, 'sample', 'samples')}{fresh}; "
             f"the first came after {self.start_s:.2f} s",
             f"waited {self.recent_share:.0%} of the last {self.recent_s:.1f} s, "
             f"for {_counted(self.recent_batches, 'batch', 'batches')}: {self._verdict}",

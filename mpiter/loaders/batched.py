@@ -42,3 +42,8 @@ class Single(Batched):
 
     def __getitem__(self, keys: Sequence[Any]) -> Any:
         return self._collate(self.dataset[keys[0]])
+
+
+def unchanged(sample: Any) -> Any:
+    """What becomes of a sample where there are no batches."""
+    return sample

@@ -28,7 +28,7 @@ from ..spelling import OF_LOADERS, knows
 from ..typevars import B_co
 from ..worker.info import WorkerInfo
 from ..worker.seeding import seed_for
-from .batched import Batched, Single
+from .batched import Batched, Single, unchanged
 from .drawing import Drawn, Since, Sliced
 from .generators import Generators
 from .loading import Loading
@@ -46,11 +46,6 @@ class ById:
 
     def __call__(self, info: WorkerInfo) -> None:
         self._function(info.id)
-
-
-def unchanged(sample: Any) -> Any:
-    """What becomes of a sample where there are no batches."""
-    return sample
 
 
 class DataLoader(Loading[B_co]):
@@ -132,10 +127,7 @@ class DataLoader(Loading[B_co]):
                 "an iterable dataset has no keys: shuffle, sampler and batch_sampler make no sense with it."
             )
         if echo is not None and (is_stream or sampler is not None or batch_sampler is not None):
-            raise OptionError(
-                "echo needs the loader's own order: leave sampler and batch_sampler out, and pass a dataset with [] "
-                "and len."
-            )
+            raise OptionError("echo needs the loader's own order: no sampler, no batch_sampler, a dataset with [].")
         warn_of_iterators({"dataset": dataset, "sampler": sampler, "batch_sampler": batch_sampler})
         self.dataset = as_dataset(dataset)
         if drop_last and sampler is None and batch_sampler is None and not is_stream:
@@ -238,12 +230,8 @@ class DataLoader(Loading[B_co]):
         kinds = {"stream": self._batching, "batch_sampler": self.batch_sampler, "sampler": self.sampler}
         kind = next((name for name, one in kinds.items() if one is not None), "dataset")
         echo = self._recipe.make_composer().name
-        return (
-            {"kind": kind}
-            | length
-            | {"batch_size": self.batch_size, "drop_last": self.drop_last}
-            | ({"echo": echo} if echo else {})
-        )
+        own = {"batch_size": self.batch_size, "drop_last": self.drop_last} | ({"echo": echo} if echo else {})
+        return {"kind": kind} | length | own
 
 
 def _check_workers(num_workers: Any, timeout: Any, persistent_workers: Any, worker_init_fn: Any) -> None:
