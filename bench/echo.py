@@ -34,7 +34,8 @@ OF_IDEAL, OF_IDEAL_AUTO, FEWER, NO_FEWER = 0.9, 0.85, 0.7, 0.9
 
 # -- speed -------------------------------------------------------------------------------------------------------------
 
-BATCH_SIZE, STEP_S, BUFFER, WARM = 16, 20e-3, 64, 48
+BATCH_SIZE, STEP_S, BUFFER = 16, 20e-3, 64
+WARM, WARM_AUTO = 12, 40  # batches: until repeats come as often as they will; until a factor has been chosen
 RATIOS = {"ratio 1": 1.0, "ratio 2": 2.0, "ratio 4": 4.0}
 ECHOES = {
     WITHOUT: None,
@@ -78,7 +79,8 @@ def speed(turn: Turn) -> Answer:
             next(stream)
             time.sleep(STEP_S)
 
-        batches, seconds, _ = flowing(step, turn.warmup_s, turn.seconds, warm=WARM)
+        warm = WARM_AUTO if turn.row == "auto" else WARM
+        batches, seconds, _ = flowing(step, turn.warmup_s, turn.seconds, warm=warm)
         stats = stream.stats()
         factor = stream.state_dict().get("extra", [0, 1])[1]
     return {
@@ -270,4 +272,4 @@ BENCH = Bench(
 
 
 if __name__ == "__main__":
-    sys.exit(conduct(BENCH, command_line(BENCH, warmup=1.0, timeout=180.0, seconds=4.0)))
+    sys.exit(conduct(BENCH, command_line(BENCH, warmup=1.0, timeout=180.0, seconds=3.0)))

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import BUILDS, Failing, Shaped, Squares, plain
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import mpiter
 from mpiter.echo import Echo
@@ -260,6 +262,39 @@ def test_a_state_resumes_exactly_from_every_place(echo: Echo) -> None:
             for batch, *place in expected[at : at + 8]:
                 assert plain_batch(next(it)) == batch
                 assert [it.epoch_detail, it.previous_epoch_detail, it.is_new_epoch] == place
+
+
+@given(
+    st.integers(1, 40),
+    st.integers(1, 15),
+    st.sampled_from([1, 1.3, 2, 2.5, 4]),
+    st.sampled_from([None, 1, 4, 20, 100]),
+    st.booleans(),
+    st.integers(0, 12),
+)
+@settings(deadline=None)
+def test_whatever_the_sizes_a_state_resumes_exactly(
+    length: int, batch_size: int, factor: float, buffer: int | None, wraps: bool, after: int
+) -> None:
+    echo = Echo(factor, "batch") if buffer is None else Echo(factor, "augmented", buffer)
+
+    def made() -> Any:
+        return mpiter.SerialIterator(range(length), batch_size, repeat=wraps, seed=1, echo=echo)
+
+    def told(it: Any) -> Any:
+        return [(list(batch), it.epoch_detail, it.is_new_epoch) for batch in itertools.islice(it, 10)]
+
+    it = made()
+    begun = list(itertools.chain.from_iterable(itertools.islice(it, after)))
+    state, expected = it.state_dict(), told(it)
+    other = made()
+    other.load_state_dict(state)
+    assert told(other) == expected
+    if not wraps and buffer is not None:
+        rest = itertools.chain.from_iterable(batch for batch, *_ in expected)
+        counts = Counter([*begun, *rest, *itertools.chain.from_iterable(it)])
+        assert counts.total() == Echoed(length, factor, 1, 0, 1).total
+        assert len(counts) == length
 
 
 def test_a_state_resumes_under_another_number_of_workers(echo: Echo) -> None:
