@@ -216,6 +216,20 @@ def test_columns_are_stacked_as_ever() -> None:
     assert [label for _, labels in found for label in labels] == numbers(epoch(Echo(2, shuffle_buffer=9)))
 
 
+@pytest.mark.parametrize("at", ["example", "augmented"])
+def test_what_is_kept_does_not_grow(at: Any) -> None:
+    with iterator(Echo(3, at=at, shuffle_buffer=20), Augmented(200), repeat=True) as it:
+        held, most = it._pump.composer._held, []
+        for _ in range(5):
+            kept = []
+            while not kept or not it.is_new_epoch:
+                next(it)
+                kept.append(len({(epoch, position) for epoch, position, _ in held._places}))
+            most.append((max(kept), sum(shelf._rows for shelf in held._shelves)))
+    assert max(kept for kept, _ in most) <= 20 + 2 * BATCH
+    assert len({rows for _, rows in most[1:]}) == 1
+
+
 # -- places -------------------------------------------------------------------------------------------------------
 
 
