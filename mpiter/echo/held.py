@@ -125,7 +125,8 @@ def part_of(contents: Contents, part: int, parts: int) -> Contents:
     tree = contents.tree
     if not (isinstance(tree, Group) and tree.kind == "tuple" and len(tree.parts) == parts):
         samples = samples_of(replace(contents, failed=frozenset()))
-        values = [(None if row in contents.failed else sample[part],) for row, sample in enumerate(samples)]
+        each = (None if row in contents.failed else sample[part] for row, sample in enumerate(samples))
+        values: list[Sequence[Any]] = [(one,) for one in each]
         return Contents(Aside(), contents.rows, asides=values, failed=contents.failed, copied=contents.copied)
     columns = [sum(1 for _ in columns_of(one)) for one in tree.parts]
     asides = [asides_of(one) for one in tree.parts]
