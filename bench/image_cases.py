@@ -282,13 +282,13 @@ def _stacked(samples: list[tuple[Any, int]]) -> tuple[Any, Any]:
 class Ours(Loader):
     """`batches()` over an ImageList, with RandomResizedCrop, by a decoder."""
 
-    decoder, scaled = "pillow", False
+    decoder, scaled, filter = "pillow", False, "bilinear"
 
     def begin(self) -> None:
         import mpiter.images
 
         pairs = ((self.files[index % len(self.files)], index % len(self.files)) for index in range(LENGTH))
-        crop = mpiter.images.RandomResizedCrop(self.case.side, SCALE, RATIO)
+        crop = mpiter.images.RandomResizedCrop(self.case.side, SCALE, RATIO, self.filter)
         self._dataset = mpiter.images.ImageList(pairs, crop, decoder=self.decoder, scaled=self.scaled)
         options: dict[str, Any] = {"n_processes": self.workers, "n_prefetch": N_PREFETCH, "epochs": None}
         self._batches = mpiter.batches(self._dataset, self.case.batch_size, **options)
@@ -309,10 +309,16 @@ class OursFull(Ours):
     decoder = "auto"
 
 
-class OursBest(OursFull):
+class OursScaled(OursFull):
     """The same, of JPEG no more pixels than the crop needs."""
 
     scaled = True
+
+
+class OursBest(OursScaled):
+    """The same, and resized by OpenCV to nearly the same pixels."""
+
+    filter = "smooth"
 
 
 # -- the machine -----------------------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@
 Three cases: 500x375 to 224, to 128, and a camera's 4000x3000 to 224. The 100 % line is one process with Pillow, times
 the cores as they are: as many processes as workers, each decoding, cropping and filling batches of its own. Must: ours
 with Pillow at least 0.95 of it; with the best decoder at least 1.8 times Chainer with Pillow, and ahead of SPDL, be it
-with Pillow or its own decoding; of the camera's photographs, scaled decoding at least 3 times full decoding. SPDL's own
-decoding needs `spdl_io`, and FFmpeg's libraries on LD_LIBRARY_PATH. Needs Pillow.
+with Pillow or its own decoding; of the camera's photographs, scaled decoding at least 3 times full decoding. "ours,
+best" decodes no more than is needed and resizes by OpenCV, to nearly Pillow's pixels; the rows above it resize by
+Pillow. SPDL's own decoding needs `spdl_io`, and FFmpeg's libraries on LD_LIBRARY_PATH. Needs Pillow.
 Exit status: 0, or 1 when a requirement fails or a turn raises.
 """
 
@@ -29,6 +30,7 @@ from image_cases import (
     Ours,
     OursBest,
     OursFull,
+    OursScaled,
     Spdl,
     SpdlPillow,
     Torch,
@@ -54,6 +56,7 @@ ROWS = {
     "ours": "mpiter.images, decoder='pillow'",
     "ours, auto": "mpiter.images, decoder='auto'",
     "ours, scaled": "mpiter.images, decoder='auto', scaled=True",
+    "ours, best": "mpiter.images, decoder='auto', scaled=True, filter='smooth'",
 }
 LOADERS: dict[str, type[Loader]] = {
     "chainer": Chainer,
@@ -62,9 +65,10 @@ LOADERS: dict[str, type[Loader]] = {
     "spdl": Spdl,
     "ours": Ours,
     "ours, auto": OursFull,
-    "ours, scaled": OursBest,
+    "ours, scaled": OursScaled,
+    "ours, best": OursBest,
 }
-FULL, BEST = "ours, auto", "ours, scaled"
+FULL, SCALED, BEST = "ours, auto", "ours, scaled", "ours, best"
 OF_LINE, OF_CHAINER, OF_FULL = 0.95, 1.8, 3.0
 WARM = 6  # batches, at least, before the clock starts: what was fetched while workers started is used up
 
@@ -133,7 +137,7 @@ def claims(summary: Summary) -> Iterator[Claim]:
         for row in ("spdl, pillow", "spdl"):
             found = ratio(summary, case, BEST, row, FIGURE)
             yield Claim(case, f"{case}: ours, best decoder > 1 x {row}", found, found is not None and found > 1)
-    found = ratio(summary, "camera", BEST, FULL, FIGURE)
+    found = ratio(summary, "camera", SCALED, FULL, FIGURE)
     yield at_least("camera", "scaled decoding", found, OF_FULL, " x full decoding")
 
 

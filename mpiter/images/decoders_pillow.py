@@ -54,7 +54,7 @@ class Pillow:
             grey = np.asarray(image.convert("L")).astype(np.uint16)
             return self._image.fromarray(grey * 257)  # 255 is as white as 65535
         image.load()
-        return image.copy() if image.mode == mode else image.convert(mode)
+        return image if image.mode == mode else image.convert(mode)  # a copy would cost as much as resizing
 
 
 make = Pillow

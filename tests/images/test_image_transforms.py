@@ -166,18 +166,46 @@ def test_resizing_is_pillows():
     assert (Resize((45, 60))(grey)[:, :, 0] == wanted).all()
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("cv2"), reason="opencv is not installed")
-@pytest.mark.parametrize("name", ["linear", "area"])
-def test_opencvs_filters_are_opencvs(name):
+with_opencv = pytest.mark.skipif(not importlib.util.find_spec("cv2"), reason="pip install opencv-python-headless")
+
+
+@with_opencv
+def test_the_linear_filter_is_opencvs():
     import cv2
 
-    number = {"linear": cv2.INTER_LINEAR, "area": cv2.INTER_AREA}[name]
-    wanted = cv2.resize(PICTURE, (60, 45), interpolation=number)
-    assert (Resize((45, 60), name)(PICTURE) == wanted).all()
-    assert (plain(Resize((45, 60), name)(Image.fromarray(PICTURE))) == wanted).all()
-    assert Resize((45, 60), name)(PICTURE[:, :, :1]).shape == (45, 60, 1)
-    smooth = np.asarray(Resize((45, 60))(PICTURE)).astype(int)
-    assert np.abs(smooth - wanted).mean() < 6
+    wanted = cv2.resize(PICTURE, (60, 45), interpolation=cv2.INTER_LINEAR)
+    assert (Resize((45, 60), "linear")(PICTURE) == wanted).all()
+    assert (plain(Resize((45, 60), "linear")(Image.fromarray(PICTURE))) == wanted).all()
+    assert Resize((45, 60), "linear")(PICTURE[:, :, :1]).shape == (45, 60, 1)
+
+
+@with_opencv
+@pytest.mark.parametrize("size", [(80, 110), (60, 80), (45, 60), (31, 100), (20, 11), (3, 4)])
+def test_the_smooth_filter_smooths_as_pillows_bilinear_does(size):
+    noise = np.random.default_rng(3).integers(0, 256, PICTURE.shape).astype(np.uint8)
+    for picture in (PICTURE, noise):  # nothing has more detail to lose than noise
+        smooth, linear, pillows = (Resize(size, each)(picture).astype(int) for each in ("smooth", "linear", "bilinear"))
+        missed = np.abs(smooth - pillows).mean()
+        assert missed < np.abs(linear - pillows).mean() * (1 if size == (80, 110) else 0.5)
+        assert missed < (1 if picture is PICTURE and size > (3, 4) else 8)
+
+
+@with_opencv
+def test_the_smooth_filter_smooths_nothing_where_a_picture_grows():
+    for size in [(180, 200), (93, 124), (93, 200)]:
+        smooth, linear, pillows = (Resize(size, each)(PICTURE).astype(int) for each in ("smooth", "linear", "bilinear"))
+        assert (smooth == linear).all()
+        assert np.abs(smooth - pillows).max() <= 1
+
+
+@with_opencv
+def test_the_smooth_filter_leaves_an_even_picture_even_and_takes_grey_and_wide_pixels():
+    for dtype, channels in [(np.uint8, 1), (np.uint8, 3), (np.uint8, 4), (np.uint16, 1)]:
+        even = np.full((93, 124, channels), 200, dtype)
+        found = Resize((40, 50), "smooth")(even)
+        assert found.shape == (40, 50, channels)
+        assert found.dtype == dtype
+        assert (found == 200).all()
 
 
 def test_opencvs_filters_need_opencv(monkeypatch):
