@@ -26,6 +26,7 @@ import numpy as np
 import mpiter
 from mpiter.echo import Echo
 from mpiter.lab.bench import Bench, command_line, conduct
+from mpiter.lab.echo import Waiting
 from mpiter.lab.turns import Answer, Turn, flowing
 from mpiter.lab.verdict import Claim, Summary, at_least, at_most, ratio
 
@@ -49,29 +50,10 @@ ECHOES = {
 }
 
 
-class Waiting:
-    """Reading takes its time; an epoch is short where the factor is chosen at its beginning."""
-
-    def __init__(self, sample_s: float, length: int) -> None:
-        self.sample_s, self.length = sample_s, length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def read(self, index: int) -> Any:
-        time.sleep(self.sample_s)
-        return np.full(64, index, np.float32)
-
-    def transform(self, sample: Any) -> Any:
-        return sample + 1
-
-    def __getitem__(self, index: int) -> Any:
-        return self.transform(self.read(index))
-
-
 def speed(turn: Turn) -> Answer:
     echo = ECHOES[turn.row]
     sample_s = RATIOS[turn.case] * STEP_S * turn.workers / BATCH_SIZE
+    # an epoch is short where the factor is chosen at its beginning
     dataset = Waiting(sample_s, 512 if turn.row == "auto" else 1 << 20)
     with mpiter.batches(dataset, BATCH_SIZE, n_processes=turn.workers, epochs=None, seed=0, echo=echo) as stream:
 

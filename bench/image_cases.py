@@ -8,10 +8,8 @@ cache: decoding is measured, not the disk.
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
-import os
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -22,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from mpiter.lab import photographs
+
 LENGTH = 1 << 14  # a virtual one, so that no epoch ends in the timed part
-QUALITY, SHAPES, OCTAVES = 88, 24, 12
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 N_PREFETCH = 2
 
@@ -33,25 +32,19 @@ class Case:
     """Photographs of one size, and the crops that are wanted."""
 
     says: str
-    width: int
-    height: int
-    grain: float  # of the sensor; tuned so that a file is as large as a photograph's
+    size: photographs.Size
     photographs: int
     side: int  # of a crop
     batch_size: int
 
-    @property
-    def folder(self) -> str:
-        return f"{self.width}x{self.height}"
-
     def files(self, root: Path, most: int) -> list[str]:
-        return [str(root / self.folder / f"{number:03}.jpg") for number in range(min(self.photographs, most))]
+        return photographs.files_of(root, self.size, min(self.photographs, most))
 
 
 CASES = {
-    "224": Case("500x375 JPEG of 80 kB, crops to 224, batches of 32", 500, 375, 14, 256, 224, 32),
-    "128": Case("500x375 JPEG of 80 kB, crops to 128, batches of 32", 500, 375, 14, 256, 128, 32),
-    "camera": Case("4000x3000 JPEG of 4 MB, crops to 224, batches of 4", 4000, 3000, 8, 8, 224, 4),
+    "224": Case("500x375 JPEG of 80 kB, crops to 224, batches of 32", photographs.SMALL, 256, 224, 32),
+    "128": Case("500x375 JPEG of 80 kB, crops to 128, batches of 32", photographs.SMALL, 256, 128, 32),
+    "camera": Case("4000x3000 JPEG of 4 MB, crops to 224, batches of 4", photographs.CAMERA, 8, 224, 4),
 }
 
 
@@ -61,39 +54,7 @@ CASES = {
 def write_files(root: Path, cases: list[str], most: int) -> None:
     """What the cases read; each file once."""
     for case in map(CASES.__getitem__, cases):
-        for number, file in enumerate(map(Path, case.files(root, most))):
-            if not file.exists():
-                file.parent.mkdir(parents=True, exist_ok=True)
-                part = file.with_suffix(".part")
-                part.write_bytes(photograph(np.random.default_rng(number), case))
-                os.replace(part, file)
-
-
-def photograph(rng: np.random.Generator, case: Case) -> bytes:
-    """A JPEG that costs what a photograph does: noise of all sizes, as in nature, things with edges, grain."""
-    from PIL import Image, ImageDraw
-
-    width, height = case.width, case.height
-
-    def noise(cells: int, bands: int) -> Any:
-        coarse = rng.standard_normal((bands, max(2, cells * height // width), cells), np.float32)
-        bands_of = [Image.fromarray(band).resize((width, height), Image.Resampling.BICUBIC) for band in coarse]
-        return np.stack([np.asarray(band) for band in bands_of], axis=-1)
-
-    sheet = Image.new("L", (width, height), 128)
-    for _ in range(SHAPES):
-        x, y, radius = rng.integers(width), rng.integers(height), rng.uniform(width / 40, width / 5)
-        corners = np.sort(rng.uniform(0, 2 * math.pi, rng.integers(3, 8)))
-        points = [(x + radius * math.cos(angle), y + radius * math.sin(angle)) for angle in corners]
-        ImageDraw.Draw(sheet).polygon(points, fill=int(rng.integers(60, 200)))
-    pixels = np.asarray(sheet, np.float32)[:, :, None] * 0.7 + 40 + 18 * noise(4, 3) + 6 * noise(32, 3)
-    for octave in range(OCTAVES):
-        if (cells := 3 << octave) < width / 2:
-            pixels += 25 / math.sqrt(cells) * noise(cells, 1)
-    pixels += case.grain * rng.standard_normal((height, width, 1), np.float32)
-    file = io.BytesIO()
-    Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(file, "JPEG", quality=QUALITY)
-    return file.getvalue()
+        photographs.write_files(root, case.size, min(case.photographs, most))
 
 
 # -- plain Python and Pillow, as one writes it -----------------------------------------------------------------------
@@ -258,7 +219,7 @@ class Spdl(SpdlPillow):
     def _stages(self, builder: Any) -> Any:
         import spdl.io
 
-        size, side = (self.case.width, self.case.height), self.case.side
+        size, side = (self.case.size.width, self.case.size.height), self.case.side
 
         def decode(index: int) -> tuple[Any, int]:
             label = index % len(self.files)

@@ -2,7 +2,7 @@
 
 ::
 
-    command ──► experiments: quick overhead speedup workers hide staging peers        compare, doctor
+    command ──► experiments: quick overhead speedup workers hide images staging echo peers      compare, doctor
                    │ turns: what to measure, row by row
                    ▼
                 series ─────► each turn in a process of its own (turns), round by round

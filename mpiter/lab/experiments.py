@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from . import hide, overhead, peers, quick, speedup, staging, workers
+from . import echo, hide, images, overhead, peers, quick, speedup, staging, workers
 from .results import Result
 from .text import Telling
 from .turns import Answer, Turn
@@ -35,6 +35,6 @@ class Experiment(Protocol):
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    module.NAME: module for module in (quick, overhead, speedup, workers, hide, staging, peers)
+    module.NAME: module for module in (quick, overhead, speedup, workers, hide, images, staging, echo, peers)
 }
 ALL = {name: each for name, each in EXPERIMENTS.items() if name != quick.NAME}  # `workers` measures the same at length

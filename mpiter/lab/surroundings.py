@@ -23,7 +23,7 @@ from mpiter import machine as limits_of
 ROOT = Path(mpiter.__file__).resolve().parent.parent  # of the checkout, if it is one
 PACKAGES = (
     *("numpy", "msgpack", "cloudpickle", "chainer", "torch", "jax", "grain", "spdl", "spdl_core"),
-    *("Pillow", "opencv-python-headless", "opencv-python", "albumentations"),
+    *("Pillow", "pillow-simd", "simplejpeg", "accimage", "opencv-python-headless", "opencv-python", "albumentations"),
 )
 
 

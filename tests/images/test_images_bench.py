@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from image_cases import CASES, Photographs, photograph, write_files
+from image_cases import CASES, Photographs, write_files
 from images import BENCH, BEST, FIGURE, FULL, LINE, SCALED
 from PIL import Image
 
+from mpiter.lab.photographs import photograph
 from mpiter.lab.spreads import spread
 from mpiter.lab.verdict import judge
 
@@ -21,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_photographs_are_always_the_same_and_as_large_as_photographs(tmp_path):
     case = CASES["224"]
-    made = [photograph(np.random.default_rng(number), case) for number in (0, 1, 0)]
+    made = [photograph(np.random.default_rng(number), case.size) for number in (0, 1, 0)]
     assert made[0] == made[2] != made[1]
     assert all(70_000 < len(data) < 95_000 for data in made)
     assert Image.open(io.BytesIO(made[0])).size == (500, 375)

@@ -35,7 +35,8 @@ def test_the_contents_lead_to_every_section_and_no_address_is_given_twice(report
     ids = [node.get("id") for node in report.iter() if node.get("id")]
     assert len(ids) == len(set(ids))
     leading = [link.get("href") for link in report.find("body/nav").iter("a")]
-    assert leading == ["#summary", "#overhead", "#speedup", "#workers", "#hide", "#staging", "#peers"]
+    names = ("summary", "overhead", "speedup", "workers", "hide", "images", "staging", "echo", "peers")
+    assert leading == [f"#{name}" for name in names]
     assert {link.get("href")[1:] for link in report.iter("a")} <= set(ids)
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mpiter.lab import hide, laboratory, overhead, peers, results, speedup, staging
+from mpiter.lab import echo, hide, images, laboratory, overhead, peers, results, speedup, staging
 from mpiter.lab.experiments import EXPERIMENTS
 from mpiter.lab.report import sheet
 from mpiter.lab.report.page import page
@@ -95,12 +95,24 @@ def everything():
     lane = ["consumer", [[0.0, 0.5, "wait", ""], [0.5, 1.0, "step", ""]]]
     made.extra = {hide.TRAINING: {"store": {"1": [lane], "3": [lane, ["worker 0", [[0.0, 0.9, "fetch", "batch 3"]]]]}}}
     yield made
+    yield result_of(
+        [(row, case, {"workers": w}, cpu | {images.FIGURE: [rate, 1.01 * rate, 1.02 * rate]})
+         for case in images.CASES for w in (0, 2) for rate, row in enumerate(images.ROWS, 10)],
+        "images",
+    )  # fmt: skip
     copied = {"first_per_s": [20.0, 20.2, 20.4], "later_per_s": [100.0, 101.0, 102.0], "staged_s": steady}
     yield result_of(
         [(staging.NONE, staging.CASE, {"workers": 2, "room": 0}, {"first_per_s": steady, "later_per_s": steady}),
          *((row, staging.CASE, {"workers": 2, "room": room}, copied | {"hit_rate": [room] * 3})
            for room in (0.5, 1) for row in (staging.FOLDER, staging.MEMORY))],
         "staging",
+    )  # fmt: skip
+    yield result_of(
+        [("augmented", echo.CASE, {"workers": 2, "ratio": ratio, "factor": factor},
+          {echo.FIGURE: [few * echo.predicted(ratio, factor, 20e-3) for few in (0.97, 0.98, 0.99)],
+           "fresh": [1 / factor] * 3})
+         for ratio in (1, 2, 4) for factor in (1, 1.5, 2, 3, 4)],
+        "echo",
     )  # fmt: skip
     loaded = cpu | {"batches_per_s": steady, "first_batch_s": steady}
     yield result_of([(row, "28x28", {"workers": 2}, loaded) for row in peers.ROWS], "peers")
