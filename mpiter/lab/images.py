@@ -185,8 +185,8 @@ def views(result: Result) -> tuple[View, ...]:
 def _bars(result: Result, case: str) -> Bars:
     groups = tuple((_by(rows[0]), tuple(map(_bar, rows))) for rows in _of(result, case) if rows)
     return Bars(
-        f"{_photographs(case)}, cropped at random to {_SIDE}×{_SIDE}",
-        "images/s",
+        f"{_photographs(case)}, cropped to {_SIDE}×{_SIDE}: images a second",
+        "per s",
         ("images a second",),
         groups,
         "Workers hand out whole batches. Each group has a scale of its own.",

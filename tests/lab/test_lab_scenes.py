@@ -71,7 +71,7 @@ def test_decoders_are_measured_in_one_process_and_through_batches_and_the_report
         assert row["figures"]["images_per_s"]["median"] > 0
         assert (row["figures"]["workers_cpu_ms"]["median"] > 0) == (row["at"]["workers"] > 0)
     section = section_of(tmp_path, "images")
-    assert "Photographs of 500×375, 80 kB, cropped at random to 224×224" in text_of(section)
+    assert "Photographs of 500×375, 80 kB, cropped to 224×224: images a second" in text_of(section)
     assert {"one process", "1 worker"} <= {text_of(cell) for cell in section.iter("td")}
     assert list((tmp_path).iterdir()) == [tmp_path / "r"]
 
