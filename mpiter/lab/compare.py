@@ -26,7 +26,9 @@ _PACE = "A machine that changed its pace from one to the other changes all of th
 _MEANING = ("iterations", "batch_size", "step_ms", "images", "prefetch")  # settings that figures are about
 _SAFELY = 2.0  # times both spreads: of noise alone, less than one figure in a hundred then passes for a change
 CONSTANT = {"payload_mb"}  # nothing that could change
-BETTER_IF_MORE = {"batches_per_s", "mb_per_s", "images_per_s", "samples_per_s", "first_per_s", "later_per_s"}
+BETTER_IF_MORE = {
+    *("batches_per_s", "mb_per_s", "images_per_s", "samples_per_s", "first_per_s", "later_per_s", "steps_per_s"),
+}
 BETTER_IF_LESS = {
     *("cpu_ms", "parent_cpu_ms", "workers_cpu_ms", "first_batch_s", "peak_mb", "copied_mb", "piped_mb", "seconds"),
     *("batch_ms", "wait_ms", "step_ms", "batch_s", "read_ms", "transform_ms", "collate_ms", "tree_mb"),

@@ -67,7 +67,8 @@ class Case:
 
 
 CASES = {
-    str(case.size): case for case in (Case(photographs.SMALL, "80 kB", 64, 32), Case(photographs.CAMERA, "4 MB", 4, 4))
+    str(case.size): case
+    for case in (Case(photographs.SMALL, "80 kB", 64, 32), Case(photographs.CAMERA, "3.5 MB", 4, 4))
 }
 FULL: dict[str, Any] = {"cases": list(CASES), "rows": list(ROWS), "workers": 2, "photographs": 64}
 SMALL: dict[str, Any] = FULL | {

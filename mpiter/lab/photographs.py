@@ -33,7 +33,7 @@ class Size:
 
 
 SMALL = Size(500, 375, 14)  # 80 kB
-CAMERA = Size(4000, 3000, 8)  # 4 MB
+CAMERA = Size(4000, 3000, 8)  # 3.5 MB
 
 
 def files_of(folder: Path, size: Size, count: int) -> list[str]:

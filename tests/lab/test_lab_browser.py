@@ -159,7 +159,7 @@ def test_a_browser_shows_it_and_has_nothing_to_complain_of(scheme, tmp_path):
     Image = pytest.importorskip("PIL.Image", reason="a picture is looked at with Pillow: pip install Pillow")
     (tmp_path / "report.html").write_text(report())
     shot = tmp_path / "shot.png"
-    options = (f"--screenshot={shot}", "--window-size=1280,5000")
+    options = (f"--screenshot={shot}", "--window-size=1280,8000")
     browse((tmp_path / "report.html").as_uri(), *options, dark=scheme == "dark")
     with Image.open(io.BytesIO(shot.read_bytes())) as picture:
         counted = picture.convert("RGB").getcolors(maxcolors=1 << 24)

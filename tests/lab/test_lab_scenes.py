@@ -13,7 +13,7 @@ from lab_results import drawn, everything, having, parsed, result_of, text_of
 
 import mpiter
 from mpiter.__main__ import _parser
-from mpiter.lab import echo, images, photographs
+from mpiter.lab import compare, echo, images, photographs
 from mpiter.lab.turns import Absent, Turn
 
 ROOT = Path(mpiter.__file__).parents[1]
@@ -183,6 +183,15 @@ def test_what_echoing_brings_is_told_for_each_ratio():
         f"{times}×."
         for ratio, factor, times in ((1, 1.5, 1), (2, 2, 2), (4, 4, 4))
     ]
+
+
+def test_more_steps_a_second_are_better():
+    at = {"workers": 2, "ratio": 2.0, "factor": 2.0}
+    results = [
+        {"echo": result_of([("augmented", echo.CASE, at, {echo.FIGURE: [rate] * 3})], "echo")} for rate in (40.0, 48.0)
+    ]
+    (table,) = compare.compared(*results).tables
+    assert [row[-2:] for row in table.rows] == [("+20%", "better")]
 
 
 def test_the_curve_that_is_predicted_has_its_corner_where_the_factor_is_the_ratio():
