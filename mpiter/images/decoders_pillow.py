@@ -1,7 +1,7 @@
 """Pillow, or Pillow-SIMD in its place: takes everything, and has the last word on what a file is.
 
 Runs wherever the dataset does.  Differs from ``Image.convert`` in one thing: grey of 16 bits becomes 8 by its upper
-byte, as in 16-bit colour, where Pillow makes 255 of all that is beyond.
+byte, as in 16-bit colour, where Pillow makes 255 of all that is beyond.  Grey of 32 bits is taken for such.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Pillow:
             raise self._image.DecompressionBombError(f"it has {image.width:,} × {image.height:,} pixels")
 
     def _in_mode(self, image: Any, mode: str) -> Any:
-        if image.mode.startswith("I;16"):
-            wide = np.asarray(image).astype(np.uint16)  # of whatever byte order
+        if image.mode.startswith("I"):  # I;16 of whatever byte order, or I, which has PGM of 16 bits as well
+            wide = np.asarray(image).clip(0, 0xFFFF).astype(np.uint16)
             if mode == "I;16":
                 return self._image.fromarray(wide)
             image = self._image.fromarray((wide >> 8).astype(np.uint8))

@@ -1,17 +1,19 @@
 """What the first bytes of a file say: its kind, its size, how it is to be turned, and whether it is an ordinary one.
 
 Pure.  An *ordinary* picture is one that every decoder reads alike: JPEG in YCbCr or grey of 8 bits, PNG in RGB or grey
-of 8 bits without transparency.  What is not, or cannot be told here, is Pillow's.
+of 8 bits of none but plain chunks.  What is not, or cannot be told here, is Pillow's.
 """
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
 _ALONE = {0x01, *range(0xD0, 0xD8)}  # markers of JPEG without a length
 _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SEQUENTIAL = {0xC0, 0xC1}
 _ORDINARY_FRAMES = {*_SEQUENTIAL, 0xC2}  # which is progressive; the others are lossless, or not Huffman's
+_PLAIN_CHUNKS = {b"IHDR", b"gAMA", b"cHRM", b"sRGB", b"sBIT", b"bKGD", b"pHYs", b"tIME", b"tEXt"}  # change no pixel
 EXIF_ORIENTATION = 0x0112
 
 
@@ -96,10 +98,11 @@ def _png(data: bytes) -> Header:
     width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     bits, colour = data[24], data[25]
     channels = {0: 1, 2: 3}.get(colour, 0)
-    at, ordinary = 33, bits == 8 and channels > 0
-    while data[at + 4 : at + 8] != b"IDAT":
-        ordinary = ordinary and data[at + 4 : at + 8] not in (b"tRNS", b"eXIf", b"acTL", b"")
-        if data[at + 4 : at + 8] == b"":
-            break
-        at += 12 + int.from_bytes(data[at : at + 4], "big")
+    at, ordinary = 8, bits == 8 and channels > 0
+    while ordinary and (kind := data[at + 4 : at + 8]) not in (b"IEND", b""):
+        end = at + 8 + int.from_bytes(data[at : at + 4], "big")
+        ordinary = kind == b"IDAT" or (
+            kind in _PLAIN_CHUNKS and zlib.crc32(data[at + 4 : end]) == int.from_bytes(data[end : end + 4], "big")
+        )
+        at = end + 4
     return Header("png", height, width, channels, ordinary)

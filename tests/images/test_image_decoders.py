@@ -38,8 +38,8 @@ def pillows(data: bytes, mode: str, upright: bool = False) -> np.ndarray:
     """What Pillow makes of it, asked in the plainest way; grey of 16 bits is the one exception."""
     image = Image.open(io.BytesIO(data))
     image = ImageOps.exif_transpose(image) if upright else image
-    if image.mode.startswith("I;16"):
-        wide = np.asarray(image)
+    if image.mode.startswith("I"):
+        wide = np.asarray(image).astype(np.uint16)
         image = Image.fromarray(wide) if mode == "I;16" else Image.fromarray((wide >> 8).astype(np.uint8))
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")

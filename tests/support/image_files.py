@@ -58,6 +58,7 @@ def kinds() -> dict[str, bytes]:
         "png, transparent colour": encoded(rgb, "PNG", transparency=(0, 0, 0)),
         "png, black and white": encoded(rgb.convert("1"), "PNG"),
         "png, 16 bits": encoded(Image.fromarray(wide), "PNG"),
+        "pgm, 16 bits": b"P5 %d %d 65535\n" % wide.shape[::-1] + wide.astype(">u2").tobytes(),
         "gif": encoded(rgb, "GIF"),
         "bmp": encoded(rgb, "BMP"),
         "tiff": encoded(rgb, "TIFF"),
@@ -67,5 +68,9 @@ def kinds() -> dict[str, bytes]:
     for orientation in range(1, 9):
         found[f"jpeg, turned {orientation}"] = encoded(odd, "JPEG", exif=turned(orientation))
     found["png, turned"] = encoded(odd, "PNG", exif=turned(6))
+    png = encoded(odd, "PNG")
+    exif = found["png, turned"][33:]
+    exif = exif[: exif.index(b"IDAT") - 4]
+    found["png, turned behind its pixels"] = png[:-12] + exif + png[-12:]
     found["webp, turned"] = encoded(odd, "WEBP", exif=turned(8), lossless=True)
     return found
