@@ -5,13 +5,19 @@ Runs wherever a dataset does.  fsspec is imported where a URL is asked for; it k
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
+
 from ..errors import OptionError
 
 
 def bytes_at(source: str) -> bytes:
-    """All of them."""
+    """All of them; of a pipe or a device, which may never end, an error."""
     if "://" not in source:
-        with open(source, "rb") as file:
+        with open(source, "rb", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "Not a regular file", source)
             return file.read()
     try:
         import fsspec
@@ -20,3 +26,8 @@ def bytes_at(source: str) -> bytes:
     system, path = fsspec.core.url_to_fs(source)
     data: bytes = system.cat_file(path)
     return data
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """For somebody to write into a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

@@ -28,7 +28,8 @@ def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | No
         error = raised(min(faults, key=_row))
     most = rules.most_skipped
     if error is None and faults and most is not None and tally.skipped + len(faults) > most:
-        error = SampleError(f"on_error=Skip(most={most}): more samples have failed, the last as above.")
+        text = f"on_error=Skip(most={most}): more samples have failed; stats().skips lists those left out. The last:"
+        error = SampleError(f"{text} {faults[-1].summary}")
         error.__cause__ = raised(faults[-1])
     if error is None:
         tally.left_out(sorted(faults, key=_row))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..worker.seeding import get_rng
-from .pixels import as_pillows, is_pillows, plain
+from .pixels import as_pillows, is_pillows, plain, size_of
 
 
 def adapted(transform: Any) -> Any:
@@ -26,7 +26,7 @@ def adapted(transform: Any) -> Any:
 
 
 class OnArrays:
-    """A function of the user's, that gets arrays; whatever it offers beside being called, this offers."""
+    """A function of the user's, that gets arrays, or what has ``region`` and ``apply``; what it offers, this offers."""
 
     def __init__(self, transform: Any) -> None:
         self._transform = transform
@@ -35,7 +35,10 @@ class OnArrays:
                 setattr(self, name, getattr(transform, name))
 
     def __call__(self, image: Any) -> Any:
-        return self._transform(plain(image) if is_pillows(image) else image)
+        image = plain(image) if is_pillows(image) else image
+        if callable(self._transform):
+            return self._transform(image)
+        return self._transform.apply(image, self._transform.region(*size_of(image)))
 
     def apply(self, image: Any, region: Any) -> Any:
         return self._transform.apply(plain(image) if is_pillows(image) else image, region)

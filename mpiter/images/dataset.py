@@ -40,8 +40,11 @@ class Pictures:
     ) -> None:
         if layout not in ("HWC", "CHW"):
             raise OptionError(f"layout={layout!r} is unknown; use 'HWC' or 'CHW'.")
-        if transform is not None and not callable(transform):
-            raise OptionError(f"transform={transform!r:.60} cannot be called; pass a function of a picture.")
+        is_one = callable(transform) or hasattr(transform, "region")
+        if isinstance(transform, type) or (transform is not None and not is_one):
+            raise OptionError(
+                f"transform={transform!r:.60} is no function; pass one of a picture, or a Compose of several."
+            )
         self._decoding = Decoding(decoder, mode, upright)
         self._labels = labels
         self._augment: Any = None if transform is None else adapted(transform)
@@ -98,6 +101,11 @@ class Pictures:
     def about(self) -> dict[str, str]:
         """What ``stats()`` says of the dataset."""
         return {"decoder": self._decoding.names}
+
+    @property
+    def labels(self) -> Any:
+        """Those of all pictures, as an array; None if they have none."""
+        return self._labels
 
     # -- inside --------------------------------------------------------------------------------------------------
 

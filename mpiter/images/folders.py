@@ -7,7 +7,8 @@ order is torchvision's: classes by name, then folders, then files.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,29 @@ from .dataset import Pictures
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 Path = str | os.PathLike[str]
+
+
+class Classes(Pictures):
+    """Pictures in a folder for each class, wherever the folders are."""
+
+    classes: list[str]
+    class_to_idx: dict[str, int]
+
+    def _name_classes(self, names: Iterable[str]) -> None:
+        self.classes = sorted(names)
+        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+
+    def _check_there_are_some(self, place: str, extensions: tuple[str, ...]) -> None:
+        if not len(self):
+            raise OptionError(
+                f"{place} has no pictures in folders of its own; each class is a folder, and files end with one of "
+                f"{', '.join(extensions)}."
+            )
+
+
+def endings(extensions: str | Iterable[str]) -> tuple[str, ...]:
+    """Of names in lower case."""
+    return tuple(map(str.lower, (extensions,) if isinstance(extensions, str) else extensions))
 
 
 class _Files(Pictures):
@@ -41,7 +65,7 @@ class _Files(Pictures):
         return self._names
 
 
-class ImageFolder(_Files):
+class ImageFolder(_Files, Classes):
     """The pictures below ``root``, where each folder is a class; a sample is ``(picture, class)``.
 
     Args:
@@ -56,6 +80,7 @@ class ImageFolder(_Files):
     Attributes:
         classes: their names, sorted; their numbers are the labels.
         class_to_idx: the number of each.
+        labels: of all pictures, as an array.
         paths: of the files, below ``root``.
 
     >>> import os, tempfile
@@ -74,28 +99,49 @@ class ImageFolder(_Files):
     """
 
     def __init__(
-        self, root: Path, transform: Any = None, *, extensions: Iterable[str] = EXTENSIONS, **options: Any
+        self, root: Path, transform: Any = None, *, extensions: str | Iterable[str] = EXTENSIONS, **options: Any
     ) -> None:
-        wanted = tuple(extension.lower() for extension in extensions)
-        self.classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
-        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+        wanted = endings(extensions)
+        with os.scandir(root) as entries:
+            self._name_classes(entry.name for entry in entries if _is_folder(entry))
         labels: list[int] = []
         super().__init__(root, self._found(os.fspath(root), wanted, labels), None, transform, options)
         self._labels = np.array(labels, np.int32)
-        if not len(self):
-            raise OptionError(
-                f"{os.fspath(root)} has no pictures in folders of its own; each class is a folder, and files end with "
-                f"one of {', '.join(wanted)}."
-            )
+        self._check_there_are_some(self.root, wanted)
 
     def _found(self, root: str, extensions: tuple[str, ...], labels: list[int]) -> Iterator[str]:
         for label, name in enumerate(self.classes):
-            below = os.walk(os.path.join(root, name), followlinks=True)
-            for folder, _, files in sorted(below, key=lambda step: step[0]):
+            for folder, files in sorted(_walk(os.path.join(root, name), {_identity(root)})):
                 for file in sorted(files):
                     if file.lower().endswith(extensions):
                         labels.append(label)
                         yield os.path.relpath(os.path.join(folder, file), root)
+
+
+def _walk(folder: str, around: Set[tuple[int, int]]) -> Iterator[tuple[str, list[str]]]:
+    """Each folder from this one on, and its files; not once more one that it is in, to which a link leads."""
+    here = _identity(folder)
+    if here in around:
+        return
+    folders, files = list[str](), list[str]()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            (folders if _is_folder(entry) else files).append(entry.name)
+    yield folder, files
+    for name in folders:
+        yield from _walk(os.path.join(folder, name), {*around, here})
+
+
+def _identity(folder: str) -> tuple[int, int]:
+    about = os.stat(folder)
+    return about.st_dev, about.st_ino
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 class ImageList(_Files):
@@ -110,6 +156,7 @@ class ImageList(_Files):
         options: as for ``ImageFolder``.
 
     Attributes:
+        labels: of all pictures, as an array; None without labels.
         paths: of the files, below ``root``.
 
     >>> import os, tempfile
@@ -129,24 +176,48 @@ class ImageList(_Files):
         root: Path = ".",
         **options: Any,
     ) -> None:
-        items: list[Any] = _lines(pairs) if isinstance(pairs, (str, os.PathLike)) else list(pairs)
+        items: list[Any] = _lines(pairs, root) if isinstance(pairs, (str, os.PathLike)) else list(pairs)
         labelled = {isinstance(item, (tuple, list)) for item in items}
         if len(labelled) > 1:
             raise OptionError("the list has paths and pairs; give each picture a label, or none.")
-        labels = np.array([label for _, label in items]) if True in labelled else None
+        labels = _labels(items) if True in labelled else None
         names = (os.fspath(item[0] if labels is not None else item) for item in items)
         super().__init__(root, names, labels, transform, options)
 
 
-def _lines(path: Path) -> list[Any]:
-    """Of a text file: pairs if each line ends with a number of its own, else paths."""
-    with open(path) as file:
+def _labels(pairs: list[Any]) -> Any:
+    wrong = next((pair for pair in pairs if len(pair) != 2), None)
+    if wrong is not None:
+        raise OptionError(f"{wrong!r:.80} in the list is no pair of path and label.")
+    try:
+        return np.array([label for _, label in pairs])
+    except ValueError as error:
+        raise OptionError(f"the labels of the list differ in shape, and are to be one array: {error}") from error
+
+
+def _lines(path: Path, root: Path) -> list[Any]:
+    """Of a text file: pairs if each line ends with a whole number, else paths."""
+    with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:  # names are whatever bytes they are
         lines = [line.strip() for line in file if line.strip()]
+    if any("\0" in line for line in lines):
+        raise OptionError(f"{os.fspath(path)} is no text file with a path a line.")
     parts = [line.rsplit(None, 1) for line in lines]
-    numbered = [len(part) == 2 and part[1].lstrip("-").isdigit() for part in parts]
+    numbered = [len(part) == 2 and _NUMBER.fullmatch(part[1]) is not None for part in parts]
     if not any(numbered):
+        _check_are_paths(parts, path, root)
         return lines
     if not all(numbered):
         number = numbered.index(False)
         raise OptionError(f"line {lines[number]!r:.80} of {os.fspath(path)} has no label, while others have one.")
     return [(name, int(label)) for name, label in parts]
+
+
+_NUMBER = re.compile("[+-]?[0-9]+")
+
+
+def _check_are_paths(parts: list[list[str]], path: Path, root: Path) -> None:
+    """By the first line: is the file the line, or is it there without the last word, which is meant as a label?"""
+    if parts and len(parts[0]) == 2:
+        name, label = parts[0]
+        if os.path.exists(os.path.join(root, name)):
+            raise OptionError(f"the label {label!r:.40} in {os.fspath(path)} is no whole number; number the classes.")

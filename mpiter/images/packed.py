@@ -12,14 +12,14 @@ from typing import Any, overload
 
 import numpy as np
 
-from ..errors import OptionError
 from .archive import Archive
-from .dataset import Pictures
-from .folders import EXTENSIONS
+from .folders import EXTENSIONS, Classes, endings
 from .zipped import BadArchive
 
+_NO_CLASSES = {"", "__MACOSX"}  # no folder, and what macOS adds to the archives that it makes
 
-class PackedFolder(Pictures):
+
+class PackedFolder(Classes):
     """The pictures of an ``ImageFolder`` that was packed: ``mpiter pack folder/ out.zip``.
 
     Any ZIP archive will do whose members are stored or deflated. Each worker reads at random from the one file.
@@ -34,6 +34,7 @@ class PackedFolder(Pictures):
     Attributes:
         classes: their names, sorted; their numbers are the labels.
         class_to_idx: the number of each.
+        labels: of all pictures, as an array.
         paths: of the pictures in the archive.
 
     >>> import os, tempfile
@@ -60,29 +61,25 @@ class PackedFolder(Pictures):
         path: str | os.PathLike[str],
         transform: Any = None,
         *,
-        extensions: Iterable[str] = EXTENSIONS,
+        extensions: str | Iterable[str] = EXTENSIONS,
         verify: bool = True,
         **options: Any,
     ) -> None:
-        wanted = tuple(extension.lower() for extension in extensions)
+        wanted = endings(extensions)
         self._archive = Archive(os.fspath(path), verify)
         names = list(map(self._archive.index.name, range(len(self._archive.index))))
-        self.classes = sorted({name.partition("/")[0] for name in names if "/" in name})
-        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
-        found = [(*name.rpartition("/"), at) for at, name in enumerate(names) if name.lower().endswith(wanted)]
-        in_order = sorted((folder.partition("/")[0], folder, file, at) for folder, _, file, at in found if folder)
+        tops = [name.partition("/")[0] if "/" in name else "" for name in names]  # the classes, and "" of no folder
+        self._name_classes(set(tops) - _NO_CLASSES)
+        found = [at for at, name in enumerate(names) if tops[at] not in _NO_CLASSES and name.lower().endswith(wanted)]
+        in_order = sorted((tops[at], *names[at].rpartition("/"), at) for at in found)
         self._members = np.array([at for *_, at in in_order], np.int64)
         labels = np.array([self.class_to_idx[name] for name, *_ in in_order], np.int32)
         super().__init__(labels, transform, **options)
-        self._check(wanted)
+        self._check_there_are_some(self._archive.path, wanted)
+        self._check_are_readable()
 
-    def _check(self, extensions: tuple[str, ...]) -> None:
-        path, index = self._archive.path, self._archive.index
-        if not len(self):
-            raise OptionError(
-                f"{path} has no pictures in folders of its own; each class is a folder, and files end with one of "
-                f"{', '.join(extensions)}."
-            )
+    def _check_are_readable(self) -> None:
+        index = self._archive.index
         for member in self._members[~index.are_readable()[self._members]][:1].tolist():
             raise BadArchive(
                 f"{self._archive.place(member)} {index.why_unreadable(member)}, which can't be read here; pack the "

@@ -8,6 +8,7 @@ how large: a decoder may then decode fewer pixels.  Pillow does the resizing, Op
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -64,9 +65,9 @@ class Resize:
     """
 
     def __init__(self, size: int | tuple[int, int], filter: Filter = "bilinear") -> None:
-        self.size, self._filter = _size("size", size) if not isinstance(size, int) else size, filter_named(filter)
-        if isinstance(size, int):
-            _size("size", size)
+        both = _size("size", size)
+        self.size: int | tuple[int, int] = both if isinstance(size, Iterable) else both[0]
+        self._filter = filter_named(filter)
 
     def __call__(self, image: Any) -> Any:
         return like(self.apply(image, self.region(*size_of(image))), image)
@@ -252,14 +253,20 @@ class Compose:
 
 def _size(name: str, size: Any) -> tuple[int, int]:
     """Height and width."""
-    found = (size, size) if isinstance(size, int) else tuple(size)
-    if len(found) != 2 or not all(isinstance(side, int) and side > 0 for side in found):
-        raise OptionError(f"{name}={size!r} must be a whole number of pixels, or two: (height, width).")
-    return found
+    try:
+        height, width = map(operator.index, size if isinstance(size, Iterable) else (size, size))
+        if min(height, width) > 0:
+            return height, width
+    except (TypeError, ValueError):
+        pass
+    raise OptionError(f"{name}={size!r:.80} must be a whole number of pixels, or two: (height, width).")
 
 
 def _range(name: str, pair: Any) -> tuple[float, float]:
-    low, high = pair
-    if not 0 < low <= high:
-        raise OptionError(f"{name}={pair!r} must be two numbers above 0, the smaller first.")
-    return float(low), float(high)
+    try:
+        low, high = map(float, pair)
+        if 0 < low <= high:
+            return low, high
+    except (TypeError, ValueError):
+        pass
+    raise OptionError(f"{name}={pair!r:.80} must be two numbers above 0, the smaller first.")

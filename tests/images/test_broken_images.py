@@ -38,6 +38,13 @@ def png_of_size(height: int, width: int) -> bytes:
     return PNG[:12] + header + struct.pack(">I", zlib.crc32(header)) + PNG[33:]
 
 
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+BOMB = b"title\0\0" + zlib.compress(bytes(10_000_000))
+
+
 def gif_of_size(height: int, width: int) -> bytes:
     return b"GIF89a" + struct.pack("<HH", width, height) + image_files.kinds()["gif"][10:]
 
@@ -53,6 +60,8 @@ BROKEN = {
     "giant png": (png_of_size(20_000, 20_000), "it has 20,000 × 20,000 pixels, more than PIL.Image.MAX_IMAGE_PIXELS"),
     "giant gif": (gif_of_size(20_000, 20_000), "PIL.Image.MAX_IMAGE_PIXELS may be raised"),
     "jpeg of no rows": (jpeg_of_size(0, 100), "."),
+    "png with a damaged chunk": (PNG[:33] + png_chunk(b"gAMA", bytes(4))[:-1] + b"x" + PNG[33:], "no picture that"),
+    "png with a bomb of a text": (PNG[:33] + png_chunk(b"zTXt", BOMB) + PNG[33:], "MAX_TEXT_CHUNK"),
 }
 
 
@@ -99,6 +108,16 @@ def test_what_the_system_refuses_keeps_its_type_and_names_the_path(tmp_path):
         assert str(tmp_path) in str(error.value)
 
 
+@pytest.mark.timeout(20)
+def test_a_pipe_or_a_device_is_an_error_and_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    os.symlink("/dev/null", tmp_path / "device.jpg")
+    files = ImageList(["pipe.jpg", "device.jpg"], root=tmp_path)
+    for index in (0, 1):
+        with pytest.raises(OSError, match=rf"Not a regular file: .*{files.paths[index]}"):
+            files[index]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read_is_a_permission_error(tmp_path):
     (tmp_path / "secret.jpg").write_bytes(JPEG)
@@ -108,7 +127,7 @@ def test_a_file_that_may_not_be_read_is_a_permission_error(tmp_path):
 
 
 def test_permission_denied_is_raised_as_it_is(tmp_path, monkeypatch):
-    def refuse(path, mode):
+    def refuse(path, mode, **options):
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr("builtins.open", refuse)
@@ -148,7 +167,7 @@ def test_a_nights_run_leaves_broken_files_out_and_lists_them(night, n_processes)
 def test_a_nights_run_ends_when_too_many_files_are_broken(night):
     with (
         mpiter.batches(night, 8, shuffle=False, n_processes=1, on_error=mpiter.Skip(most=3)) as stream,
-        pytest.raises(mpiter.SampleError, match="more samples have failed"),
+        pytest.raises(mpiter.SampleError, match=r"more samples have failed; .* The last: BrokenImage: .*23\.jpg"),
     ):
         list(stream)
 

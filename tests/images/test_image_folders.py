@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
+import shutil
 
 import image_files
 import numpy as np
@@ -66,8 +67,36 @@ def test_indices_are_those_of_a_list(root):
 
 def test_other_extensions_count_if_they_are_named(root):
     assert list(ImageFolder(root, extensions=[".png"]).paths) == ["cat/deep/1.png"]
+    assert list(ImageFolder(root, extensions=".PNG").paths) == ["cat/deep/1.png"]
     with pytest.raises(mpiter.OptionError, match="has no pictures in folders of its own"):
         ImageFolder(root, extensions=[".bmp"])
+
+
+def test_links_are_followed_but_not_round_in_circles(root):
+    os.symlink("..", root / "ant" / "up")
+    os.symlink(".", root / "ant" / "here")
+    os.symlink(".", root / "ant" / "here too")
+    os.symlink("itself.jpg", root / "zebra" / "itself.jpg")
+    os.symlink("../cat/deep", root / "zebra" / "cats")
+    assert list(ImageFolder(root).paths) == [*IN_ORDER, "zebra/itself.jpg", "zebra/cats/1.png"]
+
+
+def test_a_folder_that_may_not_be_read_is_an_error(root, monkeypatch):
+    def refuse(path):
+        if os.fspath(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError, match="deep"):
+        ImageFolder(root)
+
+
+def test_labels_are_known_without_reading_a_picture(root):
+    assert ImageFolder(root).labels.tolist() == [0, 0, 1, 1, 1]
+    assert ImageList([("gone.jpg", 7)]).labels.tolist() == [7]
+    assert ImageList(["gone.jpg"]).labels is None
 
 
 @pytest.mark.parametrize("layout", ["HWC", "CHW"])
@@ -132,6 +161,10 @@ def test_a_list_has_labels_or_none(root):
     assert ImageList([("cat/2.jpg", 0.5)], root=root)[0][1] == 0.5
     with pytest.raises(mpiter.OptionError, match="the list has paths and pairs"):
         ImageList(["cat/2.jpg", ("cat/10.jpg", 1)], root=root)
+    with pytest.raises(mpiter.OptionError, match=r"\('cat/10.jpg', 1, 2\) in the list is no pair"):
+        ImageList([("cat/2.jpg", 1), ("cat/10.jpg", 1, 2)], root=root)
+    with pytest.raises(mpiter.OptionError, match="the labels of the list differ in shape"):
+        ImageList([("cat/2.jpg", [1]), ("cat/10.jpg", [1, 2])], root=root)
 
 
 def test_a_text_file_has_a_pair_or_a_path_a_line(root):
@@ -146,6 +179,30 @@ def test_a_text_file_has_a_pair_or_a_path_a_line(root):
     (root / "both.txt").write_text("cat/2.jpg 3\ncat/10.jpg\n")
     with pytest.raises(mpiter.OptionError, match=r"line 'cat/10\.jpg' of .*both\.txt has no label"):
         ImageList(root / "both.txt", root=root)
+
+
+@pytest.mark.parametrize("text", ["\ufeff{} 3\r\n", "{} 3", "\n  {}\t+3  \n\n"])
+def test_text_files_of_other_systems_are_read(root, text):
+    shutil.copy(root / "cat" / "2.jpg", os.fsencode(root) + b"/a b \xff.jpg")
+    (root / "pairs.txt").write_bytes(text.encode().replace(b"{}", b"a b \xff.jpg"))
+    ((picture, label),) = ImageList(root / "pairs.txt", root=root)
+    assert (picture.shape, label) == ((20, 30, 3), 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("cat/2.jpg cat\nant/1.JPG ant\n", r"the label 'cat' in .*list\.txt is no whole number"),
+        ("cat/2.jpg 1.0\n", r"the label '1\.0' in .*list\.txt is no whole number"),
+        ("cat/2.jpg 1\ncat/10.jpg --1\n", r"line 'cat/10\.jpg --1' of .*list\.txt has no label"),
+        ("cat/2.jpg 1\ncat/10.jpg ²\n", r"line 'cat/10\.jpg ²' of .*list\.txt has no label"),
+        ("\xff\xd8\0\n", r"list\.txt is no text file"),
+    ],
+)
+def test_a_text_file_that_is_no_list_is_refused(root, text, says):
+    (root / "list.txt").write_text(text, encoding="utf-8")
+    with pytest.raises(mpiter.OptionError, match=says):
+        ImageList(root / "list.txt", root=root)
 
 
 @pytest.mark.chainer

@@ -285,6 +285,21 @@ def test_a_transform_of_the_users_own_may_want_a_region(tmp_path):
         assert found.shape == (47, 62, 3)
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_region_and_apply_are_all_that_it_takes(tmp_path, scaled):
+    class Quarter:
+        def region(self, height, width):
+            return Region(0, 0, height // 2, width // 2, (height, width), (height // 4, width // 4))
+
+        def apply(self, image, region):
+            *_, right, bottom = map(round, region.box(*image.shape[:2]))
+            return np.asarray(Image.fromarray(image[:bottom, :right]).resize(region.size[::-1]))
+
+    Image.fromarray(PICTURE).save(tmp_path / "one.jpg")
+    for transform in (Quarter(), Compose([Quarter(), Flip(0)])):
+        assert ImageList(["one.jpg"], transform, root=tmp_path, scaled=scaled)[0].shape == (23, 31, 3)
+
+
 class Half:
     """Wants half as many pixels each way, and takes what comes."""
 
@@ -330,8 +345,13 @@ def test_normalizing_is_what_it_says():
     [
         lambda: Resize(0),
         lambda: Resize((8, 8, 3)),
+        lambda: Resize(8.5),
+        lambda: Crop("8"),
         lambda: Resize(8, "cubic"),
         lambda: RandomResizedCrop(8, scale=(1, 0.5)),
+        lambda: RandomResizedCrop(8, scale=0.5),
+        lambda: ImageList([], RandomResizedCrop),
+        lambda: ImageList([], [Flip()]),
         lambda: Crop(8, "corner"),
         lambda: Flip(2),
         lambda: Flip(direction="diagonal"),

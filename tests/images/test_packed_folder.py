@@ -222,6 +222,20 @@ def test_an_encrypted_member_is_told_at_once(folder, tmp_path):
         PackedFolder(path)
 
 
+def test_what_macos_adds_to_an_archive_is_no_class(folder, tmp_path):
+    path = zipped_by_python(folder, tmp_path / "theirs.zip")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("__MACOSX/cat/._1.jpg", b"about the file")
+    assert same(PackedFolder(path), ImageFolder(folder))
+
+
+def test_labels_and_endings_are_those_of_a_folder(folder, packed):
+    assert PackedFolder(packed).labels.tolist() == ImageFolder(folder).labels.tolist()
+    for endings in (".JPG", [".jpg"]):
+        found = PackedFolder(packed, extensions=endings)
+        assert list(found.paths) == list(ImageFolder(folder, extensions=endings).paths)
+
+
 # -- what isn't as it was --------------------------------------------------------------------------------------------
 
 
