@@ -88,6 +88,8 @@ def pack(
 def _refuse(path: Path, force: bool) -> None:
     if path.is_dir():
         raise OptionError(f"{path} is a folder; name a file.")
+    if path.exists() and not path.is_file():
+        raise OptionError(f"{path} is a device or a pipe; name a file.")
     if path.exists() and not force:
         raise OptionError(f"{path} exists: name another file, or write over it with --force.")
 

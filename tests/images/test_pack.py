@@ -356,12 +356,14 @@ def test_the_command_ends_with_1_when_something_was_left_out(folder, tmp_path, c
         (["nowhere", "new.zip"], "nowhere is not a folder"),
         (["folder", "there.zip"], "there.zip exists: name another file, or write over it with --force"),
         (["folder", "folder"], "folder is a folder; name a file"),
+        (["folder", "pipe", "--force"], "pipe is a device or a pipe; name a file"),
         (["empty", "new.zip"], "empty has no files to pack"),
     ],
 )
 def test_the_command_ends_with_2_when_it_is_asked_wrongly(folder, tmp_path, monkeypatch, capsys, words, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.zip").touch()
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").mkdir()
     with pytest.raises(SystemExit) as ended:
         main(["pack", *words])
