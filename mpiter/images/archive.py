@@ -31,6 +31,8 @@ class Archive:
         """The bytes of a member."""
         file, index = self._opened(), self.index
         start, size = int(index.offsets[member]), int(index.packed_sizes[member])
+        if start + size > self._state[0]:
+            raise self._damaged(member, "it lies beyond the end")
         head = pread(file.fd, LOCAL.size, start)
         if len(head) < LOCAL.size or not head.startswith(LOCAL_MARK):
             raise self._damaged(member, "its record isn't where the index says")

@@ -30,6 +30,7 @@ LOCAL_MARK, _CENTRAL_MARK, _END_MARK = b"PK\3\4", b"PK\1\2", b"PK\5\6"
 _END64_MARK, _LOCATOR_MARK = b"PK\6\6", b"PK\6\7"
 
 TOO_LARGE, TOO_MANY = 0xFFFFFFFF, 0xFFFF  # for the old format: these say that the figure stands elsewhere
+_BEYOND = 1 << 62  # the end of any file
 _IN_UTF8, _ENCRYPTED = 0x800, 0x1
 _OLD, _NEW = 20, 45  # the versions that readers need: 2.0, and 4.5 for ZIP64
 _UNIX = 3 << 8
@@ -210,7 +211,7 @@ def _widen(extra: bytes, figures: tuple[Array, ...], member: int, path: str) -> 
         kind, size = struct.unpack_from("<HH", extra, position)
         if kind == 1 and size >= 8 * len(wanted) and position + 4 + size <= len(extra):
             for figure, value in zip(wanted, struct.unpack_from(f"<{len(wanted)}Q", extra, position + 4), strict=True):
-                figure[member] = value
+                figure[member] = min(value, _BEYOND)
             return
         position += 4 + size
     raise _torn(path, "a size in its index is missing")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import struct
 import zipfile
+import zlib
 
+import image_files
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -284,6 +287,23 @@ def test_a_damaged_picture_is_told_with_its_name_and_the_others_are_read(mine, o
     with pytest.raises(BrokenImage, match=rf"mine\.zip/cat/2\.JPEG cannot be decoded: {says}; copy or pack .* again"):
         dataset[1]
     assert same([dataset[0], dataset[2]], [PackedFolder(mine)[0], PackedFolder(mine)[2]])
+
+
+@pytest.mark.parametrize("figure", [1 << 40, (1 << 63) - 1, (1 << 64) - 1])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_size_or_a_place_that_cannot_be_is_damage_too(tmp_path, which, figure):
+    data = image_files.kinds()["jpeg"]
+    figures = [len(data), len(data), 0]
+    figures[which] = figure
+    name, extra = b"a/1.jpg", struct.pack("<HH3Q", 1, 24, *figures)
+    record = [20, 0, 0, 0, 0, zlib.crc32(data), len(data), len(data), len(name), 0]
+    local = struct.pack("<4s5H3L2H", b"PK\3\4", *record) + name + data
+    record[6:] = 0xFFFFFFFF, 0xFFFFFFFF, len(name), len(extra), 0, 0, 0, 0, 0xFFFFFFFF
+    index = struct.pack("<4s6H3L5H2L", b"PK\1\2", 45, *record) + name + extra
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, len(index), len(local), 0)
+    (tmp_path / "out.zip").write_bytes(local + index + end)
+    with pytest.raises(BrokenImage, match=r"beyond the end|cut short"):
+        PackedFolder(tmp_path / "out.zip")[0]
 
 
 def test_checksums_are_compared_unless_they_are_not_wanted(mine):
