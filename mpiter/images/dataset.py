@@ -70,15 +70,15 @@ class Pictures:
         """The file's bytes."""
         return bytes_at(self.source(index))
 
-    def read(self, index: int, *, plainly: bool = True) -> Any:
+    def read(self, index: int, *, in_full: bool = True) -> Any:
         """The sample as it was decoded: an array, in full size.
 
-        ``dataset[i]`` wants it less plainly: what the decoder gives, as much of it as the transform needs.
+        Not ``in_full``, for ``transform``: what the decoder gives, no larger than the transform needs if ``scaled``.
         """
-        wish = self._augment.region if self._scaled and not plainly else None
-        place = self._place if self._augment is None and not plainly else nowhere
+        wish = self._augment.region if self._scaled and not in_full else None
+        place = self._place if self._augment is None and not in_full else nowhere
         image, region = self._decoding.open(self.fetch(index), self.source(index), wish, place)
-        if plainly:
+        if in_full:
             image = plain(image)
         elif region is not None:
             image = image, region
@@ -96,7 +96,7 @@ class Pictures:
         if not -len(self) <= at < len(self):
             raise IndexError(f"there is no sample {at} among {len(self)}")
         at %= len(self)
-        return self.transform(self.read(at, plainly=False))
+        return self.transform(self.read(at, in_full=False))
 
     def about(self) -> dict[str, str]:
         """What ``stats()`` says of the dataset."""
