@@ -11,12 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import OptionError
 from ..worker.seeding import get_rng
 from .pixels import as_pillows, is_pillows, plain, size_of
 
 
 def adapted(transform: Any) -> Any:
     """Something that takes a picture, and maybe Pillow's own images."""
+    if isinstance(transform, type) or not (callable(transform) or hasattr(transform, "region")):
+        raise OptionError(
+            f"transform={transform!r:.60} is no function; pass one of a picture, or a Compose of several."
+        )
     library = type(transform).__module__.partition(".")[0]
     if library == "albumentations":
         return Albumentation(transform)

@@ -40,11 +40,6 @@ class Pictures:
     ) -> None:
         if layout not in ("HWC", "CHW"):
             raise OptionError(f"layout={layout!r} is unknown; use 'HWC' or 'CHW'.")
-        is_one = callable(transform) or hasattr(transform, "region")
-        if isinstance(transform, type) or (transform is not None and not is_one):
-            raise OptionError(
-                f"transform={transform!r:.60} is no function; pass one of a picture, or a Compose of several."
-            )
         self._decoding = Decoding(decoder, mode, upright)
         self._labels = labels
         self._augment: Any = None if transform is None else adapted(transform)

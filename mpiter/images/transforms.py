@@ -199,7 +199,7 @@ class Normalize:
     ) -> None:
         if layout not in ("CHW", "HWC"):
             raise OptionError(f"layout={layout!r} is unknown; use 'HWC' or 'CHW'.")
-        if len(mean) != len(std) or not all(std):
+        if np.ndim(mean) != 1 or np.shape(mean) != np.shape(std) or not all(std):
             raise OptionError(f"mean={mean!r} and std={std!r} must be as many numbers, and no std 0.")
         self.layout = layout
         scale = 1 / (255 * np.asarray(std, np.float64))
@@ -235,7 +235,7 @@ class Compose:
         self._steps = tuple(map(adapted, self.transforms))
         if not self._steps:
             raise OptionError("Compose needs a transform, at least.")
-        self.layout = getattr(self.transforms[-1], "layout", "HWC")
+        self.layout = next((step.layout for step in reversed(self._steps) if hasattr(step, "layout")), "HWC")
         if hasattr(self._steps[0], "region"):
             self.region, self.apply = self._steps[0].region, self._apply
 

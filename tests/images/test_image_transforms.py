@@ -340,6 +340,12 @@ def test_normalizing_is_what_it_says():
         Normalize()(first)
 
 
+def test_what_comes_after_normalizing_is_not_turned_again(tmp_path):
+    Image.fromarray(PICTURE).save(tmp_path / "one.jpg")
+    pipeline = Compose([Compose([Normalize(), np.abs]), lambda pixels: 2 * pixels])
+    assert ImageList(["one.jpg"], pipeline, root=tmp_path, layout="CHW")[0].shape == (3, 93, 124)
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -357,7 +363,10 @@ def test_normalizing_is_what_it_says():
         lambda: Flip(direction="diagonal"),
         lambda: Normalize((0.5,), (0.0,)),
         lambda: Normalize(layout="NCHW"),
+        lambda: Normalize(0.5, 0.5),
         lambda: Compose([]),
+        lambda: Compose([Flip]),
+        lambda: Compose([None]),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_construction(make):
