@@ -6,6 +6,7 @@ a file that Pillow refuses is refused.  Assumes that Pillow is there; its ``MAX_
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -106,7 +107,8 @@ def _turned(image: Any, header: Header) -> Any:
     """As EXIF says that it is to be looked at."""
     orientation = header.orientation
     if header.kind != "jpeg" and is_pillows(image):
-        orientation = image.getexif().get(EXIF_ORIENTATION, 1)
+        with contextlib.suppress(Exception):  # what isn't EXIF says nothing
+            orientation = image.getexif().get(EXIF_ORIENTATION, 1)
     if orientation not in _TURNS:
         return image
     return np.ascontiguousarray(_TURNS[orientation](plain(image)))

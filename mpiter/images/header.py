@@ -13,7 +13,9 @@ _ALONE = {0x01, *range(0xD0, 0xD8)}  # markers of JPEG without a length
 _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SEQUENTIAL = {0xC0, 0xC1}
 _ORDINARY_FRAMES = {*_SEQUENTIAL, 0xC2}  # which is progressive; the others are lossless, or not Huffman's
-_PLAIN_CHUNKS = {b"IHDR", b"gAMA", b"cHRM", b"sRGB", b"sBIT", b"bKGD", b"pHYs", b"tIME", b"tEXt"}  # change no pixel
+# of PNG: they change no pixel, and have so many bytes at least
+_PLAIN_CHUNKS = {b"IHDR": 13, b"gAMA": 4, b"cHRM": 32, b"sRGB": 1, b"pHYs": 9}
+_PLAIN_CHUNKS |= dict.fromkeys((b"sBIT", b"bKGD", b"tIME", b"tEXt"), 0)
 EXIF_ORIENTATION = 0x0112
 
 
@@ -100,9 +102,11 @@ def _png(data: bytes) -> Header:
     channels = {0: 1, 2: 3}.get(colour, 0)
     at, ordinary = 8, bits == 8 and channels > 0
     while ordinary and (kind := data[at + 4 : at + 8]) not in (b"IEND", b""):
-        end = at + 8 + int.from_bytes(data[at : at + 4], "big")
+        length = int.from_bytes(data[at : at + 4], "big")
+        end = at + 8 + length
         ordinary = kind == b"IDAT" or (
-            kind in _PLAIN_CHUNKS and zlib.crc32(data[at + 4 : end]) == int.from_bytes(data[end : end + 4], "big")
+            length >= _PLAIN_CHUNKS.get(kind, length + 1)
+            and zlib.crc32(data[at + 4 : end]) == int.from_bytes(data[end : end + 4], "big")
         )
         at = end + 4
     return Header("png", height, width, channels, ordinary)

@@ -61,6 +61,7 @@ BROKEN = {
     "giant gif": (gif_of_size(20_000, 20_000), "PIL.Image.MAX_IMAGE_PIXELS may be raised"),
     "jpeg of no rows": (jpeg_of_size(0, 100), "."),
     "png with a damaged chunk": (PNG[:33] + png_chunk(b"gAMA", bytes(4))[:-1] + b"x" + PNG[33:], "no picture that"),
+    "png with a short chunk": (PNG[:33] + png_chunk(b"sRGB", b"") + PNG[33:], "Truncated sRGB chunk"),
     "png with a bomb of a text": (PNG[:33] + png_chunk(b"zTXt", BOMB) + PNG[33:], "MAX_TEXT_CHUNK"),
 }
 

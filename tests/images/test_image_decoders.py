@@ -7,6 +7,7 @@ import io
 import pickle
 import sys
 import types
+import zlib
 
 import image_files
 import numpy as np
@@ -72,6 +73,17 @@ def test_exif_turns_a_picture_upright_where_that_is_asked_for_only(decoder, kind
     upright = decoded(decoder, data, upright=True)
     assert np.abs(upright.astype(int) - pillows(data, "RGB", upright=True)).max() <= ROUNDING
     assert decoded(decoder, data).shape == (61, 47, 3)
+
+
+@pytest.mark.parametrize("kind", ["png, turned", "webp, turned", "jpeg, turned 6"])
+def test_exif_that_cannot_be_read_turns_nothing(kind):
+    data = KINDS[kind].replace(b"MM\0*", b"garb")
+    if data.startswith(b"\x89PNG"):
+        at = data.index(b"eXIf")
+        end = at + 4 + int.from_bytes(data[at - 4 : at], "big")
+        data = data[:end] + zlib.crc32(data[at:end]).to_bytes(4, "big") + data[end + 4 :]
+    assert data != KINDS[kind]
+    assert decoded("auto", data, upright=True).shape == (61, 47, 3)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
