@@ -21,6 +21,8 @@ from .drawing import Drawn, Sliced
 from .resuming import Place
 from .streams import StreamPass
 
+NO_LENGTH = "nobody knows how many batches come: the sampler has no length, or the echo is automatic."
+
 
 @dataclass
 class Pass:
@@ -149,7 +151,7 @@ class Epoch(Generic[B_co]):
         """The batches that it gives: after a resume, those that are left."""
         length = self._length()
         if length is None:
-            raise TypeError("the sampler has no length, so neither has the epoch.")
+            raise TypeError(NO_LENGTH)
         return max(0, length - self._pass.left_out)
 
     def __next__(self) -> B_co:
