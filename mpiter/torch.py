@@ -21,7 +21,7 @@ from .engine.options import warn_if_all_is_dropped
 from .engine.pilot import Auto
 from .errors import OptionError, warn
 from .loaders.batched import Batched, Single
-from .loaders.checks import check_echo
+from .loaders.checks import check_echo, check_skipping
 from .loaders.drawing import Drawn, Since, Sliced, Whole
 from .loaders.epochs import NO_LENGTH
 from .loaders.generators import Generators, samplers_in
@@ -31,6 +31,7 @@ from .loaders.shards import Batching, Streamed
 from .loaders.walk import Walk, warn_of_iterators
 from .order.order import Order, Sequential
 from .pool import starting
+from .rules import Skip
 from .samples.batch import samples_of
 from .samples.layout import Contents
 from .samples.leaves import Complex, Leaf
@@ -56,6 +57,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     ``prefetch_factor=None`` lets batches run ahead as the workers need.
     ``seeding="worker"`` seeds the global generators once in each worker, as torch does, not for each sample.
     ``echo=mpiter.echo.Echo(factor=2)`` has each sample come several times: the sampler is asked for a whole epoch then.
+    ``on_error="skip"``, or ``mpiter.Skip(most=100)``, leaves out samples that fail; ``stats()`` counts and lists them.
     ``trace="run.json"`` writes down who did what when, for ui.perfetto.dev or chrome://tracing.
     Beyond torch's: ``state_dict()``, ``load_state_dict()``, ``skip()``, ``close()``, ``with``, ``stats()``.
 
@@ -93,6 +95,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         seeding: Literal["sample", "worker"] = "sample",
         trace: str | os.PathLike[str] | None = None,
         echo: Any = None,
+        on_error: Literal["raise", "skip"] | Skip = "raise",
     ) -> None:
         if num_workers == 0 and timeout > 0:
             raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
@@ -128,7 +131,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         self.__dict__.update(prefetch_factor=prefetch_factor, persistent_workers=persistent_workers)
         if echo is not None:
             check_echo(dataset, is_torchs_stream(dataset), self.sampler, batch_sampler)
-        self.echo = echo  # likewise
+        check_skipping(dataset, is_torchs_stream(dataset), on_error)
+        self.echo, self.on_error = echo, on_error  # likewise
         self._seed = 0  # of the samples' randomness in this epoch
         self._pins = can_pin() if pin_memory else False
         if self._has_own_sampler and drop_last and not is_torchs_stream(dataset):
@@ -147,6 +151,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             seeding=seeding,
             trace=trace,
             echo=echo,
+            on_error=on_error,
         )
         self._begin(options, persistent_workers)
 
@@ -165,7 +170,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
                 self.batch_size, self.drop_last, collate, shards_itself=True, marks_every=self._marks_every
             )
             return Streamed(self.dataset, self._batching, 0, 1)
-        return (Batched if self._auto_collation else Single)(self.dataset, collate)
+        return (Batched if self._auto_collation else Single)(self.dataset, collate, self.on_error != "raise")
 
     def __iter__(self) -> Any:
         return Loading.__iter__(self)

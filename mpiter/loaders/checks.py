@@ -63,3 +63,12 @@ def check_echo(dataset: Any, is_stream: bool, sampler: Any, batch_sampler: Any) 
             f"echo asks the sampler for a whole epoch, and {type(sampler).__name__} has no len(); give it one, or pass "
             f"shuffle."
         )
+
+
+def check_skipping(dataset: Any, is_stream: bool, on_error: Any) -> None:
+    """Refuse to leave out what cannot be gone by."""
+    if is_stream and on_error != "raise":
+        raise OptionError(
+            f"on_error={on_error!r:.60} leaves out what dataset[i] raises for, and {type(dataset).__name__} is read as "
+            f"a stream, which may be at its end once it has raised; have its __iter__ catch the error."
+        )

@@ -20,6 +20,7 @@ from ..engine.pilot import Auto, auto
 from ..errors import OptionError
 from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
+from ..rules import Skip
 from ..samples.batch import collate, columns_of, samples_of
 from ..samples.tensors import torch_with
 from ..samples.uneven import settle_as
@@ -28,7 +29,7 @@ from ..typevars import B_co
 from ..worker.info import WorkerInfo
 from ..worker.seeding import seed_for
 from .batched import Batched, Single, unchanged
-from .checks import check_batches, check_echo, check_workers
+from .checks import check_batches, check_echo, check_skipping, check_workers
 from .drawing import Drawn, Since, Sliced, Whole
 from .epochs import NO_LENGTH
 from .generators import Generators
@@ -80,6 +81,7 @@ class DataLoader(Loading[B_co]):
         trace: a file, "run.json" say, that will tell who did what when, for ui.perfetto.dev or chrome://tracing.
         echo: ``mpiter.echo.Echo(factor=2)``, say, has each sample come several times; a sampler is asked for a whole
             epoch then.  Not for a ``batch_sampler``.
+        on_error: "raise" what ``dataset[i]`` raises, in place of the batch, or "skip" the sample; ``Skip(most=100)``.
 
     >>> import numpy as np
     >>> loader = DataLoader([(np.full(2, i), i) for i in range(4)], batch_size=2)
@@ -114,6 +116,7 @@ class DataLoader(Loading[B_co]):
         ragged: Literal["raise", "list", "pad"] = "raise",
         trace: str | os.PathLike[str] | None = None,
         echo: Any = None,
+        on_error: Literal["raise", "skip"] | Skip = "raise",
     ) -> None:
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
@@ -130,6 +133,7 @@ class DataLoader(Loading[B_co]):
             )
         if echo is not None:
             check_echo(dataset, is_stream, sampler, batch_sampler)
+        check_skipping(dataset, is_stream, on_error)
         warn_of_iterators({"dataset": dataset, "sampler": sampler, "batch_sampler": batch_sampler})
         self.dataset = as_dataset(dataset)
         if drop_last and sampler is None and batch_sampler is None and not is_stream:
@@ -141,6 +145,7 @@ class DataLoader(Loading[B_co]):
         self._settle = settle_as(ragged)
         self._stack = functools.partial(collate, settle=self._settle)
         self._seed = seed_from(generator, draws=self.shuffle) if seed is None else int(seed)
+        self._skips = on_error != "raise"
         self._in_one = self._makes_batches_in_workers()
         if is_stream:
             collate_batch = self._stack if batch_size else unchanged
@@ -162,6 +167,7 @@ class DataLoader(Loading[B_co]):
             seeding=seeding,
             trace=trace,
             echo=echo,
+            on_error=on_error,
         )
         self._begin(options, persistent_workers)
 
@@ -179,8 +185,8 @@ class DataLoader(Loading[B_co]):
 
     def _served(self) -> Any:
         if self.batch_sampler is None and self.batch_size is None:
-            return Single(self.dataset, self.collate_fn or unchanged)
-        return Batched(self.dataset, self.collate_fn or self._stack)
+            return Single(self.dataset, self.collate_fn or unchanged, self._skips)
+        return Batched(self.dataset, self.collate_fn or self._stack, self._skips)
 
     def __len__(self) -> int:
         """Batches in an epoch; after a resume, those that are left of it."""
@@ -259,6 +265,7 @@ def worker_options(
     seeding: str,
     trace: str | os.PathLike[str] | None = None,
     echo: Any = None,
+    on_error: Any = "raise",
 ) -> Options:
     """The engine's options for a loader's."""
     if seeding not in ("sample", "worker"):
@@ -292,6 +299,7 @@ def worker_options(
         seeds_samples=seeding == "sample",
         trace=trace,
         echo=echo,
+        on_error=on_error,
         workers_name="num_workers",
     )
 
