@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .errors import OptionError
+from .errors import OptionError, warn
 from .samples.batch import Batch
 from .stats import Stats
 from .transport.memory import Arena, arena_at
@@ -266,3 +266,27 @@ def is_numeric(value: Any) -> bool:
 
 def _tensor(value: Any) -> Any:
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+# -- page-locked copies ----------------------------------------------------------------------------------------------
+
+
+def can_pin() -> bool:
+    if torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps":
+        return True
+    warn(
+        "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
+        UserWarning,
+    )
+    return False
+
+
+def pinned(batch: Any) -> Any:
+    """``batch`` in page-locked memory: tensors, and whatever has a ``pin_memory`` of its own, as torch has it.
+
+    These are copies, in memory that torch doesn't use again before the device has read it.  ``DevicePrefetcher`` needs
+    none.
+    """
+    if hasattr(batch, "pin_memory"):
+        return batch.pin_memory()
+    return mapped(batch, lambda value: value.pin_memory() if hasattr(value, "pin_memory") else value)

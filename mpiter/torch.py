@@ -16,12 +16,14 @@ import torch.utils.data
 from torch.utils.data import _utils
 
 from .datasets.columns import Table, as_dataset
-from .device import DevicePrefetcher, is_numeric, mapped
+from .device import DevicePrefetcher, can_pin, is_numeric, mapped, pinned
 from .engine.options import warn_if_all_is_dropped
 from .engine.pilot import Auto
 from .errors import OptionError, warn
 from .loaders.batched import Batched, Single
-from .loaders.drawing import Drawn, Since, Sliced
+from .loaders.checks import check_echo, check_skipping
+from .loaders.drawing import Drawn, Since, Sliced, Whole
+from .loaders.epochs import NO_LENGTH
 from .loaders.generators import Generators, samplers_in
 from .loaders.loader import in_batches, is_torchs_stream, worker_options, workers_of
 from .loaders.loading import Loading
@@ -29,6 +31,7 @@ from .loaders.shards import Batching, Streamed
 from .loaders.walk import Walk, warn_of_iterators
 from .order.order import Order, Sequential
 from .pool import starting
+from .rules import Skip
 from .samples.batch import samples_of
 from .samples.layout import Contents
 from .samples.leaves import Complex, Leaf
@@ -53,6 +56,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     ``num_workers="auto"`` has as many as are of use at the moment; to torch's eyes, as there may be.
     ``prefetch_factor=None`` lets batches run ahead as the workers need.
     ``seeding="worker"`` seeds the global generators once in each worker, as torch does, not for each sample.
+    ``echo=mpiter.echo.Echo(factor=2)`` has each sample come several times: the sampler is asked for a whole epoch then.
+    ``on_error="skip"``, or ``mpiter.Skip(most=100)``, leaves out samples that fail; ``stats()`` counts and lists them.
     ``trace="run.json"`` writes down who did what when, for ui.perfetto.dev or chrome://tracing.
     Beyond torch's: ``state_dict()``, ``load_state_dict()``, ``skip()``, ``close()``, ``with``, ``stats()``.
 
@@ -89,6 +94,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         in_order: bool = True,
         seeding: Literal["sample", "worker"] = "sample",
         trace: str | os.PathLike[str] | None = None,
+        echo: Any = None,
+        on_error: Literal["raise", "skip"] | Skip = "raise",
     ) -> None:
         if num_workers == 0 and timeout > 0:
             raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
@@ -122,8 +129,12 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         )
         # As they were given: frameworks make a loader anew, of our class or of torch's, from what these say.
         self.__dict__.update(prefetch_factor=prefetch_factor, persistent_workers=persistent_workers)
+        if echo is not None:
+            check_echo(dataset, is_torchs_stream(dataset), self.sampler, batch_sampler)
+        check_skipping(dataset, is_torchs_stream(dataset), on_error)
+        self.echo, self.on_error = echo, on_error  # likewise
         self._seed = 0  # of the samples' randomness in this epoch
-        self._pins = _can_pin() if pin_memory else False
+        self._pins = can_pin() if pin_memory else False
         if self._has_own_sampler and drop_last and not is_torchs_stream(dataset):
             warn_if_all_is_dropped(len(dataset), batch_size or 1)
         self._in_one = self._makes_batches_in_workers()
@@ -139,6 +150,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             seed=0,
             seeding=seeding,
             trace=trace,
+            echo=echo,
+            on_error=on_error,
         )
         self._begin(options, persistent_workers)
 
@@ -157,12 +170,19 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
                 self.batch_size, self.drop_last, collate, shards_itself=True, marks_every=self._marks_every
             )
             return Streamed(self.dataset, self._batching, 0, 1)
-        return (Batched if self._auto_collation else Single)(self.dataset, collate)
+        return (Batched if self._auto_collation else Single)(self.dataset, collate, self.on_error != "raise")
 
     def __iter__(self) -> Any:
         return Loading.__iter__(self)
 
     _get_iterator = __iter__  # which some frameworks call
+
+    def __len__(self) -> int:
+        """Batches in an epoch, as torch counts them; of an echo, its repeats too."""
+        length = super().__len__() if self.echo is None else self._batches_of(len(self._sampled()))
+        if length is None:
+            raise TypeError(NO_LENGTH)
+        return int(length)
 
     def _length(self) -> int | None:
         if self._batching is not None:  # whose own len() is for those who ask the loader: torch warns them
@@ -178,6 +198,10 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         return makes_batches.sampler if type(makes_batches) is torch.utils.data.BatchSampler else self._index_sampler
 
     def _plans(self, since: Since) -> Sliced | Drawn:
+        if self.echo is not None:
+            return Whole(
+                Walk(self._sampled(), since.told, begins=True), self.batch_size or 1, self.drop_last, self._in_one
+            )
         walk = Walk(self._sampled(), since.told, begins=not since.batches)
         batches: Iterator[Any]
         if not self._auto_collation:
@@ -221,9 +245,9 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         kind = "stream" if self._batching is not None else "dataset" if self._has_own_sampler else "sampler"
         length = {"dataset_length": len(self.dataset)} if kind == "dataset" else {}
         sampler = type(self.sampler).__qualname__
-        return (
-            {"kind": kind} | length | {"batch_size": self.batch_size, "drop_last": self.drop_last, "sampler": sampler}
-        )
+        own = {"batch_size": self.batch_size, "drop_last": self.drop_last, "sampler": sampler}
+        echo = self._recipe.make_composer().name
+        return {"kind": kind} | length | own | ({"echo": echo} if echo else {})
 
 
 class StatefulDataLoader(DataLoader[T_co]):
@@ -274,30 +298,6 @@ def _collated(samples: Any) -> Any:
         return _default_collate(samples)
     finally:
         _utils.worker._worker_info = here
-
-
-# -- page-locked copies ----------------------------------------------------------------------------------------------
-
-
-def _can_pin() -> bool:
-    if torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps":
-        return True
-    warn(
-        "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
-        UserWarning,
-    )
-    return False
-
-
-def pinned(batch: Any) -> Any:
-    """``batch`` in page-locked memory: tensors, and whatever has a ``pin_memory`` of its own, as torch has it.
-
-    These are copies, in memory that torch doesn't use again before the device has read it.  ``DevicePrefetcher`` needs
-    none.
-    """
-    if hasattr(batch, "pin_memory"):
-        return batch.pin_memory()
-    return mapped(batch, lambda value: value.pin_memory() if hasattr(value, "pin_memory") else value)
 
 
 def tensors(batch: Any) -> Any:

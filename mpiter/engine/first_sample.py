@@ -57,7 +57,7 @@ class FirstSample:
 
     def take_in(self, ticket: Ticket, assembly: Assembly, ledger: Ledger) -> None:
         """A first sample has come, or failed; of batches that were begun together, one after the other."""
-        if ticket.faults:
+        if any(fault.ends_row for fault in ticket.faults):
             ledger.go_on_without(assembly, self._rules.skips_errors)
             return
         try:

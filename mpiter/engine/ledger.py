@@ -104,7 +104,8 @@ class Ledger:
         """Give a batch its room after all."""
         assembly.room = room
         for fault in assembly.faults:
-            room.fail(fault.row)
+            if fault.ends_row:
+                room.fail(fault.row)
         self.ask_on(assembly)
 
     def go_on_without(self, assembly: Assembly, skips: bool) -> None:
@@ -280,7 +281,7 @@ def _pieces(assembly: Assembly) -> Iterator[Piece]:
 
 def _enter(fault: Fault, assembly: Assembly) -> None:
     assembly.faults.append(fault)
-    if assembly.room is not None:
+    if assembly.room is not None and fault.ends_row:
         assembly.room.fail(fault.row)
 
 

@@ -13,7 +13,7 @@ from ..errors import SampleError, SampleNotSendable, SharedMemoryFull
 from ..rules import Rules
 from ..worker.faults import raised
 from .ledger import Assembly
-from .run import Delivery
+from .run import Delivery, NothingLeft
 from .tally import Tally
 
 _row = attrgetter("row")
@@ -21,11 +21,15 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 
 def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | None:
-    """What ``next()`` gets for this batch; None if all its rows are skipped, since empty batches are not handed out."""
+    """What ``next()`` gets for this batch; None if all its rows are skipped, since empty batches are not handed out.
+
+    Where a sampler is asked for each batch, by the consumer, it gets a ``NothingLeft`` instead.
+    """
     faults, room, after, error = assembly.faults, assembly.room, assembly.plan.after, assembly.error
     tally.errors += len(faults)
-    if error is None and faults and not rules.skips_errors:
-        error = raised(min(faults, key=_row))
+    rows = sum(fault.ends_row for fault in faults)
+    if grave := [fault for fault in faults if not (rules.skips_errors and fault.may_skip)]:
+        error = error or raised(min(grave, key=_row))
     most = rules.most_skipped
     if error is None and faults and most is not None and tally.skipped + len(faults) > most:
         text = f"on_error=Skip(most={most}): more samples have failed; stats().skips lists those left out. The last:"
@@ -33,14 +37,16 @@ def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | No
         error.__cause__ = raised(faults[-1])
     if error is None:
         tally.left_out(sorted(faults, key=_row))
-        tally.barren = tally.barren + len(faults) if len(faults) == assembly.plan.rows else 0
-        if faults and tally.barren >= len(after.order):
+        tally.barren = tally.barren + len(faults) if rows == assembly.plan.rows else 0
+        if faults and tally.barren >= len(after.order) > 0:
             tally.barren = 0
             error = SampleError("on_error='skip' has left out a whole epoch: every sample failed, the last as above.")
             error.__cause__ = raised(faults[-1])
-    if room is None or error is not None or len(faults) == assembly.plan.rows:
+    if room is None or error is not None or rows == assembly.plan.rows:
         if room is not None:
             room.discard()
+        if error is None and not len(after.order):
+            error = NothingLeft()
         return None if error is None else Delivery(after, error=error)
     try:
         contents = room.contents()
@@ -48,7 +54,8 @@ def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | No
         return Delivery(after, error=not_received(problem))
     tally.odd_rows += len(contents.odd)
     tally.copies += contents.copied
-    return Delivery(after, contents, samples=assembly.plan.samples)
+    samples = assembly.plan.samples
+    return Delivery(after, contents, samples=None if samples is None else samples - len(faults))
 
 
 def not_received(problem: Exception) -> Exception:

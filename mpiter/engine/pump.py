@@ -245,6 +245,11 @@ class Pump:
         """The worker processes of the moment; others after they have been replaced."""
         return () if self.loop is None else self.loop.pids
 
+    @property
+    def skipped(self) -> int:
+        """Samples that were left out."""
+        return 0 if self.loop is None else self.loop.tally.skipped
+
     def stats(self) -> Stats:
         """A snapshot of the counters, with what the dataset says of itself."""
         found = self._last_stats if self.loop is None else self.loop.stats()

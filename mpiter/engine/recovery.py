@@ -120,8 +120,8 @@ def doings(crew: Crew, ledger: Ledger) -> str:
 
 def _fault(end: End, suspect: Suspect, text: str) -> Fault:
     error = WorkerCrashed(
-        f"sample {suspect.index!r:.60} has ended its worker twice: {text}. An iterator's on_error='skip' would leave "
-        f"it out, its sample_timeout= says how long a sample may take."
+        f"sample {suspect.index!r:.60} has ended its worker twice: {text}. on_error='skip' would leave it out; an "
+        f"iterator's sample_timeout= says how long a sample may take."
     )
     return Fault(
         batch=suspect.batch,

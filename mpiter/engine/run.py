@@ -36,3 +36,7 @@ class Run:
     cursor: Cursor
     seed: int
     plans: Plans
+
+
+class NothingLeft(Exception):
+    """All samples of a batch were left out, and whoever draws the next ones has to be asked for more."""

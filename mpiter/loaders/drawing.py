@@ -4,11 +4,12 @@ A place in such an epoch is the number of batches handed out.  ``Sliced`` is ari
 the user's own thread and no further ahead than is useful, since samplers draw from generators that belong to the user;
 the loop plans what has been drawn.  Guarantees that a sampler is asked for each batch once, however often the loop
 starts again, that its error comes in the place of the batch, and that a checksum tells whether two samplers have given
-the same.
+the same.  ``Whole`` asks it for all keys at once, for an echo, and is arithmetic then.
 """
 
 from __future__ import annotations
 
+import operator
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,14 +18,24 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import StateError
+from ..errors import OptionError, StateError
 from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch, batches_of, stretch_of
-from ..order.order import Indices
+from ..order.order import Indices, Listed
 from .walk import Told, Walk
 
 _SHORT_RUN = 1 << 16  # keys that are drawn ahead at the least
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # which is another in each process
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What a sampler has given before, and its place, if it told that: then it goes on from there."""
+
+    batches: int = 0
+    samples: int = 0
+    checksum: int = 0
+    told: Told | None = None
 
 
 class Sliced(Plans):
@@ -50,8 +61,9 @@ class Sliced(Plans):
         """None is needed."""
         return 0
 
-    def since(self, batches: int) -> None:
+    def since(self, batches: int) -> Since | None:
         """There is no sampler that could go on."""
+        return None
 
     def batches(self, length: int) -> int:
         """How many come of ``length`` samples."""
@@ -68,16 +80,6 @@ class Sliced(Plans):
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
-    """What a sampler has given before, and its place, if it told that: then it goes on from there."""
-
-    batches: int = 0
-    samples: int = 0
-    checksum: int = 0
-    told: Told | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Lot:
     """A batch that has been drawn."""
 
@@ -88,6 +90,40 @@ class _Lot:
     told: Told | StateError | None = None  # the sampler's place after it, if it tells
 
 
+class Whole(Sliced):
+    """Slices of all that a sampler gives in an epoch, which has to be known where samples come several times."""
+
+    def __init__(self, walk: Walk, batch_size: int, drop_last: bool, in_one: bool) -> None:
+        super().__init__(batch_size, drop_last, in_one)
+        self._walk, self._told, self._checksum = walk, _place_told(walk), 0
+
+    def order(self) -> Listed:
+        """Ask the sampler, once."""
+        keys = []
+        for key in self._walk:
+            try:
+                keys.append(operator.index(key))
+            except TypeError:
+                text = f"echo needs whole numbers as keys, and the sampler gave {key!r:.60} ({type(key).__name__})."
+                raise OptionError(f"{text}  Have it give indices, or pass shuffle.") from None
+        order = _Keys(np.array(keys, np.int64))
+        self._checksum = zlib.crc32(order.array().tobytes())
+        return order
+
+    def checksum(self, batches: int) -> int:
+        return self._checksum
+
+    def since(self, batches: int) -> Since | None:
+        return Since(batches, told=_known(self._told)) if self._told is not None else None
+
+
+class _Keys(Listed):
+    """Of one epoch: nobody asks for the keys of another."""
+
+    def later(self, epochs: int) -> _Keys:
+        return self
+
+
 class Drawn(Plans):
     """The batches that an iterator of lists of keys gives, which are those of ``walk``, or made of it."""
 
@@ -96,7 +132,7 @@ class Drawn(Plans):
         self._in_one = batch_size is None
         self.batch_size = batch_size or 1
         self._count, self._samples, self._checksum = since.batches, since.samples, since.checksum
-        before = _Lot([], self._samples, self._checksum, told=self._place_told())
+        before = _Lot([], self._samples, self._checksum, told=_place_told(walk))
         self._lots: dict[int, _Lot] = {self._count - 1: before}
         self._has_ended = False
 
@@ -112,7 +148,7 @@ class Drawn(Plans):
             except Exception as problem:
                 keys, error = [], problem
             self._checksum = zlib.crc32(_ADDRESS.sub("", repr(keys)).encode(), self._checksum)
-            self._lots[self._count] = _Lot(keys, self._samples, self._checksum, error, self._place_told())
+            self._lots[self._count] = _Lot(keys, self._samples, self._checksum, error, _place_told(self._walk))
             self._samples += len(keys)
             self._count += 1
             self._has_ended = error is not None  # not before the loop can find it
@@ -136,15 +172,7 @@ class Drawn(Plans):
         lot = self._lots.get(batches - 1)
         if lot is None or lot.told is None:
             return None
-        if isinstance(lot.told, StateError):
-            raise StateError(f"what the sampler's state_dict() returns cannot be saved: {lot.told}")
-        return Since(batches, lot.start + len(lot.keys), lot.checksum, lot.told)
-
-    def _place_told(self) -> Told | StateError | None:
-        try:
-            return self._walk.state()
-        except StateError as error:  # for those who want the state
-            return error
+        return Since(batches, lot.start + len(lot.keys), lot.checksum, _known(lot.told))
 
     def knows(self, cursor: Cursor) -> bool:
         return self._has_ended or cursor.position in self._lots
@@ -164,6 +192,19 @@ def _plan(cursor: Cursor, number: int, start: int, keys: Indices | tuple[Any, ..
         keys = (keys.tolist() if isinstance(keys, np.ndarray) else list(keys),)
     after = cursor._replace(position=cursor.position + 1)
     return Plan(number, len(keys), (Stretch(0, cursor.epoch, start, keys),), cursor, after, samples if in_one else None)
+
+
+def _place_told(walk: Walk) -> Told | StateError | None:
+    try:
+        return walk.state()
+    except StateError as error:  # for those who want the state
+        return error
+
+
+def _known(told: Told | StateError) -> Told:
+    if isinstance(told, StateError):
+        raise StateError(f"what the sampler's state_dict() returns cannot be saved: {told}")
+    return told
 
 
 def _compact(keys: list[Any]) -> Indices | tuple[Any, ...]:

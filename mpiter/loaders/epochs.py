@@ -14,12 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Self
 
+from ..engine.run import NothingLeft
+from ..errors import SampleError
 from ..order.cursor import Cursor
 from ..order.order import Order
 from ..typevars import B_co
 from .drawing import Drawn, Sliced
 from .resuming import Place
 from .streams import StreamPass
+
+NO_LENGTH = "nobody knows how many batches come: the sampler has no length, or the echo is automatic."
 
 
 @dataclass
@@ -38,6 +42,8 @@ class Pass:
     left_out: int = 0  # batches that its iterator doesn't give
     extra: tuple[float, ...] = ()  # what else a composer must know of the place
     pump: Any = None  # None: nobody goes on with it
+    skipped: int = 0  # samples that the pump had left out when the epoch began
+    has_come: bool = False  # a batch, or an error in its place
     has_ended: bool = False
 
     def draw(self) -> None:
@@ -49,6 +55,7 @@ class Pass:
         """Have the batches from here on fetched."""
         assert self.pump is not None
         here = Cursor(self.batches, self.epoch, False, self.order, extra=self.extra)
+        self.skipped = self.pump.skipped
         self.pump.go(here, self.plans, self.seed)
         self.pump.start()
 
@@ -65,6 +72,13 @@ class Pass:
 
     def next(self) -> Any:
         """The next batch."""
+        while True:
+            try:
+                return self._next()
+            except NothingLeft:  # an empty batch is never handed out
+                continue
+
+    def _next(self) -> Any:
         pump = self.pump
         if pump is None:
             raise StopIteration
@@ -73,8 +87,18 @@ class Pass:
         self.draw()
         pump.wake()
         try:
-            return pump.next()
+            batch = pump.next()
+            self.has_come = True
+            return batch
+        except NothingLeft:
+            raise
+        except StopIteration:
+            if not (self.has_come or self.left_out) and pump.skipped > self.skipped:
+                self.has_come = True
+                raise SampleError("on_error='skip' has left out a whole epoch: stats().skips has the first.") from None
+            raise
         except Exception as error:
+            self.has_come = True
             self.plans.told(error)
             raise
         finally:
@@ -149,7 +173,7 @@ class Epoch(Generic[B_co]):
         """The batches that it gives: after a resume, those that are left."""
         length = self._length()
         if length is None:
-            raise TypeError("the sampler has no length, so neither has the epoch.")
+            raise TypeError(NO_LENGTH)
         return max(0, length - self._pass.left_out)
 
     def __next__(self) -> B_co:

@@ -1,7 +1,7 @@
 """``DataLoader``: torch's arguments, NumPy in and out, torch not needed.
 
 A door of the core: what an epoch is made of, from torch's arguments; the rest is in ``loading.py``.  Combinations that
-make no sense are refused here, at construction.
+make no sense are refused at construction.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +20,7 @@ from ..engine.pilot import Auto, auto
 from ..errors import OptionError
 from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
+from ..rules import Skip
 from ..samples.batch import collate, columns_of, samples_of
 from ..samples.tensors import torch_with
 from ..samples.uneven import settle_as
@@ -29,7 +29,9 @@ from ..typevars import B_co
 from ..worker.info import WorkerInfo
 from ..worker.seeding import seed_for
 from .batched import Batched, Single, unchanged
-from .drawing import Drawn, Since, Sliced
+from .checks import check_batches, check_echo, check_skipping, check_workers
+from .drawing import Drawn, Since, Sliced, Whole
+from .epochs import NO_LENGTH
 from .generators import Generators
 from .loading import Loading
 from .shards import Batching, Streamed
@@ -77,7 +79,9 @@ class DataLoader(Loading[B_co]):
         ragged: where samples of a batch differ in shape, or one of them has None, say: "raise", "list", or "pad" with
             zeros, at the end.
         trace: a file, "run.json" say, that will tell who did what when, for ui.perfetto.dev or chrome://tracing.
-        echo: ``mpiter.echo.Echo(factor=2)``, say, has each sample come several times, in the loader's own order.
+        echo: ``mpiter.echo.Echo(factor=2)``, say, has each sample come several times; a sampler is asked for a whole
+            epoch then.  Not for a ``batch_sampler``.
+        on_error: "raise" what ``dataset[i]`` raises, in place of the batch, or "skip" the sample; ``Skip(most=100)``.
 
     >>> import numpy as np
     >>> loader = DataLoader([(np.full(2, i), i) for i in range(4)], batch_size=2)
@@ -112,11 +116,12 @@ class DataLoader(Loading[B_co]):
         ragged: Literal["raise", "list", "pad"] = "raise",
         trace: str | os.PathLike[str] | None = None,
         echo: Any = None,
+        on_error: Literal["raise", "skip"] | Skip = "raise",
     ) -> None:
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
-        _check_workers(num_workers, timeout, persistent_workers, worker_init_fn)
-        _check_batches(batch_size, shuffle, sampler, batch_sampler, drop_last, collate_fn)
+        check_workers(num_workers, timeout, persistent_workers, worker_init_fn)
+        check_batches(batch_size, shuffle, sampler, batch_sampler, drop_last, collate_fn)
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
         if is_stream and not hasattr(type(dataset), "__iter__"):
             raise OptionError(f"a dataset has [] or can be iterated over, which {type(dataset).__name__} can't.")
@@ -126,8 +131,9 @@ class DataLoader(Loading[B_co]):
             raise OptionError(
                 "an iterable dataset has no keys: shuffle, sampler and batch_sampler make no sense with it."
             )
-        if echo is not None and (is_stream or sampler is not None or batch_sampler is not None):
-            raise OptionError("echo needs the loader's own order: no sampler, no batch_sampler, a dataset with [].")
+        if echo is not None:
+            check_echo(dataset, is_stream, sampler, batch_sampler)
+        check_skipping(dataset, is_stream, on_error)
         warn_of_iterators({"dataset": dataset, "sampler": sampler, "batch_sampler": batch_sampler})
         self.dataset = as_dataset(dataset)
         if drop_last and sampler is None and batch_sampler is None and not is_stream:
@@ -139,6 +145,7 @@ class DataLoader(Loading[B_co]):
         self._settle = settle_as(ragged)
         self._stack = functools.partial(collate, settle=self._settle)
         self._seed = seed_from(generator, draws=self.shuffle) if seed is None else int(seed)
+        self._skips = on_error != "raise"
         self._in_one = self._makes_batches_in_workers()
         if is_stream:
             collate_batch = self._stack if batch_size else unchanged
@@ -160,6 +167,7 @@ class DataLoader(Loading[B_co]):
             seeding=seeding,
             trace=trace,
             echo=echo,
+            on_error=on_error,
         )
         self._begin(options, persistent_workers)
 
@@ -177,14 +185,14 @@ class DataLoader(Loading[B_co]):
 
     def _served(self) -> Any:
         if self.batch_sampler is None and self.batch_size is None:
-            return Single(self.dataset, self.collate_fn or unchanged)
-        return Batched(self.dataset, self.collate_fn or self._stack)
+            return Single(self.dataset, self.collate_fn or unchanged, self._skips)
+        return Batched(self.dataset, self.collate_fn or self._stack, self._skips)
 
     def __len__(self) -> int:
         """Batches in an epoch; after a resume, those that are left of it."""
         length = self._length()
         if length is None:
-            raise TypeError("the sampler has no length, so neither has the loader.")
+            raise TypeError(NO_LENGTH)
         return max(0, length - self._left_out())
 
     def _length(self) -> int | None:
@@ -193,7 +201,7 @@ class DataLoader(Loading[B_co]):
             length = len(self.dataset if given is None else given)  # type: ignore[arg-type]
         except (TypeError, NotImplementedError):
             return None
-        return self._recipe.make_composer().batches(length, self.batch_size or 1, self.drop_last)
+        return self._batches_of(length)
 
     def _sampled(self) -> Any:
         return self.batch_sampler if self.batch_sampler is not None else self.sampler
@@ -201,6 +209,10 @@ class DataLoader(Loading[B_co]):
     def _plans(self, since: Since) -> Sliced | Drawn:
         if self._sampled() is None:
             return Sliced(self.batch_size or 1, self.drop_last, self._in_one)
+        if self._recipe.echo is not None:
+            return Whole(
+                Walk(self.sampler, since.told, begins=True), self.batch_size or 1, self.drop_last, self._in_one
+            )
         walk = Walk(self._sampled(), since.told, begins=not since.batches)
         if self.batch_sampler is not None:
             return Drawn(walk.begin(), None, walk, since)
@@ -234,40 +246,6 @@ class DataLoader(Loading[B_co]):
         return {"kind": kind} | length | own
 
 
-def _check_workers(num_workers: Any, timeout: Any, persistent_workers: Any, worker_init_fn: Any) -> None:
-    """Refuse what makes no sense together."""
-    is_whole = isinstance(num_workers, Integral) and not isinstance(num_workers, bool) and int(num_workers) >= 0
-    if auto(num_workers) is None and not is_whole:
-        raise OptionError(f"num_workers={num_workers!r:.60} must be a whole number, 0 for none.")
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
-        raise OptionError(f"timeout={timeout!r:.60} must be a number of seconds, 0 for none.")
-    if worker_init_fn is not None and not callable(worker_init_fn):
-        raise OptionError(f"worker_init_fn={worker_init_fn!r:.60} cannot be called; pass a function.")
-    if num_workers == 0 and timeout:
-        raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
-    if num_workers == 0 and persistent_workers:
-        raise OptionError("persistent_workers=True needs workers: num_workers is 0.")
-
-
-def _check_batches(
-    batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: Any, collate_fn: Any
-) -> None:
-    """Likewise."""
-    for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
-        if given is not None and not (hasattr(given, "__iter__") or hasattr(given, "__getitem__")):
-            raise OptionError(f"{name}={given!r:.60} cannot be iterated over; pass a list, or anything of the kind.")
-    if sampler is not None and shuffle:
-        raise OptionError("sampler and shuffle=True exclude each other; shuffle in the sampler.")
-    if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
-        raise OptionError("batch_sampler excludes batch_size, shuffle, sampler and drop_last; it says all of it.")
-    if batch_size is None and drop_last:
-        raise OptionError("batch_size=None makes no batches, so there is none for drop_last to leave out.")
-    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
-        raise OptionError(f"batch_size={batch_size!r:.60} must be a whole number of at least 1, or None.")
-    if collate_fn is not None and not callable(collate_fn):
-        raise OptionError(f"collate_fn={collate_fn!r:.60} cannot be called; pass a function.")
-
-
 def workers_of(num_workers: int | str | Auto) -> int:
     """How many there may be."""
     found = auto(num_workers)
@@ -287,6 +265,7 @@ def worker_options(
     seeding: str,
     trace: str | os.PathLike[str] | None = None,
     echo: Any = None,
+    on_error: Any = "raise",
 ) -> Options:
     """The engine's options for a loader's."""
     if seeding not in ("sample", "worker"):
@@ -320,6 +299,7 @@ def worker_options(
         seeds_samples=seeding == "sample",
         trace=trace,
         echo=echo,
+        on_error=on_error,
         workers_name="num_workers",
     )
 

@@ -15,12 +15,12 @@ from ..datasets.access import users
 from ..datasets.columns import described
 from ..engine.options import Options
 from ..engine.pump import Pump
-from ..errors import BatchTimeout, IteratorClosed
+from ..errors import BatchTimeout, IteratorClosed, OptionError
 from ..order.order import Order
 from ..stats import Stats
 from ..typevars import B_co
 from . import resuming
-from .drawing import Drawn, Since, Sliced
+from .drawing import Drawn, Since, Sliced, Whole
 from .epochs import Epoch, Home, Pass, how_far
 from .generators import Aside, Generators
 from .resuming import Place
@@ -35,10 +35,14 @@ class Loading(Generic[B_co]):
     """What loaders have in common; a subclass says what an epoch's batches are."""
 
     _batching: Batching | None = None  # how batches are made of a stream; None where the dataset has keys
+    batch_size: int | None
+    drop_last: bool
     _has_given = False  # has there been a batch, or an epoch without any?
 
     def _begin(self, options: Options, persistent_workers: bool | None) -> None:
         """To be called by constructors."""
+        if options.echo is not None and options.echo.factor == "auto" and persistent_workers is False:
+            raise OptionError("an automatic echo follows what was measured of earlier epochs: let the workers stay.")
         self._recipe = options
         options.prepare()
         self._refreshes = persistent_workers is not True  # are changes of the dataset brought to the workers?
@@ -97,6 +101,10 @@ class Loading(Generic[B_co]):
         batches = "" if size is None else f" in batches of {size}"
         return f"{type(self).__name__} over {described(dataset)}{batches}"
 
+    def _batches_of(self, samples: int) -> int | None:
+        """How many come of so many; None: that is known only later."""
+        return self._recipe.make_composer().batches(samples, self.batch_size or 1, self.drop_last)
+
     # -- epochs --------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Epoch[B_co]:
@@ -120,12 +128,13 @@ class Loading(Generic[B_co]):
 
     def _pass_over_keys(self, place: Place) -> Pass:
         begun_with = self._generators().save()
+        plans = self._plans(place.since or Since())  # before the seed, as torch does: a sampler may draw when asked
+        seed = self._seed_of_epoch()
         current = Pass(
             epoch=place.epoch,
-            # before the seed, as torch does: a sampler may draw as soon as it is asked
-            plans=self._plans(place.since or Since()),
-            seed=self._seed_of_epoch(),
-            order=self._order(place.epoch),
+            plans=plans,
+            seed=seed,
+            order=plans.order() if isinstance(plans, Whole) else self._order(place.epoch),
             generators=begun_with,
             batches=place.batches,
             extra=place.extra,

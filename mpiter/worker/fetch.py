@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from ..samples.caution import copied
 from ..samples.reuse import Reused
 from ..transport.transport import WorkerPen
-from . import info, lending, limits, seeding
+from . import info, lending, limits, parts, seeding
 from .board import Cell
 from .faults import take_down, unsendable
 from .registry import Worker, worker_for
@@ -49,6 +49,7 @@ def _fetch_run(task: Task) -> Ticket:
         info.enter(outer)
         seeding.back(outer_place)
         lending.lend_by(None)
+        parts.tell(None)
         worker.cells[Cell.ACTIVE] = 0
     worker.tasks += 1
     if is_first:
@@ -158,7 +159,22 @@ class _Fetching:
 
     def fault(self, error: BaseException, row: int, index: Any) -> None:
         self.pen.fail(row)
-        self.faults.append(take_down(error, self.piece, row, index, self.worker.info.name))
+        if isinstance(error, parts.AllLeftOut):
+            last = max(at for at, fault in enumerate(self.faults) if fault.row == row)
+            self.faults[last] = replace(self.faults[last], ends_row=True)
+            return
+        may_skip = not isinstance(error, parts.NotOfASample)
+        found = error if may_skip else error.__cause__ or error
+        fault = take_down(found, self.piece, row, index, self.worker.info.name)
+        self.faults.append(fault if may_skip else replace(fault, may_skip=False))
+
+    def part(self, error: BaseException, key: Any, at: int) -> None:
+        """One of the samples of the row under way has failed."""
+        self.worker.habits.let_pass(error)
+        fault = take_down(error, self.piece, row := self.worker.cells[Cell.ROW], key, self.worker.info.name)
+        fault = replace(fault, position=fault.position + at, ends_row=False)
+        if all((known.row, known.position) != (row, fault.position) for known in self.faults):  # fetched once more
+            self.faults.append(fault)
 
 
 def _fetch_piece(fetching: _Fetching) -> int:
@@ -168,6 +184,7 @@ def _fetch_piece(fetching: _Fetching) -> int:
     seeding.at(lambda: (seed, epoch, offset + cells[Cell.ROW]), fetching.seeds)
     cells[Cell.BATCH] = piece.batch
     lending.lend_by(fetching.worker, fetching.pen)
+    parts.tell(fetching.part)
     indices = piece.keys
     done, total, habits = 0, len(indices), fetching.worker.habits
     while done < total:

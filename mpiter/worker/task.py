@@ -65,7 +65,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A row whose fetch raised."""
+    """A row whose fetch raised, or a sample of one."""
 
     batch: int
     row: int
@@ -76,6 +76,8 @@ class Fault:
     summary: str  # type and message
     trace: str  # the worker's traceback
     pickled: bytes | None  # the exception itself, where it survives the journey
+    ends_row: bool = True  # nothing is left of the row; it has other samples where this is False
+    may_skip: bool = True  # False: it was no sample that failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,233 @@
+"""Both loaders leave out samples that fail, whoever makes the batches: each is counted, listed and bounded."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from loaders import KINDS, Maker, epoch, flat, makers, some, until_the_end
+
+import mpiter
+from mpiter.echo import Echo
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
+
+LENGTH, BATCH = 14, 4
+BROKEN = (1, 6, 8, 9, 10, 11)  # the third batch in sequence is gone
+GOOD = [[0, 2, 3], [4, 5, 7], [12, 13]]
+
+
+class Files:
+    """Some are broken."""
+
+    def __init__(self, broken: Any = BROKEN) -> None:
+        self.broken = broken
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.broken:
+            raise OSError(f"file {index} is broken")
+        return index
+
+
+class AtOnce(Files):
+    """Reads whole batches, or fails."""
+
+    repeatable = True
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+class Drawing(Files):
+    """Random samples, which depend on nothing but their place."""
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index), mpiter.get_rng().integers(1 << 30), np.random.randint(1 << 30)
+
+
+class DrawingAtOnce(Drawing):
+    """Likewise."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class Fatal(Files):
+    """The worker that reads a broken one dies."""
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.broken:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
+def as_list(samples: list[Any]) -> list[Any]:
+    return list(samples)
+
+
+def refusing(samples: list[Any]) -> list[Any]:
+    if 5 in samples:
+        raise ValueError("cannot be put together")
+    return samples
+
+
+WAYS: dict[str, Any] = {
+    "rows": lambda: (Files(), {}),
+    "collate_fn": lambda: (Files(), {"collate_fn": as_list}),
+    "__getitems__": lambda: (AtOnce(), {}),
+    "sampler": lambda: (Files(), {"sampler": range(LENGTH)}),
+    "batch_sampler": lambda: (Files(), {"batch_sampler": [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13]]}),
+    "collate_fn, sampler": lambda: (Files(), {"collate_fn": as_list, "sampler": range(LENGTH)}),
+}
+each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=(0, 2))
+def loader(request: pytest.FixtureRequest, kind: str) -> Iterator[Maker]:
+    with makers(kind, request.param) as maker:
+        yield maker
+
+
+@each_way
+def test_what_fails_is_left_out_counted_and_listed(loader: Maker, way: Any) -> None:
+    dataset, options = way()
+    batches = loader(dataset, BATCH, on_error="skip", **options)
+    assert epoch(batches) == GOOD
+    stats = batches.stats()
+    assert (stats.skipped, stats.errors, stats.samples, stats.batches) == (len(BROKEN), len(BROKEN), 8, 3)
+    assert stats.skips == tuple((index, f"OSError: file {index} is broken") for index in BROKEN)
+    assert epoch(batches) == GOOD
+    assert batches.stats().skipped == 2 * len(BROKEN)
+
+
+def test_without_batches_samples_are_left_out(loader: Maker) -> None:
+    batches = loader(Files(), None, on_error="skip")
+    assert epoch(batches) == flat(GOOD)
+    assert [index for index, _ in batches.stats().skips] == list(BROKEN)
+    assert batches.stats().samples == 8
+
+
+@each_way
+def test_more_than_the_most_are_an_error_in_the_batchs_place(loader: Maker, way: Any) -> None:
+    dataset, options = way()
+    given, errors = until_the_end(iter(loader(dataset, BATCH, on_error=mpiter.Skip(most=4), **options)))
+    assert given == GOOD
+    assert [type(error) for error in errors] == [mpiter.SampleError]
+    assert "Skip(most=4): more samples have failed" in str(errors[0])
+    assert isinstance(errors[0].__cause__, OSError)
+
+
+@each_way
+def test_unless_told_otherwise_the_error_comes(loader: Maker, way: Any) -> None:
+    dataset, options = way()
+    given, errors = until_the_end(iter(loader(dataset, BATCH, **options)))
+    assert given == [[12, 13]]
+    assert [type(error) for error in errors] == [OSError] * 3
+
+
+@each_way
+def test_an_epoch_of_which_nothing_is_left_is_an_error(loader: Maker, way: Any) -> None:
+    dataset, options = way()
+    dataset.broken = range(LENGTH)
+    given, errors = until_the_end(iter(loader(dataset, BATCH, on_error="skip", **options)))
+    assert not given
+    assert [type(error) for error in errors] == [mpiter.SampleError]
+    assert "left out a whole epoch" in str(errors[0])
+
+
+@each_way
+def test_a_state_resumes_exactly_with_what_was_left_out(loader: Maker, way: Any) -> None:
+    dataset, options = way()
+    for at in range(len(GOOD)):
+        under_way = iter(batches := loader(dataset, BATCH, on_error="skip", **options))
+        assert some(under_way, at) == GOOD[:at]
+        state = json.loads(json.dumps(batches.state_dict()))
+        assert state["batches"] == at  # the one that is gone comes after the second
+        other = loader(way()[0], BATCH, on_error="skip", **options)
+        other.load_state_dict(state)
+        assert epoch(other) == GOOD[at:]
+
+
+@pytest.mark.parametrize("options", [{}, {"collate_fn": as_list}])
+def test_the_others_are_what_they_would_have_been(loader: Maker, options: dict[str, Any]) -> None:
+    found = []
+    for broken in (BROKEN, ()):
+        loader.seed(1)
+        options = options if loader.kind == "torch" else {"seed": 3, **options}
+        batches = epoch(loader(Drawing(broken), BATCH, on_error="skip", **options))
+        rows = [row for batch in batches for row in (batch if options.get("collate_fn") else zip(*batch, strict=True))]
+        found.append({tuple(row) for row in rows if row[0] not in BROKEN})
+    assert found[0] == found[1]
+    assert len(found[0]) == LENGTH - len(BROKEN)
+
+
+def test_what_is_asked_for_again_one_by_one_is_the_same_whoever_asks(kind: str) -> None:
+    found = []
+    for workers in (0, 1, 2):
+        with makers(kind, workers) as loader:
+            loader.seed(1)
+            found.append(epoch(loader(DrawingAtOnce(), BATCH, on_error="skip", shuffle=True)))
+    assert found[0] == found[1] == found[2]
+
+
+def test_what_must_not_be_asked_for_twice_is_left_out_with_its_whole_batch(loader: Maker) -> None:
+    dataset = AtOnce((6,))
+    dataset.repeatable = False
+    batches = loader(dataset, BATCH, on_error="skip")
+    assert epoch(batches) == [[0, 1, 2, 3], [8, 9, 10, 11], [12, 13]]
+    assert [index for index, _ in batches.stats().skips] == [4, 5, 6, 7]
+
+
+def test_a_collate_fn_that_fails_is_no_sample_to_be_left_out(loader: Maker) -> None:
+    given, errors = until_the_end(iter(loader(Files(), BATCH, on_error="skip", collate_fn=refusing)))
+    assert given == [GOOD[0], GOOD[2]]
+    assert [str(error) for error in errors] == ["cannot be put together"]
+
+
+def test_a_batch_is_left_out_once_however_often_it_would_come(loader: Maker) -> None:
+    for at, options in (("augmented", {}), ("batch", {}), ("batch", {"collate_fn": as_list})):
+        batches = loader(Files(), BATCH, on_error="skip", echo=Echo(2, at=at), **options)
+        assert sorted(flat(epoch(batches))) == sorted(2 * flat(GOOD))
+        stats = batches.stats()
+        assert (stats.skipped, stats.samples, stats.fresh_samples) == (len(BROKEN), 16, 8)
+
+
+@pytest.mark.parametrize("way", [{}, {"collate_fn": as_list}], ids=["rows", "collate_fn"])
+def test_what_ends_its_worker_twice_is_left_out(kind: str, way: dict[str, Any]) -> None:
+    with makers(kind, 2) as loader:
+        batches = loader(Fatal((6,)), BATCH, on_error="skip", **way)
+        found = flat(epoch(batches))
+    left_out = {4, 5, 6, 7} if way else {6}  # who makes a whole batch has the whole of it in hand
+    assert found == [index for index in range(LENGTH) if index not in left_out]
+    assert batches.stats().skipped == 1
+
+
+class Stream:
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+def test_what_is_only_iterable_is_refused_by_type_and_remedy(kind: str) -> None:
+    stream: Any = Stream()
+    if kind == "torch":
+        data = pytest.importorskip("torch").utils.data
+        stream = type("Stream", (Stream, data.IterableDataset), {})()
+    with makers(kind, 0) as loader:
+        for on_error in ("skip", mpiter.Skip(most=3)):
+            with pytest.raises(mpiter.OptionError, match=r"Stream is read as a stream.*have its __iter__ catch"):
+                loader(stream, BATCH, on_error=on_error)
+        with pytest.raises(mpiter.OptionError, match="use 'raise', 'skip' or Skip"):
+            loader(Files(), BATCH, on_error="ignore")
