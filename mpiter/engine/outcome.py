@@ -12,6 +12,7 @@ from typing import TypeVar
 from ..errors import SampleError, SampleNotSendable, SharedMemoryFull
 from ..rules import Rules
 from ..worker.faults import raised
+from ..worker.task import Fault
 from .ledger import Assembly
 from .run import Delivery, NothingLeft
 from .tally import Tally
@@ -32,16 +33,14 @@ def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | No
         error = error or raised(min(grave, key=_row))
     most = rules.most_skipped
     if error is None and faults and most is not None and tally.skipped + len(faults) > most:
-        text = f"on_error=Skip(most={most}): more samples have failed; stats().skips lists those left out. The last:"
-        error = SampleError(f"{text} {faults[-1].summary}")
-        error.__cause__ = raised(faults[-1])
+        text = f"on_error=Skip(most={most}): more samples have failed; stats().skips lists those left out."
+        error = _too_many(text, faults[-1])
     if error is None:
         tally.left_out(sorted(faults, key=_row))
         tally.barren = tally.barren + len(faults) if rows == assembly.plan.rows else 0
         if faults and tally.barren >= len(after.order) > 0:
             tally.barren = 0
-            error = SampleError("on_error='skip' has left out a whole epoch: every sample failed, the last as above.")
-            error.__cause__ = raised(faults[-1])
+            error = _too_many("on_error='skip' has left out a whole epoch: every sample failed.", faults[-1])
     if room is None or error is not None or rows == assembly.plan.rows:
         if room is not None:
             room.discard()
@@ -56,6 +55,12 @@ def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | No
     tally.copies += contents.copied
     samples = assembly.plan.samples
     return Delivery(after, contents, samples=None if samples is None else samples - len(faults))
+
+
+def _too_many(text: str, last: Fault) -> SampleError:
+    error = SampleError(f"{text} The last: {last.summary}")
+    error.__cause__ = raised(last)
+    return error
 
 
 def not_received(problem: Exception) -> Exception:
