@@ -1,4 +1,4 @@
-"""Image folders, packed and staged ones, in Chainer's trainer: the same training through every iterator, resumed too."""
+"""Pictures in folders, packed and staged, in Chainer's trainer: through every iterator the same, resumed too."""
 
 from __future__ import annotations
 
