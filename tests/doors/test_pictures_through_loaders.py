@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from loaders import NO_TORCH
-from picture_sets import BROKEN, FORMS, KINDS, LENGTH, are_same, drawn, plain
+from picture_sets import BROKEN, FORMS, KINDS, LENGTH, are_same, drawn, plain, staged_in_memory, staged_to_a_folder
 
 import mpiter
 from mpiter.echo import Echo
 from mpiter.images import BrokenImage, ImageFolder
+from mpiter.staging import ResidentFirst
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
+each_tier = pytest.mark.parametrize("stage", [staged_to_a_folder, staged_in_memory])
 each_form = pytest.mark.parametrize("form", [form for form in FORMS if form != "fixed"])
 
 
@@ -97,6 +99,48 @@ def test_broken_pictures_are_left_out_or_named(broken, tmp_path, kind):
         plain(loader)
 
 
+def partly(dataset: Any) -> Any:
+    """Eight of the pictures are local."""
+    for index in range(8):
+        dataset[index]
+    return dataset
+
+
+def labels_of(found: Any) -> list[int]:
+    return [label for _, labels in found for label in labels]
+
+
+@each_tier
+def test_local_ones_come_first_and_the_log_gives_the_same_again(whole, tmp_path, stage):
+    dataset = partly(stage(whole, tmp_path, **FORMS["uint8"]))
+    first = ResidentFirst(dataset, window=10, seed=1, log=tmp_path / "log")
+    with mpiter.batches(dataset, 4, seed=3, n_processes=2, epochs=2, order_sampler=first) as stream:
+        wanted = plain(stream)
+    replay = ResidentFirst(ImageFolder(whole), replay=tmp_path / "log")
+    assert are_same(alone(ImageFolder(whole, **FORMS["uint8"]), order_sampler=replay), wanted)
+
+
+@each_tier
+@pytest.mark.parametrize("kind", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
+def test_local_ones_come_first_in_loaders_which_resume(whole, tmp_path, stage, kind):
+    if kind == "torch":
+        pytest.importorskip("torch", reason=NO_TORCH).manual_seed(2)
+    make = mpiter.torch.DataLoader if kind == "torch" else mpiter.DataLoader
+    dataset = partly(stage(whole, tmp_path, **FORMS["fixed"]))
+    with make(dataset, 4, sampler=ResidentFirst(dataset, seed=1), num_workers=2) as loader:
+        epoch = iter(loader)
+        first = plain(epoch, 2)
+        state = loader.state_dict()
+        rest = plain(epoch)
+    local = [dataset[index][0].tobytes() for index in range(8)]
+    assert sorted(x.tobytes() for pictures, _ in first for x in pictures) == sorted(local)
+    assert sorted(labels_of(first + rest)) == sorted([0, 1, 2] * (LENGTH // 3))
+    assert dataset.fetch.held().all()
+    with make(dataset, 4, sampler=ResidentFirst(dataset, seed=1), num_workers=1) as loader:
+        loader.load_state_dict(state)
+        assert are_same(plain(loader), rest)
+
+
 # -- mpiter.torch.DataLoader and torch's own ---------------------------------------------------------------------------
 
 
@@ -115,7 +159,7 @@ def test_the_loader_for_torch_gives_what_the_folder_holds(torch, whole, tmp_path
 
     wanted = seeded(ImageFolder(whole, **FORMS[form]), 0)
     assert wanted[0][0].dtype == (np.uint8 if form == "uint8" else np.float32)
-    assert sorted(label for _, labels in wanted for label in labels) == sorted([0, 1, 2] * (2 * LENGTH // 3))
+    assert sorted(labels_of(wanted)) == sorted([0, 1, 2] * (2 * LENGTH // 3))
     assert are_same(seeded(KINDS[kind](whole, tmp_path, **FORMS[form]), 2), wanted)
 
 
