@@ -8,6 +8,7 @@ import chainer_models  # noqa: F401  # what lets Chainer run on today's NumPy
 import numpy as np
 import pytest
 from chainer_models import weights
+from pairs import pairs, with_usual_and_another
 from picture_sets import BROKEN, FORMS, KINDS, LENGTH, drawn, folder_of, packed, staged_in_memory
 
 pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
@@ -31,7 +32,7 @@ OURS = {
     "serial": lambda dataset, **options: SerialIterator(dataset, 4, **options),
 }
 each_way = pytest.mark.parametrize("way", OURS)
-each_kind = pytest.mark.parametrize("kind", KINDS)
+ECHOES = (Echo(2, shuffle_buffer=4), Echo(2, "augmented", 4), Echo(1.5, "batch"))
 SAVED_AT, STEPS = 3, 12  # iterations, of which an epoch has four and a half
 
 
@@ -65,9 +66,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return drawn(tmp_path_factory.mktemp("pictures"))
 
 
-@pytest.mark.parametrize("form", ["uint8", "float32 CHW"])
-@each_kind
-@each_way
+@pytest.mark.parametrize(("kind", "form", "way"), pairs(KINDS, ("uint8", "float32 CHW"), OURS))
 def test_a_training_is_that_on_the_plain_folder_and_resumes(whole, tmp_path, kind, form, way):
     wanted, _ = trained(tmp_path / "plain", OURS["serial"](ImageFolder(whole, **FORMS[form]), seed=3))
     dataset = KINDS[kind](whole, tmp_path, **FORMS[form])
@@ -75,8 +74,7 @@ def test_a_training_is_that_on_the_plain_folder_and_resumes(whole, tmp_path, kin
     assert trained(tmp_path / "resumed", OURS[way](dataset, seed=4), saved=tmp_path / "unbroken")[0] == wanted
 
 
-@each_kind
-@each_way
+@pytest.mark.parametrize(("kind", "way"), with_usual_and_another(KINDS, "processes", ("threads", "serial")))
 def test_broken_pictures_are_left_out_of_a_training(tmp_path, kind, way):
     root = drawn(tmp_path, broken=True)
     wanted, _ = trained(
@@ -90,9 +88,10 @@ def test_broken_pictures_are_left_out_of_a_training(tmp_path, kind, way):
         trained(tmp_path / "capped", OURS[way](dataset, seed=3, on_error=mpiter.Skip(most=1)))
 
 
-@pytest.mark.parametrize("echo", [Echo(2, shuffle_buffer=4), Echo(2, "augmented", 4), Echo(1.5, "batch")], ids=repr)
-@pytest.mark.parametrize("make", [folder_of, packed, staged_in_memory])
-@pytest.mark.parametrize("way", ["processes", "threads"])
+@pytest.mark.parametrize(
+    ("make", "way", "echo"),
+    pairs((folder_of, packed, staged_in_memory), ("processes", "threads"), ECHOES),
+)
 def test_an_echoed_training_resumes_within_the_buffer(whole, tmp_path, make, way, echo):
     wanted, _ = trained(tmp_path / "plain", OURS["serial"](ImageFolder(whole, **FORMS["uint8"]), seed=3, echo=echo))
     dataset = make(whole, tmp_path, **FORMS["uint8"])
