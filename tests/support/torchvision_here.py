@@ -12,14 +12,13 @@ import torch
 from mpiter.images import ImageFolder
 from mpiter.pool import starting
 
-_LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
-for _name in ("nms", "qnms"):
-    try:
-        getattr(torch.ops.torchvision, _name)
-    except AttributeError:
-        _LIBRARY.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-import torchvision  # noqa: E402, F401
+try:
+    import torchvision
+except RuntimeError:  # operator torchvision::nms does not exist
+    LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        LIBRARY.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    import torchvision  # noqa: F401
 
 starting.preload(__name__)  # once, and not in each worker
 
