@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from loaders import NO_TORCH
+from pairs import pairs
 from picture_sets import BROKEN, FORMS, KINDS, LENGTH, are_same, drawn, plain, staged_in_memory, staged_to_a_folder
 
 import mpiter
@@ -19,6 +20,8 @@ from mpiter.images import BrokenImage, ImageFolder
 from mpiter.staging import ResidentFirst
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
+ECHOES = (Echo(2, shuffle_buffer=4), Echo(2, "augmented", 4), Echo(2, "batch"))
+both_doors = pytest.mark.parametrize("door", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
 each_tier = pytest.mark.parametrize("stage", [staged_to_a_folder, staged_in_memory])
 each_form = pytest.mark.parametrize("form", [form for form in FORMS if form != "fixed"])
 
@@ -45,6 +48,12 @@ def loaded(loader: Any, epochs: int = 2) -> Any:
 
 
 # -- batches() and mpiter.DataLoader ---------------------------------------------------------------------------------
+
+
+def loader_class(door: str) -> Any:
+    if door == "torch":
+        pytest.importorskip("torch", reason=NO_TORCH)
+    return mpiter.torch.DataLoader if door == "torch" else mpiter.DataLoader
 
 
 @each_form
@@ -77,7 +86,7 @@ def test_batches_and_the_loader_resume_within_an_epoch(whole, tmp_path, kind):
 
 
 @each_kind
-@pytest.mark.parametrize("echo", [Echo(2, shuffle_buffer=4), Echo(2, "augmented", 4), Echo(2, "batch")], ids=repr)
+@pytest.mark.parametrize("echo", ECHOES, ids=repr)
 def test_batches_and_the_loader_echo_them(whole, tmp_path, kind, echo):
     wanted = alone(ImageFolder(whole, **FORMS["uint8"]), echo=echo)
     dataset = KINDS[kind](whole, tmp_path, **FORMS["uint8"])
@@ -99,15 +108,29 @@ def test_broken_pictures_are_left_out_or_named(broken, tmp_path, kind):
         plain(loader)
 
 
+@each_kind
+@both_doors
+def test_loaders_leave_out_broken_pictures(broken, tmp_path, kind, door):
+    dataset, found = KINDS[kind](broken, tmp_path, **FORMS["fixed"]), []
+    for workers in (0, 2):
+        with loader_class(door)(dataset, 4, num_workers=workers, on_error=mpiter.Skip(most=2)) as loader:
+            found.append(plain(loader))
+            assert sorted(index for index, _ in loader.stats().skips) == list(BROKEN)
+            with pytest.raises(mpiter.SampleError, match=r"Skip\(most=2\)"):
+                plain(loader)
+    assert are_same(*found)
+    assert len(labels_of(found[0])) == LENGTH - len(BROKEN)
+
+
+def labels_of(found: Any) -> list[int]:
+    return [label for _, labels in found for label in labels]
+
+
 def partly(dataset: Any) -> Any:
     """Eight of the pictures are local."""
     for index in range(8):
         dataset[index]
     return dataset
-
-
-def labels_of(found: Any) -> list[int]:
-    return [label for _, labels in found for label in labels]
 
 
 @each_tier
@@ -121,11 +144,9 @@ def test_local_ones_come_first_and_the_log_gives_the_same_again(whole, tmp_path,
 
 
 @each_tier
-@pytest.mark.parametrize("kind", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
-def test_local_ones_come_first_in_loaders_which_resume(whole, tmp_path, stage, kind):
-    if kind == "torch":
-        pytest.importorskip("torch", reason=NO_TORCH).manual_seed(2)
-    make = mpiter.torch.DataLoader if kind == "torch" else mpiter.DataLoader
+@both_doors
+def test_local_ones_come_first_in_loaders_which_resume(whole, tmp_path, stage, door):
+    make = loader_class(door)
     dataset = partly(stage(whole, tmp_path, **FORMS["fixed"]))
     with make(dataset, 4, sampler=ResidentFirst(dataset, seed=1), num_workers=2) as loader:
         epoch = iter(loader)
@@ -161,6 +182,18 @@ def test_the_loader_for_torch_gives_what_the_folder_holds(torch, whole, tmp_path
     assert wanted[0][0].dtype == (np.uint8 if form == "uint8" else np.float32)
     assert sorted(labels_of(wanted)) == sorted([0, 1, 2] * (2 * LENGTH // 3))
     assert are_same(seeded(KINDS[kind](whole, tmp_path, **FORMS[form]), 2), wanted)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("kind", "echo"), pairs(KINDS, ECHOES))
+def test_the_loader_for_torch_echoes_them(torch, whole, tmp_path, kind, echo):
+    def seeded(dataset, workers):
+        torch.manual_seed(5)
+        return loaded(mpiter.torch.DataLoader(dataset, 4, shuffle=True, num_workers=workers, echo=echo))
+
+    wanted = seeded(ImageFolder(whole, **FORMS["uint8"]), 0)
+    assert len(labels_of(wanted)) == 2 * 2 * LENGTH
+    assert are_same(seeded(KINDS[kind](whole, tmp_path, **FORMS["uint8"]), 2), wanted)
 
 
 @pytest.mark.torch
