@@ -15,7 +15,7 @@ import mpiter
 from mpiter.echo import Echo
 
 READ_S, STEP_S = 6e-3, 16e-3
-SAMPLES, BATCH_SIZE, EPOCHS = 240, 16, 3
+SAMPLES, BATCH_SIZE, EPOCHS = 160, 16, 3
 
 
 class Store:
@@ -40,8 +40,10 @@ def main() -> None:
     logging.basicConfig(format="%(message)s")
     for name, echo in (
         ("without", None),
-        ("twice", Echo(2, shuffle_buffer=64)),
-        ("auto", Echo("auto", shuffle_buffer=64)),
+        ("twice, augmented anew", Echo(factor=2, at="example", shuffle_buffer=64)),
+        ("twice, as it was", Echo(factor=2, at="augmented", shuffle_buffer=64)),
+        ("each batch twice", Echo(factor=2, at="batch")),
+        ("auto", Echo(factor="auto", shuffle_buffer=64)),
     ):
         with mpiter.batches(Store(), BATCH_SIZE, n_processes=2, epochs=EPOCHS, seed=0, echo=echo) as stream:
             began = time.monotonic()

@@ -1,5 +1,7 @@
 """A store that takes 10 ms for each file, staged to a local folder while the first epoch goes on.
 
+Then with room for half of it in memory: what is local is drawn first, while the rest is fetched.
+
 python examples/slow_store.py [FOLDER [CAPACITY]]
 
 FOLDER is where copies are kept (a temporary one unless it is named), CAPACITY how much: "200GB".
@@ -14,7 +16,7 @@ import time
 import numpy as np
 
 import mpiter
-from mpiter.staging import Staging
+from mpiter.staging import ResidentFirst, Staging
 
 
 class Store:
@@ -34,8 +36,9 @@ class Store:
         return np.frombuffer(self.fetch(index), np.uint8)
 
 
-def main(folder: str, capacity: str = "200GB") -> None:
-    staging = Staging(folder, capacity)
+def all_of_it(folder: str, capacity: str) -> None:
+    """Copied by eight threads of this process, up to a thousand samples beyond what the workers are asked for."""
+    staging = Staging(folder, capacity, ahead=1000, workers=8)
     files = staging.of(Store())
     with mpiter.batches(files, 8, n_processes=2, seed=0) as stream:
         for epoch in range(1, 4):
@@ -44,6 +47,31 @@ def main(folder: str, capacity: str = "200GB") -> None:
             took, seen = time.perf_counter() - began, staging.stats().since(before)
             print(f"epoch {epoch}: {seen.hit_rate:.0%} of {samples} samples were local; {took:.2f} s")
     print(staging.stats())
+
+
+def numbers(files: Store, sampler: ResidentFirst) -> list[int]:
+    """Of an epoch's samples, as they come."""
+    with mpiter.batches(files, 8, n_processes=2, order_sampler=sampler) as stream:
+        return [int(number) for batch in stream for number in batch[:, 0]]
+
+
+def half_of_it(log: str) -> None:
+    """Local ones first within half an epoch; then once more from the log, whatever is local by then."""
+    staging = Staging("memory", capacity=60 * 20_000)
+    files = staging.of(Store())
+    for index in range(60):
+        files[index]  # which stays there
+    sampler = ResidentFirst(files, window=60, seed=0, log=log)
+    first = numbers(files, sampler)
+    again = numbers(files, ResidentFirst(files, replay=log))
+    print(f"half of it: the order has {sampler.entropy:.0%} of a shuffle's entropy")
+    print("replayed, identical" if again == first else "replayed, and not the same")
+
+
+def main(folder: str, capacity: str = "200GB") -> None:
+    all_of_it(folder, capacity)
+    with tempfile.TemporaryDirectory() as temporary:
+        half_of_it(f"{temporary}/orders.log")
 
 
 if __name__ == "__main__":

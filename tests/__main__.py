@@ -33,6 +33,7 @@ ON_CHAINERS_NUMPY = ("order", "samples", "transport", "doors")  # what leans on 
 CHAINERS_PYTHON = "3.11"  # the last with numpy.distutils, which Chainer imports unless mpiter.chainer_compat helps it
 CHAINERS_COMPANY = ("numpy<1.24", "setuptools<81", "mpi4py", "mpich")  # what it was written for, and ChainerMN's MPI
 TORCH = "torch==2.13.0"
+TORCHVISION = "torchvision==0.28.0"  # made for that torch; apart from the clients, some of which use it unasked
 CLIENTS = (  # torch named first: else pip chooses one that brings gigabytes of CUDA
     *(TORCH, "torchdata==0.11.0", "lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0", "datasets==5.2.0"),
     *("skorch==1.4.0", "scikit-learn==1.9.1", "keras==3.15.1", "torch_geometric==2.8.1"),
@@ -94,7 +95,9 @@ def jobs() -> list:
             )
     chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, wanted=CHAINERS_COMPANY)
     found.append(Job("chainer", chainer, ("-m", QUICK + " or chainer", *folders(ON_CHAINERS_NUMPY))))
-    found.append(Job("torch", Environment(".venv-torch", extras="test", wanted=(TORCH, "jax")), ("-m", "torch")))
+    found.append(
+        Job("torch", Environment(".venv-torch", extras="test", wanted=(TORCH, TORCHVISION, "jax")), ("-m", "torch"))
+    )
     patient = ("-m", "clients", "-o", "faulthandler_timeout=240")  # whole programs, that import whole frameworks
     found.append(Job("clients", Environment(".venv-clients", extras="test", wanted=CLIENTS), patient))
     return found

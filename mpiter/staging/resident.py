@@ -1,17 +1,21 @@
 """Resident first: an order that, within a window, draws from what is local before what is not.
 
-An order sampler: asked at each epoch's beginning, in whatever thread plans.  The order is our own shuffle, in which
-each window of so many samples has its local ones moved to the front, both parts as they were.  Guarantees that an epoch
-is still each sample once; that the shuffle depends on the seed and on the order before alone, so that a resumed run
-goes on with fresh ones; that what is drawn stands in the log before it is used, and comes again from there, exactly.
+An order sampler: asked at each epoch's beginning, in whatever thread plans; or a loader's sampler.  The order is our
+own shuffle, in which each window of so many samples has its local ones moved to the front, both parts as they were.
+Guarantees that an epoch is still each sample once; that the shuffle depends on the seed and on the order before alone,
+so that a resumed run goes on with fresh ones; that what is drawn stands in the log before it is used, and comes again
+from there, exactly.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import os
+import zlib
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from math import lgamma
 from typing import Any
 
@@ -22,13 +26,17 @@ from ..datasets.access import offered
 from ..engine.options import whole
 from ..errors import OptionError, StateError
 from ..order.order import Indices, Shuffled
+from ..order.state import number_of, typed
 from .staged import StagedFetch
 
 _MARK = "mpiter order 1"
+_START = (0, 0, "")
 
 
 class ResidentFirst:
     """An ``order_sampler`` that draws from what is local first, while only part of a staged dataset is.
+
+    It is a loader's ``sampler`` too.
 
     Args:
         dataset: what ``Staging.of()`` gave.
@@ -86,13 +94,47 @@ class ResidentFirst:
                 np.save(file, np.array([_MARK]))
         self._answers = None if replay is None else _read(os.fspath(replay))
         self.entropy: float | None = None
+        self._place = self._loaded = _START  # of a loader's epochs: after the last index, and where to go on
+        self._local = ""
 
     def __call__(self, order: Indices, position: int) -> Indices:
+        return self._drawn(order, "")
+
+    # -- as a loader's sampler ---------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[int]:
+        """The indices of an epoch, whose number stands for the order before."""
+        epoch, given, local = self._loaded if self._loaded != _START else (self._place[0] + bool(self._place[1]), 0, "")
+        self._loaded = _START
+        if given < self._length:
+            order = self._drawn(np.full(self._length, epoch), local).tolist()
+            for at in range(given, self._length):
+                self._place = epoch, at + 1, self._local
+                yield order[at]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in a loader's epochs, and what was local when the epoch began."""
+        return dict(zip(("epoch", "given", "local"), self._place, strict=True))
+
+    def load_state_dict(self, state: Any) -> None:
+        """Have the next epoch go on from there."""
+        given = number_of(state, "given", high=self._length)
+        self._place = self._loaded = number_of(state, "epoch"), given, typed(state, "local", str)
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _drawn(self, order: Indices, local: str) -> Indices:
+        """The order after this one; ``local`` says what was, unless it is to be looked at."""
         if self._answers is not None:
             return self._replayed(order)
+        held = _unpacked(local, self._length) if local else self._fetch.held()
+        self._local = local or _packed(held)
         words = int.from_bytes(hashlib.blake2b(_plain(order), digest_size=12).digest(), "little")
         drawn = Shuffled(self._length, self._seed, words).array()
-        here = self._fetch.held()[drawn]
+        here = held[drawn]
         self.entropy = entropy(here, self._window)
         found = drawn[resident_first(here, self._window)]
         if self._log is not None:
@@ -106,6 +148,18 @@ class ResidentFirst:
         if not answers:
             raise StateError("the log has no order that follows this one: replay with the seed and dataset of the run.")
         return answers.popleft() if len(answers) > 1 else answers[0]
+
+
+def _packed(held: NDArray[np.bool_]) -> str:
+    return base64.b64encode(zlib.compress(np.packbits(held).tobytes())).decode()
+
+
+def _unpacked(local: str, length: int) -> NDArray[np.bool_]:
+    try:
+        bits = np.frombuffer(zlib.decompress(base64.b64decode(local, validate=True)), np.uint8)
+        return np.unpackbits(bits, count=length).astype(bool)
+    except (ValueError, zlib.error) as error:
+        raise StateError(f"the sampler's state does not say what was local: {error}") from error
 
 
 def _plain(order: Any) -> bytes:

@@ -102,6 +102,65 @@ def test_a_resumed_run_goes_on_with_the_order_it_had(staged):
         assert sorted(i for batch in indices_of(stream, 10) for i in batch) == list(range(40))
 
 
+def flat(batches):
+    return list(itertools.chain.from_iterable(batches))
+
+
+def loader_of(staged, sampler, workers=2):
+    return mpiter.DataLoader(staged, batch_size=4, sampler=sampler, num_workers=workers)
+
+
+def test_a_loader_draws_from_what_is_local_first_and_each_epoch_anew(staged):
+    sampler = ResidentFirst(staged, seed=4)
+    with loader_of(staged, sampler, workers=0) as loader:
+        assert len(loader) == 10
+        first = indices_of(iter(loader), 10)
+        assert sorted(flat(first)[:10]) == list(range(10))
+        assert sorted(flat(first)) == list(range(40))
+        second = indices_of(iter(loader), 10)
+        assert second != first
+        assert sampler.entropy == 1, "by now all of it is local"
+
+
+def epoch_after_epoch(loader):
+    return itertools.chain.from_iterable(iter(loader) for _ in itertools.count())
+
+
+@pytest.mark.parametrize("at", [0, 3, 10, 12, 19])
+def test_a_loader_resumes_exactly_whatever_is_local_by_then(staged, tmp_path, at):
+    with loader_of(staged, ResidentFirst(staged, 16, seed=4, log=tmp_path / "log")) as loader:
+        drawn = epoch_after_epoch(loader)
+        indices_of(drawn, at)
+        state = json.loads(json.dumps(loader.state_dict()))
+        rest = indices_of(drawn, 20 - at)
+    with loader_of(staged, ResidentFirst(staged, replay=tmp_path / "log"), workers=1) as loader:
+        loader.load_state_dict(state)
+        assert indices_of(epoch_after_epoch(loader), 20 - at) == rest
+    with loader_of(staged, ResidentFirst(staged, 16, seed=4), workers=1) as loader:
+        loader.load_state_dict(state)
+        drawn = epoch_after_epoch(loader)
+        if at % 10:  # else an epoch begins, with what is local by then
+            assert indices_of(drawn, 10 - at % 10) == rest[: 10 - at % 10]
+        assert sorted(flat(indices_of(drawn, 10))) == list(range(40))
+
+
+def test_an_epoch_that_was_left_is_over_for_a_loader(staged):
+    sampler = ResidentFirst(staged, seed=4)
+    first = list(itertools.islice(sampler, 7))
+    assert list(sampler)[:7] != first
+    assert list(sampler) != list(sampler)
+
+
+def test_a_state_that_is_none_is_refused(staged):
+    sampler = ResidentFirst(staged)
+    for state in ({}, {"epoch": 0, "given": 41, "local": ""}, {"epoch": -1, "given": 0, "local": ""}):
+        with pytest.raises(mpiter.StateError):
+            sampler.load_state_dict(state)
+    sampler.load_state_dict({"epoch": 0, "given": 1, "local": "no mask"})
+    with pytest.raises(mpiter.StateError, match="does not say what was local"):
+        next(iter(sampler))
+
+
 def test_a_log_that_was_cut_short_holds_what_was_used(staged, tmp_path):
     log = tmp_path / "log"
     sampler = ResidentFirst(staged, log=log)

@@ -1,0 +1,230 @@
+"""Image folders, packed and staged ones, through ``batches()``, both ``DataLoader`` and torch's own.
+
+Every dataset gives what the folder gives that one loop reads by itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from loaders import NO_TORCH
+from pairs import pairs
+from picture_sets import BROKEN, FORMS, KINDS, LENGTH, are_same, drawn, plain, staged_in_memory, staged_to_a_folder
+
+import mpiter
+from mpiter.echo import Echo
+from mpiter.images import BrokenImage, ImageFolder
+from mpiter.staging import ResidentFirst
+
+each_kind = pytest.mark.parametrize("kind", KINDS)
+ECHOES = (Echo(2, shuffle_buffer=4), Echo(2, "augmented", 4), Echo(2, "batch"))
+both_doors = pytest.mark.parametrize("door", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
+each_tier = pytest.mark.parametrize("stage", [staged_to_a_folder, staged_in_memory])
+each_form = pytest.mark.parametrize("form", [form for form in FORMS if form != "fixed"])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return drawn(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return drawn(tmp_path_factory.mktemp("pictures"), broken=True)
+
+
+def alone(dataset: Any, epochs: int = 2, **options: Any) -> Any:
+    """What the caller's own loop finds."""
+    with mpiter.batches(dataset, 4, seed=3, n_processes=0, epochs=epochs, **options) as stream:
+        return plain(stream)
+
+
+def loaded(loader: Any, epochs: int = 2) -> Any:
+    with loader:
+        return list(itertools.chain.from_iterable(plain(loader) for _ in range(epochs)))
+
+
+# -- batches() and mpiter.DataLoader ---------------------------------------------------------------------------------
+
+
+def loader_class(door: str) -> Any:
+    if door == "torch":
+        pytest.importorskip("torch", reason=NO_TORCH)
+    return mpiter.torch.DataLoader if door == "torch" else mpiter.DataLoader
+
+
+@each_form
+@each_kind
+def test_batches_and_the_loader_give_what_the_folder_holds(whole, tmp_path, kind, form):
+    wanted = alone(ImageFolder(whole, **FORMS[form]))
+    assert wanted[0][0].dtype == (np.uint8 if form == "uint8" else np.float32)
+    dataset = KINDS[kind](whole, tmp_path, **FORMS[form])
+    with mpiter.batches(dataset, 4, seed=3, n_processes=2, epochs=2) as stream:
+        assert are_same(plain(stream), wanted)
+    assert are_same(loaded(mpiter.DataLoader(dataset, 4, shuffle=True, seed=3, num_workers=2)), wanted)
+
+
+@each_kind
+def test_batches_and_the_loader_resume_within_an_epoch(whole, tmp_path, kind):
+    wanted = alone(ImageFolder(whole, **FORMS["uint8"]), epochs=1)
+    dataset = KINDS[kind](whole, tmp_path, **FORMS["uint8"])
+    with mpiter.batches(dataset, 4, seed=3, n_processes=2) as stream:
+        assert are_same(plain(stream, 2), wanted[:2])
+        state = stream.state_dict()
+    with mpiter.batches(dataset, 4, seed=9, n_processes=1) as stream:
+        stream.load_state_dict(state)
+        assert are_same(plain(stream), wanted[2:])
+    with mpiter.DataLoader(dataset, 4, shuffle=True, seed=3, num_workers=2) as loader:
+        assert are_same(plain(loader, 2), wanted[:2])
+        state = loader.state_dict()
+    with mpiter.DataLoader(dataset, 4, shuffle=True, num_workers=1) as loader:
+        loader.load_state_dict(state)
+        assert are_same(plain(loader), wanted[2:])
+
+
+@each_kind
+@pytest.mark.parametrize("echo", ECHOES, ids=repr)
+def test_batches_and_the_loader_echo_them(whole, tmp_path, kind, echo):
+    wanted = alone(ImageFolder(whole, **FORMS["uint8"]), echo=echo)
+    dataset = KINDS[kind](whole, tmp_path, **FORMS["uint8"])
+    with mpiter.batches(dataset, 4, seed=3, n_processes=2, epochs=2, echo=echo) as stream:
+        assert are_same(plain(stream), wanted)
+    assert are_same(loaded(mpiter.DataLoader(dataset, 4, shuffle=True, seed=3, num_workers=2, echo=echo)), wanted)
+
+
+@each_kind
+def test_broken_pictures_are_left_out_or_named(broken, tmp_path, kind):
+    dataset = KINDS[kind](broken, tmp_path, **FORMS["uint8"])
+    with mpiter.batches(dataset, 4, seed=3, n_processes=2, on_error=mpiter.Skip(most=2)) as stream:
+        assert are_same(plain(stream), alone(ImageFolder(broken, **FORMS["uint8"]), 1, on_error="skip"))
+        assert sorted(index for index, _ in stream.stats().skips) == list(BROKEN)
+        assert all("04.jpg" in error or "11.jpg" in error for _, error in stream.stats().skips)
+        with pytest.raises(mpiter.SampleError, match=r"Skip\(most=2\)"):
+            plain(stream)
+    with mpiter.DataLoader(dataset, 4, num_workers=2) as loader, pytest.raises(BrokenImage, match=r"04\.jpg"):
+        plain(loader)
+
+
+@each_kind
+@both_doors
+def test_loaders_leave_out_broken_pictures(broken, tmp_path, kind, door):
+    dataset, found = KINDS[kind](broken, tmp_path, **FORMS["fixed"]), []
+    for workers in (0, 2):
+        with loader_class(door)(dataset, 4, num_workers=workers, on_error=mpiter.Skip(most=2)) as loader:
+            found.append(plain(loader))
+            assert sorted(index for index, _ in loader.stats().skips) == list(BROKEN)
+            with pytest.raises(mpiter.SampleError, match=r"Skip\(most=2\)"):
+                plain(loader)
+    assert are_same(*found)
+    assert len(labels_of(found[0])) == LENGTH - len(BROKEN)
+
+
+def labels_of(found: Any) -> list[int]:
+    return [label for _, labels in found for label in labels]
+
+
+def partly(dataset: Any) -> Any:
+    """Eight of the pictures are local."""
+    for index in range(8):
+        dataset[index]
+    return dataset
+
+
+@each_tier
+def test_local_ones_come_first_and_the_log_gives_the_same_again(whole, tmp_path, stage):
+    dataset = partly(stage(whole, tmp_path, **FORMS["uint8"]))
+    first = ResidentFirst(dataset, window=10, seed=1, log=tmp_path / "log")
+    with mpiter.batches(dataset, 4, seed=3, n_processes=2, epochs=2, order_sampler=first) as stream:
+        wanted = plain(stream)
+    replay = ResidentFirst(ImageFolder(whole), replay=tmp_path / "log")
+    assert are_same(alone(ImageFolder(whole, **FORMS["uint8"]), order_sampler=replay), wanted)
+
+
+@each_tier
+@both_doors
+def test_local_ones_come_first_in_loaders_which_resume(whole, tmp_path, stage, door):
+    make = loader_class(door)
+    dataset = partly(stage(whole, tmp_path, **FORMS["fixed"]))
+    with make(dataset, 4, sampler=ResidentFirst(dataset, seed=1), num_workers=2) as loader:
+        epoch = iter(loader)
+        first = plain(epoch, 2)
+        state = loader.state_dict()
+        rest = plain(epoch)
+    local = [dataset[index][0].tobytes() for index in range(8)]
+    assert sorted(x.tobytes() for pictures, _ in first for x in pictures) == sorted(local)
+    assert sorted(labels_of(first + rest)) == sorted([0, 1, 2] * (LENGTH // 3))
+    assert dataset.fetch.held().all()
+    with make(dataset, 4, sampler=ResidentFirst(dataset, seed=1), num_workers=1) as loader:
+        loader.load_state_dict(state)
+        assert are_same(plain(loader), rest)
+
+
+# -- mpiter.torch.DataLoader and torch's own ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torch() -> Any:
+    return pytest.importorskip("torch", reason=NO_TORCH)
+
+
+@pytest.mark.torch
+@each_form
+@each_kind
+def test_the_loader_for_torch_gives_what_the_folder_holds(torch, whole, tmp_path, kind, form):
+    def seeded(dataset, workers):
+        torch.manual_seed(5)
+        return loaded(mpiter.torch.DataLoader(dataset, 4, shuffle=True, num_workers=workers))
+
+    wanted = seeded(ImageFolder(whole, **FORMS[form]), 0)
+    assert wanted[0][0].dtype == (np.uint8 if form == "uint8" else np.float32)
+    assert sorted(labels_of(wanted)) == sorted([0, 1, 2] * (2 * LENGTH // 3))
+    assert are_same(seeded(KINDS[kind](whole, tmp_path, **FORMS[form]), 2), wanted)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("kind", "echo"), pairs(KINDS, ECHOES))
+def test_the_loader_for_torch_echoes_them(torch, whole, tmp_path, kind, echo):
+    def seeded(dataset, workers):
+        torch.manual_seed(5)
+        return loaded(mpiter.torch.DataLoader(dataset, 4, shuffle=True, num_workers=workers, echo=echo))
+
+    wanted = seeded(ImageFolder(whole, **FORMS["uint8"]), 0)
+    assert len(labels_of(wanted)) == 2 * 2 * LENGTH
+    assert are_same(seeded(KINDS[kind](whole, tmp_path, **FORMS["uint8"]), 2), wanted)
+
+
+@pytest.mark.torch
+@each_kind
+def test_the_loader_for_torch_resumes_within_an_epoch(torch, whole, tmp_path, kind):
+    dataset = KINDS[kind](whole, tmp_path, **FORMS["uint8"])
+    with mpiter.torch.DataLoader(dataset, 4, shuffle=True, num_workers=2) as loader:
+        numbers = iter(loader)
+        plain(numbers, 2)
+        state = loader.state_dict()
+        rest = plain(numbers)
+    with mpiter.torch.DataLoader(dataset, 4, shuffle=True, num_workers=1) as loader:
+        loader.load_state_dict(state)
+        assert are_same(plain(loader), rest)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [*itertools.product(KINDS, [None, "fork"]), ("packed and staged", "spawn"), ("staged to a folder", "forkserver")],
+)
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_torchs_own_loader_takes_them(torch, whole, tmp_path, kind, method):
+    expected = [ImageFolder(whole, **FORMS["fixed"])[index] for index in range(LENGTH)]
+    dataset = KINDS[kind](whole, tmp_path, **FORMS["fixed"])
+    workers = {"num_workers": 2, "multiprocessing_context": method, "persistent_workers": True} if method else {}
+    loader = torch.utils.data.DataLoader(dataset, 5, **workers)
+    for _ in range(2):
+        pictures, labels = (torch.cat(parts).numpy() for parts in zip(*loader, strict=True))
+        assert (pictures == np.stack([picture for picture, _ in expected])).all()
+        assert labels.tolist() == [label for _, label in expected]
+    if "staged" in kind:
+        assert dataset.fetch.held().all()

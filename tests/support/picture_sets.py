@@ -1,0 +1,83 @@
+"""The same few pictures as every dataset that there is of them: folders, packed, staged; to go through every door."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import image_files
+import numpy as np
+from PIL import Image
+
+from mpiter.images import Compose, Flip, ImageFolder, Normalize, PackedFolder, RandomResizedCrop, Resize
+from mpiter.images.pack import pack
+from mpiter.staging import Staging
+
+CLASSES, EACH, SIDE = 3, 6, 12
+LENGTH = CLASSES * EACH
+BROKEN = (4, 11)  # in the folder that `drawn` spoils
+AUGMENT = Compose([RandomResizedCrop(SIDE), Flip()])
+FORMS: dict[str, dict[str, Any]] = {
+    "uint8": {"transform": AUGMENT},
+    "float32 CHW": {"transform": Compose([RandomResizedCrop(SIDE), Flip(), Normalize()])},
+    "by options": {"transform": AUGMENT, "layout": "CHW", "dtype": "float32"},
+    "fixed": {"transform": Resize((SIDE, SIDE))},  # draws nothing, so that it is the same whoever loads it
+}
+
+
+def drawn(folder: Path, broken: bool = False) -> Path:
+    """A folder of pictures, some JPEG and some PNG; two of them cut off if it is to be ``broken``."""
+    root = folder / ("broken" if broken else "whole")
+    for number in range(LENGTH):
+        path = root / f"class{number // EACH}" / f"{number:02}.{'png' if number % 3 == 0 else 'jpg'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image_files.smooth(40 + number, 60 - number, number)).save(path)
+        if broken and number in BROKEN:
+            path.write_bytes(path.read_bytes()[:300])
+    return root
+
+
+def folder_of(root: Path, place: Path, **form: Any) -> Any:
+    return ImageFolder(root, **form)
+
+
+def packed(root: Path, place: Path, **form: Any) -> Any:
+    pack(root, place / "packed.zip", force=True)
+    return PackedFolder(place / "packed.zip", **form)
+
+
+def staged_to_a_folder(root: Path, place: Path, **form: Any) -> Any:
+    return Staging(place / "tier", "10MB").of(ImageFolder(root, **form))
+
+
+def staged_in_memory(root: Path, place: Path, **form: Any) -> Any:
+    return Staging("memory", "10MB").of(ImageFolder(root, **form))
+
+
+def packed_and_staged(root: Path, place: Path, **form: Any) -> Any:
+    return Staging("memory", "10MB").of(packed(root, place, **form))
+
+
+KINDS = {
+    "folder": folder_of,
+    "packed": packed,
+    "staged to a folder": staged_to_a_folder,
+    "staged in memory": staged_in_memory,
+    "packed and staged": packed_and_staged,
+}
+
+
+def plain(stream: Any, batches: int | None = None) -> list[tuple[Any, list[int]]]:
+    """Batches, whoever made them, as copies: pictures, and their labels."""
+    found = []
+    for pictures, labels in stream:
+        found.append((np.asarray(pictures).copy(), np.asarray(labels).tolist()))
+        if len(found) == batches:
+            break
+    return found
+
+
+def are_same(some: list[Any], others: list[Any]) -> bool:
+    return [(x.dtype, x.shape, x.tobytes(), labels) for x, labels in some] == [
+        (x.dtype, x.shape, x.tobytes(), labels) for x, labels in others
+    ]
