@@ -78,15 +78,14 @@ class Folder:
 class FolderShelf:
     """The copies of one dataset: a place for each sample."""
 
-    def __init__(self, folder: Folder, root: str) -> None:
+    def __init__(self, folder: Folder, root: Any) -> None:
         self._folder, self.ledger = folder, folder.ledger
-        self._store = hashlib.blake2b(root.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+        self._store = hashlib.blake2b(where_is(root), digest_size=8).hexdigest()
         self._path = os.path.join(folder.path, self._store)
 
-    def key(self, index: int, source: str) -> str:
+    def key(self, index: int, source: Any) -> str:
         """Of a sample, by where it comes from."""
-        where = source if "://" in source else os.path.abspath(source)
-        found = hashlib.blake2b(where.encode(errors="surrogateescape"), digest_size=16).hexdigest()
+        found = hashlib.blake2b(where_is(source), digest_size=16).hexdigest()
         return f"{found[:2]}{os.sep}{found[2:]}"
 
     def get(self, key: str) -> bytes | None:
@@ -153,10 +152,6 @@ class FolderShelf:
         names = (file for file in self._folder.files(self._store) if not file.name.endswith(_PART))
         return {file.path[len(self._path) + 1 :] for file in names}
 
-    def count(self) -> int:
-        """How many copies there are."""
-        return sum(1 for _ in self._folder.files(self._store))
-
 
 class _Presence(Descriptor):
     """That a process is here: a lock that all who are here share."""
@@ -176,6 +171,14 @@ class _Presence(Descriptor):
             self.stay()  # trying may have cost the lock
             return False
         return True
+
+
+def where_is(source: Any) -> bytes:
+    """One name for a file, whichever way its path is written; a URL is as it is."""
+    if not isinstance(source, (str, bytes, os.PathLike)):
+        raise TypeError(f"source(i) of the dataset returned {type(source).__name__}; staging needs a path or a URL.")
+    name = os.fsencode(source)
+    return name if b"://" in name else os.path.abspath(name)
 
 
 def _entries(folder: Any, names: re.Pattern[str]) -> Iterator[os.DirEntry[str]]:

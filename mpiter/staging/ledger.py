@@ -70,9 +70,18 @@ class _Opened:
         self._file = Descriptor(where) if isinstance(where, str) else where  # which stays open as long
         self._fd = self._file.fd
         if os.fstat(self._fd).st_size < BYTES:
-            os.ftruncate(self._fd, BYTES)
+            self._begin()
         self.cells = memoryview(mmap.mmap(self._fd, BYTES)).cast("q")
         self._one_at_a_time = threading.Lock()
+
+    def _begin(self) -> None:
+        """Write it, for to map a file that has no blocks on a full disk ends with SIGBUS."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            if os.fstat(self._fd).st_size < BYTES:
+                os.pwrite(self._fd, bytes(BYTES), 0)
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[memoryview]:

@@ -45,12 +45,20 @@ class MemoryShelf:
 
     def key(self, index: int, source: str) -> int:
         """Of a sample: its number."""
+        if not -self._samples <= index < self._samples:
+            raise IndexError(f"{index} is no index of {self._samples} samples")
         return index % self._samples
 
     def get(self, key: int) -> bytes | None:
         """The copy; None if there is none."""
-        at, length = self._table()[key].tolist()
-        return os.pread(self._sheet.fd, length - 1, at) if length else None
+        line = self._table()[key]
+        length = int(line[1])  # before the place: whoever writes them may be between the two
+        if not length:
+            return None
+        at, data = int(line[0]), b""
+        while left := length - 1 - len(data):  # beyond 2 GB it comes in parts
+            data += os.pread(self._sheet.fd, left, at + len(data))
+        return data
 
     def has(self, key: int) -> bool:
         return bool(self._table()[key, 1])
@@ -67,7 +75,9 @@ class MemoryShelf:
         done = 0
         while done < len(data):
             done += os.pwrite(self._sheet.fd, memoryview(data)[done:], at + done)
-        self._table()[key] = at, len(data) + 1
+        line = self._table()[key]
+        line[0] = at
+        line[1] = len(data) + 1
         return True
 
     @contextlib.contextmanager
@@ -79,10 +89,6 @@ class MemoryShelf:
     def held(self) -> set[int]:
         """The keys of all copies."""
         return set(np.flatnonzero(self._table()[:, 1]).tolist())
-
-    def count(self) -> int:
-        """How many copies there are."""
-        return int(np.count_nonzero(self._table()[:, 1]))
 
 
 def _claims_on(sheet: Sheet) -> Claims:

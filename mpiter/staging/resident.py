@@ -90,8 +90,13 @@ class ResidentFirst:
         self._window = self._length if window is None else int(window)
         self._log = None if log is None else os.path.abspath(log)
         if self._log is not None:
-            with open(self._log, "xb") as file:
-                np.save(file, np.array([_MARK]))
+            try:
+                with open(self._log, "xb") as file:
+                    np.save(file, np.array([_MARK]))
+            except FileExistsError as error:
+                raise OptionError(
+                    f"{self._log} is there already; log= takes a new file, for each run its own."
+                ) from error
         self._answers = None if replay is None else _read(os.fspath(replay))
         self.entropy: float | None = None
         self._place = self._loaded = _START  # of a loader's epochs: after the last index, and where to go on

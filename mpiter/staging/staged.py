@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import time
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,25 +26,26 @@ class Shelf(Protocol):
 
     ledger: Ledger
 
-    def key(self, index: int, source: str) -> Any: ...
+    def key(self, index: int, source: Any) -> Any: ...
     def get(self, key: Any) -> bytes | None: ...
     def has(self, key: Any) -> bool: ...
     def put(self, key: Any, data: bytes) -> bool: ...
     def claim(self, key: Any, waits: bool = True) -> contextlib.AbstractContextManager[bool]: ...
     def held(self) -> set[Any]: ...
-    def count(self) -> int: ...
 
 
 class StagedFetch:
     """``dataset.fetch`` of a dataset that is staged."""
 
-    def __init__(self, dataset: Any, shelf: Shelf, counts: Counts) -> None:
+    def __init__(self, dataset: Any, shelf: Shelf, counts: Counts, tier: str) -> None:
         self._dataset, self._shelf, self._counts = dataset, shelf, counts
         self._before = getattr(dataset, "__dict__", {}).get("fetch")  # of another tier, behind this one
+        self.tiers: list[str] = [tier, *getattr(self._before, "tiers", ())]
+        self._too_large: set[int] = set()  # samples for which there was no room, as far as this process has copied
         self._has_told = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_has_told": False}
+        return {**self.__dict__, "_has_told": False, "_too_large": set()}
 
     def __call__(self, index: int) -> bytes:
         index = operator.index(index)
@@ -55,7 +57,7 @@ class StagedFetch:
         return data
 
     def _fetched(self, index: int, key: Any) -> bytes:
-        if self._is_over:
+        if self._has_ended or (self._is_full and not self._shelf.has(key)):  # a damaged one has its room
             return self._fallen_back(index)
         with contextlib.ExitStack() as stack:
             try:
@@ -82,41 +84,56 @@ class StagedFetch:
         return bytes(found)
 
     @property
-    def _is_over(self) -> bool:
+    def _is_full(self) -> bool:
+        return self._shelf.ledger.is_full
+
+    @property
+    def _has_ended(self) -> bool:
         try:
-            is_full = self._shelf.ledger.is_full
+            _ = self._is_full
         except OSError as error:  # the tier is gone
-            is_full = True
             self._counts.end(error)
         why = self._counts.why_ended
         if why and not self._has_told:
             self._has_told = True
             warn(f"nothing more is staged: {why}. What is there is used; the rest comes from the store.")
-        return bool(why) or is_full
+        return bool(why)
 
-    def _keep(self, key: Any, data: bytes) -> None:
+    def _keep(self, key: Any, data: bytes) -> bool:
+        """False: there was no room."""
         self._counts.add(Cell.DAMAGED, self._shelf.has(key))
         try:
             if self._shelf.put(key, data):
                 self._counts.kept(len(data), time.monotonic_ns())
-            else:
-                self._counts.add(Cell.REFUSED)
+                return True
+            self._counts.add(Cell.REFUSED)
         except OSError as error:
             self._counts.end(error)
+        return False
 
     def copy(self, index: int) -> bool:
-        """Copy a sample if nobody has; False: there is nothing more to be done."""
-        if self._counts.why_ended or self._shelf.ledger.is_full:
+        """Copy a sample if nobody has; False: there is nothing more to be done, or hardly anything."""
+        if self._counts.why_ended or self._is_full:
             return False
         key = self._shelf.key(index, self._dataset.source(index))
-        if not self._shelf.has(key):
-            with self._shelf.claim(key, waits=False) as is_ours:
-                if is_ours and not self._shelf.has(key):
-                    self._keep(key, self._from_store(index))
+        if index in self._too_large or self._shelf.has(key):
+            return True
+        with self._shelf.claim(key, waits=False) as is_ours:
+            if is_ours and not self._shelf.has(key) and not self._keep(key, self._from_store(index)):
+                self._too_large.add(index)  # it is not read in vain again
+                total = self._counts.total
+                return total(Cell.REFUSED) <= total(Cell.KEPT) + total(Cell.FOUND)
         return True
 
     def held(self) -> NDArray[np.bool_]:
         """Which of the samples the tier has."""
-        there, source = self._shelf.held(), self._dataset.source
-        keys = (self._shelf.key(index, source(index)) for index in range(len(self._dataset)))
-        return np.fromiter((key in there for key in keys), bool, len(self._dataset))
+        there = self._shelf.held()
+        return np.fromiter((key in there for key in self._keys()), bool, len(self._dataset))
+
+    def found(self) -> int:
+        """How many copies there are of these samples."""
+        there = self._shelf.held()
+        return len(there.intersection(self._keys())) if there else 0
+
+    def _keys(self) -> Iterator[Any]:
+        return (self._shelf.key(index, self._dataset.source(index)) for index in range(len(self._dataset)))

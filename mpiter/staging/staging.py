@@ -17,7 +17,7 @@ from ..datasets.access import offered
 from ..engine.options import whole
 from ..errors import OptionError
 from .counts import Cell, Counts, StagingStats
-from .folder import Folder, FolderShelf
+from .folder import Folder, FolderShelf, where_is
 from .ledger import Ledger
 from .memory import Memory, MemoryShelf
 from .staged import Shelf, StagedFetch
@@ -76,35 +76,36 @@ class Staging:
         whole("workers", workers, least=0)
         if os.name != "posix":
             raise OptionError("staging needs the file locks of Linux or macOS; leave it out here.")
-        self._tier, self._capacity = os.fspath(tier), size_of(capacity)
+        self._tier, self._place = _opened(tier, size_of(capacity))
         self._ahead, self._workers = int(ahead), int(workers)
-        in_memory = self._tier == "memory"
-        self._place: Folder | Memory = Memory(self._capacity) if in_memory else Folder(self._tier, self._capacity)
         self._counts, self._began = Counts(), time.monotonic()
 
     def of(self, dataset: D) -> D:
         """The same dataset, staged."""
         _check(dataset)
         staged: Any = copy.copy(dataset)
+        if self._tier in getattr(offered(staged, "fetch"), "tiers", ()):
+            raise OptionError(f"this dataset is staged in {self._tier} already; another tier may come before that.")
         shelf = self._shelf(staged)
-        fetch = StagedFetch(staged, shelf, self._counts)
+        fetch = StagedFetch(staged, shelf, self._counts, self._tier)
         about = _About(offered(staged, "about"), _Account(self._counts, shelf.ledger, self._began))
+        ahead = Ahead(fetch, min(self._ahead, len(staged)), self._workers)
         try:
-            staged.fetch, staged.about = fetch, about
-            staged.plan_observer = Ahead(fetch, min(self._ahead, len(staged)), self._workers)
+            for name, value in (("fetch", fetch), ("about", about), ("plan_observer", ahead)):
+                object.__setattr__(staged, name, value)  # frozen dataclasses too
         except AttributeError as error:
             raise OptionError(f"{type(dataset).__name__} cannot be staged: {error}; give it a __dict__.") from error
         self._counts.add(Cell.SAMPLES, len(staged))
-        self._counts.add(Cell.FOUND, shelf.count())
+        self._counts.add(Cell.FOUND, fetch.found())
         return staged  # type: ignore[no-any-return]
 
     def _shelf(self, dataset: Any) -> Shelf:
         if isinstance(self._place, Memory):
             return MemoryShelf(self._place, len(dataset))
         root = getattr(dataset, "root", None)
-        if not isinstance(root, (str, os.PathLike)):
-            root = os.path.dirname(dataset.source(0)) if len(dataset) else ""
-        return FolderShelf(self._place, os.fspath(root))
+        if not isinstance(root, (str, bytes, os.PathLike)):
+            root = os.path.dirname(where_is(dataset.source(0))) if len(dataset) else ""
+        return FolderShelf(self._place, root)
 
     def stats(self) -> StagingStats:
         """A snapshot of what has been read and copied, in whatever process."""
@@ -112,6 +113,20 @@ class Staging:
 
     def __repr__(self) -> str:
         return f"<Staging in {self._tier}: {self.stats()}>"
+
+
+def _opened(tier: Any, capacity: int) -> tuple[str, Folder | Memory]:
+    """The tier, and its name."""
+    name = os.fsdecode(tier) if isinstance(tier, (str, os.PathLike)) else ""
+    if not name or "://" in name:
+        raise OptionError(f"tier={tier!r:.60} is no folder of this machine; name one, or pass 'memory'.")
+    if name == "memory":
+        return name, Memory(capacity)
+    try:
+        folder = Folder(name, capacity)
+    except OSError as error:
+        raise OptionError(f"copies cannot be kept in {name}: {error.strerror}; take another tier.") from error
+    return folder.path, folder
 
 
 def size_of(capacity: Any) -> int:
@@ -150,7 +165,7 @@ class _Account:
             held_bytes=self._ledger.used[0],
             capacity=self._ledger.capacity,
             is_full=is_full,
-            staged_s=max(0.0, last - self._began) if is_full or held >= samples else None,
+            staged_s=max(0.0, last - self._began) if samples and (is_full or held >= samples) else None,
             ended=self._counts.why_ended,
         )
 

@@ -58,7 +58,7 @@ def test_what_is_put_is_there_for_everybody(shelf):
     other = shelf.key(4, "/store/4")
     assert in_a_child(lambda: shelf.put(other, b"four"))
     assert shelf.get(other) == b"four"
-    assert shelf.count() == 2
+    assert shelf.held() == {key, other}
 
 
 def test_what_does_not_fit_is_not_kept_and_something_smaller_is(shelf):
@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_not_kept_and_something_smaller_is(shelf):
     assert shelf.put(shelf.key(1, "/1"), bytes(9_000))
     assert not shelf.put(shelf.key(2, "/2"), bytes(2_000))
     assert shelf.put(shelf.key(3, "/3"), bytes(500))
-    assert shelf.count() == 2
+    assert len(shelf.held()) == 2
     assert shelf.ledger.used[0] <= 10_000
 
 
