@@ -99,7 +99,7 @@ class Options:
         elif self.trace is not None and not hasattr(self.trace, "tally"):
             raise OptionError(f"trace={self.trace!r:.60} is no path; name a file, such as 'run.json'.")
         if self.echo is not None:
-            if not hasattr(self.echo, "composer"):
+            if isinstance(self.echo, type) or not hasattr(self.echo, "composer"):
                 raise OptionError(f"echo={self.echo!r:.60} is no Echo; pass mpiter.echo.Echo(factor=2), say.")
             self.echo.check(self)
         self._set(served=self.dataset if self.echo is None else self.echo.served(self.dataset))

@@ -41,7 +41,7 @@ class Sampling:
                 f"batch_size={options.batch_size}: a batch of more than {most} samples cannot be held in the memory "
                 f"there is, however small they are; pass a smaller one, or repeat=False to stop at the end."
             )
-        if self.drop_last:
+        if self.drop_last and options.make_composer().batches(length, options.batch_size, True) == 0:
             warn_if_all_is_dropped(length, options.batch_size)
 
     def pace(self, batch_size: int) -> Pace:

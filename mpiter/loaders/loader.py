@@ -136,7 +136,7 @@ class DataLoader(Loading[B_co]):
         check_skipping(dataset, is_stream, on_error)
         warn_of_iterators({"dataset": dataset, "sampler": sampler, "batch_sampler": batch_sampler})
         self.dataset = as_dataset(dataset)
-        if drop_last and sampler is None and batch_sampler is None and not is_stream:
+        if drop_last and sampler is None and batch_sampler is None and not is_stream and echo is None:
             warn_if_all_is_dropped(len(self.dataset), batch_size or 1)
         self.batch_size = None if batch_sampler is not None else batch_size
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
