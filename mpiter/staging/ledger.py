@@ -75,7 +75,7 @@ class _Opened:
         self._one_at_a_time = threading.Lock()
 
     def _begin(self) -> None:
-        """Write it, for to map a file that has no blocks on a full disk ends with SIGBUS."""
+        """Write zeros: a mapped file that was only made longer ends with SIGBUS when the disk is full."""
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
             if os.fstat(self._fd).st_size < BYTES:

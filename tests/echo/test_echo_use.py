@@ -32,3 +32,13 @@ def test_a_dataset_whose_uses_fill_no_batch_is_warned_of(at: str) -> None:
 def test_an_echo_that_was_not_called_is_refused() -> None:
     with pytest.raises(mpiter.OptionError, match=r"is no Echo; pass mpiter\.echo\.Echo\(factor=2\)"):
         mpiter.batches(range(3), 2, n_processes=0, echo=Echo)
+
+
+def test_of_a_dataset_smaller_than_the_buffer_the_length_says_how_far_apart_uses_lie() -> None:
+    length, factor = 30, 2
+    apart = length // (2 * factor - 1)
+    echo = Echo(factor, at="augmented", shuffle_buffer=1024)
+    with mpiter.batches(range(length), apart, n_processes=0, seed=0, echo=echo) as stream:
+        assert all(len(set(batch.tolist())) == len(batch) for batch in stream)
+    with mpiter.batches(range(length), 2 * apart + apart // 2, n_processes=0, seed=0, echo=echo) as stream:
+        assert any(len(set(batch.tolist())) < len(batch) for batch in stream)
