@@ -184,5 +184,5 @@ def test_what_makes_no_sense_is_refused(staged, tmp_path):
     (tmp_path / "log").write_bytes(b"something else")
     with pytest.raises(mpiter.OptionError, match="is no log of orders"):
         ResidentFirst(staged, replay=tmp_path / "log")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(mpiter.OptionError, match="is there already"):
         ResidentFirst(staged, log=tmp_path / "log")
