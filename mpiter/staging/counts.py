@@ -52,7 +52,8 @@ class StagingStats:
         refused: samples that were not kept for want of room.
         damaged: copies that were found damaged, and were made again.
         samples: samples of the datasets.
-        held: samples that the tier has; several that have one source count once.
+        held: samples that the tier has; several that have one source count once.  Whoever is killed
+            between keeping a copy and counting it leaves it out.
         held_bytes: bytes of all copies in the tier, other datasets' included.
         capacity: bytes that there may be.
         is_full: whether there is no room for one more of the average size.
