@@ -135,6 +135,7 @@ def checked(dataset, **options):
     assert sorted(seen) == list(range(ROWS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_dataset_on_an_open_file_works_in_every_worker(tmp_path, method, kind):
@@ -248,6 +249,7 @@ class ReturnsIt(Holds):
         return {"i": i, "open": [OPEN[self.kind]()] if i else []}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OPEN)
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_open_in_a_sample_is_refused_by_its_path(method, kind):

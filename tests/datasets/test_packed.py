@@ -382,6 +382,7 @@ print(len(found))
 """
 
 
+@pytest.mark.slow
 @all_methods
 def test_classes_of_the_script_work_in_every_worker(tmp_path: Path, method: str) -> None:
     assert run(tmp_path, SCRIPT, method).ended_well().lines == ["20"]
@@ -401,6 +402,7 @@ with mpiter.MultiprocessIterator(packed, 4, n_processes=2) as it:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.death
 @pytest.mark.parametrize("kind", ["memfd", "file"])
 def test_who_is_killed_leaves_nothing(tmp_path: Path, kind: str) -> None:

@@ -54,6 +54,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(quiet: Run, method: str, serial
     assert 0 < struck.stats.restarts <= len(victims_of(planned)), "nobody is replaced who was not struck"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_workers_that_are_just_starting_are_replaced_too(quiet: Run, method: str) -> None:
     planned = Strikes(BATCHES, KILLS, seed=4, kinds=[strikes.TWICE])
@@ -105,6 +106,7 @@ class Stuck(Squares):
         return array, number
 
 
+@pytest.mark.slow
 def test_stuck_threads_are_left_behind_and_cannot_spoil_what_they_wrote_to() -> None:
     release = threading.Event()
     dataset = Stuck(release)

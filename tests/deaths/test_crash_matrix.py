@@ -519,6 +519,7 @@ def test_workers_that_die_whatever_they_do_come_to_an_end_which_tells_it_all(sta
 # -- other places ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(3, 4), (200, 200)], ids=["small", "in rooms"])
 @pytest.mark.parametrize("serializer", ["slots", "packed"])
 @pytest.mark.parametrize("manner", DEADLY)
@@ -530,6 +531,7 @@ def test_half_an_answer_in_the_pipe_hurts_nobody(
     GOES_ON.check(stage, caplog)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("worker", range(WORKERS))
 @pytest.mark.parametrize("manner", DEADLY)
 def test_one_idle_worker_is_replaced_and_the_other_works_on(
@@ -641,6 +643,7 @@ def test_the_error_shows_where_the_worker_crashed_or_is_stuck(staged: Any, manne
     assert "in __getitem__" in full_text(error)
 
 
+@pytest.mark.slow
 def test_a_thread_that_is_stuck_shows_where(staged: Any) -> None:
     stage = staged("getitem", "wait for ever", times=2, backend="thread")
     (error,) = [one for one in stage.everything() if isinstance(one, Exception)]

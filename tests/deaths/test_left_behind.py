@@ -113,6 +113,7 @@ def test_a_signal_leaves_nothing(end: str, mode: str, method: str, tmp_path: Pat
     assert not any(lives_still(int(pid)) for pid in workers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "mode", "method"),
     slow_unless_usual(pairs(FROM_INSIDE, ["holding the GIL", "stopped"], scripts.METHODS)),
@@ -136,6 +137,7 @@ with mpiter.MultiprocessIterator(list(range(100)), 4, n_processes=2, backend=mpi
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_nothing_has_a_name_even_while_workers_run(method: str, tmp_path: Path, places: Path) -> None:
     """No semaphore, no socket, no file: what isn't there needn't be removed, whoever is killed."""

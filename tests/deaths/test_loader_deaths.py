@@ -215,6 +215,7 @@ def test_a_program_ends_well(kind: str, ending: str, tmp_path: Path) -> None:
     run(tmp_path, program(kind, ending)).ended_well()
 
 
+@pytest.mark.slow
 @both_kinds
 @pytest.mark.parametrize("held", [True, False])
 def test_a_program_that_raises_in_the_loop_ends_at_once(kind: str, held: bool, tmp_path: Path) -> None:
@@ -287,6 +288,7 @@ print(all(int(x[1][31, 31]) == y["label"][1] == int(y["name"][1]) == 2 * at + 1 
     assert run(tmp_path, program(kind, more)).ended_well().lines == ["True"]
 
 
+@pytest.mark.slow
 @both_kinds
 def test_descriptors_dont_become_more_from_epoch_to_epoch(kind: str, tmp_path: Path) -> None:
     more = """
@@ -303,6 +305,7 @@ print(opened() - before)
     assert run(tmp_path, program(kind, more)).ended_well().lines == ["0"]
 
 
+@pytest.mark.slow
 @both_kinds
 def test_a_parent_with_threads_may_fork(kind: str, tmp_path: Path) -> None:
     more = """

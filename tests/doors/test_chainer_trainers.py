@@ -105,6 +105,7 @@ def test_parallel_updater_splits_the_batches(tmp_path):
     assert trained(OURS["processes"]) == trained(theirs.SerialIterator)
 
 
+@pytest.mark.slow
 @every_way
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

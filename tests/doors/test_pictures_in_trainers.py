@@ -74,6 +74,7 @@ def test_a_training_is_that_on_the_plain_folder_and_resumes(whole, tmp_path, kin
     assert trained(tmp_path / "resumed", OURS[way](dataset, seed=4), saved=tmp_path / "unbroken")[0] == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "way"), with_usual_and_another(KINDS, "processes", ("threads", "serial")))
 def test_broken_pictures_are_left_out_of_a_training(tmp_path, kind, way):
     root = drawn(tmp_path, broken=True)
@@ -88,6 +89,7 @@ def test_broken_pictures_are_left_out_of_a_training(tmp_path, kind, way):
         trained(tmp_path / "capped", OURS[way](dataset, seed=3, on_error=mpiter.Skip(most=1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "way", "echo"),
     pairs((folder_of, packed, staged_in_memory), ("processes", "threads"), ECHOES),
@@ -102,6 +104,7 @@ def test_an_echoed_training_resumes_within_the_buffer(whole, tmp_path, make, way
     assert again == wanted
 
 
+@pytest.mark.slow
 @each_way
 @pytest.mark.parametrize("tier", ["folder", "memory"])
 def test_a_training_that_draws_local_ones_first_is_replayed_from_its_log(whole, tmp_path, way, tier):

@@ -67,6 +67,7 @@ def test_batches_and_the_loader_give_what_the_folder_holds(whole, tmp_path, kind
     assert are_same(loaded(mpiter.DataLoader(dataset, 4, shuffle=True, seed=3, num_workers=2)), wanted)
 
 
+@pytest.mark.slow
 @each_kind
 def test_batches_and_the_loader_resume_within_an_epoch(whole, tmp_path, kind):
     wanted = alone(ImageFolder(whole, **FORMS["uint8"]), epochs=1)
@@ -85,6 +86,7 @@ def test_batches_and_the_loader_resume_within_an_epoch(whole, tmp_path, kind):
         assert are_same(plain(loader), wanted[2:])
 
 
+@pytest.mark.slow
 @each_kind
 @pytest.mark.parametrize("echo", ECHOES, ids=repr)
 def test_batches_and_the_loader_echo_them(whole, tmp_path, kind, echo):
@@ -108,6 +110,7 @@ def test_broken_pictures_are_left_out_or_named(broken, tmp_path, kind):
         plain(loader)
 
 
+@pytest.mark.slow
 @each_kind
 @both_doors
 def test_loaders_leave_out_broken_pictures(broken, tmp_path, kind, door):

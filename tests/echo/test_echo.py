@@ -127,6 +127,7 @@ def echo(request: pytest.FixtureRequest) -> Echo:
 # -- what comes ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "serial"])
 def test_the_same_batches_come_whoever_fetches(echo: Echo, way: str) -> None:
     assert epoch(echo, **WAYS[way]) == epoch(echo)
@@ -176,6 +177,7 @@ def test_a_transform_that_refills_its_array_is_heeded() -> None:
     assert len({*found}) == 2 * LENGTH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", list(BUILDS))
 @pytest.mark.parametrize("at", ["augmented", "batch"])
 @pytest.mark.parametrize("way", ["process", "serial"])
@@ -278,6 +280,7 @@ def test_a_state_resumes_exactly_from_every_place(echo: Echo) -> None:
                 assert [it.epoch_detail, it.previous_epoch_detail, it.is_new_epoch] == place
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 40),
     st.integers(1, 15),
@@ -571,6 +574,7 @@ def some(batches: Any, count: int | None = None) -> list[list[int]]:
     return [numbers.tolist() for _, numbers, _ in itertools.islice(batches, count)]
 
 
+@pytest.mark.slow
 def test_a_loader_gives_what_an_iterator_gives(echo: Echo) -> None:
     expected = [[sample[1] for sample in batch] for batch in epoch(echo)]
     for workers in (0, 2):

@@ -128,6 +128,7 @@ def test_a_forked_copy_and_a_pickle_read_beside_the_original(packed):
     assert [again.fetch(i) for i in range(len(again))] == wanted
 
 
+@pytest.mark.slow
 def test_a_million_pictures_are_some_arrays(tmp_path):
     from mpiter.images.zipped import Member, end
 

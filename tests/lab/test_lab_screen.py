@@ -106,6 +106,7 @@ def test_figures_of_others_are_in_the_report_and_not_on_the_terminal(made, capsy
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "figures"),
     [

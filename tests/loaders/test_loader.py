@@ -611,6 +611,7 @@ def write_in_place(dataset: Changing) -> None:
 changes = pytest.mark.parametrize("change", [set_attribute, set_epoch, write_in_place])
 
 
+@pytest.mark.slow
 @changes
 @pytest.mark.parametrize("options", [{}, {"collate_fn": list}, {"persistent_workers": False}])
 def test_a_changed_dataset_reaches_the_workers_with_the_next_epoch(

@@ -148,6 +148,7 @@ def test_an_epoch_of_which_nothing_is_left_is_an_error(loader: Maker, way: Any) 
     assert "left out a whole epoch" in str(errors[0])
 
 
+@pytest.mark.slow
 @each_way
 def test_a_state_resumes_exactly_with_what_was_left_out(loader: Maker, way: Any) -> None:
     dataset, options = way()

@@ -509,6 +509,7 @@ def test_shards_of_the_streams_own_need_as_many_workers():
             iter(loader)
 
 
+@pytest.mark.slow
 @again
 @pytest.mark.parametrize("stream", [Counting, Sharding, Stateful])
 def test_a_killed_worker_is_replaced_and_nothing_is_lost(stream):

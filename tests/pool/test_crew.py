@@ -111,6 +111,7 @@ def become_ready(crew: Crew, pool: Workers, number: int) -> None:
     crew._board.cells(number)[Cell.READY] = 1
 
 
+@pytest.mark.slow
 def test_in_each_place_there_is_one_worker_whatever_comes_first(clock: Any) -> None:
     """Resizes, ends, starts, and leavers that take so long that they are evicted."""
 

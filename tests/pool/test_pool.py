@@ -565,6 +565,7 @@ def test_workers_that_cannot_start_are_an_error_and_not_tried_for_ever(
         pool.map(chores.square, range(3))
 
 
+@pytest.mark.slow
 @however_ours_start
 def test_who_is_ready_goes_on_where_replacements_cannot_start(ours: Watched, tmp_path: Path) -> None:
     marker = tmp_path / "all is well"
@@ -577,6 +578,7 @@ def test_who_is_ready_goes_on_where_replacements_cannot_start(ours: Watched, tmp
     assert pool.map(chores.square, range(5)) == [0, 1, 4, 9, 16]
 
 
+@pytest.mark.slow
 @however_ours_start
 def test_replacements_that_cannot_start_are_an_error_as_well(ours: Watched, tmp_path: Path) -> None:
     marker = tmp_path / "all is well"
@@ -851,6 +853,7 @@ def household() -> tuple[int, int, int]:
     return len(os.listdir("/proc/self/fd")), threading.active_count(), len(below)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "end"),
     [("fork", "terminate"), ("fork", "close"), ("fork", "with"), ("forkserver", "close"), ("spawn", "with")],
@@ -914,6 +917,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_program_may_end_without_ending_its_pool_but_its_fork_does_not_end_it(method: str, tmp_path: Path) -> None:
     assert run(tmp_path, DROPPED, method).ended_well().lines == ["[1, 2]", "[3, 4]"]
@@ -1068,6 +1072,7 @@ def test_what_waits_until_a_worker_may_be_at_work_outlasts_the_pool(given: AnyPo
     assert in_hand(given) == "b"
 
 
+@pytest.mark.slow
 def test_any_pool_is_ended_as_a_whole_and_made_anew(others: Owner, tmp_path: Path) -> None:
     pool, gate, came = others(2), tmp_path / "gate", []
     for _ in range(3):

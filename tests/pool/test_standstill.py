@@ -29,6 +29,7 @@ class Until(Squares):
         return super().__getitem__(index)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["iterator", "loader"])
 def test_it_is_said_that_all_wait_and_what_helps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
     gate, opened = str(tmp_path / "gate"), []

@@ -139,6 +139,7 @@ def test_where_the_socket_cannot_be_unlinked_it_keeps_its_name(tmp_path: Path) -
     assert run(tmp_path, text).ended_well().lines == ["True True"]
 
 
+@pytest.mark.slow
 def test_the_users_own_processes_are_left_in_peace(tmp_path: Path) -> None:
     """A fork server of the user's, with what he preloads, and one process started by another."""
     text = """
@@ -168,6 +169,7 @@ def test_the_users_own_processes_are_left_in_peace(tmp_path: Path) -> None:
     assert run(tmp_path, text).ended_well().lines == ["True None 0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["h5py", "datasets.arrow_dataset", "torch_geometric.data"])
 def test_workers_dont_import_a_known_library_one_by_one(tmp_path: Path, library: str) -> None:
     package, _, module = library.partition(".")
@@ -296,6 +298,7 @@ def test_workers_that_cannot_all_be_started_are_an_error_and_leave_nothing(monke
         next(it)
 
 
+@pytest.mark.slow
 def test_a_long_folder_for_temporary_files_is_no_obstacle(tmp_path: Path) -> None:
     """The address of a socket has about a hundred characters."""
     folder = tmp_path / ("long" * 25)
@@ -323,6 +326,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.slow
 def test_a_child_that_the_user_forks_does_not_keep_our_workers_alive(tmp_path: Path) -> None:
     script = Script(tmp_path, FORKED)
     child, *workers = script.says().split()

@@ -55,6 +55,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 17, EPOCHS * STEPS - 1])
 def test_an_interrupted_training_ends_with_the_model_of_one_that_was_not(
     whole: Path, tmp_path: Path, step: int

@@ -66,6 +66,7 @@ def samples(dataset, method):
         return [sample for batch in it for sample in batch]
 
 
+@pytest.mark.slow
 @every_method
 def test_classes_within_classes_and_under_other_names_come_back_as_the_callers(method):
     found = samples(Hidden(), method)
@@ -73,6 +74,7 @@ def test_classes_within_classes_and_under_other_names_come_back_as_the_callers(m
     assert [(point.a, pair.a, other.index) for point, pair, other in found] == [(i, i, i) for i in range(4)]
 
 
+@pytest.mark.slow
 @every_method
 def test_classes_made_in_a_function_come_back_as_the_callers(method):
     dataset = Local()
@@ -94,6 +96,7 @@ class Rows:
         return Row(index, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_a_class_whose_variable_has_another_by_now_is_told_and_not_taken_for_it(method, monkeypatch):
     assert [type(sample) for sample in samples(Rows(), method)] == [Row] * 2

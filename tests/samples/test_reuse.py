@@ -181,6 +181,7 @@ def test_what_is_no_data_at_last_is_not_taken_for_it(size: int) -> None:
     assert found == [told(dataset.parts[index % 20]) for index in range(length)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "way", "buffers"),
     pairs(BACKENDS, ["an array", "a view", "in a tuple", "a list", "in a dict"], [1, 2, 4]),
@@ -282,6 +283,7 @@ class OfNumpy(Squares):
         }[self.way]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way", ["a structured scalar", "in a tuple", "a record", "a masked array", "a mask", "bytes of another"]
 )

@@ -126,6 +126,7 @@ def epoch_after_epoch(loader):
     return itertools.chain.from_iterable(iter(loader) for _ in itertools.count())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 3, 10, 12, 19])
 def test_a_loader_resumes_exactly_whatever_is_local_by_then(staged, tmp_path, at):
     with loader_of(staged, ResidentFirst(staged, 16, seed=4, log=tmp_path / "log")) as loader:

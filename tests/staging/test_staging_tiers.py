@@ -238,6 +238,7 @@ with mpiter.batches(staging.of(store), 4, n_processes=2, epochs=None, seed=0) as
 """
 
 
+@pytest.mark.slow
 @pytest.mark.death
 def test_whoever_is_killed_leaves_nothing_that_is_served_torn_and_the_bound_holds(tmp_path):
     """At any moment: the next one goes on with what is whole."""

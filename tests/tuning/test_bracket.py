@@ -36,6 +36,7 @@ def test_without_noise_the_choice_is_within_five_percent_of_the_best(most: int) 
     assert max(found) <= 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "noise"), [*product((8, 16), (0.01, 0.02)), (64, 0.02)])
 def test_with_noise_of_a_few_percent_it_is_so_in_99_of_100_searches(most: int, noise: float) -> None:
     seeds = range(10 if most < 64 else 4)

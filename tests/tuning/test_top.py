@@ -173,6 +173,7 @@ def test_a_look_from_outside_is_printed_once(program: Any, capsys: pytest.Captur
     assert program.poll() is None, "the program has noticed nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 40])
 def test_on_a_terminal_it_goes_on_until_the_program_ends(program: Any, columns: int) -> None:
     pytest.importorskip("rich")

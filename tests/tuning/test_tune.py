@@ -172,6 +172,7 @@ def test_a_second_time_nothing_is_tried_and_the_result_says_when_it_was_measured
     assert not list(kept.glob(".*"))
 
 
+@pytest.mark.slow
 def test_other_arguments_or_another_dataset_are_another_question() -> None:
     tuned()
     assert tuned(n_prefetch=3)[1] > 0
@@ -179,6 +180,7 @@ def test_other_arguments_or_another_dataset_are_another_question() -> None:
     assert tuned(Part(DATA))[1] > 0
 
 
+@pytest.mark.slow
 def test_a_cache_of_ones_own_or_none(tmp_path: Path, kept: Path) -> None:
     tuned(cache=False)
     assert not kept.exists()
@@ -198,6 +200,7 @@ def test_a_damaged_file_is_as_none(kept: Path, damage: str) -> None:
     assert tuned()[1] == 0
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_kept_it_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     assert tuned(cache=tmp_path / "file")[1] > 0
@@ -243,6 +246,7 @@ class Dear:
         return index
 
 
+@pytest.mark.slow
 def test_batches_that_would_use_up_the_budget_are_smaller_and_their_time_is_that_of_whole_ones() -> None:
     found = mpiter.tune(Dear(), 32, budget_s=4.0, max_workers=2, cache=False, backend="thread")
     times = {row.workers: row.seconds for row in found.table}
@@ -288,6 +292,7 @@ def test_what_is_equal_inside_has_one_fingerprint() -> None:
     assert key_of({"step": partial(max, 1)}, DATA) == key_of({"step": partial(max, 1)}, DATA)
 
 
+@pytest.mark.slow
 def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -390,6 +395,7 @@ def test_the_command_shows_the_table_bars_and_the_choice(capsys: pytest.CaptureF
     assert max(map(len, lines[:-1])) <= 80
 
 
+@pytest.mark.slow
 def test_what_the_dataset_prints_is_no_part_of_the_json(tmp_path: Path) -> None:
     (tmp_path / "prints.py").write_text(
         "class Own:\n"
