@@ -44,7 +44,7 @@ class Case:
 CASES = {
     "224": Case("500x375 JPEG of 80 kB, crops to 224, batches of 32", photographs.SMALL, 256, 224, 32),
     "128": Case("500x375 JPEG of 80 kB, crops to 128, batches of 32", photographs.SMALL, 256, 128, 32),
-    "camera": Case("4000x3000 JPEG of 4 MB, crops to 224, batches of 4", photographs.CAMERA, 8, 224, 4),
+    "camera": Case("4000x3000 JPEG of 3.5 MB, crops to 224, batches of 4", photographs.CAMERA, 8, 224, 4),
 }
 
 

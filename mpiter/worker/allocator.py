@@ -1,9 +1,9 @@
 """A worker keeps the memory that it will need again: what one sample took serves the next.
 
 Runs in worker processes.  glibc gives blocks of 128 kB and more back to the system as soon as they are free, until it
-has learnt better, so that each decoded picture is paid for page by page once more.  Guarantees that blocks of the size
-of pictures are kept, no more of them than glibc may come to keep by itself; larger ones, for which NumPy asks for huge
-pages, are given back.  Does nothing where the user has set glibc's tunables, or the C library is another.
+has learnt better, so that each decoded picture is paid for page by page once more.  Guarantees that a worker keeps what
+glibc may come to keep by itself, and no more; less where the address space is limited, in which blocks that are kept
+leave holes.  Does nothing where the user has set glibc's tunables, or the C library is another.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ctypes
 import os
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
-_LARGE = 4 << 20  # what NumPy asks for huge pages for
+_LARGE, _LARGE_FOR_LIMITED = 32 << 20, 4 << 20  # blocks from here on are given back; by itself glibc learns up to 32 MB
 _KEPT = 64 << 20  # free bytes at the top of the heap: what glibc has learnt to keep once it has seen 32 MB freed
 _TUNABLES = (
     "GLIBC_TUNABLES",
@@ -25,7 +25,12 @@ _TUNABLES = (
 
 def keep_memory() -> None:
     """Have what is freed used again."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if mallopt is not None and not any(name in os.environ for name in _TUNABLES):
-        mallopt(_M_MMAP_THRESHOLD, _LARGE)
+    if os.name != "posix" or any(name in os.environ for name in _TUNABLES):
+        return
+    import resource
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_FOR_LIMITED if is_limited else _LARGE)
         mallopt(_M_TRIM_THRESHOLD, _KEPT)

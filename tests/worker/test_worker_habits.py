@@ -221,8 +221,10 @@ def loaded_openblas():
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc: workers leave it alone")
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_memory_that_a_sample_took_serves_the_next(monkeypatch, method):
+@pytest.mark.parametrize(
+    ("method", "megabytes"), [("fork", 2), ("forkserver", 2), ("spawn", 2), ("forkserver", 12)]
+)
+def test_memory_that_a_sample_took_serves_the_next(monkeypatch, method, megabytes):
     for name in allocator._TUNABLES:
         monkeypatch.delenv(name, raising=False)
 
@@ -232,8 +234,9 @@ def test_memory_that_a_sample_took_serves_the_next(monkeypatch, method):
         def faults():
             return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
-        def decode():  # two large arrays at a time, of which nothing stays
-            return (np.ones(1 << 18) + np.ones(1 << 18)).sum()
+        def decode():  # large arrays, of which nothing stays
+            size = megabytes << 17
+            return (np.ones(size) + np.ones(size)).sum()
 
         decode()
         before = faults()
@@ -241,7 +244,7 @@ def test_memory_that_a_sample_took_serves_the_next(monkeypatch, method):
             decode()
         return faults() - before
 
-    pages = 10 * 3 * (8 << 18) // mmap.PAGESIZE
+    pages = 10 * 3 * (megabytes << 20) // mmap.PAGESIZE
     assert max(fetched(Samples(count, length=4), backend=mpiter.Process(method))) < pages / 10
 
 
