@@ -221,9 +221,7 @@ def loaded_openblas():
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc: workers leave it alone")
-@pytest.mark.parametrize(
-    ("method", "megabytes"), [("fork", 2), ("forkserver", 2), ("spawn", 2), ("forkserver", 12)]
-)
+@pytest.mark.parametrize(("method", "megabytes"), [("fork", 2), ("forkserver", 2), ("spawn", 2), ("forkserver", 12)])
 def test_memory_that_a_sample_took_serves_the_next(monkeypatch, method, megabytes):
     for name in allocator._TUNABLES:
         monkeypatch.delenv(name, raising=False)
