@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-_MOST = 1e9
+_MOST, _LARGEST = 1e9, 1 << 53
 
 
 def at_least(bound: int) -> Callable[[str], int]:
@@ -18,9 +18,9 @@ def at_least(bound: int) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
-        if value < bound:
-            raise argparse.ArgumentTypeError(f"{value} must be at least {bound}")
+            raise argparse.ArgumentTypeError(f"{text!r:.40} is no whole number") from None
+        if not bound <= value <= _LARGEST:
+            raise argparse.ArgumentTypeError(f"{text:.40} must be at least {bound}, and at most 2^53")
         return value
 
     return whole

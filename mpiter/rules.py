@@ -11,11 +11,12 @@ from .errors import OptionError
 
 _RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large…
 _EACH = 3  # …or where there are many workers so many for each: two that it may have, one that waits for an earlier one
+DEAR_S = 0.1  # a batch that takes longer to fetch is split over the workers, unless handing over is dear as well
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Leave out samples that fail, ``most`` of them: more are an error.  ``on_error="skip"`` has no limit.
+    """Leave out samples that fail, ``most`` of them in all: more are an error.  ``on_error="skip"`` has no limit.
 
     ``stats()`` has their number, ``skipped``, and of the first hundred index and error, ``skips``.
 
@@ -46,6 +47,8 @@ class Rules:
     workers: int  # at the most
     workers_first: int | None = None  # to begin with; None: all
     in_process: bool = False  # they are threads of the consumer's process, or the consumer itself
+    shares_memory: bool = True  # with the consumer's process, which sees what each has in hand
+    dear_s: float = DEAR_S
     batch_size: int = 1  # rows at the most
     n_prefetch: int = 1
     run_ahead: int | None = None

@@ -30,7 +30,7 @@ class Stats:
         odd_rows: samples that fitted no column and travelled as objects.
         copies: batches handed out as copies.
         errors: samples whose fetch raised.
-        skipped: samples whose fetch raised and that ``on_error="skip"`` left out.
+        skipped: samples whose fetch raised and that ``on_error="skip"`` left out, also by workers that are gone.
         restarts: workers replaced because they had died or were stuck.
         renewals: workers replaced because they had fetched ``maxtasksperchild`` samples.
         tasks: tasks that workers have answered.

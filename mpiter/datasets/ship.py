@@ -16,7 +16,7 @@ import pickle
 from itertools import accumulate
 from multiprocessing.connection import Connection
 from types import FunctionType
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -57,21 +57,27 @@ class Kept:
     def close(self) -> None: ...
 
 
-class Shipment:
-    """A pickled cargo with its buffers in a file that the workers map."""
+class Hold(Protocol):
+    """Where buffers lie that workers read; made of the buffers, it travels to the workers."""
 
-    def __init__(self, cargo: Any, by_value: bool = True) -> None:
-        self._by_value = by_value
-        raw, self._shared, roots = _packed(cargo, by_value)
-        self._program = Program(not by_value, roots)
-        if raw[0].nbytes > _MANY:
-            warn(_too_many(raw[0].nbytes))
-        self._first = (*_first, *self._program.modules(roots.modules))
-        self._sizes = [buffer.nbytes for buffer in raw]
+    maps_files: ClassVar[bool]  # may those that are files already travel as such, and not as bytes?
+
+    def __init__(self, buffers: list[memoryview]) -> None: ...
+    def buffers(self, is_own: bool) -> list[Any]: ...  # the same again; ``is_own``: where one may write, if possible
+    def close(self) -> None: ...
+
+
+class Mapped:
+    """A file without a name that the workers map."""
+
+    maps_files: ClassVar = True
+
+    def __init__(self, buffers: list[memoryview]) -> None:
+        self._sizes = [buffer.nbytes for buffer in buffers]
         self._size = sum(aligned(size, PAGE) for size in self._sizes)
         self._file = SharedFile()
         try:
-            self._lay_down(raw)
+            self._lay_down(buffers)
         except OSError as error:
             self.close()
             raise SharedMemoryFull(
@@ -86,15 +92,37 @@ class Shipment:
         for at, buffer in zip(_starts(self._sizes), buffers, strict=True):
             write_all(self._file.fd, buffer, at)
 
+    def buffers(self, is_own: bool) -> list[Any]:
+        """``is_own``: what is written there is private to this process."""
+        access = mmap.ACCESS_COPY if is_own else mmap.ACCESS_READ
+        memory = memoryview(mmap.mmap(self._file.fd, self._size, access=access))
+        return [memory[at : at + size] for at, size in zip(_starts(self._sizes), self._sizes, strict=True)]
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Shipment:
+    """A pickled cargo with its buffers where the workers can read them."""
+
+    def __init__(self, cargo: Any, by_value: bool = True, hold: type[Hold] = Mapped) -> None:
+        self._by_value, self._maps_files = by_value, hold.maps_files
+        raw, self._shared, roots = _packed(cargo, by_value, self._maps_files)
+        self._program = Program(not by_value, roots)
+        if raw[0].nbytes > _MANY:
+            warn(_too_many(raw[0].nbytes))
+        self._first = (*_first, *self._program.modules(roots.modules))
+        self._sizes = [buffer.nbytes for buffer in raw]
+        self._hold = hold(raw)
+
     def open(self) -> Any:
-        """The cargo, unpickled; its arrays are private to this worker once it writes to them."""
+        """The cargo, unpickled; its arrays are private to this worker once it writes to them, if it can."""
         adopted = self._program.adopt()
         for module in self._first:
             importlib.import_module(module)
         adopted.settle()
-        memory = memoryview(mmap.mmap(self._file.fd, self._size, access=mmap.ACCESS_COPY))
-        places = zip(self._shared, _starts(self._sizes), self._sizes, strict=True)
-        pickled, *buffers = [shared or memory[at : at + size] for shared, at, size in places]
+        found = zip(self._shared, self._hold.buffers(is_own=True), strict=True)
+        pickled, *buffers = [shared or buffer for shared, buffer in found]
         cargo, held = pickle.loads(pickled, buffers=buffers)
         adopted.share(held)
         adopted.tell()
@@ -103,19 +131,18 @@ class Shipment:
     def holds(self, cargo: Any) -> bool:
         """Would packing ``cargo`` now give the same?"""
         try:
-            raw, shared, roots = _packed(cargo, self._by_value)
+            raw, shared, roots = _packed(cargo, self._by_value, self._maps_files)
         except Exception:  # it cannot travel any more: whoever starts new workers says why
             return False
         if shared != self._shared or [buffer.nbytes for buffer in raw] != self._sizes:
             return False
-        mine = np.frombuffer(mmap.mmap(self._file.fd, self._size, access=mmap.ACCESS_READ), np.uint8)
-        places = zip(_starts(self._sizes), raw, strict=True)
-        same = all(_same(mine[at : at + buffer.nbytes], np.frombuffer(buffer, np.uint8)) for at, buffer in places)
+        pairs = zip(self._hold.buffers(is_own=False), raw, strict=True)
+        same = all(_same(np.frombuffer(mine, np.uint8), np.frombuffer(theirs, np.uint8)) for mine, theirs in pairs)
         return same and not self._program.differs(roots)
 
     def close(self) -> None:
         self._shared = []
-        self._file.close()
+        self._hold.close()
 
 
 def _same(mine: Any, theirs: Any) -> bool:
@@ -145,6 +172,7 @@ class _ByValue(ByValue):
 
     knows_main = names_twins = False
     roots: Roots
+    maps_files = True
 
     def reducer_override(self, value: Any) -> Any:
         self.roots.note(value)
@@ -156,6 +184,7 @@ class _ByReference(pickle.Pickler):
     """Plain pickle, likewise; the workers import the caller's script."""
 
     roots: Roots
+    maps_files = True
 
     def reducer_override(self, value: Any) -> Any:
         self.roots.note(value)
@@ -167,10 +196,12 @@ class _ByReference(pickle.Pickler):
         return NotImplemented if known is None else known
 
 
-def _reduced(value: Any, pickler: pickle.Pickler) -> Any:
+def _reduced(value: Any, pickler: Any) -> Any:
     """How to pickle what carries much memory; None for everything else."""
     if value is _HOLDERS:  # nothing but names: what they hold is in the pickle by now
         return list, (variables.holders_of(pickler.memo.copy()),)
+    if type(value) is SharedBytes and not pickler.maps_files:
+        return np.frombuffer, (pickle.PickleBuffer(value), np.uint8)
     if type(value) is np.memmap and (where := _place_in_file(value)) is not None:
         return _map_again, where
     if (array := tensors.as_array(value)) is not None:
@@ -180,16 +211,18 @@ def _reduced(value: Any, pickler: pickle.Pickler) -> Any:
     return None
 
 
-def _packed(cargo: Any, by_value: bool) -> tuple[list[memoryview], list[SharedBytes | None], Roots]:
+def _packed(
+    cargo: Any, by_value: bool, maps_files: bool = True
+) -> tuple[list[memoryview], list[SharedBytes | None], Roots]:
     """The pickle and the buffers that go out of line; beside them, and in their place, what workers can map already.
 
     And what code there is in it.
     """
     buffers: list[pickle.PickleBuffer] = []
     roots = Roots()
-    pickled = _dumps((cargo, _HOLDERS), buffers, by_value, roots)
+    pickled = _dumps((cargo, _HOLDERS), buffers, by_value, roots, maps_files)
     raw = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
-    shared = [one.obj if isinstance(one.obj, SharedBytes) else None for one in raw]
+    shared = [one.obj if maps_files and isinstance(one.obj, SharedBytes) else None for one in raw]
     return [memoryview(b"") if there else one for one, there in zip(raw, shared, strict=True)], shared, roots
 
 
@@ -200,12 +233,18 @@ def _too_many(size: int) -> str:
     )
 
 
-def _dumps(cargo: Any, buffers: list[pickle.PickleBuffer] | None, by_value: bool, roots: Roots | None = None) -> bytes:
+def _dumps(
+    cargo: Any,
+    buffers: list[pickle.PickleBuffer] | None,
+    by_value: bool,
+    roots: Roots | None = None,
+    maps_files: bool = True,
+) -> bytes:
     """Pickle ``cargo``; ``buffers`` takes what goes out of line, ``roots`` what code there is in it."""
     out = io.BytesIO()
     make = _ByValue if by_value else _ByReference
     pickler = make(out, protocol=5, buffer_callback=None if buffers is None else buffers.append)
-    pickler.roots = Roots() if roots is None else roots
+    pickler.roots, pickler.maps_files = Roots() if roots is None else roots, maps_files
     pickler.dump(cargo)
     return out.getvalue()
 

@@ -1,4 +1,4 @@
-"""How often samples come, epoch by epoch: as told, or as measured when the epoch's first sample is asked for.
+"""How often samples come, epoch by epoch: as the user says, or as measured when the epoch's first sample is asked for.
 
 Used by the consumer and by the prefetch thread, whichever is first at an epoch.  Guarantees that an epoch's factor
 stays what it was when it was chosen, and that it is logged then.
@@ -23,7 +23,7 @@ class Factors:
     """Of one iterator's epochs."""
 
     def __init__(self, factor: float | Literal["auto"]) -> None:
-        self._told = None if factor == "auto" else float(factor)
+        self._fixed = None if factor == "auto" else float(factor)
         self._chosen: dict[int, float] = {}  # guarded by _lock:
         self._lock = threading.Lock()
         self._sample_s = 0.0  # upstream: until there is one more fresh sample
@@ -32,8 +32,8 @@ class Factors:
 
     @property
     def is_known(self) -> bool:
-        """Is it told?"""
-        return self._told is not None
+        """Is it the same in all epochs?"""
+        return self._fixed is not None
 
     def begin(self, epoch: int, factor: float | None) -> None:
         """Go on from this epoch, whose factor may have been chosen before."""
@@ -45,8 +45,8 @@ class Factors:
 
     def of(self, epoch: int) -> float:
         """The factor of an epoch: chosen now, if nobody has asked before."""
-        if self._told is not None:
-            return self._told
+        if self._fixed is not None:
+            return self._fixed
         with self._lock:
             if epoch not in self._chosen:
                 before = max((at for at in self._chosen if at < epoch), default=None)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..order.cursor import Cursor, Plan, Plans, Stretch
+from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch, taken_at
 from ..order.order import Indices
 
 KeysOf = Callable[[int, int, Indices, Indices], "Indices | tuple[Any, ...]"]  # epoch, its length, positions, indices
@@ -67,6 +67,15 @@ class Fresh(Plans):
         stop = min(count, start + self._each)
         after = cursor._replace(position=stop, is_new_epoch=False) if stop < count else _next_epoch(cursor)
         return Plan(number, stop - start, tuple(self._stretches(cursor, start, stop)), cursor, after)
+
+    def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
+        shift = 0
+        if cursor.epoch == self._epoch:
+            head = self._head[cursor.position + start : cursor.position + stop]
+            if len(head):
+                return taken_at(head, cursor.order)
+            shift = self._upto - len(self._head)
+        return Pace(self._each, epochs=self._epochs).beyond(cursor, start + shift, stop + shift)
 
     def _stretches(self, cursor: Cursor, start: int, stop: int) -> Iterator[Stretch]:
         positions = self.positions(cursor.epoch, start, stop)

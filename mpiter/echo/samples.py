@@ -46,14 +46,14 @@ class EchoedSamples:
         self.name, self._factors, self._buffer, self._width = name, factors, buffer, width
         self.taken, self.is_sound = 0, True
         self._pace, self._seed, self._length = Pace(1), 0, 0
-        self._counts_batches = False  # does a place?  A loader's does
+        self._counts_batches = False  # a place is a number of batches, as a loader's is, not of samples
         self._fresh: Fresh
         self._orders: dict[int, Echoed] = {}
         self._held = Held()
         self._left: dict[_Sample, int] = {}  # how often those that have come will come again
-        self._gone = 0  # samples of the epoch that won't
-        self._out = 0, 0  # the epoch, and the rows of it that these books know to be out
-        self._reached = 0, 0  # the epoch, and the samples of it that have been taken
+        self._gone = 0  # samples of the epoch that will not come again
+        self._out = 0, 0  # an epoch, and how many rows of it had been handed out when the two above were counted
+        self._reached = 0, 0  # an epoch, and how many samples of it the workers have delivered, or found to fail
 
     # -- places --------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class EchoedSamples:
             position=0,
             is_new_epoch=True,
             order=here.order.following(here.position),
-            extra=(0.0, self._factors.of(here.epoch + 1)),
+            extra=self.extra_of(here.epoch + 1),
         )
 
     def _gone_after(self, parts: list[_Part], after: Cursor) -> int:
@@ -149,26 +149,24 @@ class EchoedSamples:
 
     def next(self, cursor: Cursor, take: Callable[[], Delivery], sample_s: float) -> Delivery:
         self._factors.asked(sample_s)
-        while True:
-            self._note_what_is_out(cursor)
-            found = self._parts(cursor)
-            if found is None:
-                return Delivery(cursor, counts=False)
-            parts, after = found
-            keys = [(p.epoch, at, k) for p in parts for at, k in zip(p.positions, p.repeats, strict=True)]
-            while not all(self._held_as(key) in self._held or self._has_failed(key) for key in keys):
-                delivery = take()
-                self._take_in(delivery)
-                if delivery.error is not None:
-                    return Delivery(cursor, error=delivery.error, counts=delivery.counts)
-            here = [key for key in keys if self._held_as(key) in self._held]
-            if self._counts_batches:
-                after = cursor._replace(position=cursor.position + 1, extra=(0.0, self._factors.of(cursor.epoch)))
-            else:
-                after = after._replace(position=self._gone_after(parts, after))
-            if here:
-                break
-            cursor = after  # an empty batch is never handed out
+        self._note_what_is_out(cursor)
+        found = self._parts(cursor)
+        if found is None:
+            return Delivery(cursor, counts=False)
+        parts, after = found
+        keys = [(p.epoch, at, k) for p in parts for at, k in zip(p.positions, p.repeats, strict=True)]
+        while not all(self._held_as(key) in self._held or self._has_failed(key) for key in keys):
+            delivery = take()
+            self._take_in(delivery)
+            if delivery.error is not None:
+                return Delivery(cursor, error=delivery.error, counts=delivery.counts)
+        here = [key for key in keys if self._held_as(key) in self._held]
+        if self._counts_batches:
+            after = cursor._replace(position=cursor.position + 1, extra=(0.0, self._factors.of(cursor.epoch)))
+        else:
+            after = after._replace(position=self._gone_after(parts, after))
+        if not here:
+            return Delivery(after)
         self._factors.gave(len(here))
         fresh = sum(1 for *_, repeat in here if repeat == 0)
         return Delivery(after, self._held.gather([self._held_as(key) for key in here]), fresh=fresh)
@@ -239,6 +237,9 @@ class EchoedSamples:
                     self._out = here
                 else:
                     self._out, self._gone = (epoch + 1, 0), 0
+
+    def extra_of(self, epoch: int) -> tuple[float, ...]:
+        return 0.0, self._factors.of(epoch)
 
     # -- how many ------------------------------------------------------------------------------------------------
 

@@ -85,6 +85,9 @@ class EchoedBatches:
     def handed_out(self) -> None:
         """The cursor says so."""
 
+    def extra_of(self, epoch: int) -> tuple[float, ...]:
+        return 0.0, self._factors.of(epoch)
+
     def batches(self, length: int, batch_size: int, drop_last: bool) -> int | None:
         if not self._factors.is_known:
             return None

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..order.cursor import Cursor, Plans, batches_of
+from ..order.share import Share
 from .run import Delivery
 
 
@@ -24,10 +25,16 @@ class Composer(Protocol):
         """A run begins: where the loop is to go, and what it is to fetch there."""
 
     def next(self, cursor: Cursor, take: Callable[[], Delivery], sample_s: float) -> Delivery:
-        """What follows on ``cursor``, made of what ``take`` gives; fetching a sample takes so long, by all workers."""
+        """What follows on ``cursor``, made of what ``take`` gives; fetching a sample takes so long, by all workers.
+
+        Of a batch of which nothing is left, too: a delivery without contents, which the pump passes by.
+        """
 
     def handed_out(self) -> None:
         """The user has what ``next`` gave."""
+
+    def extra_of(self, epoch: int) -> tuple[float, ...]:
+        """The cursor's ``extra`` where an epoch begins."""
 
     def batches(self, length: int, batch_size: int, drop_last: bool) -> int | None:
         """How many come of an epoch of ``length`` samples; None: that is known only later."""
@@ -37,13 +44,13 @@ class Composer(Protocol):
 
 
 class Straight:
-    """Every delivery is handed out."""
+    """Every delivery is handed out; ``share`` says what of an epoch is this process's."""
 
     name = ""
     is_sound = True
 
-    def __init__(self) -> None:
-        self.taken = 0
+    def __init__(self, share: Callable[[], Share]) -> None:
+        self._share, self.taken = share, 0
 
     def begin(self, cursor: Cursor, plans: Plans, seed: int) -> tuple[Cursor, Plans]:
         self.taken = 0
@@ -55,8 +62,11 @@ class Straight:
     def handed_out(self) -> None:
         self.taken += 1
 
+    def extra_of(self, epoch: int) -> tuple[float, ...]:
+        return ()
+
     def batches(self, length: int, batch_size: int, drop_last: bool) -> int | None:
-        return batches_of(length, batch_size, drop_last)
+        return batches_of(length, batch_size, drop_last, self._share())
 
     def batches_before(self, cursor: Cursor, batch_size: int) -> int:
-        return -(-cursor.position // batch_size)
+        return -(-cursor.position // self._share().step(batch_size))

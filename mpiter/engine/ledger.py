@@ -62,8 +62,9 @@ class Suspect:
 class Ledger:
     """Unfinished rows, from plan to completion."""
 
-    def __init__(self, in_order: bool = True) -> None:
+    def __init__(self, in_order: bool = True, is_blind: bool = False) -> None:
         self._in_order = in_order
+        self._is_blind = is_blind  # nobody sees which row a worker has in hand: suspects go out one by one
         self._assemblies: OrderedDict[int, Assembly] = OrderedDict()
         self._uncut: deque[tuple[Piece, Assembly]] = deque()
         self.uncut_rows = 0  # that are with no worker and not settled
@@ -120,7 +121,7 @@ class Ledger:
         suspect."""
         taken: list[tuple[Piece, Assembly]] = []
         brief = _brief(self._uncut[0][1])
-        rows = rows if self._uncut[0][1].room else 1
+        rows = rows if self._uncut[0][1].room and not (self._is_blind and self._uncut[0][1].is_suspect) else 1
         while self._uncut and rows > 0 and _brief(self._uncut[0][1]) == brief:
             piece, assembly = self._uncut.popleft()
             if (count := piece.rows) > rows:

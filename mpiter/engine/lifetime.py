@@ -30,7 +30,7 @@ def end_with(pump: Any, loop: _PrefetchLoop) -> weakref.finalize[..., Any]:
     _running.add(loop)
     if _asked_in != os.getpid():
         _asked_in = os.getpid()
-        util.Finalize(None, _end_all, exitpriority=_FIRST)
+        util.Finalize(None, end_all, exitpriority=_FIRST)
     return finalizer
 
 
@@ -46,7 +46,8 @@ def go_quietly() -> None:
 
 
 @atexit.register
-def _end_all() -> None:
+def end_all() -> None:
+    """The program is over, and with it every loop that nobody has closed."""
     global _is_over
     _is_over = True
     for loop in list(_running):

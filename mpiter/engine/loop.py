@@ -58,7 +58,7 @@ class _Loop:
         self._bell, self._observing = Bell(), Observing(observe, self.mail.warn)
         self._runs: deque[Run] = deque()  # to go from now on
         self._communicator: _Communicator[Delivery] = _Communicator(rules.n_prefetch, self._note)
-        self._ledger = Ledger(rules.in_order)
+        self._ledger = Ledger(rules.in_order, is_blind=not rules.shares_memory)
         self._recovery = Recovery()
         self._crew: Crew | None = None
         self._thread: threading.Thread | None = None
@@ -76,8 +76,8 @@ class _Loop:
                 self._begin(self._runs.popleft())
             self._taken = self._communicator.taken  # what is taken from now on may make room for more
             self._keep_busy()
-            if not self._hand_over():
-                self._wait()
+            self._hand_over()
+            self._wait()
         except Terminated:
             raise
         except BaseException as error:
@@ -144,13 +144,14 @@ class _Loop:
             self._ledger.recall([number])
             raise
 
-    def _hand_over(self) -> bool:
-        """Put finished batches, and the end, into the communicator, unless it is full; did any come to nothing?"""
+    def _hand_over(self) -> None:
+        """Put finished batches, and the end, into the communicator, unless it is full."""
         if self._communicator.excess:
-            return False
+            return
         began, finished = time.monotonic(), self._ledger.completed()
-        found = [delivery_of(assembly, self._rules, self.tally) for assembly in finished]
-        deliveries = [delivery for delivery in found if delivery is not None]
+        deliveries = [delivery_of(assembly, self._rules, self.tally) for assembly in finished]
+        for assembly, delivery in zip(finished, deliveries, strict=True):
+            delivery.plan, delivery.faults = assembly.plan, assembly.faults
         if finished:
             self._recovery.progress()
         for delivery in deliveries:
@@ -162,7 +163,6 @@ class _Loop:
         if deliveries:
             self.tally.delivered(began, time.monotonic())
             self._deliver(deliveries)
-        return len(deliveries) < len(found)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """Number them, so that the consumer notices if one is lost on the last yard, and queue them."""

@@ -16,16 +16,18 @@ from typing import Any
 from ..datasets.columns import as_dataset
 from ..errors import OptionError, warn
 from ..machine import cores
+from ..order.ranks import ranks_here, shard_for
+from ..order.share import WHOLE, Share
 from ..order.state import SEEDS
 from ..pool.backends import Serial, backend_for
 from ..pool.starting import interrupts_later
-from ..rules import Rules, Skip
+from ..rules import DEAR_S, Rules, Skip
 from ..samples.uneven import settle_as
 from ..transport.transport import Transport
 from ..transport.transports import transport_for
 from .composer import Composer, Straight
 from .pilot import Pilot, Steady, Wings, auto
-from .tally import Tally
+from .tally import Skipped, Tally
 
 _FIRST_N_PREFETCH = 2
 
@@ -51,8 +53,10 @@ class Options:
     in_order: bool = True
     seeds_samples: bool = True  # the global generators, for each; else once, for each worker
     ragged: str = "list"
-    trace: Any = None  # the file that says who did what when: its name, then who writes it
-    echo: Any = None  # who has samples come several times
+    trace: Any = None  # the name of a file, or a Tracing that writes one; the name is made a Tracing
+    echo: Any = None  # an Echo: how often samples come
+    shard: Any = None  # this rank's part of what several go through together; what was asked for is made a Shard
+    receipts: Any = None  # a folder, or a Noting that writes there what is handed out; the folder is made one
     workers_name: str = "n_processes"  # as the user knows the argument
     workers: int = field(init=False, default=0)
     served: Any = field(init=False, default=None)  # what the workers fetch from
@@ -91,6 +95,11 @@ class Options:
             raise OptionError(f"worker_init={self.worker_init!r:.60} cannot be called; pass a function.")
         # plain numbers from here on: np.int64 overflows, and is no JSON
         self._set(batch_size=int(self.batch_size), seed=None if self.seed is None else int(self.seed))
+        self._set(shard=shard_for(self.shard))
+        if self.shard is not None and self.echo is not None:
+            raise OptionError("shard and echo exclude each other: an echo repeats what one process alone draws.")
+        if self.shard is not None and self.seed is None:
+            self._set(seed=0)  # which all ranks have
         backend = backend_for(self.backend)  # which is looked at even where there are no workers
         self._set(backend=Serial() if self.n_workers == 0 else backend)
         self._set(workers=self._count_workers())
@@ -98,10 +107,24 @@ class Options:
             self._set(trace=Wings.tracer(os.fspath(self.trace)))
         elif self.trace is not None and not hasattr(self.trace, "tally"):
             raise OptionError(f"trace={self.trace!r:.60} is no path; name a file, such as 'run.json'.")
+        if self.receipts is not None:
+            if self.echo is not None:
+                raise OptionError(
+                    "receipts and echo exclude each other: an echo hands samples out several times by intention, and "
+                    "receipts are there to find those that come twice."
+                )
+            if not self.in_order:
+                raise OptionError(
+                    "receipts need in_order=True: of batches that come as they finish nobody can say which are lost "
+                    "and which are still to come."
+                )
+            self._set(receipts=Wings.receipts(self.receipts))
         if self.echo is not None:
             if isinstance(self.echo, type) or not hasattr(self.echo, "composer"):
                 raise OptionError(f"echo={self.echo!r:.60} is no Echo; pass mpiter.echo.Echo(factor=2), say.")
             self.echo.check(self)
+        if (check := getattr(self.backend, "check", None)) is not None:
+            check(self)
         self._set(served=self.dataset if self.echo is None else self.echo.served(self.dataset))
         transport = self.make_transport()
         if not self.backend.shares_memory and getattr(transport, "needs_shared_memory", False):
@@ -115,13 +138,20 @@ class Options:
         if not self.has_workers:
             return 1
         found = auto(self.n_workers)
+        count = getattr(self.backend, "count_workers", None)  # where they are there already
         if found is not None:
-            return found.bound
-        return cores() if self.n_workers is None else int(self.n_workers)
+            return found.bound if count is None else min(found.bound, count())
+        if self.n_workers is not None:
+            return int(self.n_workers)
+        if count is not None:
+            return int(count())
+        return cores() if self.shard is None else max(1, cores() // ranks_here())
 
-    def make_tally(self) -> Tally:
-        """Who counts, and writes a trace if there is to be one."""
-        return Tally() if self.trace is None else self.trace.tally(self.rules(), self.backend.name)
+    def make_tally(self, skipped: Skipped) -> Tally:
+        """Who counts, going on from what was ``skipped`` before, and writes a trace if there is to be one."""
+        tally: Tally = Tally() if self.trace is None else self.trace.tally(self.rules(), self.backend.name)
+        tally.all_skipped = skipped
+        return tally
 
     def make_pilot(self) -> Pilot:
         """Who changes the number of workers and of batches that wait."""
@@ -138,10 +168,28 @@ class Options:
 
     def make_composer(self) -> Composer:
         """Who makes of what the loop delivers what is handed out."""
-        return Straight() if self.echo is None else self.echo.composer(self)
+        return Straight(self.share) if self.echo is None else self.echo.composer(self)
+
+    def share(self) -> Share:
+        """What of the order is this process's, as things are now."""
+        return WHOLE if self.shard is None else self.shard.share()
+
+    def warn_if_all_is_dropped(self, length: int, batch_size: int) -> None:
+        """Say that no batch comes of ``length`` samples: a loop without a turn looks like one that is done."""
+        if self.shard is not None and self.shard.rank is None:
+            return  # it shows later how many share them
+        if length and self.make_composer().batches(length, batch_size, True) == 0:
+            warn(
+                f"no batch will come: the dataset has a length of {length}, batch_size={batch_size}"
+                f"{f' on {ranks} ranks' if (ranks := self.share().size) > 1 else ''}, and drop_last leaves out short "
+                f"batches."
+            )
 
     def make_transport(self) -> Transport:
-        return transport_for(self.serializer, self.copy)
+        own = getattr(self.backend, "transport", None)  # which takes the place of shared slots
+        return (
+            transport_for(self.serializer, self.copy) if own is None or self.serializer != "slots" else own(self.copy)
+        )
 
     def prepare(self) -> None:
         """Have the backend start what takes time: workers are wanted soon."""
@@ -162,6 +210,8 @@ class Options:
             workers=self.workers,
             workers_first=min(found.least, self.workers) if (found := auto(self.n_workers)) else None,
             in_process=self.backend.in_process,
+            shares_memory=self.backend.shares_memory,
+            dear_s=getattr(self.backend, "dear_s", DEAR_S),
             batch_size=self.batch_size,
             n_prefetch=1 if alone else self.first_n_prefetch,
             run_ahead=0 if alone else self.run_ahead,
@@ -200,12 +250,3 @@ def whole(name: str, value: Any, least: int | None = None, optional: bool = Fals
         raise OptionError(f"{name}={value!r:.60} must be a whole number{' or None' if optional else ''}.")
     if least is not None and value < least:
         raise OptionError(f"{name}={value} must be at least {least}.")
-
-
-def warn_if_all_is_dropped(length: int, batch_size: int) -> None:
-    """A loop without a turn looks like one that has done its work."""
-    if 0 < length < batch_size:
-        warn(
-            f"no batch will come: the dataset has a length of {length}, {batch_size=}, and drop_last leaves out short "
-            f"batches."
-        )

@@ -1,4 +1,4 @@
-"""What becomes of a finished batch: its contents, an error in its place, or nothing.
+"""What becomes of a finished batch: its contents, an error in their place, or neither where all of it was left out.
 
 Runs in the prefetch thread.  Guarantees that a batch that cannot be handed out gives its room back, and that one bad
 batch never stands in the way of the next.
@@ -14,18 +14,15 @@ from ..rules import Rules
 from ..worker.faults import raised
 from ..worker.task import Fault
 from .ledger import Assembly
-from .run import Delivery, NothingLeft
+from .run import Delivery
 from .tally import Tally
 
 _row = attrgetter("row")
 _Error = TypeVar("_Error", bound=BaseException)
 
 
-def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | None:
-    """What ``next()`` gets for this batch; None if all its rows are skipped, since empty batches are not handed out.
-
-    Where a sampler is asked for each batch, by the consumer, it gets a ``NothingLeft`` instead.
-    """
+def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery:
+    """What ``next()`` gets for this batch: without contents if all its rows are skipped."""
     faults, room, after, error = assembly.faults, assembly.room, assembly.plan.after, assembly.error
     tally.errors += len(faults)
     rows = sum(fault.ends_row for fault in faults)
@@ -38,15 +35,13 @@ def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery | No
     if error is None:
         tally.left_out(sorted(faults, key=_row))
         tally.barren = tally.barren + len(faults) if rows == assembly.plan.rows else 0
-        if faults and tally.barren >= len(after.order) > 0:
+        if faults and tally.barren >= len(after.order) > 0:  # what samplers give has no order, and no length
             tally.barren = 0
             error = _too_many("on_error='skip' has left out a whole epoch: every sample failed.", faults[-1])
     if room is None or error is not None or rows == assembly.plan.rows:
         if room is not None:
             room.discard()
-        if error is None and not len(after.order):
-            error = NothingLeft()
-        return None if error is None else Delivery(after, error=error)
+        return Delivery(after, error=error)
     try:
         contents = room.contents()
     except Exception as problem:

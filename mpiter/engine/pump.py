@@ -31,7 +31,8 @@ from . import lifetime
 from .communicator import Terminated
 from .options import Options
 from .prefetch import _PrefetchLoop
-from .run import Delivery, Run
+from .run import Delivery, Notes, Run
+from .tally import Skipped
 
 Late = Callable[[float, float, str], Exception]  # the limit, the seconds waited, what the workers do → what is said
 
@@ -42,6 +43,7 @@ class Pump:
     ``opens`` makes of a batch's contents what is handed out.  ``late`` says what becomes of a batch that has been
     overdue for longer than ``dataset_timeout``: a warning, which is given, or an error, which is raised.  ``counts``
     says how many samples are in what ``opens`` has made, where rows are something else; None where it is no batch.
+    ``skipped`` is told of what is left out, and is the owner's where that has one pump after the other.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class Pump:
         opens: Callable[[Contents], Any],
         late: Late,
         counts: Callable[[Any], int | None] | None = None,
+        skipped: Skipped | None = None,
     ) -> None:
         self.options, self._opens, self._late, self._counts = options, opens, late, counts
+        self._all_skipped = skipped or Skipped()
         self.composer = options.make_composer()
         self.loop: _PrefetchLoop | None = None
         self.is_closed = False
@@ -59,12 +63,15 @@ class Pump:
         self.seed = 0
         self._plans: Plans
         self._runs = 0
+        self._notes: Notes | None = None  # of the run, for receipts
         self._letting_go: Any = None
         self._in_hand: Delivery | None = None  # taken from the loop, not yet handed out
+        self._before: Cursor | None = None  # where the user was when batches began to be passed by
         self._has_ended = False  # all of it has been handed out
         self._has_stopped = False  # the loop, which another run would set going
         self._one_at_a_time = threading.RLock()  # next() may be called by several threads
-        self._patience, self._standstill = Patience(options.dataset_timeout), Standstill()
+        self._patience = Patience(options.dataset_timeout)
+        self._standstill = Standstill(is_here=options.backend.shares_memory)
         self._lateness: Any = ()  # the type of what was said of a batch that may still come
         self._last_stats = Stats()
 
@@ -77,11 +84,12 @@ class Pump:
             self._plans = plans
         if seed is not None:
             self.seed = seed
-        self._in_hand = None
+        self._in_hand = self._before = None
         self._has_ended = self._has_stopped = False
-        run = self._run()
         if self.loop is not None and self.loop.pid == os.getpid():
-            self.loop.go(run)
+            self.loop.go(self._run())
+        else:
+            self.composer.begin(cursor, self._plans, self.seed)  # so that it can count
 
     def change(self, options: Options) -> None:
         """From the next batch on under other options: by other workers."""
@@ -98,22 +106,34 @@ class Pump:
 
     def _run(self) -> Run:
         self._runs += 1
-        cursor, plans = self.composer.begin(self.cursor, self._plans, self.seed)
+        plans = self._plans if self.options.shard is None else self._plans.shared(self.options.share())
+        cursor, plans = self.composer.begin(self.cursor, plans, self.seed)
+        if (receipts := self.options.receipts) is not None:
+            self._notes = receipts.go(cursor, plans, self.options.shard)
         return Run(self._runs, cursor, self.seed, plans)
 
     # -- handing out ---------------------------------------------------------------------------------------------
 
-    def next(self) -> Any:
-        """The next batch; StopIteration when there is none."""
+    def next(self, passed: Callable[[], object] | None = None) -> Any:
+        """The next batch of which anything is left; StopIteration when there is none.
+
+        ``passed`` is called for each of which nothing is: the cursor is then behind it.
+        """
         with self._one_at_a_time:
-            if self._has_ended:
-                raise StopIteration
-            loop = self._running_loop()
-            if self._in_hand is None:
-                self._in_hand = self.composer.next(self.cursor, partial(self._wait_for, loop), loop.sample_s)
-            loop.mail.deliver()  # a warning may be an error to the user: the batch then stays in hand
-            delivery, self._in_hand = self._in_hand, None
-            return self._hand_out(loop, delivery)
+            while True:
+                if self._has_ended:
+                    raise StopIteration
+                loop = self._running_loop()
+                if self._in_hand is None:
+                    self._in_hand = self.composer.next(self.cursor, partial(self._wait_for, loop), loop.sample_s)
+                loop.mail.deliver()  # a warning may be an error to the user: the batch then stays in hand
+                delivery, self._in_hand = self._in_hand, None
+                if not delivery.is_empty:
+                    return self._hand_out(loop, delivery)
+                self._before = self._before or self.cursor
+                self._advance(delivery)
+                if passed is not None:
+                    passed()
 
     def start(self) -> None:
         """Fetch ahead from now on, not only when somebody asks."""
@@ -157,14 +177,24 @@ class Pump:
             samples = self._counts(batch)
         if samples is not None:
             loop.tally.handed_out(samples, loop.room_bytes, delivery.fresh)
-        self._advance(delivery)
+        self._advance(delivery, has_come=True)
         return batch
 
-    def _advance(self, delivery: Delivery) -> None:
+    def _advance(self, delivery: Delivery, has_come: bool = False) -> None:
         """In this order: whatever Ctrl-C leaves undone, the next ``next()`` then goes on from the cursor."""
+        if self._notes is not None:
+            self._notes.note(delivery, has_come)
         if delivery.counts:
-            self.cursor = delivery.after
+            self.cursor = self._in_one_step(delivery.after)
+            if not delivery.is_empty:
+                self._before = None
         self.composer.handed_out()
+
+    def _in_one_step(self, after: Cursor) -> Cursor:
+        """To the user, the batches passed by and this one: an epoch that ends with one of those mustn't be lost."""
+        if (before := self._before) is None:
+            return after
+        return after._replace(is_new_epoch=after.epoch > before.epoch, previous_epoch_detail=before.epoch_detail)
 
     def _interrupted(self, error: BaseException) -> None:
         """next() was left by Ctrl-C or the end of the loop: nothing has been handed out."""
@@ -215,7 +245,7 @@ class Pump:
         rules = options.rules(self.seed, as_samples=self._opens is Batch)
         transport = options.make_transport()
         make_crew = partial(Crew, rules, options.backend, transport, options.cargo)
-        tally, observe = options.make_tally(), offered(users(options.dataset), "plan_observer")
+        tally, observe = options.make_tally(self._all_skipped), offered(users(options.dataset), "plan_observer")
         loop = _PrefetchLoop(rules, transport, make_crew, tally, options.make_pilot(), observe)
         self._letting_go = lifetime.end_with(self, loop)
         with interrupts_later():  # Ctrl-C finds either nothing started or everything owned
@@ -248,12 +278,13 @@ class Pump:
     @property
     def skipped(self) -> int:
         """Samples that were left out."""
-        return 0 if self.loop is None else self.loop.tally.skipped
+        return self._all_skipped.count
 
     def stats(self) -> Stats:
         """A snapshot of the counters, with what the dataset says of itself."""
         found = self._last_stats if self.loop is None else self.loop.stats()
-        return replace(found, dataset=about(self.options.dataset))
+        skipped = self._all_skipped
+        return replace(found, dataset=about(self.options.dataset), skipped=skipped.count, skips=skipped.first)
 
     # -- ending --------------------------------------------------------------------------------------------------
 
@@ -266,3 +297,5 @@ class Pump:
             self._last_stats = loop.stats()
             loop.stop()
             loop.join()
+        if self.options.receipts is not None:
+            self.options.receipts.close()

@@ -5,15 +5,19 @@ Values, passed between the consumer's thread and the prefetch thread.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from ..order.cursor import Cursor, Plans
+from ..order.cursor import Cursor, Plan, Plans
+from ..order.ranks import Shard
 from ..samples.layout import Contents
+from ..worker.task import Fault
 
 
 @dataclass(slots=True)
 class Delivery:
-    """What ``next()`` gets: a batch, an error in its place, or neither at the end."""
+    """What ``next()`` gets: a batch, an error in its place, nothing if all of it was left out; or the end."""
 
     after: Cursor
     contents: Contents | None = None
@@ -22,6 +26,13 @@ class Delivery:
     number: int = 0  # among the deliveries of its run
     samples: int | None = None  # of the batch, if a row isn't one
     fresh: int | None = None  # of these, if not all of them come for the first time
+    plan: Plan | None = None  # what was asked for
+    faults: Sequence[Fault] = ()  # what has failed of it
+
+    @property
+    def is_empty(self) -> bool:
+        """Is nothing left of the batch?  Then it is passed by: the user never gets an empty one."""
+        return self.counts and self.contents is None and self.error is None
 
     @property
     def holds_a_slot(self) -> bool:
@@ -38,5 +49,21 @@ class Run:
     plans: Plans
 
 
-class NothingLeft(Exception):
-    """All samples of a batch were left out, and whoever draws the next ones has to be asked for more."""
+class Notes(Protocol):
+    """Of one run."""
+
+    def note(self, delivery: Delivery, has_come: bool) -> None:
+        """This is about to be handed out, as a batch if ``has_come``."""
+
+
+class Noting(Protocol):
+    """Writes down what is handed out: receipts."""
+
+    def promise(self, length: int | None, step: int | None) -> None:
+        """An epoch has each of so many samples once, but for fewer than ``step`` at its end; None: nobody knows."""
+
+    def go(self, cursor: Cursor, plans: Plans, shard: Shard | None) -> Notes:
+        """A run begins here."""
+
+    def close(self) -> None:
+        """Nothing may come any more."""

@@ -33,7 +33,7 @@ class RunAhead:
         ahead = min(rules.most_run_ahead(workers), max(1, most_bytes // max(room_bytes, 1) - reserve))
         self._most = n_prefetch + ahead
         together = min(tally.tasks - 1, WORTHWHILE_BYTES // max(room_bytes, 1))  # one sample's word isn't relied upon
-        self.sizes = cut(tally.sample_s, batch_size, workers, self._most, together)
+        self.sizes = cut(tally.sample_s, batch_size, workers, self._most, together, rules.dear_s)
         self.window = n_prefetch + min(self.sizes.batches, ahead)
 
     def vacancies(self, crew: Crew, ledger: Ledger, horizon: Horizon) -> int:

@@ -6,8 +6,9 @@ which workers of this machine share.  Always on: what it costs is a few reads of
 
 from __future__ import annotations
 
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..rules import Rules
@@ -16,6 +17,21 @@ from ..worker.task import Fault, Ticket
 
 _LISTED = 100  # samples that were skipped
 _LOOK_S = 1.0  # between two looks that count as two
+
+
+class Skipped:
+    """The samples that an iterator or a loader has left out, in all the loops that it has had."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: tuple[tuple[Any, str], ...] = ()  # index and error
+        self._lock = threading.Lock()
+
+    def add(self, faults: list[Fault]) -> None:
+        with self._lock:
+            self.count += len(faults)
+            more = _LISTED - len(self.first)
+            self.first += tuple((fault.index, fault.summary) for fault in faults[:more])
 
 
 @dataclass(slots=True)
@@ -28,7 +44,6 @@ class Tally:
     odd_rows: int = 0
     copies: int = 0
     errors: int = 0
-    skipped: int = 0
     renewals: int = 0
     tasks: int = 0
     cut_again: int = 0
@@ -50,12 +65,22 @@ class Tally:
     began_cpu_s: float = 0.0  # of this process, by then
     since: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins: when, what had been waited, for how many
     looked: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins here next
-    skips: tuple[tuple[Any, str], ...] = ()  # the first of them
+    all_skipped: Skipped = field(default_factory=Skipped)
     barren: int = 0  # samples skipped since the last good one
 
     def counters(self) -> dict[str, Any]:
         """What of it goes into ``Stats``."""
         return {name: getattr(self, name) for name in Stats.__dataclass_fields__ if hasattr(self, name)}
+
+    @property
+    def skipped(self) -> int:
+        """How many samples were left out."""
+        return self.all_skipped.count
+
+    @property
+    def skips(self) -> tuple[tuple[Any, str], ...]:
+        """The first of them."""
+        return self.all_skipped.first
 
     # -- the consumer's side -------------------------------------------------------------------------------------
 
@@ -131,9 +156,7 @@ class Tally:
 
     def left_out(self, faults: list[Fault]) -> None:
         """Samples that have failed were skipped."""
-        self.skipped += len(faults)
-        more = _LISTED - len(self.skips)
-        self.skips += tuple((fault.index, fault.summary) for fault in faults[:more])
+        self.all_skipped.add(faults)
 
     def delivered(self, began: float, ended: float) -> None:
         """Finished batches have been handed to the consumer's queue."""

@@ -116,6 +116,7 @@ class Adjustable:
     def order_sampler(self, sampler: Any) -> None:
         if sampler is not None and not callable(sampler):
             raise OptionError(f"order_sampler={sampler!r:.60} cannot be called; set a function.")
+        replace(self._sampling, shuffle=None, order_sampler=sampler).check(self._pump.options)
         self._sampler.sampler = sampler
         here = self._cursor
         order: Order = here.order

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 from ..engine.options import Options
 from ..engine.pilot import Auto
 from ..order.cursor import Cursor
+from ..order.ranks import Sharding
 from ..order.state import Surroundings
 from ..rules import Skip
 from ..samples.batch import columns_of
@@ -91,6 +92,8 @@ def batches(
     ragged: Literal["raise", "list", "pad"] = "raise",
     trace: str | os.PathLike[str] | None = None,
     echo: Any = None,
+    shard: Sharding = None,
+    receipts: Any = None,
 ) -> Batches[Any]:
     """Iterate over ``dataset`` in stacked batches.
 
@@ -128,6 +131,8 @@ def batches(
             ragged=ragged,
             trace=trace,
             echo=echo,
+            shard=shard,
+            receipts=receipts,
         ),
         Sampling(epochs=epochs, drop_last=drop_last, shuffle=shuffle, order_sampler=order_sampler),
     )

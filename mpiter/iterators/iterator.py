@@ -139,7 +139,8 @@ class DatasetIterator(Adjustable, Generic[B]):
 
     def _surroundings(self) -> Surroundings:
         pace, echo = self._sampling.pace(self.batch_size), self._pump.composer.name
-        return Surroundings(pace, len(self.dataset), self._cursor.order, echo)
+        is_shared = self._pump.options.shard is not None
+        return Surroundings(pace, len(self.dataset), self._cursor.order, echo, is_shared)
 
     def __copy__(self) -> Self:
         other = type(self).__new__(type(self))

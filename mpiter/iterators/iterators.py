@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ..engine.options import Options
 from ..engine.pilot import Auto
+from ..order.ranks import Sharding
 from ..rules import Skip
 from ..samples.batch import Batch
 from ..spelling import OF_ITERATORS, knows
@@ -44,7 +45,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         maxtasksperchild: samples that a worker fetches before it is replaced by a fresh one.
         seed: of the order and of the samples' randomness; None draws one from NumPy's global generator, once (without
             shuffling the generator is only looked at).
-        backend: "process", "thread", "serial", or an object such as ``mpiter.Process(start_method="spawn")``.
+        backend: "process", "thread", "serial", "ray", "mpi", or an object: ``mpiter.Process("spawn")``, say.
         serializer: "slots" (shared memory), "packed", or a transport object.
         copy: hand out private copies rather than views of shared slots.
         on_error: "raise" what the dataset raises, in place of the batch, or "skip" the sample; ``Skip(most=100)``.
@@ -55,6 +56,8 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
             workers are replaced and the sample is tried once more.  None: for ever.
         trace: a file, "run.json" say, that will tell who did what when, for ui.perfetto.dev or chrome://tracing.
         echo: ``mpiter.echo.Echo(factor=2)``, say, has each sample come several times.
+        shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
+        receipts: a folder where what is handed out is noted, for `mpiter audit`; or a ``Receipts``.
 
     >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=0) as it:
     ...     print(list(it))
@@ -86,6 +89,8 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         sample_timeout: float | None = 600.0,
         trace: str | os.PathLike[str] | None = None,
         echo: Any = None,
+        shard: Sharding = None,
+        receipts: Any = None,
     ) -> None:
         self.n_prefetch = n_prefetch
         self.shared_mem = shared_mem
@@ -110,6 +115,8 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
             sample_timeout=sample_timeout,
             trace=trace,
             echo=echo,
+            shard=shard,
+            receipts=receipts,
         )
         self.n_processes = options.workers
         super().__init__(options, _chainers(repeat, shuffle, order_sampler))
@@ -148,6 +155,8 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
         sample_timeout: float | None = 600.0,
         trace: str | os.PathLike[str] | None = None,
         echo: Any = None,
+        shard: Sharding = None,
+        receipts: Any = None,
     ) -> None:
         self.n_threads = n_threads
         self.shuffle = shuffle
@@ -170,6 +179,8 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
                 sample_timeout=sample_timeout,
                 trace=trace,
                 echo=echo,
+                shard=shard,
+                receipts=receipts,
             ),
             _chainers(repeat, shuffle, order_sampler),
         )
@@ -200,6 +211,8 @@ class SerialIterator(DatasetIterator[Batch[T]]):
         worker_init: Any = None,
         trace: str | os.PathLike[str] | None = None,
         echo: Any = None,
+        shard: Sharding = None,
+        receipts: Any = None,
     ) -> None:
         self.shuffle = shuffle
         super().__init__(
@@ -215,6 +228,8 @@ class SerialIterator(DatasetIterator[Batch[T]]):
                 worker_init=worker_init,
                 trace=trace,
                 echo=echo,
+                shard=shard,
+                receipts=receipts,
             ),
             _chainers(repeat, shuffle, order_sampler),
         )

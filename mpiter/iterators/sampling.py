@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..engine.options import Options, warn_if_all_is_dropped, whole
+from ..engine.options import Options, whole
 from ..errors import OptionError
 from ..machine import memory_total
 from ..order.cursor import Pace
@@ -41,8 +41,13 @@ class Sampling:
                 f"batch_size={options.batch_size}: a batch of more than {most} samples cannot be held in the memory "
                 f"there is, however small they are; pass a smaller one, or repeat=False to stop at the end."
             )
-        if self.drop_last and options.make_composer().batches(length, options.batch_size, True) == 0:
-            warn_if_all_is_dropped(length, options.batch_size)
+        if options.shard is not None and self.order_sampler is not None:
+            raise OptionError(
+                "shard and order_sampler exclude each other: each rank would ask a sampler of its own, and these need "
+                "not agree.  Leave order_sampler out: shuffle and seed= make one order for all ranks."
+            )
+        if self.drop_last:
+            options.warn_if_all_is_dropped(length, options.batch_size)
 
     def pace(self, batch_size: int) -> Pace:
         """In Python's own types, whatever ``np.int64(32)`` or ``repeat=1`` the user passed."""

@@ -3,12 +3,13 @@
 Runs in workers.  ``Batched`` is a dataset whose keys are the lists of keys that a sampler has given.  Guarantees that
 the samples of a row have randomness of their own each, that ``__getitems__`` is called once for a batch where the
 user's dataset has it, and that the user's code sees its own dataset, not this one.  Where failing samples are skipped,
-a batch is made of the others; those of a ``__getitems__`` that raises are asked for one by one to find them.
+a batch is made of the others; those of a ``__getitems__`` that raises are asked for one by one to find them.  What
+``__getitems__`` gives goes to ``collate`` as it is, whatever container that is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..datasets.access import Wrapping
@@ -16,49 +17,72 @@ from ..worker import parts, seeding
 
 
 class Batched(Wrapping):
-    """The batches of ``dataset``, each made by ``collate`` of its samples."""
+    """The batches of ``dataset``, each made by ``collate`` of its samples; an error of that is no sample's."""
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], skips: bool = False) -> None:
         self.dataset, self._collate, self._skips = dataset, collate, skips
 
     def __getitem__(self, keys: Sequence[Any]) -> Any:
-        samples = self._samples(keys)
-        if not self._skips:
-            return self._collate(samples)
-        if keys and not samples:
-            raise parts.AllLeftOut
+        return self._collated(self._samples(keys))
+
+    def _collated(self, samples: Any) -> Any:
         try:
             return self._collate(samples)
-        except Exception as error:
+        except BaseException as error:
+            if not self._skips:
+                raise
+            parts.let_pass(error)
             raise parts.NotOfASample from error
 
     def _samples(self, keys: Sequence[Any]) -> Any:
-        if getattr(self.dataset, "__getitems__", None):
+        if self._reads_many:
             try:
-                return list(self.dataset.__getitems__(list(keys)))
-            except Exception as error:
+                return self._together(keys)
+            except BaseException as error:
                 if not self._skips:
                     raise
+                parts.let_pass(error)
                 if getattr(self.dataset, "repeatable", True) is False:
                     for at, key in enumerate(keys):
                         parts.leave_out(error, key, at)
-                    return []
-                seeding.begin_anew()
-        elif not self._skips:
-            return [self._sample(at, key) for at, key in enumerate(keys)]
-        found = []
+                    raise parts.AllLeftOut from error
+        if self._skips:
+            return self._good_ones(keys)
+        return [self._sample(at, key) for at, key in enumerate(keys)]
+
+    @property
+    def _reads_many(self) -> bool:
+        return bool(getattr(self.dataset, "__getitems__", None))
+
+    def _together(self, keys: Sequence[Any]) -> Any:
+        """What the dataset gives for all of these, as it is: a list, or whatever else ``collate`` takes."""
+        seeding.begin_anew()
+        samples = self.dataset.__getitems__(list(keys))
+        return list(samples) if isinstance(samples, Iterator) else samples
+
+    def _good_ones(self, keys: Sequence[Any]) -> Any:
+        """The samples that don't fail, each asked for by itself."""
+        good, found = [], list[Any]()
         for at, key in enumerate(keys):
             try:
                 found.append(self._sample(at, key))
+                good.append(key)
             except BaseException as error:
                 parts.leave_out(error, key, at)
+        if self._reads_many:
+            if not all(isinstance(some, (list, tuple)) for some in found):  # whoever made them can join them
+                seeding.step_to(0)
+                return self._together(good)
+            found = [sample for some in found for sample in some]
+        if not found and len(good) < len(keys):
+            raise parts.AllLeftOut
         return found
 
     def _sample(self, at: int, key: Any) -> Any:
+        """The sample; where the dataset reads many at once, what it gives for this one alone."""
         seeding.step_to(at)
         try:
-            many = getattr(self.dataset, "__getitems__", None)
-            return self.dataset[key] if many is None else next(iter(many([key])))
+            return self._together([key]) if self._reads_many else self.dataset[key]
         except Exception as error:
             error.add_note(f"mpiter: dataset[{key!r:.60}], number {at} of the samples of this batch")
             raise
@@ -67,15 +91,14 @@ class Batched(Wrapping):
 class Single(Batched):
     """The samples of ``dataset`` one by one, each passed through ``collate``: no batches."""
 
-    def __getitem__(self, keys: Sequence[Any]) -> Any:
+    def _samples(self, keys: Sequence[Any]) -> Any:
         try:
-            sample = self.dataset[keys[0]]
+            return self.dataset[keys[0]]
         except BaseException as error:
             if not self._skips:
                 raise
             parts.leave_out(error, keys[0], 0)
             raise parts.AllLeftOut from error
-        return self._collate(sample)
 
 
 def unchanged(sample: Any) -> Any:

@@ -65,10 +65,34 @@ def check_echo(dataset: Any, is_stream: bool, sampler: Any, batch_sampler: Any) 
         )
 
 
+def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:
+    """Refuse what ranks cannot share in one order."""
+    if is_stream:
+        raise OptionError(
+            f"shard needs a dataset with [] and len(), and {type(dataset).__name__} is read as a stream; have its "
+            f"__iter__ yield this rank's part."
+        )
+    for draws in given:  # a sampler, a batch_sampler, a generator
+        if draws is not None:
+            raise OptionError(
+                f"shard goes without sampler, batch_sampler and generator, and one is {draws!r:.60}: each rank's would "
+                f"draw by itself.  shuffle=True and seed= make one order for all ranks."
+            )
+
+
 def check_skipping(dataset: Any, is_stream: bool, on_error: Any) -> None:
     """Refuse to leave out what cannot be gone by."""
     if is_stream and on_error != "raise":
         raise OptionError(
             f"on_error={on_error!r:.60} leaves out what dataset[i] raises for, and {type(dataset).__name__} is read as "
             f"a stream, which may be at its end once it has raised; have its __iter__ catch the error."
+        )
+
+
+def check_receipts(is_stream: bool) -> None:
+    """Refuse to note what has no name."""
+    if is_stream:
+        raise OptionError(
+            "receipts note the keys of samples, and what is read as a stream has none; pass a dataset with [] and "
+            "len(), or note what comes yourself (mpiter.remote.receipts.Receipts)."
         )

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import OptionError, StateError
-from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch, batches_of, stretch_of
+from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch, batches_of
 from ..order.order import Indices, Listed
+from ..order.share import WHOLE, Share
 from .walk import Told, Walk
 
 _SHORT_RUN = 1 << 16  # keys that are drawn ahead at the least
@@ -36,17 +37,26 @@ class Since:
     samples: int = 0
     checksum: int = 0
     told: Told | None = None
+    first: int | None = None  # the key that it has given before this place, where an echo needs all keys
 
 
 class Sliced(Plans):
-    """``batch_size`` samples after ``batch_size`` samples of the cursor's order."""
+    """``batch_size`` samples after ``batch_size`` samples of the cursor's order, after the ``first`` of them."""
 
-    def __init__(self, batch_size: int, drop_last: bool, in_one: bool) -> None:
+    def __init__(self, batch_size: int, drop_last: bool, in_one: bool, first: int = 0, share: Share = WHOLE) -> None:
         self._each, self._drop_last, self._in_one = batch_size, drop_last, in_one
+        self.first, self._share = first, share
 
     def pace(self, epoch: int) -> Pace:
         """The batches of an epoch in the words of iterators, whose places are numbers of samples."""
-        return Pace(self._each, wrap=False, epochs=epoch + 1, drop_last=self._drop_last)
+        return Pace(self._each, wrap=False, epochs=epoch + 1, drop_last=self._drop_last, share=self._share)
+
+    def shared(self, share: Share) -> Sliced:
+        return Sliced(self._each, self._drop_last, self._in_one, self.first, share)
+
+    def samples(self, batches: int) -> int:
+        """How many of the epoch all ranks have been handed out with so many batches."""
+        return self.first + batches * self._share.step(self._each)
 
     def draw(self, upto: int) -> None:
         """There is nothing to be asked."""
@@ -54,7 +64,7 @@ class Sliced(Plans):
     def forget(self, before: int) -> None:
         """There is nothing to be forgotten."""
 
-    def told(self, error: Exception) -> None:
+    def forget_error(self, error: Exception) -> None:
         """There is no sampler that it could come from."""
 
     def checksum(self, batches: int) -> int:
@@ -67,16 +77,26 @@ class Sliced(Plans):
 
     def batches(self, length: int) -> int:
         """How many come of ``length`` samples."""
-        return batches_of(length, self._each, self._drop_last)
+        return batches_of(length - self.first, self._each, self._drop_last, self._share)
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
         if cursor.position >= self.batches(len(cursor.order)):
             return None
-        start = cursor.position * self._each
-        return _plan(cursor, number, start, cursor.order.take(start, start + self._each), self._in_one)
+        plan = self.pace(cursor.epoch).step(self._place(cursor), number)
+        assert plan is not None
+        plan = plan._replace(before=cursor, after=cursor._replace(position=cursor.position + 1))
+        if not self._in_one:
+            return plan
+        stretches = tuple(plan.stretches)
+        keys = np.concatenate([stretch.indices for stretch in stretches]).tolist()
+        stretch = Stretch(0, cursor.epoch, stretches[0].position, (keys,))
+        return plan._replace(rows=1, stretches=(stretch,), samples=len(keys))
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        return stretch_of(cursor.order, 0, cursor.position * self._each + start, stop - start)
+        return self.pace(cursor.epoch).beyond(self._place(cursor), start, stop)
+
+    def _place(self, cursor: Cursor) -> Cursor:
+        return cursor._replace(position=self.samples(cursor.position))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +113,24 @@ class _Lot:
 class Whole(Sliced):
     """Slices of all that a sampler gives in an epoch, which has to be known where samples come several times."""
 
-    def __init__(self, walk: Walk, batch_size: int, drop_last: bool, in_one: bool) -> None:
+    def __init__(self, sampler: Any, since: Since, batch_size: int, drop_last: bool, in_one: bool) -> None:
         super().__init__(batch_size, drop_last, in_one)
-        self._walk, self._told, self._checksum = walk, _place_told(walk), 0
+        self._walk = Walk(sampler, since.told, begins=since.first is None)
+        self._first: int | None = since.first
+        self._told: Told | StateError | None = since.told  # the sampler's place after the first key, if it tells
+        self._checksum = 0
 
     def order(self) -> Listed:
-        """Ask the sampler, once."""
-        keys = []
+        """Ask the sampler, once; only from its first key on need it know what it gives in this epoch."""
+        keys = [] if self._first is None else [self._first]
         for key in self._walk:
             try:
                 keys.append(operator.index(key))
             except TypeError:
                 text = f"echo needs whole numbers as keys, and the sampler gave {key!r:.60} ({type(key).__name__})."
                 raise OptionError(f"{text}  Have it give indices, or pass shuffle.") from None
+            if len(keys) == 1:
+                self._first, self._told = keys[0], _place_told(self._walk)
         order = _Keys(np.array(keys, np.int64))
         self._checksum = zlib.crc32(order.array().tobytes())
         return order
@@ -114,7 +139,7 @@ class Whole(Sliced):
         return self._checksum
 
     def since(self, batches: int) -> Since | None:
-        return Since(batches, told=_known(self._told)) if self._told is not None else None
+        return None if self._told is None else Since(batches, 1, self._checksum, _known(self._told), self._first)
 
 
 class _Keys(Listed):
@@ -158,8 +183,8 @@ class Drawn(Plans):
         for number in [number for number in self._lots if number < before - 1]:
             del self._lots[number]
 
-    def told(self, error: Exception) -> None:
-        """The user knows of it; the sampler's own comes once, and then the end."""
+    def forget_error(self, error: Exception) -> None:
+        """The user has it; the sampler's own comes once, and then the end."""
         self._lots = {number: lot for number, lot in self._lots.items() if lot.error is not error}
 
     def checksum(self, batches: int) -> int:
@@ -184,6 +209,13 @@ class Drawn(Plans):
         if lot.error is not None:
             raise lot.error
         return _plan(cursor, number, lot.start, _compact(lot.keys), self._in_one)
+
+    def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
+        last = self._lots.get(cursor.position - 1)
+        if last is None:
+            return np.empty(0, np.int64)
+        before = last.start + len(last.keys)
+        return np.array(self._walk.foreseen()[before + start : before + stop], np.int64)
 
 
 def _plan(cursor: Cursor, number: int, start: int, keys: Indices | tuple[Any, ...], in_one: bool) -> Plan:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Self
 
-from ..engine.run import NothingLeft
 from ..errors import SampleError
 from ..order.cursor import Cursor
 from ..order.order import Order
@@ -22,8 +21,6 @@ from ..typevars import B_co
 from .drawing import Drawn, Sliced
 from .resuming import Place
 from .streams import StreamPass
-
-NO_LENGTH = "nobody knows how many batches come: the sampler has no length, or the echo is automatic."
 
 
 @dataclass
@@ -40,6 +37,8 @@ class Pass:
     most: int  # …and may be
     aside: Any = None  # where the sampler's generators are not everybody's
     left_out: int = 0  # batches that its iterator doesn't give
+    samples: int = 0  # of the epoch that came before the first batch
+    is_shared: bool = False  # by ranks, whose place is a number of samples
     extra: tuple[float, ...] = ()  # what else a composer must know of the place
     pump: Any = None  # None: nobody goes on with it
     skipped: int = 0  # samples that the pump had left out when the epoch began
@@ -67,31 +66,22 @@ class Pass:
 
     def place(self) -> Place:
         """Where it could go on."""
+        if isinstance(self.plans, Sliced) and (self.is_shared or self.samples):
+            samples = min(self.plans.samples(self.batches), len(self.order))
+            return Place(self.epoch, 0, 0, self.generators, samples=samples)
         drawn, since = self.plans.checksum(self.batches), self.plans.since(self.batches)
         return Place(self.epoch, self.batches, drawn, self.generators, since=since, extra=self.extra)
 
     def next(self) -> Any:
         """The next batch."""
-        while True:
-            try:
-                return self._next()
-            except NothingLeft:  # an empty batch is never handed out
-                continue
-
-    def _next(self) -> Any:
         pump = self.pump
         if pump is None:
             raise StopIteration
-        if pump.was_hungry():  # one more each time, so that nobody waits for many
-            self.ahead = min(self.ahead + 1, self.most)
-        self.draw()
-        pump.wake()
+        self._go_on()
         try:
-            batch = pump.next()
+            batch = pump.next(passed=self._go_on)
             self.has_come = True
             return batch
-        except NothingLeft:
-            raise
         except StopIteration:
             if not (self.has_come or self.left_out) and pump.skipped > self.skipped:
                 self.has_come = True
@@ -99,11 +89,30 @@ class Pass:
             raise
         except Exception as error:
             self.has_come = True
-            self.plans.told(error)
+            self.plans.forget_error(error)
             raise
         finally:
-            self.batches, self.extra = pump.cursor.position, pump.cursor.extra
-            self.plans.forget(self.batches)
+            self._note()
+
+    def _note(self) -> None:
+        """Where the pump is."""
+        self.batches, self.extra = self.pump.cursor.position, self.pump.cursor.extra
+        self.plans.forget(self.batches)
+
+    def _go_on(self) -> None:
+        """Ask for what comes next, in the consumer's thread, whose the sampler is."""
+        self._note()
+        if self.pump.was_hungry():  # one more each time, so that nobody waits for many
+            self.ahead = min(self.ahead + 1, self.most)
+        self.draw()
+        self.pump.wake()
+
+
+def known(length: int | None) -> int:
+    """The batches of an epoch, for ``len()``."""
+    if length is None:
+        raise TypeError("nobody knows how many batches come: the sampler has no length, or the echo is automatic.")
+    return length
 
 
 def how_far(current: Pass | StreamPass) -> str:
@@ -171,10 +180,7 @@ class Epoch(Generic[B_co]):
 
     def __len__(self) -> int:
         """The batches that it gives: after a resume, those that are left."""
-        length = self._length()
-        if length is None:
-            raise TypeError(NO_LENGTH)
-        return max(0, length - self._pass.left_out)
+        return max(0, known(self._length()) - self._pass.left_out)
 
     def __next__(self) -> B_co:
         with self._one_at_a_time:

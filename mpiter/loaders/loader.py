@@ -15,10 +15,11 @@ from typing import Any, Literal
 import numpy as np
 
 from ..datasets.columns import Table, as_dataset
-from ..engine.options import Options, warn_if_all_is_dropped
+from ..engine.options import Options
 from ..engine.pilot import Auto, auto
 from ..errors import OptionError
 from ..order.order import Order, Sequential, Shuffled
+from ..order.ranks import Sharding
 from ..pool.backends import Process
 from ..rules import Skip
 from ..samples.batch import collate, columns_of, samples_of
@@ -29,9 +30,9 @@ from ..typevars import B_co
 from ..worker.info import WorkerInfo
 from ..worker.seeding import seed_for
 from .batched import Batched, Single, unchanged
-from .checks import check_batches, check_echo, check_skipping, check_workers
-from .drawing import Drawn, Since, Sliced, Whole
-from .epochs import NO_LENGTH
+from .checks import check_batches, check_echo, check_sharing, check_skipping, check_workers
+from .drawing import Drawn, Since
+from .epochs import known
 from .generators import Generators
 from .loading import Loading
 from .shards import Batching, Streamed
@@ -82,6 +83,9 @@ class DataLoader(Loading[B_co]):
         echo: ``mpiter.echo.Echo(factor=2)``, say, has each sample come several times; a sampler is asked for a whole
             epoch then.  Not for a ``batch_sampler``.
         on_error: "raise" what ``dataset[i]`` raises, in place of the batch, or "skip" the sample; ``Skip(most=100)``.
+        shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
+        backend: who fetches, as ``batches()`` has it: "ray" or "mpi", say.  None: worker processes here.
+        receipts: a folder where what is handed out is noted, for `mpiter audit`; or a ``Receipts``.
 
     >>> import numpy as np
     >>> loader = DataLoader([(np.full(2, i), i) for i in range(4)], batch_size=2)
@@ -117,6 +121,9 @@ class DataLoader(Loading[B_co]):
         trace: str | os.PathLike[str] | None = None,
         echo: Any = None,
         on_error: Literal["raise", "skip"] | Skip = "raise",
+        shard: Sharding = None,
+        backend: Any = None,
+        receipts: Any = None,
     ) -> None:
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
@@ -133,11 +140,12 @@ class DataLoader(Loading[B_co]):
             )
         if echo is not None:
             check_echo(dataset, is_stream, sampler, batch_sampler)
+        if shard is not None:
+            check_sharing(dataset, is_stream, sampler, batch_sampler, generator)
+            seed = seed or 0
         check_skipping(dataset, is_stream, on_error)
         warn_of_iterators({"dataset": dataset, "sampler": sampler, "batch_sampler": batch_sampler})
         self.dataset = as_dataset(dataset)
-        if drop_last and sampler is None and batch_sampler is None and not is_stream and echo is None:
-            warn_if_all_is_dropped(len(self.dataset), batch_size or 1)
         self.batch_size = None if batch_sampler is not None else batch_size
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
         self.sampler, self.batch_sampler, self.collate_fn = sampler, batch_sampler, collate_fn
@@ -168,8 +176,12 @@ class DataLoader(Loading[B_co]):
             trace=trace,
             echo=echo,
             on_error=on_error,
+            shard=shard,
+            backend=backend,
+            receipts=receipts,
         )
-        self._begin(options, persistent_workers)
+        has_length = sampler is None and batch_sampler is None and not is_stream
+        self._begin(options, persistent_workers, samples=len(self.dataset) if has_length else None)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and "_home" in self.__dict__:
@@ -190,10 +202,7 @@ class DataLoader(Loading[B_co]):
 
     def __len__(self) -> int:
         """Batches in an epoch; after a resume, those that are left of it."""
-        length = self._length()
-        if length is None:
-            raise TypeError(NO_LENGTH)
-        return max(0, length - self._left_out())
+        return max(0, known(self._length()) - self._left_out())
 
     def _length(self) -> int | None:
         given = self.batch_sampler if self.batch_sampler is not None else self.sampler
@@ -206,13 +215,7 @@ class DataLoader(Loading[B_co]):
     def _sampled(self) -> Any:
         return self.batch_sampler if self.batch_sampler is not None else self.sampler
 
-    def _plans(self, since: Since) -> Sliced | Drawn:
-        if self._sampled() is None:
-            return Sliced(self.batch_size or 1, self.drop_last, self._in_one)
-        if self._recipe.echo is not None:
-            return Whole(
-                Walk(self.sampler, since.told, begins=True), self.batch_size or 1, self.drop_last, self._in_one
-            )
+    def _plans(self, since: Since) -> Drawn:
         walk = Walk(self._sampled(), since.told, begins=not since.batches)
         if self.batch_sampler is not None:
             return Drawn(walk.begin(), None, walk, since)
@@ -241,9 +244,7 @@ class DataLoader(Loading[B_co]):
         length = {} if given else {"dataset_length": len(self.dataset), "shuffle": self.shuffle}
         kinds = {"stream": self._batching, "batch_sampler": self.batch_sampler, "sampler": self.sampler}
         kind = next((name for name, one in kinds.items() if one is not None), "dataset")
-        echo = self._recipe.make_composer().name
-        own = {"batch_size": self.batch_size, "drop_last": self.drop_last} | ({"echo": echo} if echo else {})
-        return {"kind": kind} | length | own
+        return {"kind": kind} | length | {"batch_size": self.batch_size, "drop_last": self.drop_last}
 
 
 def workers_of(num_workers: int | str | Auto) -> int:
@@ -266,6 +267,9 @@ def worker_options(
     trace: str | os.PathLike[str] | None = None,
     echo: Any = None,
     on_error: Any = "raise",
+    shard: Any = None,
+    backend: Any = None,
+    receipts: Any = None,
 ) -> Options:
     """The engine's options for a loader's."""
     if seeding not in ("sample", "worker"):
@@ -284,6 +288,8 @@ def worker_options(
         run_ahead = most - n_prefetch
     if not (context is None or isinstance(context, str) or hasattr(context, "get_start_method")):
         raise OptionError(f"multiprocessing_context={context!r:.60} is neither a start method nor a context.")
+    if context is not None and backend is not None:
+        raise OptionError("multiprocessing_context says how processes start here: there are none with backend=.")
     method = context if context is None or isinstance(context, str) else context.get_start_method()
     return Options(
         dataset=dataset,
@@ -293,13 +299,15 @@ def worker_options(
         run_ahead=run_ahead,
         dataset_timeout=timeout or None,
         seed=seed,
-        backend=Process(method),
+        backend=Process(method) if backend is None else backend,
         worker_init=worker_init,
         in_order=in_order,
         seeds_samples=seeding == "sample",
         trace=trace,
         echo=echo,
         on_error=on_error,
+        shard=shard,
+        receipts=receipts,
         workers_name="num_workers",
     )
 

@@ -15,11 +15,13 @@ from ..datasets.access import users
 from ..datasets.columns import described
 from ..engine.options import Options
 from ..engine.pump import Pump
+from ..engine.tally import Skipped
 from ..errors import BatchTimeout, IteratorClosed, OptionError
 from ..order.order import Order
 from ..stats import Stats
 from ..typevars import B_co
 from . import resuming
+from .checks import check_receipts
 from .drawing import Drawn, Since, Sliced, Whole
 from .epochs import Epoch, Home, Pass, how_far
 from .generators import Aside, Generators
@@ -37,23 +39,29 @@ class Loading(Generic[B_co]):
     _batching: Batching | None = None  # how batches are made of a stream; None where the dataset has keys
     batch_size: int | None
     drop_last: bool
+    _in_one: bool  # is a batch one worker's work, and travels as one row?
     _has_given = False  # has there been a batch, or an epoch without any?
 
-    def _begin(self, options: Options, persistent_workers: bool | None) -> None:
-        """To be called by constructors."""
+    def _begin(self, options: Options, persistent_workers: bool | None, samples: int | None) -> None:
+        """To be called by constructors; an epoch has so many ``samples``, if that is known."""
         if options.echo is not None and options.echo.factor == "auto" and persistent_workers is False:
             raise OptionError("an automatic echo follows what was measured of earlier epochs: let the workers stay.")
         self._recipe = options
+        if self.drop_last and samples is not None:
+            options.warn_if_all_is_dropped(samples, self.batch_size or 1)
+        if options.receipts is not None:
+            check_receipts(self._batching is not None)
+            options.receipts.promise(samples, (self.batch_size or 1) if self.drop_last else None)
         options.prepare()
         self._refreshes = persistent_workers is not True  # are changes of the dataset brought to the workers?
-        self._home = Home(persistent_workers is not False)
+        self._home, self._skipped = Home(persistent_workers is not False), Skipped()
         self._pass: Pass | StreamPass | None = None
         self._next = Place(epoch=0)  # where the next iter() begins
 
     # -- what a subclass says ------------------------------------------------------------------------------------
 
-    def _plans(self, since: Since) -> Sliced | Drawn:
-        """The batches of an epoch; a sampler is asked for an iterator, not yet for batches."""
+    def _plans(self, since: Since) -> Drawn:
+        """The batches of an epoch by a sampler, which is asked for an iterator, not yet for batches."""
         raise NotImplementedError
 
     def _sampled(self) -> Any:
@@ -77,7 +85,7 @@ class Loading(Generic[B_co]):
         raise NotImplementedError
 
     def _agreed(self) -> dict[str, Any]:
-        """What a state must agree with."""
+        """What a state must agree with, beside the echo."""
         raise NotImplementedError
 
     def _length(self) -> int | None:
@@ -102,8 +110,16 @@ class Loading(Generic[B_co]):
         return f"{type(self).__name__} over {described(dataset)}{batches}"
 
     def _batches_of(self, samples: int) -> int | None:
-        """How many come of so many; None: that is known only later."""
-        return self._recipe.make_composer().batches(samples, self.batch_size or 1, self.drop_last)
+        """How many come of an epoch of so many; None: that is known only later."""
+        left = samples - self._samples_before()
+        return self._recipe.make_composer().batches(left, self.batch_size or 1, self.drop_last)
+
+    def _samples_before(self) -> int:
+        """What of the epoch under way, or the next one, came before its batches were counted."""
+        if self._next.is_elsewhere:
+            return self._next.samples
+        current = self._pass
+        return current.samples if isinstance(current, Pass) and not current.has_ended else 0
 
     # -- epochs --------------------------------------------------------------------------------------------------
 
@@ -128,7 +144,8 @@ class Loading(Generic[B_co]):
 
     def _pass_over_keys(self, place: Place) -> Pass:
         begun_with = self._generators().save()
-        plans = self._plans(place.since or Since())  # before the seed, as torch does: a sampler may draw when asked
+        # Before the seed, as torch: a sampler may draw when asked.
+        plans = self._plans_since(place.since or Since(samples=place.samples))
         seed = self._seed_of_epoch()
         current = Pass(
             epoch=place.epoch,
@@ -138,6 +155,8 @@ class Loading(Generic[B_co]):
             generators=begun_with,
             batches=place.batches,
             extra=place.extra,
+            samples=place.samples,
+            is_shared=self._recipe.shard is not None,
             ahead=min(_FEW, self._recipe.most_ahead),
             most=self._recipe.most_ahead,
         )
@@ -148,6 +167,14 @@ class Loading(Generic[B_co]):
             current.batches += place.skipped
             current.draw()
         return current
+
+    def _plans_since(self, since: Since) -> Sliced | Drawn:
+        sampler = self._sampled()
+        if sampler is None:
+            return Sliced(self.batch_size or 1, self.drop_last, self._in_one, since.samples, self._recipe.share())
+        if self._recipe.echo is None:
+            return self._plans(since)
+        return Whole(sampler, since, self.batch_size or 1, self.drop_last, self._in_one)
 
     def _aside(self, place: Place) -> Aside | None:
         """Have the sampler find its generators as they were; None where nobody else draws from them."""
@@ -167,7 +194,7 @@ class Loading(Generic[B_co]):
         if pump is None and self._batching is not None:
             pump = ShardPumps(self._recipe, users(self._recipe.dataset), self._batching, _late)
         elif pump is None:
-            pump = Pump(self._recipe, self._opens, _late)
+            pump = Pump(self._recipe, self._opens, _late, skipped=self._skipped)
         elif self._refreshes:
             pump.refresh()
         self._home.going.add(pump)
@@ -181,14 +208,26 @@ class Loading(Generic[B_co]):
         if current is None or current.has_ended or self._next.is_elsewhere:
             place = self._next
             if place.generators is None:
-                place = place.as_now(self._generators().save(), Walk(self._sampled()).state())
+                told = Walk(self._sampled()).state()
+                place = place.as_now(self._generators().save(), told, self._extra_of(place.epoch))
         else:
             place = current.place()
-        return resuming.save(place, self._seed, self._agreed())
+        return resuming.save(place, self._seed, self._must_agree())
 
     def load_state_dict(self, state: Any) -> None:
         """Have the next ``iter()`` go on from where ``state`` was saved, by whatever number of workers."""
-        self._next, self._seed = resuming.load(state, self._agreed())
+        self._next, self._seed = resuming.load(state, self._must_agree())
+
+    def _must_agree(self) -> dict[str, Any]:
+        echo, agreed = self._recipe.make_composer().name, self._agreed()
+        if self._recipe.shard is not None:
+            del agreed["batch_size"]
+        return agreed | ({"echo": echo} if echo else {})
+
+    def _extra_of(self, epoch: int) -> tuple[float, ...]:
+        """What an echo must know of an epoch that hasn't begun: it chooses the factor now, of what was measured."""
+        pump = self._home.resting
+        return () if self._recipe.echo is None or pump is None else pump.composer.extra_of(epoch)
 
     def skip(self, batches: int) -> None:
         """Leave out the next ``batches``, without loading them: of the epoch under way, or of the next one."""
@@ -210,7 +249,11 @@ class Loading(Generic[B_co]):
     def is_new_epoch(self) -> bool:
         """Did the last batch complete an epoch?  No, where nobody knows how many there are."""
         current = self._pass
-        return current is not None and not self._next.is_elsewhere and current.batches == self._length()
+        if current is None or self._next.is_elsewhere:
+            return False
+        if isinstance(current, Pass) and current.samples and isinstance(current.plans, Sliced):
+            return current.batches == current.plans.batches(len(current.order))
+        return current.batches == self._length()
 
     # -- ending --------------------------------------------------------------------------------------------------
 
@@ -227,13 +270,13 @@ class Loading(Generic[B_co]):
     def __getstate__(self) -> dict[str, Any]:
         """A pickle or a copy is a loader like this one, at the same place, with workers of its own."""
         state = dict(self.__dict__)
-        home, current = state.pop("_home"), state.pop("_pass")
+        home, current, _ = state.pop("_home"), state.pop("_pass"), state.pop("_skipped")
         return state | {"_home": home.persistent, "_pass": None if current is None else self.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         persistent, place = state.pop("_home"), state.pop("_pass")
         self.__dict__.update(state)
-        self._home, self._pass = Home(persistent), None
+        self._home, self._pass, self._skipped = Home(persistent), None, Skipped()
         if place is not None:
             self.load_state_dict(place)
 
@@ -244,9 +287,9 @@ class Loading(Generic[B_co]):
         return () if pump is None else pump.worker_pids
 
     def stats(self) -> Stats:
-        """A snapshot of the counters."""
+        """A snapshot of the counters: of the workers of the moment, but of all epochs for what was skipped."""
         pump = self._somebody()
-        return Stats() if pump is None else pump.stats()
+        return Stats(skipped=self._skipped.count, skips=self._skipped.first) if pump is None else pump.stats()
 
     def _somebody(self) -> Pump | ShardPumps | None:
         under_way = None if self._pass is None else self._pass.pump

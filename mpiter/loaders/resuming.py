@@ -12,7 +12,7 @@ from numbers import Integral
 from typing import Any
 
 from ..errors import OptionError, StateError
-from ..order.state import VERSION, check_echo, check_kind, extra_of, number_of, of_another_kind, seed_of, typed
+from ..order.state import LARGEST, VERSION, check_echo, check_kind, extra_of, number_of, of_another_kind, seed_of, typed
 from .drawing import Drawn, Since, Sliced
 from .walk import Told, check_told
 
@@ -26,6 +26,7 @@ class Place:
     checksum: int = 0  # of them
     generators: dict[str, Any] | None = None  # what the sampler's draws depended on; None: as things are
     skipped: int = 0  # to be left out from there on
+    samples: int = 0  # that came before the first of these batches: by other ranks, or in batches of another size
     stream: dict[str, Any] | None = None  # how far the shards of a stream have got
     since: Since | None = None  # where a sampler that tells its place goes on
     extra: tuple[float, ...] = ()  # what an echo must know
@@ -35,9 +36,9 @@ class Place:
         """Has somebody said where the next epoch begins?"""
         return self.generators is not None or self.skipped > 0
 
-    def as_now(self, generators: dict[str, Any], told: Told | None) -> Place:
-        """With the sampler as it is now."""
-        return replace(self, generators=generators, since=None if told is None else Since(told=told))
+    def as_now(self, generators: dict[str, Any], told: Told | None, extra: tuple[float, ...]) -> Place:
+        """With the sampler and the echo as they are now."""
+        return replace(self, generators=generators, since=None if told is None else Since(told=told), extra=extra)
 
     def beyond(self, batches: int) -> Place:
         return replace(self, skipped=self.skipped + batches)
@@ -54,9 +55,10 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
         "seed": str(seed),
         "generators": place.generators or {},
         "loader": agreed,
+        **({"samples": place.samples} if place.samples else {}),
         **({"extra": list(place.extra)} if "echo" in agreed else {}),
         **({} if stream is None else {"stream": stream}),
-        **({} if since is None else {"sampler": {"samples": since.samples, "told": since.told}}),
+        **({} if since is None else {"sampler": _saved(since)}),
     }
 
 
@@ -66,6 +68,8 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
     saved = typed(state, "loader", dict)
     check_echo(saved, agreed.get("echo", ""))
     for name, mine in agreed.items():
+        if name == "batch_size" and name not in saved:
+            continue  # of ranks, of which there may have been others
         if name not in saved or saved[name] != mine:
             if ("sampler" in saved) != ("sampler" in agreed):
                 raise of_another_kind(_door(saved), _door(agreed))
@@ -78,6 +82,7 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
         checksum=number_of(state, "checksum"),
         generators=typed(state, "luck" if "luck" in state else "generators", dict),  # "luck": as it was called once
         skipped=number_of(state, "skipped"),
+        samples=number_of(state, "samples") if "samples" in state else 0,
         stream=_stream(state) if "stream" in state else None,
         extra=extra_of(state) if "echo" in agreed else (),
     )
@@ -85,6 +90,14 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
         place = replace(place, since=_since(typed(state, "sampler", dict), place))
     if agreed["kind"] == "stream" and place.batches and place.stream is None:
         raise StateError("the state is of a stream, but doesn't say how far its shards were.")
+    length = agreed.get("dataset_length", LARGEST)
+    if "batch_size" in saved and "batch_size" not in agreed:  # of one process, and these are ranks
+        each = 1 if saved["batch_size"] is None else number_of(saved, "batch_size", 1)
+        samples = place.samples + (place.batches + place.skipped) * each
+        is_short = 0 < samples - length < each  # the last of these batches
+        place = replace(place, batches=0, skipped=0, samples=length if is_short else samples)
+    if place.samples > length:
+        raise StateError(f"the state's place is after {place.samples} samples of an epoch that has {length}.")
     return place, seed_of(state)
 
 
@@ -92,10 +105,16 @@ def _door(agreed: dict[str, Any]) -> str:
     return "mpiter.torch.DataLoader" if "sampler" in agreed else "mpiter.DataLoader"
 
 
+def _saved(since: Since) -> dict[str, Any]:
+    first = {} if since.first is None else {"first": since.first}
+    return {"samples": since.samples, "told": since.told} | first
+
+
 def _since(sampler: dict[str, Any], place: Place) -> Since:
     """Where the sampler was, checked."""
     told = check_told(typed(sampler, "told", list))
-    return Since(place.batches, number_of(sampler, "samples"), place.checksum, told)
+    first = number_of(sampler, "first", low=-LARGEST) if "first" in sampler else None
+    return Since(place.batches, number_of(sampler, "samples"), place.checksum, told, first)
 
 
 def _stream(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,12 +139,18 @@ def _stream(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def verify(place: Place, plans: Sliced | Drawn, generators: dict[str, Any]) -> None:
     """Does the sampler, whose generators these are, give what it gave when the place was saved?"""
-    if not place.batches:
+    knows_a_key = place.since is not None and place.since.first is not None
+    if not (place.batches or knows_a_key):
         return
     saved, mine = (place.generators or {}).get("share"), generators.get("share")
     if isinstance(saved, list) and len(saved) == 2 and mine and saved != mine:
         if saved[1:] != mine[1:]:
             raise StateError(f"the state was saved by one of {saved[-1]} processes, this is one of {mine[-1]}.")
+        if knows_a_key:
+            raise StateError(
+                f"the state was saved by process {saved[0]} of {saved[1]}, this is process {mine[0]}: with an echo, "
+                f"the place that a sampler tells holds for one process.  Save and load a state for each."
+            )
         return  # saved by another of them, which is as far in its own share
     if plans.checksum(place.batches) != place.checksum:
         raise StateError(

@@ -55,6 +55,13 @@ class Walk:
         told = [None if teller is None else _asked(teller) for teller in self._tellers()]
         return told if any(part is not None for part in told) else None
 
+    def foreseen(self) -> range:
+        """All that it will give, where that is plain: of a range, and of torch's SequentialSampler; else nothing."""
+        given, kind = self._iterable, type(self._iterable)
+        if (kind.__module__, kind.__qualname__) == ("torch.utils.data.sampler", "SequentialSampler"):
+            return range(len(given))
+        return given if kind is range else range(0)
+
     def _tellers(self) -> tuple[Any, Any]:
         if self._iterator is None:
             return self._iterable, None

@@ -2,21 +2,22 @@
 
 Pure: functions of values, no thread, no clock.  Guarantees Chainer's epoch arithmetic exactly (``wrap=True`` is its
 ``repeat=True``: a batch runs on into the next epoch, several times if it is larger than the dataset; ``wrap=False``
-with ``epochs=1`` its ``repeat=False``: the last batch is short).  The order sampler is asked once per epoch boundary,
-with the order and the position that Chainer passes.
+with ``epochs=1`` its ``repeat=False``: the last batch is short).  A place is that of all ranks, where there are
+several.  The order sampler is asked once per epoch boundary, with the order and the position that Chainer passes.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import OptionError
 from .order import Indices, Order, Sampled
+from .share import WHOLE, Range, Share
 
 _NONE: Indices = np.empty(0, np.int64)
 
@@ -55,11 +56,12 @@ class Plan(NamedTuple):
     before: Cursor
     after: Cursor
     samples: int | None = None  # if a row isn't one
+    fills: int = 0  # of them, the last: they come a second time, to fill up a step of all ranks
 
 
-def batches_of(length: int, batch_size: int, drop_last: bool) -> int:
+def batches_of(length: int, batch_size: int, drop_last: bool, share: Share = WHOLE) -> int:
     """How many batches come of ``length`` samples."""
-    return length // batch_size if drop_last else -(-length // batch_size)
+    return share.batches(length, batch_size, drop_last)
 
 
 class Plans:
@@ -77,6 +79,10 @@ class Plans:
         """Is it plain that nothing comes?  Else that is found out by asking."""
         return False
 
+    def shared(self, share: Share) -> Plans:
+        """The batches that one of several ranks gets."""
+        raise NotImplementedError
+
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
         """The samples that come after ``cursor``, from the ``start``-th to before the ``stop``-th, or some of the first
         of these; none where that isn't known yet."""
@@ -91,6 +97,7 @@ class Pace(Plans):
     wrap: bool = True
     epochs: int | None = None
     drop_last: bool = False
+    share: Share = WHOLE
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
         return step(cursor, self, number)
@@ -98,20 +105,38 @@ class Pace(Plans):
     def end_at(self, cursor: Cursor) -> bool:
         return self.epochs is not None and (cursor.epoch >= self.epochs or len(cursor.order) == 0)
 
+    def shared(self, share: Share) -> Pace:
+        return replace(self, share=share)
+
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        length, first = len(cursor.order), cursor.position + start
-        epochs = first // length if length else 0
+        if not (length := len(cursor.order)):
+            return _NONE
+        epochs, positions = self._ahead(cursor.position, length, start, stop)
         if self.epochs is not None and cursor.epoch + epochs >= self.epochs:
             return _NONE
         if epochs and isinstance(cursor.order, Sampled):
             return _NONE  # its sampler would have to be asked
-        return stretch_of(cursor.order, epochs, first % length if length else 0, stop - start)
+        return taken_at(positions, cursor.order.later(epochs) if epochs else cursor.order)
+
+    def _ahead(self, position: int, length: int, start: int, stop: int) -> tuple[int, Indices]:
+        """How many epochs on our ``start``-th sample comes, and the positions of those up to the ``stop``-th there."""
+        each, share = self.batch_size, self.share
+        if self.wrap:  # one epoch after the other, without a seam
+            found = position + share.positions(each, start, stop)
+            epochs = int(found[0]) // length if len(found) else 0
+            return epochs, found[found < (epochs + 1) * length] - epochs * length
+        left, whole = (share.samples(one, each, self.drop_last) for one in (length - position, length))
+        if start < left:
+            return 0, (position + share.positions(each, start, min(stop, left), length - position)) % length
+        epochs, within = divmod(start - left, max(1, whole))
+        return 1 + epochs, share.positions(each, within, min(within + stop - start, whole), length) % length
 
 
-def stretch_of(order: Order, epochs: int, start: int, count: int) -> Indices:
-    """So many samples, or as many as there are, of the order so many epochs on; it is not disturbed."""
-    order = copy.copy(order.later(epochs) if epochs else order)  # which keeps the part that was asked for last
-    return order.take(start, min(start + count, len(order)))
+def taken_at(positions: Indices, order: Order) -> Indices:
+    """What an order has at these positions; it is not disturbed."""
+    order = copy.copy(order)  # which keeps what was asked for last
+    runs = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
+    return np.concatenate([order.take(int(run[0]), int(run[-1]) + 1) for run in runs]) if len(positions) else _NONE
 
 
 def step(cursor: Cursor, pace: Pace, number: int = 0) -> Plan | None:
@@ -122,52 +147,70 @@ def step(cursor: Cursor, pace: Pace, number: int = 0) -> Plan | None:
 
 
 def _wrapped(cursor: Cursor, pace: Pace, number: int) -> Plan:
-    stop = cursor.position + pace.batch_size
+    together = pace.share.step(pace.batch_size)
+    ours = pace.share.rows(pace.batch_size, together)
+    stop = cursor.position + together
     if stop < len(cursor.order):  # as most do
         after = Cursor(stop, cursor.epoch, False, cursor.order, cursor.epoch_detail)
-        return Plan(number, pace.batch_size, (_stretch(cursor, stop, 0),), cursor, after)
+        stretch = _stretch(cursor, cursor.position + ours[0], cursor.position + ours[1])
+        return Plan(number, pace.batch_size, (stretch,), cursor, after)
     if len(cursor.order) == 0:
         raise OptionError("Epoch size must be positive for an iterator that repeats: the dataset is empty.")
     epochs, position = divmod(stop, len(cursor.order))
     order = cursor.order.following(cursor.position).later(epochs - 1)
     after = Cursor(position, cursor.epoch + epochs, True, order, cursor.epoch_detail)
-    return Plan(number, pace.batch_size, _Crossing(cursor, after), cursor, after)
+    return Plan(number, pace.batch_size, _Crossing(cursor, after, ours), cursor, after)
 
 
 @dataclass(frozen=True, slots=True)
 class _Crossing:
-    """The stretches of a batch that runs on into other epochs, perhaps millions: found as they are asked for."""
+    """Our stretches of a step that runs on into other epochs, perhaps millions: found as they are asked for."""
 
     before: Cursor
     after: Cursor
+    ours: Range
 
     def __iter__(self) -> Iterator[Stretch]:
         place, row, last = self.before, 0, self.after._replace(position=0)
         while place.epoch < last.epoch:
-            stretch = _stretch(place, len(place.order), row)
-            row += len(stretch.indices)
-            yield stretch
+            yield from self._part(place, len(place.order), row)
+            row += len(place.order) - place.position
             place = last if place.epoch + 1 == last.epoch else _next_epoch(place)
-        if self.after.position:
-            yield _stretch(last, self.after.position, row)
+        yield from self._part(last, self.after.position, row)
+
+    def _part(self, place: Cursor, stop: int, row: int) -> Iterator[Stretch]:
+        """What is ours from ``place`` to ``stop``, where the step's ``row``-th row comes first."""
+        low, high = (max(0, one - row) + place.position for one in self.ours)
+        if low < (high := min(high, stop)):
+            yield _stretch(place, low, high, row + low - place.position - self.ours[0])
 
 
 def _bounded(cursor: Cursor, pace: Pace, number: int) -> Plan | None:
-    length = len(cursor.order)
-    stop = min(length, cursor.position + pace.batch_size)
-    if pace.drop_last and stop - cursor.position < pace.batch_size:
-        return None if length < pace.batch_size else step(_next_epoch(cursor), pace, number)
-    stretch = _stretch(cursor, stop, 0)
-    over = stop >= length or (pace.drop_last and length - stop < pace.batch_size)
+    length, each, share = len(cursor.order), pace.batch_size, pace.share
+    left = length - cursor.position
+    if not share.has_more(each, left, pace.drop_last):
+        return step(_next_epoch(cursor), pace, number) if share.has_more(each, length, pace.drop_last) else None
+    first, end = share.rows(each, left)
+    stop = cursor.position + min(left, share.step(each))
+    over = not share.has_more(each, length - stop, pace.drop_last)
     place = _next_epoch(cursor) if over else cursor._replace(position=stop, is_new_epoch=False)
     place = place._replace(previous_epoch_detail=cursor.epoch_detail)
-    if not length:
-        return None  # an empty epoch has no batch to hand out
-    return Plan(number, len(stretch.indices), (stretch,), cursor, place)
+    ours = tuple(_filled(cursor, cursor.position + first, cursor.position + end))
+    return Plan(number, end - first, ours, cursor, place, fills=max(0, end - max(first, left)))
 
 
-def _stretch(cursor: Cursor, stop: int, row: int) -> Stretch:
-    return Stretch(row, cursor.epoch, cursor.position, cursor.order.take(cursor.position, stop))
+def _filled(cursor: Cursor, start: int, stop: int) -> Iterator[Stretch]:
+    """From one position to another; beyond the epoch's end lie its first samples, once more."""
+    row, length = 0, len(cursor.order)
+    while row < stop - start:
+        first = (start + row) % length
+        stretch = _stretch(cursor, first, min(length, first + stop - start - row), row)
+        row += len(stretch.indices)
+        yield stretch
+
+
+def _stretch(cursor: Cursor, start: int, stop: int, row: int = 0) -> Stretch:
+    return Stretch(row, cursor.epoch, start, cursor.order.take(start, stop))
 
 
 def _next_epoch(cursor: Cursor) -> Cursor:

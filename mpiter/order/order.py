@@ -27,6 +27,7 @@ _ROUNDS = 8  # the uniformity tests pass from 5 on; the rest is margin and costs
 _SHORT = 4096  # epochs up to here are sorted: rounds mix a small rectangle slowly, and 3 × 3 never evenly
 _BLOCK = 1 << 14  # positions evaluated at once, so that numpy's per-call cost vanishes
 _LARGEST = np.iinfo(np.int64).max
+_NOTHING: Indices = np.empty(0, np.int64)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
@@ -113,27 +114,47 @@ class Shuffled(Order):
     """Our own shuffle: every epoch its own permutation, none of them ever held in memory."""
 
     def __init__(self, length: int, seed: int, epoch: int = 0) -> None:
-        self._length, self._seed, self._epoch = length, seed, epoch
+        self._length, self.seed, self._epoch = length, seed, epoch
         self._keys = keys(_ROUNDS, seed, epoch, 0x0D3)
-        self._block_start, self._block = 0, np.empty(0, np.int64)
+        self._last = 0  # where it was asked for last
+        self._first, self._stride = 0, 1  # where the rows begin that were evaluated ahead, and how far apart
+        self._rows: Indices = np.empty((0, 1), np.int64)
 
     def __len__(self) -> int:
         return self._length
 
     def take(self, start: int, stop: int) -> Indices:
-        stop = min(stop, self._length)
-        inside = self._block_start <= start and stop <= self._block_start + len(self._block)
-        if not inside:
-            end = min(self._length, max(stop, start + _BLOCK))
-            self._block = shuffled(np.arange(start, end, dtype=np.int64), self._length, self._keys)
-            self._block_start = start
-        return self._block[start - self._block_start : stop - self._block_start]
+        """Evaluates ahead as far apart as it is being asked: one rank of many jumps over what is the others'."""
+        stop, ahead = min(stop, self._length), start - self._last
+        if stop <= start:
+            return _NOTHING
+        self._last = start
+        row, column = divmod(start - self._first, self._stride)
+        if not (0 <= row < len(self._rows) and column + stop - start <= self._rows.shape[1]):
+            self._evaluate(start, stop, ahead)
+            row = column = 0
+        return self._rows[row, column : column + stop - start]
+
+    def _evaluate(self, start: int, stop: int, ahead: int) -> None:
+        each, count = stop - start, 1
+        if ahead > each:
+            count = min(max(1, _BLOCK // each), (self._length - stop) // ahead + 1)
+        else:
+            each = ahead = max(each, min(_BLOCK, self._length - start))
+        starts = start + ahead * np.arange(count, dtype=np.int64)
+        positions = starts[:, None] + np.arange(each, dtype=np.int64)
+        self._rows = shuffled(positions.ravel(), self._length, self._keys).reshape(count, each)
+        self._first, self._stride = start, ahead
+
+    def at(self, positions: Indices) -> Indices:
+        """What comes at each of these."""
+        return shuffled(positions, self._length, self._keys)
 
     def later(self, epochs: int) -> Shuffled:
-        return Shuffled(self._length, self._seed, self._epoch + epochs) if epochs else self
+        return Shuffled(self._length, self.seed, self._epoch + epochs) if epochs else self
 
     def array(self) -> Indices:
-        return self.take(0, self._length) if self._length else np.empty(0, np.int64)
+        return self.take(0, self._length)
 
 
 class Listed(Order):

@@ -22,7 +22,7 @@ VERSION = 1
 SEEDS = -(1 << 127), (1 << 128) - 1  # the least and the greatest
 _KINDS = {Sequential: "sequential", Shuffled: "shuffled", Given: "given", Sampled: "sampled"}
 _IS_A = {"given": "shuffled"}  # from the next epoch on
-_LARGEST = 2**53  # what every JSON reader keeps exactly
+LARGEST = 2**53  # what every JSON reader keeps exactly
 _SAVED_BY = {"order": "batches() or an iterator", "loader": "a loader (DataLoader)"}  # by a key that only they write
 
 
@@ -34,6 +34,7 @@ class Surroundings:
     dataset_length: int
     order: Order
     echo: str = ""  # how samples come several times, in words
+    is_shared: bool = False  # by ranks, of which there may be others when a state is loaded
 
 
 def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
@@ -48,6 +49,7 @@ def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
         "previous_epoch_detail": cursor.previous_epoch_detail,
         "seed": str(seed),  # as text: seeds may exceed what JSON readers keep exactly
         "order": order,
+        **({"shared": True} if around.is_shared else {}),
         **({"echo": around.echo, "extra": list(cursor.extra)} if around.echo else {}),
         **_pace(around),
     }
@@ -57,7 +59,7 @@ def _pace(around: Surroundings) -> dict[str, Any]:
     """What must agree."""
     return {
         "dataset_length": around.dataset_length,
-        "batch_size": around.pace.batch_size,
+        **({} if around.is_shared else {"batch_size": around.pace.batch_size}),
         "wrap": around.pace.wrap,
         "drop_last": around.pace.drop_last,
     }
@@ -67,13 +69,15 @@ def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
     """The cursor and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
     check_kind(state, "order")
     for name, mine in _pace(around).items():
+        if name == "batch_size" and "shared" in state:
+            continue  # all ranks together had another one
         saved = typed(state, name, type(mine))
         if saved != mine:
             raise StateError(f"the state was saved with {name}={saved!r:.40}, this iterator has {name}={mine!r}.")
     check_echo(state, around.echo)
     seed = seed_of(state)
-    order = _order(state, seed, number_of(state, "epoch", 0, _LARGEST), around)
-    epoch = number_of(state, "epoch", 0, _LARGEST if around.pace.epochs is None else around.pace.epochs)
+    order = _order(state, seed, number_of(state, "epoch", 0, LARGEST), around)
+    epoch = number_of(state, "epoch", 0, LARGEST if around.pace.epochs is None else around.pace.epochs)
     cursor = Cursor(
         position=number_of(state, "position", 0, 0 if epoch == around.pace.epochs else max(len(order) - 1, 0)),
         epoch=epoch,
@@ -95,7 +99,7 @@ def check_echo(state: Mapping[str, Any], mine: str) -> None:
 def extra_of(state: Mapping[str, Any]) -> tuple[float, ...]:
     """Nothing, or the two numbers that an echo needs."""
     extra: list[Any] = typed(state, "extra", list)
-    if len(extra) not in (0, 2) or not all(type(one) in (int, float) and 0 <= one <= _LARGEST for one in extra):
+    if len(extra) not in (0, 2) or not all(type(one) in (int, float) and 0 <= one <= LARGEST for one in extra):
         raise StateError(f"the state's 'extra' is {extra!r:.40}, not the numbers of an echo.")
     return tuple(map(float, extra))
 
@@ -127,7 +131,7 @@ def _order(state: Mapping[str, Any], seed: int, epoch: int, around: Surroundings
     if kind == "shuffled":
         return Shuffled(around.dataset_length, seed, epoch)
     indices = typed(saved, "indices", list)
-    if not all(type(i) is int and -_LARGEST <= i <= _LARGEST for i in indices):
+    if not all(type(i) is int and -LARGEST <= i <= LARGEST for i in indices):
         raise StateError("the state's order holds something other than whole numbers.")
     if len(indices) != len(around.order):
         raise StateError(f"the state's order has {len(indices)} indices, this iterator's has {len(around.order)}.")
@@ -151,12 +155,12 @@ def seed_of(state: Mapping[str, Any]) -> int:
 
 def _detail(state: Mapping[str, Any]) -> float:
     detail: float = typed(state, "previous_epoch_detail", float)
-    if not isfinite(detail) or not -1 <= detail <= _LARGEST:
+    if not isfinite(detail) or not -1 <= detail <= LARGEST:
         raise StateError(f"the state's 'previous_epoch_detail' is {detail!r}.")
     return detail
 
 
-def number_of(state: Mapping[str, Any], name: str, low: int = 0, high: int = _LARGEST) -> int:
+def number_of(state: Mapping[str, Any], name: str, low: int = 0, high: int = LARGEST) -> int:
     """A whole number of ``state``, within its bounds."""
     number: int = typed(state, name, int)
     if not low <= number <= high:

@@ -159,11 +159,11 @@ def _end(pool: Any, timeout: float) -> bool:
         return pool.end(end)
     if hasattr(pool, "close") and hasattr(pool, "join"):
         pool.close()
-        _comes_back(pool.join, min(_FOR_ANSWERS_S, timeout))
-    return _comes_back(pool.terminate, end - time.monotonic())
+        comes_back(pool.join, min(_FOR_ANSWERS_S, timeout))
+    return comes_back(pool.terminate, end - time.monotonic())
 
 
-def _comes_back(step: Callable[[], object], timeout: float) -> bool:
+def comes_back(step: Callable[[], object], timeout: float) -> bool:
     thread = threading.Thread(target=step, name="mpiter-ending", daemon=True)
     thread.start()
     thread.join(max(0.0, timeout))

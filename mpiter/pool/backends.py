@@ -50,7 +50,10 @@ class Workers(Protocol):
 
 
 class Launch(Protocol):
-    """One crew about to start: the packed dataset, and the Pool that goes with it."""
+    """One crew about to start: the packed dataset, and the Pool that goes with it.
+
+    It may say ``most_bytes``, what batches may take, if that is less than a share of this machine's memory.
+    """
 
     cargo: Any
     grows: bool  # do workers come and go one by one?
@@ -62,10 +65,14 @@ class Launch(Protocol):
 
 
 class Backend(Protocol):
-    """Makes Pools, and knows how things get to their workers."""
+    """Makes Pools, and knows how things get to their workers.
+
+    It may have a ``transport(copy)`` of its own, for ``serializer="slots"`` where there is no shared memory, and say
+    from how many seconds on (``dear_s``) a batch is split over the workers.
+    """
 
     name: str
-    shares_memory: bool  # with this process: shared slots can be used
+    shares_memory: bool  # with this process: shared slots can be used; else its processes are others' to start and end
     in_process: bool  # the workers are threads of this very process, or the caller
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch: ...
@@ -239,14 +246,14 @@ class _InProcess:
     def close(self) -> None: ...
 
 
-_BY_NAME: dict[str, Callable[[], Backend]] = {"process": Process, "thread": Thread, "serial": Serial}
+BY_NAME: dict[str, Callable[[], Backend]] = {"process": Process, "thread": Thread, "serial": Serial}  # wings add theirs
 
 
 def backend_for(backend: Any) -> Backend:
     """The backend that the ``backend=`` argument asks for."""
-    if isinstance(backend, str) and backend in _BY_NAME:
-        return _BY_NAME[backend]()
+    if isinstance(backend, str) and backend in BY_NAME:
+        return BY_NAME[backend]()
     if isinstance(backend, (str, type)) or not hasattr(backend, "launch"):
-        names = ", ".join(map(repr, _BY_NAME))
+        names = ", ".join(map(repr, BY_NAME))
         raise OptionError(f"backend={backend!r:.60} is unknown; use {names} or an object such as mpiter.Process().")
     return backend  # type: ignore[no-any-return]

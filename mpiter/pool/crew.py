@@ -23,7 +23,7 @@ from .. import machine
 from ..bell import Bell
 from ..errors import MpiterError, could_not_start
 from ..rules import Rules
-from ..samples.envelope import Apart, Sealer, seal
+from ..samples.envelope import Apart, seal
 from ..transport.memory import Arena
 from ..transport.transport import Host, Transport
 from ..worker.blackbox import BlackBox
@@ -73,10 +73,11 @@ class Crew:
         self._has_answered = self._is_settled = False
         self._arena: Arena | None = None
         self._transport: Transport | None = None
-        self.most_bytes = machine.memory_total() // _SHARE
         self.dataset = os.getpid() << 32 | next(_dataset_ids)  # key in the registry
-        self._in_process = backend.in_process
+        self._in_process, self._is_here = backend.in_process, backend.shares_memory  # here: on this machine
+        self._are_ours = self._is_here and not self._in_process  # processes that we start and end
         self._launch = backend.launch(cargo)
+        self.most_bytes: int = getattr(self._launch, "most_bytes", machine.memory_total() // _SHARE)
         try:
             self._transport = self._bound(transport)
             self.staff()
@@ -85,13 +86,12 @@ class Crew:
             raise
 
     def _bound(self, transport: Transport) -> Transport:
-        sealer: Sealer = Apart if self._in_process else seal
         host = Host(
             rules=self._rules,
             most_bytes=self.most_bytes,
             dumps=self._launch.dumps,
             arena=self._shared,
-            sealer=sealer,
+            sealer=Apart if self._in_process else seal,
             bell=self._callbacks.bell,
             warn=self._callbacks.warn,
         )
@@ -118,11 +118,10 @@ class Crew:
         """Start all workers; there must be none."""
         assert self._pool is None
         assert self._transport is not None
-        workers, timeout = self._rules.workers, self._rules.sample_timeout
-        self._board = Board(workers, self._shared() if self._backend.shares_memory else None)
-        self._box = None if self._in_process else BlackBox()
-        self._semaphores = None if self._in_process else Semaphores()
-        self._watch = Watch(timeout) if timeout else None
+        self._board = Board(self._rules.workers, self._shared() if self._is_here else None)
+        self._box = BlackBox() if self._are_ours else None
+        self._semaphores = Semaphores() if self._are_ours else None
+        self._watch = Watch(timeout) if (timeout := self._rules.sample_timeout) else None
         self._oom_kills = machine.out_of_memory_kills()
         self._has_answered = False
         self._taken.update(self._places)
@@ -135,7 +134,7 @@ class Crew:
             semaphores=self._semaphores,
             rules=self._rules,
             backend=self._backend.name,
-            environment=None if self._in_process else dict(os.environ),
+            environment=dict(os.environ) if self._are_ours else None,
             log_level=logging.getLogger().level,
             numbers=itertools.count() if self._in_process else None,
         )
@@ -179,6 +178,8 @@ class Crew:
             if worker not in self._taken and self._pool is not None:
                 try:
                     self._pool.start(worker)
+                except MpiterError:
+                    raise
                 except (OSError, RuntimeError) as error:
                     raise could_not_start(error) from error
                 self._taken.add(worker)
@@ -217,10 +218,9 @@ class Crew:
 
     def wait(self) -> None:
         """Wait until something happens, and have it dealt with."""
-        bell = self._callbacks.bell
         if self._pool is None:
-            connection.wait([bell.fileno()])
-            bell.hush()
+            connection.wait([self._callbacks.bell.fileno()])
+            self._callbacks.bell.hush()
             return
         usual = None if self._watch is None else self._watch.interval
         is_urgent = self._evictions or any(end != math.inf for end in self._retiring.values())
@@ -231,6 +231,8 @@ class Crew:
         """A worker has answered with so many samples."""
         self._has_answered = True
         self._proven.add(worker)
+        if not self._is_here:  # what we hear is all that there is on the board
+            self._board.heard(worker)
         most = self._rules.max_samples
         if most is not None and self._pool is not None:
             self._samples[worker] += samples
@@ -241,14 +243,13 @@ class Crew:
     def pids(self) -> tuple[int, ...]:
         """The worker processes of the moment."""
         pool = self._pool
-        if pool is None or self._in_process:
+        if pool is None or not self._are_ours:
             return ()
         return tuple(pool.pids.values()) or tuple(line.pid for line in self._board.lines() if line.pid)
 
     def board(self) -> list[Line]:
         """What each worker does right now; its number is known before it has written any line itself."""
-        pool = self._pool
-        return [] if pool is None else self._board.lines(pool.pids)
+        return [] if self._pool is None else self._board.lines(self._pool.pids)
 
     def publish(self, began: float, waits: float, figures: Sequence[float]) -> None:
         """On the board, for whoever looks at it from another process; there must be workers."""
@@ -266,12 +267,12 @@ class Crew:
             for worker in self._watch.look(lines, pool.busy(lines)):
                 if worker not in self._evictions:
                     line = lines[worker]
-                    self._evictions[worker] = Eviction(worker, line, self._watch.due(line), self._box)
+                    self._evictions[worker] = Eviction(worker, line, self._watch.due(line), self._box, self._is_here)
         for worker, end in list(self._retiring.items()):
             if end == math.inf and not pool.out(worker):
                 self._retiring[worker] = time.monotonic() + _FOR_AN_EXIT_S
             elif time.monotonic() > end and worker not in self._evictions:
-                self._evictions[worker] = Eviction(worker, self.board()[worker], _FOR_AN_EXIT_S, box=None)
+                self._evictions[worker] = Eviction(worker, self.board()[worker], _FOR_AN_EXIT_S, None, self._is_here)
         for worker in list(self._evictions):
             if worker in self._evictions:  # all may have ended with one
                 self._evictions[worker].go_on(pool)
@@ -281,11 +282,12 @@ class Crew:
         worker, code, lines = told.number, told.code or 0, self._board.lines()
         by_the_killer = machine.out_of_memory_kills() > self._oom_kills
         line, eviction = lines[worker]._replace(pid=told.pid or lines[worker].pid), self._evictions.pop(worker, None)
+        line = line if self._is_here else endings.in_hand(told.items, line, eviction is not None)
         end = End(
             worker=worker,
             line=line,
-            how=eviction.how if eviction else endings.ended(code),
-            cause=eviction.cause if eviction else endings.cause(code, by_the_killer),
+            how=eviction.how if eviction else told.how or endings.ended(code),
+            cause=eviction.cause if eviction else "" if told.how else endings.cause(code, by_the_killer),
             stack=eviction.stack if eviction else self._stack(code),
             tasks=tuple(task.number for task in told.items),
             is_gone=told.code is not None,

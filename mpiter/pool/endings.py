@@ -15,6 +15,7 @@ from typing import Any
 from ..worker import blackbox
 from ..worker.blackbox import BlackBox
 from ..worker.board import Line
+from ..worker.task import Task
 from .member import VANISHED
 
 STEP_S = 0.01  # between two looks at a worker that is being ended
@@ -60,10 +61,11 @@ class End:
 class Eviction:
     """Of a worker that has made no progress for too long."""
 
-    def __init__(self, worker: int, line: Line, limit: float, box: BlackBox | None) -> None:
+    def __init__(self, worker: int, line: Line, limit: float, box: BlackBox | None, is_here: bool = True) -> None:
+        """``is_here``: it runs on this machine."""
         doing = "made no progress" if line.ready else "was not ready to work"
-        self.how, self.cause = f"{doing} for {limit:g} s", blackbox.condition(line.pid)
-        self.stack = "" if box else blackbox.thread_stack(line.pid)
+        self.how, self.cause = f"{doing} for {limit:g} s", blackbox.condition(line.pid) if is_here else ""
+        self.stack = "" if box or not is_here else blackbox.thread_stack(line.pid)
         self.line, self._worker, self._box = line, worker, box
         self._asked = time.monotonic()
         self._killed: float | None = None
@@ -93,6 +95,15 @@ def in_slow_samples(lines: Sequence[Line], workers: Collection[int]) -> list[int
     """Who of these workers has had the same sample in hand for so long that nobody should wait for it."""
     since = time.monotonic_ns() - _SLOW_NS
     return [number for number, line in enumerate(lines) if number in workers and line.active and line.since < since]
+
+
+def in_hand(tasks: Sequence[Task], told: Line, stood_still: bool) -> Line:
+    """The line of a worker elsewhere that had the first of these tasks in hand, and had told us another line before."""
+    if not tasks or (stood_still and told.active == 1 and told.task == tasks[0].number):
+        return told
+    task, piece = tasks[0], tasks[0].pieces[0]
+    active = 1 if task.singly and len(task.pieces) == piece.rows == 1 else 2
+    return told._replace(run=task.run, task=task.number, batch=piece.batch, row=piece.row, active=active)
 
 
 def ended(code: int) -> str:

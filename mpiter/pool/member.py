@@ -109,6 +109,7 @@ class Exit:
     code: int | None  # as multiprocessing has it; None: it would not die, and was left to itself
     state: State  # that it was in
     items: tuple[Any, ...]  # of the tasks it had
+    how: str = ""  # in words, where its code says nothing
 
 
 def started(

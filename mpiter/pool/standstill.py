@@ -24,11 +24,12 @@ def processor_time(pid: int) -> int:
 class Standstill:
     """Of all workers of an iterator."""
 
-    def __init__(self, used: Callable[[int], int] = processor_time) -> None:
+    def __init__(self, used: Callable[[int], int] = processor_time, is_here: bool = True) -> None:
+        """``is_here``: they are processes or threads of this machine, which says what they use."""
         self._used = used
         self._seen: Sequence[tuple[Line, int]] = ()
         self._since = self._waited = 0.0
-        self._is_told = not os.path.exists("/proc/self/stat")  # nobody says what they use
+        self._is_told = not (is_here and os.path.exists("/proc/self/stat"))  # nobody says what they use
 
     def is_seen(self, lines: Sequence[Line], waited: float) -> bool:
         """Have they all stood still long enough?  ``waited``: seconds that the consumer has waited for this batch."""

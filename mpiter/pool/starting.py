@@ -22,6 +22,8 @@ from multiprocessing import process as mp_process
 from multiprocessing import resource_tracker, spawn
 from typing import Any
 
+from ..worker.worker import TO_THE_LAUNCHER
+
 _LONGEST_FOLDER = 64
 _DYING_S = 1.0  # how long a fork server that was killed may take to be gone
 _starting = threading.RLock()
@@ -100,7 +102,9 @@ class _Preload(list[str]):
 
     def __repr__(self) -> str:
         path = spawn.get_preparation_data("mpiter").get("sys_path", [])
-        return f"__import__('sys').path.__setitem__(slice(None), {path!r}) or {list(self)!r}"
+        # before a script is imported
+        forgets = f"[__import__('os').environ.pop(name, None) for name in {TO_THE_LAUNCHER}]"
+        return f"__import__('sys').path.__setitem__(slice(None), {path!r}) or {forgets} and {list(self)!r}"
 
 
 def _short_enough(folder: str) -> str:
@@ -113,14 +117,14 @@ def _new_server() -> _ForkServer:
     chosen = getattr(getattr(mp_forkserver, "_forkserver", None), "_preload_modules", ["__main__"])
     others = [name for name in chosen if name != "__main__"]  # what the user wants in every fork server
     useful = [name for name in _USEFUL if name in sys.modules]
-    wanted = ["mpiter.worker.worker", *useful, *_preloaded, *others, "mpiter.worker.preloaded"]
+    wanted = ["mpiter.worker.worker", *_preloaded, *useful, *others, "mpiter.worker.preloaded"]
     server._preload_modules = _Preload(wanted)
     return server
 
 
 _preloaded: list[str] = []
 # What may be forked once it is imported: where the program has it, its datasets use it, most likely.
-_USEFUL = ("PIL.Image", "cv2", "h5py", "datasets.arrow_dataset", "torch_geometric.data")
+_USEFUL = ("PIL.Image", "cv2", "h5py", "datasets.arrow_dataset", "torch_geometric.data", "torchvision.transforms")
 
 
 def preload(module: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import html
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,9 @@ def _still_shows(batch: Batch[Any], contents: Contents) -> bool:
 
 def collate(samples: Sequence[Any], settle: Settle = listed) -> Any:
     """Stack samples into columns; ``settle`` says what becomes of what they disagree on."""
-    if not samples:
+    if isinstance(samples, Mapping):
+        raise TypeError(f"a batch is made of a list of samples, not of a {type(samples).__name__}; pass a collate_fn.")
+    if not len(samples):
         return []
     tree: Node = describe(samples[0])
     for sample in samples[1:]:

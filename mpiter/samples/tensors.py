@@ -75,10 +75,10 @@ def device_of(value: Any) -> str:
 
 
 def from_array(array: np.ndarray[Any, Any]) -> Any:
-    """A tensor on the array's memory; it keeps the array, and so the lease, alive."""
+    """A tensor on the array's memory, which it keeps alive, and so the lease; of read-only memory, on a copy."""
     import torch
 
-    return torch.from_numpy(array)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch knows nothing read-only
 
 
 def rows(column: np.ndarray[Any, Any]) -> list[Any]:

@@ -33,33 +33,33 @@ def _layout_reader() -> Callable[[bytes], Layout]:
     return functools.lru_cache(maxsize=8)(pickle.loads)
 
 
-class _RowPen:
+class RowPen:
     """A pen on some of a room's rows; what finds no room there goes along with the ticket."""
 
     def __init__(self, pen: Pen, first: int = 0, sends: bool = False) -> None:
-        self._pen, self.stride = pen, pen.layout.stride
-        self._first = first  # the batch's row that the memory's first row is
+        self.pen, self.stride = pen, pen.layout.stride
+        self.first = first  # the batch's row that the memory's first row is
         self._sends = sends  # the memory must travel itself
-        self._large: Large = []
+        self.large: Large = []
 
     def write(self, row: int, samples: Sequence[Any], at_once: bool = False) -> None:
-        large = self._pen.write(row - self._first, samples, at_once)
+        large = self.pen.write(row - self.first, samples, at_once)
         if large:
-            self._large += [(at + self._first, envelope) for at, envelope in large]
+            self.large += [(at + self.first, envelope) for at, envelope in large]
 
     def lend(self, row: int, shape: tuple[int, ...], dtype: Any) -> Any:
         """Where the row's only array of this kind will lie."""
-        found = [at for at, leaf in enumerate(self._pen.layout.leaves) if leaf[:2] == (shape, dtype)]
-        return self._pen.columns[found[0]][row - self._first] if len(found) == 1 else None
+        found = [at for at, leaf in enumerate(self.pen.layout.leaves) if leaf[:2] == (shape, dtype)]
+        return self.pen.columns[found[0]][row - self.first] if len(found) == 1 else None
 
     def fail(self, row: int) -> None:
-        self._pen.states[row - self._first] = RowState.FAILED
+        self.pen.states[row - self.first] = RowState.FAILED
 
     def payload(self) -> Any:
         if not self._sends:
-            return [(row, as_raw(large)) for row, large in self._large]
-        parts = list(map(Raw, _raw(self._pen.states, self._pen.columns)))
-        return self._first, self._pen.layout.rows, parts, self._large
+            return [(row, as_raw(large)) for row, large in self.large]
+        parts = list(map(Raw, _raw(self.pen.states, self.pen.columns)))
+        return self.first, self.pen.layout.rows, parts, self.large
 
 
 def _raw(states: memoryview, columns: Sequence[Column]) -> list[memoryview]:
@@ -86,7 +86,7 @@ class SlotWriter:
             layout = self._layout(brief)
             room = memoryview(self._arena.map)[address[0] : address[0] + layout.size]
             pen = self._pens[brief, address[0]] = Pen(layout, room, self._sealer, data=self._data)
-        return _RowPen(pen)
+        return RowPen(pen)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SlotWriter, (self._arena, self._sealer)
@@ -94,6 +94,8 @@ class SlotWriter:
 
 class PackedWriter:
     """The worker's end of ``packed``: private buffers."""
+
+    on_rows: type[RowPen] = RowPen
 
     def __init__(self, sealer: Sealer) -> None:
         self._sealer = sealer
@@ -107,7 +109,7 @@ class PackedWriter:
         layout = Layout(self._layout(brief).tree, rows)
         memory = self._memory(layout.size).data
         memory[:rows] = bytes(rows)  # RowState.TODO
-        return _RowPen(Pen(layout, memory, self._sealer, True, self._data), row, sends=True)
+        return self.on_rows(Pen(layout, memory, self._sealer, True, self._data), row, sends=True)
 
     def _memory(self, size: int) -> np.ndarray[Any, Any]:
         """Some that was used before, if all that lay there is on its way."""
@@ -119,7 +121,7 @@ class PackedWriter:
         return view
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PackedWriter, (self._sealer,)
+        return type(self), (self._sealer,)
 
 
 class _LaidOutRoom:

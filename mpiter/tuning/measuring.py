@@ -18,9 +18,9 @@ from typing import Any
 
 from .. import machine
 from ..datasets.columns import as_dataset
-from ..engine.cutting import DEAR_S
 from ..engine.pilot import Setting
 from ..iterators.generate import Batches, batches
+from ..rules import DEAR_S
 from .trials import Asked, Trial
 
 _WARM_S = 0.15

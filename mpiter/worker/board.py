@@ -9,6 +9,7 @@ board is the first thing in the loop's shared memory, and begins with a mark.
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -87,6 +88,11 @@ class Board:
         """All lines, as they are now, with the numbers of the processes where these are known better."""
         lines = [Line(*self.cells(worker)) for worker in range(len(self._places))]
         return lines if pids is None else [line._replace(pid=pids.get(at, line.pid)) for at, line in enumerate(lines)]
+
+    def heard(self, worker: int) -> None:
+        """Nobody shares the board with a worker that has answered: it is ready, and gets on."""
+        cells = self.cells(worker)
+        cells[Cell.READY], cells[Cell.SINCE] = 1, time.monotonic_ns()
 
     def clear(self, worker: int) -> None:
         """For a new worker in this place."""

@@ -38,7 +38,8 @@ def _fetch_run(task: Task) -> Ticket:
     if is_first:  # not while everybody starts: it takes some 20 ms of processor time
         limits.limit_loaded_libraries()
     worker.cells[Cell.RUN], worker.cells[Cell.TASK], worker.cells[Cell.ACTIVE] = task.run, task.number, 1
-    outer, outer_place = info.here(), seeding.at(None)
+    # whoever fetches already, in this thread: a dataset may have an iterator of its own
+    outer, place, lender, hearer = info.here(), seeding.at(None), lending.lend_by(None), parts.tell(None)
     info.enter(worker.info)
     try:
         ticket = _watched(task, worker)
@@ -47,9 +48,9 @@ def _fetch_run(task: Task) -> Ticket:
         ticket = _all_failed(task, worker, error)
     finally:
         info.enter(outer)
-        seeding.back(outer_place)
-        lending.lend_by(None)
-        parts.tell(None)
+        seeding.back(place)
+        lending.back(lender)
+        parts.tell(hearer)
         worker.cells[Cell.ACTIVE] = 0
     worker.tasks += 1
     if is_first:
@@ -160,7 +161,8 @@ class _Fetching:
     def fault(self, error: BaseException, row: int, index: Any) -> None:
         self.pen.fail(row)
         if isinstance(error, parts.AllLeftOut):
-            last = max(at for at, fault in enumerate(self.faults) if fault.row == row)
+            here = self.piece.batch, row  # a task may be of several batches
+            last = max(at for at, fault in enumerate(self.faults) if (fault.batch, fault.row) == here)
             self.faults[last] = replace(self.faults[last], ends_row=True)
             return
         may_skip = not isinstance(error, parts.NotOfASample)
@@ -170,11 +172,15 @@ class _Fetching:
 
     def part(self, error: BaseException, key: Any, at: int) -> None:
         """One of the samples of the row under way has failed."""
-        self.worker.habits.let_pass(error)
-        fault = take_down(error, self.piece, row := self.worker.cells[Cell.ROW], key, self.worker.info.name)
+        self.let_pass(error)
+        fault = take_down(error, self.piece, self.worker.cells[Cell.ROW], key, self.worker.info.name)
         fault = replace(fault, position=fault.position + at, ends_row=False)
-        if all((known.row, known.position) != (row, fault.position) for known in self.faults):  # fetched once more
+        told = ((known.batch, known.row, known.position) for known in self.faults)
+        if (fault.batch, fault.row, fault.position) not in told:  # else it is fetched once more
             self.faults.append(fault)
+
+    def let_pass(self, error: BaseException) -> None:
+        self.worker.habits.let_pass(error)
 
 
 def _fetch_piece(fetching: _Fetching) -> int:
@@ -184,7 +190,7 @@ def _fetch_piece(fetching: _Fetching) -> int:
     seeding.at(lambda: (seed, epoch, offset + cells[Cell.ROW]), fetching.seeds)
     cells[Cell.BATCH] = piece.batch
     lending.lend_by(fetching.worker, fetching.pen)
-    parts.tell(fetching.part)
+    parts.tell(fetching)
     indices = piece.keys
     done, total, habits = 0, len(indices), fetching.worker.habits
     while done < total:

@@ -19,7 +19,7 @@ class WorkerInfo:
         num_workers: how many there are.
         seed: of the iterator, or of the loader's epoch.
         dataset: the worker's own copy of it.
-        backend: "process", "thread" or "serial".
+        backend: its name: "process", "thread", "serial", "ray" or "mpi".
 
     >>> from mpiter import batches
     >>> def tell(info):

@@ -23,10 +23,17 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def lend_by(worker: Worker | None, pen: Any = None) -> None:
-    """From now on, in this thread: the row that the worker is at; None: nobody lends."""
+def lend_by(worker: Worker | None, pen: Any = None) -> Any:
+    """From now on, in this thread: the row that the worker is at; None: nobody lends.  Returns what ``back`` takes."""
+    before = _here.worker, _here.lend
     _here.worker = worker
     _here.lend = getattr(pen, "lend", None) if worker is not None and pen.stride <= FEW else None
+    return before
+
+
+def back(before: Any) -> None:
+    """Who has lent before ``lend_by``, does so again."""
+    _here.worker, _here.lend = before
 
 
 def row_for(dataset: Any, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -6,14 +6,21 @@ Runs in workers: whoever makes such rows says here what has failed, and ``fetch`
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-Hear = Callable[[BaseException, Any, int], None]  # the error, the sample's key, and which of the row's samples it is
+
+class Hearer(Protocol):
+    """Whoever fetches the row."""
+
+    def part(self, error: BaseException, key: Any, at: int) -> None:
+        """The sample with this key, number ``at`` of the row's, has failed."""
+
+    def let_pass(self, error: BaseException) -> None:
+        """Raise again what is not the dataset's."""
 
 
 class AllLeftOut(Exception):
-    """Nothing is left of a row; each of its samples has been told of."""
+    """Nothing is left of a row, of which a sample has been told of."""
 
 
 class NotOfASample(Exception):
@@ -21,19 +28,27 @@ class NotOfASample(Exception):
 
 
 class _Here(threading.local):
-    hear: Hear | None = None
+    hearer: Hearer | None = None
 
 
 _here = _Here()
 
 
-def tell(hear: Hear | None) -> None:
-    """From now on, in this thread, to whom."""
-    _here.hear = hear
+def tell(hearer: Hearer | None) -> Hearer | None:
+    """From now on, in this thread, to whom; returns to whom until now."""
+    before, _here.hearer = _here.hearer, hearer
+    return before
 
 
 def leave_out(error: BaseException, key: Any, at: int) -> None:
-    """This sample has failed."""
-    if _here.hear is None:
+    """This sample has failed, which is number ``at`` of the row's."""
+    if _here.hearer is None:
         raise error
-    _here.hear(error, key, at)
+    _here.hearer.part(error, key, at)
+
+
+def let_pass(error: BaseException) -> None:
+    """Raise again what must not be taken for a sample's failure: Ctrl-C in the caller's own thread."""
+    if _here.hearer is None:
+        raise error
+    _here.hearer.let_pass(error)

@@ -1,8 +1,9 @@
 """How a worker begins: the initializer that every Pool runs once in each of its workers.
 
 Runs in workers.  Guarantees that nothing it meets can kill the worker or start a respawn loop: a failure is kept and
-answered to the first task.  In a process of its own it first makes itself at home (signals, environment, thread
-limits, outgoing mail), then opens the dataset, then calls the user's ``worker_init``.
+answered to the first task.  In a process that we have started it first makes itself at home (signals, environment,
+thread limits, outgoing mail); in others' (Ray's, MPI's) it is a guest and doesn't.  Then it opens the dataset, and
+calls the user's ``worker_init``.
 """
 
 from __future__ import annotations
@@ -48,19 +49,20 @@ class Setup:
     semaphores: Semaphores | None  # that processes make
     rules: Rules
     backend: str
-    environment: dict[str, str] | None  # of the caller; None for workers inside of its process
+    environment: dict[str, str] | None  # of the caller; None for workers in a process that is not ours to arrange
     log_level: int  # of the caller's root logger: what he doesn't want to hear isn't sent
-    numbers: Iterator[int] | None = None  # for workers without a process of their own
+    numbers: Iterator[int] | None = None  # for workers whose process has no name that says it
     home: int = field(default_factory=os.getpid)  # the caller's process
 
 
 _first_breath = threading.Lock()
 
 
-def begin(setup: Setup) -> None:
-    """Take up work.  Never raises."""
-    own_process = setup.environment is not None
-    number = _number(setup)
+def begin(setup: Setup, number: int | None = None) -> None:
+    """Take up work, as the worker of this number if it is known.  Never raises."""
+    is_ours = setup.environment is not None  # a process that we have started and will end
+    is_alone = not setup.rules.in_process  # in its process
+    number = _number(setup) if number is None else number
     cells = setup.board.cells(number)
     cells[Cell.PID], cells[Cell.TASK] = threading.get_native_id(), -1
     nobody = info.WorkerInfo(number, setup.rules.workers, setup.rules.seed, None, setup.backend)
@@ -72,9 +74,9 @@ def begin(setup: Setup) -> None:
     worker = Worker(nobody, None, setup.writer, cells, habits)
     register(setup.dataset, worker)
     try:
-        if own_process and os.getpid() == setup.home:
+        if is_ours and os.getpid() == setup.home:
             raise OptionError("the workers of pool= are threads of this process; pass backend=mpiter.Thread().")
-        if own_process:
+        if is_ours:
             lifeline.die_with_parent()
             worker.outbox = _settle_in(setup.environment or {})
             if setup.box is not None:
@@ -82,7 +84,7 @@ def begin(setup: Setup) -> None:
             if setup.semaphores is not None:
                 setup.semaphores.watch()
             logging.getLogger().setLevel(setup.log_level)
-        if own_process and isinstance(setup.cargo, Kept):
+        if is_ours and isinstance(setup.cargo, Kept):
             byvalue.was_forked()
         dataset, worker_init = setup.cargo.open()
         worker.dataset = dataset
@@ -93,14 +95,14 @@ def begin(setup: Setup) -> None:
             worker.habits.seeds = seeding.GLOBALS  # not to be fetched twice to find out
             worker.habits.caution.is_singly = True
         info.was_asked()  # by the process that we were forked from
-        if own_process and not setup.rules.seeds_samples:
+        if is_alone and not setup.rules.seeds_samples:
             seeding.seed_worker(setup.rules.seed, number)
         _call_hooks(worker, worker_init)
-        if own_process:
+        if is_alone:
             worker.reading = watched(theirs)
-        if own_process and setup.rules.seeds_samples:
+        if is_alone and setup.rules.seeds_samples:
             seeding.seed_globals(setup.rules.seed, -1, number)
-        if own_process:
+        if is_ours:
             gc.freeze()
     except BaseException as error:
         if isinstance(error, RecursionError):
@@ -132,6 +134,11 @@ def _call_hooks(worker: Worker, worker_init: Any) -> None:
         info.enter(None)
 
 
+# By these numbers the caller's process knows the descriptors that lead to whoever started it as an MPI rank.  Here they
+# are something else's, the fork server's say, and MPI would write there when a dataset imports it.
+TO_THE_LAUNCHER = ("PMI_FD", "HYDI_CONTROL_FD")
+
+
 def _settle_in(environment: dict[str, str]) -> Outbox:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who closes us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -141,6 +148,8 @@ def _settle_in(environment: dict[str, str]) -> Outbox:
     for name in set(os.environ) - set(environment):
         del os.environ[name]
     os.environ.update(environment)
+    for name in TO_THE_LAUNCHER:
+        os.environ.pop(name, None)
     limits.limit_libraries_to_come()
     allocator.keep_memory()
     _stand_in_for_the_trainer()

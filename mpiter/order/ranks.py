@@ -1,0 +1,144 @@
+"""Which of how many ranks this process is: what the user says, or else whoever has started it.
+
+Runs in the consumer process, when a loop begins and not before: at construction a process group may not be there yet,
+and all ranks would take themselves for the only one.  Guarantees that nothing is imported to find out (mpi4py would
+start MPI), and that the choice and its source are logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any, Literal
+
+from ..errors import OptionError
+from .share import Share
+
+_log = logging.getLogger("mpiter")
+_BY_VARIABLES = (  # the rank's, the size's, and whose they are
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+_HERE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # ranks on this machine
+# Slurm's variables are there in a shell of it too, and mean nothing
+_INTERACTIVE = ("bash", "zsh", "sh", "interactive")
+Place = tuple[int, int, str]  # rank, size, and who says so
+
+
+class Shard:
+    """This process's part of the dataset, where several train together: ``Shard(rank, size)``, or ``Shard()`` to ask.
+
+    Asked are, in this order: an initialised ``torch.distributed``, JAX's, MPI; ``RANK`` and ``WORLD_SIZE``; Slurm's,
+    Open MPI's and MPICH's variables.  Where nobody knows anything, this process is the only one.
+
+    All ranks go through one order together, in steps of a batch for each.  Where the last step of an epoch is short,
+    each still gets as many samples as the others, filled up with some from the epoch's beginning; ``drop_last`` leaves
+    it out, and ``exact=True`` gives each sample once, to some ranks a batch less: for evaluation.
+
+    >>> from mpiter import batches
+    >>> for rank in 0, 1:
+    ...     print(rank, *batches(range(10), 2, n_processes=0, shuffle=False, shard=Shard(rank, 2)))
+    0 [0 1] [4 5] [8]
+    1 [2 3] [6 7] [9]
+    """
+
+    def __init__(self, rank: int | None = None, size: int | None = None, *, exact: bool = False) -> None:
+        if (rank is None) != (size is None):
+            raise OptionError(f"Shard({rank=}, {size=}): pass both, or none to have it found out.")
+        if rank is not None and size is not None:
+            for value in (rank, size):
+                if not isinstance(value, Integral) or isinstance(value, bool):
+                    raise OptionError(f"Shard({rank!r:.40}, {size!r:.40}): rank and size must be whole numbers.")
+            if not 0 <= rank < size:
+                raise OptionError(f"rank {rank} of {size}: ranks are numbers from 0 to before size.")
+        self.rank, self.size = rank, size
+        self.exact = bool(exact)
+        self._told: Place | None = None
+
+    def __repr__(self) -> str:
+        given = [] if self.rank is None else [str(self.rank), str(self.size)]
+        return f"Shard({', '.join(given + ['exact=True'] * self.exact)})"
+
+    def share(self) -> Share:
+        """The part, as things are now."""
+        if self.rank is not None and self.size is not None:
+            return Share(self.rank, self.size, self.exact)
+        found = _found()
+        if found != self._told:
+            self._told = found
+            _log.info("shard: rank %d of %d, by %s", *found)
+        return Share(*found[:2], self.exact)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_told": None}
+
+
+Sharding = Shard | tuple[int, int] | Literal["auto"] | None  # what ``shard=`` may be
+
+
+def shard_for(shard: Any) -> Shard | None:
+    """What the ``shard=`` argument asks for."""
+    if shard is None or isinstance(shard, Shard):
+        return shard
+    if shard == "auto":
+        return Shard()
+    if isinstance(shard, tuple) and len(shard) == 2:
+        return Shard(*shard)
+    raise OptionError(f"shard={shard!r:.60} is unknown; use 'auto', (rank, size) or mpiter.Shard(rank, size).")
+
+
+def ranks_here() -> int:
+    """How many share this machine's cores, as far as their launcher says."""
+    told = [os.environ[name] for name in _HERE if os.environ.get(name, "").isdecimal()]
+    return max(1, int(told[0])) if told else 1
+
+
+def _found() -> Place:
+    for ask in (_by_torch, _by_jax, _by_mpi, _by_variables):
+        if (place := ask()) is not None:
+            return place
+    return 0, 1, "nobody: no process group, no MPI and no variables of a launcher were found"
+
+
+def _by_torch() -> Place | None:
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    return distributed.get_rank(), distributed.get_world_size(), "torch.distributed"
+
+
+def _by_jax() -> Place | None:
+    distributed = getattr(sys.modules.get("jax"), "distributed", None)
+    is_initialized: Callable[[], bool] | None = getattr(distributed, "is_initialized", None)
+    if is_initialized is None or not is_initialized():
+        return None
+    jax = sys.modules["jax"]
+    return jax.process_index(), jax.process_count(), "jax.distributed"
+
+
+def _by_mpi() -> Place | None:
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.Get_size() == 1:
+        return None
+    return mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size(), "MPI.COMM_WORLD"
+
+
+def _by_variables() -> Place | None:
+    for rank, size in _BY_VARIABLES:
+        values = os.environ.get(rank, ""), os.environ.get(size, "")
+        is_clear = all(value.isdecimal() and len(value) < 10 for value in values) and int(values[0]) < int(values[1])
+        if not is_clear:
+            if any(values):
+                _log.warning(
+                    "shard: %s=%r and %s=%r say no rank, and are passed over", rank, values[0], size, values[1]
+                )
+            continue
+        if rank.startswith("SLURM") and os.environ.get("SLURM_JOB_NAME") in _INTERACTIVE:
+            continue
+        return int(values[0]), int(values[1]), f"{rank} and {size}"
+    return None
