@@ -15,34 +15,32 @@ import torch
 import torch.utils.data
 from torch.utils.data import _utils
 
-from .datasets.columns import Table, as_dataset
-from .device import DevicePrefetcher, can_pin, is_numeric, mapped, pinned
-from .engine.options import warn_if_all_is_dropped
-from .engine.pilot import Auto
-from .errors import OptionError, warn
-from .loaders.batched import Batched, Single
-from .loaders.checks import check_echo, check_skipping
-from .loaders.drawing import Drawn, Since, Sliced, Whole
-from .loaders.epochs import NO_LENGTH
-from .loaders.generators import Generators, samplers_in
-from .loaders.loader import in_batches, is_torchs_stream, worker_options, workers_of
-from .loaders.loading import Loading
-from .loaders.shards import Batching, Streamed
-from .loaders.walk import Walk, warn_of_iterators
-from .order.order import Order, Sequential
-from .pool import starting
-from .rules import Skip
-from .samples.batch import samples_of
-from .samples.layout import Contents
-from .samples.leaves import Complex, Leaf
-from .samples.tree import Group, Node
-from .spelling import OF_LOADERS, knows
-from .typevars import B_co as T_co  # of a dataset's samples, as torch has it
-from .worker.info import WorkerInfo
+from ..datasets.columns import Table, as_dataset
+from ..device import can_pin, pinned
+from ..engine.pilot import Auto
+from ..errors import OptionError, warn
+from ..loaders.batched import Batched, Single
+from ..loaders.checks import check_echo, check_sharing, check_skipping
+from ..loaders.drawing import Drawn, Since
+from ..loaders.epochs import known
+from ..loaders.generators import Generators, samplers_in
+from ..loaders.loader import in_batches, is_torchs_stream, worker_options, workers_of
+from ..loaders.loading import Loading
+from ..loaders.shards import Batching, Streamed
+from ..loaders.walk import Walk, warn_of_iterators
+from ..order.order import Order, Sequential
+from ..order.ranks import Sharding, shard_for
+from ..pool import starting
+from ..rules import Skip
+from ..samples.batch import samples_of
+from ..samples.layout import Contents
+from ..spelling import OF_LOADERS, knows
+from ..typevars import B_co as T_co  # of a dataset's samples, as torch has it
+from ..worker.info import WorkerInfo
+from .sampler import ShardSampler
+from .tensors import tensors_of
 
-__all__ = ["DataLoader", "DevicePrefetcher", "StatefulDataLoader", "tensors"]
-
-starting.preload(__name__)
+starting.preload(__package__)
 _default_collate = _utils.collate.default_collate
 _TORCHS_OWN = "torch."
 
@@ -57,7 +55,10 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     ``prefetch_factor=None`` lets batches run ahead as the workers need.
     ``seeding="worker"`` seeds the global generators once in each worker, as torch does, not for each sample.
     ``echo=mpiter.echo.Echo(factor=2)`` has each sample come several times: the sampler is asked for a whole epoch then.
+    ``shard="auto"`` is this rank's part of one order, which ``shuffle`` and ``seed`` make: no sampler is needed.
     ``on_error="skip"``, or ``mpiter.Skip(most=100)``, leaves out samples that fail; ``stats()`` counts and lists them.
+    ``backend="ray"``, or whatever ``mpiter.batches`` takes, fetches elsewhere than in worker processes here.
+    ``receipts="folder"`` notes there what is handed out, for `mpiter audit`.
     ``trace="run.json"`` writes down who did what when, for ui.perfetto.dev or chrome://tracing.
     Beyond torch's: ``state_dict()``, ``load_state_dict()``, ``skip()``, ``close()``, ``with``, ``stats()``.
 
@@ -96,6 +97,10 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         trace: str | os.PathLike[str] | None = None,
         echo: Any = None,
         on_error: Literal["raise", "skip"] | Skip = "raise",
+        shard: Sharding = None,
+        seed: int | None = None,
+        backend: Any = None,
+        receipts: Any = None,
     ) -> None:
         if num_workers == 0 and timeout > 0:
             raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
@@ -107,6 +112,13 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
                 f"mpiter.DataLoader, which takes anything iterable."
             )
         warn_of_iterators({"sampler": sampler, "batch_sampler": batch_sampler})
+        self._seed = seed or 0  # of the samples' randomness in this epoch
+        if (shared := shard_for(shard)) is not None:
+            check_sharing(dataset, is_torchs_stream(dataset), sampler, batch_sampler, generator)
+            sampler = ShardSampler(dataset, batch_size or 1, drop_last, bool(shuffle), self._seed, shared)
+            shuffle = None
+        elif seed is not None:
+            raise OptionError("seed= goes with shard=; without it pass generator=torch.Generator().manual_seed(…).")
         torch.utils.data.DataLoader.__init__(
             self,
             dataset,
@@ -129,14 +141,13 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         )
         # As they were given: frameworks make a loader anew, of our class or of torch's, from what these say.
         self.__dict__.update(prefetch_factor=prefetch_factor, persistent_workers=persistent_workers)
+        self.seeding, self.trace, self.echo, self.on_error = seeding, trace, echo, on_error
+        self.shard, self.seed, self.backend, self.receipts = shard, seed, backend, receipts
+        is_stream = is_torchs_stream(dataset)
         if echo is not None:
-            check_echo(dataset, is_torchs_stream(dataset), self.sampler, batch_sampler)
-        check_skipping(dataset, is_torchs_stream(dataset), on_error)
-        self.echo, self.on_error = echo, on_error  # likewise
-        self._seed = 0  # of the samples' randomness in this epoch
+            check_echo(dataset, is_stream, self.sampler, batch_sampler)
+        check_skipping(dataset, is_stream, on_error)
         self._pins = can_pin() if pin_memory else False
-        if self._has_own_sampler and drop_last and not is_torchs_stream(dataset):
-            warn_if_all_is_dropped(len(dataset), batch_size or 1)
         self._in_one = self._makes_batches_in_workers()
         options = worker_options(
             self._served() if self._in_one else dataset,
@@ -152,8 +163,12 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             trace=trace,
             echo=echo,
             on_error=on_error,
+            shard=shared,
+            backend=backend,
+            receipts=receipts,
         )
-        self._begin(options, persistent_workers)
+        has_length = self._has_own_sampler and not is_stream
+        self._begin(options, persistent_workers, samples=len(dataset) if has_length else None)
 
     def _makes_batches_in_workers(self) -> bool:
         is_stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
@@ -179,12 +194,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     def __len__(self) -> int:
         """Batches in an epoch, as torch counts them; of an echo, its repeats too."""
-        length = super().__len__() if self.echo is None else self._batches_of(len(self._sampled()))
-        if length is None:
-            raise TypeError(NO_LENGTH)
-        return int(length)
+        return super().__len__() if self.echo is None else known(self._batches_of(len(self._sampled())))
 
     def _length(self) -> int | None:
+        if isinstance(self.sampler, ShardSampler):
+            return self._batches_of(len(self.dataset))
         if self._batching is not None:  # whose own len() is for those who ask the loader: torch warns them
             return None
         try:
@@ -194,14 +208,12 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     def _sampled(self) -> Any:
         """torch's own batches are made of its sampler's keys, which may tell its place; any others tell theirs."""
+        if isinstance(self.sampler, ShardSampler):  # there is one for frameworks to see; nobody asks it
+            return None
         makes_batches = self.batch_sampler
         return makes_batches.sampler if type(makes_batches) is torch.utils.data.BatchSampler else self._index_sampler
 
-    def _plans(self, since: Since) -> Sliced | Drawn:
-        if self.echo is not None:
-            return Whole(
-                Walk(self._sampled(), since.told, begins=True), self.batch_size or 1, self.drop_last, self._in_one
-            )
+    def _plans(self, since: Since) -> Drawn:
         walk = Walk(self._sampled(), since.told, begins=not since.batches)
         batches: Iterator[Any]
         if not self._auto_collation:
@@ -213,14 +225,16 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         return Drawn(batches, None if self._in_one else self.batch_size, walk, since)
 
     def _order(self, epoch: int) -> Order:
-        return Sequential(0)
+        return self.sampler.order(epoch, self._seed) if isinstance(self.sampler, ShardSampler) else Sequential(0)
 
     def _opens(self, contents: Contents) -> Any:
-        batch = samples_of(contents)[0] if self._in_one else _tensors_of(contents)
+        batch = samples_of(contents)[0] if self._in_one else tensors_of(contents)
         return pinned(batch) if self._pins else batch
 
     def _seed_of_epoch(self) -> int:
-        """Drawn when torch draws it, from what torch draws it from."""
+        """Drawn when torch draws it, from what torch draws it from; ranks have one in common."""
+        if isinstance(self.sampler, ShardSampler):
+            return self._seed
         drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         self._seed = int(drawn.item())
         return self._seed
@@ -237,6 +251,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             )
 
     def _generators(self) -> Generators:
+        if isinstance(self.sampler, ShardSampler):
+            return Generators()
         samplers = samplers_in(self._index_sampler)
         known = all(type(one).__module__.startswith(_TORCHS_OWN) for one in samplers)
         return Generators([self.generator, *samplers], ("torch",) if known else ("torch", "numpy", "random"))
@@ -244,10 +260,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     def _agreed(self) -> dict[str, Any]:
         kind = "stream" if self._batching is not None else "dataset" if self._has_own_sampler else "sampler"
         length = {"dataset_length": len(self.dataset)} if kind == "dataset" else {}
+        if isinstance(self.sampler, ShardSampler):
+            length["shuffle"] = self.sampler.shuffle
         sampler = type(self.sampler).__qualname__
         own = {"batch_size": self.batch_size, "drop_last": self.drop_last, "sampler": sampler}
-        echo = self._recipe.make_composer().name
-        return {"kind": kind} | length | own | ({"echo": echo} if echo else {})
+        return {"kind": kind} | length | own
 
 
 class StatefulDataLoader(DataLoader[T_co]):
@@ -284,9 +301,10 @@ class _AtHome:
         self._worker_init_fn = worker_init_fn
 
     def __call__(self, info: WorkerInfo) -> None:
-        _utils.worker._worker_info = _utils.worker.WorkerInfo(
-            id=info.id, num_workers=info.num_workers, seed=info.seed + info.id, dataset=info.dataset
-        )
+        if info.backend not in ("thread", "serial"):  # of a process there is one only
+            _utils.worker._worker_info = _utils.worker.WorkerInfo(
+                id=info.id, num_workers=info.num_workers, seed=info.seed + info.id, dataset=info.dataset
+            )
         if self._worker_init_fn is not None:
             self._worker_init_fn(info.id)
 
@@ -298,52 +316,3 @@ def _collated(samples: Any) -> Any:
         return _default_collate(samples)
     finally:
         _utils.worker._worker_info = here
-
-
-def tensors(batch: Any) -> Any:
-    """A batch of arrays, as ``mpiter.batches`` and ``mpiter.DataLoader`` give it, as tensors on the same memory.
-
-    >>> import numpy as np
-    >>> x, names = tensors((np.zeros(3), ["a", "b", "c"]))
-    >>> x.dtype, names
-    (torch.float64, ['a', 'b', 'c'])
-    """
-    return mapped(batch, lambda value: torch.from_numpy(value) if is_numeric(value) else value)
-
-
-# -- tensors on the columns ------------------------------------------------------------------------------------------
-
-
-class _NotPlain(Exception):
-    """The columns don't say what torch would make of the samples."""
-
-
-def _tensors_of(contents: Contents) -> Any:
-    """What torch's ``default_collate`` would make of the samples: on the columns where it can, or by asking it."""
-    if not (contents.odd or contents.failed or contents.asides) and _collates_as_ever():
-        try:
-            return _built(contents.tree, iter(contents.columns))
-        except _NotPlain:
-            pass
-    return _default_collate(samples_of(contents))
-
-
-def _collates_as_ever() -> bool:
-    """Has nobody changed what torch's collating does with a type?"""
-    ways = _utils.collate.default_collate_fn_map.values()
-    return all(way.__module__ == _utils.collate.__name__ for way in ways)
-
-
-def _built(node: Node, columns: Iterator[Any]) -> Any:
-    if isinstance(node, Group):
-        parts = [_built(part, columns) for part in node.parts]
-        if node.kind == "dataclass" or not parts:
-            raise _NotPlain
-        return parts if node.kind == "tuple" else node.build(parts)
-    if not isinstance(node, Leaf) or isinstance(node, Complex):  # which torch refuses
-        raise _NotPlain
-    column = next(columns)
-    try:
-        return torch.from_numpy(column)
-    except TypeError:
-        raise _NotPlain from None

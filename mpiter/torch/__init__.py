@@ -1,0 +1,10 @@
+"""The door for torch: its ``DataLoader``, argument for argument, and tensors on the memory that workers wrote.
+
+``loader`` has torch's class, ``sampler`` what frameworks see where ranks share a dataset, ``tensors`` the collating.
+"""
+
+from ..device import DevicePrefetcher
+from .loader import DataLoader, StatefulDataLoader
+from .tensors import tensors
+
+__all__ = ["DataLoader", "DevicePrefetcher", "StatefulDataLoader", "tensors"]
