@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 from .checkpoints.checkpoint import Checkpoint
 from .datasets.packed import Packed
 from .engine.pilot import Auto, Pilot, Wings
+from .engine.run import Noting
 from .engine.tally import Tracing
 from .errors import (
     BatchTimeout,
@@ -52,7 +53,8 @@ from .iterators.generate import batches
 from .iterators.iterators import MultiprocessIterator, MultithreadIterator, SerialIterator
 from .loaders.loader import DataLoader
 from .loaders.ragged import Buckets, pad
-from .pool.backends import Process, Serial, Thread
+from .order.ranks import Shard
+from .pool.backends import BY_NAME, Backend, Process, Serial, Thread
 from .rules import Skip
 from .samples.batch import Batch
 from .stats import Stats
@@ -83,6 +85,7 @@ __all__ = [
     "SampleNotSendable",
     "Serial",
     "SerialIterator",
+    "Shard",
     "SharedMemoryFull",
     "Skip",
     "StateError",
@@ -112,9 +115,28 @@ def _pilot(workers: Auto | None, n_prefetch: Auto | None) -> Pilot:
     return AutoPilot(workers, n_prefetch)
 
 
-Wings.tracer, Wings.pilot = _tracer, _pilot
+def _receipts(given: object) -> Noting:
+    from .remote.handing import handing
 
-_DOORS = ("chainer", "chainer_compat", "device", "echo", "images", "jax", "staging", "torch")
+    return handing(given)
+
+
+def _mpi() -> Backend:
+    from .remote.mpi import MPI
+
+    return MPI()
+
+
+def _ray() -> Backend:
+    from .remote.ray import Ray
+
+    return Ray()
+
+
+Wings.tracer, Wings.pilot, Wings.receipts = _tracer, _pilot, _receipts
+BY_NAME["ray"], BY_NAME["mpi"] = _ray, _mpi
+
+_DOORS = ("chainer", "chainer_compat", "device", "echo", "images", "jax", "remote", "staging", "torch")
 
 
 def __dir__() -> list[str]:

@@ -18,6 +18,7 @@ from .doctor import command as doctor
 from .errors import MpiterError
 from .images import pack_command as pack
 from .lab import command as lab
+from .remote import audit_command as audit
 from .tuning import command as tune
 from .tuning import explain_command as explain
 from .tuning import top
@@ -65,6 +66,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     tune.add_to(commands)
     explain.add_to(commands)
     top.add_to(commands)
+    audit.add_to(commands)
     pack.add_to(commands)
     lab.add_to(commands, small="--small" in words)
     return parser

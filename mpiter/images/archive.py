@@ -8,6 +8,7 @@ cut, damaged or replaced since the index was read is an error, never other bytes
 from __future__ import annotations
 
 import os
+import stat
 import zlib
 from typing import Any
 
@@ -80,7 +81,9 @@ class _File:
 
     def __init__(self, path: str) -> None:
         self.fd = -1
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else a pipe waits for its other end
+        if not stat.S_ISREG(os.fstat(self.fd).st_mode):
+            raise BadArchive(f"{path} is no ZIP archive: it is a folder, a pipe or a device; name a file.")
 
     def __del__(self) -> None:
         if self.fd >= 0:

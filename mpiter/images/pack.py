@@ -57,6 +57,8 @@ def pack(
         follow: take what links out of the folder lead to as well.
         only: patterns, of which a file's name must match one: `("*.jpg", "*.png")`.
     """
+    if not os.fspath(folder):
+        raise OptionError("the folder's name is empty; the folder that you are in is '.'.")
     root, path = Path(folder), Path(out)
     if not root.is_dir():
         raise OptionError(f"{root} is not a folder.")

@@ -1,7 +1,8 @@
 """What transforms do with pixels: cut, resize, flip; arrays and images of Pillow's alike, to the same values.
 
 Pure.  What Pillow has resized stays its image until somebody wants an array: it cuts and flips faster than NumPy.
-OpenCV is asked for the filters that are its own, and for nothing else.
+OpenCV is asked for the filters that are its own, and for nothing else; what has an alpha channel, or pixels that OpenCV
+doesn't resize, is Pillow's then too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from ..errors import OptionError
 Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", "linear", "smooth"]
 _PILLOWS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # its numbers
 _OPENCVS = ("linear", "smooth")
+_OPENCV_MODES = {"L", "RGB", "I;16", "F"}  # of Pillow's images
+_OPENCV_TYPES = {np.dtype(name) for name in ("uint8", "uint16", "int16", "float32", "float64")}
+_PILLOW_TYPES = {np.dtype(name) for name in ("bool", "uint8", "uint16", "int32", "float32")}  # of a single channel
+_HALVED_FROM = 4.0  # times that a picture shrinks: from there on blurring all of it takes longer than Pillow's way
 
 
 def filter_named(name: Filter) -> Filter:
@@ -77,32 +82,57 @@ def resized(image: Any, box: tuple[float, float, float, float], size: tuple[int,
     if exact and size == size_of(image):
         return image
     within = None if exact else (max(0, box[0]), max(0, box[1]), min(width, box[2]), min(height, box[3]))
-    if filter in _OPENCVS:
+    if filter in _OPENCVS and _opencv_takes(image):
         return _by_opencv(plain(image), size, filter == "smooth")
-    return as_pillows(image).resize(size[::-1], _PILLOWS[filter], within)
+    return as_pillows(image).resize(size[::-1], _PILLOWS.get(filter, _PILLOWS["bilinear"]), within)
+
+
+def _opencv_takes(image: Any) -> bool:
+    """Not what has an alpha channel: what is transparent would colour what is not."""
+    if is_pillows(image):
+        return image.mode in _OPENCV_MODES
+    return image.dtype in _OPENCV_TYPES and not (image.dtype == np.uint8 and image.shape[2] in (2, 4))
 
 
 def _by_opencv(image: Any, size: tuple[int, int], smooth: bool) -> Any:
     """Between four pixels each; if they are to stand for more than themselves, of a blurred picture."""
     import cv2
 
-    down, across = (max(1.0, old / new) for old, new in zip(image.shape[:2], size, strict=True))
-    if smooth and max(down, across) > 1:
-        image = cv2.sepFilter2D(image, -1, _blur(across), _blur(down))
-    array = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR)
-    return array[:, :, None] if array.ndim == 2 else array
+    down, across = (old / new for old, new in zip(image.shape[:2], size, strict=True))
+    if not smooth or max(down, across) <= 1:
+        return _with_channels(cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR))
+    n, m = 1, 1  # pixels each way whose mean one is
+    while max(down, across) >= _HALVED_FROM:
+        rows, columns = 1 + (down >= _HALVED_FROM), 1 + (across >= _HALVED_FROM)
+        height, width = image.shape[0] // rows, image.shape[1] // columns
+        image = image[: height * rows, : width * columns]
+        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+        n, m, down, across = n * rows, m * columns, down / rows, across / columns
+    image = cv2.sepFilter2D(image, -1, _blur(across, m), _blur(down, n))
+    if n == m == 1:
+        return _with_channels(cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR))
+    places = np.array([[across, 0, (across - 1) / 2], [0, down, (down - 1) / 2]])  # halves may lack the last pixel
+    how = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    return _with_channels(cv2.warpAffine(image, places, size[::-1], flags=how, borderMode=cv2.BORDER_REPLICATE))
 
 
-def _blur(shrink: float) -> Any:
+def _with_channels(image: Any) -> Any:
+    """OpenCV leaves the axis of a single one out."""
+    return image[:, :, None] if image.ndim == 2 else image
+
+
+def _blur(shrink: float, mean_of: int = 1) -> Any:
     """Weights of neighbours; with the line between two pixels they spread as far as Pillow's "bilinear" does.
 
-    A triangle of half-width n has the variance (n² - 1) / 6; between two whole numbers, a mixture of both.
+    A triangle of half-width n has the variance (n² - 1) / 6; between two whole numbers, a mixture of both.  The mean of
+    k pixels in a row has (1 - 1 / k²) / 12 already.
 
     >>> _blur(2.0)
     array([0.  , 0.25, 0.5 , 0.25, 0.  ])
     """
-    n = int(shrink)
-    more = (shrink**2 - n**2) / (2 * n + 1)
+    square = max(1.0, shrink**2 - (1 - 1 / mean_of**2) / 2)
+    n = int(square**0.5)
+    more = (square - n**2) / (2 * n + 1)
     steps = np.abs(np.arange(-n, n + 1))
     narrow, wide = (np.maximum(0, half - steps) / half**2 for half in (n, n + 1))
     return (1 - more) * narrow + more * wide
@@ -115,8 +145,12 @@ def as_pillows(image: Any) -> Any:
     from PIL import Image
 
     channels = image.shape[2]
-    if image.dtype != np.uint8 or channels not in (1, 3, 4):
-        raise TypeError(f"transforms resize arrays of uint8 with 1, 3 or 4 channels, not {_described(image)}.")
+    if image.dtype not in _PILLOW_TYPES or not 1 <= channels <= (4 if image.dtype == np.uint8 else 1):
+        raise TypeError(
+            f"Pillow resizes arrays of uint8 with up to 4 channels, or of uint16, int32, float32 or bool with one, not "
+            f"{_described(image)}; convert it by astype(), or name a filter of OpenCV's, 'smooth' or 'linear', which "
+            f"takes uint8, uint16, int16, float32 and float64 with any number."
+        )
     return Image.fromarray(np.ascontiguousarray(image[:, :, 0] if channels == 1 else image))
 
 

@@ -24,6 +24,7 @@ ROOT = Path(mpiter.__file__).resolve().parent.parent  # of the checkout, if it i
 PACKAGES = (
     *("numpy", "msgpack", "cloudpickle", "chainer", "torch", "jax", "grain", "spdl", "spdl_core"),
     *("Pillow", "pillow-simd", "simplejpeg", "accimage", "opencv-python-headless", "opencv-python", "albumentations"),
+    *("ray", "pyarrow", "mpi4py", "mpich", "torchdata", "datasets", "litdata", "mosaicml-streaming"),
 )
 
 

@@ -161,7 +161,7 @@ def _lines(columns: list[_Column]) -> Iterator[str]:
     heads = [[""] * (deepest - len(column.head)) + column.head for column in columns]
     rows = list(zip(*heads, strict=True))
     for number_of_row, cell in enumerate(first.cells):
-        name, *more = textwrap.wrap(cell, max(1, first.width), subsequent_indent=_GAP) or [""]
+        name, *more = textwrap.wrap(cell, max(1, first.width), subsequent_indent=_GAP, break_on_hyphens=False) or [""]
         rows.append((name, *(column.cells[number_of_row] for column in others)))
         rows += [(line, *("" for _ in others)) for line in more]
     for name, *cells in rows:
