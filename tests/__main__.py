@@ -3,7 +3,7 @@
     python3 tests              the suite on this Python, without what takes long
     python3 tests -k order     the same; what follows goes to pytest
     python3 tests --all        everything: what takes long, style, the docs as a site, every supported Python, Chainer
-                               on its own NumPy, torch, and other people's frameworks; a table at the end
+                               on its own NumPy, torch, Ray and MPI, and other people's frameworks; a table at the end
 
 Read by Pythons too old for mpiter as well, to be told so: the syntax is that of 3.6.
 """
@@ -40,6 +40,7 @@ CLIENTS = (  # torch named first: else pip chooses one that brings gigabytes of 
     *("jax==0.10.2", "flax==0.12.8", "optax==0.2.8", "polars==2.1.0", "zarr==3.1.6"),
     "albumentations==2.0.8",
 )
+REMOTE = (TORCH, "ray==2.60.0", "mpi4py", "mpich", "jax")  # Ray's actors, MPI's ranks, and who trains on several
 QUICK = "not slow"
 LIMIT_S = 80 * 60  # for everything together, which takes some twenty minutes on two threads of one core
 # Two processes leave almost half of two cores idle: much of it waits for processes to start.
@@ -96,8 +97,13 @@ def jobs() -> list:
     chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, wanted=CHAINERS_COMPANY)
     found.append(Job("chainer", chainer, ("-m", QUICK + " or chainer", *folders(ON_CHAINERS_NUMPY))))
     found.append(
-        Job("torch", Environment(".venv-torch", extras="test", wanted=(TORCH, TORCHVISION, "jax")), ("-m", "torch"))
+        Job(
+            "torch",
+            Environment(".venv-torch", extras="test", wanted=(TORCH, TORCHVISION, "jax")),
+            ("-m", "torch", "--ignore=tests/remote"),
+        )
     )
+    found.append(Job("remote", Environment(".venv-remote", extras="test", wanted=REMOTE), ("tests/remote",)))
     patient = ("-m", "clients", "-o", "faulthandler_timeout=240")  # whole programs, that import whole frameworks
     found.append(Job("clients", Environment(".venv-clients", extras="test", wanted=CLIENTS), patient))
     return found

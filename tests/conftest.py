@@ -38,6 +38,16 @@ with contextlib.suppress(ValueError):  # a background job ignores Ctrl-C, and so
 
 collect_ignore = ["programs/clients"]  # programs, which other tests run
 
+
+@pytest.hookimpl(tryfirst=True)  # before those that are not asked for are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One start method, the usual one, will do where tests are to be quick."""
+    for item in items:
+        values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if any(value in ("fork", "spawn") for value in values if isinstance(value, str)):
+            item.add_marker(pytest.mark.slow)
+
+
 _PATIENCE = 10.0  # a generous deadline for what ends in the background (a dropped iterator's workers)
 _NAMELESS = {f"anon_inode:[{kind}]" for kind in ("eventfd", "eventpoll", "pidfd")}
 _STANDING_STAFF = ("resource_tracker", "forkserver import main")  # multiprocessing's own, kept until the end
@@ -146,4 +156,4 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     For datasets that hold up every worker: what was given back would wait behind the samples that are held up.
     """
-    monkeypatch.setattr(cutting, "_LEAST_BUDGET_S", 3600.0)
+    monkeypatch.setattr(cutting, "_BUDGETS", 1e-5)

@@ -15,7 +15,7 @@ MPITER = Path(__file__).resolve().parents[1] / "mpiter"
 # In the order of the journey; each may import from those before it.
 PACKAGES = (
     *("ground", "order", "samples", "transport", "datasets", "worker", "pool", "engine", "iterators", "loaders"),
-    *("checkpoints", "images", "staging", "echo", "doors", "tuning", "doctor", "lab", "face"),
+    *("checkpoints", "images", "staging", "echo", "remote", "doors", "tuning", "doctor", "lab", "face"),
 )
 GROUND = {"errors", "rules", "machine", "stats", "script", "spelling", "bell", "asked", "bar", "typevars"}
 DOORS = {"chainer", "chainer_compat", "device", "jax", "torch"}
@@ -26,9 +26,9 @@ MODULES = sorted(str(path.relative_to(MPITER).with_suffix("")) for path in MPITE
 def package_of(module: str) -> str:
     """Which package a module lies in: the module as a path below `mpiter/`."""
     first, _, rest = module.partition("/")
-    if rest:
-        return first
-    return "ground" if first in GROUND else "doors" if first in DOORS else "face"
+    if first in DOORS:
+        return "doors"
+    return first if rest else "ground" if first in GROUND else "face"
 
 
 def tree_of(module: str) -> ast.Module:

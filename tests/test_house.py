@@ -13,11 +13,16 @@ from packages import MODULES, MPITER, PACKAGES, package_of, tree_of
 
 import mpiter
 
-WINGS = [module for module in MODULES if package_of(module) in ("images", "staging", "echo", "doctor", "lab")]
+WINGS = [module for module in MODULES if package_of(module) in ("images", "staging", "echo", "remote", "doctor", "lab")]
 CORE = [module for module in MODULES if PACKAGES.index(package_of(module)) < PACKAGES.index("doctor")]
 CORE = [module for module in CORE if module not in WINGS]
 # the door modules, and what each opens
-OPEN = {"chainer": {"chainer"}, "device": {"torch"}, "jax": {"jax"}, "torch": {"torch"}}
+OPEN = {
+    "chainer": {"chainer"},
+    "device": {"torch"},
+    "jax": {"jax"},
+    **{f"torch/{name}": {"torch"} for name in ("loader", "sampler", "tensors")},
+}
 DOORS = {"chainer", "chainermn", "torch", "jax", "ray", "mpi4py"}
 EXTRAS = {"PIL", "h5py", "lmdb", "cv2", "cupy"}
 ALLOWED = {"numpy", "msgpack", "cloudpickle", "threadpoolctl"}
@@ -56,13 +61,13 @@ def test_the_core_depends_on_four_packages_only(module):
 
 @pytest.mark.parametrize("module", WINGS)
 def test_a_wing_is_there_without_extras(module):
-    foreign = set(outsiders_of(module, top_level=True)) - {"numpy", "mpiter", *sys.stdlib_module_names}
+    foreign = set(outsiders_of(module, top_level=True)) - {"numpy", "msgpack", "mpiter", *sys.stdlib_module_names}
     assert not foreign, "libraries are imported where they are used"
 
 
 def test_importing_mpiter_opens_no_door_and_enters_no_wing():
     code = "import sys, mpiter; print(*set(sys.argv) & set(sys.modules))"
-    wings = ("mpiter.lab", "mpiter.doctor", "mpiter.images", "mpiter.staging", "mpiter.echo", "fsspec")
+    wings = ("mpiter.lab", "mpiter.doctor", "mpiter.images", "mpiter.staging", "mpiter.echo", "mpiter.remote", "fsspec")
     command = [sys.executable, "-c", code, *DOORS, *EXTRAS, *wings]
     ran = subprocess.run(command, cwd=MPITER.parent, capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.strip() == ""
@@ -88,6 +93,7 @@ def test_the_public_names():
         "SampleNotSendable",
         "Serial",
         "SerialIterator",
+        "Shard",
         "SharedMemoryFull",
         "Skip",
         "StateError",

@@ -9,6 +9,7 @@ import pytest
 import reference
 
 NEEDS = {"mpiter.torch": "torch", "mpiter.chainer": "chainer", "mpiter.chainer_compat": "chainer"}
+NEEDS |= {"mpiter.remote.Ray": "ray"}
 HERE = [module for module in (*reference.PUBLIC, *reference.WHOLE) if module != "mpiter.jax"]  # jax_cases.py runs those
 
 

@@ -190,8 +190,8 @@ class Elements:
     ("dataset", "options", "batches", "samples"),
     [
         (Elements(), {"batch_size": 6}, 7, 40),
-        (Elements(), {"batch_size": 6, "drop_last": True}, 6, 36),
-        (Elements(), {"batch_size": None}, 40, 40),
+        pytest.param(Elements(), {"batch_size": 6, "drop_last": True}, 6, 36, marks=pytest.mark.slow),
+        pytest.param(Elements(), {"batch_size": None}, 40, 40, marks=pytest.mark.slow),
         (range(40), {"batch_size": 6, "collate_fn": list}, 7, 40),
         (range(40), {"batch_sampler": [[1, 2, 3], [], [4]]}, 3, 4),
         (range(40), {"batch_size": None}, 40, 40),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import plain, plain_batch
+from pairs import slow_but
 
 import mpiter
 from mpiter.datasets.access import reader_of
@@ -21,7 +22,9 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "serial": {"n_processes": 0},
     "packed": {"n_processes": 1, "serializer": "packed"},
 }
-every_backend = pytest.mark.parametrize("options", BACKENDS.values(), ids=BACKENDS)
+every_backend = pytest.mark.parametrize(
+    "options", slow_but(BACKENDS.values(), *(BACKENDS[name] for name in BACKENDS if name != "packed")), ids=BACKENDS
+)
 
 IMAGES = np.arange(50 * 6, dtype=np.float32).reshape(50, 2, 3)
 LABELS = np.arange(50) % 7

@@ -15,7 +15,7 @@ import scripts
 import strikes
 from chaos import Differences, Run
 from datasets import Squares
-from pairs import slow_unless_usual
+from pairs import slow_but
 from strikes import Strikes
 
 import mpiter
@@ -23,7 +23,6 @@ import mpiter
 pytestmark = pytest.mark.death
 
 BATCHES, KILLS = 400, 8
-METHODS = slow_unless_usual([(method,) for method in scripts.METHODS])
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +42,8 @@ def victims_of(planned: Strikes) -> set[int]:
     return set().union(*(strike.victims for strike in planned.done))
 
 
-@pytest.mark.parametrize("serializer", ["slots", "packed"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("serializer", slow_but(["slots", "packed"], "slots"))
+@pytest.mark.parametrize("method", scripts.METHODS)
 def test_nothing_is_lost_and_nothing_comes_twice(quiet: Run, method: str, serializer: str) -> None:
     planned = Strikes(BATCHES, KILLS, seed=3)
     struck = among(planned, backend=mpiter.Process(method), serializer=serializer)
@@ -55,7 +54,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(quiet: Run, method: str, serial
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", scripts.METHODS)
 def test_workers_that_are_just_starting_are_replaced_too(quiet: Run, method: str) -> None:
     planned = Strikes(BATCHES, KILLS, seed=4, kinds=[strikes.TWICE])
     struck = among(planned, backend=mpiter.Process(method), sample_timeout=None)

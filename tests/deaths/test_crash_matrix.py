@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 import pytest
 from datasets import Squares, plain_batch
-from pairs import pairs_of, slow_unless_usual
+from pairs import pairs_of, slow_but, slow_if
 from sabotage import (
     BATCH,
     DEADLY,
@@ -414,7 +414,7 @@ def outcome(phase: str, manner: str, method: str) -> Any:
 
 
 _ALL = [(*cell, method) for cell in TABLE for method in METHODS if not isinstance(outcome(*cell, method), NoSense)]
-CELLS = slow_unless_usual(pairs_of(_ALL))
+CELLS = slow_if(lambda _, manner, __: manner == "SIGSTOP", pairs_of(_ALL))  # as slow as to hold the GIL
 
 
 def test_every_cell_has_an_outcome_or_a_reason_why_not() -> None:
@@ -479,7 +479,7 @@ def test_each_cell_of_threads_ends_as_documented(
 # -- again and again ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("manner", DEADLY)
+@pytest.mark.parametrize("manner", slow_but(DEADLY, "SIGSEGV", "SIGKILL", "os._exit"))
 def test_a_sample_that_ends_its_worker_twice_is_an_error_in_place_of_its_batch(staged: Any, manner: str) -> None:
     stage = staged("getitem", manner, times=2)
     seen, quiet, at = stage.everything(), stage.quiet(), batch_of(FATAL)
@@ -626,7 +626,7 @@ def quiet_for_ever(batches: int) -> list[Any]:
 # -- what one gets to see ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("manner", ["SIGSEGV", "hold the GIL"])
+@pytest.mark.parametrize("manner", slow_but(["SIGSEGV", "hold the GIL"], "SIGSEGV"))
 def test_the_log_shows_where_the_worker_crashed_or_is_stuck(
     staged: Any, caplog: pytest.LogCaptureFixture, manner: str
 ) -> None:

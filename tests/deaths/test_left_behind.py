@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import scripts
-from pairs import pairs, slow_unless_usual
+from pairs import pairs, slow_if
 from scripts import Script, lives_still, run, wait_until
 
 pytestmark = pytest.mark.death
@@ -51,7 +51,6 @@ print("ready", *it.worker_pids, flush=True)
 """
 WAITS = "\ntime.sleep(60)\n"
 MODES = ("busy", "holding the GIL", "stopped", "idle")
-METHODS = slow_unless_usual([(method,) for method in scripts.METHODS])
 
 
 def _sigint_group(script: Script) -> None:
@@ -102,7 +101,10 @@ def places(tmp_path: Path) -> Iterator[Path]:
     assert sorted(folder.rglob("*")) == []
 
 
-@pytest.mark.parametrize(("end", "mode", "method"), slow_unless_usual(pairs(FROM_OUTSIDE, MODES, scripts.METHODS)))
+@pytest.mark.parametrize(
+    ("end", "mode", "method"),
+    slow_if(lambda end, *_: "group" in end, pairs(FROM_OUTSIDE, MODES, scripts.METHODS)),
+)
 def test_a_signal_leaves_nothing(end: str, mode: str, method: str, tmp_path: Path, places: Path) -> None:
     script = Script(tmp_path, SCRIPT + WAITS, mode, method, TMPDIR=str(places))
     workers = script.says().split()[1:]
@@ -116,7 +118,7 @@ def test_a_signal_leaves_nothing(end: str, mode: str, method: str, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "mode", "method"),
-    slow_unless_usual(pairs(FROM_INSIDE, ["holding the GIL", "stopped"], scripts.METHODS)),
+    pairs(FROM_INSIDE, ["holding the GIL", "stopped"], scripts.METHODS),
 )
 def test_the_end_of_a_program_leaves_nothing(end: str, mode: str, method: str, tmp_path: Path, places: Path) -> None:
     outcome = run(tmp_path, SCRIPT + FROM_INSIDE[end], mode, method, TMPDIR=str(places))
@@ -138,13 +140,13 @@ with mpiter.MultiprocessIterator(list(range(100)), 4, n_processes=2, backend=mpi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", scripts.METHODS)
 def test_nothing_has_a_name_even_while_workers_run(method: str, tmp_path: Path, places: Path) -> None:
     """No semaphore, no socket, no file: what isn't there needn't be removed, whoever is killed."""
     assert run(tmp_path, NAMES, method, TMPDIR=str(places)).ended_well().lines == ["0"]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", scripts.METHODS)
 def test_workers_offer_themselves_to_the_out_of_memory_killer(method: str) -> None:
     import mpiter
 

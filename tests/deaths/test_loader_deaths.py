@@ -12,6 +12,7 @@ import psutil
 import pytest
 from datasets import Gated, Squares
 from loaders import IMPORTS, KINDS, Maker, both_kinds, epoch, flat, makers, some, until_the_end
+from pairs import slow_but
 from scripts import Script, interrupt_once_waiting, lives, lives_still, run, wait_until
 
 import mpiter
@@ -84,7 +85,7 @@ def test_workers_killed_between_epochs_are_replaced(with_workers: Maker, persist
     assert not set(dead) & set(loader.worker_pids)
 
 
-@pytest.mark.parametrize("options", [{}, {"collate_fn": list}])
+@pytest.mark.parametrize("options", slow_but([{}, {"collate_fn": list}], {}))
 @pytest.mark.parametrize("end", [signal.SIGSEGV, signal.SIGKILL, "os._exit"])
 def test_a_sample_that_ends_its_worker_is_an_error_and_the_others_come(
     with_workers: Maker, end: Any, options: dict[str, Any]
@@ -244,7 +245,9 @@ def test_a_killed_program_leaves_no_worker(kind: str, tmp_path: Path) -> None:
 
 
 @both_kinds
-@pytest.mark.parametrize("waits", ["for batch in batches: pass", "time.sleep(60)"])
+@pytest.mark.parametrize(
+    "waits", slow_but(["for batch in batches: pass", "time.sleep(60)"], "for batch in batches: pass")
+)
 def test_ctrl_c_is_one_keyboard_interrupt(kind: str, waits: str, tmp_path: Path) -> None:
     script = Script(tmp_path, program(kind, f"print('ready', flush=True)\n{waits}"), "stuck")
     script.reads("ready")

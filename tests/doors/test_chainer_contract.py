@@ -16,7 +16,7 @@ import threading
 import numpy as np
 import pytest
 from datasets import Gated, Squares
-from pairs import pairs
+from pairs import pairs, slow_but
 from scripts import METHODS, Script, run
 
 pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
@@ -56,7 +56,7 @@ class Maker:
         return self.made.enter_context(iterator)
 
 
-@pytest.fixture(params=[pytest.param(way, marks=pytest.mark.slow if "worn" in way else []) for way in WAYS])
+@pytest.fixture(params=slow_but(WAYS, "multiprocess", "multithread", "serial"))
 def make(request):
     maker = Maker(*WAYS[request.param])
     with maker.made:
@@ -338,7 +338,7 @@ def their_processes(folder, way):
     return tuple(map(ast.literal_eval, outcome.lines))
 
 
-@pytest.mark.parametrize("make", ["multiprocess", "serial"], indirect=True)
+@pytest.mark.parametrize("make", slow_but(["multiprocess", "serial"], "multiprocess"), indirect=True)
 def test_snapshots_of_chainers_processes_load_into_ours(make, tmp_path):
     there, following = their_processes(tmp_path, "save")
     it = make(list(range(9)))
@@ -347,7 +347,7 @@ def test_snapshots_of_chainers_processes_load_into_ours(make, tmp_path):
     assert taken(it, 3) == following
 
 
-@pytest.mark.parametrize("make", ["multiprocess", "serial"], indirect=True)
+@pytest.mark.parametrize("make", slow_but(["multiprocess", "serial"], "multiprocess"), indirect=True)
 def test_our_snapshots_load_into_chainers_processes(make, tmp_path):
     it = make(list(range(9)))
     taken(it, 6)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from chainer_models import Breaking, classifier, double, pairs, taken_in_a_child, weights
 from datasets import plain, plain_batch
+from pairs import slow_but
 from PIL import Image
 
 pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
@@ -92,6 +93,27 @@ def test_early_stopping_and_snapshots_by_epoch(tmp_path, way):
     assert (tmp_path / "epoch-1").exists()
 
 
+class LastOnesBroken:
+    """The last batch of an epoch is lost."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        if index >= 15:
+            raise OSError(f"file {index} is broken")
+        return pairs(20)[index]
+
+
+@every_way
+def test_each_epoch_is_counted_though_nothing_is_left_of_its_last_batch(tmp_path, way):
+    with OURS[way](LastOnesBroken(), 5, shuffle=False, on_error="skip") as iterator:
+        trainer = make_trainer(tmp_path, iterator, (3, "epoch"))
+        trainer.run()
+        assert trainer.updater.epoch == trainer.updater.get_optimizer("main").epoch == 3
+    assert [entry["epoch"] for entry in log_of(tmp_path)] == [1, 2, 3]
+
+
 def test_parallel_updater_splits_the_batches(tmp_path):
     def trained(make):
         model = classifier()
@@ -126,7 +148,7 @@ def test_an_iterator_crosses_into_a_child_and_is_used_there(way, method):
 
 
 @every_way
-@pytest.mark.parametrize("other", OURS)
+@pytest.mark.parametrize("other", slow_but(OURS, "processes"))
 def test_a_training_goes_on_within_an_epoch_as_if_nothing_had_happened(tmp_path, way, other):
     unbroken = make_trainer(tmp_path, OURS[way](pairs(50), 8, seed=3), (16, "iteration"))
     unbroken.extend(extensions.snapshot(filename="saved"), trigger=triggers.ManualScheduleTrigger(9, "iteration"))
@@ -286,7 +308,7 @@ def described(converted):
 
 @every_way
 @pytest.mark.parametrize("build", SAMPLES)
-@pytest.mark.parametrize("device", [None, -1, "@numpy"])
+@pytest.mark.parametrize("device", slow_but([None, -1, "@numpy"], None))
 def test_the_converter_makes_what_concat_examples_makes(way, build, device):
     samples = [SAMPLES[build](i) for i in range(5)]
     with OURS[way](samples, 5, shuffle=False) as iterator:
@@ -332,7 +354,7 @@ def test_the_converter_shows_what_was_changed(change):
             assert converter(batch)["x"] is batch.columns["x"]
 
 
-@pytest.mark.parametrize("padding", [0, -1, (0, 9)])
+@pytest.mark.parametrize("padding", [0, pytest.param(-1, marks=pytest.mark.slow), (0, 9)])
 def test_the_converter_pads(padding):
     samples = [(np.arange(1 + i % 3, dtype=np.float32), np.arange(i % 2 + 1)) for i in range(6)]
     with MultiprocessIterator(samples, 6, n_processes=1, shuffle=False) as iterator:

@@ -379,6 +379,57 @@ def test_ranks_that_train_together_end_with_the_same_parameters(tmp_path, way):
     assert all(speed > 0 for speed in one["images/s"] + other["images/s"])
 
 
+SHARED_OUT = """
+    class Labelled(chainer.dataset.DatasetMixin):
+        def __len__(self):
+            return 60
+        def get_example(self, index):
+            point = np.random.RandomState(index).normal(size=4).astype(np.float32)
+            return point, np.int32(point.sum() > 0), np.int32(index)
+
+    class Counting(chainer.links.Classifier):
+        def forward(self, x, t, index):
+            seen.extend(index.tolist())
+            return super().forward(x, t)
+
+    seen = []
+    model = Counting(chainer.Sequential(
+        chainer.links.Linear(4, 8), chainer.functions.relu, chainer.links.Linear(8, 2)))
+    optimizer = chainermn.create_multi_node_optimizer(chainer.optimizers.MomentumSGD(0.1), comm).setup(model)
+    it = make(Labelled(), 5, shard="auto")
+    updater = chainer.training.StandardUpdater(it, optimizer, converter=converter)
+    trainer = chainer.training.Trainer(updater, (3, "epoch"), out="result")
+    trainer.extend(extensions.LogReport(filename=f"log of rank {comm.rank}"))
+    trainer.run()
+    log = trainer.get_extension("LogReport").log
+    trained, seen = seen, []
+    held_out = make(Labelled(), 7, repeat=False, shuffle=False, shard=mpiter.Shard(exact=True))
+    evaluator = chainermn.create_multi_node_evaluator(extensions.Evaluator(held_out, model, converter=converter), comm)
+    evaluator()
+    tell({
+        "parameters": {name: parameter.array.tolist() for name, parameter in sorted(model.namedparams())},
+        "losses": [entry["main/loss"] for entry in log],
+        "place": [updater.iteration, updater.epoch, updater.epoch_detail],
+        "state": it.state_dict(),
+        "trained": trained,
+        "evaluated": seen,
+    })
+"""
+
+
+@with_all
+def test_ranks_train_on_one_dataset_that_nobody_has_scattered(tmp_path, way):
+    one, other = facts(tmp_path, SHARED_OUT, way)
+    assert one["parameters"] == other["parameters"]
+    assert one["state"] == other["state"]
+    assert one["losses"][-1] < one["losses"][0]
+    assert one["place"] == other["place"] == [18, 3, 3.0]
+    for epoch in range(3):
+        part = slice(30 * epoch, 30 * epoch + 30)
+        assert sorted(one["trained"][part] + other["trained"][part]) == list(range(60))
+    assert sorted(one["evaluated"] + other["evaluated"]) == list(range(60))
+
+
 AT_WORK = """
     class Slow(Pairs):
         def __getitem__(self, index):

@@ -8,7 +8,7 @@ import chainer_models  # noqa: F401  # what lets Chainer run on today's NumPy
 import numpy as np
 import pytest
 from chainer_models import weights
-from pairs import pairs, with_usual_and_another
+from pairs import pairs, slow_if, with_usual_and_another
 from picture_sets import BROKEN, FORMS, KINDS, LENGTH, drawn, folder_of, packed, staged_in_memory
 
 pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
@@ -66,7 +66,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return drawn(tmp_path_factory.mktemp("pictures"))
 
 
-@pytest.mark.parametrize(("kind", "form", "way"), pairs(KINDS, ("uint8", "float32 CHW"), OURS))
+@pytest.mark.parametrize(
+    ("kind", "form", "way"),
+    slow_if(lambda kind, _, way: way == "processes" and kind != "folder", pairs(KINDS, ("uint8", "float32 CHW"), OURS)),
+)
 def test_a_training_is_that_on_the_plain_folder_and_resumes(whole, tmp_path, kind, form, way):
     wanted, _ = trained(tmp_path / "plain", OURS["serial"](ImageFolder(whole, **FORMS[form]), seed=3))
     dataset = KINDS[kind](whole, tmp_path, **FORMS[form])

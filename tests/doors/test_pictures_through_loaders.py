@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from loaders import NO_TORCH
-from pairs import pairs
+from pairs import pairs, slow_but, slow_if
 from picture_sets import BROKEN, FORMS, KINDS, LENGTH, are_same, drawn, plain, staged_in_memory, staged_to_a_folder
 
 import mpiter
@@ -24,6 +24,7 @@ ECHOES = (Echo(2, shuffle_buffer=4), Echo(2, "augmented", 4), Echo(2, "batch"))
 both_doors = pytest.mark.parametrize("door", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
 each_tier = pytest.mark.parametrize("stage", [staged_to_a_folder, staged_in_memory])
 each_form = pytest.mark.parametrize("form", [form for form in FORMS if form != "fixed"])
+QUICK = [("folder", "uint8"), ("staged to a folder", "by options"), ("packed and staged", "float32 CHW")]
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +57,10 @@ def loader_class(door: str) -> Any:
     return mpiter.torch.DataLoader if door == "torch" else mpiter.DataLoader
 
 
-@each_form
-@each_kind
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    slow_if(lambda *cell: cell not in QUICK, itertools.product(KINDS, [form for form in FORMS if form != "fixed"])),
+)
 def test_batches_and_the_loader_give_what_the_folder_holds(whole, tmp_path, kind, form):
     wanted = alone(ImageFolder(whole, **FORMS[form]))
     assert wanted[0][0].dtype == (np.uint8 if form == "uint8" else np.float32)
@@ -97,7 +100,7 @@ def test_batches_and_the_loader_echo_them(whole, tmp_path, kind, echo):
     assert are_same(loaded(mpiter.DataLoader(dataset, 4, shuffle=True, seed=3, num_workers=2, echo=echo)), wanted)
 
 
-@each_kind
+@pytest.mark.parametrize("kind", slow_but(KINDS, "folder", "packed and staged"))
 def test_broken_pictures_are_left_out_or_named(broken, tmp_path, kind):
     dataset = KINDS[kind](broken, tmp_path, **FORMS["uint8"])
     with mpiter.batches(dataset, 4, seed=3, n_processes=2, on_error=mpiter.Skip(most=2)) as stream:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import collections
+import inspect
 import itertools
 import json
 import os
 import random
 import types
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from torch.utils import data  # noqa: E402
 
 import mpiter  # noqa: E402
 import mpiter.torch  # noqa: E402
+from mpiter.echo import Echo  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
@@ -370,6 +373,16 @@ def test_tensors_can_be_written_to_resized_and_kept(workers: int, build: Any) ->
         assert not first.requires_grad
         assert first.numpy() is not None
     assert torch.equal(kept[0][-1], kept[1][-1])
+
+
+def test_other_backends_fetch_the_same_batches() -> None:
+    for options in ({"batch_size": 4}, {"batch_size": 4, "collate_fn": list}, {"batch_size": None}):
+        with Ours(Squares(), num_workers=2, backend="thread", **options) as loader:
+            assert [*map(described, loader)] == [*map(described, Theirs(Squares(), **options))]
+        assert loader.backend == "thread", "frameworks make a loader anew from what it says"
+    assert data.get_worker_info() is None, "it is this process's"
+    with pytest.raises(mpiter.OptionError, match="there are none with backend="):
+        Ours(Squares(), num_workers=2, backend="thread", multiprocessing_context="spawn")
 
 
 def leaves(batch: Any) -> list[Any]:
@@ -786,6 +799,37 @@ def test_what_was_not_said_stays_unsaid_when_a_framework_makes_the_loader_anew(c
         again = class_([1, 2, 3], num_workers=1, **{name: getattr(loader, name) for name in names})
         assert class_ is Ours or not again.persistent_workers
         assert class_ is Theirs or again.close() is None
+
+
+def made_anew(loader: Any) -> Any:
+    """As Lightning does it: each argument of the constructor is what the attribute of its name says."""
+    attributes = {name: value for name, value in vars(loader).items() if not name.startswith("_")}
+    given = {name: attributes[name] for name in inspect.signature(type(loader)).parameters if name in attributes}
+    return type(loader)(**{**given, "batch_sampler": None})
+
+
+def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(tmp_path: Path) -> None:
+    told: dict[str, Any] = {
+        "sampler": data.SequentialSampler(range(3)),
+        "collate_fn": list,
+        "timeout": 9,
+        "generator": torch.Generator(),
+        "prefetch_factor": 3,
+        "persistent_workers": True,
+        "in_order": False,
+        "seeding": "worker",
+        "trace": str(tmp_path / "run.json"),
+        "on_error": mpiter.Skip(most=2),
+    }
+    unlike = {"shuffle", "batch_sampler", "multiprocessing_context"}  # torch's own ways
+    assert {*inspect.signature(Ours).parameters} - unlike <= {*vars(Ours([1, 2, 3]))}
+    with Ours([1, 2, 3], 2, num_workers=1, **told) as loader, made_anew(loader) as again:
+        assert {name: getattr(again, name) for name in told} == told
+        assert epoch(again) == [[1, 2], [3]]
+        assert not again._recipe.seeds_samples
+    assert (tmp_path / "run.json").exists()
+    with Ours([1, 2, 3], 2, echo=Echo(2, at="batch")) as loader, made_anew(loader) as again:
+        assert epoch(again) == [[1, 2], [1, 2], [3], [3]]
 
 
 @pytest.mark.parametrize("name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset"])

@@ -17,6 +17,7 @@ import pytest
 from datasets import BUILDS, Failing, Shaped, Squares, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pairs import slow_but
 
 import mpiter
 from mpiter.echo import Echo
@@ -119,7 +120,7 @@ def numbers(batches: Any) -> list[int]:
     return [sample[1] for batch in batches for sample in batch]
 
 
-@pytest.fixture(params=list(ECHOES))
+@pytest.fixture(params=slow_but(ECHOES, "example", "augmented, a fraction", "batch"))
 def echo(request: pytest.FixtureRequest) -> Echo:
     return ECHOES[request.param]
 
@@ -425,6 +426,18 @@ def test_a_whole_batch_that_fails_is_gone_by() -> None:
     for way in ("process", "serial"):
         found = epoch(Echo(2, at="augmented"), Failing(bad), shuffle=False, on_error="skip", **WAYS[way])
         assert Counter(numbers(found)) == {number: 2 for number in range(20) if number not in bad}
+
+
+@pytest.mark.parametrize("at", ["augmented", "batch"])
+def test_no_epochs_end_is_lost_with_its_last_batch(at: Any) -> None:
+    bad = dict.fromkeys(range(14, 20), ValueError("no"))
+    echo = Echo(2, at=at, shuffle_buffer=None if at == "batch" else 1)
+    with iterator(echo, Failing(bad), shuffle=False, on_error="skip", repeat=True) as it:
+        crossed = 0
+        for _ in range(30):
+            next(it)
+            crossed += it.is_new_epoch
+        assert crossed == it.epoch >= 2
 
 
 def test_the_last_batches_that_fail_are_gone_by() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from torch.utils import data  # noqa: E402
 
 import mpiter  # noqa: E402
 from mpiter.echo import Echo  # noqa: E402
+from mpiter.echo.factors import Factors  # noqa: E402
 from mpiter.torch import DataLoader, StatefulDataLoader  # noqa: E402
 
 pytestmark = [
@@ -155,6 +157,26 @@ def test_an_automatic_echo_goes_on_under_torchdatas_name() -> None:
         assert seen(other) == rest
 
 
+@pytest.mark.parametrize("class_", [DataLoader, mpiter.DataLoader])
+@pytest.mark.parametrize("at", ["example", "augmented", "batch"])
+def test_between_epochs_a_state_has_the_automatic_factor_of_the_next(
+    class_: Any, at: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = iter([None, 2.5, 1.5, 1.0])
+    monkeypatch.setattr(Factors, "_measured", lambda _: next(measured))
+    with loader(Echo("auto", at=at), class_) as batches:
+        once = len(seen(batches))
+        state = json.loads(json.dumps(batches.state_dict()))
+        second, third = seen(batches), seen(batches)
+    of = {"batch": once}.get(at, LENGTH / BATCH)
+    assert [len(second), len(third)] == [math.ceil(2.5 * of), math.ceil(1.5 * of)]
+    monkeypatch.setattr(Factors, "_measured", lambda _: None)
+    with loader(Echo("auto", at=at), class_) as other:
+        other.load_state_dict(state)
+        assert other.state_dict() == state
+        assert len(seen(other)) == len(second)
+
+
 def test_batches_that_a_worker_collates_come_several_times() -> None:
     with loader(Echo(2, at="batch"), collate_fn=repr, num_workers=2) as batches:
         found = list(batches)
@@ -165,34 +187,75 @@ def test_batches_that_a_worker_collates_come_several_times() -> None:
 class Stated:
     """A sampler that tells its place."""
 
-    def __init__(self) -> None:
-        self.begun = 0
+    def __init__(self, seeds: Any = (1, 2, 3)) -> None:
+        self.seeds = iter(seeds)  # those of the epochs to come, which nobody else knows
+        self.seed, self.given = 0, LENGTH
 
     def __len__(self) -> int:
         return LENGTH
 
     def __iter__(self) -> Iterator[int]:
-        self.begun += 1
-        return iter(np.random.default_rng(self.begun).permutation(LENGTH).tolist())
+        if self.given == LENGTH:
+            self.seed, self.given = next(self.seeds), 0
+        for key in np.random.default_rng(self.seed).permutation(LENGTH).tolist()[self.given :]:
+            self.given += 1
+            yield key
 
     def state_dict(self) -> dict[str, Any]:
-        return {"begun": self.begun}
+        return {"seed": self.seed, "given": self.given}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.begun = state["begun"]
+        self.seed, self.given = state["seed"], state["given"]
+
+
+class Unlike(Stated):
+    """Tells the last epoch, whatever it has given of it."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(np.random.default_rng(next(self.seeds)).permutation(LENGTH).tolist())
 
 
 @pytest.mark.parametrize("class_", [DataLoader, mpiter.DataLoader])
-def test_a_sampler_that_tells_its_place_is_told_of_the_epochs_beginning(class_: Any) -> None:
+@pytest.mark.parametrize("at", [0, 1, 4])
+def test_a_sampler_that_tells_its_place_goes_on_in_an_epoch_that_nobody_else_knows(class_: Any, at: int) -> None:
     with loader(Echo(2), class_, sampler=Stated()) as batches:
         seen(batches)
         under_way = iter(batches)
-        seen(under_way, 4)
+        seen(under_way, at)
         state, rest = json.loads(json.dumps(batches.state_dict())), seen(under_way)
-    with loader(Echo(2), class_, sampler=Stated()) as other:
+    for _ in range(2):
+        with loader(Echo(2), class_, sampler=Stated((8, 9))) as other:
+            other.load_state_dict(state)
+            under_way = iter(other)
+            state = json.loads(json.dumps(other.state_dict()))  # as it was
+            assert seen(under_way) == rest
+            assert len(seen(other)) == len(other)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_sampler_that_does_not_tell_what_it_has_given_is_found_out(at: int) -> None:
+    with loader(Echo(2), sampler=Unlike()) as batches:
+        seen(iter(batches), at)
+        state = batches.state_dict()
+    with loader(Echo(2), sampler=Unlike()) as other:
         other.load_state_dict(state)
-        assert seen(other) == rest
-        assert len(seen(other)) == len(other)
+        with pytest.raises(mpiter.StateError, match="gives other batches"):
+            iter(other)
+
+
+def test_what_a_sampler_tells_in_one_process_is_not_for_another() -> None:
+    class Share(Stated):
+        rank, num_replicas = 0, 2
+
+    with loader(Echo(2), sampler=Share()) as batches:
+        seen(iter(batches), 1)
+        state = batches.state_dict()
+    other_share = Share()
+    other_share.rank = 1
+    with loader(Echo(2), sampler=other_share) as other:
+        other.load_state_dict(state)
+        with pytest.raises(mpiter.StateError, match="saved by process 0 of 2, this is process 1"):
+            iter(other)
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
+from typing import Any
 
 import pytest
+from loaders import KINDS, makers
 
 import mpiter
 from mpiter.echo import Echo
 
+each_kind = pytest.mark.parametrize("kind", ["stream", *KINDS])
 
-@pytest.mark.parametrize("kind", ["stream", "loader"])
+
+@each_kind
 def test_a_short_dataset_whose_uses_fill_a_batch_is_no_reason_to_warn(kind: str) -> None:
     echo = Echo(4, at="augmented")
     with warnings.catch_warnings():
@@ -19,14 +24,19 @@ def test_a_short_dataset_whose_uses_fill_a_batch_is_no_reason_to_warn(kind: str)
             with mpiter.batches(range(3), 8, n_processes=0, drop_last=True, echo=echo) as stream:
                 assert [len(batch) for batch in stream] == [8]
         else:
-            with mpiter.DataLoader(range(3), 8, drop_last=True, echo=echo) as loader:
-                assert [len(batch) for batch in loader] == [8]
+            with makers(kind, 0) as loader:
+                assert [len(batch) for batch in loader(range(3), 8, drop_last=True, echo=echo)] == [8]
 
 
+@each_kind
 @pytest.mark.parametrize("at", ["augmented", "batch"])
-def test_a_dataset_whose_uses_fill_no_batch_is_warned_of(at: str) -> None:
-    with pytest.warns(RuntimeWarning, match="no batch will come"):
-        mpiter.batches(range(3), 8, n_processes=0, drop_last=True, echo=Echo(2, at=at)).close()  # type: ignore[arg-type]
+def test_a_dataset_whose_uses_fill_no_batch_is_warned_of(kind: str, at: Any) -> None:
+    options: dict[str, Any] = {"drop_last": True, "echo": Echo(2, at=at)}
+    with makers("numpy" if kind == "stream" else kind, 0) as loader:
+        make = functools.partial(mpiter.batches, n_processes=0) if kind == "stream" else loader
+        with pytest.warns(RuntimeWarning, match="no batch will come"):
+            found = make(range(3), 8, **options)
+        assert not [*found]
 
 
 def test_an_echo_that_was_not_called_is_refused() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpiter.engine.cutting import DEAR_S, MOST_BATCHES, PART_S, WORTHWHILE_S, cut
+from mpiter.engine.cutting import MOST_BATCHES, PARTS, WORTHWHILE_S, cut
 from mpiter.pool.pool import MOST_OUT
+from mpiter.rules import DEAR_S
 
 times = st.floats(1e-9, 1e3) | st.just(0.0)
 sizes = st.integers(1, 4096)
@@ -54,7 +55,7 @@ def test_what_is_on_its_way_fills_every_workers_hands_and_no_more_than_a_batch_i
 def test_parts_of_a_dear_batch_take_no_longer_than_worthwhile(sample_s, batch_size, workers, most, together):
     made = cut(sample_s, batch_size, workers, most, together)
     if sample_s * batch_size > DEAR_S and made.rows > 1:
-        assert (made.rows - 0.5) * sample_s <= PART_S * 1.001
+        assert (made.rows - 1) * sample_s <= DEAR_S / PARTS * 1.001
 
 
 @given(sample_s=times, batch_size=sizes, workers=crews, most=allowed, together=learnt)
@@ -88,3 +89,11 @@ def test_one_worker_gets_whole_batches_while_they_are_cheap(sample_s, batch_size
 def test_batches_are_not_grouped_on_the_word_of_one_sample(sample_s, batch_size, workers, most):
     assert cut(sample_s, batch_size, workers, most, 1).rows <= batch_size
     assert cut(sample_s, batch_size, workers, most, 0).rows <= batch_size
+
+
+@given(sample_s=times, batch_size=sizes, workers=crews, most=allowed, together=learnt, dear_s=st.floats(0.1, 10))
+def test_where_handing_over_is_dear_a_batch_stays_whole_longer(sample_s, batch_size, workers, most, together, dear_s):
+    made = cut(sample_s, batch_size, workers, most, together, dear_s)
+    if sample_s * batch_size <= dear_s and most >= workers:
+        assert made.rows % batch_size == 0
+    assert made.budget_ns >= dear_s / 10 * 0.999e9

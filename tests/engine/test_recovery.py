@@ -13,11 +13,11 @@ from mpiter.engine.ledger import Ledger
 from mpiter.engine.recovery import Recovery
 from mpiter.errors import WorkerCrashed, WorkerStartError
 from mpiter.order.cursor import Plan, Stretch
-from mpiter.pool.endings import End, cause, ended
+from mpiter.pool.endings import End, cause, ended, in_hand
 from mpiter.pool.watch import START_S, Patience
 from mpiter.worker.board import Line
 from mpiter.worker.faults import raised
-from mpiter.worker.task import Ticket
+from mpiter.worker.task import Task, Ticket
 
 ROWS = 4
 
@@ -103,6 +103,32 @@ def test_what_the_dead_had_is_asked_for_again_row_by_row_and_nothing_else(ledger
     _, pieces, singly = ledger.cut(2, 2 * ROWS)
     assert [(piece.batch, piece.row, piece.rows) for piece in pieces] == [(0, 0, ROWS)]
     assert singly
+
+
+def test_where_nobody_sees_what_is_in_hand_suspects_go_out_one_by_one() -> None:
+    ledger = Ledger(is_blind=True)
+    entered(ledger, 0)
+    ledger.cut(0, ROWS)
+    Recovery().recover(died(active=2), ledger)
+    entered(ledger, 1)
+    cut = [ledger.cut(number, ROWS)[1] for number in range(1, ROWS + 2)]
+    assert [[(piece.batch, piece.row, piece.rows) for piece in pieces] for pieces in cut] == [
+        *([(0, row, 1)] for row in range(ROWS)),
+        [(1, 0, ROWS)],
+    ]
+
+
+def test_the_suspect_that_a_worker_elsewhere_had_to_itself_names_what_was_in_hand() -> None:
+    ledger, told = Ledger(is_blind=True), Line(**dict.fromkeys(Line._fields, 0))
+    entered(ledger, 3)
+    tasks = [Task(0, 0, number, 0, 1, *ledger.cut(number, rows)) for number, rows in ((5, 1), (6, ROWS))]
+    assert in_hand(tasks, told, stood_still=False).active == 2, "it may have been answered, and the answer lost"
+    line = in_hand([tasks[0]._replace(singly=True)], told, stood_still=False)
+    assert (line.task, line.batch, line.row, line.active) == (5, 3, 0, 1)
+    assert in_hand(tasks[1:], told, stood_still=False).active == 2, "it may be any of them"
+    stood = told._replace(task=6, batch=3, row=2, active=1)
+    assert in_hand(tasks[1:], stood, stood_still=True) == stood
+    assert in_hand([], told, stood_still=False) == told
 
 
 def test_each_worker_that_ends_counts(ledger: Ledger) -> None:

@@ -10,9 +10,11 @@ from collections import Counter
 import image_files
 import numpy as np
 import pytest
+from pairs import slow_but
 from PIL import Image
 
 import mpiter
+from mpiter.echo import Echo
 from mpiter.images import Compose, Crop, Flip, ImageList, Normalize, RandomResizedCrop, Region, Resize
 from mpiter.images.pixels import plain
 
@@ -72,7 +74,7 @@ PIPELINES = {
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", slow_but(PIPELINES, "ours"))
 def test_pixels_are_the_same_under_any_number_of_workers(root, name, scaled):
     if scaled and name == "a function":
         pytest.skip("it wants no region")
@@ -206,6 +208,86 @@ def test_the_smooth_filter_leaves_an_even_picture_even_and_takes_grey_and_wide_p
         assert found.shape == (40, 50, channels)
         assert found.dtype == dtype
         assert (found == 200).all()
+
+
+@with_opencv
+@pytest.mark.parametrize("height", [61, 90, 120, 161, 240, 320, 481, 700])
+def test_the_smooth_filter_stays_near_pillows_bilinear_however_much_a_picture_shrinks(height):
+    """On grainy photographs, whose sides are no multiples of anything."""
+    width, noise = height * 3 // 2 + 1, np.random.default_rng(height)
+    photograph = np.asarray(Image.fromarray(PICTURE).resize((width, height), Image.Resampling.BICUBIC)).astype(int)
+    photograph = (photograph + noise.integers(-24, 25, photograph.shape)).clip(0, 255).astype(np.uint8)
+    smooth, pillows = (Resize((40, 60), each)(photograph).astype(int) for each in ("smooth", "bilinear"))
+    assert np.abs(smooth - pillows).mean() < 2  # as the documentation says
+
+
+@with_opencv
+@pytest.mark.parametrize("size", [(1200, 1200), (1200, 160), (333, 2000)])
+def test_the_smooth_filter_blurs_no_more_than_four_times_the_pixels_that_are_wanted(size, monkeypatch):
+    import cv2
+
+    seen = []
+
+    def blurred(image, depth, across, down):
+        seen.append((*image.shape[:2], len(across), len(down)))
+        return genuine(image, depth, across, down)
+
+    genuine = cv2.sepFilter2D
+    monkeypatch.setattr(cv2, "sepFilter2D", blurred)
+    picture = np.zeros((*size, 3), np.uint8)
+    assert Resize((50, 70), "smooth")(picture).shape == (50, 70, 3)
+    ((height, width, *weights),) = seen
+    assert height <= 4 * 50
+    assert width <= 4 * 70
+    assert max(weights) <= 2 * 4 + 1
+
+
+@with_opencv
+@pytest.mark.parametrize("filter", ["smooth", "linear"])
+def test_what_is_transparent_does_not_colour_what_is_not(filter):
+    picture = np.zeros((64, 64, 4), np.uint8)
+    picture[:, :30], picture[:, 30:] = (255, 0, 0, 255), (0, 255, 0, 0)
+    grey = picture[:, :, 2:].copy()
+    for each in (picture, Image.fromarray(picture), grey, Image.fromarray(grey)):
+        found = plain(Resize((8, 8), filter)(each))
+        assert (found == plain(Resize((8, 8), "bilinear")(each))).all()
+    edge = plain(Resize((8, 8), filter)(picture))[0, 3]
+    assert 100 < edge[3] < 255
+    assert edge[:3].tolist() == [255, 0, 0]
+
+
+@with_opencv
+@pytest.mark.parametrize("filter", ["smooth", "linear", "bilinear"])
+def test_pixels_of_other_types_are_resized_as_pillow_can_or_refused_by_name(filter):
+    for dtype in (np.int32, np.float32, np.uint16, bool):
+        one = np.ones((40, 50, 1), dtype)
+        found = Resize((8, 10), filter)(one)
+        assert found.dtype == dtype
+        assert np.allclose(found, one[:8, :10])
+    for mode in ("1", "I"):
+        pillows = Image.fromarray(PICTURE).convert("L").convert(mode)
+        assert plain(Resize((8, 10), filter)(pillows)).shape == (8, 10, 1)
+    for dtype, channels in [(np.int64, 1), (np.int32, 3), (bool, 3), (np.float16, 1)]:
+        text = rf"not {np.dtype(dtype)} of shape \(40, 50, {channels}\); convert it by astype\(\), or name a filter of"
+        with pytest.raises(TypeError, match=text):
+            Resize((8, 10), filter)(np.ones((40, 50, channels), dtype))
+
+
+@pytest.mark.parametrize("filter", ["bilinear", "lanczos", pytest.param("smooth", marks=with_opencv)])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_pictures_of_16_bits_are_transformed_alike_with_an_echo_and_without(tmp_path, filter, at_once):
+    """An echo of examples gives transforms the whole picture as an array."""
+    for number in range(6):
+        wide = image_files.smooth(40 + number, 60, number)[:, :, 0].astype(np.uint16) * 256 + number
+        Image.fromarray(wide).save(tmp_path / f"{number:02}.png")
+    transform = RandomResizedCrop(16, filter=filter)
+    if not at_once:
+        transform = Compose([Resize(20, filter), Crop(16, "random", padding=2), Flip()])
+    dataset = files(tmp_path, transform, mode="I;16")
+    plainly, echoed = epochs(dataset, n_processes=0), epochs(dataset, n_processes=0, echo=Echo(1, at="example"))
+    assert plainly[0][0].dtype == np.uint16
+    assert plainly[0][0].max() > 1000
+    assert same(plainly, echoed)
 
 
 def test_opencvs_filters_need_opencv(monkeypatch):

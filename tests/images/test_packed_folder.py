@@ -265,6 +265,14 @@ def test_a_file_that_is_not_there_keeps_the_systems_error(tmp_path):
         PackedFolder(tmp_path / "gone.zip")
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_told_and_waited_for_by_nobody(tmp_path, make):
+    path = tmp_path / "pets.zip"
+    make(path)
+    with pytest.raises(BadArchive, match=r"pets\.zip is no ZIP archive: it is a folder, a pipe or a device"):
+        PackedFolder(path)
+
+
 def test_an_archive_without_pictures_is_told(tmp_path):
     with zipfile.ZipFile(tmp_path / "texts.zip", "w") as archive:
         archive.writestr("top.png", b"")

@@ -14,30 +14,34 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import BUILDS, Failing, Gated, Random, Shaped, Squares, TwoArguments, Unpicklable, plain_batch
+from pairs import slow_but
 
 import mpiter
 from mpiter.errors import RemoteTraceback, SharedMemoryFull
 from mpiter.lab import carriers
 
 # The default configuration of each backend, and one of each transport and start method: the core of the contract runs
-# on all of them, everything on the first three.  Spawned workers differ in how they come by their data set only.
+# on all of them, where it should be quick on the first two groups, everything on the first.  Spawned workers differ in
+# how they come by their data set only.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "process": {"n_processes": 2},
     "thread": {"n_processes": 2, "backend": "thread"},
     "serial": {"n_processes": 0},
 }
 PAIRS: dict[str, dict[str, Any]] = {
-    "fork, slots": {"n_processes": 2, "backend": mpiter.Process("fork")},
-    "fork, packed": {"n_processes": 3, "backend": mpiter.Process("fork"), "serializer": "packed"},
     "forkserver, copies": {"n_processes": 1, "copy": True},
     "forkserver, packed": {"n_processes": 2, "serializer": "packed"},
     "thread, packed": {"n_processes": 3, "backend": "thread", "serializer": "packed"},
     "thread, copies": {"n_processes": 2, "backend": "thread", "copy": True},
     "serial, packed": {"n_processes": 0, "serializer": "packed"},
     "serial, copies": {"n_processes": 0, "copy": True},
-    "forkserver, the lab's pickle": {"n_processes": 2, "serializer": carriers.Pickle},
     "forkserver, the lab's pickle5": {"n_processes": 2, "serializer": carriers.Pickle5},
+}
+RARE: dict[str, dict[str, Any]] = {
+    "fork, slots": {"n_processes": 2, "backend": mpiter.Process("fork")},
+    "fork, packed": {"n_processes": 3, "backend": mpiter.Process("fork"), "serializer": "packed"},
     "fork, the lab's rawarray": {"n_processes": 2, "backend": mpiter.Process("fork"), "serializer": carriers.RawArray},
+    "forkserver, the lab's pickle": {"n_processes": 2, "serializer": carriers.Pickle},
     "the stock Pool, slots": {"n_processes": 2, "backend": mpiter.Process(pool=multiprocessing.Pool)},
     "the stock Pool, packed": {
         "n_processes": 3, "backend": mpiter.Process(pool=multiprocessing.Pool), "serializer": "packed",
@@ -52,6 +56,8 @@ SPAWNED: dict[str, dict[str, Any]] = {
         "n_processes": 2, "backend": mpiter.Process(pool=multiprocessing.get_context("spawn").Pool),
     },
 }  # fmt: skip
+ANY_WAY = {**DEFAULTS, **PAIRS, **RARE}
+ANY_START = {**ANY_WAY, **SPAWNED}
 
 
 @pytest.fixture(params=list(DEFAULTS))
@@ -59,14 +65,14 @@ def default(request: pytest.FixtureRequest) -> dict[str, Any]:
     return DEFAULTS[request.param]
 
 
-@pytest.fixture(params=[*DEFAULTS, *PAIRS])
+@pytest.fixture(params=slow_but(ANY_WAY, *DEFAULTS, *PAIRS))
 def any_way(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return {**DEFAULTS, **PAIRS}[request.param]
+    return ANY_WAY[request.param]
 
 
-@pytest.fixture(params=[*DEFAULTS, *PAIRS, *SPAWNED])
+@pytest.fixture(params=slow_but(ANY_START, *DEFAULTS, *PAIRS, "the stock Pool, slots"))
 def any_start(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return {**DEFAULTS, **PAIRS, **SPAWNED}[request.param]
+    return ANY_START[request.param]
 
 
 def epoch(dataset: Any, batch_size: int = 6, **options: Any) -> list[Any]:
@@ -90,7 +96,7 @@ def test_samples_come_back_as_they_were(default: dict[str, Any], build: str) -> 
     assert epoch(dataset, **default) == reference(dataset)
 
 
-@pytest.mark.parametrize("build", ["tuple", "strings", "odd ones", "oversize"])
+@pytest.mark.parametrize("build", slow_but(["tuple", "strings", "odd ones", "oversize"], "tuple", "oversize"))
 def test_samples_come_back_as_they_were_any_way(any_way: dict[str, Any], build: str) -> None:
     dataset = Shaped(build)
     assert epoch(dataset, **any_way) == reference(dataset)
@@ -374,6 +380,26 @@ def test_skipped_samples_are_listed_with_their_errors(any_way: dict[str, Any]) -
     with mpiter.MultiprocessIterator(dataset, 3, repeat=False, shuffle=False, on_error=mpiter.Skip(), **any_way) as it:
         assert [len(batch) for batch in it] == [2, 2]
         assert it.stats().skips == ((1, "KeyError: "), (4, "KeyError: "))
+
+
+@pytest.mark.parametrize("broken", [range(8, 12), range(4, 12), range(4)], ids=str)
+def test_no_epochs_end_is_lost_with_a_batch_of_which_nothing_is_left(default: dict[str, Any], broken: range) -> None:
+    dataset, left = Failing({index: KeyError() for index in broken}, 12), 3 - len(broken) // 4
+    with mpiter.MultiprocessIterator(dataset, 4, shuffle=False, on_error="skip", **default) as it:
+        before, epochs = 0.0, 0
+        for _ in range(3 * left):
+            assert next(it)[0][1] not in broken
+            assert it.previous_epoch_detail == before
+            assert it.is_new_epoch == (it.epoch > int(before))
+            before, epochs = it.epoch_detail, epochs + it.is_new_epoch
+        assert epochs == it.epoch >= 2
+
+
+def test_the_end_is_the_epochs_end_though_nothing_is_left_of_its_last_batch(default: dict[str, Any]) -> None:
+    dataset = Failing({index: KeyError() for index in range(8, 12)}, 12)
+    with mpiter.batches(dataset, 4, shuffle=False, on_error="skip", epochs=2, **default) as it:
+        assert [(it.epoch, it.is_new_epoch) for _ in it] == [(0, False), (0, False), (1, True), (1, False)]
+        assert (it.epoch, it.epoch_detail, it.is_new_epoch) == (2, 2.0, True)
 
 
 def test_of_many_skipped_samples_the_first_hundred_are_listed(default: dict[str, Any]) -> None:

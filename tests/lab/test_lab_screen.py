@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from lab_results import everything, result_of
 from test_lab_quick import looked
@@ -130,6 +130,7 @@ def test_a_single_rounds_quick_look_gives_no_advice():
 words = st.text("abcdefgh -×~:,.", max_size=40)
 
 
+@example([[*[""] * 8, "::", ":" * 16, "", ""], [":" * 27 + " aa-aa", *[""] * 9, ":", ":" * 7]])
 @given(st.integers(1, 14).flatmap(lambda wide: st.lists(st.lists(words, min_size=wide, max_size=wide), min_size=1)))
 def test_a_table_of_any_cells_loses_none_and_is_as_wide_as_a_terminal_where_it_can_be(rows):
     heads, *cells = rows

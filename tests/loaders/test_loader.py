@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from datasets import Failing, Random, Squares, TwoArguments, Unpicklable
 from loaders import KINDS, Maker, both_kinds, epoch, flat, makers, plain, some, until_the_end
+from pairs import slow_but
 from scripts import METHODS
 
 import mpiter
@@ -608,7 +609,7 @@ def write_in_place(dataset: Changing) -> None:
     dataset.array[-1] = 7
 
 
-changes = pytest.mark.parametrize("change", [set_attribute, set_epoch, write_in_place])
+changes = pytest.mark.parametrize("change", slow_but([set_attribute, set_epoch, write_in_place], set_attribute))
 
 
 @pytest.mark.slow

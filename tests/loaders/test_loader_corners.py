@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 import pytest
+from pairs import slow_but
 
 import mpiter
 from mpiter import DataLoader, IteratorClosed, OptionError, StateError
@@ -99,7 +100,7 @@ class Noting:
         self.at = 0
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", slow_but([1, 2], 2))
 def test_every_epoch_begins_at_the_beginning(workers):  # without workers it goes on from where it was
     with DataLoader(Noting(), 4, num_workers=workers) as loader:
         for _ in range(3):
@@ -145,7 +146,7 @@ def with_errors(epoch):
 
 
 @pytest.mark.filterwarnings("ignore:the stream has no state_dict:RuntimeWarning")
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+@pytest.mark.parametrize("workers", slow_but([0, 1, 2, 3], 0, 2))
 def test_an_error_costs_its_batch_and_no_other(workers):
     wanted = [[0, 1, 2, 3], "torn", *(list(range(n, min(n + 4, 40))) for n in range(7, 40, 4))]
     with DataLoader(Tape(), 4, num_workers=workers) as loader:
@@ -187,8 +188,8 @@ class Scratched:
         return self._Reading(self.scratches)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
-@pytest.mark.parametrize("scratches", [{0}, {2}, {4}, {7}, {2, 13}, {0, 1, 2, 3, 23}])
+@pytest.mark.parametrize("workers", slow_but([0, 1, 2, 3], 0, 2))
+@pytest.mark.parametrize("scratches", [{0}, {2, 13}, {0, 1, 2, 3, 23}, *slow_but([{2}, {4}, {7}])])
 def test_elements_that_fail_cost_the_batch_that_they_would_be_in(workers, scratches):
     batches = [list(range(n, n + 4)) for n in range(0, 24, 4)]
     with DataLoader(Scratched(scratches), 4, num_workers=workers) as loader:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import pickle
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from loaders import KINDS, Maker, epoch, flat, makers, some, until_the_end
+from pairs import slow_but, slow_if
 
 import mpiter
 from mpiter.echo import Echo
@@ -41,6 +44,72 @@ class AtOnce(Files):
     """Reads whole batches, or fails."""
 
     repeatable = True
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+class Sieving(Files):
+    """Leaves out what it doesn't like, and fails over something else."""
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        if any(index % 40 == 0 for index in indices):
+            raise OSError("a file is broken")
+        return [index for index in indices if index % 40 not in (2, 3, 9)]
+
+
+class Columns(Files):
+    """Gives whole columns."""
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Any]:
+        samples = [self[index] for index in indices]
+        return {"x": samples, "y": [-sample for sample in samples]}
+
+
+class Ending(Files):
+    """Ends its program over the broken ones."""
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.broken:
+            raise SystemExit(index)
+        return index
+
+
+class EndingAtOnce(Ending):
+    """Likewise."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+class Nesting(Files):
+    """Looks something up, by an iterator of its own, before it fails."""
+
+    def __getitem__(self, index: int) -> int:
+        with mpiter.batches(range(3), 3, n_processes=0, shuffle=False) as stream:
+            assert next(stream).tolist() == [0, 1, 2]
+        return super().__getitem__(index)
+
+
+class Interrupted(Files):
+    """Ctrl-C comes, once, in the midst of it."""
+
+    def __init__(self, broken: Any = BROKEN) -> None:
+        super().__init__(broken)
+        self.comes = True
+
+    def __getitem__(self, index: int) -> int:
+        if index == 5 and self.comes:
+            self.comes = False
+            raise KeyboardInterrupt
+        return super().__getitem__(index)
+
+
+class InterruptedAtOnce(Interrupted):
+    """Likewise."""
 
     def __getitems__(self, indices: list[int]) -> list[int]:
         return [self[index] for index in indices]
@@ -87,7 +156,12 @@ WAYS: dict[str, Any] = {
     "batch_sampler": lambda: (Files(), {"batch_sampler": [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13]]}),
     "collate_fn, sampler": lambda: (Files(), {"collate_fn": as_list, "sampler": range(LENGTH)}),
 }
-each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+each_way = pytest.mark.parametrize(
+    ("loader", "way"),
+    slow_if(lambda workers, way: workers and way is not WAYS["rows"], itertools.product((0, 2), WAYS.values())),
+    indirect=["loader"],
+    ids={way: name for name, way in WAYS.items()}.get,
+)
 
 
 @pytest.fixture(params=KINDS)
@@ -128,6 +202,94 @@ def test_more_than_the_most_are_an_error_in_the_batchs_place(loader: Maker, way:
     assert [type(error) for error in errors] == [mpiter.SampleError]
     assert "Skip(most=4): more samples have failed" in str(errors[0])
     assert isinstance(errors[0].__cause__, OSError)
+
+
+def nothing(_: Any) -> None:
+    pass
+
+
+def change_the_dataset(batches: Any) -> None:
+    batches.dataset.broken = [*batches.dataset.broken]
+
+
+def change_the_workers(it: Any) -> None:
+    it.reset()
+    it.batch_size += 1
+
+
+def close(it: Any) -> None:
+    it.close()
+    it.reset()
+
+
+def with_a_loader(between: Any, **options: Any) -> Any:
+    return lambda kind, most: rounds_of_a_loader(kind, most, between, options)
+
+
+def with_an_iterator(class_: Any, between: Any, **options: Any) -> Any:
+    return lambda _, most: rounds_of_an_iterator(class_, most, between, options)
+
+
+def rounds_of_a_loader(kind: str, most: int, between: Any, options: dict[str, Any]) -> Iterator[Any]:
+    with makers(kind, 2) as loader:
+        batches = loader(Files(), BATCH, on_error=mpiter.Skip(most=most), **options)
+        while True:
+            yield until_the_end(iter(batches))[1], batches.stats()
+            between(batches)
+
+
+def rounds_of_an_iterator(class_: Any, most: int, between: Any, options: dict[str, Any]) -> Iterator[Any]:
+    with class_(Files(), BATCH, repeat=False, shuffle=False, on_error=mpiter.Skip(most=most), **options) as it:
+        while True:
+            yield until_the_end(it)[1], it.stats()
+            between(it)
+
+
+AGAIN: dict[str, Any] = {
+    "a loader": with_a_loader(nothing),
+    "a loader, its workers end": with_a_loader(nothing, persistent_workers=False),
+    "a loader, its dataset changes": with_a_loader(change_the_dataset),
+    "a loader without workers": with_a_loader(nothing, num_workers=0),
+    "an iterator": with_an_iterator(mpiter.MultiprocessIterator, lambda it: it.reset(), n_processes=2),
+    "an iterator, its workers change": with_an_iterator(mpiter.MultiprocessIterator, change_the_workers, n_processes=2),
+    "an iterator, closed meanwhile": with_an_iterator(mpiter.SerialIterator, close),
+}
+
+
+@pytest.mark.parametrize(
+    "again", slow_but(AGAIN.values(), *(AGAIN[name] for name in AGAIN if "change" not in name)), ids=AGAIN
+)
+def test_the_most_and_the_count_are_of_all_epochs_whoever_fetches(kind: str, again: Any) -> None:
+    rounds = again(kind, 2 * len(BROKEN))
+    for number in (1, 2):
+        errors, stats = next(rounds)
+        assert not errors
+        assert stats.skipped == number * len(BROKEN)
+        assert [index for index, _ in stats.skips] == [*BROKEN] * number
+    errors, stats = next(rounds)
+    assert {type(error) for error in errors} == {mpiter.SampleError}
+    assert "more samples have failed" in str(errors[0])
+    assert stats.skipped == 2 * len(BROKEN)
+    rounds.close()
+
+
+def test_two_epochs_at_once_are_counted_together(kind: str) -> None:
+    with makers(kind, 0) as loader:
+        batches = loader(Files(), BATCH, on_error=mpiter.Skip(most=len(BROKEN)))
+        held = iter(batches)
+        assert some(held, 1) == GOOD[:1]
+        given, errors = until_the_end(iter(batches))
+        assert given == GOOD
+        assert [type(error) for error in errors] == [mpiter.SampleError]
+        assert batches.stats().skipped == 3
+
+
+def test_a_copy_counts_for_itself(loader: Maker) -> None:
+    batches = loader(Files(), BATCH, on_error=mpiter.Skip(most=len(BROKEN)))
+    assert epoch(batches) == GOOD
+    with pickle.loads(pickle.dumps(batches)) as other:
+        assert other.stats().skipped == 0
+        assert epoch(other) == GOOD
 
 
 @each_way
@@ -196,6 +358,85 @@ def test_a_collate_fn_that_fails_is_no_sample_to_be_left_out(loader: Maker) -> N
     given, errors = until_the_end(iter(loader(Files(), BATCH, on_error="skip", collate_fn=refusing)))
     assert given == [GOOD[0], GOOD[2]]
     assert [str(error) for error in errors] == ["cannot be put together"]
+
+
+def test_without_batches_too(loader: Maker) -> None:
+    options = {"on_error": "skip", "collate_fn": lambda sample: refusing([sample])[0]}
+    given, errors = until_the_end(iter(batches := loader(Files(), None, **options)))
+    assert given == [index for index in flat(GOOD) if index != 5]
+    assert [str(error) for error in errors] == ["cannot be put together"]
+    assert batches.stats().skipped == len(BROKEN)
+
+
+def test_what_the_dataset_leaves_out_itself_is_no_failure(loader: Maker) -> None:
+    for size in (1, 2):
+        batches = loader(Sieving(), size, on_error="skip", collate_fn=as_list)
+        found = epoch(batches)
+        assert None not in found
+        assert flat(found) == [index for index in range(400) if index % 40 not in (0, 2, 3, 9)]
+        stats = batches.stats()
+        assert (stats.skipped, stats.errors) == (10, 10)
+        assert [index for index, _ in stats.skips] == [*range(0, 400, 40)]
+
+
+def test_whatever_container_the_dataset_makes_reaches_the_collate_fn_as_it_is(loader: Maker) -> None:
+    def doubled(columns: dict[str, list[int]]) -> list[int]:
+        return [x - y for x, y in zip(columns["x"], columns["y"], strict=True)]
+
+    for on_error, wanted in (("raise", [*range(LENGTH)]), ("skip", flat(GOOD))):
+        dataset = Columns(BROKEN if on_error == "skip" else ())
+        batches = loader(dataset, BATCH, on_error=on_error, collate_fn=doubled)
+        assert flat(epoch(batches)) == [2 * index for index in wanted]
+        assert batches.stats().skipped == len(dataset.broken)
+
+
+def test_a_container_that_has_no_samples_is_refused_where_nobody_says_what_to_do_with_it() -> None:
+    with (
+        mpiter.DataLoader(Columns(()), BATCH) as batches,
+        pytest.raises(TypeError, match="made of a list of samples, not of a dict; pass a collate_fn"),
+    ):
+        next(iter(batches))
+
+
+@pytest.mark.parametrize("dataset", [Ending(), EndingAtOnce(), Nesting()], ids=lambda dataset: type(dataset).__name__)
+def test_a_sample_that_fails_in_an_odd_way_is_left_out_alone(loader: Maker, dataset: Files) -> None:
+    for options in ({}, {"collate_fn": as_list}):
+        batches = loader(dataset, BATCH, on_error="skip", **options)
+        assert epoch(batches) == GOOD
+        assert [index for index, _ in batches.stats().skips] == list(BROKEN)
+
+
+@pytest.mark.parametrize("dataset", [Interrupted, InterruptedAtOnce])
+@pytest.mark.parametrize("options", [{}, {"collate_fn": as_list}])
+def test_ctrl_c_is_nobodys_failure(kind: str, dataset: type[Interrupted], options: dict[str, Any]) -> None:
+    with makers(kind, 0) as loader:
+        under_way = iter(loader(dataset(), BATCH, on_error="skip", **options))
+        assert some(under_way, 1) == GOOD[:1]
+        with pytest.raises(KeyboardInterrupt):
+            next(under_way)
+        assert epoch(under_way) == GOOD[1:]
+
+
+@pytest.mark.parametrize("broken", [range(4), range(4, 8), range(8, 12), range(8, 14)])
+@pytest.mark.parametrize("options", slow_but([{}, {"collate_fn": as_list}], {}))
+def test_a_state_is_where_it_is_however_often_a_batch_would_have_come(
+    kind: str, broken: range, options: dict[str, Any]
+) -> None:
+    with makers(kind, 0) as loader:
+        for factor in (2, 1.5):
+            options = {**options, "on_error": "skip", "echo": Echo(factor, at="batch")}
+            if kind == "numpy":
+                options["seed"] = 3
+            loader.seed(1)
+            whole = epoch(loader(Files(broken), BATCH, **options))
+            for at in range(1, len(whole)):
+                loader.seed(1)
+                under_way = iter(batches := loader(Files(broken), BATCH, **options))
+                assert some(under_way, at) == whole[:at]
+                state = json.loads(json.dumps(batches.state_dict()))
+                other = loader(Files(broken), BATCH, **options)
+                other.load_state_dict(state)
+                assert epoch(other) == whole[at:]
 
 
 def test_a_batch_is_left_out_once_however_often_it_would_come(loader: Maker) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from datasets import Failing, Gated, Random, Squares
 from loaders import KINDS, Maker, epoch, flat, makers, plain, some, until_the_end
-from pairs import pairs
+from pairs import pairs, slow_but, slow_if
 
 import mpiter
 
@@ -128,8 +128,11 @@ def sampled_in_batches(loader: Maker, seed: int, **options: Any) -> Any:
 SELF_CONTAINED = (by_generator, sampled, sampled_in_batches)  # also in the epochs after the one that was saved
 WAYS = (shuffled, in_sequence, in_one, one_by_one, sampled_by_module, sampled_by_numpy, *SELF_CONTAINED)
 here_and_there = pytest.mark.parametrize(  # by workers those that differ in what is drawn, and when
-    ("loader", "way"), [*((0, way) for way in WAYS), *((2, way) for way in SELF_CONTAINED)], indirect=["loader"]
+    ("loader", "way"),
+    [*((0, way) for way in WAYS), *slow_if(lambda _, way: way != by_generator, ((2, way) for way in SELF_CONTAINED))],
+    indirect=["loader"],
 )
+in_any_state = pytest.mark.parametrize("loader", slow_but(WORKERS, 0), indirect=True)  # what is refused, is so at once
 Way = Callable[..., Any]
 
 
@@ -138,10 +141,16 @@ def saved(batches: Any) -> Any:
     return json.loads(json.dumps(batches.state_dict()))
 
 
+def is_rare(workers: int, way: Way, _: int) -> bool:
+    return workers > 0 and way not in (shuffled, sampled)
+
+
 # -- going on ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("loader", "way", "handed_out"), pairs(WORKERS, WAYS, (0, 1, 3, BATCHES)), indirect=["loader"])
+@pytest.mark.parametrize(
+    ("loader", "way", "handed_out"), slow_if(is_rare, pairs(WORKERS, WAYS, (0, 1, 3, BATCHES))), indirect=["loader"]
+)
 def test_another_loader_gives_the_rest(loader: Maker, way: Way, handed_out: int) -> None:
     batches = way(loader, 1)
     under_way = iter(batches)
@@ -157,7 +166,9 @@ def test_another_loader_gives_the_rest(loader: Maker, way: Way, handed_out: int)
         assert epoch(other) == epoch(batches)
 
 
-@pytest.mark.parametrize(("loader", "way", "epochs"), pairs(WORKERS, WAYS, (0, 1, 2)), indirect=["loader"])
+@pytest.mark.parametrize(
+    ("loader", "way", "epochs"), slow_if(is_rare, pairs(WORKERS, WAYS, (0, 1, 2))), indirect=["loader"]
+)
 def test_another_loader_gives_the_next_epoch(loader: Maker, way: Way, epochs: int) -> None:
     batches = way(loader, 1)
     for _ in range(epochs):
@@ -376,7 +387,9 @@ TELLING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("loader", "kind_of", "handed_out"), pairs(WORKERS, TELLING, (1, 4, BATCHES)), indirect=["loader"]
+    ("loader", "kind_of", "handed_out"),
+    slow_if(lambda *cell: cell[-1] != 4, pairs(WORKERS, TELLING, (1, 4, BATCHES))),
+    indirect=["loader"],
 )
 def test_a_sampler_that_tells_its_place_goes_on_from_there(loader: Maker, kind_of: str, handed_out: int) -> None:
     choice = TELLING[kind_of]
@@ -508,6 +521,7 @@ def test_one_can_skip_to_the_end_and_beyond(loader: Maker, too_many: int) -> Non
         assert len(epoch(batches)) == 3
 
 
+@in_any_state
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "1", None])
 def test_only_whole_numbers_of_batches_can_be_skipped(loader: Maker, wrong: Any) -> None:
     batches = loader([1, 2, 3])
@@ -583,6 +597,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
+@in_any_state
 @pytest.mark.parametrize("options", OTHERS.values(), ids=OTHERS)
 def test_a_state_of_another_kind_of_loader_is_refused(loader: Maker, options: dict[str, Any]) -> None:
     state = saved(loader(list(range(LENGTH)), 4, shuffle=True))
@@ -645,6 +660,7 @@ DAMAGES: dict[str, Any] = {
 }
 
 
+@in_any_state
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_state_is_refused_and_changes_nothing(loader: Maker, damage: Any) -> None:
     batches = shuffled(loader, 1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pairs import slow_if
 
 import mpiter
 
@@ -165,11 +167,14 @@ WAYS = {
         data, batch_sampler=[range(4)], num_workers=workers, **({"ragged": ragged} if ragged else {})
     ),
 }
-every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+every_way = pytest.mark.parametrize(
+    ("way", "workers"),
+    slow_if(lambda way, workers: workers and way is not WAYS["loader"], itertools.product(WAYS.values(), (0, 1))),
+    ids={way: name for name, way in WAYS.items()}.get,
+)
 
 
 @every_way
-@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(("data", "says"), UNEVEN.values(), ids=UNEVEN)
 def test_samples_that_fit_no_array_are_refused_by_place_and_shape(way, workers, data, says):
     with way(mpiter.Packed(data), None, workers) as batches, pytest.raises(mpiter.UnevenSamples, match=says):
@@ -177,7 +182,6 @@ def test_samples_that_fit_no_array_are_refused_by_place_and_shape(way, workers, 
 
 
 @every_way
-@pytest.mark.parametrize("workers", [0, 1])
 def test_they_are_a_list_or_padded_if_asked(way, workers):
     data = mpiter.Packed([(row, str(len(row))) for row in ROWS])
     with way(data, "list", workers) as batches:
@@ -200,7 +204,6 @@ TOKENS = [[1, 2], [3], [], [4, 5], [6, 7, 8]]
 
 
 @every_way
-@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("within", [lambda ids: ids, lambda ids: {"ids": ids}], ids=["alone", "in a dict"])
 def test_lists_are_lists_or_padded_in_each_batch_alike(way, workers, within):
     data = [within(ids) for ids in TOKENS]

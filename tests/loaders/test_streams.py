@@ -9,7 +9,7 @@ import warnings
 
 import numpy as np
 import pytest
-from pairs import pairs
+from pairs import pairs, slow_but, slow_if
 
 import mpiter
 from mpiter import DataLoader, StateError
@@ -191,12 +191,12 @@ def epoch_of(dataset, batch_size=3, **options):
 
 
 WHOLE = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]]
-workers = pytest.mark.parametrize("workers", [0, 1, 2, 3])
+workers = pytest.mark.parametrize("workers", slow_but([0, 1, 2, 3], 0, 2))
 again = pytest.mark.filterwarnings("ignore:the stream has no state_dict:RuntimeWarning")
 
 
 @workers
-@pytest.mark.parametrize("stream", [Counting, Stateful, ItsIterator])
+@pytest.mark.parametrize("stream", slow_but([Counting, Stateful, ItsIterator], Counting, ItsIterator))
 def test_the_library_shards_what_knows_nothing_of_workers(workers, stream):
     with DataLoader(stream(11), 3, num_workers=workers) as loader:
         assert [numbers(loader) for _ in range(3)] == [WHOLE] * 3
@@ -221,7 +221,7 @@ class AsksLate(Counting):
 
 
 @pytest.mark.parametrize("shards_itself", [None, False])
-@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
+@pytest.mark.parametrize("num_workers", slow_but([0, 1, 2, 3], 0, 2))
 def test_a_stream_that_asks_too_late_who_it_is_says_so_once(num_workers, shards_itself):
     stream = AsksLate(20)
     if shards_itself is not None:
@@ -310,7 +310,7 @@ class DrawingOnAndAsking(DrawingOn):
     asks = True
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("num_workers", slow_but([0, 1, 2], 0, 2))
 @pytest.mark.parametrize("stream", [DrawingOn, DrawingOnAndAsking])
 def test_randomness_goes_on_as_it_would_have(stream, num_workers):
     def drawn(epoch):
@@ -328,7 +328,7 @@ def test_randomness_goes_on_as_it_would_have(stream, num_workers):
 CHANGES = [(2, 2), (2, 3), (3, 0), (0, 2)]
 resumable = pairs((Counting, Stateful, ItsIterator), CHANGES, (0, 1, 3, 4))
 resumable += pairs((ItsOwnIterator, Keeping), [(2, 3)], (0, 1, 3, 4))
-resumable = [pytest.param(*one, marks=[] if one[-1] == 3 else pytest.mark.slow) for one in resumable]
+resumable = slow_if(lambda stream, _, handed_out: handed_out != 3 or stream in (ItsIterator, ItsOwnIterator), resumable)
 
 
 @again
@@ -353,7 +353,7 @@ def test_resuming_under_any_number_of_workers(stream, handed_out, workers):
 
 @again
 @pytest.mark.parametrize("stream", [Counting, ItsIterator])
-@pytest.mark.parametrize("workers", [(1, 3, 0), (3, 2, 3), (0, 3, 2)])
+@pytest.mark.parametrize("workers", slow_but([(1, 3, 0), (3, 2, 3), (0, 3, 2)], (1, 3, 0)))
 def test_a_state_saved_before_its_first_batch_is_of_the_same_place(stream, workers):
     state = None
     for count in workers:
@@ -379,7 +379,7 @@ def test_a_stream_with_a_state_is_not_read_again(tmp_path):
     assert min(map(int, (tmp_path / "log").read_text().split())) == 18
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", slow_but([0, 2], 2))
 def test_a_state_in_the_second_epoch_goes_on_there(num_workers):
     for stream in (Stateful, ItsOwnIterator):
         with DataLoader(stream(11), 3, num_workers=num_workers) as loader:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mpiter
-from mpiter.order.order import Sampled, SamplerOfTheMoment, Sequential, Shuffled
+from mpiter.order.order import Sampled, SamplerOfTheMoment, Sequential, Shuffled, shuffled
 
 seeds = st.integers(-(1 << 127), (1 << 128) - 1)
 epochs = st.integers(0, 1 << 40)
@@ -253,3 +253,27 @@ def test_another_sampler_is_asked_even_if_the_old_one_has_answered():
     sampling.sampler = lambda order, position: order
     assert order.following(0).array().tolist() == order.array().tolist()
     assert order.over_again(12).array().tolist() == list(range(12))
+
+
+@settings(deadline=None)
+@given(st.integers(4097, 10**5), st.integers(1, 64), st.integers(1, 50), st.integers(0, 49))
+def test_a_rank_that_jumps_over_the_others_parts_reads_what_one_alone_reads(length, each, ranks, rank):
+    order, alone = Shuffled(length, 7), Shuffled(length, 7).array()
+    for start in range(rank * each, length, ranks * each):
+        assert order.take(start, start + each).tolist() == alone[start : start + each].tolist()
+        if start > 40 * ranks * each:
+            break
+
+
+def test_what_a_rank_jumps_over_is_not_evaluated(monkeypatch):
+    evaluated = []
+
+    def counting(positions, length, keys):
+        evaluated.append(len(positions))
+        return shuffled(positions, length, keys)
+
+    monkeypatch.setattr("mpiter.order.order.shuffled", counting)
+    taken, order = 0, Shuffled(10**9, 7)
+    for start in range(128 * 77, 10**9, 128 * 4096):
+        taken += len(order.take(start, start + 128))
+    assert sum(evaluated) < 1.1 * taken + 2 * (1 << 14)

@@ -24,6 +24,7 @@ import numpy as np
 import psutil
 import pytest
 from chores import EndsWhenOpened, Pids, Sore, SoreWhenOpened
+from pairs import slow_but
 from sabotage import have_the_second_start_fail
 from scripts import METHODS, lives_still, run, wait_until
 
@@ -49,7 +50,7 @@ def _stock(method: str, *args: Any) -> Any:
     return multiprocessing.get_context(method).Pool(*args)
 
 
-@pytest.fixture(params=["ours-fork", "ours-forkserver", "stock-fork"])
+@pytest.fixture(params=slow_but(["ours-fork", "ours-forkserver", "stock-fork"], "ours-forkserver", "stock-fork"))
 def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
     """Makes Pools of one kind, and ends them."""
     name, method = request.param.split("-")
@@ -67,7 +68,9 @@ def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
 
 # What may depend on how workers start is tried with all of them.
 however_workers_start = pytest.mark.parametrize(
-    "make", [f"{name}-{method}" for name in ("ours", "stock") for method in METHODS], indirect=True
+    "make",
+    slow_but([f"{name}-{method}" for name in ("ours", "stock") for method in METHODS], "ours-forkserver", "stock-fork"),
+    indirect=True,
 )
 
 
@@ -397,7 +400,7 @@ def test_answers_that_were_sent_before_the_end_count(ours: Watched) -> None:
     assert [(end.code, end.items) for end in ours.ends] == [(3, ((chores.end, (3,), {}),))]
 
 
-@pytest.mark.parametrize("size", [1, 1000, 100_000, 10_000_000])
+@pytest.mark.parametrize("size", slow_but([1, 1000, 100_000, 10_000_000], 1, 1000, 100_000))
 def test_half_an_answer_hurts_nobody(ours: Watched, size: int) -> None:
     pool = ready(ours(2))
     before = pool.pids
@@ -594,7 +597,7 @@ def test_replacements_that_cannot_start_are_an_error_as_well(ours: Watched, tmp_
     assert chores.begun_in(tmp_path) <= 4
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_but(range(4), 0))
 def test_whoever_dies_whenever_each_task_is_answered_right_or_was_with_the_dead(forked: Watched, seed: int) -> None:
     dice = random.Random(seed)
     pool, kills = ready(forked(3)), 0
@@ -1155,7 +1158,7 @@ def test_a_thread_that_is_stuck_is_left_to_itself() -> None:
 # -- the engine's own use of it --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [*METHODS[:2], pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", METHODS)
 def test_workers_are_replaced_after_maxtasksperchild_samples(method: str) -> None:
     with mpiter.MultiprocessIterator(
         Pids(), 5, repeat=False, n_processes=2, maxtasksperchild=20, run_ahead=4, backend=mpiter.Process(method)

@@ -103,6 +103,12 @@ def test_whoever_starts_or_has_nothing_to_do_does_not_either() -> None:
         assert told((0, lines, 7), (20, lines, 7)) == [False, False]
 
 
+def test_of_workers_elsewhere_nobody_knows() -> None:
+    elsewhere, here = Standstill(lambda pid: 7, is_here=False), Standstill(lambda pid: 7)
+    assert not any(elsewhere.is_seen([line(row=3)], float(waited)) for waited in range(30))
+    assert any(here.is_seen([line(row=3)], float(waited)) for waited in range(30))
+
+
 def test_processor_time_is_that_of_a_process() -> None:
     before, end = standstill.processor_time(os.getpid()), time.process_time() + 0.2
     while time.process_time() < end:

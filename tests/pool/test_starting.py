@@ -170,7 +170,9 @@ def test_the_users_own_processes_are_left_in_peace(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("library", ["h5py", "datasets.arrow_dataset", "torch_geometric.data"])
+@pytest.mark.parametrize(
+    "library", ["h5py", "datasets.arrow_dataset", "torch_geometric.data", "torchvision.transforms"]
+)
 def test_workers_dont_import_a_known_library_one_by_one(tmp_path: Path, library: str) -> None:
     package, _, module = library.partition(".")
     source = tmp_path / package / f"{module or '__init__'}.py"

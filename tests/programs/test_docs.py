@@ -32,7 +32,8 @@ def _scripts() -> Iterator[Any]:
         blocks = _BLOCK.findall(page.read_text())
         before = list(itertools.takewhile(lambda block: "import torch\n" not in block, blocks))
         if before:
-            yield pytest.param("\n".join(before), id=page.name)
+            is_first = page.name in ("README.md", "quickstart.md")
+            yield pytest.param("\n".join(before), id=page.name, marks=[] if is_first else pytest.mark.slow)
         if blocks != before:
             yield pytest.param("\n".join(blocks), id=f"{page.name} with torch", marks=[pytest.mark.torch])
 

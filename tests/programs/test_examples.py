@@ -23,6 +23,7 @@ has_torch = bool(importlib.util.find_spec("torch"))
 SAID = {
     "echo.py": "twice, augmented anew: 480 fresh samples, 60 steps",
     "image_folder.py": "108 in batches, 12 left out; the first of these:",
+    "many_trainers.py": "8 trainers, … 2000 samples of 2000, each exactly once",
     "packed_folder.py": "2000 pictures, the same pixels in the same order",
     "numpy_training.py": r": w = [-0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], waited",
     "resume_after_kill.py": "50 steps, identical to those of a trainer that nobody killed",
@@ -49,6 +50,16 @@ def test_an_example_runs(name, tmp_path):
     assert (ran.returncode, ran.stderr) == (0, "")
     said = ran.stdout.replace("[0.0", "[-0.0")
     assert all(words in said for words in SAID[name].split(" … "))
+
+
+@pytest.mark.slow
+def test_many_trainers_have_four_workers_each(tmp_path):
+    """The scene of the article that the design comes from: eight trainers, four workers each."""
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "many_trainers.py"), "--workers=4"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "8 trainers, 4 workers each" in ran.stdout
+    assert "2000 samples of 2000, each exactly once" in ran.stdout
 
 
 def test_every_example_is_run():

@@ -24,7 +24,7 @@ from mpiter.samples.leaves import Aside
 from mpiter.samples.rows import Rows
 from mpiter.samples.tree import Group, describe, merge
 from mpiter.transport.transport import LoosePen
-from mpiter.transport.transports import _PrivateRoom, _RowPen
+from mpiter.transport.transports import RowPen, _PrivateRoom
 
 CANARY = 0xA5
 
@@ -540,7 +540,7 @@ def test_a_large_sample_travels_beside_the_pickle_of_its_answer():
     large = np.zeros(1 << 20)
     pen = LoosePen()
     pen.write(0, [large])
-    odd = _RowPen(Pen(Layout(describe(0), 1), memoryview(bytearray(1 << 20))))
+    odd = RowPen(Pen(Layout(describe(0), 1), memoryview(bytearray(1 << 20))))
     odd.write(0, [large])
     for payload in (pen.payload(), odd.payload()):
         beside: list[pickle.PickleBuffer] = []

@@ -11,6 +11,7 @@ import warnings
 
 import numpy as np
 import pytest
+from pairs import slow_but
 from stores import Store, bytes_below, content
 
 import mpiter
@@ -68,7 +69,7 @@ def test_threads_and_the_callers_own_loop_find_it_too(kind, tmp_path):
     assert store.reads() == dict.fromkeys(range(40), 1)
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+@pytest.mark.parametrize("share", slow_but([0.25, 0.5, 0.75], 0.5))
 @pytest.mark.parametrize("kind", TIERS)
 def test_later_epochs_hit_what_there_is_room_for(kind, share, tmp_path):
     store = Store(tmp_path, 200)

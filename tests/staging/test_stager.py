@@ -6,10 +6,15 @@ import threading
 
 import numpy as np
 import pytest
-from stores import Store
+from stores import Store, Watched
 
 import mpiter
-from mpiter.loaders.drawing import Sliced
+from mpiter.echo import Echo
+from mpiter.echo.fresh import Fresh
+from mpiter.echo.order import Echoed
+from mpiter.loaders.drawing import Drawn, Since, Sliced
+from mpiter.loaders.loader import in_batches
+from mpiter.loaders.walk import Walk
 from mpiter.order.cursor import Cursor, Pace, step
 from mpiter.order.order import Sampled, SamplerOfTheMoment, Sequential, Shuffled
 from mpiter.staging import Staging
@@ -155,10 +160,54 @@ def test_a_loaders_places_are_batches():
 def test_looking_ahead_does_not_disturb_the_planners_own_part():
     order = Shuffled(100_000, 1)
     here = order.take(0, 4)
-    block = order._block
+    rows = order._rows
     Pace(4).beyond(Cursor(0, 0, False, order), 50_000, 50_004)
-    assert order._block is block
+    assert order._rows is rows
     assert order.take(0, 4).tolist() == here.tolist()
+
+
+def fresh(length, epochs, row):
+    """The plans of an echo, from a row of its first epoch, and where they begin."""
+    head, upto = Echoed(length, 2.5, 0, 0, 8).needed(row)
+    return Fresh(4, epochs, 0, head, upto), Cursor(0, 0, False, Shuffled(length, 3))
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("row", [0, 7, 30, 49])
+@pytest.mark.parametrize("ahead", [3, 100])
+def test_what_comes_after_a_place_under_an_echo_is_what_will_be_fetched(row, epochs, ahead):
+    plans, cursor = fresh(20, epochs, row)
+    while (plan := plans.step(cursor)) is not None:
+        wanted, after = [], plan.after
+        while (later := plans.step(after)) is not None and len(wanted) < ahead:
+            wanted += [index for stretch in later.stretches for index in stretch.indices.tolist()]
+            after = later.after
+        found, start = [], 0
+        while start < ahead and len(piece := plans.beyond(plan.after, start, ahead)):
+            found += piece.tolist()
+            start += len(piece)
+        assert found == wanted[:ahead]
+        cursor = plan.after
+
+
+def drawn(sampler, batch=3):
+    walk = Walk(sampler)
+    plans = Drawn(in_batches(walk.begin(), batch, False), batch, walk, Since())
+    plans.draw(2)
+    return plans
+
+
+def test_what_a_range_will_give_is_known_before_it_is_drawn():
+    plans = drawn(range(30, 10, -1))
+    assert plans.beyond(Cursor(0, 0, False, Sequential(0)), 0, 2).tolist() == [30, 29]
+    assert plans.beyond(Cursor(2, 0, False, Sequential(0)), 1, 5).tolist() == [23, 22, 21, 20]
+    assert plans.beyond(Cursor(2, 0, False, Sequential(0)), 10, 50).tolist() == [14, 13, 12, 11]
+    assert not len(plans.beyond(Cursor(9, 0, False, Sequential(0)), 0, 5)), "nobody knows where that is"
+
+
+@pytest.mark.parametrize("sampler", [[3, 1, 2, 0] * 4, dict.fromkeys(range(16))])
+def test_what_another_sampler_will_give_is_not_known(sampler):
+    assert not len(drawn(sampler).beyond(Cursor(1, 0, False, Sequential(0)), 0, 5))
 
 
 class Observed:
@@ -194,6 +243,21 @@ def test_an_observer_that_fails_is_told_nothing_more_and_stops_nobody():
         assert sum(len(batch) for batch in stream) == 20
     assert dataset.told == [0, 1, 2]
     assert dataset.closed == 1
+
+
+@pytest.mark.parametrize("echo", [Echo(2), Echo(1.5, at="augmented"), Echo(2, at="batch")])
+def test_copies_run_ahead_under_an_echo(echo, tmp_path):
+    store = Watched(tmp_path, 100)
+    with mpiter.batches(Staging("memory", "1MB").of(store), 4, n_processes=0, run_ahead=0, echo=echo) as stream:
+        next(stream)
+        store.wait_until_copied(50)
+
+
+def test_copies_run_ahead_of_a_range_that_is_the_sampler(tmp_path):
+    store = Watched(tmp_path, 100)
+    with mpiter.DataLoader(Staging("memory", "1MB").of(store), 4, sampler=range(99, -1, -1)) as loader:
+        next(iter(loader))
+        store.wait_until_copied(50)
 
 
 def test_the_threads_end_with_the_iterator(tmp_path):

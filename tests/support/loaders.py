@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -39,20 +40,18 @@ class Maker:
     def seed(self, seed: int) -> None:
         """What shuffling depends on unless it is told otherwise."""
         if self.kind == "torch":
-            import torch
-
-            torch.manual_seed(seed)
+            _torch().manual_seed(seed)
         else:
             np.random.seed(seed)
 
     def globals(self) -> tuple[Any, ...]:
         """What a checkpoint of the user's holds of the global generators."""
-        return (np.random.get_state(), mpiter.torch.torch.get_rng_state() if self.kind == "torch" else None)
+        return (np.random.get_state(), _torch().get_rng_state() if self.kind == "torch" else None)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         np.random.set_state(saved[0])
         if saved[1] is not None:
-            mpiter.torch.torch.set_rng_state(saved[1])
+            _torch().set_rng_state(saved[1])
 
     def generator(self, seed: int) -> Any:
         """For ``generator=``."""
@@ -105,3 +104,7 @@ def until_the_end(batches: Any) -> tuple[list[Any], list[Exception]]:
         except Exception as error:
             errors.append(error)
     raise AssertionError(f"one error after the other: {errors}")
+
+
+def _torch() -> Any:
+    return importlib.import_module("torch")

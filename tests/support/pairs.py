@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -31,9 +31,14 @@ def with_usual_and_another(values: Iterable[Any], usual: Any, others: Iterable[A
     return [(value, choice) for value, other in zip(values, itertools.cycle(others)) for choice in (usual, other)]
 
 
-def slow_unless_usual(cells: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """One start method, the last of a cell, will do where tests are to be quick."""
-    return [pytest.param(*cell, marks=[] if cell[-1] == "forkserver" else pytest.mark.slow) for cell in cells]
+def slow_but(values: Iterable[Any], *usual: Any) -> list[Any]:
+    """All of them, of which the usual ones will do where tests are to be quick."""
+    return [value if value in usual else pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+def slow_if(is_rare: Callable[..., bool], cells: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """All of them, but where tests are to be quick those that are rare."""
+    return [pytest.param(*cell, marks=pytest.mark.slow if is_rare(*cell) else []) for cell in cells]
 
 
 def _pairs_in(combination: tuple[Any, ...]) -> set[Any]:

@@ -410,6 +410,7 @@ class World:
         wanted = {at: self._wanted(at) for at in range(case.batches)}
         come = [_rows(delivery.contents) for delivery in self.got if delivery.contents is not None]
         come = [[row for row in rows if row != "failed" or not case.skips_errors] for rows in come]
+        assert len(self.got) == case.batches, "not each batch has a delivery"
         missing = [at for at, rows in wanted.items() if rows not in come and not self._may_fail(at)]
         assert not missing, f"batches {missing} are missing among {come}"
         assert all(rows in wanted.values() for rows in come), f"rows that are wrong: {come}"

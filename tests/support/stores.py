@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,31 @@ class Store:
 
     def is_right(self, index: int, total: int) -> bool:
         return int(np.frombuffer(content(index, self.size), np.uint8).astype(np.int64).sum()) == total
+
+
+class Watched(Store):
+    """One that says how many samples were copied ahead; with ``read`` and ``transform``, for an echo."""
+
+    def __init__(self, folder: Path, samples: int = 40, size: int = 1000) -> None:
+        super().__init__(folder, samples, size)
+        self._copied = threading.Semaphore(0)
+
+    def fetch(self, index: int) -> bytes:
+        data = super().fetch(index)
+        if threading.current_thread().name.startswith("mpiter-staging"):
+            self._copied.release()
+        return data
+
+    def read(self, index: int) -> Any:
+        return super().__getitem__(index)
+
+    def transform(self, sample: Any) -> Any:
+        return sample
+
+    def wait_until_copied(self, samples: int) -> None:
+        """While nobody asks for any."""
+        for _ in range(samples):
+            assert self._copied.acquire(timeout=20)
 
 
 def content(index: int, size: int) -> bytes:

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from pairs import slow_but
 
 import mpiter
 from mpiter import Stats
@@ -221,7 +222,7 @@ def visible(text: str) -> list[str]:
     return re.split("[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text))
 
 
-@pytest.mark.parametrize("columns", [80, 40, 12])
+@pytest.mark.parametrize("columns", slow_but([80, 40, 12], 80))
 def test_on_a_terminal_it_is_drawn_in_place_and_fits(columns: int) -> None:
     pytest.importorskip("rich")
     text = on_terminal(_PROGRAM, columns)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pairs import slow_but
 
 import mpiter
 from mpiter.__main__ import main
@@ -385,7 +386,7 @@ def tuned_by_command(*words: str) -> int:
 
 
 @pytest.mark.usefixtures("mine")
-@pytest.mark.parametrize("name", ["Own", "ready"])
+@pytest.mark.parametrize("name", slow_but(["Own", "ready"], "Own"))
 def test_the_command_shows_the_table_bars_and_the_choice(capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert tuned_by_command(f"mine_to_tune:{name}") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -419,7 +420,7 @@ def test_the_command_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("mine")
-@pytest.mark.parametrize("kind", ["svg", "png"])
+@pytest.mark.parametrize("kind", slow_but(["svg", "png"], "svg"))
 def test_the_command_draws(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("matplotlib")
     assert tuned_by_command("mine_to_tune:Own", "--plot", f"sub/out.{kind}") == 0

@@ -57,6 +57,7 @@ class NoLength:
         return index
 
 
+BACKENDS = "'process', 'thread', 'serial', 'ray', 'mpi'"
 AT_CONSTRUCTION = {
     "a dataset without length": (
         lambda: batches(NoLength(), 2),
@@ -76,7 +77,7 @@ AT_CONSTRUCTION = {
     ),
     "an unknown backend, and no workers": (
         lambda: batches(DATA, 2, backend="proces", n_processes=0),
-        "backend='proces' is unknown; use 'process', 'thread', 'serial' or an object such as mpiter.Process().",
+        f"backend='proces' is unknown; use {BACKENDS} or an object such as mpiter.Process().",
     ),
     "an empty dataset, repeated": (
         lambda: MultiprocessIterator([], 2),
@@ -94,7 +95,7 @@ AT_CONSTRUCTION = {
     "no prefetching": (lambda: MultiprocessIterator(DATA, 2, n_prefetch=0), "n_prefetch=0 must be at least 1."),
     "an unknown backend": (
         lambda: batches(DATA, 2, backend="processes"),
-        "backend='processes' is unknown; use 'process', 'thread', 'serial' or an object such as mpiter.Process().",
+        f"backend='processes' is unknown; use {BACKENDS} or an object such as mpiter.Process().",
     ),
     "an unknown serializer": (
         lambda: batches(DATA, 2, serializer="pickle"),

@@ -75,6 +75,19 @@ def test_who_might_keep_what_he_is_given_is_lent_nothing(way: dict[str, Any]) ->
     assert rows(Keeping(), **way)[1] == 0
 
 
+class Nesting(Filled):
+    """Looks something up first, by an iterator of its own."""
+
+    def __getitem__(self, index: int) -> Any:
+        with mpiter.batches(range(3), 3, n_processes=0, shuffle=False) as stream:
+            next(stream)
+        return super().__getitem__(index)
+
+
+def test_who_has_an_iterator_of_his_own_is_lent_rows_after_it() -> None:
+    assert rows(Nesting(), n_processes=0)[1] > 30
+
+
 def test_small_arrays_are_written_many_at_once_as_ever() -> None:
     assert rows(Filled((20, 30, 3)), n_processes=1)[1] == 0
 

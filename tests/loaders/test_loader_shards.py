@@ -1,0 +1,234 @@
+"""Several trainers, one epoch, by loaders: each rank a loader of its own, here all in one process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections import Counter
+
+import numpy as np
+import pytest
+from pairs import slow_if
+
+import mpiter
+from mpiter import DataLoader, OptionError, Shard, StateError
+from mpiter.order import ranks
+
+LENGTH = 103
+
+
+class Drawing:
+    """Samples with randomness of their own."""
+
+    def __len__(self):
+        return LENGTH
+
+    def __getitem__(self, index):
+        return index, mpiter.get_rng().random()
+
+
+def pairs_in(samples):
+    return [list(pair) for pair in samples]
+
+
+WAYS = {"by rows": {}, "whole": {"collate_fn": pairs_in}}
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def make(request):
+    if request.param == "numpy":
+        return DataLoader
+    pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    from mpiter.torch import DataLoader as Torchs
+
+    return Torchs
+
+
+def of_ranks(make, size, batch_size=4, exact=False, **options):
+    options = {"shuffle": True, "seed": 5} | options
+    return [make(Drawing(), batch_size, shard=Shard(rank, size, exact=exact), **options) for rank in range(size)]
+
+
+def rows(batch):
+    return [
+        list(pair)
+        for pair in (
+            batch if isinstance(batch[0], list) else zip(*(np.asarray(one).tolist() for one in batch), strict=True)
+        )
+    ]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_all_ranks_together_visit_each_sample_once_and_as_often_each(make, way):
+    found = [[rows(batch) for batch in rank] for rank in of_ranks(make, 3, exact=True, **WAYS[way])]
+    assert Counter(key for rank in found for batch in rank for key, _ in batch) == Counter(range(LENGTH))
+    filled = [[rows(batch) for batch in rank] for rank in of_ranks(make, 3, **WAYS[way])]
+    assert len({tuple(map(len, rank)) for rank in filled}) == 1
+    first = of_ranks(make, 2)[0]
+    assert [rows(batch) for batch in first] != [rows(batch) for batch in first], "another order in each epoch"
+
+
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"exact": True}], ids=str)
+def test_a_length_is_what_comes(make, options):
+    for rank in of_ranks(make, 4, **options):
+        assert sum(1 for _ in rank) == len(rank)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_state_is_one_and_the_same_on_every_rank(make, way):
+    loaders = of_ranks(make, 4, **WAYS[way])
+    epochs = list(map(iter, loaders))
+    for epoch in epochs:
+        next(epoch), next(epoch)
+    states = {json.dumps(loader.state_dict(), sort_keys=True) for loader in loaders}
+    assert len(states) == 1
+    assert len(states.pop()) < 400
+
+
+@pytest.mark.parametrize(
+    ("way", "workers"), slow_if(lambda way, workers: workers and way == "whole", itertools.product(WAYS, (0, 1)))
+)
+def test_eight_ranks_then_three_then_two_give_each_sample_once(make, way, workers):
+    def sitting(size, batch_size, steps, state):
+        loaders = of_ranks(make, size, batch_size, exact=True, num_workers=workers, **WAYS[way])
+        found = []
+        for loader in loaders:
+            if state is not None:
+                loader.load_state_dict(json.loads(json.dumps(state)))
+        epochs = list(map(iter, loaders))
+        for _ in range(steps):
+            for epoch in epochs:
+                found += [row for batch in [next(epoch, None)] if batch is not None for row in rows(batch)]
+        state = loaders[0].state_dict()
+        for loader in loaders:
+            loader.close()
+        return found, state
+
+    first, state = sitting(4 if workers else 8, 4, 2, None)
+    second, state = sitting(3, 5, 1, state)
+    third, _ = sitting(2, 3, 20, state)
+    found = dict([*first, *second, *third])
+    assert len(first) + len(second) + len(third) == len(found) == LENGTH
+    (alone,) = of_ranks(make, 1, LENGTH)
+    assert found == dict(rows(next(iter(alone)))), "drawn as in a run that nobody has interrupted"
+
+
+def test_what_is_left_after_a_resume_is_counted(make):
+    before = of_ranks(make, 4)[0]
+    epoch = iter(before)
+    next(epoch), next(epoch)
+    loader = of_ranks(make, 2, 7)[1]
+    loader.load_state_dict(before.state_dict())
+    epoch = iter(loader)
+    expected = -(-(LENGTH - 2 * 4 * 4) // 14)
+    assert len(epoch) == expected
+    for number, _ in enumerate(epoch, 1):
+        assert loader.is_new_epoch == (number == expected)
+    assert number == expected
+    assert len(list(loader)) == -(-LENGTH // 14)
+
+
+def test_one_process_goes_on_where_ranks_were_and_back():
+    loaders = of_ranks(DataLoader, 4)
+    seen = [key for loader in loaders for key, _ in rows(next(iter(loader)))]
+    alone = DataLoader(Drawing(), 7, shuffle=True, seed=5)
+    alone.load_state_dict(loaders[2].state_dict())
+    epoch = iter(alone)
+    seen += [key for key, _ in rows(next(epoch))]
+    back = of_ranks(DataLoader, 2, exact=True)
+    for loader in back:
+        loader.load_state_dict(alone.state_dict())
+        seen += [key for batch in loader for key, _ in rows(batch)]
+    assert Counter(seen) == Counter(range(LENGTH))
+
+
+def test_ranks_go_on_from_a_state_of_one_process():
+    alone = DataLoader(Drawing(), 7, shuffle=True, seed=5)
+    epoch = iter(alone)
+    seen = [key for _ in range(3) for key, _ in rows(next(epoch))]
+    for loader in of_ranks(DataLoader, 3, exact=True):
+        loader.load_state_dict(alone.state_dict())
+        seen += [key for batch in loader for key, _ in rows(batch)]
+    assert Counter(seen) == Counter(range(LENGTH))
+
+
+@pytest.mark.parametrize("size", ["7", -3, True, 10**30])
+def test_a_state_of_one_process_with_a_batch_size_that_is_none_is_refused(size):
+    alone = DataLoader(Drawing(), 7, shuffle=True, seed=5)
+    next(iter(alone))
+    state = alone.state_dict()
+    state["loader"] = {**state["loader"], "batch_size": size}
+    with pytest.raises(StateError, match="batch_size"):
+        of_ranks(DataLoader, 2)[0].load_state_dict(state)
+
+
+def test_a_place_beyond_the_epoch_is_refused(make):
+    loader = of_ranks(make, 2)[0]
+    next(iter(loader))
+    with pytest.raises(StateError, match=f"after {LENGTH + 1} samples of an epoch that has {LENGTH}"):
+        loader.load_state_dict({**loader.state_dict(), "samples": LENGTH + 1})
+
+
+def test_a_state_after_the_last_batch_has_nothing_left(make):
+    for loader, again in zip(of_ranks(make, 2), of_ranks(make, 3)[:2], strict=True):
+        epoch = iter(loader)
+        for _ in range(len(loader)):
+            next(epoch)
+        assert loader.state_dict()["samples"] == LENGTH
+        again.load_state_dict(loader.state_dict())
+        assert list(again) == []
+
+
+def test_batches_can_be_left_out_by_a_rank_too(make):
+    wanted = [rows(batch) for batch in of_ranks(make, 2)[1]][3:]
+    loader = of_ranks(make, 2)[1]
+    loader.skip(3)
+    assert [rows(batch) for batch in loader] == wanted
+
+
+def test_a_copy_is_of_the_same_rank(make):
+    loader = of_ranks(make, 2)[1]
+    assert [rows(batch) for batch in pickle.loads(pickle.dumps(loader))] == [rows(batch) for batch in loader]
+
+
+def test_a_rank_is_asked_for_when_an_epoch_begins(make, monkeypatch):
+    place = (0, 1, "a test")
+    monkeypatch.setattr(ranks, "_found", lambda: place)
+    loader = make(Drawing(), 4, shuffle=True, seed=5, shard="auto", drop_last=True)
+    place = (1, 2, "a test")
+    assert rows(next(iter(loader))) == rows(next(iter(of_ranks(make, 2)[1])))
+
+
+def test_what_draws_by_itself_is_refused(make):
+    with pytest.raises(OptionError, match="shard goes without sampler, batch_sampler and generator"):
+        make(Drawing(), 4, sampler=[1, 2], shard=(0, 2))
+    with pytest.raises(OptionError, match="shard needs a dataset with"):
+        DataLoader((number for number in range(4)), 4, shard=(0, 2))
+
+
+def test_a_state_of_another_order_is_refused(make):
+    (loader,) = of_ranks(make, 1, shuffle=False)
+    with pytest.raises(StateError, match="shuffle"):
+        loader.load_state_dict(of_ranks(make, 2)[0].state_dict())
+
+
+def test_torchs_frameworks_see_a_sampler_that_shares():
+    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    import mpiter.torch
+
+    loader = of_ranks(mpiter.torch.DataLoader, 3)[1]
+    assert isinstance(loader.sampler, torch.utils.data.DistributedSampler)
+    assert (loader.sampler.rank, loader.sampler.num_replicas) == (1, 3)
+    with pytest.warns(RuntimeWarning, match="a part of its part"):
+        keys = list(loader.sampler)
+    assert len(keys) == len(loader.sampler)
+    assert keys == [key for batch in loader for key, _ in rows(batch)]
+
+
+def test_a_seed_without_ranks_is_torchs_generators_affair():
+    pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    import mpiter.torch
+
+    with pytest.raises(OptionError, match="seed= goes with shard="):
+        mpiter.torch.DataLoader(Drawing(), 4, seed=3)

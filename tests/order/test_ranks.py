@@ -1,0 +1,141 @@
+"""Who says which rank this is: the user, then whoever has started the process; asked late, and logged."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from mpiter import OptionError, Shard
+from mpiter.order import ranks
+from mpiter.order.ranks import ranks_here, shard_for
+from mpiter.order.share import Share
+
+
+@pytest.fixture(autouse=True)
+def nobody_says_anything(monkeypatch):
+    for name in [name for pair in ranks._BY_VARIABLES for name in pair] + [*ranks._HERE, "SLURM_JOB_NAME"]:
+        monkeypatch.delenv(name, raising=False)
+    for module in ("torch", "jax", "mpi4py.MPI"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+
+def torch_like(is_initialized, rank=3, size=4):
+    of = {"is_available": True, "is_initialized": is_initialized, "get_rank": rank, "get_world_size": size}
+    return SimpleNamespace(
+        distributed=SimpleNamespace(**{name: lambda value=value: value for name, value in of.items()})
+    )
+
+
+def mpi_like(rank, size):
+    world = SimpleNamespace(Get_rank=lambda: rank, Get_size=lambda: size)
+    return SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: False, COMM_WORLD=world)
+
+
+def jax_like(rank, size):
+    return SimpleNamespace(
+        distributed=SimpleNamespace(is_initialized=lambda: True), process_index=lambda: rank, process_count=lambda: size
+    )
+
+
+def test_where_nobody_knows_this_process_is_the_only_one(caplog):
+    with caplog.at_level(logging.INFO, "mpiter"):
+        assert Shard().share() == Share(0, 1)
+    assert "rank 0 of 1, by nobody" in caplog.text
+
+
+@pytest.mark.parametrize("names", ranks._BY_VARIABLES, ids=lambda names: names[0])
+def test_launchers_leave_word_in_the_environment(names, monkeypatch):
+    monkeypatch.setenv(names[0], "2")
+    monkeypatch.setenv(names[1], "5")
+    assert Shard().share() == Share(2, 5)
+
+
+def test_torchs_launcher_within_slurm_goes_before(monkeypatch):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert Shard().share() == Share(1, 2)
+
+
+def test_in_an_interactive_job_slurms_variables_mean_nothing(monkeypatch):
+    for name, value in {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NAME": "bash"}.items():
+        monkeypatch.setenv(name, value)
+    assert Shard().share() == Share(0, 1)
+
+
+@pytest.mark.parametrize("values", [("4", "4"), ("", "4"), ("x", "4"), ("-1", "4"), ("1", "")])
+def test_variables_that_make_no_sense_say_nothing(values, monkeypatch):
+    monkeypatch.setenv("RANK", values[0])
+    monkeypatch.setenv("WORLD_SIZE", values[1])
+    assert Shard().share() == Share(0, 1)
+
+
+def test_a_process_group_goes_before_variables_but_only_when_it_is_there(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    shard = Shard()
+    monkeypatch.setitem(sys.modules, "torch", torch_like(False))
+    assert shard.share() == Share(0, 2)
+    monkeypatch.setitem(sys.modules, "torch", torch_like(True))
+    assert shard.share() == Share(3, 4), "it is asked at each beginning, not once for all"
+
+
+def test_mpi_and_jax_are_asked_where_they_are_at_work(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi_like(1, 1))
+    assert Shard().share() == Share(0, 1), "one rank alone may have other company"
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi_like(2, 3))
+    assert Shard().share() == Share(2, 3)
+    monkeypatch.setitem(sys.modules, "jax", jax_like(4, 6))
+    assert Shard().share() == Share(4, 6)
+
+
+def test_nothing_is_imported_to_find_out():
+    Shard().share()
+    assert not {"torch", "jax", "mpi4py.MPI"} & set(sys.modules)
+
+
+def test_the_choice_is_logged_once_with_its_source(caplog, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    shard = Shard()
+    with caplog.at_level(logging.INFO, "mpiter"):
+        shard.share()
+        shard.share()
+    assert [record.getMessage() for record in caplog.records] == ["shard: rank 1 of 2, by RANK and WORLD_SIZE"]
+
+
+def test_who_says_it_himself_is_believed(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert shard_for((2, 7)).share() == Share(2, 7)
+    assert Shard(0, 1, exact=True).share() == Share(0, 1, True)
+    assert shard_for("auto").share() == Share(1, 2)
+    assert shard_for(None) is None
+
+
+@pytest.mark.parametrize("shard", ["yes", 3, (1, 2, 3), (2, 2), (-1, 2), (0, 0), (0.5, 2), (True, 2), [0, 2]])
+def test_what_is_no_shard_is_refused(shard):
+    with pytest.raises(OptionError, match=r"rank|shard"):
+        shard_for(shard)
+
+
+def test_a_rank_without_a_size_is_refused():
+    with pytest.raises(OptionError, match="pass both"):
+        Shard(1)
+
+
+def test_copies_and_pickles_are_like_it(monkeypatch):
+    for shard in (Shard(1, 3, exact=True), Shard()):
+        for other in (copy.copy(shard), pickle.loads(pickle.dumps(shard))):
+            assert repr(other) == repr(shard)
+            assert other.share() == shard.share()
+
+
+def test_how_many_share_the_machine_is_the_launchers_word(monkeypatch):
+    assert ranks_here() == 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert ranks_here() == 8

@@ -1,0 +1,164 @@
+"""The parts that ranks take of one order, planned for every rank and put together again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpiter.order.cursor import Cursor, Pace, batches_of
+from mpiter.order.order import Sequential, Shuffled
+from mpiter.order.share import Share
+
+EPOCHS = 2
+
+SIZES = st.tuples(st.integers(1, 30), st.integers(1, 5), st.integers(1, 6)).flatmap(
+    lambda sizes: st.tuples(*map(st.just, sizes), st.integers(0, sizes[0] - 1))
+)  # length, batch_size, ranks, position
+
+
+def planned(pace: Pace, cursor: Cursor, most: int = 100) -> tuple[list[list[tuple[int, int]]], list[Cursor]]:
+    """The batches that follow, as (epoch, position) of each row, and the place after each."""
+    batches, places = [], []
+    while len(batches) < most and (plan := pace.step(cursor)) is not None:
+        rows: list[tuple[int, int]] = []
+        for stretch in plan.stretches:
+            assert stretch.row == len(rows), "rows follow one another"
+            order = cursor.order.later(stretch.epoch - cursor.epoch)
+            expected = order.take(stretch.position, stretch.position + len(stretch.indices))
+            assert stretch.indices.tolist() == expected.tolist()
+            rows += [(stretch.epoch, stretch.position + at) for at in range(len(stretch.indices))]
+        assert len(rows) == plan.rows > 0
+        cursor = plan.after
+        batches.append(rows)
+        places.append(cursor)
+    return batches, places
+
+
+def by_rank(sizes, **options):
+    length, batch_size, ranks, position = sizes
+    exact, most = options.pop("exact", False), options.pop("most", 100)
+    paces = [Pace(batch_size, share=Share(rank, ranks, exact), **options) for rank in range(ranks)]
+    return [planned(pace, Cursor(position, 0, False, Shuffled(length, 3)), most) for pace in paces]
+
+
+def all_rows(found):
+    return sorted(row for batches, _ in found for batch in batches for row in batch)
+
+
+def wanted(length, position):
+    return [(0, at) for at in range(position, length)] + [(1, at) for at in range(length)]
+
+
+@settings(deadline=None)
+@given(SIZES)
+def test_filled_up_all_ranks_get_as_many_batches_of_one_size_and_stand_at_one_place(sizes):
+    found = by_rank(sizes, wrap=False, epochs=EPOCHS)
+    assert len({tuple(map(len, batches)) for batches, _ in found}) == 1
+    assert len({tuple((place.epoch, place.position) for place in places) for _, places in found}) == 1
+    rows = all_rows(found)
+    once = wanted(sizes[0], sizes[3])
+    assert set(once) <= set(rows)
+    assert len(rows) - len(once) <= EPOCHS * (sizes[2] - 1), "each epoch is filled up by fewer than there are ranks"
+
+
+@settings(deadline=None)
+@given(SIZES)
+def test_exact_parts_are_each_sample_once(sizes):
+    assert all_rows(by_rank(sizes, wrap=False, epochs=EPOCHS, exact=True)) == wanted(sizes[0], sizes[3])
+
+
+@settings(deadline=None)
+@given(SIZES)
+def test_of_exact_parts_the_first_ranks_is_never_the_smaller(sizes):
+    counts = [len(batches) for batches, _ in by_rank(sizes, wrap=False, epochs=EPOCHS, exact=True)]
+    assert counts == sorted(counts, reverse=True)
+
+
+@settings(deadline=None)
+@given(SIZES)
+def test_drop_last_leaves_out_the_short_step_for_all(sizes):
+    found = by_rank(sizes, wrap=False, epochs=EPOCHS, drop_last=True)
+    assert {len(batch) for batches, _ in found for batch in batches} <= {sizes[1]}
+    assert len({len(batches) for batches, _ in found}) == 1
+    rows = all_rows(found)
+    assert len(rows) == len(set(rows))
+    left_out = len(wanted(sizes[0], sizes[3])) - len(rows)
+    assert left_out < EPOCHS * sizes[1] * sizes[2]
+
+
+@settings(deadline=None)
+@given(SIZES)
+def test_what_runs_on_from_epoch_to_epoch_is_cut_without_a_seam(sizes):
+    found = by_rank(sizes, wrap=True, most=7)
+    rows = all_rows(found)
+    first = sizes[3]
+    assert rows == [divmod(at, sizes[0]) for at in range(first, first + 7 * sizes[1] * sizes[2])]
+
+
+@settings(deadline=None)
+@given(SIZES, st.booleans(), st.booleans())
+def test_one_rank_alone_gets_what_there_was_before_there_were_ranks(sizes, drop_last, exact):
+    length, batch_size, _, position = sizes
+    pace = Pace(batch_size, False, EPOCHS, drop_last, Share(0, 1, exact))
+    cursor = Cursor(position, 0, False, Sequential(length))
+    rows = [row for batch in planned(pace, cursor)[0] for row in batch]
+    kept = [(epoch, at) for epoch, at in wanted(length, position)]
+    if drop_last:
+        of_first = (length - position) // batch_size * batch_size
+        kept = kept[:of_first] + [(1, at) for at in range(length // batch_size * batch_size)]
+    assert rows == kept
+
+
+@settings(deadline=None)
+@given(SIZES, st.booleans(), st.booleans())
+def test_batches_are_counted_as_they_come(sizes, drop_last, exact):
+    length, batch_size, ranks, _ = sizes
+    for rank in range(ranks):
+        share = Share(rank, ranks, exact)
+        batches, _ = planned(Pace(batch_size, False, 1, drop_last, share), Cursor(0, 0, False, Sequential(length)))
+        assert batches_of(length, batch_size, drop_last, share) == len(batches)
+        assert share.samples(length, batch_size, drop_last) == sum(map(len, batches))
+
+
+@settings(deadline=None)
+@given(SIZES, st.sampled_from([{"wrap": True}, {"wrap": False}, {"wrap": False, "drop_last": True}]), st.booleans())
+def test_what_lies_ahead_of_a_rank_is_what_will_be_planned_for_it(sizes, options, exact):
+    length, batch_size, ranks, position = sizes
+    for rank in range(ranks):
+        pace = Pace(batch_size, epochs=None if options["wrap"] else EPOCHS, share=Share(rank, ranks, exact), **options)
+        cursor = Cursor(position, 0, False, Shuffled(length, 3))
+        batches, _ = planned(pace, cursor, 20)
+        keys = [int(cursor.order.later(epoch).take(at, at + 1)[0]) for batch in batches for epoch, at in batch]
+        found: list[int] = []
+        while len(found) < len(keys) and len(piece := pace.beyond(cursor, len(found), min(len(found) + 7, len(keys)))):
+            found += piece.tolist()
+        assert found == keys
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 60),
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=4),
+)
+def test_any_number_of_ranks_goes_on_from_any_place_and_nothing_comes_twice_or_never(length, sittings):
+    """Each sitting has its own ranks, batch size and number of steps; the last goes on to the epoch's end."""
+    cursor, rows = Cursor(0, 0, False, Shuffled(length, 3)), []
+    for number, (ranks, batch_size, steps) in enumerate(sittings):
+        is_last = number == len(sittings) - 1
+        paces = [Pace(batch_size, False, 1, False, Share(rank, ranks, exact=True)) for rank in range(ranks)]
+        found = [planned(pace, cursor, 100 if is_last else steps) for pace in paces]
+        rows += all_rows(found)
+        cursor = found[0][1][-1] if found[0][1] else cursor
+        if cursor.epoch:
+            break
+    assert sorted(rows) == [(0, at) for at in range(length)]
+
+
+@pytest.mark.parametrize("length", [10**6, 10**12])
+def test_a_rank_of_many_costs_what_one_of_few_costs(length):
+    order = Shuffled(length, 1)
+    taken = []
+    order.take = lambda start, stop: taken.append(stop - start) or Shuffled.take(order, start, stop)  # type: ignore[method-assign]
+    Pace(32, share=Share(7, 4096)).step(Cursor(0, 0, False, order))
+    assert taken == [32]

@@ -1,0 +1,44 @@
+"""A clean house where others' libraries have threads, sockets and processes of their own: what is ours is compared."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_PATIENCE = 10.0
+
+
+def _ours() -> dict[str, set[str]]:
+    """Threads of the engine, memory and bells."""
+    found = {f"{thread.name} {thread.ident}" for thread in threading.enumerate() if thread.name.startswith("mpiter")}
+    memory = set()
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(link)
+        except OSError:
+            continue
+        if "mpiter" in target:
+            memory.add(f"{target} {link.name}")
+    return {"threads": found, "memory": memory}
+
+
+@pytest.fixture(autouse=True)
+def clean_house(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever a test starts of ours is gone when it ends."""
+    before = _ours()
+    yield
+    request.node.funcargs.clear()
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        gc.collect()
+        left = {what: now - before[what] for what, now in _ours().items()}
+        if not any(left.values()) or time.monotonic() > deadline:
+            break
+        time.sleep(0.02)  # polling with a deadline
+    assert not any(left.values()), f"left behind: { {k: v for k, v in left.items() if v} }"

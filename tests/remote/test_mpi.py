@@ -1,0 +1,464 @@
+"""``backend="mpi"``: one trainer, whose workers are the other ranks of an ``mpi4py.futures`` program."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launched import LIMIT_S, TELL, Launched, by_futures, by_mpiexec, launch, told, with_mpi4py
+
+import mpiter
+from mpiter.remote import mpi
+
+pytestmark = with_mpi4py
+CONTRACT = Path(__file__).with_name("contract_on_mpi.py")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_ranks_keep_the_contract_of_iterators() -> None:
+    root = Path(mpiter.__file__).parents[1]
+    command = [*by_futures(6), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(CONTRACT)]
+    ran = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=3 * LIMIT_S, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+# A script as a newcomer writes it: no guard, classes and lambdas of its own, a module beside it.
+NEWCOMER = (
+    TELL
+    + """
+import os
+import mpiter
+import beside
+from mpi4py import MPI
+
+class Told:
+    def __init__(self, length, change):
+        self.length, self.change = length, change
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        info = mpiter.get_worker_info()
+        return self.change(beside.twice(index)), info.id, info.num_workers, MPI.COMM_WORLD.Get_rank(), os.getpid()
+
+def all_of(**options):
+    with mpiter.batches(Told(60, lambda value: value + 1), 4, shuffle=False, backend="mpi", **options) as stream:
+        batches = [[part.tolist() for part in batch] for batch in stream]
+        workers = stream.stats().workers
+    return batches, workers
+
+batches, workers = all_of()
+fewer, one = all_of(n_processes=1)
+with mpiter.batches(Told(8, str), 4, backend="mpi") as stream:
+    first = next(stream)
+    first[1][:] = 7  # a batch is the consumer's own
+    with mpiter.batches(range(100, 108), 4, shuffle=False, backend="mpi") as other:
+        both = [first[0], *(batch.tolist() for batch in other), next(stream)[0]]
+try:
+    mpiter.batches(range(8), 4, n_processes=4, backend="mpi")
+except mpiter.OptionError as error:
+    more = str(error)
+try:
+    mpiter.batches(range(8), 4, backend="mpi", shard="auto")
+except mpiter.OptionError as error:
+    shared = str(error)
+class Stream:
+    def __iter__(self):
+        return iter(range(8))
+
+try:
+    mpiter.DataLoader(Stream(), 4, num_workers=2, backend="mpi").__iter__()
+except mpiter.OptionError as error:
+    streams = str(error)
+with mpiter.DataLoader(range(10), 4, num_workers=2, backend="mpi") as loader:
+    loaded = [[batch.tolist() for batch in loader] for _ in range(2)]
+tell("newcomer", 0, streams=streams, loaded=loaded,
+     batches=batches, workers=workers, fewer=fewer, one=one, both=both,
+     more=more, shared=shared, pid=os.getpid(), segments=segments())
+"""
+)
+
+
+def test_a_plain_script_has_its_samples_from_the_other_ranks(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("def twice(value):\n    return 2 * value\n")
+    script = Launched(tmp_path, by_futures(4), NEWCOMER)
+    code, _, err = script.ends()
+    assert (code, err) == (0, "")
+    (facts,) = told(tmp_path, "newcomer", 1)
+    assert facts["segments"]
+    assert script.left_in_shm.isdisjoint(facts["segments"])
+    values, ids, counts, ranks, pids = ([*chain.from_iterable(part)] for part in zip(*facts["batches"], strict=True))
+    assert values == [2 * index + 1 for index in range(60)]
+    assert facts["workers"] == 3
+    assert set(ids) == {0, 1, 2}
+    assert [number + 1 for number in ids] == ranks
+    assert set(counts) == {3}
+    assert len(set(pids)) == 3
+    assert facts["pid"] not in pids
+    assert facts["one"] == 1
+    assert [batch[0] for batch in facts["fewer"]] == [batch[0] for batch in facts["batches"]]
+    one, first, second, last = facts["both"]
+    assert [first, second] == [[100, 101, 102, 103], [104, 105, 106, 107]]
+    assert sorted(map(int, one + last)) == list(range(0, 16, 2))
+    assert facts["loaded"] == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]] * 2
+    assert "reads no streams" in facts["streams"]
+    assert "mpiexec -n 5 python -m mpi4py.futures program.py" in facts["more"]
+    assert "mpiexec -n 4 python program.py" in facts["shared"]
+
+
+LARGE = (
+    TELL
+    + """
+import numpy as np
+import mpiter
+from mpi4py import MPI
+
+class Pictures:
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, index):
+        return np.full((100, 100), index, np.uint8), np.arange(100 * index), index
+
+with mpiter.MultiprocessIterator(Pictures(), 7, repeat=False, shuffle=False, backend="mpi") as it:
+    rows = [row for batch in it for row in batch]
+right = [np.all(x == index) and x.shape == (100, 100) and np.array_equal(y, np.arange(100 * index))
+         and x.flags.writeable and y.flags.writeable for x, y, index in rows]
+tell("large", 0, right=sum(map(int, right)), count=len(rows), level=MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+"""
+)
+
+
+@pytest.mark.parametrize("level", ["multiple", "serialized"])
+def test_large_samples_arrive_whatever_threads_may_talk_to_mpi(tmp_path: Path, level: str) -> None:
+    code, _, err = launch(tmp_path, by_futures(3), LARGE, MPI4PY_RC_THREAD_LEVEL=level)
+    assert (code, err) == (0, "")
+    assert told(tmp_path, "large", 1) == [{"right": 30, "count": 30, "level": level == "multiple"}]
+
+
+STARTED_OTHERWISE = """
+    import mpiter
+    mpiter.batches(range(8), 4, backend="mpi")
+"""
+
+
+@pytest.mark.parametrize(
+    ("by", "says"),
+    [
+        ([sys.executable], "was started without: run `mpiexec -n 9 python -m mpi4py.futures program.py`"),
+        (by_mpiexec(2), "was started without: run `mpiexec -n 9 python -m mpi4py.futures program.py`"),
+        (by_futures(1), "MPI has started one rank only"),
+    ],
+)
+def test_a_program_without_ranks_to_load_is_told_how_to_be_started(tmp_path: Path, by: Any, says: str) -> None:
+    code, _, err = launch(tmp_path, by, STARTED_OTHERWISE)
+    assert code != 0
+    assert "OptionError" in err
+    assert says in err
+
+
+def test_without_mpi4py_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi, "find_spec", lambda name: None)
+    with pytest.raises(mpiter.OptionError, match=r"pip install 'mpiter\[mpi\]'"):
+        mpiter.batches(range(8), 4, backend="mpi")
+
+
+FORGETTING = (
+    TELL
+    + """
+import gc
+import mpiter
+
+class Heavy:
+    def __init__(self):
+        self.weight = bytearray(1000)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        gc.collect()
+        return sum(type(one).__name__ == "Heavy" for one in gc.get_objects())
+
+counts = []
+for _ in range(6):
+    with mpiter.batches(Heavy(), 8, backend="mpi") as stream:
+        counts.append(max(next(stream).tolist()))
+tell("forgetting", 0, counts=counts)
+"""
+)
+
+
+def test_ranks_let_go_of_the_datasets_of_closed_iterators(tmp_path: Path) -> None:
+    code, _, err = launch(tmp_path, by_futures(2), FORGETTING)
+    assert (code, err) == (0, "")
+    assert told(tmp_path, "forgetting", 1) == [{"counts": [1] * 6}]
+
+
+# -- ends --------------------------------------------------------------------------------------------------------------
+
+TRAINER = (
+    TELL
+    + """
+import os
+import signal
+import sys
+import time
+import mpiter
+
+HOW = sys.argv[1]
+
+class Deadly:
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, index):
+        if index == 90 and HOW == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if index == 90 and HOW == "exits":
+            os._exit(3)
+        if index == 90 and HOW == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if index == 90 and HOW == "stuck":
+            time.sleep(600)
+        return index
+
+model = {"seen": []}
+it = mpiter.MultiprocessIterator(
+    Deadly(), 5, repeat=False, seed=1, backend="mpi", n_prefetch=1, run_ahead=0, sample_timeout=1
+)
+with it, mpiter.Checkpoint("checkpoints", it, model=model, every_steps=1) as checkpoint:
+    for batch in it:
+        model["seen"] = [*model["seen"], *batch]
+        checkpoint.step()
+tell("trainer", 0, seen=model["seen"])
+"""
+)
+
+
+@pytest.mark.parametrize("how", ["killed", "exits", "stopped", "stuck"])
+def test_a_lost_rank_ends_the_run_in_words_and_a_checkpoint_goes_on_with_it(tmp_path: Path, how: str) -> None:
+    script = Launched(tmp_path, by_futures(3), TRAINER, how)
+    code, _, err = script.ends()
+    assert code != 0
+    assert "MPI replaces no rank, so the run ends here" in err
+    assert "what mpiter.Checkpoint or your own state_dict() saved" in err
+    if how in ("stopped", "stuck"):
+        assert "WorkerCrashed: no MPI rank has answered for 1 s (sample_timeout)" in err
+    assert not list(tmp_path.glob("trainer*"))
+    saved = mpiter.Checkpoint.read(tmp_path / "checkpoints")
+    assert saved["model"]["seen"]
+    code, _, err = launch(tmp_path, by_futures(3), TRAINER, "well")
+    assert (code, err) == (0, "")
+    (facts,) = told(tmp_path, "trainer", 1)
+    assert Counter(facts["seen"]) == Counter(range(200))
+
+
+INTERRUPTED = """
+    import time
+    import mpiter
+
+    class Slow:
+        def __len__(self):
+            return 10_000
+
+        def __getitem__(self, index):
+            time.sleep(0.01)
+            return index
+
+    for number, batch in enumerate(mpiter.batches(Slow(), 4, backend="mpi")):
+        if number == 1:
+            print("at work", flush=True)
+"""
+
+
+def test_ctrl_c_ends_all_ranks(tmp_path: Path) -> None:
+    script = Launched(tmp_path, by_futures(3), INTERRUPTED)
+    assert script.process.stdout is not None
+    assert script.process.stdout.readline() == "at work\n"
+    script.process.send_signal(signal.SIGINT)
+    code, _, _ = script.ends()
+    assert code != 0
+
+
+LEFT_OPEN = """
+    import sys
+    import mpiter
+
+    how = sys.argv[1]
+    endless = [mpiter.MultiprocessIterator(range(1000), 4, backend="mpi", n_prefetch=8) for _ in range(2)]
+    for _ in range(5):
+        for it in endless:
+            next(it)
+    if how == "raises":
+        raise ValueError("mine")
+    if how == "exits":
+        sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "ends", "says"), [("", 0, ""), ("raises", 1, "ValueError: mine"), ("exits", 3, "Abort(3)")]
+)
+def test_a_program_ends_as_it_would_without_workers(tmp_path: Path, how: str, ends: int, says: str) -> None:
+    code, _, err = launch(tmp_path, by_futures(3), LEFT_OPEN, how)
+    assert code == ends
+    assert says in err
+    assert "mpiter:" not in err  # nobody was killed
+    assert bool(err) == bool(how)
+
+
+STUCK_AT_THE_END = """
+    import atexit
+    import sys
+    import time
+    import mpiter
+
+    is_left_open, how, seconds = sys.argv[1] == "open", sys.argv[2], float(sys.argv[3])
+    atexit.register(print, "exit functions have run")
+
+    class Stuck:
+        def __len__(self):
+            return 100
+
+        def __getitem__(self, index):
+            if index == 20:
+                time.sleep(seconds)
+            return index
+
+    it = mpiter.MultiprocessIterator(Stuck(), 4, shuffle=False, backend="mpi", sample_timeout=2)
+    for number, batch in enumerate(it):
+        if number == 3:
+            break
+    if not is_left_open:
+        it.close()
+    if how == "raises":
+        raise ValueError("mine")
+    if how == "exits":
+        sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("is_left", ["open", "closed"])
+@pytest.mark.parametrize(("how", "ends", "says"), [("", 0, "for 2 s"), ("raises", 1, "mine"), ("exits", 3, "")])
+def test_a_program_ends_though_a_rank_is_stuck(tmp_path: Path, is_left: str, how: str, ends: int, says: str) -> None:
+    """mpi4py would wait for it for ever."""
+    script = Launched(tmp_path, by_futures(3), STUCK_AT_THE_END, is_left, how, "600")
+    code, out, err = script.ends()
+    assert (code, out) == (ends, "exit functions have run\n")
+    assert "mpiter: an MPI rank has not come back from its sample" in err
+    assert says in err
+    assert ("waiting for it for 2 s" in err) == (not how)
+
+
+def test_a_program_that_has_ended_waits_for_a_rank_that_is_slow(tmp_path: Path) -> None:
+    script = Launched(tmp_path, by_futures(3), STUCK_AT_THE_END.replace("=2)", "=60)"), "open", "", "7")
+    code, out, err = script.ends()
+    assert (code, out) == (0, "exit functions have run\n")
+    assert "waiting for it for 60 s" in err
+    assert "has not come back" not in err
+
+
+# -- ordinary workers under mpiexec ------------------------------------------------------------------------------------
+
+AMONG_RANKS = (
+    TELL
+    + """
+import os
+import sys
+from mpi4py import MPI
+import mpiter
+
+class Looks:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        from mpi4py import MPI  # begins MPI, in a worker that has not inherited it
+        places = [os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")
+                  if os.path.islink(f"/proc/self/fd/{number}")]
+        return MPI.COMM_WORLD.Get_size(), os.environ.get("PMI_RANK"), places.count(launcher), os.getpid()
+
+rank = MPI.COMM_WORLD.Get_rank()
+launcher = os.readlink(f"/proc/self/fd/{os.environ['PMI_FD']}")  # a socket
+with mpiter.MultiprocessIterator(Looks(), 4, repeat=False, n_processes=1, shard="auto", seed=0) as it:
+    rows = [list(row) for batch in it for row in batch]
+    restarts = it.stats().restarts
+tell("among", rank, rows=rows, restarts=restarts, pid=os.getpid(), ranks=MPI.COMM_WORLD.allreduce(1))
+"""
+)
+
+
+def test_workers_of_a_rank_know_the_way_to_its_launcher_no_more(tmp_path: Path) -> None:
+    """MPI would write to that descriptor, which in a worker is something else, the fork server's end perhaps."""
+    code, out, err = launch(tmp_path, by_mpiexec(2), AMONG_RANKS)
+    assert (code, out, err) == (0, "", "")
+    for rank, facts in enumerate(told(tmp_path, "among", 2)):
+        assert len(facts["rows"]) == 4
+        assert (facts["restarts"], facts["ranks"]) == (0, 2)
+        for size, variable, sockets, pid in facts["rows"]:
+            assert (size, variable, sockets) == (1, str(rank), 0)
+            assert pid != facts["pid"]
+
+
+IMPORTED = (
+    TELL
+    + """
+import threading
+from mpi4py import MPI  # which begins MPI, in workers too if they import this script
+import mpiter
+
+lock = threading.Lock()  # doesn't travel by value
+
+class Locked:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        with lock:
+            return index, MPI.COMM_WORLD.Get_size()
+
+if __name__ == "__main__":
+    with mpiter.batches(Locked(), 4, n_processes=1, shard="auto") as stream:
+        sizes = [size for _, part in stream for size in part.tolist()]
+    tell("imported", MPI.COMM_WORLD.Get_rank(), sizes=sizes)
+"""
+)
+
+
+def test_workers_may_import_a_script_that_begins_mpi(tmp_path: Path) -> None:
+    code, out, err = launch(tmp_path, by_mpiexec(2), IMPORTED)
+    assert (code, out, err) == (0, "", "")
+    assert told(tmp_path, "imported", 2) == [{"sizes": [1] * 4}] * 2
+
+
+SHM = (
+    TELL
+    + """
+import os, signal
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+if MPI.COMM_WORLD.Get_rank() == 1:
+    tell("shm", 0, segments=segments())
+    os.kill(os.getpid(), signal.SIGKILL)
+MPI.COMM_WORLD.Barrier()
+"""
+)
+
+
+def test_mpich_itself_leaves_a_name_in_shm_when_its_ranks_are_killed(tmp_path: Path) -> None:
+    """As the docs say; should this fail one day, they say too much."""
+    script = Launched(tmp_path, by_mpiexec(2), SHM)
+    code, _, _ = script.ends()
+    assert code != 0
+    (facts,) = told(tmp_path, "shm", 1)
+    assert len(facts["segments"]) == 1
+    assert script.left_in_shm.issuperset(facts["segments"])

@@ -1,0 +1,242 @@
+"""Many trainers, one epoch, under real launchers: MPI's and torch's."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launched import LIMIT_S, TELL, Launched, by_mpiexec, by_torch, launch, told, with_mpi4py, with_mpiexec, with_torch
+
+from mpiter.remote.audit import audit
+
+LENGTH = 103
+
+PROGRAM = (
+    TELL
+    + """
+import sys
+import mpiter
+from mpiter.remote.receipts import Receipts
+
+class Indices:
+    def __len__(self):
+        return 103
+
+    def __getitem__(self, index):
+        return index
+
+name, before, exact, batch_size, workers, steps, fault = json.loads(sys.argv[1])
+if sys.argv[2:] == ["torch"]:
+    import torch.distributed
+    torch.distributed.init_process_group("gloo")
+if sys.argv[2:] == ["mpi4py"]:
+    import mpi4py.MPI
+shard = mpiter.Shard(exact=exact)
+rank, size = shard.share().rank, shard.share().size
+options = {"seed": 3, "shard": shard, "n_processes": workers, "receipts": Receipts("receipts", rank, size)}
+if rank == 1 and fault == "in another's seat":
+    options["shard"] = mpiter.Shard(0, size, exact=exact)
+with mpiter.batches(Indices(), batch_size, **options) as stream:
+    if before:
+        state = json.loads(Path(f"{before} 0.json").read_text())["state"]
+        if rank == 1 and fault == "a step ahead":
+            state["position"] += size * batch_size
+        stream.load_state_dict(state)
+    batches = []
+    for batch in stream:
+        batches.append(batch.tolist())
+        if len(batches) == steps:
+            break
+    state = stream.state_dict()
+tell(name, rank, batches=batches, state=state, size=size)
+if sys.argv[2:] == ["torch"]:
+    torch.distributed.destroy_process_group()
+"""
+)
+RUNS: list[tuple[str, str, int, int, int, int | None]] = [  # ranks, batch size, workers, steps
+    ("four", "", 4, 4, 1, 2),
+    ("three", "four", 3, 5, 2, 2),
+    ("two", "three", 2, 3, 1, None),
+]
+LAUNCHERS: list[Any] = [
+    pytest.param(by_mpiexec, "", False, marks=with_mpiexec, id="mpiexec"),
+    pytest.param(by_mpiexec, "mpi4py", True, marks=with_mpi4py, id="mpiexec, mpi4py, exact"),
+    pytest.param(by_torch, "torch", False, marks=with_torch, id="torch"),
+]
+
+
+@pytest.mark.timeout(3 * LIMIT_S)
+@pytest.mark.parametrize(("by", "library", "exact"), LAUNCHERS)
+def test_ranks_share_an_epoch_and_fewer_and_fewer_go_on_with_it(
+    tmp_path: Path, by: Any, library: str, exact: bool
+) -> None:
+    given = trained(tmp_path, by, library, exact)
+    assert sorted(given) == list(range(LENGTH))
+    assert given.total() == LENGTH + (not exact)  # what is left for two ranks is odd
+    verdict = audit(tmp_path / "receipts")
+    assert verdict.is_sound, "\n".join(verdict.lines())
+    assert verdict.starts == tuple(ranks for _, _, ranks, *_ in RUNS)
+    assert [(epoch.state, epoch.samples, epoch.fillings) for epoch in verdict.epochs] == [("whole", LENGTH, not exact)]
+
+
+@pytest.mark.timeout(3 * LIMIT_S)
+@pytest.mark.parametrize("fault", ["a step ahead", "in another's seat"])
+@pytest.mark.parametrize(("by", "library", "exact"), LAUNCHERS)
+def test_the_audit_finds_what_a_rank_on_its_own_ways_loses_and_repeats(
+    tmp_path: Path, by: Any, library: str, exact: bool, fault: str
+) -> None:
+    given = trained(tmp_path, by, library, exact, fault)
+    repeated = {index for index, count in given.items() if count > 1}
+    verdict = audit(tmp_path / "receipts")
+    assert not verdict.is_sound
+    assert verdict.missing == LENGTH - len(given) > 0
+    assert {sample.key for sample in verdict.epochs[0].missing.first}.isdisjoint(given)
+    assert {sample.key for sample in verdict.epochs[0].twice.first} <= repeated
+    assert (verdict.twice > 0) == (fault == "in another's seat")
+
+
+def trained(folder: Path, by: Any, library: str, exact: bool, fault: str = "") -> Counter[int]:
+    """How often each sample was handed out, by four ranks, then three, then two; of the last, one may have a fault."""
+    given: Counter[int] = Counter()
+    for name, before, ranks, batch_size, workers, steps in RUNS:
+        now = fault if name == "two" else ""
+        asked = json.dumps([name, before, exact, batch_size, workers, steps, now])
+        code, _, err = launch(folder, by(ranks), PROGRAM, asked, *[library] * bool(library))
+        assert code == 0, err
+        facts = told(folder, name, ranks)
+        assert all(fact["size"] == ranks for fact in facts)
+        if not now:
+            assert all(fact["state"] == facts[0]["state"] for fact in facts)
+            if not exact or steps is not None:
+                assert len({tuple(map(len, fact["batches"])) for fact in facts}) == 1
+        given.update(chain.from_iterable(chain.from_iterable(fact["batches"] for fact in facts)))
+    return given
+
+
+DATA_PARALLEL = (
+    TELL
+    + """
+import sys
+import numpy as np
+import torch
+import torch.distributed
+from torch.nn.parallel import DistributedDataParallel
+import mpiter
+import mpiter.torch
+
+class Points:
+    def __len__(self):
+        return 42
+
+    def __getitem__(self, index):
+        x = np.float32([index % 7, index % 3, 1])
+        return x, np.float32(x.sum()), index
+
+def main():
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    if sys.argv[1] == "torch":
+        make = mpiter.torch.DataLoader
+    else:
+        make = mpiter.DataLoader
+    loader = make(Points(), 5, shuffle=True, seed=0, shard="auto", num_workers=1)
+    torch.manual_seed(rank)  # DDP has all begin alike
+    model = DistributedDataParallel(torch.nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.02)
+    seen, losses, lengths = [], [], []
+    for epoch in range(3):
+        lengths.append(len(loader))
+        for x, y, index in loader:
+            if sys.argv[1] != "torch":
+                x, y, index = map(torch.as_tensor, (x, y, index))
+            loss = (model(x)[:, 0] - y).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append(index.tolist())
+            losses.append(loss.item())
+    state = loader.state_dict()
+    weights = [weight.tolist() for weight in model.parameters()]
+    tell("ddp", rank, seen=seen, losses=losses, weights=weights, lengths=lengths, state=state)
+    torch.distributed.destroy_process_group()
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+@pytest.mark.parametrize("loader", [pytest.param(name, marks=with_torch) for name in ("torch", "numpy")])
+def test_ddp_trains_on_loaders_with_shards_and_without_a_distributed_sampler(tmp_path: Path, loader: str) -> None:
+    code, _, err = launch(tmp_path, by_torch(2), DATA_PARALLEL, loader)
+    assert code == 0, err
+    facts = told(tmp_path, "ddp", 2)
+    assert facts[0]["weights"] == facts[1]["weights"]
+    assert facts[0]["state"] == facts[1]["state"]
+    assert facts[0]["losses"][-1] < facts[0]["losses"][0]
+    assert [fact["lengths"] for fact in facts] == [[5] * 3] * 2  # 42 = 4 steps of 10, and one of each
+    for epoch in range(3):
+        together = [index for fact in facts for batch in fact["seen"][5 * epoch : 5 * epoch + 5] for index in batch]
+        assert sorted(together) == list(range(42))
+    assert facts[0]["seen"][:5] != facts[0]["seen"][5:10]
+
+
+JAX = (
+    TELL
+    + """
+import sys
+import jax
+import numpy as np
+import mpiter
+
+class Numbers:
+    def __len__(self):
+        return 22
+
+    def __getitem__(self, index):
+        return np.float32(index)
+
+def main():
+    process, address = int(sys.argv[1]), sys.argv[2]
+    loader = mpiter.DataLoader(Numbers(), 4, shuffle=True, seed=0, shard="auto", num_workers=1)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(address, num_processes=2, process_id=process)
+    devices = jax.sharding.Mesh(jax.devices(), "data")
+    part = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec("data"))
+    sums, seen = [], []
+    for batch in loader:
+        seen += batch.tolist()
+        everything = jax.make_array_from_process_local_data(part, batch)
+        sums.append(float(jax.jit(lambda x: x.sum())(everything)))
+    tell("jax", jax.process_index(), sums=sums, seen=seen, state=loader.state_dict())
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+@pytest.mark.torch
+def test_processes_of_jax_find_their_part_once_jax_has_begun(tmp_path: Path) -> None:
+    """The loader is made before, when nobody knows yet how many there are."""
+    pytest.importorskip("jax", reason="JAX is not installed: run `python3 tests --all`")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    started = [Launched(tmp_path, [sys.executable], JAX, number, address, JAX_PLATFORMS="cpu") for number in range(2)]
+    for program in started:
+        program.process.wait(LIMIT_S)
+    for program in started:
+        code, _, err = program.ends()
+        assert code == 0, err
+    facts = told(tmp_path, "jax", 2)
+    assert facts[0]["sums"] == facts[1]["sums"]
+    assert facts[0]["state"] == facts[1]["state"]
+    assert len(facts[0]["sums"]) == 3
+    assert sorted(facts[0]["seen"] + facts[1]["seen"]) == list(range(22))
+    assert sum(facts[0]["sums"]) == sum(range(22))

@@ -1,0 +1,144 @@
+"""Programs of several ranks, started by ``mpiexec`` or torch's launcher: their ranks have sessions of their own.
+
+All that they start runs in a folder of the test's, by which it is found.  What MPI leaves in /dev/shm when its ranks
+are killed is cleared away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import mpiter
+
+LIMIT_S = 110  # against hanging: eight processes that import torch on two cores take their time
+_SHM = Path("/dev/shm")
+_PLACES = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+MPIEXEC = shutil.which("mpiexec", path=_PLACES) or ""
+
+_one_by_one = pytest.mark.xdist_group("ranks")  # each takes all cores
+with_mpiexec = [
+    _one_by_one,
+    pytest.mark.mpi,
+    pytest.mark.skipif(not MPIEXEC, reason="mpiexec is not installed: `pip install mpich`, or `python3 tests --all`"),
+]
+with_mpi4py = [
+    *with_mpiexec,
+    pytest.mark.skipif(not find_spec("mpi4py"), reason="mpi4py is not installed: run `python3 tests --all`"),
+]
+with_torch = [
+    _one_by_one,
+    pytest.mark.torch,
+    pytest.mark.skipif(not find_spec("torch"), reason="torch is not installed: run `python3 tests --all`"),
+]
+
+
+def by_mpiexec(ranks: int) -> list[str]:
+    return [MPIEXEC, "-n", str(ranks), sys.executable]
+
+
+def by_futures(ranks: int) -> list[str]:
+    """One trainer, the other ranks load."""
+    return [*by_mpiexec(ranks), "-m", "mpi4py.futures"]
+
+
+def by_torch(ranks: int) -> list[str]:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return [sys.executable, *launcher]
+
+
+class Launched:
+    """A program of several ranks on its way."""
+
+    def __init__(self, folder: Path, by: list[str], text: str, *arguments: object, **environment: str) -> None:
+        self.folder = folder
+        self._segments = _segments()
+        path = folder / "program.py"
+        path.write_text(textwrap.dedent(text))
+        root = str(Path(mpiter.__file__).parents[1])
+        known = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "COV_"))}
+        self.process = subprocess.Popen(
+            [*by, str(path), *map(str, arguments)],
+            cwd=folder,
+            env={**known, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ends(self) -> tuple[int, str, str]:
+        """How it ended, and what it said; nothing of it may be left running."""
+        try:
+            out, err = self.process.communicate(timeout=LIMIT_S)
+        finally:
+            _, left = psutil.wait_procs(running_in(self.folder), timeout=20)
+            for process in left:
+                process.kill()
+            if self.process.poll() is None:
+                self.process.kill()
+            # Perhaps another program's as well, which ran at the same time.
+            self.left_in_shm = {name for name in _segments() - self._segments if not _is_mapped(name)}
+            for name in self.left_in_shm:
+                (_SHM / name).unlink(missing_ok=True)
+        assert not left, f"still running: {left}"
+        return self.process.returncode, out, err
+
+
+def launch(folder: Path, by: list[str], text: str, *arguments: object, **environment: str) -> tuple[int, str, str]:
+    """Run a program to its end."""
+    return Launched(folder, by, text, *arguments, **environment).ends()
+
+
+def told(folder: Path, name: str, ranks: int) -> list[Any]:
+    """What each rank has written into its file, by ``tell`` of the prelude."""
+    return [json.loads((folder / f"{name} {rank}.json").read_text()) for rank in range(ranks)]
+
+
+TELL = """
+import json
+from pathlib import Path
+
+def tell(name, rank, **facts):
+    Path(f"{name} {rank}.json").write_text(json.dumps(facts))
+
+def segments():  # what MPI shares among these ranks, as names in /dev/shm
+    maps = Path("/proc/self/maps").read_text().split()
+    return sorted({Path(word).name for word in maps if "/dev/shm/mpich_shm_" in word})
+"""
+
+
+def running_in(folder: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(folder):
+                found.append(process)
+        except psutil.Error:  # it has ended, or is somebody else's
+            pass
+    return found
+
+
+def _segments() -> set[str]:
+    return {path.name for path in _SHM.glob("mpich_shm_*")}
+
+
+def _is_mapped(name: str) -> bool:
+    """Does another program use it, a test beside this one perhaps?"""
+    for process in psutil.process_iter():
+        try:
+            if any(name in one.path for one in process.memory_maps()):
+                return True
+        except (psutil.Error, OSError):
+            pass
+    return False
