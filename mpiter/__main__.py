@@ -18,7 +18,7 @@ from .doctor import command as doctor
 from .errors import MpiterError
 from .images import pack_command as pack
 from .lab import command as lab
-from .remote import audit_command as audit
+from .remote.audit import command as audit
 from .tuning import command as tune
 from .tuning import explain_command as explain
 from .tuning import top

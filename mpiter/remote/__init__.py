@@ -7,7 +7,7 @@
              cargo: the dataset, once for each node ───────►   mapped, read-only
              rooms ◄── rows, packed into one array ◄────────   beside the ticket
 
-Beside them, receipts: what a rank was handed, noted (``receipts``) and judged (``audit``).
+Beside them, receipts: what a rank was handed, noted (``receipts``) and judged (``audit/``).
 
 ``backend="ray"`` or ``Ray(…)``, and ``backend="mpi"`` or ``MPI()``, are what the iterators, ``batches()`` and
 ``DataLoader`` take as ``backend=``.

@@ -26,7 +26,7 @@ from mpiter import DataLoader, MultiprocessIterator, MultithreadIterator, Option
 from mpiter.echo import Echo
 from mpiter.remote import receipts as writing
 from mpiter.remote.audit import audit
-from mpiter.remote.logs import Kind
+from mpiter.remote.audit.logs import Kind
 from mpiter.remote.receipts import Receipts
 
 LENGTH = 50

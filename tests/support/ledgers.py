@@ -12,8 +12,8 @@ import numpy as np
 from mpiter.order.cursor import Cursor, Pace
 from mpiter.order.order import Shuffled
 from mpiter.order.share import Share
-from mpiter.remote.logs import Kind, spread
-from mpiter.remote.reading import read
+from mpiter.remote.audit.logs import Kind, spread
+from mpiter.remote.audit.reading import read
 from mpiter.remote.receipts import Receipts
 
 SEED = 5

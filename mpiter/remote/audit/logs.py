@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..order.order import Shuffled
-from ..order.state import SEEDS
+from ...order.order import Shuffled
+from ...order.state import SEEDS
 
 LARGEST = 1 << 53
 

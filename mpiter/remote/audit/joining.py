@@ -11,14 +11,12 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..errors import OptionError
+from ...errors import OptionError
+from ..receipts import ENDING
 from .epochs import Judge, Launch
 from .logs import LARGEST, Log
 from .reading import read
-from .receipts import ENDING
 from .verdict import Verdict
-
-__all__ = ["Verdict", "audit"]
 
 _NOWHERE = LARGEST, LARGEST  # a place that nobody comes to
 

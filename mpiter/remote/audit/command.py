@@ -10,9 +10,9 @@ import json
 import sys
 from dataclasses import asdict
 
-from ..asked import at_least
-from ..errors import OptionError
-from .audit import audit
+from ...asked import at_least
+from ...errors import OptionError
+from .joining import audit
 
 _ABOUT = """Has each sample of each epoch come exactly once, over all ranks and restarts?
 If not, which ones not; and did all go by one order? Reads what receipts="folder"

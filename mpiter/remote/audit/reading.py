@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import msgpack
 import numpy as np
 
-from ..errors import OptionError
+from ...errors import OptionError
+from ..receipts import VERSION
 from .logs import (
     KINDS,
     LARGEST,
@@ -34,7 +35,6 @@ from .logs import (
     id_of,
     spread,
 )
-from .receipts import VERSION
 
 _MOST_ROWS = 1 << 28  # of a batch
 _AT_ONCE = 1 << 18  # positions of which the keys are found together
