@@ -1,8 +1,9 @@
 """Pickling by value: what nobody can import by its name, and what only seems to be picklable.
 
 Runs in the consumer process and in workers; cloudpickle does most of it.  Guarantees that a class is the caller's own
-again when it comes back, and has its ``__slots__`` until then; that a memoryview stays one; that an open file or
-connection is refused, instead of arriving as the text that was in it, or as the number that it has here.
+again when it comes back, and has its ``__slots__`` until then; that code knows which file it is of, for warnings and
+tracebacks; that a memoryview stays one; that an open file or connection is refused, instead of arriving as the text
+that was in it, or as the number that it has here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator
 from importlib.machinery import PathFinder
 from multiprocessing import process
 from multiprocessing.connection import Connection
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -50,6 +51,8 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
             cloudpickle.register_pickle_by_value(main)
 
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, CodeType):
+            return _code_of, (value.co_filename, self.dispatch_table[CodeType](value)[1])
         if isinstance(value, memoryview):
             return _view, (value.tobytes() if value.readonly else bytearray(value), value.format, value.shape)
         if isinstance(value, io.TextIOWrapper) and value not in (sys.stdout, sys.stderr):
@@ -74,6 +77,11 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
 def refuse(connection: Connection) -> Any:
     """Pickle would take it for the number that it has in this process."""
     raise TypeError("it is an open connection")
+
+
+def _code_of(file: str, arguments: tuple[Any, ...]) -> CodeType:
+    """cloudpickle 3.1.3 says ``<dynamic-code>`` of all files."""
+    return CodeType(*arguments).replace(co_filename=file)
 
 
 def _view(data: Any, form: str, shape: tuple[int, ...]) -> memoryview:

@@ -1,6 +1,7 @@
 """Classes that nobody can import by name, as samples, exceptions and parts of datasets: the caller's own again."""
 
 import dataclasses
+import pickle
 from collections import namedtuple
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from scripts import METHODS, run
 
 import mpiter
+from mpiter.datasets.ship import by_value
 
 every_method = pytest.mark.parametrize("method", METHODS)
 
@@ -327,3 +329,12 @@ def test_what_workers_cannot_import_goes_by_value_and_what_only_seems_so_by_name
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "of_a_plugin.py").write_text(OF_A_PLUGIN)
     assert run(tmp_path, BY_HAND, method).ended_well().lines == ["3 5 7 7 True", "4 6 7 7 True"]
+
+
+def test_code_that_goes_by_value_knows_its_file_so_that_tracebacks_name_it_and_show_its_lines():
+    def outer():
+        return lambda: 1 / 0
+
+    again = pickle.loads(by_value(outer))
+    assert again is not outer
+    assert again.__code__.co_filename == again().__code__.co_filename == __file__
