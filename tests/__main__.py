@@ -87,7 +87,7 @@ def everything(arguments: list) -> int:
 def jobs() -> list:
     """Every environment with its part of the suite: all of it here, the quick part elsewhere."""
     mine = "{}.{}".format(*sys.version_info)
-    found = [Job("python " + mine, here(".venv"))]
+    found = [Job("python " + mine, here(".venv"), ("--ignore=tests/remote",))]  # which have a job of their own
     for version in PYTHONS:
         if version != mine:
             names = ON_OTHER_PYTHONS + (ON_THE_NEWEST if version == NEWEST else ())
@@ -103,7 +103,7 @@ def jobs() -> list:
             ("-m", "torch", "--ignore=tests/remote"),
         )
     )
-    found.append(Job("remote", Environment(".venv-remote", extras="test", wanted=REMOTE), ("tests/remote",)))
+    found.append(Job("remote", here(".venv-remote", wanted=REMOTE), ("tests/remote",)))
     patient = ("-m", "clients", "-o", "faulthandler_timeout=240")  # whole programs, that import whole frameworks
     found.append(Job("clients", Environment(".venv-clients", extras="test", wanted=CLIENTS), patient))
     return found
