@@ -164,6 +164,7 @@ def main():
     state = loader.state_dict()
     weights = [weight.tolist() for weight in model.parameters()]
     tell("ddp", rank, seen=seen, losses=losses, weights=weights, lengths=lengths, state=state)
+    del model, optimizer  # a DDP that outlives its group may wait for ever in its destructor
     torch.distributed.destroy_process_group()
 
 if __name__ == "__main__":

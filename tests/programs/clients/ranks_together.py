@@ -71,8 +71,12 @@ def with_accelerate():
             optimizer.step()
             optimizer.zero_grad()
             seen += index.tolist()
+    # DDP first, the process group after it: the other way round its destructor, in torch 2.13 with gloo, waits under
+    # the GIL for a thread that may want the GIL.
+    model, optimizer = accelerator.free_memory(model, optimizer)
+    rank = accelerator.process_index
     accelerator.end_training()
-    return accelerator.process_index, seen
+    return rank, seen
 
 
 def main():
