@@ -202,6 +202,27 @@ def test_what_is_left_out_is_left_out_under_another_number_of_ranks_too(make, ba
     assert sorted(left) == sorted(order[2 * 8 * (1 + batches) :])
 
 
+class Broken(Drawing):
+    """The last sample of an epoch fails."""
+
+    def __getitem__(self, index):
+        if index == LENGTH - 1:
+            raise OSError("broken")
+        return super().__getitem__(index)
+
+
+def test_a_rest_of_an_epoch_may_be_skipped_whole(make):
+    def loader(size, batch_size):
+        return make(Broken(), batch_size, shard=Shard(0, size), on_error="skip")
+
+    before = loader(2, LENGTH // 2)
+    next(iter(before))
+    again = loader(1, 8)
+    again.load_state_dict(before.state_dict())
+    assert list(again) == []
+    assert again.stats().skipped == 1
+
+
 def test_a_copy_is_of_the_same_rank(make):
     loader = of_ranks(make, 2)[1]
     assert [rows(batch) for batch in pickle.loads(pickle.dumps(loader))] == [rows(batch) for batch in loader]
