@@ -80,6 +80,12 @@ def test_however_often_a_training_is_killed_and_goes_on_it_is_sound(tmp_path_fac
     assert all(epoch.samples == length for epoch in found.epochs if epoch.epoch >= place[0])
 
 
+def test_a_restart_with_as_many_ranks_is_one_start(tmp_path):
+    for place in (0, 0), (0, 30), (0, 60):
+        train(tmp_path, 3, 5, 2 if place[1] < 60 else 100, LENGTH, start=place)
+    assert audit(tmp_path).starts == (3, 3, 3)
+
+
 def test_an_epoch_that_has_not_come_to_its_end_is_incomplete_and_nothing_is_lost(tmp_path):
     train(tmp_path, 4, 5, [3, 3, 2, 2], LENGTH)
     found = audit(tmp_path)

@@ -76,10 +76,11 @@ def _launches(logs: list[Log]) -> list[Launch]:
     """Which logs began together: one for each rank, and all of one number of ranks."""
     launches: list[Launch] = []
     for log in logs:
-        if not launches or launches[-1].size != log.size or log.rank in launches[-1].logs:
+        if not launches or launches[-1].size != log.size or log.rank in launches[-1].began:
             before = launches[-1].logs if launches and launches[-1].size == log.size else {}
             launches.append(Launch(log.size, dict(before)))
         launches[-1].logs[log.rank] = log
+        launches[-1].began.add(log.rank)
     return launches
 
 
