@@ -275,6 +275,18 @@ def test_a_length_can_be_promised_to_the_audit(tmp_path):
     assert [one.key for one in found.epochs[0].missing.first] == [2]
 
 
+@pytest.mark.parametrize(
+    ("keys", "missing"), [([0, 1, 2, 7], [3]), ([1, 2, 3, 4], [0]), ([-1, 0, 1], [2, 3]), ([9], range(4))]
+)
+def test_a_number_that_is_none_of_those_promised_stands_for_none_of_them(tmp_path, keys, missing):
+    with Receipts(tmp_path, 0, 1) as receipts:
+        receipts.begin(0, 0, length=4)
+        receipts.handed(0, 0, keys)
+        receipts.end(0)
+    found = epoch_of(tmp_path).missing
+    assert (found.count, [one.key for one in found.first]) == (len(missing), list(missing))
+
+
 def test_epochs_that_nobody_noted_are_a_gap(tmp_path):
     with Receipts(tmp_path, 0, 1) as receipts:
         for epoch in (0, 3):
