@@ -558,7 +558,7 @@ def test_the_command_says_it_all_and_its_status_is_0_1_or_2(tmp_path, capfd):
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "none"):
         assert main(["audit", str(folder)]) == 2
-        assert str(folder) in capfd.readouterr().err
+        assert capfd.readouterr().err.count(str(folder)) == 1
 
 
 def test_billions_of_samples_of_a_named_order_are_judged_as_a_few_intervals(tmp_path):

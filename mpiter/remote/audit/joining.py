@@ -58,11 +58,12 @@ def _logs(paths: Sequence[str | os.PathLike[str]]) -> list[Log]:
     files: dict[str, Path] = {}
     for path in map(Path, paths):
         try:
-            if not path.exists():
-                raise OptionError(f"{path}: there is no such folder or file of receipts.")
+            is_there = path.exists()
             found = [one for one in sorted(path.glob(f"*{ENDING}")) if one.is_file()] if path.is_dir() else [path]
         except (OSError, ValueError) as error:
             raise OptionError(f"{path!s:.200}: the receipts cannot be read ({error}).") from error
+        if not is_there:
+            raise OptionError(f"{path}: there is no such folder or file of receipts.")
         if not found:
             raise OptionError(f"{path}: there are no receipts (*{ENDING}) in this folder.")
         files |= {os.path.realpath(one): one for one in found}
