@@ -287,6 +287,13 @@ def test_a_number_that_is_none_of_those_promised_stands_for_none_of_them(tmp_pat
     assert (found.count, [one.key for one in found.first]) == (len(missing), list(missing))
 
 
+def test_more_samples_than_were_promised_are_not_sound(tmp_path):
+    train(tmp_path, 2, 5, 100, LENGTH)
+    found = audit(tmp_path, length=100)
+    assert (found.is_sound, found.missing, found.twice) == (False, 0, 0)
+    assert "103 different samples came of 100 that were promised" in "\n".join(found.lines())
+
+
 def test_epochs_that_nobody_noted_are_a_gap(tmp_path):
     with Receipts(tmp_path, 0, 1) as receipts:
         for epoch in (0, 3):
