@@ -83,7 +83,7 @@ class Pass:
             self.has_come = True
             return batch
         except StopIteration:
-            if not (self.has_come or self.left_out) and pump.skipped > self.skipped:
+            if not (self.has_come or self.left_out or self.samples) and pump.skipped > self.skipped:
                 self.has_come = True
                 raise SampleError("on_error='skip' has left out a whole epoch: stats().skips has the first.") from None
             raise

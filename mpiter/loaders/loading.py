@@ -204,15 +204,17 @@ class Loading(Generic[B_co]):
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last batch handed out, as JSON-able values; its size doesn't depend on the dataset."""
-        current = self._pass
+        current, agreed = self._pass, self._must_agree()
         if current is None or current.has_ended or self._next.is_elsewhere:
             place = self._next
             if place.generators is None:
                 told = Walk(self._sampled()).state()
                 place = place.as_now(self._generators().save(), told, self._extra_of(place.epoch))
+            if self._recipe.shard is not None and place.skipped:
+                place = place.of_ranks(self._recipe.share().step(self.batch_size or 1), agreed["dataset_length"])
         else:
             place = current.place()
-        return resuming.save(place, self._seed, self._must_agree())
+        return resuming.save(place, self._seed, agreed)
 
     def load_state_dict(self, state: Any) -> None:
         """Have the next ``iter()`` go on from where ``state`` was saved, by whatever number of workers."""

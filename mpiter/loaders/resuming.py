@@ -40,6 +40,11 @@ class Place:
         """With the sampler and the echo as they are now."""
         return replace(self, generators=generators, since=None if told is None else Since(told=told), extra=extra)
 
+    def of_ranks(self, step: int, length: int) -> Place:
+        """Of all ranks, which others may be when it is loaded: what is left out is counted in samples."""
+        samples = self.samples + self.skipped * step
+        return replace(self, skipped=0, samples=min(samples, length))
+
     def beyond(self, batches: int) -> Place:
         return replace(self, skipped=self.skipped + batches)
 

@@ -18,11 +18,11 @@ from ..errors import OptionError
 from .share import Share
 
 _log = logging.getLogger("mpiter")
-_BY_VARIABLES = (  # the rank's, the size's, and whose they are
+_BY_VARIABLES = (  # the rank's, the size's
     ("RANK", "WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),  # last: ranks of an mpiexec in a job have inherited those of the job's script
 )
 _HERE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # ranks on this machine
 # Slurm's variables are there in a shell of it too, and mean nothing
@@ -33,8 +33,8 @@ Place = tuple[int, int, str]  # rank, size, and who says so
 class Shard:
     """This process's part of the dataset, where several train together: ``Shard(rank, size)``, or ``Shard()`` to ask.
 
-    Asked are, in this order: an initialised ``torch.distributed``, JAX's, MPI; ``RANK`` and ``WORLD_SIZE``; Slurm's,
-    Open MPI's and MPICH's variables.  Where nobody knows anything, this process is the only one.
+    Asked are, in this order: an initialised ``torch.distributed``, JAX's, MPI; ``RANK`` and ``WORLD_SIZE``; Open
+    MPI's, MPICH's and Slurm's variables.  Where nobody knows anything, this process is the only one.
 
     All ranks go through one order together, in steps of a batch for each.  Where the last step of an epoch is short,
     each still gets as many samples as the others, filled up with some from the epoch's beginning; ``drop_last`` leaves

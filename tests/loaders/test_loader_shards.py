@@ -187,6 +187,42 @@ def test_batches_can_be_left_out_by_a_rank_too(make):
     assert [rows(batch) for batch in loader] == wanted
 
 
+@pytest.mark.parametrize("batches", [2, 99])
+def test_what_is_left_out_is_left_out_under_another_number_of_ranks_too(make, batches):
+    loader, again = of_ranks(make, 2, 8)
+    loader.skip(1)
+    again.load_state_dict(loader.state_dict())
+    again.skip(batches)
+    left = []
+    for rank in of_ranks(make, 3, exact=True):
+        rank.load_state_dict(again.state_dict())
+        left += [key for batch in rank for key, _ in rows(batch)]
+    (alone,) = of_ranks(make, 1, LENGTH)
+    order = [key for key, _ in rows(next(iter(alone)))]
+    assert sorted(left) == sorted(order[2 * 8 * (1 + batches) :])
+
+
+class Broken(Drawing):
+    """The last sample of an epoch fails."""
+
+    def __getitem__(self, index):
+        if index == LENGTH - 1:
+            raise OSError("broken")
+        return super().__getitem__(index)
+
+
+def test_a_rest_of_an_epoch_may_be_skipped_whole(make):
+    def loader(size, batch_size):
+        return make(Broken(), batch_size, shard=Shard(0, size), on_error="skip")
+
+    before = loader(2, LENGTH // 2)
+    next(iter(before))
+    again = loader(1, 8)
+    again.load_state_dict(before.state_dict())
+    assert list(again) == []
+    assert again.stats().skipped == 1
+
+
 def test_a_copy_is_of_the_same_rank(make):
     loader = of_ranks(make, 2)[1]
     assert [rows(batch) for batch in pickle.loads(pickle.dumps(loader))] == [rows(batch) for batch in loader]

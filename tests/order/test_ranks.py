@@ -61,6 +61,14 @@ def test_torchs_launcher_within_slurm_goes_before(monkeypatch):
     assert Shard().share() == Share(1, 2)
 
 
+@pytest.mark.parametrize("names", ranks._BY_VARIABLES[:3], ids=lambda names: names[0])
+def test_ranks_that_another_launcher_starts_in_a_job_of_slurms_are_that_launchers(names, monkeypatch):
+    """Each inherits the variables of the job's script, which is task 0 of all."""
+    for name, value in zip((*names, "SLURM_PROCID", "SLURM_NTASKS"), "1404", strict=True):
+        monkeypatch.setenv(name, value)
+    assert Shard().share() == Share(1, 4)
+
+
 def test_in_an_interactive_job_slurms_variables_mean_nothing(monkeypatch):
     for name, value in {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NAME": "bash"}.items():
         monkeypatch.setenv(name, value)

@@ -86,9 +86,10 @@ def by_key(ids: Ints, handed: Ints, about: About, are_numbers: bool) -> Count:
     twice, different = np.unique(found[~is_new]), found if is_new.all() else found[is_new]
     missing, first = 0, tuple[int, ...]()
     if about.length is not None:
-        missing = max(0, about.length - len(different))
-        if not len(different) or (are_numbers and different[0] >= 0 and different[-1] < about.length):
-            edges = np.concatenate([[-1], different, [about.length]]) if missing else different[:1]
+        promised = different[(different >= 0) & (different < about.length)] if are_numbers else different
+        missing = max(0, about.length - len(promised))
+        if not len(promised) or are_numbers:
+            edges = np.concatenate([[-1], promised, [about.length]]) if missing else promised[:1]
             sizes = np.diff(edges) - 1
             gaps = np.flatnonzero(sizes)
             first = _first_of(edges[gaps] + 1, sizes[gaps])

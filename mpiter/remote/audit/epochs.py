@@ -28,6 +28,7 @@ class Launch:
 
     size: int
     logs: dict[int, Log] = field(default_factory=dict)
+    began: set[int] = field(default_factory=set)  # ranks whose log is of this launch
 
 
 class Judge:

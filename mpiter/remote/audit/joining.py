@@ -58,11 +58,12 @@ def _logs(paths: Sequence[str | os.PathLike[str]]) -> list[Log]:
     files: dict[str, Path] = {}
     for path in map(Path, paths):
         try:
-            if not path.exists():
-                raise OptionError(f"{path}: there is no such folder or file of receipts.")
+            is_there = path.exists()
             found = [one for one in sorted(path.glob(f"*{ENDING}")) if one.is_file()] if path.is_dir() else [path]
         except (OSError, ValueError) as error:
             raise OptionError(f"{path!s:.200}: the receipts cannot be read ({error}).") from error
+        if not is_there:
+            raise OptionError(f"{path}: there is no such folder or file of receipts.")
         if not found:
             raise OptionError(f"{path}: there are no receipts (*{ENDING}) in this folder.")
         files |= {os.path.realpath(one): one for one in found}
@@ -76,10 +77,11 @@ def _launches(logs: list[Log]) -> list[Launch]:
     """Which logs began together: one for each rank, and all of one number of ranks."""
     launches: list[Launch] = []
     for log in logs:
-        if not launches or launches[-1].size != log.size or log.rank in launches[-1].logs:
+        if not launches or launches[-1].size != log.size or log.rank in launches[-1].began:
             before = launches[-1].logs if launches and launches[-1].size == log.size else {}
             launches.append(Launch(log.size, dict(before)))
         launches[-1].logs[log.rank] = log
+        launches[-1].began.add(log.rank)
     return launches
 
 

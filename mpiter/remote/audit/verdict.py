@@ -72,10 +72,18 @@ class Epoch:
 
     @property
     def is_sound(self) -> bool:
-        return self.state != "broken off" and not (self.missing.count or self.twice.count or self.failed.count)
+        is_whole = self.state != "broken off" and not (self.missing.count or self.twice.count or self.failed.count)
+        return is_whole and not self._has_more
+
+    @property
+    def _has_more(self) -> bool:
+        """Than were promised."""
+        return self.length is not None and self.samples > self.length
 
     @property
     def _summary(self) -> str:
+        if self._has_more:
+            return f"{self.samples:,} different samples came of {self.length:,} that were promised"
         if not self.is_sound:
             return f"not each of {self.length:,} samples exactly once" if self.length is not None else "not sound"
         if self.length is None:
