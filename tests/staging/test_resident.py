@@ -92,6 +92,22 @@ def test_what_was_drawn_comes_again_from_the_log(staged, tmp_path):
         assert indices_of(stream, 25) == drawn
 
 
+def test_a_run_that_was_resumed_comes_again_from_its_logs(staged, tmp_path):
+    options = {"n_processes": 0, "epochs": None, "seed": 1}
+    logs = [tmp_path / "first", tmp_path / "second"]
+    with mpiter.batches(staged, 4, order_sampler=ResidentFirst(staged, log=logs[0]), **options) as stream:
+        drawn = indices_of(stream, 14)
+        state = stream.state_dict()
+        indices_of(stream, 16)  # whose third epoch is not that of the resumed run
+    for index in range(10, 30):
+        staged[index]
+    with mpiter.batches(staged, 4, order_sampler=ResidentFirst(staged, log=logs[1]), **options) as stream:
+        stream.load_state_dict(state)
+        drawn += indices_of(stream, 16)
+    with mpiter.batches(staged, 4, order_sampler=ResidentFirst(staged, replay=logs), **options) as stream:
+        assert indices_of(stream, 30) == drawn
+
+
 def test_a_resumed_run_goes_on_with_the_order_it_had(staged):
     options = {"n_processes": 1, "epochs": None, "seed": 1}
     with mpiter.batches(staged, 4, order_sampler=ResidentFirst(staged), **options) as stream:
