@@ -104,6 +104,10 @@ class ResidentFirst:
         self._local = ""
 
     def __call__(self, order: Indices, position: int) -> Indices:
+        if len(order) != self._length:
+            raise OptionError(
+                f"resident first is for {self._length} samples, and the dataset has {len(order)}; give it that dataset."
+            )
         return self._drawn(order, "")
 
     # -- as a loader's sampler ---------------------------------------------------------------------------------------

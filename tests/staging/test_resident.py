@@ -220,6 +220,8 @@ def test_what_makes_no_sense_is_refused(staged, tmp_path):
         ResidentFirst(staged, 0)
     with pytest.raises(mpiter.OptionError, match="exclude each other"):
         ResidentFirst(staged, log="a", replay="b")
+    with pytest.raises(mpiter.OptionError, match="for 40 samples, and the dataset has 50"):
+        mpiter.batches(range(50), 4, order_sampler=ResidentFirst(staged), n_processes=0)
     (tmp_path / "log").write_bytes(b"something else")
     with pytest.raises(mpiter.OptionError, match="is no log of orders"):
         ResidentFirst(staged, replay=tmp_path / "log")
