@@ -45,7 +45,7 @@ class Bundles(Wrapping):
         made = []
         try:
             for repeat in range(last):
-                made.append(copied(self._transformed(copy.deepcopy(found), repeat)))  # what it returns may be a buffer
+                made.append(copied(self._transformed(_once_more(found), repeat)))  # what it returns may be a buffer
             made.append(self._transformed(found, last))
         finally:
             seeding.step_to(0, seeds=False)
@@ -55,3 +55,13 @@ class Bundles(Wrapping):
         if repeat:
             seeding.step_to(repeat * _FAR)
         return self.dataset.transform(found)
+
+
+def _once_more(found: Any) -> Any:
+    try:
+        return copy.deepcopy(found)
+    except Exception as error:
+        raise TypeError(
+            f"what read(i) returned is copied for each use of it, and a {type(found).__name__} cannot be: {error}; "
+            f"have read(i) return arrays, say, or pass at='augmented'."
+        ) from error

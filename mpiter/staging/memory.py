@@ -1,15 +1,17 @@
 """Copies in memory: one piece of it for each dataset, which all its workers find, gone with the program.
 
 Runs wherever samples are fetched or copied.  A table says where each sample lies and how long it is; the bytes stand
-one after another, and stay.  Guarantees that the copies of all datasets together stay within the capacity, and that
-none is made where the machine would be short of memory.
+one after another, and stay as long as the dataset.  Guarantees that the copies of all datasets together stay within the
+capacity, and that none is made where the machine would be short of memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +31,28 @@ class Memory:
 
     def __init__(self, capacity: int) -> None:
         self.ledger = Ledger(capacity, Sheet(BYTES))
+        self._shelves: list[tuple[weakref.ref[MemoryShelf], int, Ledger]] = []  # samples, and what each has
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"ledger": self.ledger, "_shelves": []}
+
+    def add(self, shelf: MemoryShelf, samples: int, own: Ledger) -> None:
+        """One more shelf."""
+        self._shelves.append((weakref.ref(shelf), samples, own))
+
+    def reclaim(self) -> tuple[int, int]:
+        """Take back the room of shelves that are gone: how many samples they were for, and how many they had.
+
+        Not done the moment they go (``weakref.finalize``): this thread may have the ledger's lock then.
+        """
+        gc.collect()  # a staged dataset and its fetch refer to each other
+        samples = held = 0
+        for gone in [one for one in self._shelves if one[0]() is None]:
+            self._shelves.remove(gone)
+            size, items = gone[2].used
+            self.ledger.reserve(-size, -items)
+            samples, held = samples + gone[1], held + items
+        return samples, held
 
 
 class MemoryShelf:
@@ -42,6 +66,7 @@ class MemoryShelf:
         self._start = 16 * samples
         self._sheet = Sheet(self._start + self.ledger.capacity)
         self._table = Own(_table_in, self._sheet, samples)
+        memory.add(self, samples, self._own)
 
     def key(self, index: int, source: str) -> int:
         """Of a sample: its number."""

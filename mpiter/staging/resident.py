@@ -15,7 +15,7 @@ import hashlib
 import os
 import zlib
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import lgamma
 from typing import Any
 
@@ -43,7 +43,8 @@ class ResidentFirst:
         window: samples; none is drawn earlier or later than it would be by more. None: an epoch.
         seed: of the shuffle.
         log: a new file, which will have each order that was drawn, and what came before it.
-        replay: such a file: the orders come from there, whatever is local.
+        replay: such a file: the orders come from there, whatever is local. Of a run that was resumed, all its files in
+            a list, in the order of time.
 
     Attributes:
         entropy: of the order drawn last, against a uniform shuffle's: 1 for as random, None before there is one.
@@ -76,7 +77,7 @@ class ResidentFirst:
         seed: int = 0,
         *,
         log: str | os.PathLike[str] | None = None,
-        replay: str | os.PathLike[str] | None = None,
+        replay: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     ) -> None:
         whole("window", window, least=1, optional=True)
         whole("seed", seed)
@@ -97,12 +98,16 @@ class ResidentFirst:
                 raise OptionError(
                     f"{self._log} is there already; log= takes a new file, for each run its own."
                 ) from error
-        self._answers = None if replay is None else _read(os.fspath(replay))
+        self._answers = None if replay is None else _read_all(replay, self._length)
         self.entropy: float | None = None
         self._place = self._loaded = _START  # of a loader's epochs: after the last index, and where to go on
         self._local = ""
 
     def __call__(self, order: Indices, position: int) -> Indices:
+        if len(order) != self._length:
+            raise OptionError(
+                f"resident first is for {self._length} samples, and the dataset has {len(order)}; give it that dataset."
+            )
         return self._drawn(order, "")
 
     # -- as a loader's sampler ---------------------------------------------------------------------------------------
@@ -169,6 +174,16 @@ def _unpacked(local: str, length: int) -> NDArray[np.bool_]:
 
 def _plain(order: Any) -> bytes:
     return np.asarray(order, np.int64).tobytes()
+
+
+def _read_all(logs: Any, length: int) -> dict[bytes, deque[Indices]]:
+    """A later log, of a run that was resumed, counts: but for its first order, drawn before that run had its state."""
+    found: dict[bytes, deque[Indices]] = {}
+    start = _plain(np.arange(length))
+    for log in [logs] if isinstance(logs, (str, os.PathLike)) else logs:
+        drawn = _read(os.fspath(log))
+        found |= {before: after for before, after in drawn.items() if before != start or before not in found}
+    return found
 
 
 def _read(path: str) -> dict[bytes, deque[Indices]]:

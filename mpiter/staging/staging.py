@@ -101,6 +101,9 @@ class Staging:
 
     def _shelf(self, dataset: Any) -> Shelf:
         if isinstance(self._place, Memory):
+            samples, held = self._place.reclaim()
+            self._counts.add(Cell.SAMPLES, -samples)
+            self._counts.add(Cell.FOUND, -held)
             return MemoryShelf(self._place, len(dataset))
         root = getattr(dataset, "root", None)
         if not isinstance(root, (str, bytes, os.PathLike)):

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import signal
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -455,6 +456,18 @@ def test_an_error_of_an_example_names_the_sample() -> None:
     with iterator(Echo(2), Broken(), shuffle=False) as it, pytest.raises(OSError, match="0 is broken") as caught:
         next(it)
     assert any("dataset[0]" in note for note in caught.value.__notes__)
+
+
+def test_what_was_read_and_cannot_be_copied_is_named_with_the_remedy() -> None:
+    class Open(Augmented):
+        def read(self, index: int) -> Any:
+            return threading.Lock()
+
+    with (
+        iterator(Echo(2), Open()) as it,
+        pytest.raises(TypeError, match=r"a lock cannot be: .*; have read\(i\) return"),
+    ):
+        next(it)
 
 
 def test_books_that_ctrl_c_has_left_open_are_begun_anew(echo: Echo) -> None:

@@ -92,6 +92,22 @@ def test_what_was_drawn_comes_again_from_the_log(staged, tmp_path):
         assert indices_of(stream, 25) == drawn
 
 
+def test_a_run_that_was_resumed_comes_again_from_its_logs(staged, tmp_path):
+    options = {"n_processes": 0, "epochs": None, "seed": 1}
+    logs = [tmp_path / "first", tmp_path / "second"]
+    with mpiter.batches(staged, 4, order_sampler=ResidentFirst(staged, log=logs[0]), **options) as stream:
+        drawn = indices_of(stream, 14)
+        state = stream.state_dict()
+        indices_of(stream, 16)  # whose third epoch is not that of the resumed run
+    for index in range(10, 30):
+        staged[index]
+    with mpiter.batches(staged, 4, order_sampler=ResidentFirst(staged, log=logs[1]), **options) as stream:
+        stream.load_state_dict(state)
+        drawn += indices_of(stream, 16)
+    with mpiter.batches(staged, 4, order_sampler=ResidentFirst(staged, replay=logs), **options) as stream:
+        assert indices_of(stream, 30) == drawn
+
+
 def test_a_resumed_run_goes_on_with_the_order_it_had(staged):
     options = {"n_processes": 1, "epochs": None, "seed": 1}
     with mpiter.batches(staged, 4, order_sampler=ResidentFirst(staged), **options) as stream:
@@ -204,6 +220,8 @@ def test_what_makes_no_sense_is_refused(staged, tmp_path):
         ResidentFirst(staged, 0)
     with pytest.raises(mpiter.OptionError, match="exclude each other"):
         ResidentFirst(staged, log="a", replay="b")
+    with pytest.raises(mpiter.OptionError, match="for 40 samples, and the dataset has 50"):
+        mpiter.batches(range(50), 4, order_sampler=ResidentFirst(staged), n_processes=0)
     (tmp_path / "log").write_bytes(b"something else")
     with pytest.raises(mpiter.OptionError, match="is no log of orders"):
         ResidentFirst(staged, replay=tmp_path / "log")

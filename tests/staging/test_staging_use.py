@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 import pathlib
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,23 @@ def test_copies_of_other_samples_of_the_store_are_not_counted(tmp_path):
     assert (again.stats().held, again.stats().samples) == (10, 10)
     staging.of(few)
     assert (staging.stats().held, staging.stats().samples) == (50, 50)
+
+
+def test_in_memory_a_dataset_has_the_room_of_those_that_are_gone(tmp_path):
+    store, kept = Store(tmp_path / "1", 10), Store(tmp_path / "2", 10)
+    staging = Staging("memory", 20 * 1000, workers=0)
+    stays = staging.of(kept)
+    assert all(kept.is_right(*stays[index]) for index in range(10))
+    for _ in range(3):
+        before, staged = staging.stats(), staging.of(store)
+        assert all(store.is_right(*staged[index]) for index in [*range(10)] * 2)
+        assert staging.stats().since(before).hits == 10
+        stats = staging.stats()
+        assert (stats.held, stats.samples, stats.held_bytes) == (20, 20, 20 * 1000)
+        del staged
+    assert all(kept.is_right(*stays[index]) for index in range(10))
+    assert staging.stats().since(before).hits == 20
+    assert pickle.loads(pickle.dumps(staging)).stats().held_bytes == 20 * 1000
 
 
 def test_nothing_is_complete_before_there_is_a_dataset():
