@@ -167,6 +167,21 @@ def test_a_list_has_labels_or_none(root):
         ImageList([("cat/2.jpg", [1]), ("cat/10.jpg", [1, 2])], root=root)
 
 
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        ({"cat/2.jpg": 3}, r"a dict's labels would be lost, .*; pass its items\(\)"),
+        (np.array([["cat/2.jpg", "3"]]), r"array\(.* is no path; give \(path, label\) tuples"),
+        ([(3, "cat/2.jpg")], "^3 in the list is no path"),
+        ([b"cat/2.jpg"], "b'cat/2.jpg' in the list is no path"),
+        ([("cat/2.jpg", "cat"), ("cat/10.jpg", 7)], "labels that are strings, and 7; give all of them one type"),
+    ],
+)
+def test_a_list_of_something_else_is_refused_when_it_is_made(root, pairs, says):
+    with pytest.raises(mpiter.OptionError, match=says):
+        ImageList(pairs, root=root)
+
+
 def test_a_text_file_has_a_pair_or_a_path_a_line(root):
     (root / "pairs.txt").write_text("cat/2.jpg 3\n\nant/é ü.jpg\t-1\n", encoding="utf-8")
     pairs = ImageList(root / "pairs.txt", root=root)
