@@ -128,6 +128,27 @@ def test_the_dataset_protocol_sees_inside(root):
         assert 0 < stream.stats().read_s <= stream.stats().fetch_s
 
 
+class Kept(ImageList):
+    """Of a database: all bytes are those of one file, as something else."""
+
+    def __init__(self, file, kind):
+        super().__init__(["row 1"])
+        self._file, self._kind = file, kind
+
+    def fetch(self, index):
+        return self._kind(self._file.read_bytes())
+
+
+@pytest.mark.parametrize("name", ["cat/2.jpg", "cat/deep/1.png"])
+def test_bytes_that_lie_elsewhere_may_be_a_buffer(root, name):
+    wanted = Kept(root / name, bytes)[0]
+    for kind in (bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)):
+        assert (Kept(root / name, kind)[0] == wanted).all()
+    for kind, says in ((lambda data: None, "not 'NoneType'"), (lambda data: "text", "not 'str'")):
+        with pytest.raises(TypeError, match=says):
+            Kept(root / name, kind)[0]
+
+
 def test_stats_name_the_decoders(root):
     for decoder in ("pillow", "auto"):
         with mpiter.batches(ImageFolder(root, decoder=decoder), 5, n_processes=0) as stream:
