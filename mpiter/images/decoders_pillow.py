@@ -46,15 +46,21 @@ class Pillow:
         if image.mode.startswith("I"):  # I;16 of whatever byte order, or I, which has PGM of 16 bits as well
             wide = np.asarray(image).clip(0, 0xFFFF).astype(np.uint16)
             if mode == "I;16":
-                return self._image.fromarray(wide)
-            image = self._image.fromarray((wide >> 8).astype(np.uint8))
+                return self._made(wide, image)
+            image = self._made((wide >> 8).astype(np.uint8), image)
         if image.mode == "P" and "transparency" in image.info:
             image = image.convert("RGBA")  # as Pillow wishes
         if mode == "I;16":
             grey = np.asarray(image.convert("L")).astype(np.uint16)
-            return self._image.fromarray(grey * 257)  # 255 is as white as 65535
+            return self._made(grey * 257, image)  # 255 is as white as 65535
         image.load()
         return image if image.mode == mode else image.convert(mode)  # a copy would cost as much as resizing
+
+    def _made(self, array: Any, of: Any) -> Any:
+        """An image that still says how it is to be turned."""
+        image = self._image.fromarray(array)
+        image.info = {name: value for name, value in of.info.items() if name != "transparency"}  # of other pixels
+        return image
 
 
 make = Pillow

@@ -48,6 +48,8 @@ class Decoding:
         self, data: bytes, path: str, wish: Wish | None = None, place: Place = nowhere
     ) -> tuple[Any, Region | None]:
         """An array, or an image of Pillow's where that has decoded it; no larger than ``wish`` wants, with the wish."""
+        if not isinstance(data, bytes):
+            data = bytes(memoryview(data))  # a database's buffer, say; not None, which is no empty file
         if not data:
             raise BrokenImage(path, "the file is empty")
         header = header_of(data)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -176,23 +176,36 @@ class ImageList(_Files):
         root: Path = ".",
         **options: Any,
     ) -> None:
+        if isinstance(pairs, Mapping):
+            raise OptionError("a dict's labels would be lost, as it is a list of its keys; pass its items().")
         items: list[Any] = _lines(pairs, root) if isinstance(pairs, (str, os.PathLike)) else list(pairs)
         labelled = {isinstance(item, (tuple, list)) for item in items}
         if len(labelled) > 1:
             raise OptionError("the list has paths and pairs; give each picture a label, or none.")
         labels = _labels(items) if True in labelled else None
-        names = (os.fspath(item[0] if labels is not None else item) for item in items)
+        names = (_name(item[0] if labels is not None else item) for item in items)
         super().__init__(root, names, labels, transform, options)
+
+
+def _name(path: Any) -> str:
+    if isinstance(path, (str, os.PathLike)) and isinstance(name := os.fspath(path), str):
+        return name
+    raise OptionError(f"{path!r:.80} in the list is no path; give (path, label) tuples, or paths as str or Path.")
 
 
 def _labels(pairs: list[Any]) -> Any:
     wrong = next((pair for pair in pairs if len(pair) != 2), None)
     if wrong is not None:
         raise OptionError(f"{wrong!r:.80} in the list is no pair of path and label.")
+    given = [label for _, label in pairs]
     try:
-        return np.array([label for _, label in pairs])
+        labels = np.array(given)
     except ValueError as error:
         raise OptionError(f"the labels of the list differ in shape, and are to be one array: {error}") from error
+    if labels.ndim == 1 and labels.dtype.kind == "U":  # NumPy makes a string of a number beside one
+        for odd in (label for label in given if not isinstance(label, str)):
+            raise OptionError(f"the list has labels that are strings, and {odd!r:.80}; give all of them one type.")
+    return labels
 
 
 def _lines(path: Path, root: Path) -> list[Any]:

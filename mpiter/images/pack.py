@@ -67,7 +67,8 @@ def pack(
     part = path.with_name(f"{path.name}.part")
     names = _listed(root, follow, only, {os.path.realpath(path), os.path.realpath(part)}, report)
     if all(name.endswith("/") for name in names):
-        raise OptionError(f"{root} has no files to pack.")
+        which = f" whose names match {' or '.join(map(repr, only))}; {report.unwanted:,} do not" if only else ""
+        raise OptionError(f"{root} has no files to pack{which}.")
     fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         _lock(fd, part)

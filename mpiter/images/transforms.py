@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
 from ..errors import OptionError
 from ..worker.seeding import get_rng
-from .adapt import adapted
+from .adapt import Albumentation, Torchvision, adapted
 from .pixels import Filter, cut, filter_named, flipped, like, plain, resized, size_of
 
 _TRIES = 10  # for a region that lies within the picture, as torchvision has it
@@ -144,6 +145,8 @@ class Crop:
     ) -> None:
         if at not in ("center", "random"):
             raise OptionError(f"at={at!r} is unknown; use 'center' or 'random'.")
+        if not isinstance(padding, SupportsIndex) or padding < 0:
+            raise OptionError(f"padding={padding!r:.80} must be a whole number of pixels from 0 on.")
         self.size, self.at, self.padding = _size("size", size), at, padding
 
     def __call__(self, image: Any) -> Any:
@@ -235,6 +238,7 @@ class Compose:
         self._steps = tuple(map(adapted, self.transforms))
         if not self._steps:
             raise OptionError("Compose needs a transform, at least.")
+        _check_order(self._leaves())
         self.layout = next((step.layout for step in reversed(self._steps) if hasattr(step, "layout")), "HWC")
         if hasattr(self._steps[0], "region"):
             self.region, self.apply = self._steps[0].region, self._apply
@@ -245,10 +249,27 @@ class Compose:
     def _apply(self, image: Any, region: Region) -> Any:
         return self._through(self._steps[1:], self._steps[0].apply(image, region))
 
+    def _leaves(self) -> Iterator[Any]:
+        for step in self._steps:
+            yield from step._leaves() if isinstance(step, Compose) else (step,)
+
     def _through(self, steps: Sequence[Any], image: Any) -> Any:
         for step in steps:
             image = step.apply(image, step.region(*size_of(image))) if hasattr(step, "region") else step(image)
         return image
+
+
+_TAKE_ROWS_FIRST = (Resize, RandomResizedCrop, Crop, Flip, Albumentation, Torchvision)
+
+
+def _check_order(steps: Iterable[Any]) -> None:
+    """Refuse what would take channels for rows, and give other pixels without a word."""
+    for before, after in pairwise(steps):
+        if getattr(before, "layout", "HWC") == "CHW" and isinstance(after, _TAKE_ROWS_FIRST):
+            raise OptionError(
+                f"{type(after).__name__} takes height, width, channels, and {type(before).__name__} before it puts "
+                f"channels first; put that last, or give it layout='HWC'."
+            )
 
 
 def _size(name: str, size: Any) -> tuple[int, int]:

@@ -76,6 +76,16 @@ def test_exif_turns_a_picture_upright_where_that_is_asked_for_only(decoder, kind
     assert decoded(decoder, data).shape == (61, 47, 3)
 
 
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "I;16"])
+@pytest.mark.parametrize("kind", ["png, turned", "png, turned, 16 bits"])
+def test_exif_turns_pictures_of_every_mode(mode, kind):
+    data = KINDS["png, turned"]
+    if "16" in kind:
+        wide = Image.fromarray(np.arange(61 * 47, dtype=np.uint16).reshape(61, 47) * 20)
+        data = image_files.encoded(wide, "PNG", exif=image_files.turned(6), transparency=20)
+    assert (decoded("auto", data, mode, upright=True) == pillows(data, mode, upright=True)).all()
+
+
 @pytest.mark.parametrize("kind", ["png, turned", "webp, turned", "jpeg, turned 6"])
 def test_exif_that_cannot_be_read_turns_nothing(kind):
     data = KINDS[kind].replace(b"MM\0*", b"garb")

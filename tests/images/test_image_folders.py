@@ -128,6 +128,27 @@ def test_the_dataset_protocol_sees_inside(root):
         assert 0 < stream.stats().read_s <= stream.stats().fetch_s
 
 
+class Kept(ImageList):
+    """Of a database: all bytes are those of one file, as something else."""
+
+    def __init__(self, file, kind):
+        super().__init__(["row 1"])
+        self._file, self._kind = file, kind
+
+    def fetch(self, index):
+        return self._kind(self._file.read_bytes())
+
+
+@pytest.mark.parametrize("name", ["cat/2.jpg", "cat/deep/1.png"])
+def test_bytes_that_lie_elsewhere_may_be_a_buffer(root, name):
+    wanted = Kept(root / name, bytes)[0]
+    for kind in (bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)):
+        assert (Kept(root / name, kind)[0] == wanted).all()
+    for kind, says in ((lambda data: None, "not 'NoneType'"), (lambda data: "text", "not 'str'")):
+        with pytest.raises(TypeError, match=says):
+            Kept(root / name, kind)[0]
+
+
 def test_stats_name_the_decoders(root):
     for decoder in ("pillow", "auto"):
         with mpiter.batches(ImageFolder(root, decoder=decoder), 5, n_processes=0) as stream:
@@ -165,6 +186,21 @@ def test_a_list_has_labels_or_none(root):
         ImageList([("cat/2.jpg", 1), ("cat/10.jpg", 1, 2)], root=root)
     with pytest.raises(mpiter.OptionError, match="the labels of the list differ in shape"):
         ImageList([("cat/2.jpg", [1]), ("cat/10.jpg", [1, 2])], root=root)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        ({"cat/2.jpg": 3}, r"a dict's labels would be lost, .*; pass its items\(\)"),
+        (np.array([["cat/2.jpg", "3"]]), r"array\(.* is no path; give \(path, label\) tuples"),
+        ([(3, "cat/2.jpg")], "^3 in the list is no path"),
+        ([b"cat/2.jpg"], "b'cat/2.jpg' in the list is no path"),
+        ([("cat/2.jpg", "cat"), ("cat/10.jpg", 7)], "labels that are strings, and 7; give all of them one type"),
+    ],
+)
+def test_a_list_of_something_else_is_refused_when_it_is_made(root, pairs, says):
+    with pytest.raises(mpiter.OptionError, match=says):
+        ImageList(pairs, root=root)
 
 
 def test_a_text_file_has_a_pair_or_a_path_a_line(root):

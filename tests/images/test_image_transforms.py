@@ -441,6 +441,9 @@ def test_what_comes_after_normalizing_is_not_turned_again(tmp_path):
         lambda: ImageList([], RandomResizedCrop),
         lambda: ImageList([], [Flip()]),
         lambda: Crop(8, "corner"),
+        lambda: Crop(8, padding=-1),
+        lambda: Crop(8, padding=2.5),
+        lambda: Crop(8, padding=(1, 2)),
         lambda: Flip(2),
         lambda: Flip(direction="diagonal"),
         lambda: Normalize((0.5,), (0.0,)),
@@ -454,6 +457,16 @@ def test_what_comes_after_normalizing_is_not_turned_again(tmp_path):
 def test_what_makes_no_sense_is_refused_at_construction(make):
     with pytest.raises(mpiter.OptionError):
         make()
+
+
+@pytest.mark.parametrize("late", [Flip(), Resize(8, "linear"), RandomResizedCrop(8), Crop(3)])
+def test_what_would_take_channels_for_rows_is_refused(late):
+    with pytest.raises(mpiter.OptionError, match=f"{type(late).__name__} takes height, width, channels, and Normalize"):
+        Compose([Normalize(), late])
+    with pytest.raises(mpiter.OptionError, match="put that last"):
+        Compose([Compose([np.array, Normalize()]), Compose([late])])
+    Compose([Normalize(layout="HWC"), late])
+    Compose([Normalize(), lambda pixels: pixels.transpose(1, 2, 0), late])
 
 
 def test_pipelines_travel():

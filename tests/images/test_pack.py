@@ -359,7 +359,8 @@ def test_the_command_ends_with_1_when_something_was_left_out(folder, tmp_path, c
         (["folder", "there.zip"], "there.zip exists: name another file, or write over it with --force"),
         (["folder", "folder"], "folder is a folder; name a file"),
         (["folder", "pipe", "--force"], "pipe is a device or a pipe; name a file"),
-        (["empty", "new.zip"], "empty has no files to pack"),
+        (["empty", "new.zip"], "empty has no files to pack."),
+        (["folder", "new.zip", "--only", "*.gif"], "folder has no files to pack whose names match '*.gif'; 6 do not"),
     ],
 )
 def test_the_command_ends_with_2_when_it_is_asked_wrongly(folder, tmp_path, monkeypatch, capsys, words, says):
