@@ -279,9 +279,22 @@ def test_a_worker_that_has_fetched_enough_is_replaced(ray: Any) -> None:
 
 def test_a_cluster_without_room_is_an_error_that_says_so(ray: Any) -> None:
     backend = Ray(cpus_per_worker=ray_here.CPUS + 1, start_timeout=1.0)
+    says = r"no place .* each wants 9 CPU \(8 of 8 free\)"
     with ordered(Squares(), backend=backend) as it:
         for _ in range(2):
-            with pytest.raises(mpiter.WorkerStartError, match=r"no place .* each wants 9 CPU \(8 of 8 free\)"):
+            with pytest.raises(mpiter.WorkerStartError, match=says):
+                next(it)
+
+
+def test_the_ray_that_there_is_has_to_be_the_one_at_the_address(ray: Any) -> None:
+    there = ray.get_runtime_context().gcs_address
+    port = there.rpartition(":")[2]
+    for address in (None, "auto", there, f"localhost:{port}"):
+        with ordered(Squares(6), n_processes=1, backend=Ray(address)) as it:
+            assert [label for _, label in next(it)] == [*range(6)]
+    for address in (f"203.0.113.1:{port}", f"localhost:{int(port) + 1}"):
+        with ordered(Squares(), backend=Ray(address)) as it:  # noqa: SIM117
+            with pytest.raises(mpiter.WorkerStartError, match=f"uses the Ray at {there} already, .* is another"):
                 next(it)
 
 
@@ -375,7 +388,14 @@ def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "text"), [({"address": "ray://here:1"}, "with address='auto'"), ({"cpus_per_worker": -1}, "from 0 on")]
+    ("options", "text"),
+    [
+        ({"address": "ray://here:1"}, "with address='auto'"),
+        ({"address": 6379}, "must be a string"),
+        ({"cpus_per_worker": -1}, "from 0 on"),
+        ({"start_timeout": None}, "above 0"),
+        ({"start_timeout": 0}, "above 0"),
+    ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], text: str) -> None:
     pytest.importorskip("ray", reason=ray_here.REASON)
