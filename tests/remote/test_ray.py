@@ -24,7 +24,7 @@ from chaos import Differences, Run
 from datasets import Squares, plain, plain_batch
 
 import mpiter
-from mpiter.remote import Ray
+from mpiter.remote import Ray, actors
 from mpiter.remote.actors import Actors
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -279,11 +279,19 @@ def test_a_worker_that_has_fetched_enough_is_replaced(ray: Any) -> None:
 
 def test_a_cluster_without_room_is_an_error_that_says_so(ray: Any) -> None:
     backend = Ray(cpus_per_worker=ray_here.CPUS + 1, start_timeout=1.0)
-    says = r"no place .* each wants 9 CPU \(8 of 8 free\)"
+    says = r"no place .* each wants 9 CPU \(8 of 8 free\).* Where there is room, .* the logs of that node"
     with ordered(Squares(), backend=backend) as it:
         for _ in range(2):
             with pytest.raises(mpiter.WorkerStartError, match=says):
                 next(it)
+
+
+def test_of_what_ray_says_at_length_the_end_is_kept_as_well() -> None:
+    said = f"The actor died because of an error in its task, {'frame ' * 200}\x1b[36m^^^^^\x1b[39m KeyError: 'why'."
+    told = actors._why(RuntimeError(said))
+    assert told.startswith("The actor died because")
+    assert told.endswith("frame KeyError: 'why'")
+    assert len(told) < 700
 
 
 def test_the_ray_that_there_is_has_to_be_the_one_at_the_address(ray: Any) -> None:
@@ -301,6 +309,16 @@ def test_the_ray_that_there_is_has_to_be_the_one_at_the_address(ray: Any) -> Non
 def test_workers_for_whom_there_is_no_room_yet_are_not_waited_for(ray: Any) -> None:
     with ordered(Squares(), backend=Ray(cpus_per_worker=ray_here.CPUS - 1), sample_timeout=1.0) as it:
         assert [label for batch in it for _, label in batch] == [*range(20)]
+
+
+def test_a_store_without_room_for_an_answer_is_named(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(actors._Actor):
+        def work(self, *asked: Any) -> Any:
+            raise ray.exceptions.ObjectStoreFullError
+
+    monkeypatch.setattr(actors, "_Actor", Full)
+    with ordered(Squares()) as it, pytest.raises(mpiter.SharedMemoryFull, match="larger object_store_memory"):
+        next(it)
 
 
 def test_nothing_stays_in_the_cluster(ray: Any) -> None:
