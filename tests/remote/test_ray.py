@@ -112,6 +112,13 @@ def test_who_keeps_more_than_the_store_can_spare_gets_copies(ray: Any) -> None:
     assert [label for _, labels in kept for label in labels.tolist()] == [*range(many)]
 
 
+def test_a_batch_that_is_too_much_by_itself_is_told_of_as_that(ray: Any) -> None:
+    many = ray_here.STORE_BYTES // 3 // Large()[0][0].nbytes
+    with pytest.warns(RuntimeWarning, match=r"a batch of \d+ MB is more of the object store"):  # noqa: SIM117
+        with ordered(Large(2 * many), batch_size=many) as it:  # the first is put together: its first row came alone
+            assert [label for batch in it for _, label in batch] == [*range(2 * many)]
+
+
 # -- the dataset -----------------------------------------------------------------------------------------------------
 
 
