@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import socket
 import sys
 import time
@@ -22,7 +23,7 @@ from multiprocessing import connection
 from typing import Any
 
 from ..bell import Bell
-from ..errors import WorkerCrashed, WorkerStartError
+from ..errors import SharedMemoryFull, WorkerCrashed, WorkerStartError
 from ..pool.anypool import comes_back
 from ..pool.member import Exit, State
 from ..pool.pool import MOST_OUT
@@ -30,7 +31,8 @@ from ..worker.board import Cell, Line
 from ..worker.worker import Setup
 
 _LOOK_S = 1.0  # between two looks at what actors do, unless somebody wants to know sooner
-_LONGEST = 400  # characters of what Ray says of a death
+_LONGEST = 600  # characters of what Ray says of a death
+_NOISE = re.compile(r"\x1b\[\d+m|~*\^+~*")  # in it: colours, and what underlines code in a traceback
 
 
 class _Actor:
@@ -206,6 +208,8 @@ class Actors:
         error = future.exception()
         if error is None:
             asked.answered(future.result())
+        elif isinstance(error, (self._errors.ObjectStoreFullError, self._errors.OutOfDiskError)):
+            asked.failed(_full(error))
         else:
             asked.failed(error)
 
@@ -260,7 +264,8 @@ class Actors:
         )
         raise WorkerStartError(
             f"Ray has found no place for a worker in {self._patience:g} s; each wants {told}. Free some of it, add "
-            f"nodes, or lower cpus_per_worker or resources of mpiter.remote.Ray; start_timeout says how long to wait."
+            f"nodes, or lower cpus_per_worker or resources of mpiter.remote.Ray; start_timeout says how long to wait. "
+            f"Where there is room, no process starts: the logs of that node, in /tmp/ray/session_latest/logs, say why."
         )
 
     # -- workers come and go -----------------------------------------------------------------------------------------
@@ -339,9 +344,22 @@ class Actors:
         return True
 
 
+def _full(error: BaseException) -> SharedMemoryFull:
+    """The error for a batch that a worker could not put into the store."""
+    full = SharedMemoryFull(
+        "a worker's node has no room for a batch, neither in Ray's object store nor on the disk that it spills to; "
+        "lower batch_size or n_prefetch, let go of what fills the store (`ray memory` lists it), or start Ray with a "
+        "larger object_store_memory."
+    )
+    full.__cause__ = error
+    return full
+
+
 def _why(error: BaseException) -> str:
     """What Ray says, without what it says to everybody."""
-    text = " ".join(str(error).split())
+    text = " ".join(_NOISE.sub("", str(error)).split())
     at = max(text.find(begins) for begins in ("The actor is dead because", "The actor died because"))
     text = text[max(at, 0) :].partition(" Some common causes include")[0]
-    return (text[:_LONGEST] or type(error).__name__).rstrip(".")
+    if len(text) > _LONGEST:  # of a traceback the end tells most
+        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+    return (text or type(error).__name__).rstrip(".")

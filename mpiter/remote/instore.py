@@ -130,12 +130,7 @@ class InStore(PackedTransport):
         if self._lent_bytes + memory.nbytes > self._host.most_bytes:
             if not self._warned:
                 self._warned = True
-                self._host.warn(
-                    f"{len(self._lent)} batches are kept alive, {self._lent_bytes / 1e6:.0f} MB of the object store, "
-                    f"and one of {memory.nbytes / 1e6:.0f} MB more is too much: others need room; it is copied, as "
-                    f"further ones are until some are dropped. Keep fewer batches, make them smaller, pass copy=True, "
-                    f"or give Ray a larger object store."
-                )
+                self._host.warn(self._too_much(memory.nbytes))
             return False
         owner = memory
         while isinstance(owner.base, np.ndarray):  # what views of it will refer to
@@ -145,6 +140,20 @@ class InStore(PackedTransport):
         self._lent[id(watch)] = watch
         self._lent_bytes += watch.size
         return True
+
+    def _too_much(self, size: int) -> str:
+        """Why a batch of this size is copied."""
+        if not self._lent:
+            return (
+                f"a batch of {size / 1e6:.0f} MB is more of the object store than one may keep, "
+                f"{self._host.most_bytes / 1e6:.0f} MB: others need room; it is copied, as further ones are. Make "
+                f"batches smaller, pass copy=True, or give Ray a larger object store."
+            )
+        return (
+            f"{len(self._lent)} batches are kept alive, {self._lent_bytes / 1e6:.0f} MB of the object store, and one "
+            f"of {size / 1e6:.0f} MB more is too much: others need room; it is copied, as further ones are until some "
+            f"are dropped. Keep fewer batches, make them smaller, pass copy=True, or give Ray a larger object store."
+        )
 
     def close(self) -> None:
         """What the user keeps stays his."""

@@ -9,27 +9,31 @@ from __future__ import annotations
 import atexit
 import os
 import subprocess
+import threading
 
 _SHELL = 'trap "" INT TERM HUP; read -r _ || printf "%s\\n" "$0" >&2'  # a line means that all is well
 _keeper: subprocess.Popen[bytes] | None = None
+_one_at_a_time = threading.Lock()  # guards _keeper: iterators begin in threads of their own
 
 
 def keep(text: str) -> None:
     """Have this said, on standard error; what was to be said before stays."""
     global _keeper
-    if _keeper is None and os.name == "posix":
-        _keeper = subprocess.Popen(
-            ["/bin/sh", "-c", _SHELL, f"mpiter: {text}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        atexit.register(forget)
+    with _one_at_a_time:
+        if _keeper is None and os.name == "posix":
+            _keeper = subprocess.Popen(
+                ["/bin/sh", "-c", _SHELL, f"mpiter: {text}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            atexit.register(forget)
 
 
 def forget() -> None:
     """All is well."""
     global _keeper
-    keeper, _keeper = _keeper, None
+    with _one_at_a_time:
+        keeper, _keeper = _keeper, None
     if keeper is not None:
         keeper.communicate(b"\n")

@@ -7,6 +7,7 @@ have started, since nobody had, stays until the program ends, as after ``ray.ini
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import socket
 from functools import partial
@@ -63,6 +64,8 @@ class Ray:
     ) -> None:
         if importlib.util.find_spec("ray") is None:
             raise OptionError("backend='ray' needs Ray, which is not installed: pip install 'mpiter[ray]'.")
+        if not (address is None or isinstance(address, str)):
+            raise OptionError(f"address={address!r:.60} must be a string, 'auto' or '10.0.0.1:6379' say, or None.")
         if address is not None and address.startswith("ray://"):
             raise OptionError(
                 f"address={address!r:.60} is for Ray's client, whose object store is elsewhere; run the program on a "
@@ -70,6 +73,8 @@ class Ray:
             )
         if not (isinstance(cpus_per_worker, (int, float)) and cpus_per_worker >= 0):
             raise OptionError(f"cpus_per_worker={cpus_per_worker!r:.60} must be a number from 0 on.")
+        if not (isinstance(start_timeout, (int, float)) and start_timeout > 0):
+            raise OptionError(f"start_timeout={start_timeout!r:.60} must be a number of seconds above 0.")
         self.address, self.writable, self.start_timeout = address, writable, start_timeout
         self.options: dict[str, Any] = {
             "num_cpus": cpus_per_worker,
@@ -100,6 +105,7 @@ def _connect(address: str | None) -> None:
     import ray
 
     if ray.is_initialized():
+        _be_at(address)
         return
     host, _, port = (address or "").rpartition(":")
     try:
@@ -109,6 +115,28 @@ def _connect(address: str | None) -> None:
     except (OSError, ConnectionError, RuntimeError, ValueError) as error:
         where = "here" if address is None else f"at {address}"
         raise WorkerStartError(f"there is no Ray to be had {where}: {error}. `ray start --head` starts one.") from error
+
+
+def _be_at(address: str | None) -> None:
+    """The Ray that this program uses already has to be the one that is meant."""
+    import ray
+
+    there = ray.get_runtime_context().gcs_address
+    if address not in {None, "auto", "local"} and _found_at(address) != _found_at(there):
+        raise WorkerStartError(
+            f"this program uses the Ray at {there} already, and address={address!r:.60} is another: leave address out, "
+            f"or call ray.shutdown() before."
+        )
+
+
+def _found_at(address: str) -> tuple[str, str]:
+    """Host, as a number that others know it by where that can be found out, and port."""
+    import ray
+
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError, UnicodeError):
+        host = socket.gethostbyname(host)
+    return ray.util.get_node_ip_address() if host.startswith("127.") else host, port
 
 
 class _InStore:

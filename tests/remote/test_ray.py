@@ -24,7 +24,7 @@ from chaos import Differences, Run
 from datasets import Squares, plain, plain_batch
 
 import mpiter
-from mpiter.remote import Ray
+from mpiter.remote import Ray, actors
 from mpiter.remote.actors import Actors
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -110,6 +110,13 @@ def test_who_keeps_more_than_the_store_can_spare_gets_copies(ray: Any) -> None:
     assert not all(in_store)
     assert not any(images.flags.writeable for images, _ in kept)
     assert [label for _, labels in kept for label in labels.tolist()] == [*range(many)]
+
+
+def test_a_batch_that_is_too_much_by_itself_is_told_of_as_that(ray: Any) -> None:
+    many = ray_here.STORE_BYTES // 3 // Large()[0][0].nbytes
+    with pytest.warns(RuntimeWarning, match=r"a batch of \d+ MB is more of the object store"):  # noqa: SIM117
+        with ordered(Large(2 * many), batch_size=many) as it:  # the first is put together: its first row came alone
+            assert [label for batch in it for _, label in batch] == [*range(2 * many)]
 
 
 # -- the dataset -----------------------------------------------------------------------------------------------------
@@ -279,15 +286,46 @@ def test_a_worker_that_has_fetched_enough_is_replaced(ray: Any) -> None:
 
 def test_a_cluster_without_room_is_an_error_that_says_so(ray: Any) -> None:
     backend = Ray(cpus_per_worker=ray_here.CPUS + 1, start_timeout=1.0)
+    says = r"no place .* each wants 9 CPU \(8 of 8 free\).* Where there is room, .* the logs of that node"
     with ordered(Squares(), backend=backend) as it:
         for _ in range(2):
-            with pytest.raises(mpiter.WorkerStartError, match=r"no place .* each wants 9 CPU \(8 of 8 free\)"):
+            with pytest.raises(mpiter.WorkerStartError, match=says):
+                next(it)
+
+
+def test_of_what_ray_says_at_length_the_end_is_kept_as_well() -> None:
+    said = f"The actor died because of an error in its task, {'frame ' * 200}\x1b[36m^^^^^\x1b[39m KeyError: 'why'."
+    told = actors._why(RuntimeError(said))
+    assert told.startswith("The actor died because")
+    assert told.endswith("frame KeyError: 'why'")
+    assert len(told) < 700
+
+
+def test_the_ray_that_there_is_has_to_be_the_one_at_the_address(ray: Any) -> None:
+    there = ray.get_runtime_context().gcs_address
+    port = there.rpartition(":")[2]
+    for address in (None, "auto", there, f"localhost:{port}"):
+        with ordered(Squares(6), n_processes=1, backend=Ray(address)) as it:
+            assert [label for _, label in next(it)] == [*range(6)]
+    for address in (f"203.0.113.1:{port}", f"localhost:{int(port) + 1}"):
+        with ordered(Squares(), backend=Ray(address)) as it:  # noqa: SIM117
+            with pytest.raises(mpiter.WorkerStartError, match=f"uses the Ray at {there} already, .* is another"):
                 next(it)
 
 
 def test_workers_for_whom_there_is_no_room_yet_are_not_waited_for(ray: Any) -> None:
     with ordered(Squares(), backend=Ray(cpus_per_worker=ray_here.CPUS - 1), sample_timeout=1.0) as it:
         assert [label for batch in it for _, label in batch] == [*range(20)]
+
+
+def test_a_store_without_room_for_an_answer_is_named(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(actors._Actor):
+        def work(self, *asked: Any) -> Any:
+            raise ray.exceptions.ObjectStoreFullError
+
+    monkeypatch.setattr(actors, "_Actor", Full)
+    with ordered(Squares()) as it, pytest.raises(mpiter.SharedMemoryFull, match="larger object_store_memory"):
+        next(it)
 
 
 def test_nothing_stays_in_the_cluster(ray: Any) -> None:
@@ -375,7 +413,14 @@ def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "text"), [({"address": "ray://here:1"}, "with address='auto'"), ({"cpus_per_worker": -1}, "from 0 on")]
+    ("options", "text"),
+    [
+        ({"address": "ray://here:1"}, "with address='auto'"),
+        ({"address": 6379}, "must be a string"),
+        ({"cpus_per_worker": -1}, "from 0 on"),
+        ({"start_timeout": None}, "above 0"),
+        ({"start_timeout": 0}, "above 0"),
+    ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], text: str) -> None:
     pytest.importorskip("ray", reason=ray_here.REASON)
