@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import re
 import socket
 import sys
 import time
@@ -23,16 +22,15 @@ from multiprocessing import connection
 from typing import Any
 
 from ..bell import Bell
-from ..errors import SharedMemoryFull, WorkerCrashed, WorkerStartError
+from ..errors import WorkerCrashed
 from ..pool.anypool import comes_back
 from ..pool.member import Exit, State
 from ..pool.pool import MOST_OUT
 from ..worker.board import Cell, Line
 from ..worker.worker import Setup
+from .ray_errors import full, no_place, why
 
 _LOOK_S = 1.0  # between two looks at what actors do, unless somebody wants to know sooner
-_LONGEST = 600  # characters of what Ray says of a death
-_NOISE = re.compile(r"\x1b\[\d+m|~*\^+~*")  # in it: colours, and what underlines code in a traceback
 
 
 class _Actor:
@@ -196,7 +194,7 @@ class Actors:
         error = future.exception()
         is_theirs = isinstance(error, self._errors.RayTaskError)  # what was called has raised
         if error is not None and not is_theirs:
-            self._lose(member, f"was lost by Ray ({_why(error)})")
+            self._lose(member, f"was lost by Ray ({why(error)})")
         else:
             do(future)
 
@@ -209,7 +207,7 @@ class Actors:
         if error is None:
             asked.answered(future.result())
         elif isinstance(error, (self._errors.ObjectStoreFullError, self._errors.OutOfDiskError)):
-            asked.failed(_full(error))
+            asked.failed(full(error))
         else:
             asked.failed(error)
 
@@ -257,16 +255,7 @@ class Actors:
         if others or time.monotonic() - member.since < self._patience:
             return
         member.since = time.monotonic()  # another attempt waits as long again
-        has, free = self._ray.cluster_resources(), self._ray.available_resources()
-        wanted = {"CPU": self._wanted["num_cpus"], **(self._wanted.get("resources") or {})}
-        told = ", ".join(
-            f"{count:g} {name} ({free.get(name, 0):g} of {has.get(name, 0):g} free)" for name, count in wanted.items()
-        )
-        raise WorkerStartError(
-            f"Ray has found no place for a worker in {self._patience:g} s; each wants {told}. Free some of it, add "
-            f"nodes, or lower cpus_per_worker or resources of mpiter.remote.Ray; start_timeout says how long to wait. "
-            f"Where there is room, no process starts: the logs of that node, in /tmp/ray/session_latest/logs, say why."
-        )
+        raise no_place(self._wanted, self._patience, self._ray.cluster_resources(), self._ray.available_resources())
 
     # -- workers come and go -----------------------------------------------------------------------------------------
 
@@ -284,7 +273,7 @@ class Actors:
 
     def _is_ready(self, member: _Member, future: Any) -> None:
         if (error := future.exception()) is not None:
-            self._lose(member, f"has failed ({_why(error)})")
+            self._lose(member, f"has failed ({why(error)})")
         elif member.state is State.STARTING:
             member.state = State.READY
             self._board.cells(member.number)[Cell.READY] = 1  # what it does we hear only when we look
@@ -342,24 +331,3 @@ class Actors:
         comes_back(lambda: deque(map(self._end, members)), timeout)
         self._setup = None
         return True
-
-
-def _full(error: BaseException) -> SharedMemoryFull:
-    """The error for a batch that a worker could not put into the store."""
-    full = SharedMemoryFull(
-        "a worker's node has no room for a batch, neither in Ray's object store nor on the disk that it spills to; "
-        "lower batch_size or n_prefetch, let go of what fills the store (`ray memory` lists it), or start Ray with a "
-        "larger object_store_memory."
-    )
-    full.__cause__ = error
-    return full
-
-
-def _why(error: BaseException) -> str:
-    """What Ray says, without what it says to everybody."""
-    text = " ".join(_NOISE.sub("", str(error)).split())
-    at = max(text.find(begins) for begins in ("The actor is dead because", "The actor died because"))
-    text = text[max(at, 0) :].partition(" Some common causes include")[0]
-    if len(text) > _LONGEST:  # of a traceback the end tells most
-        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
-    return (text or type(error).__name__).rstrip(".")

@@ -13,14 +13,16 @@ import threading
 
 _SHELL = 'trap "" INT TERM HUP; read -r _ || printf "%s\\n" "$0" >&2'  # a line means that all is well
 _keeper: subprocess.Popen[bytes] | None = None
-_one_at_a_time = threading.Lock()  # guards _keeper: iterators begin in threads of their own
+_whose = 0  # the process that has it
+_one_at_a_time = threading.Lock()  # guards both: iterators begin in threads of their own
 
 
 def keep(text: str) -> None:
     """Have this said, on standard error; what was to be said before stays."""
-    global _keeper
+    global _keeper, _whose
     with _one_at_a_time:
         if _keeper is None and os.name == "posix":
+            _whose = os.getpid()
             _keeper = subprocess.Popen(
                 ["/bin/sh", "-c", _SHELL, f"mpiter: {text}"],
                 stdin=subprocess.PIPE,
@@ -31,9 +33,9 @@ def keep(text: str) -> None:
 
 
 def forget() -> None:
-    """All is well."""
+    """All is well, unless it is a fork of the process that says so."""
     global _keeper
     with _one_at_a_time:
         keeper, _keeper = _keeper, None
-    if keeper is not None:
+    if keeper is not None and _whose == os.getpid():
         keeper.communicate(b"\n")

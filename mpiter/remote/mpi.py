@@ -8,13 +8,14 @@ Assumes that ``mpi4py.futures`` runs the program: nothing here starts MPI.
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -26,7 +27,7 @@ from ..loaders.shards import Streamed
 from ..pool.anypool import AnyPool
 from ..transport.transport import Transport
 from ..transport.transports import PackedTransport
-from ..worker.board import Cell
+from ..worker.board import Cell, Line
 from ..worker.registry import forget
 from ..worker.worker import Setup, begin
 from . import ending, last_words
@@ -173,17 +174,22 @@ class _Ranks:
 
 
 class _RankPool(AnyPool):
-    """All ranks but ours."""
+    """All ranks but ours, which it shares with every other Pool of the program."""
+
+    _open: ClassVar[list[_RankPool]] = []
+    _moved: ClassVar[float] = 0.0  # when any of them was asked or answered last
 
     def __init__(self, workers: int, setup: Setup, **calls: Any) -> None:
         self._board, self._places = setup.board, workers
         self._dataset, self._timeout = setup.dataset, setup.rules.sample_timeout
         super().__init__(partial(_Pool, setup), workers, begin, (), **calls)
         self._workers = _ranks() - 1  # of whom fewer may work at any one time
+        self._open.append(self)
 
     def map_async(self, *args: Any, **kwargs: Any) -> None:
         if ending.lost:
             raise WorkerCrashed(ending.lost[0])
+        _RankPool._moved = time.monotonic()
         super().map_async(*args, **kwargs)
 
     def _post(self, *answered: Any) -> None:
@@ -191,7 +197,14 @@ class _RankPool(AnyPool):
         for number in range(self._places):
             cells = self._board.cells(number)
             cells[Cell.READY], cells[Cell.SINCE] = 1, time.monotonic_ns()
+        _RankPool._moved = time.monotonic()
         super()._post(*answered)
+
+    def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
+        """Nobody of ours, as long as another Pool's samples may have all ranks: then that one's patience counts."""
+        others = [pool._timeout for pool in list(self._open) if pool is not self and pool.out(0)]
+        patience = max((math.inf if limit is None else limit for limit in others), default=0.0)
+        return super().busy(lines) if time.monotonic() - self._moved > patience else ()
 
     def kill(self, number: int) -> None:
         """Somebody has not answered for too long, and nobody can take a rank's place."""
@@ -205,6 +218,8 @@ class _RankPool(AnyPool):
 
     def dispose(self, timeout: float = 5.0) -> bool:
         _closed.append(self._dataset)
+        if self in self._open:
+            self._open.remove(self)
         if not (is_clean := super().dispose(timeout)):
             ending.leave_behind(self._pool.is_over, self._timeout)
         return is_clean

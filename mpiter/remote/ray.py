@@ -186,10 +186,21 @@ class _Launched:
         self.cargo, self._backend = cargo, backend
         self.dumps, self.carries = ship.by_value, cargo.holds
         self.most_bytes = min(machine.memory_total() // (2 * _SHARE), _store_bytes() // _SHARE)
-        self.pool = partial(Actors, backend.options, backend.start_timeout)
+        self.pool = partial(Actors, _within_a_group(backend.options), backend.start_timeout)
 
     def close(self) -> None:
         self.cargo.close()
+
+
+def _within_a_group(options: dict[str, Any]) -> dict[str, Any]:
+    """Workers have their places in the placement group that this program has for what it starts (Ray Train, Tune)."""
+    import ray
+
+    group = ray.util.get_current_placement_group()
+    if group is None or not ray.get_runtime_context().should_capture_child_tasks_in_placement_group:
+        return options
+    within = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+    return {**options, "scheduling_strategy": within}
 
 
 def _store_bytes() -> int:

@@ -36,3 +36,18 @@ def test_iterators_that_begin_at_once_have_one_shell_among_them(monkeypatch: pyt
         beginner.join()
     last_words.forget()
     assert Shell.started == 1
+
+
+def test_a_fork_that_ends_in_the_ordinary_way_says_nothing_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[bytes] = []
+
+    class Listening(Shell):
+        def communicate(self, line: bytes) -> None:
+            said.append(line)
+
+    monkeypatch.setattr(Shell, "met", threading.Barrier(1))
+    monkeypatch.setattr(last_words.subprocess, "Popen", Listening)
+    last_words.keep("killed")
+    monkeypatch.setattr(last_words, "_whose", last_words._whose + 1)
+    last_words.forget()
+    assert said == []

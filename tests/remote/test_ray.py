@@ -24,7 +24,7 @@ from chaos import Differences, Run
 from datasets import Squares, plain, plain_batch
 
 import mpiter
-from mpiter.remote import Ray, actors
+from mpiter.remote import Ray, actors, ray_errors
 from mpiter.remote.actors import Actors
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -293,9 +293,31 @@ def test_a_cluster_without_room_is_an_error_that_says_so(ray: Any) -> None:
                 next(it)
 
 
+def test_a_program_within_a_placement_group_has_its_workers_there(ray: Any) -> None:
+    """As Ray Train and Tune start programs, which are actors; outside of the group there may be no room."""
+    group = ray.util.placement_group([{"CPU": 1}] * int(ray.cluster_resources()["CPU"]))
+    within = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+        group, placement_group_capture_child_tasks=True
+    )
+
+    @ray.remote(scheduling_strategy=within, num_cpus=1)
+    class Program:
+        def run(self) -> list[list[int]]:
+            backend = Ray(start_timeout=20)
+            with mpiter.batches(range(6), 4, n_processes=1, shuffle=False, backend=backend) as stream:
+                return [batch.tolist() for batch in stream]
+
+    program = Program.remote()
+    try:
+        assert ray.get(program.run.remote()) == [[0, 1, 2, 3], [4, 5]]
+    finally:
+        ray.kill(program)
+        ray.util.remove_placement_group(group)
+
+
 def test_of_what_ray_says_at_length_the_end_is_kept_as_well() -> None:
     said = f"The actor died because of an error in its task, {'frame ' * 200}\x1b[36m^^^^^\x1b[39m KeyError: 'why'."
-    told = actors._why(RuntimeError(said))
+    told = ray_errors.why(RuntimeError(said))
     assert told.startswith("The actor died because")
     assert told.endswith("frame KeyError: 'why'")
     assert len(told) < 700
