@@ -174,8 +174,10 @@ class Options:
         """What of the order is this process's, as things are now."""
         return WHOLE if self.shard is None else self.shard.share()
 
-    def warn_if_all_is_dropped(self, length: int, batch_size: int) -> None:
+    def check_drop_last(self, length: int, batch_size: int) -> None:
         """Say that no batch comes of ``length`` samples: a loop without a turn looks like one that is done."""
+        if self.shard is not None and self.shard.exact:
+            raise OptionError("drop_last leaves samples out, and Shard(exact=True) gives each: leave one of them out.")
         if self.shard is not None and self.shard.rank is None:
             return  # it shows later how many share them
         if length and self.make_composer().batches(length, batch_size, True) == 0:

@@ -47,7 +47,7 @@ class Sampling:
                 "not agree.  Leave order_sampler out: shuffle and seed= make one order for all ranks."
             )
         if self.drop_last:
-            options.warn_if_all_is_dropped(length, options.batch_size)
+            options.check_drop_last(length, options.batch_size)
 
     def pace(self, batch_size: int) -> Pace:
         """In Python's own types, whatever ``np.int64(32)`` or ``repeat=1`` the user passed."""

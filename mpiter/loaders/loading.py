@@ -48,7 +48,7 @@ class Loading(Generic[B_co]):
             raise OptionError("an automatic echo follows what was measured of earlier epochs: let the workers stay.")
         self._recipe = options
         if self.drop_last and samples is not None:
-            options.warn_if_all_is_dropped(samples, self.batch_size or 1)
+            options.check_drop_last(samples, self.batch_size or 1)
         if options.receipts is not None:
             check_receipts(self._batching is not None)
             options.receipts.promise(samples, (self.batch_size or 1) if self.drop_last else None)

@@ -22,10 +22,12 @@ _BY_VARIABLES = (  # the rank's, the size's
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),  # last: ranks of an mpiexec in a job have inherited those of the job's script
+    # Last: ranks of an mpiexec in a job have inherited the rank of the job's script.  This size is there in tasks
+    # of srun only; the script itself, which is no task, has SLURM_NTASKS.
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
 _HERE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # ranks on this machine
-# Slurm's variables are there in a shell of it too, and mean nothing
+# Names of Slurm's jobs that are a shell, where its variables mean nothing
 _INTERACTIVE = ("bash", "zsh", "sh", "interactive")
 Place = tuple[int, int, str]  # rank, size, and who says so
 
@@ -130,6 +132,8 @@ def _by_mpi() -> Place | None:
 
 def _by_variables() -> Place | None:
     for rank, size in _BY_VARIABLES:
+        if rank.startswith("SLURM") and not _is_in_a_step(size):
+            continue
         values = os.environ.get(rank, ""), os.environ.get(size, "")
         is_clear = all(value.isdecimal() and len(value) < 10 for value in values) and int(values[0]) < int(values[1])
         if not is_clear:
@@ -138,7 +142,10 @@ def _by_variables() -> Place | None:
                     "shard: %s=%r and %s=%r say no rank, and are passed over", rank, values[0], size, values[1]
                 )
             continue
-        if rank.startswith("SLURM") and os.environ.get("SLURM_JOB_NAME") in _INTERACTIVE:
-            continue
         return int(values[0]), int(values[1]), f"{rank} and {size}"
     return None
+
+
+def _is_in_a_step(size: str) -> bool:
+    """Has srun started this process, as a task?"""
+    return bool(os.environ.get(size)) and os.environ.get("SLURM_JOB_NAME") not in _INTERACTIVE

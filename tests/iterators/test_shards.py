@@ -173,6 +173,11 @@ def test_a_sampler_of_ones_own_is_refused():
         it.order_sampler = sampler
 
 
+def test_leaving_samples_out_and_giving_each_contradict():
+    with pytest.raises(OptionError, match="leave one of them out"):
+        batches(Drawing(), 4, n_processes=0, drop_last=True, shard=Shard(0, 2, exact=True))
+
+
 def test_an_echo_is_refused():
     from mpiter.echo import Echo
 

@@ -223,6 +223,11 @@ def test_a_rest_of_an_epoch_may_be_skipped_whole(make):
     assert again.stats().skipped == 1
 
 
+def test_leaving_samples_out_and_giving_each_contradict(make):
+    with pytest.raises(OptionError, match="leave one of them out"):
+        of_ranks(make, 2, drop_last=True, exact=True)
+
+
 def test_a_copy_is_of_the_same_rank(make):
     loader = of_ranks(make, 2)[1]
     assert [rows(batch) for batch in pickle.loads(pickle.dumps(loader))] == [rows(batch) for batch in loader]

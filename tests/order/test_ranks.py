@@ -56,7 +56,7 @@ def test_launchers_leave_word_in_the_environment(names, monkeypatch):
 
 
 def test_torchs_launcher_within_slurm_goes_before(monkeypatch):
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}.items():
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}.items():
         monkeypatch.setenv(name, value)
     assert Shard().share() == Share(1, 2)
 
@@ -64,15 +64,23 @@ def test_torchs_launcher_within_slurm_goes_before(monkeypatch):
 @pytest.mark.parametrize("names", ranks._BY_VARIABLES[:3], ids=lambda names: names[0])
 def test_ranks_that_another_launcher_starts_in_a_job_of_slurms_are_that_launchers(names, monkeypatch):
     """Each inherits the variables of the job's script, which is task 0 of all."""
-    for name, value in zip((*names, "SLURM_PROCID", "SLURM_NTASKS"), "1404", strict=True):
+    for name, value in zip((*names, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), "1404", strict=True):
         monkeypatch.setenv(name, value)
     assert Shard().share() == Share(1, 4)
 
 
 def test_in_an_interactive_job_slurms_variables_mean_nothing(monkeypatch):
-    for name, value in {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NAME": "bash"}.items():
+    for name, value in {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_JOB_NAME": "bash"}.items():
         monkeypatch.setenv(name, value)
     assert Shard().share() == Share(0, 1)
+
+
+def test_a_script_of_slurms_that_starts_no_step_is_the_only_process(monkeypatch, caplog):
+    """`sbatch --ntasks=4` and Python without srun: it would have a quarter of the data, and nobody the rest."""
+    for name, value in {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NAME": "train"}.items():
+        monkeypatch.setenv(name, value)
+    assert Shard().share() == Share(0, 1)
+    assert "passed over" not in caplog.text
 
 
 @pytest.mark.parametrize("values", [("4", "4"), ("", "4"), ("x", "4"), ("-1", "4"), ("1", "")])

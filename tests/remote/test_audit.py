@@ -86,6 +86,15 @@ def test_a_restart_with_as_many_ranks_is_one_start(tmp_path):
     assert audit(tmp_path).starts == (3, 3, 3)
 
 
+def test_a_rank_that_does_not_come_back_in_a_restart_is_named_though_its_old_log_is_there(tmp_path):
+    train(tmp_path, 2, 5, 3, LENGTH)
+    with Receipts(tmp_path, 0, 2) as receipts:
+        receipts.begin(0, 30, length=LENGTH, order="shuffled", seed=SEED)
+        receipts.handed(0, 30, Shuffled(LENGTH, SEED).take(30, 35), positions=(30, 5))
+    found = audit(tmp_path)
+    assert (found.absent, found.is_sound) == ((1,), False)
+
+
 def test_an_epoch_that_has_not_come_to_its_end_is_incomplete_and_nothing_is_lost(tmp_path):
     train(tmp_path, 4, 5, [3, 3, 2, 2], LENGTH)
     found = audit(tmp_path)

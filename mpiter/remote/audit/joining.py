@@ -43,7 +43,7 @@ def audit(paths: Paths, length: int | None = None) -> Verdict:
     last = launches[-1]
     judge = Judge(logs, [_bounds(at, logs) for at in range(len(logs))], last, length)
     epochs = tuple(judge.epoch(epoch) for epoch in judge.epochs.tolist())
-    absent = tuple(rank for rank in range(min(last.size, len(last.logs) + 8)) if rank not in last.logs)
+    absent = tuple(rank for rank in range(min(last.size, len(last.logs) + 8)) if rank not in last.began)
     return Verdict(
         epochs=epochs,
         parted=(*_broken(logs), *_at_once(logs), *_left_behind(last), *judge.gaps(), *judge.parted),
