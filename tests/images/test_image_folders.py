@@ -128,6 +128,23 @@ def test_the_dataset_protocol_sees_inside(root):
         assert 0 < stream.stats().read_s <= stream.stats().fetch_s
 
 
+class Inverted(ImageFolder):
+    def read(self, index):
+        picture, label = super().read(index)
+        return 255 - picture, label
+
+
+@pytest.mark.parametrize("options", [{}, {"transform": Resize(10), "scaled": True}])
+def test_a_read_of_ones_own_is_what_samples_are_made_of(root, options):
+    folder = Inverted(root, **options)
+    whole = folder.read(2)
+    assert (whole[0] == 255 - ImageFolder(root).read(2)[0]).all()
+    assert (folder[2][0] == folder.transform(whole)[0]).all()
+    with mpiter.batches(folder, 1, shuffle=False, n_processes=1) as stream:
+        pictures = [picture for batch, _ in stream for picture in batch]
+    assert (pictures[2] == folder[2][0]).all()
+
+
 class Kept(ImageList):
     """Of a database: all bytes are those of one file, as something else."""
 
