@@ -16,6 +16,7 @@ from ..datasets.store import bytes_at
 from ..errors import OptionError
 from ..worker.lending import row_for
 from .adapt import adapted
+from .broken import check_size
 from .decoding import Decoding, nowhere
 from .pixels import is_pillows, plain
 
@@ -63,7 +64,8 @@ class Pictures:
 
     def fetch(self, index: int) -> bytes:
         """The file's bytes."""
-        return bytes_at(self.source(index))
+        source = self.source(index)
+        return bytes_at(source, lambda size: check_size(source, size))
 
     def read(self, index: int, *, in_full: bool = True) -> Any:
         """The sample as it was decoded: an array, in full size.
