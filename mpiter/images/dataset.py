@@ -38,7 +38,13 @@ class Pictures:
         layout: Literal["HWC", "CHW"] = "HWC",
         scaled: bool = False,
         upright: bool = False,
+        **unknown: Any,
     ) -> None:
+        for name in unknown:  # of the class that was called, which passes its options on
+            raise TypeError(
+                f"{type(self).__name__} has no option {name!r}; those of decoding are decoder, mode, dtype, layout, "
+                "scaled and upright."
+            )
         if layout not in ("HWC", "CHW"):
             raise OptionError(f"layout={layout!r} is unknown; use 'HWC' or 'CHW'.")
         self._decoding = Decoding(decoder, mode, upright)

@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 import mpiter
-from mpiter.images import Flip, ImageFolder, ImageList, Normalize, Resize
+from mpiter.images import Flip, ImageFolder, ImageList, Normalize, PackedFolder, Resize
+from mpiter.images.pack import pack
 
 PICTURES = {
     "cat": ["2.jpg", "10.jpg", "deep/1.png"],
@@ -108,6 +109,13 @@ def test_pictures_come_as_they_are_asked_for(root, layout, dtype, mode, channels
     assert picture.dtype == (dtype or np.uint8)
     assert picture.flags.c_contiguous
     assert picture.max() > 200
+
+
+def test_an_option_that_is_unknown_is_told_of_the_class_that_was_called(root):
+    pack(root, root.parent / f"{root.name}.zip")
+    for kind, what in ((ImageFolder, root), (ImageList, []), (PackedFolder, root.parent / f"{root.name}.zip")):
+        with pytest.raises(TypeError, match=f"^{kind.__name__} has no option 'size'; those of decoding are decoder"):
+            kind(what, size=3)
 
 
 def test_what_normalize_has_turned_is_not_turned_again(root):
