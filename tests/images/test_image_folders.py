@@ -258,12 +258,25 @@ def test_text_files_of_other_systems_are_read(root, text):
         ("cat/2.jpg 1\ncat/10.jpg --1\n", r"line 'cat/10\.jpg --1' of .*list\.txt has no label"),
         ("cat/2.jpg 1\ncat/10.jpg ²\n", r"line 'cat/10\.jpg ²' of .*list\.txt has no label"),
         ("\xff\xd8\0\n", r"list\.txt is no text file"),
+        ("cat/2.jpg,3\n", r"line 'cat/2\.jpg,3' of .*list\.txt looks like CSV; write the label behind a space"),
+        ("cat/2.jpg, 3\n", "looks like CSV"),
+        ('name;label\n"cat/2.JPG";"cat"\n', "looks like CSV"),
     ],
 )
 def test_a_text_file_that_is_no_list_is_refused(root, text, says):
     (root / "list.txt").write_text(text, encoding="utf-8")
     with pytest.raises(mpiter.OptionError, match=says):
         ImageList(root / "list.txt", root=root)
+
+
+def test_a_comma_in_a_name_makes_no_csv_of_a_text_file(root):
+    names = ["2.jpg,v.jpg", "2.jpg,v", "cat, 1.jpg", "1.jpg,"]
+    for name in names:
+        shutil.copy(root / "cat" / "2.jpg", root / name)
+    (root / "paths.txt").write_text("\n".join(names))
+    (root / "pairs.txt").write_text("1.jpg, 3\n2.jpg,v.jpg 1\n")
+    assert list(ImageList(root / "paths.txt", root=root).paths) == names
+    assert ImageList(root / "pairs.txt", root=root)[0][1] == 3
 
 
 @pytest.mark.chainer
