@@ -95,7 +95,7 @@ def _refuse(path: Path, force: bool) -> None:
     if path.exists() and not path.is_file():
         raise OptionError(f"{path} is a device or a pipe; name a file.")
     if path.exists() and not force:
-        raise OptionError(f"{path} exists: name another file, or write over it with --force.")
+        raise OptionError(f"{path} exists: name another file, or write over it with --force, from Python force=True.")
 
 
 def _lock(fd: int, part: Path) -> None:
@@ -169,7 +169,7 @@ def _check_link(path: str, top: str, follow: bool) -> None:
     if not os.path.exists(real):
         raise _LeftOut("a link that leads nowhere")
     if not follow and os.path.commonpath([real, top]) != top:
-        raise _LeftOut("a link out of the folder (--follow takes it)")
+        raise _LeftOut("a link out of the folder (--follow takes it, from Python follow=True)")
 
 
 def _reason(error: Exception) -> str:

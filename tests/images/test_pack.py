@@ -98,7 +98,7 @@ def test_links_within_the_folder_are_packed_and_others_told(folder, tmp_path):
     assert dict(report.left_out) == {
         "loop": "a link to a folder that it is in",
         "nowhere": "a link that leads nowhere",
-        "out": "a link out of the folder (--follow takes it)",
+        "out": "a link out of the folder (--follow takes it, from Python follow=True)",
         "pipe": "neither a file nor a folder",
     }
     report = pack(folder, tmp_path / "out.zip", force=True, follow=True)
@@ -148,7 +148,7 @@ def test_only_files_that_match_a_pattern_are_packed_if_there_is_one(folder, tmp_
 def test_an_archive_that_is_there_stays_until_the_new_one_is_whole(folder, tmp_path, monkeypatch):
     out = tmp_path / "out.zip"
     out.write_bytes(b"mine")
-    with pytest.raises(OptionError, match=r"out\.zip exists: name another file"):
+    with pytest.raises(OptionError, match=r"out\.zip exists: name another .* from Python force=True"):
         pack(folder, out)
 
     def killed(*_):
@@ -411,6 +411,11 @@ sys.exit(main(["pack", "folder", "out.zip"]))
         assert ("mpiter: out.zip.part cannot be written: [Errno 27] File too large. What" in ended.stderr) == bool(code)
     assert "2 of them packed before" in ended.stdout
     assert content(tmp_path / "out.zip") == files_of(folder)
+
+
+def test_where_nothing_was_packed_nothing_is_said_to_be_kept(folder, tmp_path, capsys):
+    assert main(["pack", str(folder), str(tmp_path / "nowhere" / "out.zip")]) == 1
+    assert capsys.readouterr().err.endswith("out.zip.part'.\n")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
