@@ -8,22 +8,30 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 
 from ..errors import OptionError
 
 
-def bytes_at(source: str) -> bytes:
-    """All of them; of a pipe or a device, which may never end, an error."""
+def bytes_at(source: str, check: Callable[[int], None] = lambda size: None) -> bytes:
+    """All of them; of a pipe or a device, which may never end, an error.
+
+    ``check`` is told their number before any is read, and may raise; not of a URL elsewhere: it takes a request more.
+    """
     if "://" not in source:
         with open(source, "rb", opener=_without_waiting) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
                 raise OSError(errno.EINVAL, "Not a regular file", source)
+            check(about.st_size)
             return file.read()
     try:
         import fsspec
     except ImportError as error:
         raise OptionError(f"{source:.200} is a URL, which takes fsspec: pip install 'mpiter[staging]'.") from error
     system, path = fsspec.core.url_to_fs(source)
+    if "file" in system.protocol:
+        check(system.size(path))
     data: bytes = system.cat_file(path)
     return data
 

@@ -12,7 +12,7 @@ import stat
 import zlib
 from typing import Any
 
-from .broken import BrokenImage
+from .broken import BrokenImage, check_size
 from .zipped import DEFLATED, LOCAL, LOCAL_MARK, BadArchive, Index, pread
 
 
@@ -34,12 +34,14 @@ class Archive:
         start, size = int(index.offsets[member]), int(index.packed_sizes[member])
         if start + size > self._state[0]:
             raise self._damaged(member, "it lies beyond the end")
+        is_deflated = index.methods[member] == DEFLATED
+        check_size(self.place(member), max(size, int(index.sizes[member]) if is_deflated else 0))
         head = pread(file.fd, LOCAL.size, start)
         if len(head) < LOCAL.size or not head.startswith(LOCAL_MARK):
             raise self._damaged(member, "its record isn't where the index says")
         *_, name_length, extra_length = LOCAL.unpack(head)
         data = pread(file.fd, size, start + LOCAL.size + name_length + extra_length)
-        if len(data) == size and index.methods[member] == DEFLATED:
+        if len(data) == size and is_deflated:
             data = _inflated(data, int(index.sizes[member]))
         if len(data) != index.sizes[member]:
             raise self._damaged(member, "it is cut short")

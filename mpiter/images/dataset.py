@@ -16,6 +16,7 @@ from ..datasets.store import bytes_at
 from ..errors import OptionError
 from ..worker.lending import row_for
 from .adapt import adapted
+from .broken import check_size
 from .decoding import Decoding, nowhere
 from .pixels import is_pillows, plain
 
@@ -37,7 +38,13 @@ class Pictures:
         layout: Literal["HWC", "CHW"] = "HWC",
         scaled: bool = False,
         upright: bool = False,
+        **unknown: Any,
     ) -> None:
+        for name in unknown:  # of the class that was called, which passes its options on
+            raise TypeError(
+                f"{type(self).__name__} has no option {name!r}; those of decoding are decoder, mode, dtype, layout, "
+                "scaled and upright."
+            )
         if layout not in ("HWC", "CHW"):
             raise OptionError(f"layout={layout!r} is unknown; use 'HWC' or 'CHW'.")
         self._decoding = Decoding(decoder, mode, upright)
@@ -63,7 +70,8 @@ class Pictures:
 
     def fetch(self, index: int) -> bytes:
         """The file's bytes."""
-        return bytes_at(self.source(index))
+        source = self.source(index)
+        return bytes_at(source, lambda size: check_size(source, size))
 
     def read(self, index: int, *, in_full: bool = True) -> Any:
         """The sample as it was decoded: an array, in full size.
@@ -91,7 +99,8 @@ class Pictures:
         if not -len(self) <= at < len(self):
             raise IndexError(f"there is no sample {at} among {len(self)}")
         at %= len(self)
-        return self.transform(self.read(at, in_full=False))
+        is_ours = type(self).read is Pictures.read  # somebody else's takes an index, as the protocol has it
+        return self.transform(self.read(at, in_full=False) if is_ours else self.read(at))
 
     def about(self) -> dict[str, str]:
         """What ``stats()`` says of the dataset."""

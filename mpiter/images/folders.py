@@ -214,6 +214,7 @@ def _lines(path: Path, root: Path) -> list[Any]:
         lines = [line.strip() for line in file if line.strip()]
     if any("\0" in line for line in lines):
         raise OptionError(f"{os.fspath(path)} is no text file with a path a line.")
+    _check_is_no_csv(lines, path, root)
     parts = [line.rsplit(None, 1) for line in lines]
     numbered = [len(part) == 2 and _NUMBER.fullmatch(part[1]) is not None for part in parts]
     if not any(numbered):
@@ -226,6 +227,22 @@ def _lines(path: Path, root: Path) -> list[Any]:
 
 
 _NUMBER = re.compile("[+-]?[0-9]+")
+
+
+_OF_CSV = re.compile(r'"?(.+?)"?\s*[,;][^/]+')
+
+
+def _check_is_no_csv(lines: list[str], path: Path, root: Path) -> None:
+    """By the first line, or the second below a heading: a picture's name and a comma, which are no file's name."""
+    for line in lines[:2]:
+        found, names = _OF_CSV.fullmatch(line), (line, line.rsplit(None, 1)[0])
+        if not found or not found[1].lower().endswith(EXTENSIONS):
+            continue
+        if not any(name.lower().endswith(EXTENSIONS) or os.path.exists(os.path.join(root, name)) for name in names):
+            raise OptionError(
+                f"line {line!r:.80} of {os.fspath(path)} looks like CSV; write the label behind a space, or pass "
+                "a list of (path, label) pairs."
+            )
 
 
 def _check_are_paths(parts: list[list[str]], path: Path, root: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from .. import machine
 from ..errors import MpiterError, OptionError
 from ..transport.memory import write_all
-from .zipped import LOCAL, LOCAL_MARK, Member, end, pread
+from .zipped import LOCAL, LOCAL_MARK, Member, begins_like_ours, end, pread
 
 _AT_ONCE = 1 << 20
 Progress = Callable[[int, int, str], None]  # files done, files in all, the name of the next
@@ -72,6 +72,7 @@ def pack(
     fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         _lock(fd, part)
+        _check_is_ours(fd, part)
         packing = _Packing(fd, root, report)
         at_work = packing.keep_whole
         for done, name in enumerate(names):
@@ -94,7 +95,7 @@ def _refuse(path: Path, force: bool) -> None:
     if path.exists() and not path.is_file():
         raise OptionError(f"{path} is a device or a pipe; name a file.")
     if path.exists() and not force:
-        raise OptionError(f"{path} exists: name another file, or write over it with --force.")
+        raise OptionError(f"{path} exists: name another file, or write over it with --force, from Python force=True.")
 
 
 def _lock(fd: int, part: Path) -> None:
@@ -105,6 +106,11 @@ def _lock(fd: int, part: Path) -> None:
         is_ours = False  # another process writes it, or has just made it the archive
     if not is_ours:
         raise MpiterError(f"{part} is being written by another process; wait for it, or end it.")
+
+
+def _check_is_ours(fd: int, part: Path) -> None:
+    if not begins_like_ours(pread(fd, LOCAL.size, 0)):
+        raise OptionError(f"{part} is no archive that was begun here; move it away, or give the archive another name.")
 
 
 # -- which files -----------------------------------------------------------------------------------------------------
@@ -163,7 +169,7 @@ def _check_link(path: str, top: str, follow: bool) -> None:
     if not os.path.exists(real):
         raise _LeftOut("a link that leads nowhere")
     if not follow and os.path.commonpath([real, top]) != top:
-        raise _LeftOut("a link out of the folder (--follow takes it)")
+        raise _LeftOut("a link out of the folder (--follow takes it, from Python follow=True)")
 
 
 def _reason(error: Exception) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
 import time
-from contextlib import ExitStack
 
 from ..bar import Bar
 from ..errors import MpiterError, OptionError
@@ -38,9 +39,8 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     except OptionError as error:
         parser.error(str(error))
     except OSError as error:
-        raise MpiterError(
-            f"{options.out}.part cannot be written: {error}. What is packed is kept; the same command goes on."
-        ) from error
+        kept = " What is packed is kept; the same command goes on." if _has_begun(options.out) else ""
+        raise MpiterError(f"{options.out}.part cannot be written: {error}.{kept}") from error
     except KeyboardInterrupt:
         print(f"interrupted; the same command goes on with {options.out}.part", file=sys.stderr)
         raise
@@ -64,6 +64,12 @@ def _packed(options: argparse.Namespace) -> Report:
         )
 
 
+def _has_begun(out: str) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.getsize(f"{out}.part") > 0
+    return False
+
+
 def _told(report: Report) -> str:
     parts = [f"{report.files:,} files in {report.size:,} bytes"]
     if report.resumed:
@@ -75,7 +81,7 @@ def _told(report: Report) -> str:
     return ", ".join(parts)
 
 
-class _Progress(ExitStack):
+class _Progress(contextlib.ExitStack):
     """A bar, once it is known how long; drawn now and then."""
 
     _bar: Bar | None = None

@@ -87,6 +87,14 @@ class Member:
         return flags, STORED, *_clock(self.when), self.crc, size, size
 
 
+def begins_like_ours(head: bytes) -> bool:
+    """Whether an archive of ours, ended at any byte, may begin so: with zeros too, and with no member at all."""
+    mark, version, _, method, *_ = LOCAL.unpack(head[: LOCAL.size].ljust(LOCAL.size, b"\0"))
+    begun = mark.rstrip(b"\0")
+    is_marked = LOCAL_MARK.startswith(begun) or _END_MARK.startswith(begun)
+    return is_marked and method == STORED and version in (0, _OLD, _NEW)
+
+
 def end(index: bytes | bytearray, members: int, offset: int) -> bytes:
     """What stands behind an index of so many members, which begins there; its checksum is the archive's comment."""
     size, comment = len(index), _comment(index)

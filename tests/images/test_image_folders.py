@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 import mpiter
-from mpiter.images import Flip, ImageFolder, ImageList, Normalize, Resize
+from mpiter.images import Flip, ImageFolder, ImageList, Normalize, PackedFolder, Resize
+from mpiter.images.pack import pack
 
 PICTURES = {
     "cat": ["2.jpg", "10.jpg", "deep/1.png"],
@@ -110,6 +111,13 @@ def test_pictures_come_as_they_are_asked_for(root, layout, dtype, mode, channels
     assert picture.max() > 200
 
 
+def test_an_option_that_is_unknown_is_told_of_the_class_that_was_called(root):
+    pack(root, root.parent / f"{root.name}.zip")
+    for kind, what in ((ImageFolder, root), (ImageList, []), (PackedFolder, root.parent / f"{root.name}.zip")):
+        with pytest.raises(TypeError, match=f"^{kind.__name__} has no option 'size'; those of decoding are decoder"):
+            kind(what, size=3)
+
+
 def test_what_normalize_has_turned_is_not_turned_again(root):
     assert ImageFolder(root, Normalize(), layout="CHW")[0][0].shape == (3, 20, 30)
     assert ImageFolder(root, Normalize(), layout="HWC")[0][0].shape == (3, 20, 30)
@@ -126,6 +134,23 @@ def test_the_dataset_protocol_sees_inside(root):
     with mpiter.batches(folder, 5, n_processes=1) as stream:
         next(stream)
         assert 0 < stream.stats().read_s <= stream.stats().fetch_s
+
+
+class Inverted(ImageFolder):
+    def read(self, index):
+        picture, label = super().read(index)
+        return 255 - picture, label
+
+
+@pytest.mark.parametrize("options", [{}, {"transform": Resize(10), "scaled": True}])
+def test_a_read_of_ones_own_is_what_samples_are_made_of(root, options):
+    folder = Inverted(root, **options)
+    whole = folder.read(2)
+    assert (whole[0] == 255 - ImageFolder(root).read(2)[0]).all()
+    assert (folder[2][0] == folder.transform(whole)[0]).all()
+    with mpiter.batches(folder, 1, shuffle=False, n_processes=1) as stream:
+        pictures = [picture for batch, _ in stream for picture in batch]
+    assert (pictures[2] == folder[2][0]).all()
 
 
 class Kept(ImageList):
@@ -233,12 +258,25 @@ def test_text_files_of_other_systems_are_read(root, text):
         ("cat/2.jpg 1\ncat/10.jpg --1\n", r"line 'cat/10\.jpg --1' of .*list\.txt has no label"),
         ("cat/2.jpg 1\ncat/10.jpg ²\n", r"line 'cat/10\.jpg ²' of .*list\.txt has no label"),
         ("\xff\xd8\0\n", r"list\.txt is no text file"),
+        ("cat/2.jpg,3\n", r"line 'cat/2\.jpg,3' of .*list\.txt looks like CSV; write the label behind a space"),
+        ("cat/2.jpg, 3\n", "looks like CSV"),
+        ('name;label\n"cat/2.JPG";"cat"\n', "looks like CSV"),
     ],
 )
 def test_a_text_file_that_is_no_list_is_refused(root, text, says):
     (root / "list.txt").write_text(text, encoding="utf-8")
     with pytest.raises(mpiter.OptionError, match=says):
         ImageList(root / "list.txt", root=root)
+
+
+def test_a_comma_in_a_name_makes_no_csv_of_a_text_file(root):
+    names = ["2.jpg,v.jpg", "2.jpg,v", "cat, 1.jpg", "1.jpg,"]
+    for name in names:
+        shutil.copy(root / "cat" / "2.jpg", root / name)
+    (root / "paths.txt").write_text("\n".join(names))
+    (root / "pairs.txt").write_text("1.jpg, 3\n2.jpg,v.jpg 1\n")
+    assert list(ImageList(root / "paths.txt", root=root).paths) == names
+    assert ImageList(root / "pairs.txt", root=root)[0][1] == 3
 
 
 @pytest.mark.chainer

@@ -98,7 +98,7 @@ def test_links_within_the_folder_are_packed_and_others_told(folder, tmp_path):
     assert dict(report.left_out) == {
         "loop": "a link to a folder that it is in",
         "nowhere": "a link that leads nowhere",
-        "out": "a link out of the folder (--follow takes it)",
+        "out": "a link out of the folder (--follow takes it, from Python follow=True)",
         "pipe": "neither a file nor a folder",
     }
     report = pack(folder, tmp_path / "out.zip", force=True, follow=True)
@@ -148,7 +148,7 @@ def test_only_files_that_match_a_pattern_are_packed_if_there_is_one(folder, tmp_
 def test_an_archive_that_is_there_stays_until_the_new_one_is_whole(folder, tmp_path, monkeypatch):
     out = tmp_path / "out.zip"
     out.write_bytes(b"mine")
-    with pytest.raises(OptionError, match=r"out\.zip exists: name another file"):
+    with pytest.raises(OptionError, match=r"out\.zip exists: name another .* from Python force=True"):
         pack(folder, out)
 
     def killed(*_):
@@ -245,10 +245,32 @@ def test_packing_goes_on_after_a_power_failure_that_left_anything_in_the_part(tm
     out.unlink()
     torn = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
     for at in data.draw(st.lists(st.integers(0, max(0, len(torn) - 1)), max_size=3)):
-        torn[at : at + 64] = data.draw(st.sampled_from([bytes(64), b"\xff" * 64, whole[:64]]))
+        kinds = [bytes(64), b"\xff" * 64, whole[:64]]
+        torn[at : at + 64] = data.draw(st.sampled_from(kinds if at >= zipped.LOCAL.size else kinds[:1]))
     (path / "out.zip.part").write_bytes(torn)
     pack(folder, out)
     assert out.read_bytes() == whole
+
+
+@pytest.mark.parametrize("theirs", [b"mine", b"\x1f\x8b", "deflated"])
+def test_a_part_that_is_somebody_elses_is_not_written_over(folder, tmp_path, theirs):
+    if theirs == "deflated":  # as of a download
+        with zipfile.ZipFile(tmp_path / "out.zip.part", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a/1.jpg", b"mine")
+        theirs = (tmp_path / "out.zip.part").read_bytes()
+    (tmp_path / "out.zip.part").write_bytes(theirs)
+    for force in (False, True):
+        with pytest.raises(OptionError, match=r"out\.zip\.part is no archive that was begun here; move it away"):
+            pack(folder, tmp_path / "out.zip", force=force)
+    assert (tmp_path / "out.zip.part").read_bytes() == theirs
+
+
+def test_packing_goes_on_where_no_file_could_be_packed(folder, tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "memory").symlink_to("/proc/self/mem")
+    assert pack(tmp_path / "one", tmp_path / "out.zip", follow=True).files == 0
+    os.replace(tmp_path / "out.zip", tmp_path / "out.zip.part")
+    assert pack(folder, tmp_path / "out.zip").files == len(NAMES)
 
 
 def test_what_was_packed_is_not_packed_again_unless_its_file_has_changed(folder, tmp_path):
@@ -389,6 +411,11 @@ sys.exit(main(["pack", "folder", "out.zip"]))
         assert ("mpiter: out.zip.part cannot be written: [Errno 27] File too large. What" in ended.stderr) == bool(code)
     assert "2 of them packed before" in ended.stdout
     assert content(tmp_path / "out.zip") == files_of(folder)
+
+
+def test_where_nothing_was_packed_nothing_is_said_to_be_kept(folder, tmp_path, capsys):
+    assert main(["pack", str(folder), str(tmp_path / "nowhere" / "out.zip")]) == 1
+    assert capsys.readouterr().err.endswith("out.zip.part'.\n")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])

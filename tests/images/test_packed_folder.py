@@ -19,7 +19,7 @@ from scripts import METHODS
 
 import mpiter
 from mpiter.errors import OptionError
-from mpiter.images import BrokenImage, Flip, ImageFolder, PackedFolder, RandomResizedCrop
+from mpiter.images import BrokenImage, Flip, ImageFolder, PackedFolder, RandomResizedCrop, broken
 from mpiter.images.archive import Archive
 from mpiter.images.pack import pack
 from mpiter.images.zipped import BadArchive, Index
@@ -312,6 +312,15 @@ def test_a_size_or_a_place_that_cannot_be_is_damage_too(tmp_path, which, figure)
     end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, len(index), len(local), 0)
     (tmp_path / "out.zip").write_bytes(local + index + end)
     with pytest.raises(BrokenImage, match=r"beyond the end|cut short"):
+        PackedFolder(tmp_path / "out.zip")[0]
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_member_of_more_bytes_than_any_picture_has_is_not_read(tmp_path, monkeypatch, compression):
+    with zipfile.ZipFile(tmp_path / "out.zip", "w", compression) as archive:
+        archive.writestr("cat/disk.jpg", bytes(5001))
+    monkeypatch.setattr(broken, "MOST_BYTES", 5000)
+    with pytest.raises(BrokenImage, match=r"out\.zip/cat/disk\.jpg cannot be decoded: it has 5,001 bytes, and no more"):
         PackedFolder(tmp_path / "out.zip")[0]
 
 
