@@ -1,8 +1,9 @@
 """What takes the place of a dataset's ``fetch``: the copy if there is one, else the store, whose bytes are kept then.
 
 Runs wherever the dataset does: in the workers of whatever loader, in the consumer's own process, in the threads that
-copy ahead.  Guarantees that a sample which somebody is copying is waited for, not read from the store twice; that what
-is kept stays; that the store's errors are the dataset's, and the tier's end the copying only.
+copy ahead.  Guarantees that a sample which somebody is copying is waited for, not read from the store twice, unless
+that takes longer than a sample should; that what is kept stays; that the store's errors are the dataset's, and the
+tier's end the copying only.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from ..errors import warn
 from .counts import Cell, Counts
 from .ledger import Ledger
 
+# How long a reader waits for who is copying his sample, who may hang or be stopped, in another program too: longer than
+# a sample of a slow store usually takes, much shorter than anybody lets a worker be silent (``sample_timeout``).
+_PATIENCE_S = 5.0
+
 
 class Shelf(Protocol):
     """Where the copies of one dataset are."""
@@ -30,7 +35,7 @@ class Shelf(Protocol):
     def get(self, key: Any) -> bytes | None: ...
     def has(self, key: Any) -> bool: ...
     def put(self, key: Any, data: bytes) -> bool: ...
-    def claim(self, key: Any, waits: bool = True) -> contextlib.AbstractContextManager[bool]: ...
+    def claim(self, key: Any, patience: float = 0.0) -> contextlib.AbstractContextManager[bool]: ...
     def held(self) -> set[Any]: ...
 
 
@@ -61,15 +66,16 @@ class StagedFetch:
             return self._fallen_back(index)
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(self._shelf.claim(key))
-            except OSError:  # the system sees who might wait for us
+                is_ours = stack.enter_context(self._shelf.claim(key, _PATIENCE_S))
+            except OSError:  # the tier cannot be asked
                 return self._fallen_back(index)
             data = self._shelf.get(key)
             if data is not None:  # it was copied meanwhile
                 self._counts.read(Cell.HITS, len(data))
                 return data
             data = self._fallen_back(index)
-            self._keep(key, data)
+            if is_ours:
+                self._keep(key, data)
             return data
 
     def _fallen_back(self, index: int) -> bytes:
@@ -118,7 +124,7 @@ class StagedFetch:
         key = self._shelf.key(index, self._dataset.source(index))
         if index in self._too_large or self._shelf.has(key):
             return True
-        with self._shelf.claim(key, waits=False) as is_ours:
+        with self._shelf.claim(key) as is_ours:
             if is_ours and not self._shelf.has(key) and not self._keep(key, self._from_store(index)):
                 self._too_large.add(index)  # it is not read in vain again
                 total = self._counts.total

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import pickle
 import shutil
 import signal
+import threading
 import warnings
 
 import numpy as np
@@ -16,6 +18,7 @@ from stores import Store, bytes_below, content
 
 import mpiter
 from mpiter.staging import Staging
+from mpiter.staging import staged as staged_module
 from mpiter.staging import staging as module
 from mpiter.staging.folder import FolderShelf
 from mpiter.tuning.live import glance_of
@@ -232,6 +235,43 @@ def test_workers_that_are_killed_hold_up_nobody(kind, tmp_path):
     for index in range(200):
         assert store.is_right(*staged[index])
     assert staging.stats().since(before).hits == 200
+
+
+class Hanging(Store):
+    """Whose first read, in whatever process, lasts until it may end."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        context = multiprocessing.get_context("fork")
+        self.may_end, self.is_first, self.has_begun = context.Event(), context.Semaphore(1), context.Event()
+
+    def fetch(self, index):
+        if self.is_first.acquire(block=False):
+            self.has_begun.set()
+            assert self.may_end.wait(60)
+        return super().fetch(index)
+
+
+@pytest.mark.parametrize("where", ["thread", "process"])
+@pytest.mark.parametrize("kind", TIERS)
+def test_who_hangs_while_he_copies_holds_up_nobody_for_long(kind, where, tmp_path, monkeypatch):
+    """A thread that copies ahead, or another program's."""
+    monkeypatch.setattr(staged_module, "_PATIENCE_S", 0.01)
+    store = Hanging(tmp_path)
+    staging = Staging(tier_of(kind, tmp_path), "1MB", workers=0)
+    staged = staging.of(store)
+    make = threading.Thread if where == "thread" else multiprocessing.get_context("fork").Process
+    copier = make(target=staged.fetch.copy, args=(3,))
+    copier.start()
+    assert store.has_begun.wait(20)
+    try:
+        assert store.is_right(*staged[3])
+        assert (staging.stats().fallbacks, staging.stats().held) == (1, 0), "read, and the copy is still the other's"
+    finally:
+        store.may_end.set()
+        copier.join(20)
+    assert store.is_right(*staged[3])
+    assert (staging.stats().hits, staging.stats().held) == (1, 1)
 
 
 def test_an_error_of_the_store_is_the_datasets_and_holds_up_nobody(tmp_path):
