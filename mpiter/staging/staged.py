@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..datasets.access import of_class
 from ..errors import warn
 from .counts import Cell, Counts
 from .ledger import Ledger
@@ -84,7 +85,8 @@ class StagedFetch:
         return data
 
     def _from_store(self, index: int) -> bytes:
-        found = type(self._dataset).fetch(self._dataset, index) if self._before is None else self._before(index)
+        fetch = of_class(self._dataset, "fetch") if self._before is None else self._before
+        found = fetch(index)
         if not isinstance(found, (bytes, bytearray, memoryview)):
             raise TypeError(f"fetch({index}) of the dataset returned {type(found).__name__}; staging keeps bytes.")
         return bytes(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import os
 import pathlib
 import pickle
@@ -96,6 +97,46 @@ class Frozen:
 def test_a_frozen_dataclass_is_staged():
     staging = Staging("memory", "1MB")
     staged = staging.of(Frozen("/far"))
+    assert [staged[index] for index in (0, 0)] == [content(0, 10)] * 2
+    assert staging.stats().hits == 1
+
+
+class Static(Frozen):
+    @staticmethod
+    def fetch(index):
+        return content(index, 10)
+
+
+class OfTheClass(Frozen):
+    @classmethod
+    def source(cls, index):
+        return f"/far/{index}"
+
+    @classmethod
+    def fetch(cls, index):
+        return content(index, 10)
+
+
+class Partial(Frozen):
+    def fetch_of(self, index, size):
+        return content(index, size)
+
+    fetch = functools.partialmethod(fetch_of, size=10)
+
+
+class ToCall:
+    def __call__(self, index):
+        return content(index, 10)
+
+
+class OfAnObject(Frozen):
+    fetch = ToCall()
+
+
+@pytest.mark.parametrize("kind", [Static, OfTheClass, Partial, OfAnObject])
+def test_methods_are_of_any_kind(kind):
+    staging = Staging("memory", "1MB")
+    staged = staging.of(kind("/far"))
     assert [staged[index] for index in (0, 0)] == [content(0, 10)] * 2
     assert staging.stats().hits == 1
 
