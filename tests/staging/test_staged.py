@@ -313,6 +313,37 @@ def test_a_dataset_that_says_nothing_of_its_inside_is_refused(dataset, message):
         Staging("memory", 1000).of(dataset)
 
 
+def test_a_class_is_no_dataset():
+    with pytest.raises(mpiter.OptionError, match=r"^Store is a class; stage one of its objects, Store\(…\)\.$"):
+        Staging("memory", 1000).of(Store)
+
+
+def test_a_dataset_without_a_length_is_refused():
+    class Endless:
+        source = fetch = __getitem__ = lambda self, index: b""
+
+    with pytest.raises(mpiter.OptionError, match=r"^Endless has no len\(\), so it cannot be staged"):
+        Staging("memory", 1000).of(Endless())
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "signature"),
+    [
+        ("source", lambda self: "/far", "()"),
+        ("fetch", lambda self: b"", "()"),
+        ("fetch", lambda self, index, size: b"", "(index, size)"),
+        ("fetch", staticmethod(lambda: b""), "()"),
+        ("fetch", lambda self, *, index: b"", "(*, index)"),
+    ],
+)
+def test_methods_that_take_no_index_are_refused(name, method, signature, tmp_path):
+    Store(tmp_path)
+    odd = type("Odd", (Store,), {name: method})(tmp_path)
+    with pytest.raises(mpiter.OptionError) as refused:
+        Staging("memory", 1000).of(odd)
+    assert str(refused.value).startswith(f"{name}{signature} of Odd cannot be called as {name}(i), with the number of")
+
+
 def test_a_dataset_whose_attributes_cannot_be_set_is_refused():
     class Slotted:
         __slots__ = ()

@@ -8,6 +8,7 @@ import functools
 import os
 import pathlib
 import pickle
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,14 @@ def test_nothing_is_complete_before_there_is_a_dataset():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Staging("memory", "1MB").stats().staged_s is None
+
+
+@pytest.mark.parametrize("options", [{"log": 5}, {"replay": 5}, {"replay": [5]}, {"replay": []}, {"replay": b"orders"}])
+def test_a_log_that_is_no_path_is_refused(options, tmp_path):
+    staged = Staging("memory", "1MB").of(Store(tmp_path, 4))
+    (name, value) = next(iter(options.items()))
+    with pytest.raises(mpiter.OptionError, match=f"^{re.escape(f'{name}={value!r}')} is no path"):
+        ResidentFirst(staged, **options)
 
 
 def test_a_log_of_another_run_is_kept(tmp_path):
