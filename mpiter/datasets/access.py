@@ -8,6 +8,7 @@ the dataset draws random numbers, which belong to a sample's own place.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,8 @@ from ..samples.rows import Rows
 from .columns import Table
 
 Reader = Callable[[Any], Any]  # array of indices -> a sequence of samples
+
+_CALLABLE_WHEN_BOUND = (classmethod, functools.partialmethod)
 
 
 class Wrapping:
@@ -34,7 +37,15 @@ def users(dataset: Any) -> Any:
 
 def offered(dataset: Any, name: str) -> Callable[..., Any] | None:
     """An optional method of the dataset protocol, its class's or its own; none if it merely answers to any name."""
-    return getattr(dataset, name) if callable(inspect.getattr_static(dataset, name, None)) else None
+    found = inspect.getattr_static(dataset, name, None)
+    return getattr(dataset, name) if callable(found) or isinstance(found, _CALLABLE_WHEN_BOUND) else None
+
+
+def of_class(dataset: Any, name: str) -> Callable[..., Any]:
+    """The method that the dataset's class has, whatever the dataset has under that name itself."""
+    found = inspect.getattr_static(type(dataset), name)
+    bind = getattr(type(found), "__get__", None)
+    return found if bind is None else bind(found, dataset, type(dataset))  # type: ignore[no-any-return]
 
 
 def about(dataset: Any) -> dict[str, str]:

@@ -142,9 +142,9 @@ class FolderShelf:
             raise
 
     @contextlib.contextmanager
-    def claim(self, key: str, waits: bool = True) -> Iterator[bool]:
-        """Is this sample ours to copy?"""
-        with self._folder.claims().claim(int(key.replace(os.sep, "")[:14], 16), waits) as is_ours:
+    def claim(self, key: str, patience: float = 0.0) -> Iterator[bool]:
+        """Is this sample ours to copy, at once or within so many seconds?"""
+        with self._folder.claims().claim(int(key.replace(os.sep, "")[:14], 16), patience) as is_ours:
             yield is_ours
 
     def held(self) -> set[str]:

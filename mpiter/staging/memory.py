@@ -106,9 +106,9 @@ class MemoryShelf:
         return True
 
     @contextlib.contextmanager
-    def claim(self, key: int, waits: bool = True) -> Iterator[bool]:
-        """Is this sample ours to copy?"""
-        with self._claims().claim(key, waits) as is_ours:
+    def claim(self, key: int, patience: float = 0.0) -> Iterator[bool]:
+        """Is this sample ours to copy, at once or within so many seconds?"""
+        with self._claims().claim(key, patience) as is_ours:
             yield is_ours
 
     def held(self) -> set[int]:

@@ -89,6 +89,8 @@ class ResidentFirst:
         self._fetch: Any = fetch
         self._length, self._seed = len(dataset), int(seed)
         self._window = self._length if window is None else int(window)
+        if log is not None and not isinstance(log, (str, os.PathLike)):
+            raise OptionError(f"log={log!r:.60} is no path; pass that of a new file, which will have the orders.")
         self._log = None if log is None else os.path.abspath(log)
         if self._log is not None:
             try:
@@ -180,8 +182,11 @@ def _read_all(logs: Any, length: int) -> dict[bytes, deque[Indices]]:
     """A later log, of a run that was resumed, counts: but for its first order, drawn before that run had its state."""
     found: dict[bytes, deque[Indices]] = {}
     start = _plain(np.arange(length))
-    for log in [logs] if isinstance(logs, (str, os.PathLike)) else logs:
-        drawn = _read(os.fspath(log))
+    paths = [logs] if isinstance(logs, (str, os.PathLike)) else logs
+    if not isinstance(paths, Sequence) or not paths or not all(isinstance(path, (str, os.PathLike)) for path in paths):
+        raise OptionError(f"replay={logs!r:.60} is no path of a log of orders, nor a list of some; pass what log= was given.")
+    for path in paths:
+        drawn = _read(os.fspath(path))
         found |= {before: after for before, after in drawn.items() if before != start or before not in found}
     return found
 

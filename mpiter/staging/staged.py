@@ -1,8 +1,9 @@
 """What takes the place of a dataset's ``fetch``: the copy if there is one, else the store, whose bytes are kept then.
 
 Runs wherever the dataset does: in the workers of whatever loader, in the consumer's own process, in the threads that
-copy ahead.  Guarantees that a sample which somebody is copying is waited for, not read from the store twice; that what
-is kept stays; that the store's errors are the dataset's, and the tier's end the copying only.
+copy ahead.  Guarantees that a sample which somebody is copying is waited for, not read from the store twice, unless
+that takes longer than a sample should; that what is kept stays; that the store's errors are the dataset's, and the
+tier's end the copying only.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..datasets.access import of_class
 from ..errors import warn
 from .counts import Cell, Counts
 from .ledger import Ledger
+
+# How long a reader waits for who is copying his sample, who may hang or be stopped, in another program too: longer than
+# a sample of a slow store usually takes, much shorter than anybody lets a worker be silent (``sample_timeout``).
+_PATIENCE_S = 5.0
 
 
 class Shelf(Protocol):
@@ -30,7 +36,7 @@ class Shelf(Protocol):
     def get(self, key: Any) -> bytes | None: ...
     def has(self, key: Any) -> bool: ...
     def put(self, key: Any, data: bytes) -> bool: ...
-    def claim(self, key: Any, waits: bool = True) -> contextlib.AbstractContextManager[bool]: ...
+    def claim(self, key: Any, patience: float = 0.0) -> contextlib.AbstractContextManager[bool]: ...
     def held(self) -> set[Any]: ...
 
 
@@ -61,15 +67,16 @@ class StagedFetch:
             return self._fallen_back(index)
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(self._shelf.claim(key))
-            except OSError:  # the system sees who might wait for us
+                is_ours = stack.enter_context(self._shelf.claim(key, _PATIENCE_S))
+            except OSError:  # the tier cannot be asked
                 return self._fallen_back(index)
             data = self._shelf.get(key)
             if data is not None:  # it was copied meanwhile
                 self._counts.read(Cell.HITS, len(data))
                 return data
             data = self._fallen_back(index)
-            self._keep(key, data)
+            if is_ours:
+                self._keep(key, data)
             return data
 
     def _fallen_back(self, index: int) -> bytes:
@@ -78,7 +85,8 @@ class StagedFetch:
         return data
 
     def _from_store(self, index: int) -> bytes:
-        found = type(self._dataset).fetch(self._dataset, index) if self._before is None else self._before(index)
+        fetch = of_class(self._dataset, "fetch") if self._before is None else self._before
+        found = fetch(index)
         if not isinstance(found, (bytes, bytearray, memoryview)):
             raise TypeError(f"fetch({index}) of the dataset returned {type(found).__name__}; staging keeps bytes.")
         return bytes(found)
@@ -118,7 +126,7 @@ class StagedFetch:
         key = self._shelf.key(index, self._dataset.source(index))
         if index in self._too_large or self._shelf.has(key):
             return True
-        with self._shelf.claim(key, waits=False) as is_ours:
+        with self._shelf.claim(key) as is_ours:
             if is_ours and not self._shelf.has(key) and not self._keep(key, self._from_store(index)):
                 self._too_large.add(index)  # it is not read in vain again
                 total = self._counts.total

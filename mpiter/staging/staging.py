@@ -7,6 +7,7 @@ of the same class, with the same attributes, for whatever loader.
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import re
 import time
@@ -184,6 +185,8 @@ class _About:
 
 
 def _check(dataset: Any) -> None:
+    if isinstance(dataset, type):
+        raise OptionError(f"{dataset.__name__} is a class; stage one of its objects, {dataset.__name__}(…).")
     missing = [f"{name}(i)" for name in ("source", "fetch") if offered(dataset, name) is None]
     if missing:
         raise OptionError(
@@ -191,3 +194,21 @@ def _check(dataset: Any) -> None:
             f"says where a sample's bytes lie, fetch(i) brings them, and dataset[i] makes the sample of what fetch(i) "
             f"gives."
         )
+    if not hasattr(type(dataset), "__len__"):
+        raise OptionError(f"{type(dataset).__name__} has no len(), so it cannot be staged: nobody knows its samples.")
+    for name in ("source", "fetch"):
+        _check_takes_an_index(dataset, name)
+
+
+def _check_takes_an_index(dataset: Any, name: str) -> None:
+    try:
+        signature = inspect.signature(getattr(dataset, name))
+    except (TypeError, ValueError):
+        return  # what isn't written in Python may not say
+    try:
+        signature.bind(0)
+    except TypeError as error:
+        raise OptionError(
+            f"{name}{signature} of {type(dataset).__name__} cannot be called as {name}(i), with the number of a "
+            f"sample: {error}."
+        ) from error

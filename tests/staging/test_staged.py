@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import pickle
 import shutil
 import signal
+import threading
 import warnings
 
 import numpy as np
@@ -16,6 +18,7 @@ from stores import Store, bytes_below, content
 
 import mpiter
 from mpiter.staging import Staging
+from mpiter.staging import staged as staged_module
 from mpiter.staging import staging as module
 from mpiter.staging.folder import FolderShelf
 from mpiter.tuning.live import glance_of
@@ -234,6 +237,43 @@ def test_workers_that_are_killed_hold_up_nobody(kind, tmp_path):
     assert staging.stats().since(before).hits == 200
 
 
+class Hanging(Store):
+    """Whose first read, in whatever process, lasts until it may end."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        context = multiprocessing.get_context("fork")
+        self.may_end, self.is_first, self.has_begun = context.Event(), context.Semaphore(1), context.Event()
+
+    def fetch(self, index):
+        if self.is_first.acquire(block=False):
+            self.has_begun.set()
+            assert self.may_end.wait(60)
+        return super().fetch(index)
+
+
+@pytest.mark.parametrize("where", ["thread", "process"])
+@pytest.mark.parametrize("kind", TIERS)
+def test_who_hangs_while_he_copies_holds_up_nobody_for_long(kind, where, tmp_path, monkeypatch):
+    """A thread that copies ahead, or another program's."""
+    monkeypatch.setattr(staged_module, "_PATIENCE_S", 0.01)
+    store = Hanging(tmp_path)
+    staging = Staging(tier_of(kind, tmp_path), "1MB", workers=0)
+    staged = staging.of(store)
+    make = threading.Thread if where == "thread" else multiprocessing.get_context("fork").Process
+    copier = make(target=staged.fetch.copy, args=(3,))
+    copier.start()
+    assert store.has_begun.wait(20)
+    try:
+        assert store.is_right(*staged[3])
+        assert (staging.stats().fallbacks, staging.stats().held) == (1, 0), "read, and the copy is still the other's"
+    finally:
+        store.may_end.set()
+        copier.join(20)
+    assert store.is_right(*staged[3])
+    assert (staging.stats().hits, staging.stats().held) == (1, 1)
+
+
 def test_an_error_of_the_store_is_the_datasets_and_holds_up_nobody(tmp_path):
     store = Store(tmp_path)
     os.unlink(store.source(7))
@@ -271,6 +311,37 @@ def test_a_staged_dataset_is_one_of_the_users_class(tmp_path):
 def test_a_dataset_that_says_nothing_of_its_inside_is_refused(dataset, message):
     with pytest.raises(mpiter.OptionError, match=message):
         Staging("memory", 1000).of(dataset)
+
+
+def test_a_class_is_no_dataset():
+    with pytest.raises(mpiter.OptionError, match=r"^Store is a class; stage one of its objects, Store\(…\)\.$"):
+        Staging("memory", 1000).of(Store)
+
+
+def test_a_dataset_without_a_length_is_refused():
+    class Endless:
+        source = fetch = __getitem__ = lambda self, index: b""
+
+    with pytest.raises(mpiter.OptionError, match=r"^Endless has no len\(\), so it cannot be staged"):
+        Staging("memory", 1000).of(Endless())
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "signature"),
+    [
+        ("source", lambda self: "/far", "()"),
+        ("fetch", lambda self: b"", "()"),
+        ("fetch", lambda self, index, size: b"", "(index, size)"),
+        ("fetch", staticmethod(lambda: b""), "()"),
+        ("fetch", lambda self, *, index: b"", "(*, index)"),
+    ],
+)
+def test_methods_that_take_no_index_are_refused(name, method, signature, tmp_path):
+    Store(tmp_path)
+    odd = type("Odd", (Store,), {name: method})(tmp_path)
+    with pytest.raises(mpiter.OptionError) as refused:
+        Staging("memory", 1000).of(odd)
+    assert str(refused.value).startswith(f"{name}{signature} of Odd cannot be called as {name}(i), with the number of")
 
 
 def test_a_dataset_whose_attributes_cannot_be_set_is_refused():

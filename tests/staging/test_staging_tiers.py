@@ -73,11 +73,11 @@ def test_what_does_not_fit_is_not_kept_and_something_smaller_is(shelf):
 def test_a_claim_is_one_threads_and_one_processes(shelf):
     key = shelf.key(5, "/5")
     with shelf.claim(key):
-        with shelf.claim(key, waits=False) as is_ours:
+        with shelf.claim(key) as is_ours:
             assert not is_ours, "this process has it"
 
         def is_free(number):
-            with shelf.claim(shelf.key(number, f"/{number}"), waits=False) as is_ours:
+            with shelf.claim(shelf.key(number, f"/{number}")) as is_ours:
                 return is_ours
 
         assert not in_a_child(is_free, 5)
@@ -100,8 +100,9 @@ def test_who_waits_for_a_claim_gets_it_when_its_owner_is_killed(shelf):
     got = threading.Event()
 
     def wait():
-        with shelf.claim(key):
-            got.set()
+        with shelf.claim(key, 60.0) as is_ours:
+            if is_ours:
+                got.set()
 
     waiting = threading.Thread(target=wait)
     waiting.start()
@@ -112,14 +113,28 @@ def test_who_waits_for_a_claim_gets_it_when_its_owner_is_killed(shelf):
     assert got.is_set()
 
 
+def test_who_waits_for_a_claim_gives_up_when_his_patience_is_at_an_end(shelf):
+    """Be the owner a thread or another process; somebody else of this process, too, who waits for him."""
+    key = shelf.key(5, "/5")
+
+    def gives_up():
+        with shelf.claim(key, 0.01) as is_ours:
+            return not is_ours
+
+    with shelf.claim(key):
+        assert gives_up()
+        assert in_a_child(gives_up)
+    assert not gives_up()
+
+
 def test_two_tiers_of_one_process_do_not_give_up_each_others_claims(tmp_path):
     path = str(tmp_path / "claims")
     one, other = Claims(path), Claims(path)
     with one.claim(7):
-        with other.claim(7, waits=False) as is_ours:
+        with other.claim(7) as is_ours:
             assert not is_ours
         del other, is_ours  # closed
-        with Claims(path).claim(7, waits=False) as is_ours:
+        with Claims(path).claim(7) as is_ours:
             assert not is_ours
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import os
 import pathlib
 import pickle
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -96,6 +98,46 @@ class Frozen:
 def test_a_frozen_dataclass_is_staged():
     staging = Staging("memory", "1MB")
     staged = staging.of(Frozen("/far"))
+    assert [staged[index] for index in (0, 0)] == [content(0, 10)] * 2
+    assert staging.stats().hits == 1
+
+
+class Static(Frozen):
+    @staticmethod
+    def fetch(index):
+        return content(index, 10)
+
+
+class OfTheClass(Frozen):
+    @classmethod
+    def source(cls, index):
+        return f"/far/{index}"
+
+    @classmethod
+    def fetch(cls, index):
+        return content(index, 10)
+
+
+class Partial(Frozen):
+    def fetch_of(self, index, size):
+        return content(index, size)
+
+    fetch = functools.partialmethod(fetch_of, size=10)
+
+
+class ToCall:
+    def __call__(self, index):
+        return content(index, 10)
+
+
+class OfAnObject(Frozen):
+    fetch = ToCall()
+
+
+@pytest.mark.parametrize("kind", [Static, OfTheClass, Partial, OfAnObject])
+def test_methods_are_of_any_kind(kind):
+    staging = Staging("memory", "1MB")
+    staged = staging.of(kind("/far"))
     assert [staged[index] for index in (0, 0)] == [content(0, 10)] * 2
     assert staging.stats().hits == 1
 
@@ -263,6 +305,14 @@ def test_nothing_is_complete_before_there_is_a_dataset():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Staging("memory", "1MB").stats().staged_s is None
+
+
+@pytest.mark.parametrize("options", [{"log": 5}, {"replay": 5}, {"replay": [5]}, {"replay": []}, {"replay": b"orders"}])
+def test_a_log_that_is_no_path_is_refused(options, tmp_path):
+    staged = Staging("memory", "1MB").of(Store(tmp_path, 4))
+    (name, value) = next(iter(options.items()))
+    with pytest.raises(mpiter.OptionError, match=f"^{re.escape(f'{name}={value!r}')} is no path"):
+        ResidentFirst(staged, **options)
 
 
 def test_a_log_of_another_run_is_kept(tmp_path):
