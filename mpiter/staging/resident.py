@@ -184,7 +184,9 @@ def _read_all(logs: Any, length: int) -> dict[bytes, deque[Indices]]:
     start = _plain(np.arange(length))
     paths = [logs] if isinstance(logs, (str, os.PathLike)) else logs
     if not isinstance(paths, Sequence) or not paths or not all(isinstance(path, (str, os.PathLike)) for path in paths):
-        raise OptionError(f"replay={logs!r:.60} is no path of a log of orders, nor a list of some; pass what log= was given.")
+        raise OptionError(
+            f"replay={logs!r:.60} is no path of a log of orders, nor a list of some; pass what log= was given."
+        )
     for path in paths:
         drawn = _read(os.fspath(path))
         found |= {before: after for before, after in drawn.items() if before != start or before not in found}
