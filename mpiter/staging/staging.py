@@ -126,8 +126,10 @@ def _opened(tier: Any, capacity: int) -> tuple[str, Folder | Memory]:
         raise OptionError(f"tier={tier!r:.60} is no folder of this machine; name one, or pass 'memory'.")
     if name == "memory":
         return name, Memory(capacity)
+    if name.lower() == "memory":
+        raise OptionError(f"tier={tier!r} may be memory or a folder: pass 'memory', or './{name}' for the folder.")
     try:
-        folder = Folder(name, capacity)
+        folder = Folder(os.path.expanduser(name), capacity)
     except OSError as error:
         raise OptionError(f"copies cannot be kept in {name}: {error.strerror}; take another tier.") from error
     return folder.path, folder

@@ -152,6 +152,15 @@ def test_a_tier_comes_before_itself_nowhere(kind, tmp_path):
         Staging(tier_of(kind, tmp_path), "1MB").of(staged)
 
 
+def test_a_tier_may_be_named_as_in_a_shell_and_memory_is_not_taken_for_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    Staging("~/copies", "1MB")
+    with pytest.raises(mpiter.OptionError, match="may be memory or a folder"):
+        Staging("Memory", "1MB")
+    assert [path.name for path in tmp_path.iterdir()] == ["copies"]
+
+
 @pytest.mark.parametrize("tier", [None, "", 3, "s3://bucket/tier"])
 def test_what_is_no_folder_is_refused(tier, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
