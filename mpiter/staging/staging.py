@@ -37,7 +37,7 @@ class Staging:
     ``of(dataset)``. What is kept stays: the first samples that fit, in the order in which they are first wanted.
 
     Args:
-        tier: a folder, or "memory".
+        tier: a folder, "~/…" too, or "memory".
         capacity: how much may be kept there, by all datasets and all processes: "200GB", "1.5TB", "64GiB", or bytes.
         ahead: samples that may be copied beyond what the iterator has planned.
         workers: threads of this process that copy ahead; 0: samples are kept when a worker has read them.
