@@ -1,6 +1,6 @@
 """What goes wrong with Ray, as errors and in words: of deaths, of full stores, of clusters without room.
 
-Pure: texts of values.  Assumes that ``ray`` is imported by whoever calls.
+Pure: texts of values.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from launched import running_in
 from scripts import Script
 
 import mpiter
@@ -113,17 +114,6 @@ def nobody_left(tmp_path):
     for process in left:
         process.kill()
     assert not left
-
-
-def running_in(folder: Path) -> list:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(folder):
-                found.append(process)
-        except psutil.Error:  # it has ended, or is somebody else's
-            pass
-    return found
 
 
 def start(folder: Path, text: str, *arguments: object) -> Script:
