@@ -154,6 +154,7 @@ def clean_house(request: pytest.FixtureRequest, _staff: None) -> Iterator[None]:
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No task gives back what it has not done because the machine stood still for a moment.
 
-    For datasets that hold up every worker: what was given back would wait behind the samples that are held up.
+    For datasets that hold up every worker: what was given back would wait behind the samples that are held up.  And for
+    those whose samples depend on what the worker has fetched before.
     """
     monkeypatch.setattr(cutting, "_BUDGETS", 1e-5)

@@ -364,9 +364,11 @@ STUCK_AT_THE_END = """
     import atexit
     import sys
     import time
+    from pathlib import Path
     import mpiter
 
     is_left_open, how, seconds = sys.argv[1] == "open", sys.argv[2], float(sys.argv[3])
+    stuck = Path(__file__).with_name("stuck")
     atexit.register(print, "exit functions have run")
 
     class Stuck:
@@ -374,7 +376,8 @@ STUCK_AT_THE_END = """
             return 100
 
         def __getitem__(self, index):
-            if index == 20:
+            if index == 17:  # of the batch that is prefetched then
+                stuck.touch()
                 time.sleep(seconds)
             return index
 
@@ -382,6 +385,8 @@ STUCK_AT_THE_END = """
     for number, batch in enumerate(it):
         if number == 3:
             break
+    while not stuck.exists():
+        time.sleep(0.01)
     if not is_left_open:
         it.close()
     if how == "raises":

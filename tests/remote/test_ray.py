@@ -37,7 +37,7 @@ def ray() -> Iterator[Any]:
 
 
 def ordered(dataset: Any, **options: Any) -> mpiter.MultiprocessIterator:
-    options = {"n_processes": 2, "backend": "ray", "repeat": False, "shuffle": False, **options}
+    options = {"n_processes": 2, "backend": ray_here.unhurried(), "repeat": False, "shuffle": False, **options}
     return mpiter.MultiprocessIterator(dataset, options.pop("batch_size", 6), **options)
 
 

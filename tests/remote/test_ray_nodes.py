@@ -135,7 +135,7 @@ class Standing(Placed):
 def test_after_the_end_of_ray_there_is_an_error_and_no_hang() -> None:
     with (
         ray_here.started() as ray,
-        mpiter.batches(Standing(), 6, n_processes=1, backend="ray", shuffle=False) as stream,
+        mpiter.batches(Standing(), 6, n_processes=1, backend=ray_here.unhurried(), shuffle=False) as stream,
     ):
         next(stream)
         ray.shutdown()

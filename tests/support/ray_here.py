@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import mpiter.remote
+
 REASON = "Ray is not installed: run `python3 tests --all`"
 CPUS = 8  # claimed, so that several iterators have room
 STORE_BYTES = 128 << 20
@@ -21,8 +23,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
 def started(**options: Any) -> AbstractContextManager[Any]:
-    """A Ray of one node, for now."""
-    return _quiet(**{"num_cpus": CPUS, "object_store_memory": STORE_BYTES, "include_dashboard": False, **options})
+    """A Ray of one node, for now; a new one, though another test's may be found on this machine."""
+    return _quiet(**{"address": "local", "num_cpus": CPUS, "object_store_memory": STORE_BYTES, "include_dashboard": False, **options})
 
 
 def connected(address: str) -> AbstractContextManager[Any]:
@@ -41,6 +43,13 @@ def _quiet(**options: Any) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def unhurried() -> mpiter.remote.Ray:
+    """A backend whose batches are whole: none comes in pieces because the machine stood still for a moment."""
+    backend = mpiter.remote.Ray()
+    backend.dear_s = 1e6
+    return backend
 
 
 def free_cpus(ray: Any) -> float:
