@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import sys
 from collections import Counter
+from copy import copy
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -65,33 +67,67 @@ RUNS: list[tuple[str, str, int, int, int, int | None]] = [  # ranks, batch size,
     ("two", "three", 2, 3, 1, None),
 ]
 LAUNCHERS: list[Any] = [
-    pytest.param(by_mpiexec, "", False, marks=with_mpiexec, id="mpiexec"),
-    pytest.param(by_mpiexec, "mpi4py", True, marks=with_mpi4py, id="mpiexec, mpi4py, exact"),
-    pytest.param(by_torch, "torch", False, marks=with_torch, id="torch"),
+    pytest.param((by_mpiexec, "", False), marks=with_mpiexec, id="mpiexec"),
+    pytest.param((by_mpiexec, "mpi4py", True), marks=with_mpi4py, id="mpiexec, mpi4py, exact"),
+    pytest.param((by_torch, "torch", False), marks=with_torch, id="torch"),
 ]
 
 
+class Trained:
+    """What four ranks have begun and three gone on with, for two to end."""
+
+    def __init__(self, folder: Path, launcher: tuple[Any, str, bool]) -> None:
+        self.folder, (self._by, self._library, self.exact) = folder, launcher
+        self.given: Counter[int] = Counter()  # how often each sample was handed out
+        for run in RUNS[:-1]:
+            self._run(*run)
+
+    def ended(self, folder: Path, fault: str = "") -> Trained:
+        """A copy, in an empty folder, that has been gone on with to the end; one of the ranks may have a fault."""
+        ended = copy(self)
+        ended.folder, ended.given = folder, Counter(self.given)
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
+        ended._run(*RUNS[-1], fault)
+        return ended
+
+    def _run(
+        self, name: str, before: str, ranks: int, batch_size: int, workers: int, steps: int | None, fault: str = ""
+    ) -> None:
+        asked = json.dumps([name, before, self.exact, batch_size, workers, steps, fault])
+        code, _, err = launch(self.folder, self._by(ranks), PROGRAM, asked, *[self._library] * bool(self._library))
+        assert code == 0, err
+        facts = told(self.folder, name, ranks)
+        assert all(fact["size"] == ranks for fact in facts)
+        if not fault:
+            assert all(fact["state"] == facts[0]["state"] for fact in facts)
+            if not self.exact or steps is not None:
+                assert len({tuple(map(len, fact["batches"])) for fact in facts}) == 1
+        self.given.update(chain.from_iterable(chain.from_iterable(fact["batches"] for fact in facts)))
+
+
+@pytest.fixture(scope="module", params=LAUNCHERS)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return Trained(tmp_path_factory.mktemp("begun"), request.param)
+
+
 @pytest.mark.timeout(3 * LIMIT_S)
-@pytest.mark.parametrize(("by", "library", "exact"), LAUNCHERS)
-def test_ranks_share_an_epoch_and_fewer_and_fewer_go_on_with_it(
-    tmp_path: Path, by: Any, library: str, exact: bool
-) -> None:
-    given = trained(tmp_path, by, library, exact)
+def test_ranks_share_an_epoch_and_fewer_and_fewer_go_on_with_it(tmp_path: Path, trained: Trained) -> None:
+    given = trained.ended(tmp_path).given
     assert sorted(given) == list(range(LENGTH))
-    assert given.total() == LENGTH + (not exact)  # what is left for two ranks is odd
+    assert given.total() == LENGTH + (not trained.exact)  # what is left for two ranks is odd
     verdict = audit(tmp_path / "receipts")
     assert verdict.is_sound, "\n".join(verdict.lines())
     assert verdict.starts == tuple(ranks for _, _, ranks, *_ in RUNS)
-    assert [(epoch.state, epoch.samples, epoch.fillings) for epoch in verdict.epochs] == [("whole", LENGTH, not exact)]
+    epochs = [(epoch.state, epoch.samples, epoch.fillings) for epoch in verdict.epochs]
+    assert epochs == [("whole", LENGTH, not trained.exact)]
 
 
 @pytest.mark.timeout(3 * LIMIT_S)
 @pytest.mark.parametrize("fault", ["a step ahead", "in another's seat"])
-@pytest.mark.parametrize(("by", "library", "exact"), LAUNCHERS)
 def test_the_audit_finds_what_a_rank_on_its_own_ways_loses_and_repeats(
-    tmp_path: Path, by: Any, library: str, exact: bool, fault: str
+    tmp_path: Path, trained: Trained, fault: str
 ) -> None:
-    given = trained(tmp_path, by, library, exact, fault)
+    given = trained.ended(tmp_path, fault).given
     repeated = {index for index, count in given.items() if count > 1}
     verdict = audit(tmp_path / "receipts")
     assert not verdict.is_sound
@@ -99,24 +135,6 @@ def test_the_audit_finds_what_a_rank_on_its_own_ways_loses_and_repeats(
     assert {sample.key for sample in verdict.epochs[0].missing.first}.isdisjoint(given)
     assert {sample.key for sample in verdict.epochs[0].twice.first} <= repeated
     assert (verdict.twice > 0) == (fault == "in another's seat")
-
-
-def trained(folder: Path, by: Any, library: str, exact: bool, fault: str = "") -> Counter[int]:
-    """How often each sample was handed out, by four ranks, then three, then two; of the last, one may have a fault."""
-    given: Counter[int] = Counter()
-    for name, before, ranks, batch_size, workers, steps in RUNS:
-        now = fault if name == "two" else ""
-        asked = json.dumps([name, before, exact, batch_size, workers, steps, now])
-        code, _, err = launch(folder, by(ranks), PROGRAM, asked, *[library] * bool(library))
-        assert code == 0, err
-        facts = told(folder, name, ranks)
-        assert all(fact["size"] == ranks for fact in facts)
-        if not now:
-            assert all(fact["state"] == facts[0]["state"] for fact in facts)
-            if not exact or steps is not None:
-                assert len({tuple(map(len, fact["batches"])) for fact in facts}) == 1
-        given.update(chain.from_iterable(chain.from_iterable(fact["batches"] for fact in facts)))
-    return given
 
 
 DATA_PARALLEL = (

@@ -24,7 +24,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 def started(**options: Any) -> AbstractContextManager[Any]:
     """A Ray of one node, for now; a new one, though another test's may be found on this machine."""
-    return _quiet(**{"address": "local", "num_cpus": CPUS, "object_store_memory": STORE_BYTES, "include_dashboard": False, **options})
+    ours = {"address": "local", "num_cpus": CPUS, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+    return _quiet(**{**ours, **options})
 
 
 def connected(address: str) -> AbstractContextManager[Any]:
