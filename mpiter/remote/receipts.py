@@ -32,6 +32,7 @@ __all__ = ["Receipts"]
 VERSION = 1
 ENDING = ".receipts"
 _log = logging.getLogger("mpiter")
+_writing: weakref.WeakValueDictionary[Any, Receipts] = weakref.WeakValueDictionary()  # by folder and writer, the last
 
 
 class Receipts:
@@ -198,6 +199,14 @@ class Receipts:
         if self._writer == (writer := (os.getpid(), share.rank, share.size)) and not self._is_half_written:
             return
         self.close()  # of a forked process it is the parent's descriptor too, which stays open there
+        other = _writing.get((self.folder, writer))
+        if other is not None and other._descriptor is not None:
+            _log.warning(
+                "two loaders of this program write receipts into %s, and the audit will take one for the other's "
+                "restart: give each a folder of its own.",
+                self.folder,
+            )
+        _writing[self.folder, writer] = self
         now = time.time_ns()
         self._file = os.path.join(self.folder, f"rank-{share.rank}-of-{share.size}-{now:x}-{os.getpid()}{ENDING}")
         self._writer, self._is_broken, self._is_half_written = writer, False, False

@@ -537,6 +537,21 @@ def test_two_who_take_each_other_for_a_restart_are_found(tmp_path):
         it.close()
 
 
+def test_two_loaders_of_one_program_that_share_a_folder_are_told(tmp_path, caplog):
+    def noted(folder, rank=0):
+        receipts = Receipts(folder, rank, 2)
+        receipts.begin(0, 0)
+        return receipts
+
+    with noted(tmp_path / "train"), noted(tmp_path / "train", 1), noted(tmp_path / "test"):
+        assert not caplog.records
+        with noted(tmp_path / "train"):
+            [record] = caplog.records
+    assert record.getMessage().startswith(f"two loaders of this program write receipts into {tmp_path / 'train'}, and")
+    with noted(tmp_path / "train"):  # nobody else's is open now
+        assert caplog.records == [record]
+
+
 def test_samplers_of_the_ranks_own_are_judged_by_keys(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank in range(2):
