@@ -9,6 +9,7 @@ written to is refused when the loader is made.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
@@ -32,7 +33,8 @@ __all__ = ["Receipts"]
 VERSION = 1
 ENDING = ".receipts"
 _log = logging.getLogger("mpiter")
-_writing: weakref.WeakValueDictionary[Any, Receipts] = weakref.WeakValueDictionary()  # by folder and writer, the last
+_Place = tuple[str, tuple[int, int, int]]  # a folder; the process, and its rank and size
+_writing: weakref.WeakValueDictionary[_Place, Receipts] = weakref.WeakValueDictionary()  # the last: one warning will do
 
 
 class Receipts:
@@ -186,6 +188,7 @@ class Receipts:
     def _append(self, data: bytes) -> None:
         try:
             if self._descriptor is None:
+                self._take_place()
                 self._descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
                 self._release = weakref.finalize(self, os.close, self._descriptor)
             if os.write(self._descriptor, data) < len(data):
@@ -194,19 +197,24 @@ class Receipts:
             self._is_broken = True
             _log.warning("the receipts %s cannot be written, and end here: %s", self._file, str(error))
 
+    def _take_place(self) -> None:
+        """The audit takes whoever else writes here as this rank for an earlier start, or for a later one."""
+        place = self.folder, self._writer
+        if _is_taken(place):
+            gc.collect()  # by a loader that nobody holds any more, perhaps: a notebook's cell is run again
+            if _is_taken(place):
+                _log.warning(
+                    "two loaders of this program write receipts into %s, and the audit will take one for the other's "
+                    "restart: give each a folder of its own.",
+                    self.folder,
+                )
+        _writing[place] = self
+
     def _find_file(self) -> None:
         share = self._shard.share()
         if self._writer == (writer := (os.getpid(), share.rank, share.size)) and not self._is_half_written:
             return
         self.close()  # of a forked process it is the parent's descriptor too, which stays open there
-        other = _writing.get((self.folder, writer))
-        if other is not None and other._descriptor is not None:
-            _log.warning(
-                "two loaders of this program write receipts into %s, and the audit will take one for the other's "
-                "restart: give each a folder of its own.",
-                self.folder,
-            )
-        _writing[self.folder, writer] = self
         now = time.time_ns()
         self._file = os.path.join(self.folder, f"rank-{share.rank}-of-{share.size}-{now:x}-{os.getpid()}{ENDING}")
         self._writer, self._is_broken, self._is_half_written = writer, False, False
@@ -214,6 +222,11 @@ class Receipts:
         data = self._packer.pack(header | {"loader": self.loader})
         self._chain = zlib.crc32(data)
         self._append(data)
+
+
+def _is_taken(place: _Place) -> bool:
+    last = _writing.get(place)
+    return last is not None and last._descriptor is not None
 
 
 def _again(folder: str, given: tuple[int, int] | tuple[()], contents: bool, loader: str) -> Receipts:

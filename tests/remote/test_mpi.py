@@ -386,7 +386,7 @@ STUCK_AT_THE_END = """
         if number == 3:
             break
     while not stuck.exists():
-        time.sleep(0.01)
+        time.sleep(0.01)  # polling: whoever launched this ends it, in the end
     if not is_left_open:
         it.close()
     if how == "raises":

@@ -545,11 +545,25 @@ def test_two_loaders_of_one_program_that_share_a_folder_are_told(tmp_path, caplo
 
     with noted(tmp_path / "train"), noted(tmp_path / "train", 1), noted(tmp_path / "test"):
         assert not caplog.records
-        with noted(tmp_path / "train"):
+        with noted(tmp_path / "train") as closed:
             [record] = caplog.records
     assert record.getMessage().startswith(f"two loaders of this program write receipts into {tmp_path / 'train'}, and")
     with noted(tmp_path / "train"):  # nobody else's is open now
         assert caplog.records == [record]
+        closed.begin(0, 0)  # but one that goes on
+        assert [one.getMessage() for one in caplog.records] == 2 * [record.getMessage()]
+        closed.close()
+
+
+@pytest.mark.parametrize("make", [batches, DataLoader])
+def test_a_loader_that_nobody_holds_any_more_is_no_other(tmp_path, caplog, make):
+    for _ in range(2):  # as a notebook's cell that is run again, after a loop that was broken off
+        loader = make(Numbers(), 8, receipts=tmp_path)
+        for _ in loader:
+            break
+    assert len(logs_in(tmp_path)) == 2
+    assert not caplog.records
+    loader.close()
 
 
 def test_samplers_of_the_ranks_own_are_judged_by_keys(tmp_path, monkeypatch):
