@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import logging
 import multiprocessing
@@ -556,7 +557,9 @@ def test_two_loaders_of_one_program_that_share_a_folder_are_told(tmp_path, caplo
 
 
 @pytest.mark.parametrize("make", [batches, DataLoader])
-def test_a_loader_that_nobody_holds_any_more_is_no_other(tmp_path, caplog, make):
+def test_a_loader_that_nobody_holds_any_more_is_no_other(tmp_path, caplog, request, make):
+    gc.disable()  # else it may run by itself in between
+    request.addfinalizer(gc.enable)
     for _ in range(2):  # as a notebook's cell that is run again, after a loop that was broken off
         loader = make(Numbers(), 8, receipts=tmp_path)
         for _ in loader:
