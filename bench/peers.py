@@ -7,7 +7,20 @@ from typing import Any
 
 from mpiter.lab.cases import Images
 from mpiter.lab.limit import Limit
-from mpiter.lab.loaders import Chainer, InProcess, Ours, OursColumns, Peer, Setup, Torch
+from mpiter.lab.loaders import (
+    Chainer,
+    ChainerSerial,
+    InProcess,
+    Ours,
+    OursAlone,
+    OursColumns,
+    OursSerial,
+    OursTorchAlone,
+    Peer,
+    Setup,
+    Torch,
+    TorchAlone,
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,11 @@ ROWS = {
     "torch": Row("torch", Torch, {}, "DataLoader, columns (tensors)"),
     "ours": Row("ours", Ours, {}, "MultiprocessIterator, lists, all defaults (on Linux: fork server)"),
     "ours_columns": Row("ours", OursColumns, {}, "batches(), columns"),
+    "ours_alone": Row("ours", OursAlone, {}, "batches(n_processes=0), columns"),
+    "ours_serial": Row("chainer", OursSerial, {}, "SerialIterator, lists, no workers"),
+    "chainer_serial": Row("chainer", ChainerSerial, {}, "SerialIterator, lists, no workers"),
+    "ours_torch_alone": Row("torch", OursTorchAlone, {}, "mpiter.torch.DataLoader, no workers"),
+    "torch_alone": Row("torch", TorchAlone, {}, "DataLoader, no workers"),
     "ours_copy": Row("ours", Ours, {"copy": True}, "lists, copy=True", variant=True),
     "ours_packed": Row("ours", Ours, {"serializer": "packed"}, 'lists, serializer="packed"', variant=True),
     "ours_strict": Row("ours", Ours, {"run_ahead": 0}, "lists, run_ahead=0"),
@@ -39,4 +57,5 @@ ROWS = {
     "ours_spawn": Row("ours", Ours, {"start_method": "spawn"}, "lists, workers spawned", variant=True),
 }
 OURS, PEERS = ("ours", "ours_columns"), ("chainer", "torch")
-STRAGGLER_ROWS = ("in_process", "limit", "chainer", "torch", "ours", "ours_columns")
+ALONE = {"ours_alone": "in_process", "ours_serial": "chainer_serial", "ours_torch_alone": "torch_alone"}
+FEW_ROWS = ("in_process", "limit", "chainer", "torch", "ours", "ours_columns", "ours_alone")

@@ -1,12 +1,10 @@
-"""Are the verdict, its advice and the headroom right?  Of loads whose truth is known; verdict lines and JSON.
+"""Are the share of waiting and the headroom right?  Of loads whose truth is known; verdict lines and JSON.
 
     python bench/verdicts.py --out bench/results/verdicts.json
 
 A dataset that sleeps, a trainer that sleeps, or both: a batch takes the trainer's time or the workers' share of the
 samples', whichever is longer, so what the trainer waits, and how fast it would be with data for nothing, is known.
-Where both compute they share the cores, so that only the advice can be judged.  That is carried out: so many workers as
-the verdict names, and the samples a second that it predicts of them beside those that come.
-Must: the share of waiting within 5 points of the truth, the headroom within 20 %, what is predicted within 10 %.
+Must: the share of waiting within 5 points of the truth, the headroom within 20 %.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import checkout  # noqa: F401  # before mpiter
@@ -24,40 +22,30 @@ import mpiter
 from mpiter.lab.bench import Bench, command_line, conduct
 from mpiter.lab.turns import Turn
 from mpiter.lab.verdict import Claim, Summary, at_most, median
-from mpiter.tuning.capacity import rounds_per_s, work
 from mpiter.tuning.headroom import headroom
-from mpiter.tuning.verdict import verdict
 
 ROW, BATCH_SIZE, WARM_S = "mpiter", 16, 0.5
-POINTS, SHARE, ADVICE = 0.05, 0.20, 0.10
+POINTS, SHARE = 0.05, 0.20
 
 
 @dataclass(frozen=True)
 class Case:
-    """So many seconds a sample and a step, and so many workers; they sleep, or compute on a core of their own."""
+    """So many seconds a sample and a step, and so many workers."""
 
     what: str
     sample_s: float
     step_s: float
     workers: int = 2
-    computes: bool = False
-    pace: float = 0.0  # rounds of work in a second
 
     def __len__(self) -> int:
         return 1 << 20
 
     def __getitem__(self, index: int) -> Any:
-        self._take(self.sample_s)
+        time.sleep(self.sample_s)
         return np.full(4, index)
 
     def step(self, batch: Any) -> None:
-        self._take(self.step_s)
-
-    def _take(self, seconds: float) -> None:
-        if self.computes:
-            work(self.pace * seconds)
-        else:
-            time.sleep(seconds)
+        time.sleep(self.step_s)
 
     @property
     def batch_s(self) -> float:
@@ -70,12 +58,11 @@ CASES = {
     "both": Case("the dataset sleeps for 8 ms a sample, the trainer for 32 ms", 8e-3, 32e-3),
     "four": Case("the dataset sleeps for 8 ms a sample, the trainer for 20 ms; 4 workers", 8e-3, 20e-3, 4),
     "even": Case("samples of 4 ms by 2 workers, steps of 36 ms: nobody waits", 4e-3, 36e-3),
-    "computing": Case("the dataset computes for 4 ms a sample, the trainer for 48 ms; 1 worker", 4e-3, 48e-3, 1, True),
 }
 
 
 def take(turn: Turn) -> dict[str, Any]:
-    case = replace(CASES[turn.case], pace=rounds_per_s())
+    case = CASES[turn.case]
     with mpiter.batches(case, BATCH_SIZE, n_processes=case.workers, epochs=None, shuffle=False) as stream:
         began = time.perf_counter()
         while time.perf_counter() < began + WARM_S:
@@ -83,47 +70,22 @@ def take(turn: Turn) -> dict[str, Any]:
         since, began = stream.stats(), time.perf_counter()
         while time.perf_counter() < began + turn.seconds:
             case.step(next(stream))
-        said = verdict(stream.stats(), since)
+        now = stream.stats()
         found = headroom(stream, case.step, turn.seconds)
-    assert said is not None
-    assert said.advice is not None
-    came = rate_of(case, said.advice.workers, turn.seconds)
-    advice = {
-        "advised": said.advice.workers,
-        "predicted_per_s": said.advice.samples_per_s,
-        "measured_per_s": came,
-        "advice_off": abs(said.advice.samples_per_s / came - 1),
-    }
-    if case.computes:
-        return advice
+    waited = (now.wait_s - since.wait_s) / (now.seconds - since.seconds)
     truth, most = 1 - case.step_s / case.batch_s, case.batch_s / case.step_s
     return {
-        "off": abs(said.waited - truth),
-        "waited": said.waited,
+        "off": abs(waited - truth),
+        "waited": waited,
         "truth": truth,
         "headroom_off": abs(found.times / most - 1),
         "times": found.times,
         "most": most,
-    } | advice
-
-
-def rate_of(case: Case, workers: int, seconds: float) -> float:
-    """Samples a second that come with so many workers."""
-    with mpiter.batches(case, BATCH_SIZE, n_processes=workers, epochs=None, shuffle=False) as stream:
-        count, began = 0, time.perf_counter()
-        warm = began
-        while (now := time.perf_counter()) < warm + seconds or count < 1:
-            if warm == began and now > began + WARM_S:
-                warm, count = now, 0
-            case.step(next(stream))
-            count += 1
-        return BATCH_SIZE * count / (time.perf_counter() - warm)
+    }
 
 
 def claims(summary: Summary) -> Iterator[Claim]:
-    for name in CASES:
-        yield at_most(name, "what is predicted is off by", median(summary, name, ROW, "advice_off"), ADVICE)
-    for case in (name for name, each in CASES.items() if not each.computes):
+    for case in CASES:
         yield at_most(case, "the share of waiting is off by", median(summary, case, ROW, "off"), POINTS)
         yield at_most(case, "the headroom is off by", median(summary, case, ROW, "headroom_off"), SHARE)
 
@@ -141,10 +103,6 @@ BENCH = Bench(
         "headroom_off": "headroom off",
         "times": "times",
         "most": "truth ",
-        "advised": "advised",
-        "predicted_per_s": "predicted/s",
-        "measured_per_s": "measured/s",
-        "advice_off": "advice off",
     },
     take=take,
     claims=claims,

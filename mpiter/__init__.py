@@ -136,6 +136,18 @@ def _ray() -> Backend:
 Wings.tracer, Wings.pilot, Wings.receipts = _tracer, _pilot, _receipts
 BY_NAME["ray"], BY_NAME["mpi"] = _ray, _mpi
 
+_ELSEWHERE = {  # names that are looked for here, and lie in a door or a wing
+    **dict.fromkeys(("DevicePrefetcher", "StatefulDataLoader", "tensors"), "torch"),
+    **dict.fromkeys(("LoaderReport", "converter"), "chainer"),
+    **dict.fromkeys(("Compose", "Crop", "Flip", "ImageFolder", "ImageList", "Normalize", "PackedFolder"), "images"),
+    **dict.fromkeys(("BrokenImage", "BadArchive", "RandomResizedCrop", "Region", "Resize"), "images"),
+    **dict.fromkeys(("ResidentFirst", "Staging", "StagingStats"), "staging"),
+    **dict.fromkeys(("MPI", "Ray"), "remote"),
+    "Echo": "echo",
+    "Live": "tuning.live",
+    "Receipts": "remote.receipts",
+    "audit": "remote.audit",
+}
 _DOORS = ("chainer", "chainer_compat", "device", "echo", "images", "jax", "remote", "staging", "torch")
 
 
@@ -152,5 +164,7 @@ if not TYPE_CHECKING:  # to which it would mean that any name will do
             return globals().setdefault(name, tune)
         nearest = get_close_matches(name, __all__, 1)
         remedy = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        if name in _ELSEWHERE:
+            remedy = f": it lies in mpiter.{_ELSEWHERE[name]} (`from mpiter.{_ELSEWHERE[name]} import {name}`)"
         remedy = f"; `import mpiter.{name}` makes it known" if name in _DOORS else remedy
         raise AttributeError(f"module 'mpiter' has no attribute {name!r}{remedy}")

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from difflib import get_close_matches
+from typing import Any, NoReturn, TextIO
 
 from . import __version__
 from .doctor import command as doctor
@@ -24,6 +26,7 @@ from .tuning import explain_command as explain
 from .tuning import top
 
 WRONG, INTERRUPTED = 1, 130
+_INVALID, _QUOTED = re.compile(r"invalid choice: '([^']*)'"), re.compile(r"[\w'-]+")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words:
         parser.print_help()
         return 0
-    options = parser.parse_args(words)
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        parser.refuse(words, unknown)
     try:
         status: int = options.run(options)
     except KeyboardInterrupt:
@@ -58,10 +63,31 @@ def _nowhere() -> TextIO:
     return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
-def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="mpiter", description="A multi-process batch loader: its tools.")
+class _Parser(argparse.ArgumentParser):
+    """Tells what may have been meant by a word that it does not know."""
+
+    commands: Any
+
+    def error(self, message: str) -> NoReturn:
+        unknown, known = _INVALID.search(message), _QUOTED.findall(message.partition("choose from")[2])
+        near = get_close_matches(unknown[1], [one.strip("'") for one in known], 1) if unknown else []
+        super().error(message + (f"; did you mean {near[0]}?" if near else ""))
+
+    def refuse(self, words: Sequence[str], unknown: Sequence[str]) -> NoReturn:
+        """These options are unknown to the command that ``words`` begin with."""
+        found = self.commands.choices[words[0]]._option_string_actions
+        near = [match for word in unknown for match in get_close_matches(word.partition("=")[0], found, 1)]
+        told = (
+            f"; did you mean {' '.join(near)}?" if near else f"; `{self.prog} {words[0]} --help` lists what there is."
+        )
+        options = [word for word in unknown if word.startswith("-")] or unknown
+        self.error(f"unknown: {' '.join(options)}{told}")
+
+
+def _parser(words: Sequence[str]) -> _Parser:
+    parser = _Parser(prog="mpiter", description="A multi-process batch loader: its tools.")
     parser.add_argument("--version", action="version", version=f"mpiter {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser.commands = commands = parser.add_subparsers(required=True, metavar="COMMAND")
     doctor.add_to(commands)
     tune.add_to(commands)
     explain.add_to(commands)

@@ -15,8 +15,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{error}: mpiter.torch needs torch (pip install torch, or pip install 'mpiter[torch]'). mpiter.DataLoader and "
+        f"mpiter.batches do without it.",
+        name=error.name,
+    ) from error
+
+from .asks import asked, given
 from .errors import OptionError, warn
 from .samples.batch import Batch
 from .stats import Stats
@@ -144,10 +153,7 @@ class DevicePrefetcher:
 
     def __iter__(self) -> Iterator[Any]:
         self._state = None
-        return _Ahead(self) if self.device.type == "cuda" else map(self._here, self.loader)
-
-    def _here(self, batch: Any) -> Any:
-        return mapped(batch, lambda value: self._prepared(_tensor(value).to(self.device)) if _counts(value) else value)
+        return (_Ahead if self.device.type == "cuda" else _AtOnce)(self)
 
     @property
     def is_new_epoch(self) -> bool:
@@ -189,6 +195,28 @@ class _Sent:
     host: Any  # where it is read from; not to be let go before it has arrived
 
 
+class _AtOnce:
+    """Converts each batch when it is asked for."""
+
+    def __init__(self, prefetcher: DevicePrefetcher) -> None:
+        self._prefetcher = prefetcher
+        self._source = iter(prefetcher.loader)
+
+    def __iter__(self) -> _AtOnce:
+        return self
+
+    def __next__(self) -> Any:
+        here = self._prefetcher
+        asked(here)
+        batch = mapped(next(self._source), self._here)
+        given(here, self)
+        return batch
+
+    def _here(self, value: Any) -> Any:
+        here = self._prefetcher
+        return here._prepared(_tensor(value).to(here.device)) if _counts(value) else value
+
+
 class _Ahead:
     """The article's ``data_prefetcher``, finished: one batch is always on its way.
 
@@ -206,6 +234,7 @@ class _Ahead:
         return self
 
     def __next__(self) -> Any:
+        asked(self._prefetcher)
         coming = self._coming or self._send()
         self._coming = None
         if isinstance(coming, Exception):  # StopIteration is one
@@ -217,6 +246,7 @@ class _Ahead:
         self._prefetcher._state, self._prefetcher._was_new_epoch = coming.state, coming.is_new_epoch
         self._used = [sent for sent in self._used if not sent.arrived.query()]
         self._used.append(coming)
+        given(self._prefetcher, self)
         return coming.batch
 
     def _send(self) -> _Sent | Exception:

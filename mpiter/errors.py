@@ -5,11 +5,15 @@ here is only what mpiter itself has to say.  Each class also derives from the bu
 expect for that cause, so ``except ValueError`` goes on working.
 """
 
+import contextlib
 import os
 import re
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
 
 
 class MpiterError(Exception):
@@ -31,7 +35,12 @@ class UnevenSamples(MpiterError, ValueError):
     >>> next(batches([1, None], 2, n_processes=0, shuffle=False))
     Traceback (most recent call last):
     mpiter.errors.UnevenSamples: the samples of this batch are uneven: 1 in its row 0, None in row 1.  Pass ragged=...
+
+    Attributes:
+        rows: two rows of the batch that differ.
     """
+
+    rows: tuple[int, ...] = ()
 
 
 class OptionError(MpiterError, ValueError):
@@ -187,7 +196,7 @@ class SharedMemoryFull(MpiterError, MemoryError):
     ...         return 2
     ...     def __getitem__(self, index):
     ...         return np.broadcast_to(np.int8(0), 1 << 45)
-    >>> next(batches(Huge(), 2, n_processes=0))
+    >>> next(batches(Huge(), 2, n_processes=1, backend="thread"))
     Traceback (most recent call last):
     mpiter.errors.SharedMemoryFull: a slot of 70368744.2 MB does not fit: ...
     """
@@ -230,6 +239,17 @@ def told(error: Exception) -> str:
     """What was raised, and in which line of the user's."""
     line = users_line(error)
     return f"{type(error).__name__}: {error}" + ("\n  {}, line {}, in {}".format(*line) if line else "")
+
+
+def name_samples(error: BaseException, keys: Sequence[Any], rows: Sequence[int]) -> None:
+    """Note which samples a batch could not be made of: those in ``rows``, or all of them where nobody knows."""
+    keys = [int(key) if isinstance(key, Integral) else key for key in keys]  # NumPy's, which say so
+    with contextlib.suppress(Exception):  # classes may forbid it
+        for row in rows:
+            key = repr(keys[row])[:60]
+            error.add_note(f"mpiter: sample {key} in row {row}; dataset[{key}] repeats it in this process.")
+        if not rows:
+            error.add_note(f"mpiter: the samples of this batch are [dataset[i] for i in {keys!r:.1000}].")
 
 
 def warn(message: str | Warning, category: type[Warning] = RuntimeWarning) -> None:

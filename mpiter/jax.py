@@ -9,9 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+
+try:
+    import jax
+    import jax.numpy as jnp
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{error}: mpiter.jax needs JAX (pip install jax, or pip install 'mpiter[jax]'). mpiter.batches does without "
+        f"it, and jax.numpy.asarray takes its arrays.",
+        name=error.name,
+    ) from error
 
 __all__ = ["arrays", "each"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import mmap
 import os
+import secrets
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -122,6 +123,11 @@ def cpu_s(pid: int) -> float | None:
         return time.clock_gettime((~pid << 3) | 2)  # the clock that clock_getcpuclockid(3) names
     except (OSError, AttributeError):
         return None
+
+
+def new_name(path: str | os.PathLike[str], ending: str = "") -> Path:
+    """A name beside ``path`` that nobody can foretell, for a file to be opened with "x"."""
+    return Path(f"{os.fspath(path)}{secrets.token_hex(8)}{ending}")
 
 
 def write_names(folder: str | os.PathLike[str]) -> None:

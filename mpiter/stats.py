@@ -134,7 +134,7 @@ class Stats:
             f"{_counted(self.batches, 'batch', 'batches')}, {_counted(self.samples, 'sample', 'samples')}{fresh}; "
             f"the first came after {self.start_s:.2f} s",
             f"waited {self.recent_share:.0%} of the last {self.recent_s:.1f} s, "
-            f"for {_counted(self.recent_batches, 'batch', 'batches')}: {self._verdict}",
+            f"for {_counted(self.recent_batches, 'batch', 'batches')}: {self.verdict}",
             f"{self.ready_batches} ready, {self.in_flight_batches} on their way "
             f"({self.in_flight_bytes / 1e6:,.1f} MB), {self.leased_batches} held; "
             f"fetching a sample takes {1e3 * self.sample_s:.3g} ms",
@@ -198,7 +198,8 @@ class Stats:
         return "\n".join(lines) + "\n"
 
     @property
-    def _verdict(self) -> str:
+    def verdict(self) -> str:
+        """Does one wait for the workers, since one has looked last?"""
         if not self.workers:
             return "that is fetching itself, without workers"
         if self.recent_s < _TOO_SHORT_S:

@@ -5,9 +5,13 @@
     python3 tests --all        everything: what takes long, style, the docs as a site, every supported Python, Chainer
                                on its own NumPy, torch, Ray and MPI, and other people's frameworks; a table at the end
 
+With `--all` a test that fails is run once more, alone, when everything else is over. If it passes then, the run is
+green, and the table names the test as unsteady: either the test or the code is wrong where the machine is slow.
+
 Read by Pythons too old for mpiter as well, to be told so: the syntax is that of 3.6.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -30,21 +34,24 @@ ON_OTHER_PYTHONS = (
 )  # folders of tests/: what leans on the interpreter itself…
 ON_THE_NEWEST = ("datasets", "transport", "engine", "deaths")  # … and where it changes most; the rest is Python on top
 ON_CHAINERS_NUMPY = ("order", "samples", "transport", "doors")  # what leans on NumPy
-CHAINERS_PYTHON = "3.11"  # the last with numpy.distutils, which Chainer imports unless mpiter.chainer_compat helps it
-CHAINERS_COMPANY = ("numpy<1.24", "setuptools<81", "mpi4py", "mpich")  # what it was written for, and ChainerMN's MPI
 TORCH = "torch==2.13.0"
+JAX = "jax==0.10.2"
+MPI = ("mpi4py==4.1.2", "mpich==5.0.2")
+CHAINERS_PYTHON = "3.11"  # the last with numpy.distutils, which Chainer imports unless mpiter.chainer_compat helps it
+CHAINERS_COMPANY = ("numpy<1.24", "setuptools<81", *MPI)  # what it was written for, and ChainerMN's MPI
 TORCHVISION = "torchvision==0.28.0"  # made for that torch; apart from the clients, some of which use it unasked
 CLIENTS = (  # torch named first: else pip chooses one that brings gigabytes of CUDA
     *(TORCH, "torchdata==0.11.0", "lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0", "datasets==5.2.0"),
     *("skorch==1.4.0", "scikit-learn==1.9.1", "keras==3.15.1", "torch_geometric==2.8.1"),
-    *("jax==0.10.2", "flax==0.12.8", "optax==0.2.8", "polars==2.1.0", "zarr==3.1.6"),
+    *(JAX, "flax==0.12.8", "optax==0.2.8", "polars==2.1.0", "zarr==3.1.6"),
     "albumentations==2.0.8",
 )
-REMOTE = (TORCH, "ray==2.60.0", "mpi4py", "mpich", "jax")  # Ray's actors, MPI's ranks, and who trains on several
+REMOTE = (TORCH, "ray==2.60.0", *MPI, JAX)  # Ray's actors, MPI's ranks, and who trains on several
 QUICK = "not slow"
 LIMIT_S = 80 * 60  # for everything together, which takes some twenty minutes on two threads of one core
 # Two processes leave almost half of two cores idle: much of it waits for processes to start.
 IN_PARALLEL = ("-n", "3", "--dist", "loadgroup")
+ALONE = ("-n", "1", "--dist", "loadgroup", "--last-failed", "--last-failed-no-failures", "none")
 NO_TESTS = 5  # pytest's exit code when nothing was selected
 
 
@@ -65,6 +72,7 @@ class Row(NamedTuple):
     skipped: int = 0
     seconds: float = 0.0
     note: str = ""
+    unsteady: tuple = ()  # tests that failed among the others and passed alone
 
 
 def main(arguments: list) -> int:
@@ -79,8 +87,8 @@ def everything(arguments: list) -> int:
     """Runs every environment, whatever becomes of the others, and ends with the table."""
     deadline = time.monotonic() + LIMIT_S
     rows = [timed("style", style, deadline), timed("docs", site, deadline), timed("examples", demo, deadline)]
-    for job in jobs():
-        rows.append(timed(job.name, suite, job, arguments, deadline))
+    suites = [(job, timed(job.name, suite, job, arguments, deadline)) for job in jobs()]
+    rows += [second_chance(job, row, arguments, deadline) for job, row in suites]
     return report(rows)
 
 
@@ -99,7 +107,7 @@ def jobs() -> list:
     found.append(
         Job(
             "torch",
-            Environment(".venv-torch", extras="test", wanted=(TORCH, TORCHVISION, "jax")),
+            Environment(".venv-torch", extras="test", wanted=(TORCH, TORCHVISION, JAX)),
             ("-m", "torch", "--ignore=tests/remote"),
         )
     )
@@ -167,11 +175,44 @@ def suite(job: Job, arguments: list, deadline: float) -> Row:
     if not job.environment.python:
         return Row(job.name, note="not on this machine")
     python = bootstrap.prepare(job.environment)
-    counts = bootstrap.ROOT / job.environment.folder / "counts.xml"
+    counts = inside(job, "counts.xml")
     if counts.exists():
         counts.unlink()
-    command = ["-m", "pytest", *IN_PARALLEL, f"--junitxml={counts}", *job.arguments, *arguments]
+    command = pytest(job, *IN_PARALLEL, f"--junitxml={counts}", "--cache-clear", *arguments)
     return row_of(job.name, bootstrap.run(python, *command, timeout=left(deadline)), counts)
+
+
+def second_chance(job: Job, row: Row, arguments: list, deadline: float) -> Row:
+    """The row again, after its failed tests have run once more with nothing beside them."""
+    failed = failures(job) if row.failed else []
+    if not failed:
+        return row
+    print(f"\n== {job.name}, once more: what failed, alone ==", flush=True)
+    began = time.monotonic()
+    try:
+        bootstrap.run(job.environment.executable(), *pytest(job, *ALONE, *arguments), timeout=left(deadline))
+    except subprocess.TimeoutExpired:
+        return row
+    again = failures(job)
+    unsteady = tuple(name for name in failed if name not in again)
+    seconds = row.seconds + time.monotonic() - began
+    return row._replace(passed=row.passed + len(unsteady), failed=len(again), seconds=seconds, unsteady=unsteady)
+
+
+def pytest(job: Job, *arguments: str) -> list:
+    """The command, with a cache of the environment's own, which remembers what failed there."""
+    return ["-m", "pytest", "-o", "cache_dir={}".format(inside(job, "pytest")), *job.arguments, *arguments]
+
+
+def inside(job: Job, name: str):
+    """The path of a file in the job's environment."""
+    return bootstrap.ROOT / job.environment.folder / name
+
+
+def failures(job: Job) -> list:
+    """The tests that failed when they last ran in this environment, by pytest's own record."""
+    record = inside(job, "pytest") / "v" / "cache" / "lastfailed"
+    return sorted(json.loads(record.read_text())) if record.exists() else []
 
 
 def row_of(name: str, code: int, counts) -> Row:
@@ -203,6 +244,11 @@ def report(rows: list) -> int:
     print("\n{:<14} {:>7} {:>7} {:>8} {:>8}".format("environment", "passed", "failed", "skipped", "seconds"))
     for row in rows:
         print("{:<14} {:>7} {:>7} {:>8} {:>8.1f}  {}".format(*row).rstrip())
+    if any(row.unsteady for row in rows):
+        print("\nunsteady: look into these first")
+        for row in rows:
+            for name in row.unsteady:
+                print(f"{row.name:<14} failed among the others, passed alone: {name}")
     passed, failed = sum(row.passed for row in rows), sum(row.failed for row in rows)
     print(f"\n{passed} passed, {failed} failed", flush=True)
     return 1 if failed else 0

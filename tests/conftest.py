@@ -1,4 +1,4 @@
-"""A clean house after each test: threads, processes, descriptors and shared names are compared, not hoped for."""
+"""A clean house after each test: threads, processes, descriptors, handlers of signals and names are compared."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
+from ours import our_memory
 
 from mpiter.engine import cutting
 from mpiter.pool import starting
@@ -35,6 +37,10 @@ multiprocessing.set_forkserver_preload(["pytest", "hypothesis.extra.numpy", "psu
 
 with contextlib.suppress(ValueError):  # a background job ignores Ctrl-C, and so would all that its tests start
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Where the machine is busy, nothing is said by an example's duration, nor by how long it takes to draw one.
+hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("busy")
 
 collect_ignore = ["programs/clients"]  # programs, which other tests run
 
@@ -91,14 +97,14 @@ def _descriptors() -> set[str]:
     pipe_to_server = os.readlink(f"/proc/self/fd/{server._forkserver_alive_fd}") if server else ""
     for link in Path("/proc/self/fd").iterdir():
         try:
-            target, file = os.readlink(link), link.stat().st_ino
+            target = os.readlink(link)
         except OSError:
             continue
         if target in _NAMELESS:  # all alike: they are counted
             nameless[target] += 1
             found.add(f"{target} {nameless[target]}")
-        elif "mpiter" in target:  # all memory is called the same
-            found.add(f"{target} {file}")
+        elif memory := our_memory(link):
+            found.add(memory)
         elif target.startswith(("pipe:", "socket:")) and target != pipe_to_server:
             found.add(target)
     return found
@@ -113,8 +119,18 @@ def _shared_names() -> set[str]:
 _names_before: set[str] = set()  # those that the last test left, rightly or wrongly: to look takes longest of all
 
 
+def _handlers() -> set[str]:
+    """What signals do here, and would in a process that a later test forks."""
+    return {f"{number.name}: {signal.getsignal(number)}" for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+
 def _house() -> dict[str, set[str]]:
-    return {"worker processes": _workers(), "threads": _threads(), "descriptors": _descriptors()}
+    return {
+        "worker processes": _workers(),
+        "threads": _threads(),
+        "descriptors": _descriptors(),
+        "handlers of signals": _handlers(),
+    }
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import subprocess
 import sys
@@ -35,6 +36,73 @@ def test_another_name_is_no_attribute() -> None:
 def test_a_name_that_is_nearly_one_of_ours_is_told_it(name: str, meant: str) -> None:
     with pytest.raises(AttributeError, match=f"no attribute '{name}'; did you mean '{meant}'"):
         getattr(mpiter, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("ImageFolder", "images"), ("Live", "tuning.live"), ("Receipts", "remote.receipts"), ("Echo", "echo")],
+)
+def test_a_name_that_lies_elsewhere_is_told_with_its_place(name: str, place: str) -> None:
+    with pytest.raises(AttributeError, match=rf"it lies in mpiter\.{place} \(`from mpiter\.{place} import {name}`\)"):
+        getattr(mpiter, name)
+
+
+def test_every_place_that_is_told_is_right() -> None:
+    wings = {place: names for names, place in mpiter._ELSEWHERE.items() if place not in ("torch", "chainer")}
+    for name, place in mpiter._ELSEWHERE.items():
+        if place in wings:
+            assert hasattr(importlib.import_module(f"mpiter.{place}"), name), name
+
+
+@pytest.mark.parametrize("door", ["torch", "jax", "device"])
+def test_a_door_without_its_library_says_what_to_install(door: str) -> None:
+    script = f"""
+import sys
+sys.modules["torch"] = sys.modules["jax"] = None
+try: import mpiter.{door}
+except ModuleNotFoundError as error: print(error)
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "pip install 'mpiter[" in ran.stdout
+    assert "mpiter.batches" in ran.stdout
+
+
+@pytest.mark.parametrize("make", [mpiter.DataLoader, lambda one: mpiter.batches(one, 2)])
+def test_a_class_in_the_place_of_a_dataset_is_told(make: Any) -> None:
+    class Data:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    with pytest.raises(mpiter.OptionError, match=r"dataset=Data is a class; pass one of its objects, Data\(…\)"):
+        make(Data)
+    with pytest.raises(mpiter.OptionError, match=r"sampler=range is a class; pass one of its objects"):
+        mpiter.DataLoader([1, 2], sampler=range)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("tun", "did you mean tune?"),
+        ("tune --batchsize 3 module:x", "unknown: --batchsize; did you mean --batch-size?"),
+        ("tune --nothing-like-it module:x", "`mpiter tune --help` lists what there is."),
+        ("lab qick", "did you mean quick?"),
+    ],
+)
+def test_a_word_that_the_command_does_not_know_is_told_with_what_was_meant(
+    words: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(words.split())
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_trace_that_is_not_there_is_told_with_where_traces_come_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["explain", "nofile.json"]) == 1
+    assert "there is no file nofile.json" in capsys.readouterr().err
 
 
 def test_iterators_say_what_they_are_and_where_they_stand() -> None:

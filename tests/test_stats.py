@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import mpiter
 from mpiter.engine import tally as tallying
 from mpiter.engine.tally import Tally
 from mpiter.stats import Stats
+from mpiter.tuning.screen import Glance, view
 
 
 @pytest.fixture
@@ -246,3 +248,22 @@ def test_where_a_worker_sees_inside_the_dataset_transforming_is_told_apart() -> 
     assert seen.transform_s == pytest.approx(seen.fetch_s - seen.read_s)
     assert seen.as_dict()["mpiter/transform_s"] >= 8 * 0.02
     assert Stats(fetch_s=1.0).transform_s == 0
+
+
+@pytest.mark.parametrize(("backend", "threads"), [("process", 0), ("thread", 2), ("serial", 0)])
+def test_what_the_trainers_process_computes_is_counted(backend: str, threads: int) -> None:
+    with mpiter.batches(range(8), 4, n_processes=2, backend=backend) as stream:
+        next(stream)
+        until = time.process_time() + 0.05
+        while time.process_time() < until:  # work
+            pass
+        assert stream.stats().own_cpu_s >= 0.05
+        assert stream.stats().threads == threads
+
+
+def test_the_live_view_says_what_stats_says() -> None:
+    """One verdict: a quarter of the time was waited, beside one worker."""
+    stats = Stats(batches=41, samples=41, seconds=4.0, wait_s=1.5, start_s=0.5, fetch_s=2.0, workers=1)
+    looked = replace(stats, recent_s=4.0, recent_wait_s=1.0, recent_batches=40)
+    assert looked.verdict == view(Glance(4.0, stats, [], [], [])).verdict == "workers can't keep up"
+    assert str(looked).splitlines()[1].endswith(f": {looked.verdict}")

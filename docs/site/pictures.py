@@ -81,7 +81,10 @@ def _version(result: dict[str, Any], row: str) -> str:
 def _called(about: str) -> str:
     """A case in as few words as stand over a column: "batches of 128 x 28x28 float32 and …" as 128 × 28×28."""
     of, shape = re.findall(r"^batches of (\d+) x (\d+(?:x\d+)*) ", about)[0]
-    return "1 in 50 takes 50×" if "one in 50 takes 50x" in about else f"{of} × {shape.replace('x', '×')}"
+    for says, what in {"one in 50 takes 50x": "1 in 50 takes 50×", "decoded from JPEG": f"{of} JPEG files"}.items():
+        if says in about:
+            return what
+    return f"{of} × {shape.replace('x', '×')}"
 
 
 def _bar(left: float, top: float, long: float, room: float, says: str, colour: str) -> Iterator[str]:

@@ -34,9 +34,10 @@ def write(folder: Path, step: int, states: dict[str, Any], keep: int) -> Path:
     """Save ``states`` as those of a step, and let go of all but the last ``keep`` files up to it."""
     memory: list[Any] = []
     header = _header(states, memory)
-    path, unfinished = folder / f"step-{step:09d}", folder / f"{_UNFINISHED}{os.getpid()}"
+    path = folder / f"step-{step:09d}"
+    unfinished = machine.new_name(folder / _UNFINISHED)
     try:
-        with open(unfinished, "wb") as file:
+        with open(unfinished, "xb") as file:
             checksum = 0
             for part in (_FIRST, len(header).to_bytes(8, "little"), header, *memory):
                 file.write(part)
@@ -45,8 +46,10 @@ def write(folder: Path, step: int, states: dict[str, Any], keep: int) -> Path:
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:  # a full disk says no more than that
+            error.filename = str(path)
         raise
     machine.write_names(folder)
     for _, old in [found for found in _saved(folder) if found[0] <= step][:-keep]:
@@ -64,8 +67,7 @@ def prepare(folder: Path, states: dict[str, Any]) -> None:
     """See now whether ``states`` can be written and the folder be written to; clear away what was never finished."""
     _header(states, [])
     folder.mkdir(parents=True, exist_ok=True)
-    trial = folder / f"{_UNFINISHED}{os.getpid()}"
-    trial.touch()
+    machine.new_name(folder / _UNFINISHED).touch(exist_ok=False)
     for left in folder.glob(f"{_UNFINISHED}*"):  # by who was killed, too
         left.unlink(missing_ok=True)
 

@@ -127,16 +127,19 @@ def _rows(part: Any) -> int:
 
 
 def _kind(part: Any) -> tuple[type, int]:
-    return type(part), len(getattr(part, "shape", ()))
+    return type(part), len(part.shape) if _is_array(part) else 0
 
 
 def _told(part: Any) -> str:
-    return f"{type(part).__name__} {tuple(part.shape)}" if hasattr(part, "shape") else described(part)
+    return f"{type(part).__name__} {tuple(part.shape)}" if _is_array(part) else described(part)
 
 
 def _is_array(part: Any) -> bool:
     """Arrays, tensors, parts of files, series: what has rows and says how many."""
-    shape: Any = getattr(part, "shape", None)
+    try:
+        shape: Any = getattr(part, "shape", None)
+    except RuntimeError:  # a nested tensor has none
+        return False
     if isinstance(shape, tuple):  # torch's is one, too
         return bool(shape) and hasattr(type(part), "__getitem__")
     return _package(part) == "pyarrow" and hasattr(part, "to_numpy")

@@ -23,15 +23,17 @@ import numpy as np
 from ..errors import DatasetNotPicklable, SharedMemoryFull, warn
 from ..samples import tensors
 from ..samples.byvalue import ByValue, culprit, is_importable, refuse
-from ..samples.envelope import aligned
+from ..samples.envelope import aligned, reduce_text
 from ..samples.layout import PAGE
 from ..transport.memory import SharedBytes, SharedFile, write_all
 from . import variables
+from .access import users
 from .program import Program
 from .reach import Roots
 
 _COMPARED = 1 << 17  # words at once
 _MANY = 200_000_000  # bytes of pickled objects: each worker takes seconds to open them, and several times the memory
+_READ_BY = ("__iter__", "__getitem__", "__len__", "__getitems__")
 _first: list[str] = []
 
 
@@ -111,6 +113,7 @@ class Shipment:
         self._program = Program(not by_value, roots)
         if raw[0].nbytes > _MANY:
             warn(_too_many(raw[0].nbytes))
+        self._methods = _methods(cargo)
         self._first = (*_first, *self._program.modules(roots.modules))
         self._sizes = [buffer.nbytes for buffer in raw]
         self._hold = hold(raw)
@@ -126,6 +129,7 @@ class Shipment:
         cargo, held = pickle.loads(pickled, buffers=buffers)
         adopted.share(held)
         adopted.tell()
+        _check_methods(cargo, self._methods)
         return cargo
 
     def holds(self, cargo: Any) -> bool:
@@ -143,6 +147,27 @@ class Shipment:
     def close(self) -> None:
         self._shared = []
         self._hold.close()
+
+
+def _methods(cargo: Any) -> dict[str, str | None]:
+    """Where a dataset's class is defined, and the methods by which it is read."""
+    kind = type(users(cargo[0]))
+    return {"": _defined_at(kind)} | {name: _defined_at(getattr(kind, name, None)) for name in _READ_BY}
+
+
+def _defined_at(found: Any) -> str | None:
+    return found and f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', type(found))}"
+
+
+def _check_methods(cargo: Any, theirs: dict[str, str | None]) -> None:
+    """The same class may have other methods here: its module was changed since, or by the program as it ran."""
+    mine = _methods(cargo)
+    for name, here in mine.items():
+        if here != theirs[name] and mine[""] == theirs[""]:
+            raise DatasetNotPicklable(
+                f"{mine['']}.{name} is {theirs[name]} in the program and {here} in this worker: define it in the "
+                f"class, or pass backend=mpiter.Process(start_method='fork')."
+            )
 
 
 def _same(mine: Any, theirs: Any) -> bool:
@@ -202,6 +227,8 @@ def _reduced(value: Any, pickler: Any) -> Any:
         return list, (variables.holders_of(pickler.memo.copy()),)
     if type(value) is SharedBytes and not pickler.maps_files:
         return np.frombuffer, (pickle.PickleBuffer(value), np.uint8)
+    if type(value) in (np.bytes_, np.str_):
+        return reduce_text(value)
     if type(value) is np.memmap and (where := _place_in_file(value)) is not None:
         return _map_again, where
     if (array := tensors.as_array(value)) is not None:

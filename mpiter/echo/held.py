@@ -35,6 +35,8 @@ class Held:
     def put(self, contents: Contents, keys: Mapping[int, Hashable]) -> None:
         """Take in the rows that have a key; those that have failed are left out."""
         aside = contents.asides if isinstance(contents.tree, Aside) else None
+        if contents.objects is not None:
+            aside = [(sample,) for sample in contents.objects]
         plain = []
         for row, key in keys.items():
             if row in contents.failed:
@@ -146,6 +148,7 @@ def private(contents: Contents) -> Contents:
         contents,
         columns=[column.copy() for column in contents.columns],
         asides=copy.deepcopy(contents.asides),
+        objects=copy.deepcopy(contents.objects),
         odd=copy.deepcopy(contents.odd),
         copied=True,
     )

@@ -8,6 +8,7 @@ ends without the interpreter's exit functions: there multiprocessing is asked to
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import weakref
@@ -15,14 +16,17 @@ from multiprocessing import util  # registers its own exit function first, so th
 from typing import Any
 
 from .prefetch import _PrefetchLoop
+from .serial import SerialLoop
+
+Loop = _PrefetchLoop | SerialLoop
 
 _is_over = False  # the interpreter is on its way out
-_running: weakref.WeakSet[_PrefetchLoop] = weakref.WeakSet()
+_running: weakref.WeakSet[Loop] = weakref.WeakSet()
 _asked_in: int | None = None  # the process whose multiprocessing has been asked
 _FIRST = 100  # of its finalizers, all of which run before it terminates workers
 
 
-def end_with(pump: Any, loop: _PrefetchLoop) -> weakref.finalize[..., Any]:
+def end_with(pump: Any, loop: Loop) -> weakref.finalize[..., Any]:
     """End ``loop`` when ``pump`` is dropped, and at the latest when the interpreter exits."""
     global _asked_in
     finalizer = weakref.finalize(pump, _let_go, loop)
@@ -34,7 +38,7 @@ def end_with(pump: Any, loop: _PrefetchLoop) -> weakref.finalize[..., Any]:
     return finalizer
 
 
-def _let_go(loop: _PrefetchLoop) -> None:
+def _let_go(loop: Loop) -> None:
     if loop.pid == os.getpid():
         loop.stop()
 
@@ -50,7 +54,12 @@ def end_all() -> None:
     """The program is over, and with it every loop that nobody has closed."""
     global _is_over
     _is_over = True
-    for loop in list(_running):
-        if loop.pid == os.getpid():
-            loop.stop()
-            loop.join()
+    with contextlib.ExitStack() as all_of_them:  # an error in the end of one doesn't spare the others
+        for loop in list(_running):
+            if loop.pid == os.getpid():
+                all_of_them.callback(_end, loop)
+
+
+def _end(loop: Loop) -> None:
+    loop.stop()
+    loop.join()

@@ -1,6 +1,6 @@
 """The engine's turns: plan batches ahead of the consumer, have them fetched, hand them over in order.
 
-Runs in the prefetch loop's thread, or in the consumer's for the serial backend.  It waits in one place, the Pool's
+Runs in the prefetch loop's thread.  It waits in one place, the Pool's
 ``wait``, which brings tickets and the ends of workers; who wants anything else of it (another run, the end, another
 look at what there is room for) leaves word and rings its bell.  Guarantees that run-ahead is bounded in batches and
 bytes, and that whatever goes wrong is delivered to the consumer.
@@ -59,7 +59,7 @@ class _Loop:
         self._runs: deque[Run] = deque()  # to go from now on
         self._communicator: _Communicator[Delivery] = _Communicator(rules.n_prefetch, self._note)
         self._ledger = Ledger(rules.in_order, is_blind=not rules.shares_memory)
-        self._recovery = Recovery()
+        self._recovery = Recovery(skips=rules.skips_errors)
         self._crew: Crew | None = None
         self._thread: threading.Thread | None = None
         self._run: Run
@@ -81,8 +81,6 @@ class _Loop:
         except Terminated:
             raise
         except BaseException as error:
-            if self._thread is None and not isinstance(error, Exception):
-                raise  # Ctrl-C in the caller's own thread
             self._fail(error)
 
     def _keep_busy(self) -> None:
@@ -140,7 +138,7 @@ class _Loop:
         )
         try:
             self._crew.submit(task, self._take_in)
-        except BaseException:  # Ctrl-C in the serial backend's dataset, most likely
+        except BaseException:
             self._ledger.recall([number])
             raise
 
@@ -174,8 +172,6 @@ class _Loop:
     def _wait(self) -> None:
         """Wait until something happens."""
         assert self._crew is not None
-        if self._thread is None and len(self._communicator):
-            return  # for whom?
         awaited = []  # batches that the consumer must take before there is something to do
         if self._has_vacancy and not self._horizon.is_reached:
             rows = self._horizon.rows
@@ -219,7 +215,7 @@ class _Loop:
         assembly = self._ledger.probed(ticket)
         again = self._ledger.settle(ticket)
         if self._crew is not None:
-            self._crew.answered(ticket.worker, ticket.rows)
+            self._crew.answered(ticket.worker, ticket.rows, ticket.drawn)
         if ticket.startup is not None:
             self._send_home()
             raise WorkerStartError(f"worker {ticket.worker} could not start:\n\n{ticket.startup}")
@@ -285,7 +281,7 @@ class _Loop:
     def stats(self, looks: bool = True) -> Stats:
         slots = getattr(self._transport, "slots", None)
         size, in_flight, pids = self.room_bytes, self._in_flight, self.pids
-        workers = self._setting.workers if self._thread is not None else 0
+        workers = self._setting.workers
         return Stats(
             **self.tally.counters(),
             **self.tally.look(looks),

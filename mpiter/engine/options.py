@@ -57,17 +57,16 @@ class Options:
     echo: Any = None  # an Echo: how often samples come
     shard: Any = None  # this rank's part of what several go through together; what was asked for is made a Shard
     receipts: Any = None  # a folder, or a Noting that writes there what is handed out; the folder is made one
+    is_settled: bool = False  # the dataset is what it is, whatever else it could be read as
     workers_name: str = "n_processes"  # as the user knows the argument
     workers: int = field(init=False, default=0)
     served: Any = field(init=False, default=None)  # what the workers fetch from
 
     def __post_init__(self) -> None:
-        self._set(dataset=as_dataset(self.dataset))
+        if not self.is_settled:
+            self._set(dataset=as_dataset(self.dataset))
+        is_object("dataset", self.dataset)
         if not hasattr(type(self.dataset), "__getitem__"):
-            if isinstance(self.dataset, type):
-                raise OptionError(
-                    f"{self.dataset.__name__} is a class; pass one of its objects, {self.dataset.__name__}(…)."
-                )
             streams = "  mpiter.DataLoader takes what can only be iterated over." * hasattr(
                 type(self.dataset), "__iter__"
             )
@@ -187,6 +186,14 @@ class Options:
                 f"batches."
             )
 
+    def warn_of_disorder(self) -> None:
+        """Say that a state is not exact where batches are handed out as they finish."""
+        if not self.in_order:
+            warn(
+                "in_order=False: a state counts the batches that were handed out, and does not say which; going on "
+                "from it, some samples come twice and as many never. Pass in_order=True where that matters."
+            )
+
     def make_transport(self) -> Transport:
         own = getattr(self.backend, "transport", None)  # which takes the place of shared slots
         return (
@@ -223,8 +230,8 @@ class Options:
             as_samples=as_samples,
             seed=seed,
             seeds_samples=self.seeds_samples,
-            sample_timeout=None if alone else self.sample_timeout,
-            max_samples=None if alone else self.max_samples,
+            sample_timeout=self.sample_timeout,
+            max_samples=self.max_samples,
         )
 
     @property
@@ -236,6 +243,12 @@ class Options:
     def cargo(self) -> tuple[Any, Any]:
         """What the workers need of the user's: the dataset, and the function to call first."""
         return self.served, self.worker_init
+
+
+def is_object(name: str, value: Any) -> None:
+    """Refuse a class where an object of it is meant."""
+    if isinstance(value, type) and not any(hasattr(type(value), read) for read in ("__getitem__", "__iter__")):
+        raise OptionError(f"{name}={value.__name__} is a class; pass one of its objects, {value.__name__}(…).")
 
 
 def seconds(name: str, value: Any) -> None:

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from ..errors import SampleError, SampleNotSendable, SharedMemoryFull
+from ..order.cursor import Plan
 from ..rules import Rules
 from ..worker.faults import raised
 from ..worker.task import Fault
@@ -23,22 +24,9 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery:
     """What ``next()`` gets for this batch: without contents if all its rows are skipped."""
-    faults, room, after, error = assembly.faults, assembly.room, assembly.plan.after, assembly.error
-    tally.errors += len(faults)
-    rows = sum(fault.ends_row for fault in faults)
-    if grave := [fault for fault in faults if not (rules.skips_errors and fault.may_skip)]:
-        error = error or raised(min(grave, key=_row))
-    most = rules.most_skipped
-    if error is None and faults and most is not None and tally.skipped + len(faults) > most:
-        text = f"on_error=Skip(most={most}): more samples have failed; stats().skips lists those left out."
-        error = _too_many(text, faults[-1])
-    if error is None:
-        tally.left_out(sorted(faults, key=_row))
-        tally.barren = tally.barren + len(faults) if rows == assembly.plan.rows else 0
-        if faults and tally.barren >= len(after.order) > 0:  # what samplers give has no order, and no length
-            tally.barren = 0
-            error = _too_many("on_error='skip' has left out a whole epoch: every sample failed.", faults[-1])
-    if room is None or error is not None or rows == assembly.plan.rows:
+    faults, room, after = assembly.faults, assembly.room, assembly.plan.after
+    error = error_of(assembly.plan, faults, rules, tally, assembly.error)
+    if room is None or error is not None or sum(fault.ends_row for fault in faults) == assembly.plan.rows:
         if room is not None:
             room.discard()
         return Delivery(after, error=error)
@@ -50,6 +38,27 @@ def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery:
     tally.copies += contents.copied
     samples = assembly.plan.samples
     return Delivery(after, contents, samples=None if samples is None else samples - len(faults))
+
+
+def error_of(
+    plan: Plan, faults: list[Fault], rules: Rules, tally: Tally, error: Exception | None = None
+) -> Exception | None:
+    """What is raised in place of a batch, if anything: the first fault, unless those are left out; count them."""
+    tally.errors += len(faults)
+    rows = sum(fault.ends_row for fault in faults)
+    if grave := [fault for fault in faults if not (rules.skips_errors and fault.may_skip)]:
+        error = error or raised(min(grave, key=_row))
+    most = rules.most_skipped
+    if error is None and faults and most is not None and tally.skipped + len(faults) > most:
+        text = f"on_error=Skip(most={most}): more samples have failed; stats().skips lists those left out."
+        error = _too_many(text, faults[-1])
+    if error is None:
+        tally.left_out(sorted(faults, key=_row))
+        tally.barren = tally.barren + len(faults) if rows == plan.rows else 0
+        if faults and tally.barren >= len(plan.after.order) > 0:  # what samplers give has no order, and no length
+            tally.barren = 0
+            error = _too_many("on_error='skip' has left out a whole epoch: every sample failed.", faults[-1])
+    return error
 
 
 def _too_many(text: str, last: Fault) -> SampleError:

@@ -28,20 +28,22 @@ _counted = attrgetter(*COUNTED)
 class _PrefetchLoop(_Loop):
     """One iterator's."""
 
-    def launch(self, run: Run, threaded: bool) -> None:
+    def launch(self, run: Run) -> None:
         """Start the workers, in the caller's thread, then the loop."""
+        self._staff(run)
+        thread = threading.Thread(target=self._work, name="mpiter-prefetch", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise could_not_start(error) from error
+        self._thread = thread
+
+    def _staff(self, run: Run) -> None:
         self._crew = self._make_crew(
             Callbacks(self._bell, self.mail.warn, self._lose_worker, self._ledger.destinations)
         )
         self._communicator.reset(run.number)
         self._begin(run)
-        if threaded:
-            thread = threading.Thread(target=self._work, name="mpiter-prefetch", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:
-                raise could_not_start(error) from error
-            self._thread = thread
 
     def go(self, run: Run) -> None:
         """Drop all that is on its way and go on from another place."""
@@ -51,9 +53,6 @@ class _PrefetchLoop(_Loop):
 
     def get(self, stalled: Callable[[float], None], glance_s: float) -> Delivery:
         """The next delivery, waiting for it; ``stalled`` is told from time to time how long."""
-        while self._thread is None and not len(self._communicator):
-            self._turn()
-            self._publish()
         return self._communicator.get(self._is_alive, stalled, glance_s)
 
     def show_wait(self, lasts: bool) -> None:
@@ -114,10 +113,9 @@ class _PrefetchLoop(_Loop):
         """What has been counted, for whoever looks from another process."""
         crew, tally = self._crew, self.tally
         if crew is not None and crew.is_staffed:
-            workers = crew.width if self._thread is not None else 0
             now = len(self._communicator), self._in_flight, self._transport.room_bytes
             waits = time.monotonic() if self._wait_lasts else 0.0
-            crew.publish(tally.began or 0.0, waits, (*_counted(tally), self._recovery.restarts, workers, *now))
+            crew.publish(tally.began or 0.0, waits, (*_counted(tally), self._recovery.restarts, crew.width, *now))
 
     def _dispose(self) -> None:
         self._communicator.terminate()

@@ -17,21 +17,23 @@ from functools import partial
 from typing import Any
 
 from ..datasets.access import about, offered, users
-from ..errors import IteratorClosed, warn
+from ..errors import IteratorClosed, MpiterError, UnevenSamples, could_not_start, name_samples, warn
 from ..order.cursor import Cursor, Plans
 from ..pool.crew import Crew
 from ..pool.standstill import Standstill, advice
 from ..pool.starting import interrupts_later
 from ..pool.stopwatch import interval_for
 from ..pool.watch import Patience
-from ..samples.batch import Batch
+from ..samples.batch import Batch, differing, samples_of
 from ..samples.layout import Contents
 from ..stats import Stats
 from . import lifetime
 from .communicator import Terminated
+from .lifetime import Loop
 from .options import Options
 from .prefetch import _PrefetchLoop
 from .run import Delivery, Notes, Run
+from .serial import SerialLoop
 from .tally import Skipped
 
 Late = Callable[[float, float, str], Exception]  # the limit, the seconds waited, what the workers do → what is said
@@ -57,7 +59,7 @@ class Pump:
         self.options, self._opens, self._late, self._counts = options, opens, late, counts
         self._all_skipped = skipped or Skipped()
         self.composer = options.make_composer()
-        self.loop: _PrefetchLoop | None = None
+        self.loop: Loop | None = None
         self.is_closed = False
         self.cursor: Cursor
         self.seed = 0
@@ -140,7 +142,7 @@ class Pump:
         with self._one_at_a_time:
             self._running_loop()
 
-    def _wait_for(self, loop: _PrefetchLoop) -> Delivery:
+    def _wait_for(self, loop: Loop) -> Delivery:
         began, glance_s = loop.tally.asked(), interval_for(self.options.dataset_timeout)
         try:
             delivery = loop.get(self._waits, glance_s)
@@ -155,7 +157,7 @@ class Pump:
             loop.tally.waited(began, time.monotonic())
             loop.show_wait(False)
 
-    def _hand_out(self, loop: _PrefetchLoop, delivery: Delivery) -> Any:
+    def _hand_out(self, loop: Loop, delivery: Delivery) -> Any:
         if not delivery.counts:
             self._has_stopped = True
         if delivery.contents is None:
@@ -168,8 +170,13 @@ class Pump:
         began = time.monotonic()
         try:
             batch = self._opens(contents)
-        except Exception:  # samples that cannot be stacked; unlike Ctrl-C, they would come again
+        except Exception as error:  # samples that cannot be stacked; unlike Ctrl-C, they would come again
             self._advance(delivery)
+            if delivery.plan is not None and delivery.plan.samples is None:
+                keys = [key for stretch in delivery.plan.stretches for key in stretch.indices]
+                keys = [key for row, key in enumerate(keys) if row not in contents.failed]
+                rows = error.rows if isinstance(error, UnevenSamples) else ()
+                name_samples(error, keys, rows or differing(samples_of(contents)))
             raise
         loop.tally.opened(began, time.monotonic())
         samples = contents.rows - len(contents.failed) if delivery.samples is None else delivery.samples
@@ -223,7 +230,7 @@ class Pump:
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
-    def _running_loop(self) -> _PrefetchLoop:
+    def _running_loop(self) -> Loop:
         if self.is_closed:
             raise IteratorClosed("the iterator is closed; make a new one.")
         if self.loop is not None and self.loop.pid != os.getpid():
@@ -241,16 +248,19 @@ class Pump:
         return self.loop
 
     def _launch(self) -> None:
-        options = self.options
-        rules = options.rules(self.seed, as_samples=self._opens is Batch)
-        transport = options.make_transport()
-        make_crew = partial(Crew, rules, options.backend, transport, options.cargo)
-        tally, observe = options.make_tally(self._all_skipped), offered(users(options.dataset), "plan_observer")
-        loop = _PrefetchLoop(rules, transport, make_crew, tally, options.make_pilot(), observe)
+        try:
+            self._launch_loop()
+        except OSError as error:
+            if isinstance(error, MpiterError):
+                raise
+            raise could_not_start(error) from error
+
+    def _launch_loop(self) -> None:
+        loop = self._new_loop()
         self._letting_go = lifetime.end_with(self, loop)
         with interrupts_later():  # Ctrl-C finds either nothing started or everything owned
             try:
-                loop.launch(self._run(), threaded=options.has_workers)
+                loop.launch(self._run())
             except BaseException:
                 self._letting_go.detach()
                 loop.stop()
@@ -260,6 +270,16 @@ class Pump:
         if self.is_closed:  # meanwhile, by another thread
             self.close()
             raise IteratorClosed("the iterator was closed while next() waited.")
+
+    def _new_loop(self) -> Loop:
+        options = self.options
+        rules = options.rules(self.seed, as_samples=self._opens is Batch)
+        tally, observe = options.make_tally(self._all_skipped), offered(users(options.dataset), "plan_observer")
+        if not options.has_workers:
+            return SerialLoop(rules, options.cargo, tally, observe, options.copy)
+        transport = options.make_transport()
+        make_crew = partial(Crew, rules, options.backend, transport, options.cargo)
+        return _PrefetchLoop(rules, transport, make_crew, tally, options.make_pilot(), observe)
 
     def wake(self) -> None:
         """More is known now of what comes next."""

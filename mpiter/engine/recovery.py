@@ -29,8 +29,8 @@ _WITHIN_S = 60.0  # …in so many seconds
 class Recovery:
     """Remembers what has happened lately."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, skips: bool = False) -> None:
+        self._clock, self._skips = clock, skips
         self._deaths: Counter[Suspect] = Counter()
         self._setbacks: deque[_Setback] = deque()
         self._false_starts: Counter[int] = Counter()  # one after the other in the same place
@@ -53,13 +53,14 @@ class Recovery:
         fault = self._judged(end, suspect, text)
         if fault is not None:
             ledger.count_as_failed(fault)
+        stack = end.stack if fault is None or self._skips else ""  # which the error has
         without = f", without sample {fault.index!r:.60}" if fault is not None else ""
         _log.warning(
             "%s; replacing it and fetching %d samples again%s",
             text,
             rows - (fault is not None),
             without,
-            exc_info=RemoteTraceback(end.stack) if end.stack else None,
+            exc_info=RemoteTraceback(stack) if stack else None,
         )
 
     def _judged(self, end: End, suspect: Suspect | None, text: str) -> Fault | None:
@@ -120,8 +121,8 @@ def doings(crew: Crew, ledger: Ledger) -> str:
 
 def _fault(end: End, suspect: Suspect, text: str) -> Fault:
     error = WorkerCrashed(
-        f"sample {suspect.index!r:.60} has ended its worker twice: {text}. on_error='skip' would leave it out; an "
-        f"iterator's sample_timeout= says how long a sample may take."
+        f"sample {suspect.index!r:.60} has ended its worker twice: {text}. on_error='skip' would leave it out"
+        f"{'; sample_timeout= says how long a sample may take' if end.was_stuck else ''}."
     )
     return Fault(
         batch=suspect.batch,

@@ -13,6 +13,8 @@ import numpy as np
 
 from .header import Header
 
+_BY_PROGRAMS = {"EPS"}  # Pillow has Ghostscript run PostScript, whatever the file is called
+
 
 class Pillow:
     """Gives images of its own, which transforms take too."""
@@ -24,13 +26,15 @@ class Pillow:
         from PIL import Image
 
         self._image = Image
+        Image.init()
+        self._formats = [name for name in Image.ID if name not in _BY_PROGRAMS]
         self.name = f"{'pillow-simd' if '.post' in PIL.__version__ else 'pillow'} {PIL.__version__}"
 
     def takes(self, header: Header, mode: str) -> bool:
         return True
 
     def decode(self, data: bytes, header: Header, mode: str, factor: int, place: Any) -> Any:
-        with self._image.open(io.BytesIO(data)) as image:
+        with self._image.open(io.BytesIO(data), formats=self._formats) as image:
             self._limit(image)
             if factor > 1 and header.kind == "jpeg":
                 image.draft(image.mode, (image.width // factor, image.height // factor))

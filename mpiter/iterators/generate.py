@@ -18,7 +18,7 @@ from ..order.cursor import Cursor
 from ..order.ranks import Sharding
 from ..order.state import Surroundings
 from ..rules import Skip
-from ..samples.batch import columns_of
+from ..samples.batch import Stacker, columns_of
 from ..samples.layout import Contents
 from ..samples.uneven import settle_as
 from ..spelling import OF_ITERATORS, knows
@@ -31,7 +31,7 @@ class Batches(DatasetIterator[B]):
     """An iterator of stacked batches; ``batches()`` makes it."""
 
     def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
-        return functools.partial(columns_of, settle=settle_as(options.ragged))
+        return functools.partial(columns_of, settle=settle_as(options.ragged), stacks=Stacker())
 
     def __iter__(self) -> Self:
         """What is left of this pass; the next one, if that is nothing."""

@@ -12,6 +12,7 @@ from typing import Any, Generic, Self
 
 import numpy as np
 
+from ..asks import asked, given
 from ..datasets.columns import described
 from ..engine.options import Options
 from ..engine.pump import Pump
@@ -55,15 +56,17 @@ class DatasetIterator(Adjustable, Generic[B]):
         return self
 
     def __next__(self) -> B:
+        asked(self)
         if self._revives:
             self._pump.is_closed = False
         try:
             batch: B = self._pump.next()
-            return batch
         except StopIteration:
             here = self._cursor
             self._pump.cursor = here._replace(previous_epoch_detail=here.epoch_detail)
             raise
+        given(self, self)
+        return batch
 
     def next(self) -> B:
         """``next(it)``, as Chainer's programs write it."""
@@ -135,12 +138,14 @@ class DatasetIterator(Adjustable, Generic[B]):
     def load_state_dict(self, state: Any) -> None:
         """Go on from where ``state`` was saved, whatever number of workers it was saved with."""
         self._refuse_if_closed("load a state")
+        self._pump.options.warn_of_disorder()
         self._go(*load(state, self._surroundings()))
 
     def _surroundings(self) -> Surroundings:
         pace, echo = self._sampling.pace(self.batch_size), self._pump.composer.name
         is_shared = self._pump.options.shard is not None
-        return Surroundings(pace, len(self.dataset), self._cursor.order, echo, is_shared)
+        most_uses = 1 if (given := self._pump.options.echo) is None else given.most
+        return Surroundings(pace, len(self.dataset), self._cursor.order, echo, is_shared, most_uses)
 
     def __copy__(self) -> Self:
         other = type(self).__new__(type(self))

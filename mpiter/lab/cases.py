@@ -1,21 +1,24 @@
 """What peers load: samples from memory, and the digest that proves what arrived.
 
 Runs in the process that is measured and, pickled or inherited, in its workers.
-Guarantees: 64 distinct float32 images in memory behind a long virtual length, so neither storage nor the page cache is
-measured; no `__getitems__` and no slicing, so every loader fetches sample by sample through `dataset[i]`; the label
-*is* the index (int64), so a digest notices a lost, repeated or misplaced sample. Which samples straggle is a function
-of the index alone: all loaders meet the same ones.
+Guarantees: 64 distinct float32 images, or JPEG files, in memory behind a long virtual length, so neither storage nor
+the page cache is measured; no `__getitems__` and no slicing, so every loader fetches sample by sample through
+`dataset[i]`; the label *is* the index (int64), so a digest notices a lost, repeated or misplaced sample. Which samples
+straggle is a function of the index alone: all loaders meet the same ones.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from .photographs import SMALL, photograph
 
 Array = np.ndarray[Any, Any]
 DISTINCT = 64
@@ -50,6 +53,22 @@ class Stragglers(Images):
         return super().__getitem__(index)
 
 
+class Photographs(Images):
+    """JPEG files in memory, each decoded and scaled when it is asked for."""
+
+    def __init__(self, shape: tuple[int, ...], length: int = LENGTH, seed: int = 0) -> None:
+        super().__init__((), length, seed)
+        self.shape = shape
+        self.files = [photograph(np.random.default_rng((seed, number)), SMALL) for number in range(DISTINCT)]
+
+    def __getitem__(self, index: int) -> tuple[Array, np.int64]:
+        from PIL import Image
+
+        with Image.open(io.BytesIO(self.files[index % DISTINCT])) as file:
+            scaled = file.convert("RGB").resize(self.shape[1::-1])
+        return np.asarray(scaled, np.float32), np.int64(index)
+
+
 def work(cpu_s: float) -> None:
     """Compute for so many CPU seconds of this thread: a preempted worker is not let off, as it would be by a sleep."""
     clock = time.thread_time
@@ -66,8 +85,11 @@ class Case:
     batch_size: int
     shape: tuple[int, ...]
     work_s: float = 0.0
+    is_decoded: bool = False  # from JPEG
 
     def dataset(self, length: int = LENGTH, seed: int = 0) -> Images:
+        if self.is_decoded:
+            return Photographs(self.shape, length, seed)
         if self.work_s:
             return Stragglers(self.shape, self.work_s, length, seed)
         return Images(self.shape, length, seed)
@@ -86,6 +108,7 @@ CASES = {
         Case("3x224x224", 64, (3, 224, 224)),
         # 20 µs a sample, 1 ms the slow ones; a transport may still matter: the limit is 3 to 5 times the peers here
         Case("straggler", 32, (28, 28), work_s=0.00002),
+        Case("jpeg", 32, (224, 224, 3), is_decoded=True),
         # 0.2 ms and 10 ms: the work itself leaves twice the peers at most; only on request (--cases)
         Case("straggler_heavy", 8, (28, 28), work_s=0.0002),
     )

@@ -128,25 +128,37 @@ class Chainer(Peer):
         self._iterator.finalize()
 
 
+class ChainerSerial(Chainer):
+    """Chainer's SerialIterator: lists of samples, without workers."""
+
+    def __init__(self, dataset: Images, setup: Setup) -> None:
+        from chainer.iterators import SerialIterator
+
+        self._iterator = self.batches = SerialIterator(
+            dataset, setup.batch_size, repeat=setup.repeat, shuffle=setup.shuffle
+        )
+
+
 class Torch(Peer):
     """torch's DataLoader with its default collate: columns, as tensors."""
 
     module, remedy = "torch", "pip install torch"
 
     def __init__(self, dataset: Images, setup: Setup) -> None:
+        workers = {"prefetch_factor": setup.n_prefetch, "persistent_workers": setup.repeat}
+        self.batches = self._loop(self._opened(dataset, setup, num_workers=setup.workers, **workers), setup.repeat)
+
+    @staticmethod
+    def _opened(dataset: Images, setup: Setup, **workers: Any) -> Any:
         import torch
-        from torch.utils.data import DataLoader
 
         torch.manual_seed(setup.seed)
-        loader: Any = DataLoader(
+        return torch.utils.data.DataLoader(
             dataset,  # type: ignore[arg-type,unused-ignore]
             setup.batch_size,
             shuffle=setup.shuffle,
-            num_workers=setup.workers,
-            prefetch_factor=setup.n_prefetch,
-            persistent_workers=setup.repeat,
+            **workers,
         )
-        self.batches = self._loop(loader, setup.repeat)
 
     @staticmethod
     def _loop(loader: Any, repeat: bool) -> Iterator[Any]:
@@ -159,6 +171,26 @@ class Torch(Peer):
 
     def close(self) -> None:
         self.batches.close()  # type: ignore[attr-defined]
+
+
+class TorchAlone(Torch):
+    """The same without workers, which is its default."""
+
+    def __init__(self, dataset: Images, setup: Setup) -> None:
+        self.batches = self._loop(self._opened(dataset, setup), setup.repeat)
+
+
+class OursTorchAlone(TorchAlone):
+    """`mpiter.torch.DataLoader`, likewise."""
+
+    @staticmethod
+    def _opened(dataset: Images, setup: Setup, **workers: Any) -> Any:
+        import torch
+
+        from ..torch import DataLoader
+
+        torch.manual_seed(setup.seed)
+        return DataLoader(dataset, setup.batch_size, shuffle=setup.shuffle)
 
 
 class Grain(Peer):
@@ -280,4 +312,26 @@ class OursColumns(_OfMpiter):
             epochs=None if setup.repeat else 1,
             n_processes=setup.workers,
             n_prefetch=setup.n_prefetch,
+        )
+
+
+class OursAlone(_OfMpiter):
+    """`mpiter.batches` without workers: columns."""
+
+    def __init__(self, dataset: Images, setup: Setup) -> None:
+        import mpiter
+
+        self._iterator = self.batches = mpiter.batches(
+            dataset, setup.batch_size, shuffle=setup.shuffle, epochs=None if setup.repeat else 1, n_processes=0
+        )
+
+
+class OursSerial(Ours):
+    """mpiter's SerialIterator: lists of the dataset's own samples."""
+
+    def __init__(self, dataset: Images, setup: Setup) -> None:
+        import mpiter
+
+        self._iterator = self.batches = mpiter.SerialIterator(
+            dataset, setup.batch_size, repeat=setup.repeat, shuffle=setup.shuffle
         )

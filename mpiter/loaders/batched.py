@@ -10,34 +10,49 @@ a batch is made of the others; those of a ``__getitems__`` that raises are asked
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import getitem
 from typing import Any
 
 from ..datasets.access import Wrapping
-from ..worker import parts, seeding
+from ..errors import UnevenSamples, name_samples
+from ..samples.batch import differing
+from ..worker import forks, parts, seeding
 
 
 class Batched(Wrapping):
-    """The batches of ``dataset``, each made by ``collate`` of its samples; an error of that is no sample's."""
+    """The batches of ``dataset``, each made by ``collate`` of its samples; an error of that is no sample's.
 
-    def __init__(self, dataset: Any, collate: Callable[[Any], Any], skips: bool = False) -> None:
-        self.dataset, self._collate, self._skips = dataset, collate, skips
+    ``stacks`` says that ``collate`` wants samples that are alike, so that one which isn't is at fault.
+    """
+
+    def __init__(self, dataset: Any, collate: Callable[[Any], Any], skips: bool = False, stacks: bool = False) -> None:
+        self.dataset, self._collate, self._skips, self._stacks = dataset, collate, skips, stacks
 
     def __getitem__(self, keys: Sequence[Any]) -> Any:
-        return self._collated(self._samples(keys))
-
-    def _collated(self, samples: Any) -> Any:
+        samples, keys = self._samples(keys)
         try:
-            return self._collate(samples)
+            return forks.called(self._collate, samples)
         except BaseException as error:
+            if isinstance(error, Exception):
+                name_samples(error, keys, self._rows_of(error, samples, keys))
             if not self._skips:
                 raise
             parts.let_pass(error)
             raise parts.NotOfASample from error
 
-    def _samples(self, keys: Sequence[Any]) -> Any:
+    def _rows_of(self, error: BaseException, samples: Any, keys: Sequence[Any]) -> Sequence[int]:
+        """The rows that an error of collating is about, if that is known."""
+        if len(keys) == 1:
+            return (0,)
+        if isinstance(error, UnevenSamples) and error.rows:
+            return error.rows
+        return differing(samples) if self._stacks else ()
+
+    def _samples(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """The samples, and the keys of those that have not failed."""
         if self._reads_many:
             try:
-                return self._together(keys)
+                return self._together(keys), keys
             except BaseException as error:
                 if not self._skips:
                     raise
@@ -48,7 +63,7 @@ class Batched(Wrapping):
                     raise parts.AllLeftOut from error
         if self._skips:
             return self._good_ones(keys)
-        return [self._sample(at, key) for at, key in enumerate(keys)]
+        return self._each(keys), keys
 
     @property
     def _reads_many(self) -> bool:
@@ -57,10 +72,10 @@ class Batched(Wrapping):
     def _together(self, keys: Sequence[Any]) -> Any:
         """What the dataset gives for all of these, as it is: a list, or whatever else ``collate`` takes."""
         seeding.begin_anew()
-        samples = self.dataset.__getitems__(list(keys))
-        return list(samples) if isinstance(samples, Iterator) else samples
+        samples = forks.called(self.dataset.__getitems__, list(keys))
+        return forks.called(list, samples) if isinstance(samples, Iterator) else samples
 
-    def _good_ones(self, keys: Sequence[Any]) -> Any:
+    def _good_ones(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         """The samples that don't fail, each asked for by itself."""
         good, found = [], list[Any]()
         for at, key in enumerate(keys):
@@ -72,28 +87,47 @@ class Batched(Wrapping):
         if self._reads_many:
             if not all(isinstance(some, (list, tuple)) for some in found):  # whoever made them can join them
                 seeding.step_to(0)
-                return self._together(good)
+                return self._together(good), good
             found = [sample for some in found for sample in some]
         if not found and len(good) < len(keys):
             raise parts.AllLeftOut
+        return found, good
+
+    def _each(self, keys: Sequence[Any]) -> list[Any]:
+        found, born = list[Any](), forks.generation
+        try:
+            for key in keys:
+                seeding.step_to(len(found))
+                found.append(self.dataset[key])
+                if forks.generation != born:
+                    forks.end_child(born)
+        except BaseException as error:
+            forks.end_child(born, error)
+            _note(error, keys[len(found)], len(found))
+            raise
         return found
 
     def _sample(self, at: int, key: Any) -> Any:
         """The sample; where the dataset reads many at once, what it gives for this one alone."""
         seeding.step_to(at)
         try:
-            return self._together([key]) if self._reads_many else self.dataset[key]
-        except Exception as error:
-            error.add_note(f"mpiter: dataset[{key!r:.60}], number {at} of the samples of this batch")
+            return self._together([key]) if self._reads_many else forks.called(getitem, self.dataset, key)
+        except BaseException as error:
+            _note(error, key, at)
             raise
+
+
+def _note(error: BaseException, key: Any, at: int) -> None:
+    if isinstance(error, Exception):
+        error.add_note(f"mpiter: dataset[{key!r:.60}], number {at} of the samples of this batch")
 
 
 class Single(Batched):
     """The samples of ``dataset`` one by one, each passed through ``collate``: no batches."""
 
-    def _samples(self, keys: Sequence[Any]) -> Any:
+    def _samples(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         try:
-            return self.dataset[keys[0]]
+            return forks.called(getitem, self.dataset, keys[0]), keys
         except BaseException as error:
             if not self._skips:
                 raise

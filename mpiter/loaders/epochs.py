@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Self
 
+from ..asks import asked, given
 from ..errors import SampleError
 from ..order.cursor import Cursor
 from ..order.order import Order
@@ -70,7 +71,9 @@ class Pass:
             samples = min(self.plans.samples(self.batches), len(self.order))
             return Place(self.epoch, 0, 0, self.generators, samples=samples)
         drawn, since = self.plans.checksum(self.batches), self.plans.since(self.batches)
-        return Place(self.epoch, self.batches, drawn, self.generators, since=since, extra=self.extra)
+        return Place(
+            self.epoch, self.batches, drawn, self.generators, samples=self.samples, since=since, extra=self.extra
+        )
 
     def next(self) -> Any:
         """The next batch."""
@@ -161,8 +164,10 @@ class Epoch(Generic[B_co]):
         length: Callable[[], int | None],
         count: Callable[[int], None],
         task: Callable[[], str],
+        loader: object,
     ) -> None:
         self._pass, self._home, self._length, self._count, self._task = current, home, length, count, task
+        self._loader = loader
         self._one_at_a_time = threading.RLock()
         self._end = weakref.finalize(self, home.take_back, current)
         self._end.atexit = False
@@ -183,6 +188,7 @@ class Epoch(Generic[B_co]):
         return max(0, known(self._length()) - self._pass.left_out)
 
     def __next__(self) -> B_co:
+        asked(self._loader)
         with self._one_at_a_time:
             pump = self._pass.pump
             try:
@@ -196,4 +202,5 @@ class Epoch(Generic[B_co]):
                     self._count(0)
                 raise
             self._count(self._pass.batches)
-            return batch
+        given(self._loader, self)
+        return batch

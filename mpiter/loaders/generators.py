@@ -39,6 +39,8 @@ class Generators:
     def restore(self, saved: dict[str, Any], within_epoch: bool = False) -> None:
         """Put the states back, or raise a StateError; between epochs it is for others to say which one comes."""
         held = saved.get("held", [])
+        before = [(one, state_of(one)) for one in (*self._held, *self._globals.values())]
+        epochs = [one.epoch for one in self._told]
         try:
             if len(held) != len(self._held):
                 raise ValueError(
@@ -50,8 +52,12 @@ class Generators:
             if within_epoch and "told" in saved:
                 for one, epoch in zip(self._told, map(operator.index, saved["told"]), strict=True):
                     one.set_epoch(epoch)
-        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise StateError(f"the state's random generators don't fit: {error}.") from error
+        except Exception as error:  # whatever a generator says of a state that is none
+            for generator, state in before:
+                give_back(generator, state)
+            for one, epoch in zip(self._told, epochs, strict=True):
+                one.set_epoch(epoch)
+            raise StateError(f"the state's random generators don't fit: {type(error).__name__}: {error}.") from error
 
     def globals_now(self) -> dict[str, Any]:
         """The states of the global ones alone."""

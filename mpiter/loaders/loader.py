@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import numpy as np
 
 from ..datasets.columns import Table, as_dataset
-from ..engine.options import Options
+from ..engine.options import Options, is_object
 from ..engine.pilot import Auto, auto
 from ..errors import OptionError
 from ..order.order import Order, Sequential, Shuffled
 from ..order.ranks import Sharding
 from ..pool.backends import Process
 from ..rules import Skip
-from ..samples.batch import collate, columns_of, samples_of
+from ..samples.batch import Stacker, collate, columns_of, samples_of
 from ..samples.tensors import torch_with
 from ..samples.uneven import settle_as
 from ..spelling import OF_LOADERS, knows
@@ -86,6 +85,8 @@ class DataLoader(Loading[B_co]):
         shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
         backend: who fetches, as ``batches()`` has it: "ray" or "mpi", say.  None: worker processes here.
         receipts: a folder where what is handed out is noted, for `mpiter audit`; or a ``Receipts``.
+        sample_timeout: seconds that one sample may take (or a batch that one worker makes); then the workers are
+            replaced and it is tried once more.  None: for ever.
 
     >>> import numpy as np
     >>> loader = DataLoader([(np.full(2, i), i) for i in range(4)], batch_size=2)
@@ -124,11 +125,14 @@ class DataLoader(Loading[B_co]):
         shard: Sharding = None,
         backend: Any = None,
         receipts: Any = None,
+        sample_timeout: float | None = 600.0,
     ) -> None:
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
         check_workers(num_workers, timeout, persistent_workers, worker_init_fn)
         check_batches(batch_size, shuffle, sampler, batch_sampler, drop_last, collate_fn)
+        for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
+            is_object(name, given)
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
         if is_stream and not hasattr(type(dataset), "__iter__"):
             raise OptionError(f"a dataset has [] or can be iterated over, which {type(dataset).__name__} can't.")
@@ -150,7 +154,7 @@ class DataLoader(Loading[B_co]):
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
         self.sampler, self.batch_sampler, self.collate_fn = sampler, batch_sampler, collate_fn
         self.num_workers, self.timeout, self.generator = num_workers, timeout, generator
-        self._settle = settle_as(ragged)
+        self._settle, self._stacks = settle_as(ragged), Stacker()
         self._stack = functools.partial(collate, settle=self._settle)
         self._seed = seed_from(generator, draws=self.shuffle) if seed is None else int(seed)
         self._skips = on_error != "raise"
@@ -179,6 +183,7 @@ class DataLoader(Loading[B_co]):
             shard=shard,
             backend=backend,
             receipts=receipts,
+            sample_timeout=sample_timeout,
         )
         has_length = sampler is None and batch_sampler is None and not is_stream
         self._begin(options, persistent_workers, samples=len(self.dataset) if has_length else None)
@@ -198,7 +203,7 @@ class DataLoader(Loading[B_co]):
     def _served(self) -> Any:
         if self.batch_sampler is None and self.batch_size is None:
             return Single(self.dataset, self.collate_fn or unchanged, self._skips)
-        return Batched(self.dataset, self.collate_fn or self._stack, self._skips)
+        return Batched(self.dataset, self.collate_fn or self._stack, self._skips, stacks=self.collate_fn is None)
 
     def __len__(self) -> int:
         """Batches in an epoch; after a resume, those that are left of it."""
@@ -219,7 +224,7 @@ class DataLoader(Loading[B_co]):
         walk = Walk(self._sampled(), since.told, begins=not since.batches)
         if self.batch_sampler is not None:
             return Drawn(walk.begin(), None, walk, since)
-        batches = in_batches(walk.begin(), self.batch_size or 1, self.drop_last)
+        batches = walk.begin().in_batches(self.batch_size or 1, self.drop_last)
         return Drawn(batches, None if self._in_one else self.batch_size, walk, since)
 
     def _order(self, epoch: int) -> Order:
@@ -229,7 +234,7 @@ class DataLoader(Loading[B_co]):
         return Shuffled(length, self._seed, epoch) if self.shuffle else Sequential(length)
 
     def _opens(self, contents: Any) -> Any:
-        return samples_of(contents)[0] if self._in_one else columns_of(contents, self._settle)
+        return samples_of(contents)[0] if self._in_one else columns_of(contents, self._settle, self._stacks)
 
     def _seed_of_epoch(self) -> int:
         return self._seed
@@ -270,8 +275,9 @@ def worker_options(
     shard: Any = None,
     backend: Any = None,
     receipts: Any = None,
+    sample_timeout: float | None = 600.0,
 ) -> Options:
-    """The engine's options for a loader's."""
+    """The engine's options for a loader's, which knows what its dataset is."""
     if seeding not in ("sample", "worker"):
         raise OptionError(f"seeding={seeding!r:.60} is unknown; use 'sample' or 'worker'.")
     if num_workers == 0 and (prefetch_factor is not None or context is not None):
@@ -293,11 +299,13 @@ def worker_options(
     method = context if context is None or isinstance(context, str) else context.get_start_method()
     return Options(
         dataset=dataset,
+        is_settled=True,
         batch_size=rows or 1,
         n_workers=num_workers,
         n_prefetch=n_prefetch,
         run_ahead=run_ahead,
         dataset_timeout=timeout or None,
+        sample_timeout=sample_timeout,
         seed=seed,
         backend=Process(method) if backend is None else backend,
         worker_init=worker_init,
@@ -316,13 +324,6 @@ def is_torchs_stream(dataset: Any) -> bool:
     """torch's IterableDataset has a ``[]`` that it inherits and doesn't mean."""
     torch = torch_with("utils")
     return torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
-
-
-def in_batches(keys: Iterator[Any], batch_size: int, drop_last: bool) -> Iterator[list[Any]]:
-    """Lists of ``batch_size`` keys, the last one shorter unless it is dropped."""
-    while batch := list(islice(keys, batch_size)):
-        if len(batch) == batch_size or not drop_last:
-            yield batch
 
 
 def seed_from(generator: Any, draws: bool) -> int:

@@ -9,6 +9,7 @@ batches already handed out are left out, unloaded.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any, Generic, Self
 
 from ..datasets.access import users
@@ -16,7 +17,7 @@ from ..datasets.columns import described
 from ..engine.options import Options
 from ..engine.pump import Pump
 from ..engine.tally import Skipped
-from ..errors import BatchTimeout, IteratorClosed, OptionError
+from ..errors import BatchTimeout, IteratorClosed, OptionError, StateError, warn
 from ..order.order import Order
 from ..stats import Stats
 from ..typevars import B_co
@@ -27,8 +28,8 @@ from .epochs import Epoch, Home, Pass, how_far
 from .generators import Aside, Generators
 from .resuming import Place
 from .shards import Batching
-from .streams import ShardPumps, StreamPass
-from .walk import Walk, warn_of_iterators
+from .streams import ShardPumps, StreamPass, begun
+from .walk import Told, Walk, warn_of_iterators
 
 _FEW = 4  # batches that a sampler is asked for at once, when nobody knows yet how many are needed
 
@@ -97,6 +98,11 @@ class Loading(Generic[B_co]):
         if not batches and self._has_given:
             names = ("sampler", "batch_sampler", *["dataset"] * (self._batching is not None))
             warn_of_iterators({name: getattr(self, name, None) for name in names}, is_empty=True)
+        elif not batches and self._batching is not None and not hasattr(type(users(self._recipe.dataset)), "__len__"):
+            warn(
+                f"{described(users(self._recipe.dataset))} gave no batch in a whole epoch: its __iter__ gives nothing, "
+                f"or, with drop_last, less than a batch."
+            )
         self._has_given = True
 
     def __repr__(self) -> str:
@@ -133,17 +139,24 @@ class Loading(Generic[B_co]):
         current.aside = aside or current.aside
         current.left_out = current.batches
         current.pump = self._pump()
-        epoch: Epoch[B_co] = Epoch(current, self._home, self._length, self._count, self._task)
+        epoch: Epoch[B_co] = Epoch(current, self._home, self._length, self._count, self._task, self)
         current.go()
         self._pass, self._next = current, Place(place.epoch + 1)
         return epoch
 
     def _pass_over_stream(self, place: Place) -> StreamPass:
         begun_with = self._generators().save()
-        return StreamPass(place, self._seed_of_epoch(), self._recipe.workers, begun_with)
+        return StreamPass(place, self._seed_of_epoch(), self._recipe.workers, begun_with, self._told_by_stream)
+
+    def _told_by_stream(self) -> Told | None:
+        """The place of a stream that is read here, and keeps what it notes of itself from epoch to epoch."""
+        if self._batching is None or self._recipe.n_workers:
+            return None
+        return Walk(users(self._recipe.dataset)).state()
 
     def _pass_over_keys(self, place: Place) -> Pass:
-        begun_with = self._generators().save()
+        generators = self._generators()
+        begun_with = generators.save()
         # Before the seed, as torch: a sampler may draw when asked.
         plans = self._plans_since(place.since or Since(samples=place.samples))
         seed = self._seed_of_epoch()
@@ -160,9 +173,12 @@ class Loading(Generic[B_co]):
             ahead=min(_FEW, self._recipe.most_ahead),
             most=self._recipe.most_ahead,
         )
-        # as far as when the last of them was handed out
-        current.plans.draw(max(current.batches - 1, 0) + current.ahead)
-        resuming.verify(place, current.plans, begun_with)
+        try:  # as far as when the last of them was handed out
+            current.plans.draw(max(current.batches - 1, 0) + current.ahead)
+            resuming.verify(place, current.plans, begun_with)
+        except StateError:
+            generators.restore(begun_with)
+            raise
         if place.skipped:
             current.batches += place.skipped
             current.draw()
@@ -182,7 +198,7 @@ class Loading(Generic[B_co]):
             return None
         mine = self._generators()
         now = mine.globals_now()
-        mine.restore(place.generators, within_epoch=place.batches > 0)
+        mine.restore(place.generators, within_epoch=place.batches + place.samples > 0)
         saved = mine.globals_now()
         if saved == now:  # restored by the user: then they go on from here, as they did the first time
             return None
@@ -210,6 +226,8 @@ class Loading(Generic[B_co]):
             if place.generators is None:
                 told = Walk(self._sampled()).state()
                 place = place.as_now(self._generators().save(), told, self._extra_of(place.epoch))
+                if (at := self._told_by_stream()) is not None:
+                    place = replace(place, stream=begun(at))
             if self._recipe.shard is not None and place.skipped:
                 place = place.of_ranks(self._recipe.share().step(self.batch_size or 1), agreed["dataset_length"])
         else:
@@ -218,7 +236,9 @@ class Loading(Generic[B_co]):
 
     def load_state_dict(self, state: Any) -> None:
         """Have the next ``iter()`` go on from where ``state`` was saved, by whatever number of workers."""
-        self._next, self._seed = resuming.load(state, self._must_agree())
+        self._recipe.warn_of_disorder()
+        most_uses = 1 if self._recipe.echo is None else self._recipe.echo.most
+        self._next, self._seed = resuming.load(state, self._must_agree(), most_uses)
 
     def _must_agree(self) -> dict[str, Any]:
         echo, agreed = self._recipe.make_composer().name, self._agreed()

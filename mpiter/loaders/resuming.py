@@ -67,14 +67,18 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
-    """The place and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
+def load(state: Any, agreed: dict[str, Any], most_uses: int = 1) -> tuple[Place, int]:
+    """The place and the seed that ``state`` describes, or a StateError that says what is wrong with it.
+
+    An echo makes ``most_uses`` of each sample.
+    """
     check_kind(state, "loader")
     saved = typed(state, "loader", dict)
     check_echo(saved, agreed.get("echo", ""))
+    counts_samples = agreed["kind"] == "dataset" and "echo" not in agreed
     for name, mine in agreed.items():
-        if name == "batch_size" and name not in saved:
-            continue  # of ranks, of which there may have been others
+        if name == "batch_size" and (name not in saved or counts_samples):
+            continue  # where there is no sampler of the user's, a place is a number of samples
         if name not in saved or saved[name] != mine:
             if ("sampler" in saved) != ("sampler" in agreed):
                 raise of_another_kind(_door(saved), _door(agreed))
@@ -85,22 +89,26 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
         epoch=number_of(state, "epoch"),
         batches=number_of(state, "batches"),
         checksum=number_of(state, "checksum"),
-        generators=typed(state, "luck" if "luck" in state else "generators", dict),  # "luck": as it was called once
+        generators=typed(state, "generators", dict),
         skipped=number_of(state, "skipped"),
         samples=number_of(state, "samples") if "samples" in state else 0,
-        stream=_stream(state) if "stream" in state else None,
-        extra=extra_of(state) if "echo" in agreed else (),
+        stream=_stream(state, agreed["batch_size"] or 1) if "stream" in state else None,
+        extra=extra_of(state, agreed.get("dataset_length", LARGEST), most_uses) if "echo" in agreed else (),
     )
     if "sampler" in state:
         place = replace(place, since=_since(typed(state, "sampler", dict), place))
     if agreed["kind"] == "stream" and place.batches and place.stream is None:
         raise StateError("the state is of a stream, but doesn't say how far its shards were.")
     length = agreed.get("dataset_length", LARGEST)
-    if "batch_size" in saved and "batch_size" not in agreed:  # of one process, and these are ranks
+    if "batch_size" in saved and saved["batch_size"] != agreed.get("batch_size", 0):  # or these are ranks
         each = 1 if saved["batch_size"] is None else number_of(saved, "batch_size", 1)
         samples = place.samples + (place.batches + place.skipped) * each
         is_short = 0 < samples - length < each  # the last of these batches
-        place = replace(place, batches=0, skipped=0, samples=length if is_short else samples)
+        is_over = bool(saved.get("drop_last")) and length - samples < each  # what is left of the epoch is left out
+        place = replace(place, batches=0, skipped=0, samples=length if is_short or is_over else samples)
+    most = -(-length // (agreed.get("batch_size") or 1)) * most_uses
+    if place.batches > most:
+        raise StateError(f"the state's place is after {place.batches} batches of an epoch that has {most}.")
     if place.samples > length:
         raise StateError(f"the state's place is after {place.samples} samples of an epoch that has {length}.")
     return place, seed_of(state)
@@ -122,7 +130,7 @@ def _since(sampler: dict[str, Any], place: Place) -> Since:
     return Since(place.batches, number_of(sampler, "samples"), place.checksum, told, first)
 
 
-def _stream(state: Mapping[str, Any]) -> dict[str, Any]:
+def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
     """How far the shards have got, checked."""
     stream: dict[str, Any] = typed(state, "stream", dict)
     typed(stream, "is_own", bool)
@@ -138,6 +146,9 @@ def _stream(state: Mapping[str, Any]) -> dict[str, Any]:
         if mark := typed(shard, "mark", list):
             if [*map(type, mark)] != [int, int, bool, list] or min(mark[:2]) < 0:
                 raise StateError("the state's mark in a stream is none.")
+            batches = shard["batches"] if stream["is_own"] else number_of(state, "batches")
+            if mark[0] > batches or mark[1] > batches * batch_size:
+                raise StateError(f"the state's mark in a stream is beyond its place, after {batches} batches.")
             check_told(mark[3])
     return stream
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ..datasets.access import Wrapping
 from ..errors import StateError
-from ..worker import info, seeding
+from ..worker import forks, info, seeding
 from .walk import Walk
 
 _OWN_SHARD = 1 << 40  # elements between the places of one worker's randomness and another's
@@ -97,18 +97,26 @@ class Streamed(Wrapping):
             info.enter(replace(here, id=self._shard, num_workers=self._shards))
         if self._reading is None or self._reading.run != run or self._reading.batches > number:
             mark, was_own = self.marks.get(run, (None, None))
+            if mark is not None and not mark.batches:
+                was_own = None  # told before anything was read, and so before anybody could see who shards
             is_own = self._sharded_before or was_own
             batching = self._batching if is_own is None else replace(self._batching, shards_itself=is_own)
             stream = self.dataset if self._is_callers else _fresh(self.dataset)
             self._reading = _Reading(stream, batching, self._shard, self._shards, run, mark)
         reading = self._reading
-        while reading.batches < number:
+        while reading.batches < number and not reading.ends_early:
             with contextlib.suppress(Exception):  # it was told in its time
                 reading.take()
-        batch = reading.take()
+                reading.ends_early = reading.is_at_end and reading.batches < number
+            if reading.ends_early:
+                raise StateError(
+                    f"the stream ends after {reading.batches - 1} batches of its shard, before the place that it is to "
+                    f"go on from, after {number}: it is another one than before, or can be read only once."
+                )
+        batch = None if reading.ends_early else reading.take()
         if batch is None:
             return (reading.is_own,)
-        collated = self._batching.collate(batch if self._batching.batch_size else batch[0])
+        collated = forks.called(self._batching.collate, batch if self._batching.batch_size else batch[0])
         every = self._batching.marks_every
         is_marked = reading.batches == 1 or (every is not None and reading.batches % every == 0)
         return collated, reading.is_own, len(batch), *((is_marked and reading.mark()) or ())
@@ -119,12 +127,15 @@ class _Reading:
 
     def __init__(self, stream: Any, batching: Batching, shard: int, shards: int, run: int, mark: Mark | None) -> None:
         self._batching, self._shard, self._shards = batching, shard, shards
+        self.ends_early = False  # before the place that it was to be read up to
         self.run, self._elements = run, 0 if mark is None else mark.elements
         info.was_asked()  # by others, in an earlier epoch
         seeding.go_to(shard * _OWN_SHARD)  # where the first element stands, whoever shards
         self._walk = Walk(stream, None if mark is None else json.loads(mark.told))
-        self._is_at_end = mark is not None and mark.is_end
-        self._rest: Iterator[Any] = iter(()) if self._is_at_end else self._walk.begin()
+        self.is_at_end = mark is not None and mark.is_end
+        if self.is_at_end:
+            self._walk.load()  # for the next epoch, if it is the user's own stream
+        self._rest: Iterator[Any] = iter(()) if self.is_at_end else self._walk.begin()
         says = getattr(stream, "shards_itself", batching.shards_itself)
         self.is_own = bool(says)
         self._has_first = says is None  # read already, to see who shards
@@ -145,13 +156,13 @@ class _Reading:
         try:
             if not self.is_own:
                 self._skip_to((self.batches * self._shards + self._shard) * size)
-            for at in range(0 if self._is_at_end else size):  # some go on when they are asked once more
+            for at in range(0 if self.is_at_end else size):  # some go on when they are asked once more
                 place = self._elements + (self._shard * _OWN_SHARD if self.is_own else 0)
                 seeding.go_to(place, seeds=at == 0 and not (self._has_first and not self._elements))
                 self._elements += 1  # one that fails has its place too, for all shards alike
-                batch += islice(self._rest, 1)
+                batch += forks.called(list, islice(self._rest, 1))
                 if len(batch) <= at:
-                    self._is_at_end = True
+                    self.is_at_end = True
                     self._elements -= 1
                     break
         finally:
@@ -163,13 +174,17 @@ class _Reading:
 
     def _skip_to(self, element: int) -> None:
         """Read what belongs to others; so do its errors."""
-        while self._elements < element and not self._is_at_end:
+        while self._elements < element and not self.is_at_end:
             try:
-                for _ in islice(self._rest, element - self._elements):
-                    self._elements += 1
-                self._is_at_end = self._elements < element
+                self.is_at_end = not forks.called(self._passed, element)
             except Exception:
                 self._elements += 1
+
+    def _passed(self, element: int) -> bool:
+        """Read up to an element; False if the stream ends before it."""
+        for _ in islice(self._rest, element - self._elements):
+            self._elements += 1
+        return self._elements >= element
 
     def mark(self) -> Mark | None:
         """Where it is now; None if the stream doesn't tell."""
@@ -179,13 +194,13 @@ class _Reading:
             told = told and json.dumps(told)
         except StateError as error:  # for those who want the state
             told = error
-        return told and Mark(self.batches, self._elements, self._is_at_end, told)
+        return told and Mark(self.batches, self._elements, self.is_at_end, told)
 
 
 def _tried(elements: Iterator[Any]) -> Iterator[Any]:
     """The first one alone, read now; an error is raised when it is asked for."""
     try:
-        return iter(list(islice(elements, 1)))
+        return iter(forks.called(list, islice(elements, 1)))
     except Exception as error:
         return _raising(error)
 

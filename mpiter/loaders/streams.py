@@ -9,6 +9,7 @@ under another number of workers only where the library shards, and a StateError 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from ..stats import Stats, total
 from ..worker.info import WorkerInfo, enter
 from .resuming import Place
 from .shards import Batching, Mark, Streamed, Wanted
+from .walk import Told
 
 
 class _Numbers(Plans):
@@ -105,6 +107,12 @@ def _is_end(parcel: tuple[Any, ...]) -> bool:
     return len(parcel) < 2
 
 
+def begun(told: Told) -> dict[str, Any]:
+    """How far the shards of a stream have got that has told its place and gives its next batch first."""
+    mark = Mark(0, 0, False, json.dumps(told))
+    return {"is_own": False, "turn": 0, "shards": [_Shard(mark=mark).saved()]}
+
+
 @dataclass
 class _Shard:
     """How far one shard has been handed out."""
@@ -131,8 +139,11 @@ def _loaded(saved: dict[str, Any]) -> _Shard:
 class StreamPass:
     """One epoch of a stream under way."""
 
-    def __init__(self, place: Place, seed: int, shards: int, generators: dict[str, Any]) -> None:
+    def __init__(
+        self, place: Place, seed: int, shards: int, generators: dict[str, Any], tell: Callable[[], Told | None]
+    ) -> None:
         self.epoch, self.seed, self.generators = place.epoch, seed, generators
+        self._tell = tell  # of the stream itself, if it is read here
         self.pump: ShardPumps | None = None
         self.aside: Any = None  # no sampler draws
         self.has_ended = False
@@ -164,6 +175,8 @@ class StreamPass:
         shards = self._shards
         if not self._is_own:  # each reads all: who has read most tells
             shards = [max(shards, key=lambda shard: shard.mark.elements if shard.mark else -1)]
+        if not self.batches and shards[0].mark is None and (told := self._tell()) is not None:
+            return Place(self.epoch, generators=self.generators, skipped=self._to_skip, stream=begun(told))
         stream = {"is_own": self._is_own, "turn": self._turn, "shards": [shard.saved() for shard in shards]}
         return Place(self.epoch, self.batches, generators=self.generators, skipped=self._to_skip, stream=stream)
 

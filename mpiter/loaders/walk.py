@@ -7,6 +7,8 @@ may have ``state_dict`` and ``load_state_dict``.  Guarantees torchdata's order: 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from types import FunctionType
 from typing import Any
 
@@ -28,9 +30,13 @@ class Walk:
         self._iterator: Any = None
         self._ahead: list[Any] = []  # what has been read already
 
+    def load(self) -> None:
+        """Have what is iterable be where it was."""
+        _load(self._iterable, self._told[0])
+
     def begin(self) -> Walk:
-        first, then = self._told
-        _load(self._iterable, first)
+        _, then = self._told
+        self.load()
         self._iterator = iter(self._iterable)
         _load(self._iterator, then)
         if self._begins and self._told != [None, None]:
@@ -47,6 +53,24 @@ class Walk:
         if self._iterator is None:
             self.begin()
         return self._ahead.pop() if self._ahead else next(self._iterator)
+
+    def in_batches(self, batch_size: int, drop_last: bool, left_out: int = 0) -> Iterator[list[Any]]:
+        """Lists of ``batch_size`` elements after those that are left out, the last one shorter unless it is dropped."""
+        elements = islice(self._elements(), left_out, None)
+        while batch := list(islice(elements, batch_size)):
+            if len(batch) == batch_size or not drop_last:
+                yield batch
+
+    def _elements(self) -> Iterator[Any]:
+        """The same elements, given faster; ``iter()`` of an iterator might begin anew, and isn't called."""
+        if self._iterator is None:
+            self.begin()
+        while True:
+            try:
+                element = self._ahead.pop() if self._ahead else next(self._iterator)
+            except StopIteration:
+                return
+            yield element
 
     def state(self) -> Told | None:
         """The place, as JSON-able values; None if nobody tells."""
@@ -100,7 +124,13 @@ def _load(teller: Any, told: Any) -> None:
         return
     if not _knows_its_place(teller):
         raise StateError(f"the state is for a load_state_dict(), which {type(teller).__qualname__} doesn't have.")
-    teller.load_state_dict(decoded(told))
+    try:
+        teller.load_state_dict(decoded(told))
+    except StateError:
+        raise
+    except Exception as error:  # whatever it says of a state that is none of its own
+        whose, why = type(teller).__qualname__, f"{type(error).__name__}: {error}"
+        raise StateError(f"load_state_dict() of {whose} refuses its part of the state: {why}.") from error
 
 
 def _knows_its_place(teller: Any) -> bool:

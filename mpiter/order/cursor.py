@@ -187,6 +187,10 @@ class _Crossing:
 
 def _bounded(cursor: Cursor, pace: Pace, number: int) -> Plan | None:
     length, each, share = len(cursor.order), pace.batch_size, pace.share
+    stop = cursor.position + each
+    if share is WHOLE and stop + each <= length:  # as most do: another whole one follows
+        after = Cursor(stop, cursor.epoch, False, cursor.order, cursor.epoch_detail, cursor.extra)
+        return Plan(number, each, (_stretch(cursor, cursor.position, stop),), cursor, after)
     left = length - cursor.position
     if not share.has_more(each, left, pace.drop_last):
         return step(_next_epoch(cursor), pace, number) if share.has_more(each, length, pace.drop_last) else None

@@ -57,7 +57,7 @@ class Horizon:
 
     def is_beyond(self, epoch: int) -> bool:
         """Is planning too far ahead of a consumer in ``epoch``?"""
-        to = self._planned_to
+        to = self._planned_to if self._next is None else self._next.before  # which is planned already
         return to is not None and isinstance(to.order, Sampled) and to.epoch > epoch + 1
 
     def _step(self, cursor: Cursor) -> Plan | None:

@@ -35,6 +35,7 @@ class Surroundings:
     order: Order
     echo: str = ""  # how samples come several times, in words
     is_shared: bool = False  # by ranks, of which there may be others when a state is loaded
+    most_uses: int = 1  # of a sample, by an echo
 
 
 def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
@@ -56,10 +57,10 @@ def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
 
 
 def _pace(around: Surroundings) -> dict[str, Any]:
-    """What must agree."""
+    """What must agree; without an echo, a place is a number of samples, whatever the batch size."""
     return {
         "dataset_length": around.dataset_length,
-        **({} if around.is_shared else {"batch_size": around.pace.batch_size}),
+        **({"batch_size": around.pace.batch_size} if around.echo and not around.is_shared else {}),
         "wrap": around.pace.wrap,
         "drop_last": around.pace.drop_last,
     }
@@ -69,8 +70,6 @@ def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
     """The cursor and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
     check_kind(state, "order")
     for name, mine in _pace(around).items():
-        if name == "batch_size" and "shared" in state:
-            continue  # all ranks together had another one
         saved = typed(state, name, type(mine))
         if saved != mine:
             raise StateError(f"the state was saved with {name}={saved!r:.40}, this iterator has {name}={mine!r}.")
@@ -84,7 +83,7 @@ def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
         is_new_epoch=typed(state, "is_new_epoch", bool),
         order=order,
         previous_epoch_detail=_detail(state),
-        extra=extra_of(state) if around.echo else (),
+        extra=extra_of(state, around.dataset_length, around.most_uses) if around.echo else (),
     )
     return cursor, seed
 
@@ -96,10 +95,14 @@ def check_echo(state: Mapping[str, Any], mine: str) -> None:
         raise StateError(f"the state was saved with echo={saved or None!s:.80}, here it is echo={mine or None}.")
 
 
-def extra_of(state: Mapping[str, Any]) -> tuple[float, ...]:
-    """Nothing, or the two numbers that an echo needs."""
+def extra_of(state: Mapping[str, Any], length: int, most_uses: int) -> tuple[float, ...]:
+    """Nothing, or the two numbers that an echo needs: rows that are out, and how often a sample is used."""
     extra: list[Any] = typed(state, "extra", list)
-    if len(extra) not in (0, 2) or not all(type(one) in (int, float) and 0 <= one <= LARGEST for one in extra):
+    within = [
+        type(one) in (int, float) and 0 <= one <= most
+        for one, most in zip(extra, (length * most_uses, most_uses), strict=False)
+    ]
+    if len(extra) not in (0, 2) or not all(within):
         raise StateError(f"the state's 'extra' is {extra!r:.40}, not the numbers of an echo.")
     return tuple(map(float, extra))
 

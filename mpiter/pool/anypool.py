@@ -1,4 +1,4 @@
-"""Any other Pool, made to look like ours: ``multiprocessing.Pool``, a ``ThreadPool``, or the caller himself.
+"""Any other Pool, made to look like ours: ``multiprocessing.Pool``, say, or a ``ThreadPool``.
 
 Whoever has ``map_async`` with both callbacks, and ``terminate``, will do; the callbacks may come in any thread, and are
 passed on by ``wait``.  Of such a Pool nothing is known of one worker alone: it is ended and made anew as a whole, and
@@ -165,7 +165,10 @@ def _end(pool: Any, timeout: float) -> bool:
 
 def comes_back(step: Callable[[], object], timeout: float) -> bool:
     thread = threading.Thread(target=step, name="mpiter-ending", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # from Python 3.12 on none starts while the interpreter ends, which ends the stock Pool itself
+        return False
     thread.join(max(0.0, timeout))
     return not thread.is_alive()
 
@@ -186,15 +189,3 @@ class Threads(ThreadPool):
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
-
-
-class Nobody:
-    """A Pool of no workers: whoever submits does the work."""
-
-    def __init__(self, workers: int, initializer: Callable[..., object], initargs: tuple[Any, ...]) -> None:
-        initializer(*initargs)
-
-    def map_async(self, func: Any, iterable: Any, chunksize: Any, callback: Any, error_callback: Any) -> None:
-        callback([func(item) for item in iterable])
-
-    def terminate(self) -> None: ...

@@ -1,4 +1,5 @@
-"""Who runs the fetches: processes, threads, or the caller.  Each backend makes a Pool; that is all the engine asks.
+"""Who runs the fetches: processes, threads, or the caller.  Each backend with workers makes a Pool; the engine asks no
+more.
 
 Runs in the consumer process, in the caller's thread.  A backend says whether its workers share memory with us and
 whether they are in this very process; a backend of one's own needs the members of ``Backend``.
@@ -7,6 +8,7 @@ whether they are in this very process; a backend of one's own needs the members 
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import pickle
 import sys
@@ -21,7 +23,7 @@ from ..errors import OptionError, WorkerStartError, warn
 from ..samples.envelope import dumps
 from ..samples.tensors import torch_with
 from ..worker.board import Line
-from .anypool import AnyPool, Nobody, Threads
+from .anypool import AnyPool, Threads
 from .pool import Pool
 from .starting import as_workers_start, start_server
 
@@ -73,7 +75,7 @@ class Backend(Protocol):
 
     name: str
     shares_memory: bool  # with this process: shared slots can be used; else its processes are others' to start and end
-    in_process: bool  # the workers are threads of this very process, or the caller
+    in_process: bool  # the workers are threads of this very process
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch: ...
 
@@ -138,6 +140,8 @@ class Process:
         except (MemoryError, Warning):
             raise  # no way of packing it would be smaller, and who makes errors of warnings is to have them
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # it isn't the dataset's
             failure = error
         with contextlib.suppress(Exception):  # what cannot travel by value may be importable from the caller's script
             if script.is_guarded():
@@ -223,12 +227,9 @@ class Serial:
 
     name, shares_memory, in_process = "serial", True, True
 
-    def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        return _InProcess(cargo, Nobody)
-
 
 class _InProcess:
-    """What threads and the caller have in common: nothing has to travel."""
+    """Threads: nothing has to travel."""
 
     grows = False
 
@@ -246,14 +247,15 @@ class _InProcess:
     def close(self) -> None: ...
 
 
-BY_NAME: dict[str, Callable[[], Backend]] = {"process": Process, "thread": Thread, "serial": Serial}  # wings add theirs
+# Wings add theirs.
+BY_NAME: dict[str, Callable[[], Backend | Serial]] = {"process": Process, "thread": Thread, "serial": Serial}
 
 
-def backend_for(backend: Any) -> Backend:
+def backend_for(backend: Any) -> Backend | Serial:
     """The backend that the ``backend=`` argument asks for."""
     if isinstance(backend, str) and backend in BY_NAME:
         return BY_NAME[backend]()
-    if isinstance(backend, (str, type)) or not hasattr(backend, "launch"):
+    if isinstance(backend, (str, type)) or not (hasattr(backend, "launch") or isinstance(backend, Serial)):
         names = ", ".join(map(repr, BY_NAME))
         raise OptionError(f"backend={backend!r:.60} is unknown; use {names} or an object such as mpiter.Process().")
     return backend  # type: ignore[no-any-return]

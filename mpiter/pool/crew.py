@@ -29,7 +29,7 @@ from ..transport.transport import Host, Transport
 from ..worker.blackbox import BlackBox
 from ..worker.board import Board, Line
 from ..worker.fetch import _fetch_run
-from ..worker.registry import forget
+from ..worker.registry import forget, new_key
 from ..worker.semaphores import Semaphores
 from ..worker.task import Lost, Task
 from ..worker.worker import Setup, begin
@@ -40,7 +40,6 @@ from .endings import End, Eviction
 from .member import Exit, State
 from .watch import Watch
 
-_dataset_ids = itertools.count(1)
 _SHARE = 8  # of the memory: what batches may take unless told otherwise
 _FOR_AN_EXIT_S = 1.0  # that a worker has to leave when it has done its last task
 _FOR_THE_END_S = 2.0  # that all have to go when they are killed: more, and they sit in the kernel
@@ -69,11 +68,13 @@ class Crew:
         self._proven: set[int] = set()  # numbers under which a worker was ready once
         self._evictions: dict[int, Eviction] = {}
         self._samples: Counter[int] = Counter()  # that the worker in each place has fetched
+        self._drawn: set[str] = set()  # the global generators that the dataset draws from: new workers are told
+        self._starts: Counter[int] = Counter()  # of replacements in each place, so that none draws what another drew
         self._retiring: dict[int, float] = {}  # workers that end after their last task: until when they may take
         self._has_answered = self._is_settled = False
         self._arena: Arena | None = None
         self._transport: Transport | None = None
-        self.dataset = os.getpid() << 32 | next(_dataset_ids)  # key in the registry
+        self.dataset = new_key()  # key in the registry
         self._in_process, self._is_here = backend.in_process, backend.shares_memory  # here: on this machine
         self._are_ours = self._is_here and not self._in_process  # processes that we start and end
         self._launch = backend.launch(cargo)
@@ -137,6 +138,8 @@ class Crew:
             environment=dict(os.environ) if self._are_ours else None,
             log_level=logging.getLogger().level,
             numbers=itertools.count() if self._in_process else None,
+            drawn=self._drawn,
+            starts=self._starts,
         )
         try:
             self._pool = self._launch.pool(
@@ -176,6 +179,7 @@ class Crew:
         """Start a worker in each place that has none and should."""
         for worker in self._places:
             if worker not in self._taken and self._pool is not None:
+                self._starts[worker] += 1
                 try:
                     self._pool.start(worker)
                 except MpiterError:
@@ -227,9 +231,10 @@ class Crew:
         self._pool.wait(endings.STEP_S if is_urgent else usual)
         self._look()
 
-    def answered(self, worker: int, samples: int) -> None:
-        """A worker has answered with so many samples."""
+    def answered(self, worker: int, samples: int, drawn: frozenset[str]) -> None:
+        """A worker has answered with so many samples, and seen the dataset draw from these global generators."""
         self._has_answered = True
+        self._drawn |= drawn
         self._proven.add(worker)
         if not self._is_here:  # what we hear is all that there is on the board
             self._board.heard(worker)
@@ -292,6 +297,7 @@ class Crew:
             tasks=tuple(task.number for task in told.items),
             is_gone=told.code is not None,
             was_asked=told.state is State.RETIRING and not told.items,
+            was_stuck=eviction is not None,
             is_proven=worker in self._proven or bool(line.ready),
             others_work=self._has_answered,
         )

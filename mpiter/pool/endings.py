@@ -15,6 +15,7 @@ from typing import Any
 from ..worker import blackbox
 from ..worker.blackbox import BlackBox
 from ..worker.board import Line
+from ..worker.lifeline import CUT_OFF
 from ..worker.task import Task
 from .member import VANISHED
 
@@ -46,6 +47,7 @@ class End:
     tasks: tuple[int, ...] = ()  # their numbers
     is_gone: bool = True  # if not, it may still write into the rooms that it was given
     was_asked: bool = False  # to end, after its last task
+    was_stuck: bool = False  # and ended for that
     is_proven: bool = True  # a worker in its place has been ready before
     others_work: bool = True  # some worker has answered
 
@@ -117,6 +119,8 @@ def cause(code: int, out_of_memory: bool) -> str:
     """Why, perhaps."""
     if code == -signal.SIGKILL and out_of_memory:
         return "the out-of-memory killer: use fewer workers, or smaller samples"
+    if code == CUT_OFF:
+        return "its dataset has closed descriptors that are not its own, os.closerange() for example"
     if code == 1:
         return "an exception that nobody caught; see what it printed"
     if code >= 0:

@@ -23,6 +23,7 @@ from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined
 from typing import Any
 
 from ..errors import RemoteTraceback
+from ..worker import forks, lifeline
 from . import starting
 from .jobs import Job, left_until, taken
 from .pipes import READY, PoolEnd, WorkerEnd
@@ -96,7 +97,7 @@ class Member:
             code = self.process.exitcode
         if code is None:
             return VANISHED
-        self.process.close()
+        starting.let_go(self.process)
         return code
 
 
@@ -214,9 +215,11 @@ def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...],
     """What a worker does from its start to its end."""
     for theirs in others:  # which a forked process has inherited
         theirs.close()
-    end = WorkerEnd(tasks, answers)
+    end, born = WorkerEnd(tasks, answers), forks.generation
+    lifeline.watch(tasks.fileno(), answers.fileno())
     if initializer is not None:
         initializer(*initargs)
+    forks.end_child(born)
     end.send(READY, None)
     while (task := end.receive()) is not None:
         number, pickled = task
@@ -226,6 +229,8 @@ def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...],
             answer = [func(item) for item in items], None
         except Exception as error:
             answer = (), _Raised(error)
+        forks.end_child(born)
+        lifeline.look()
         try:
             end.send(number, answer)
         except Exception as problem:

@@ -200,18 +200,25 @@ class Pool:
                 elif worker.state is State.STARTING:
                     worker.state = State.READY
                     self._can_start = True
-        except Exception as error:  # there is nowhere to put what it sends: the rest makes no sense any more
-            worker.error = error
+        except BaseException as error:  # there is nowhere to put what it sends: the rest makes no sense any more
             worker.kill()
+            if not isinstance(error, Exception):
+                worker.error = WorkerCrashed("an interrupt cut a worker's answer short; ask again.")
+                raise
+            worker.error = error
         if worker.end.has_ended and worker.end.answers in self._selector.get_map():
             self._selector.unregister(worker.end.answers)  # it is dead, or dies when it answers
         self._assign()
 
     def _answer(self, job: Job, answer: Answer) -> None:
         values: Sequence[Any] = ()
+        error: BaseException | None
         try:
             values, error = answer.open()
-        except Exception as problem:
+        except KeyboardInterrupt:  # which is not the answer's: it is opened when somebody waits again
+            self._happened.appendleft(partial(self._answer, job, answer))
+            raise
+        except BaseException as problem:
             error = problem
         job.result.take(job.at, len(job.items), values, error)
 

@@ -22,11 +22,13 @@ from multiprocessing import process as mp_process
 from multiprocessing import resource_tracker, spawn
 from typing import Any
 
+from ..errors import WorkerStartError
 from ..worker.worker import TO_THE_LAUNCHER
 
 _LONGEST_FOLDER = 64
 _DYING_S = 1.0  # how long a fork server that was killed may take to be gone
 _starting = threading.RLock()
+_closing = threading.RLock()  # held while descriptors are closed that a fork closes too, by their numbers
 ours: weakref.WeakSet[Any] = weakref.WeakSet()  # worker processes that this process has started
 
 
@@ -46,13 +48,14 @@ class _ForkServer(mp_forkserver.ForkServer):
 
     def ensure_running(self) -> None:
         if self._is_running():
-            resource_tracker.ensure_running()
+            _run_tracker()
             return
         config: dict[str, Any] = mp_process.current_process()._config  # type: ignore[attr-defined]
         before, address = config.get("tempdir"), self._forkserver_address
         folder = config["tempdir"] = tempfile.mkdtemp(prefix="pymp-", dir=_short_enough(tempfile.gettempdir()))
         try:
-            super().ensure_running()
+            with _closing, _no_standard_stream_missing():
+                super().ensure_running()
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)  # with the socket of one that could not be started
             raise
@@ -77,14 +80,17 @@ class _ForkServer(mp_forkserver.ForkServer):
             time.sleep(0.001)
 
     def _go_unnamed(self) -> None:
-        if self._door is not None:
-            os.close(self._door)
-            self._door = None
+        with _closing:
+            if self._door is not None:
+                os.close(self._door)
+                self._door = None
         address: str = self._forkserver_address
         with contextlib.suppress(OSError):
             self._door = os.open(address, os.O_PATH | os.O_CLOEXEC)
+            through = f"/proc/self/fd/{self._door}"
+            os.lstat(through)  # where /proc is not mounted the name stays
             os.unlink(address)
-            self._forkserver_address = f"/proc/self/fd/{self._door}"
+            self._forkserver_address = through
 
     def disown(self) -> None:
         """In a fork of the consumer: the server is the parent's."""
@@ -165,7 +171,13 @@ def start(process: Any) -> None:
     try:
         process.start()
     except (EOFError, ConnectionError):
-        process.start()
+        try:
+            process.start()
+        except (EOFError, ConnectionError) as error:
+            raise WorkerStartError(
+                "the fork server, from which workers are started, has died twice over one of them: it is killed, or "
+                "cannot import what it is to. See standard error; backend=mpiter.Process('spawn') does without it."
+            ) from error
     ours.add(process)
 
 
@@ -174,8 +186,8 @@ def _disown() -> None:
 
     Nor are the ends of the pipes on which their lives hang: they would outlive the consumer as long as the child lives.
     """
-    global _server, _starting
-    _starting = threading.RLock()  # another thread of the parent may have held it
+    global _server, _starting, _closing
+    _starting, _closing = threading.RLock(), threading.RLock()  # a thread of the parent may have held the first
     for process in ours:
         for descriptor in getattr(getattr(getattr(process, "_popen", None), "finalizer", None), "_args", None) or ():
             with contextlib.suppress(OSError):
@@ -201,12 +213,20 @@ def leave_behind(processes: list[Any]) -> None:
     """
     forget(processes)
     tracker: Any = getattr(resource_tracker, "_resource_tracker", None)
-    if hasattr(tracker, "_pid"):
+    if processes and hasattr(tracker, "_pid"):
         tracker._pid = None
 
 
+def let_go(process: Any) -> None:
+    """Close what is still open of a process that has ended; no fork may see half of that."""
+    with _closing:
+        process.close()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown)
+    os.register_at_fork(
+        before=lambda: _closing.acquire(), after_in_parent=lambda: _closing.release(), after_in_child=_disown
+    )
 
 
 @contextlib.contextmanager
@@ -254,8 +274,30 @@ def start_tracker() -> None:
     if not hasattr(signal, "pthread_sigmask"):
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    resource_tracker.ensure_running()
+    _run_tracker()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _run_tracker() -> None:
+    with _no_standard_stream_missing():
+        resource_tracker.ensure_running()
+
+
+@contextlib.contextmanager
+def _no_standard_stream_missing() -> Iterator[None]:
+    """multiprocessing hands its servers a pipe and sys.stderr: in a program that has closed descriptor 2 the pipe would
+    have that number."""
+    missing = []
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            missing.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))  # has the lowest number that is free
+    try:
+        yield
+    finally:
+        for number in missing:
+            os.close(number)
 
 
 def never_interrupted() -> None:

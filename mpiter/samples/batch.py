@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from ..typevars import T
-from .layout import Contents, Layout
+from .layout import Contents
 from .leaves import Aside
 from .tree import Node, describe, gather, is_mutable, merge, scatter, shows, stack
+from .tree import columns_of as leaves_of
 from .uneven import Settle, listed
 
 
@@ -28,6 +29,10 @@ def _asides_of(contents: Contents) -> Iterator[Any]:
 
 def samples_of(contents: Contents) -> list[Any]:
     """The batch as a list: rows of the columns, and the odd ones as they are."""
+    if contents.objects is not None:
+        if not contents.failed:
+            return contents.objects
+        return [one for row, one in enumerate(contents.objects) if row not in contents.failed]
     rows = gather(contents.tree, iter(contents.columns), _asides_of(contents), contents.rows)
     samples = rows if isinstance(rows, list) else list(rows)
     for row, sample in contents.odd.items():
@@ -37,10 +42,12 @@ def samples_of(contents: Contents) -> list[Any]:
     return samples
 
 
-def columns_of(contents: Contents, settle: Settle = listed) -> Any:
+def columns_of(contents: Contents, settle: Settle = listed, stacks: Stacker | None = None) -> Any:
     """The batch as one tree of columns."""
-    if not _is_stacked(contents):
-        return collate(samples_of(contents), settle)
+    return _columns_in(contents, settle) if _is_stacked(contents) else collate(samples_of(contents), settle, stacks)
+
+
+def _columns_in(contents: Contents, settle: Settle) -> Any:
     return stack(contents.tree, iter(contents.columns), _asides_of(contents), contents.rows, settle)
 
 
@@ -63,12 +70,14 @@ def _still_shows(batch: Batch[Any], contents: Contents) -> bool:
     return shows(contents.tree, batch, iter(contents.columns), _asides_of(contents))
 
 
-def collate(samples: Sequence[Any], settle: Settle = listed) -> Any:
+def collate(samples: Sequence[Any], settle: Settle = listed, stacks: Stacker | None = None) -> Any:
     """Stack samples into columns; ``settle`` says what becomes of what they disagree on."""
-    if isinstance(samples, Mapping):
+    if type(samples) is not list and isinstance(samples, Mapping):
         raise TypeError(f"a batch is made of a list of samples, not of a {type(samples).__name__}; pass a collate_fn.")
     if not len(samples):
         return []
+    if (found := (stacks or stacked)(samples)) is not None:
+        return _columns_in(found, settle)
     tree: Node = describe(samples[0])
     for sample in samples[1:]:
         merged = merge(tree, describe(sample))
@@ -79,12 +88,43 @@ def collate(samples: Sequence[Any], settle: Settle = listed) -> Any:
                 f"alike in the dataset, pass a collate_fn to a loader, or use the iterators, whose batches are lists."
             )
         tree = merged
-    layout = Layout(tree, len(samples))
-    columns = layout.columns(np.zeros(layout.size, np.uint8))
-    asides: list[Any] = []
-    fits = scatter(tree, samples, iter(columns), 0, asides)
-    assert fits, "a tree merged from all samples fits them all"
-    return stack(tree, iter(columns), iter(asides), len(samples), settle)
+    found = stacked(samples, tree)
+    assert found is not None, "a tree merged from all samples fits them all"
+    return _columns_in(found, settle)
+
+
+def stacked(samples: Sequence[Any], tree: Node | None = None) -> Contents | None:
+    """The samples in columns, by the ``tree`` of the first one unless told; None if another one doesn't fit it."""
+    tree = describe(samples[0]) if tree is None else tree
+    columns, asides = [np.empty((len(samples), *leaf.shape), leaf.dtype) for leaf in leaves_of(tree)], list[Any]()
+    if not scatter(tree, samples, iter(columns), 0, asides):
+        return None
+    return Contents(tree, len(samples), columns, [*zip(*asides, strict=True)] if asides else None, copied=True)
+
+
+class Stacker:
+    """Stacks batch after batch: tries first whether the samples look like those before, which is cheaper to find out.
+
+    Only where nothing of them stood aside: there they may be anything.
+    """
+
+    def __init__(self) -> None:
+        self._tree: Node | None = None
+
+    def __call__(self, samples: Sequence[Any]) -> Contents | None:
+        if self._tree is not None and (found := stacked(samples, self._tree)) is not None:
+            return found
+        found = stacked(samples)
+        self._tree = None if found is None or found.asides else found.tree
+        return found
+
+
+def differing(samples: Any) -> tuple[int, ...]:
+    """The first two rows that differ in shape, type or structure, if any do."""
+    if not isinstance(samples, list):
+        return ()
+    trees = [describe(sample) for sample in samples]
+    return next(((0, row) for row, tree in enumerate(trees) if tree != trees[0]), ())
 
 
 def _told(column: Any) -> str:

@@ -91,9 +91,23 @@ def _view(data: Any, form: str, shape: tuple[int, ...]) -> memoryview:
 def _with_slots(cls: type, reduced: Any) -> Any:
     """cloudpickle's way of making a class, which would forget its slots; named tuples make theirs."""
     make, (*head, namespace, tracker, extra), *rest = reduced
+    if rest and isinstance(rest[0], tuple):
+        rest[0][0].update(_shadowing(cls, rest[0][0]))
     if "__slots__" in cls.__dict__ and isinstance(namespace, dict) and not issubclass(cls, tuple):
         namespace = {**namespace, "__slots__": cls.__dict__["__slots__"]}
     return make, (*head, namespace, tracker, extra), *rest
+
+
+def _shadowing(cls: type, kept: dict[str, Any]) -> dict[str, Any]:
+    """What cloudpickle leaves out as inherited, although another base comes first: ``__iter__ = B.__iter__``."""
+    left_out = {name: value for name, value in vars(cls).items() if name not in kept}
+    bases = cls.__mro__[1:]
+    return {
+        name: value
+        for name, value in left_out.items()
+        if any(vars(base).get(name, cls) is value for base in cls.__bases__)
+        and next(vars(base)[name] for base in bases if name in vars(base)) is not value
+    }
 
 
 # -- where a class is ------------------------------------------------------------------------------------------------

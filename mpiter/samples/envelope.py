@@ -148,7 +148,18 @@ class _ByValue(ByValue):
 
 def reducers() -> dict[type, Any]:
     """For a pickler's table: what pickle would not bring back as it was, or at what price."""
-    return {**tensors.reducers(), np.ndarray: _reduce_array, Connection: refuse}
+    return {
+        **tensors.reducers(),
+        np.ndarray: _reduce_array,
+        np.bytes_: reduce_text,
+        np.str_: reduce_text,
+        Connection: refuse,
+    }
+
+
+def reduce_text(text: Any) -> Any:
+    """How NumPy's own bytes and strings are pickled: NumPy's way loses zeros at the end."""
+    return type(text), (bytes(text) if isinstance(text, bytes) else str.__str__(text),)
 
 
 def _reduce_array(array: Any) -> Any:

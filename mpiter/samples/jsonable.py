@@ -94,6 +94,9 @@ class _Encoding:
         return [[self(key, path), self(part, (path, key))] for key, part in value.items()]
 
     def _array(self, value: Any, path: _Path) -> Any:
+        if type(value) in (np.bytes_, np.str_):  # an array's elements, and dtypes, have no zeros at the end
+            is_text = isinstance(value, str)
+            return {"~str_": str.__str__(value)} if is_text else {"~bytes_": _text(bytes(value))}
         is_scalar = isinstance(value, np.generic) and type(value) is value.dtype.type
         if (type(value) is np.ndarray or is_scalar) and is_raw(value.dtype):
             descr = self(np.lib.format.dtype_to_descr(value.dtype), path)
@@ -169,5 +172,7 @@ _KINDS: dict[str, Callable[[Any, _Decoding], Any]] = {
     "~Counter": lambda told, of: Counter({of(key): of(part) for key, part in told}),
     "~array": lambda told, of: _array(of(told[0]), told[1], _memory(told[2])),
     "~scalar": lambda told, of: _array(of(told[0]), [], _memory(told[1]))[()],
+    "~bytes_": lambda told, of: np.bytes_(_memory(told)),
+    "~str_": lambda told, of: np.str_(told),
     "~tensor": lambda told, of: tensors.from_bytes(np.frombuffer(_memory(told[2]), np.uint8), told[0], told[1]),
 }

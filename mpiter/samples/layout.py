@@ -88,6 +88,7 @@ class Contents:
     rows: int
     columns: list[Column] = field(default_factory=list)
     asides: list[Sequence[Any]] | None = None  # a tuple of values for each row
+    objects: list[Any] | None = None  # all samples as they are, with nothing in columns: they have not travelled
     odd: dict[int, Any] = field(default_factory=dict)  # whole samples, by row
     apart: list[int] = field(default_factory=list)  # bytes of what found no room in its row, and came by itself
     failed: frozenset[int] = frozenset()

@@ -222,6 +222,8 @@ def leaf_for(value: Any) -> Leaf | Aside:
 
 def is_raw(dtype: np.dtype[Any]) -> bool:
     """Are an array's bytes and its dtype's name all there is to it?"""
+    if dtype.isbuiltin == 1 and dtype.isnative and dtype.kind in "biufc":
+        return not dtype.metadata
     if dtype.hasobject or dtype.kind not in "biufcmMSUV" or dtype.metadata:
         return False
     try:

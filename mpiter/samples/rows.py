@@ -32,4 +32,6 @@ class Rows(Sequence[Any]):
         return container(self.columns, lambda column: column[row])
 
     def __iter__(self) -> Iterator[Any]:
+        if type(self.columns) is tuple and self.columns:
+            return zip(*self.columns, strict=True)
         return map(self.__getitem__, range(self._length))

@@ -48,6 +48,14 @@ class Group:
             return f".{(self.names or self.cls._fields)[at]}"  # type: ignore[attr-defined]
         return f"[{(self.names or range(len(self.parts)))[at]!r:.40}]"
 
+    def parts_of(self, value: Any) -> Any:
+        """What one container holds."""
+        if self.kind == "dict":
+            return value.values()
+        if self.kind == "dataclass":
+            return [getattr(value, name) for name in self.names]
+        return tuple.__iter__(value) if isinstance(value, tuple) else value
+
     def split(self, values: Any) -> list[Sequence[Any]] | None:
         """The values of each part, or None if one of ``values`` is built differently."""
         if type(values) is Rows:
@@ -115,10 +123,13 @@ def _describe(value: Any, depth: int, left: Iterator[int]) -> Node:
     group = _group_of(value)
     if group is None:
         return leaf_for(value)
-    if not depth or any(next(left, None) is None for _ in group.parts):
+    if not depth:
         raise _Unplannable
-    inner = group.split([value]) or []
-    return dataclasses.replace(group, parts=tuple(_describe(part[0], depth - 1, left) for part in inner))
+    for _ in group.parts:
+        if next(left, None) is None:
+            raise _Unplannable
+    parts = tuple([_describe(part, depth - 1, left) for part in group.parts_of(value)])
+    return Group(group.kind, group.cls, group.names, parts, group.key_types)
 
 
 def _group_of(value: Any) -> Group | None:

@@ -49,11 +49,13 @@ def _refused(place: Place, values: Sequence[Any]) -> Any:
     first, other = two
     ways = "'list' or 'pad'" if _are_arrays(_leaves(_as_arrays(values))) else "'list'"
     where = "".join(group.written(at) for group, at in place)
-    raise UnevenSamples(
+    error = UnevenSamples(
         f"the samples of this batch are uneven{f' at {where}' if where else ''}: {_told(values[first])} in its row "
         f"{first}, {_told(values[other])} in row {other}.  Pass ragged={ways}, a collate_fn to a "
         f"loader, or give them one shape and type in the dataset."
     )
+    error.rows = two
+    raise error
 
 
 def _padded(place: Place, values: Sequence[Any]) -> Any:

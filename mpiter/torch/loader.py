@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -17,6 +18,7 @@ from torch.utils.data import _utils
 
 from ..datasets.columns import Table, as_dataset
 from ..device import can_pin, pinned
+from ..engine.options import is_object
 from ..engine.pilot import Auto
 from ..errors import OptionError, warn
 from ..loaders.batched import Batched, Single
@@ -24,7 +26,7 @@ from ..loaders.checks import check_echo, check_sharing, check_skipping
 from ..loaders.drawing import Drawn, Since
 from ..loaders.epochs import known
 from ..loaders.generators import Generators, samplers_in
-from ..loaders.loader import in_batches, is_torchs_stream, worker_options, workers_of
+from ..loaders.loader import is_torchs_stream, worker_options, workers_of
 from ..loaders.loading import Loading
 from ..loaders.shards import Batching, Streamed
 from ..loaders.walk import Walk, warn_of_iterators
@@ -32,7 +34,7 @@ from ..order.order import Order, Sequential
 from ..order.ranks import Sharding, shard_for
 from ..pool import starting
 from ..rules import Skip
-from ..samples.batch import samples_of
+from ..samples.batch import Stacker, samples_of
 from ..samples.layout import Contents
 from ..spelling import OF_LOADERS, knows
 from ..typevars import B_co as T_co  # of a dataset's samples, as torch has it
@@ -43,6 +45,7 @@ from .tensors import tensors_of
 starting.preload(__package__)
 _default_collate = _utils.collate.default_collate
 _TORCHS_OWN = "torch."
+_TorchsLoader = torch.utils.data.DataLoader  # by torch's name some programs have a library find ours
 
 
 class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
@@ -59,6 +62,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     ``on_error="skip"``, or ``mpiter.Skip(most=100)``, leaves out samples that fail; ``stats()`` counts and lists them.
     ``backend="ray"``, or whatever ``mpiter.batches`` takes, fetches elsewhere than in worker processes here.
     ``receipts="folder"`` notes there what is handed out, for `mpiter audit`.
+    ``sample_timeout=600`` replaces a worker that one sample (or a batch that it makes alone) keeps for so many seconds.
     ``trace="run.json"`` writes down who did what when, for ui.perfetto.dev or chrome://tracing.
     Beyond torch's: ``state_dict()``, ``load_state_dict()``, ``skip()``, ``close()``, ``with``, ``stats()``.
 
@@ -101,11 +105,15 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         seed: int | None = None,
         backend: Any = None,
         receipts: Any = None,
+        sample_timeout: float | None = 600.0,
     ) -> None:
         if num_workers == 0 and timeout > 0:
             raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
+        for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
+            is_object(name, given)
         self._has_own_sampler = sampler is None and batch_sampler is None
-        dataset = as_dataset(dataset, by_key=not self._has_own_sampler)
+        if not isinstance(dataset, (list, tuple)):  # whose elements are samples to torch
+            dataset = as_dataset(dataset, by_key=not self._has_own_sampler)
         if not (hasattr(type(dataset), "__getitem__") or hasattr(dataset, "__getitems__")):
             raise OptionError(
                 f"a dataset has [], which {type(dataset).__name__} has not; make it an IterableDataset, or pass it to "
@@ -119,7 +127,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             shuffle = None
         elif seed is not None:
             raise OptionError("seed= goes with shard=; without it pass generator=torch.Generator().manual_seed(…).")
-        torch.utils.data.DataLoader.__init__(
+        _TorchsLoader.__init__(
             self,
             dataset,
             batch_size=batch_size,
@@ -143,12 +151,13 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         self.__dict__.update(prefetch_factor=prefetch_factor, persistent_workers=persistent_workers)
         self.seeding, self.trace, self.echo, self.on_error = seeding, trace, echo, on_error
         self.shard, self.seed, self.backend, self.receipts = shard, seed, backend, receipts
+        self.sample_timeout = sample_timeout
         is_stream = is_torchs_stream(dataset)
         if echo is not None:
             check_echo(dataset, is_stream, self.sampler, batch_sampler)
         check_skipping(dataset, is_stream, on_error)
         self._pins = can_pin() if pin_memory else False
-        self._in_one = self._makes_batches_in_workers()
+        self._in_one, self._stacks = self._makes_batches_in_workers(), Stacker()
         options = worker_options(
             self._served() if self._in_one else dataset,
             rows=1 if self._in_one else batch_size,
@@ -166,6 +175,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             shard=shared,
             backend=backend,
             receipts=receipts,
+            sample_timeout=sample_timeout,
         )
         has_length = self._has_own_sampler and not is_stream
         self._begin(options, persistent_workers, samples=len(dataset) if has_length else None)
@@ -185,7 +195,12 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
                 self.batch_size, self.drop_last, collate, shards_itself=True, marks_every=self._marks_every
             )
             return Streamed(self.dataset, self._batching, 0, 1)
-        return (Batched if self._auto_collation else Single)(self.dataset, collate, self.on_error != "raise")
+        skips, stacks = self.on_error != "raise", collate is _collated
+        return (
+            Batched(self.dataset, collate, skips, stacks)
+            if self._auto_collation
+            else Single(self.dataset, collate, skips)
+        )
 
     def __iter__(self) -> Any:
         return Loading.__iter__(self)
@@ -201,8 +216,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             return self._batches_of(len(self.dataset))
         if self._batching is not None:  # whose own len() is for those who ask the loader: torch warns them
             return None
-        try:
-            return len(self)
+        try:  # torch's length is that of a whole epoch
+            return self._batches_of(len(self._sampled())) if self._samples_before() else len(self)
         except (TypeError, NotImplementedError):
             return None
 
@@ -215,11 +230,12 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     def _plans(self, since: Since) -> Drawn:
         walk = Walk(self._sampled(), since.told, begins=not since.batches)
+        left_out = since.samples if since.told is None and not since.batches else 0  # in batches of another size
         batches: Iterator[Any]
         if not self._auto_collation:
-            batches = ([key] for key in walk.begin())
+            batches = ([key] for key in islice(walk.begin(), left_out, None))
         elif type(self.batch_sampler) is torch.utils.data.BatchSampler:  # which begins when it is asked for a batch
-            batches = in_batches(walk, self.batch_sampler.batch_size, self.batch_sampler.drop_last)
+            batches = walk.in_batches(self.batch_sampler.batch_size, self.batch_sampler.drop_last, left_out)
         else:
             batches = walk.begin()
         return Drawn(batches, None if self._in_one else self.batch_size, walk, since)
@@ -228,7 +244,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         return self.sampler.order(epoch, self._seed) if isinstance(self.sampler, ShardSampler) else Sequential(0)
 
     def _opens(self, contents: Contents) -> Any:
-        batch = samples_of(contents)[0] if self._in_one else tensors_of(contents)
+        batch = samples_of(contents)[0] if self._in_one else tensors_of(contents, self._stacks)
         return pinned(batch) if self._pins else batch
 
     def _seed_of_epoch(self) -> int:

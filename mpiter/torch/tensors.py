@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import _utils
 
 from ..device import is_numeric, mapped
-from ..samples.batch import samples_of
+from ..samples.batch import Stacker, samples_of
 from ..samples.layout import Contents
 from ..samples.leaves import Complex, Leaf
 from ..samples.tensors import from_array
@@ -37,14 +38,24 @@ class _NotPlain(Exception):
     """The columns don't say what torch would make of the samples."""
 
 
-def tensors_of(contents: Contents) -> Any:
+def tensors_of(contents: Contents, stacks: Stacker) -> Any:
     """What torch's ``default_collate`` would make of the samples: on the columns where it can, or by asking it."""
     if not (contents.odd or contents.failed or contents.asides) and _collates_as_ever():
+        objects = contents.objects
+        # columns are made of arrays faster than torch makes them, and of tensors more slowly
+        columns = contents if objects is None or _holds_tensors(objects[0]) else stacks(objects)
         try:
-            return _built(contents.tree, iter(contents.columns))
+            if columns is not None:
+                return _built(columns.tree, iter(columns.columns))
         except _NotPlain:
             pass
     return default_collate(samples_of(contents))
+
+
+def _holds_tensors(sample: Any) -> bool:
+    """At the top, or in a tuple, list or dict."""
+    parts = sample.values() if type(sample) is dict else sample if type(sample) in (tuple, list) else (sample,)
+    return any(isinstance(part, torch.Tensor) for part in parts)
 
 
 def _collates_as_ever() -> bool:

@@ -49,11 +49,12 @@ class Cache:
         return max(kept, key=lambda one: str(one.get("date")), default=None)
 
     def keep(self, key: str, result: Mapping[str, Any]) -> None:
-        part = self._file.with_name(f".{self._file.name}.{os.getpid()}")
         with suppress(OSError):
-            part.parent.mkdir(parents=True, exist_ok=True)
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            part = machine.new_name(self._file.with_name(f".{self._file.name}."))
             try:
-                part.write_text(json.dumps(self._read() | {key: dict(result)}, indent=1), encoding="utf-8")
+                with open(part, "xb") as file:
+                    file.write(json.dumps(self._read() | {key: dict(result)}, indent=1).encode())
                 part.replace(self._file)
             finally:
                 part.unlink(missing_ok=True)

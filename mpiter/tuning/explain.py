@@ -18,10 +18,10 @@ from .. import machine
 from ..engine.pilot import Setting
 from ..errors import OptionError
 from ..rules import Rules
+from .advice import Times, advised
 from .capacity import most_workers
 from .events import Fetched, Opened, Recorded, Span
 from .simulation import Load, Machine, Outcome, Service, simulate
-from .verdict import Times, advised
 from .virtual import SHARE
 
 # Processor time that a task costs a worker beside its samples: 256 and 253 µs with one worker and with two, on a

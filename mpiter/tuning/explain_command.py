@@ -13,11 +13,11 @@ from ..asked import above_zero
 from ..datasets.named import named
 from ..errors import MpiterError, OptionError, told
 from ..iterators.generate import batches
+from .advice import rate_told
 from .capacity import measured, rounds_per_s, work
 from .explain import Explanation, WhatIf, explain, headroom
 from .simulation import Service
 from .trace import read
-from .verdict import rate_told
 
 _ABOUT = (
     "Replay what a trace has recorded (trace='run.json' of any iterator or loader), as it was and with other workers, "

@@ -11,12 +11,12 @@ import textwrap
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .. import machine
 from ..stats import Stats
 from ..worker.board import Line
-from .verdict import rate_told, some, verdict
+from .advice import rate_told, some
 
 _STRETCH_S = 5.0  # that rates and shares are of
 _WIDE = 60  # columns from which on there is room for everything
@@ -134,12 +134,13 @@ def view(now: Glance, since: Glance | None = None, before: Glance | None = None)
     base = since.stats if since is not None and since.stats.batches else Stats(wait_s=stats.start_s)
     batches, seconds = stats.batches - base.batches, stats.seconds - base.seconds
     has_moved = batches > 0 and seconds > 0
-    found = verdict(stats, base if base.batches else None) if has_moved else None
+    waited_s = max(0.0, stats.wait_s - base.wait_s)
+    recent = replace(stats, recent_s=seconds, recent_wait_s=waited_s, recent_batches=batches)
     return View(
         stats,
         samples_per_s=(stats.samples - base.samples) / seconds if has_moved else None,
-        waited=min(1.0, max(0.0, stats.wait_s - base.wait_s) / seconds) if seconds > 0 else None,
-        verdict="no batch yet" if not stats.batches else str(found) if found is not None else "",
+        waited=min(1.0, waited_s / seconds) if seconds > 0 else None,
+        verdict="no batch yet" if not stats.batches else recent.verdict if has_moved else "",
         workers=tuple(_worker(number, now, before) for number, line in enumerate(now.lines) if line.pid),
     )
 

@@ -205,7 +205,7 @@ class _World(_PrefetchLoop):
     def run(self) -> Outcome:
         length = self._batches * self._load.batch_size
         pace = Pace(self._load.batch_size, wrap=False, epochs=1)
-        self.launch(Run(1, Cursor(0, 0, False, Sequential(length)), 0, pace), threaded=False)
+        self._staff(Run(1, Cursor(0, 0, False, Sequential(length)), 0, pace))
         self._thread = threading.Thread()  # which is never started: the loop believes that somebody else consumes
         crew = self._crew
         while not self._is_over:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -112,11 +113,12 @@ def boards_of(pid: int) -> Iterator[Board]:
     for name in sorted(_names(folder), key=int):
         path = os.path.join(folder, name)
         try:
-            if "mpiter" not in os.readlink(path):
-                continue
-            found = Board(pid, path, os.stat(path).st_ino)
+            file = os.stat(path)
         except OSError:  # it has just been closed
             continue
+        if not stat.S_ISREG(file.st_mode) or file.st_nlink:  # shared memory is a file without a name
+            continue
+        found = Board(pid, path, file.st_ino)
         if found.read() is not None:
             yield found
 

@@ -1,7 +1,7 @@
 """``trace="run.json"``: what every worker, the prefetch thread and the consumer did, for Perfetto and chrome://tracing.
 
 A ``Tracer`` is the tally of one loop: it notes what it is told as rows of numbers, each thread in a list of its own.
-Once in a second these go into a part file beside the trace (``run.json.PID.part``), which a program that is killed
+Once in a second these go into a part file beside the trace (``run.json.….part``), which a program that is killed
 leaves behind, and which ``read`` takes as well.  When the loop ends the rows become events, and the file gets its name.
 A program's loops share one file, whether they follow each other or run at once; of several programs the later ones
 take a name of their own.  Guarantees that memory and file are bounded (``MOST`` rows; what is beyond is counted), and
@@ -11,7 +11,6 @@ that a full disk ends the trace, not the program.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import logging
 import os
@@ -23,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from weakref import WeakValueDictionary
 
 from .. import machine
@@ -36,7 +35,6 @@ from .events import FORMAT, Loop, Recorded, recorded
 MOST = 500_000  # rows: some 100,000 batches, and 60 MB of JSON
 _EVERY_S = 1.0
 _log = logging.getLogger("mpiter")
-_files = itertools.count(1)  # of this process
 _in_use: WeakValueDictionary[str, Trace] = WeakValueDictionary()
 
 Row = tuple[float, ...]
@@ -64,7 +62,8 @@ class Trace:
         self._begin()
 
     def _begin(self) -> None:
-        self._pid, self._part = os.getpid(), Path(f"{self.path}.{os.getpid()}-{next(_files)}.part")
+        self._pid, self._part = os.getpid(), Path()
+        self._file: BinaryIO | None = None  # the part file, once there is something in it
         self._zero, self._unix_s = time.monotonic(), time.time()
         self._active: set[int] = set()  # guarded by _lock, like all below
         self._loops: dict[int, dict[str, Any]] = {}
@@ -113,13 +112,19 @@ class Trace:
             return
         head = {"loop": number, "kind": kind, "bytes": len(numbers), "zero": self._zero, "about": about}
         try:
-            with open(self._part, "ab") as file:
-                file.write(json.dumps(head).encode() + b"\n" + numbers)
+            if self._file is None:
+                self._part = machine.new_name(f"{self.path}.", ".part")
+                self._file = open(self._part, "xb")  # noqa: SIM115
+            self._file.write(json.dumps(head).encode() + b"\n" + numbers)
+            self._file.flush()
         except OSError as error:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
         self._is_broken = True
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # of what it could not write
+                self._file.close()
         _log.warning("the trace %s cannot be written, and ends here: %s", self.path, str(error))
 
     def _finish(self) -> None:
@@ -130,10 +135,10 @@ class Trace:
             root, ending = os.path.splitext(self.path)
             _log.warning("another program has written the trace %s meanwhile; ours has our pid in its name", self.path)
             self.path = f"{root}.{self._pid}{ending}"
-        new = Path(f"{self._part}.json")
-        loops = _loops_of(self._part.read_bytes())
+        loops = self._loops_of_part()
+        new = machine.new_name(f"{self.path}.", ".json")
         try:
-            with open(new, "wb") as file:
+            with open(new, "xb") as file:
                 first = self._copy_events(file)
                 for events in chain.from_iterable(loop.events() for loop in loops):
                     file.write((b'{"traceEvents":[\n' if first else b",\n") + events.encode())
@@ -146,6 +151,13 @@ class Trace:
                 new.unlink()
             raise
         self._part.unlink()
+
+    def _loops_of_part(self) -> list[Loop]:
+        part, self._file = self._file, None
+        if part is None:
+            return []
+        part.close()
+        return _loops_of(self._part.read_bytes())
 
     def _is_anothers(self) -> bool:
         """Has another program written the file since we began?"""
@@ -233,6 +245,8 @@ class Tracer(Tally):
         began = ticket.began or time.monotonic()
         took = ticket.rows, ticket.queue_s, ticket.cpu_s, ticket.delay_s, ticket.read_s, ticket.pack_s
         self._loops.of("task")((ticket.worker, began, ticket.seconds, *took, again))
+        if began > self._loops.due:
+            self._loops.hand_over(began)
 
     def delivered(self, began: float, ended: float) -> None:
         super().delivered(began, ended)
@@ -244,8 +258,6 @@ class Tracer(Tally):
             return
         self._seen, now = (batches, ready), time.monotonic()
         self._note_queue((now, batches, ready))
-        if now > self._loops.due:
-            self._loops.hand_over(now)
 
     def lost(self, worker: int, was_asked: bool) -> None:
         self._loops.of("lost")((time.monotonic(), worker, was_asked))
@@ -280,7 +292,13 @@ class _Notes:
 
 def read(path: str | os.PathLike[str]) -> Recorded:
     """What a trace has recorded, or the part file of one that was never finished."""
-    data = Path(path).read_bytes()
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise OptionError(
+            f"there is no file {os.fspath(path)}: name a trace, which an iterator or a loader writes with "
+            f"trace='run.json' when it ends."
+        ) from None
     try:
         return recorded(_finished(data) if data.startswith(b'{"loop"') else json.loads(data))
     except OptionError:
@@ -310,7 +328,12 @@ def _loops_of(data: bytes) -> list[Loop]:
 def _chunks(data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
     at = 0
     while (end := data.find(b"\n", at)) >= 0:
-        head = json.loads(data[at:end])
+        try:
+            head = json.loads(data[at:end])
+        except ValueError:
+            if not at:
+                raise
+            return  # torn: its program was killed while it wrote
         at = end + 1 + head["bytes"]
         if at > len(data):
             return

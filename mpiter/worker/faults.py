@@ -2,29 +2,62 @@
 
 Guarantees that nothing crosses that could fail on arrival: an exception travels as itself only if it survived a trial
 journey in the worker; otherwise its type's name and text do, in a ``SampleError``.  The worker's traceback is chained,
-and a note names the sample and the line that fetches it without any worker.
+and a note names the sample and the line that fetches it without any worker.  Where the consumer itself fetches, the
+exception is raised as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import traceback
+from dataclasses import replace
 from typing import Any
 
 from ..errors import RemoteTraceback, SampleError, SampleNotSendable
 from ..samples.byvalue import culprit
 from ..samples.envelope import dumps, loads
+from . import parts
+from .info import WorkerInfo
 from .task import Fault, Piece
 
 _LONGEST = 20_000  # characters of a traceback
 
 
-def take_down(error: BaseException, piece: Piece, row: int, index: Any, worker: str) -> Fault:
+def take_down(error: BaseException, piece: Piece, row: int, index: Any, worker: WorkerInfo) -> Fault:
     """Describe ``error``, raised by the fetch of ``index``."""
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-_LONGEST:]
     summary = f"{type(error).__name__}: {_text(error)}"[:500]
-    position = piece.position + row - piece.row
-    return Fault(piece.batch, row, index, piece.epoch, position, worker, summary, trace, _pickled(error))
+    where = piece.batch, row, index, piece.epoch, piece.position + row - piece.row, worker.name, summary
+    if worker.backend == "serial":
+        return Fault(*where, trace="", pickled=None, itself=error)
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-_LONGEST:]
+    return Fault(*where, trace, _pickled(error))
+
+
+class Faults:
+    """What has failed of a task, or of a batch."""
+
+    def __init__(self) -> None:
+        self.found: list[Fault] = []
+
+    def add(self, error: BaseException, piece: Piece, row: int, index: Any, worker: WorkerInfo) -> None:
+        """A row has failed."""
+        if isinstance(error, parts.AllLeftOut):
+            here = piece.batch, row  # a task may be of several batches
+            last = max(at for at, fault in enumerate(self.found) if (fault.batch, fault.row) == here)
+            self.found[last] = replace(self.found[last], ends_row=True)
+            return
+        may_skip = not isinstance(error, parts.NotOfASample)
+        found = error if may_skip else error.__cause__ or error
+        fault = take_down(found, piece, row, index, worker)
+        self.found.append(fault if may_skip else replace(fault, may_skip=False))
+
+    def add_part(self, error: BaseException, piece: Piece, row: int, key: Any, at: int, worker: WorkerInfo) -> None:
+        """One of the samples of a row has failed."""
+        fault = take_down(error, piece, row, key, worker)
+        fault = replace(fault, position=fault.position + at, ends_row=False)
+        told = ((known.batch, known.row, known.position) for known in self.found)
+        if (fault.batch, fault.row, fault.position) not in told:  # else it is fetched once more
+            self.found.append(fault)
 
 
 def unsendable(sample: Any, name: str, error: BaseException) -> SampleNotSendable:
@@ -40,9 +73,14 @@ def unsendable(sample: Any, name: str, error: BaseException) -> SampleNotSendabl
     return unsendable
 
 
+def _may_be_raised(error: BaseException | None) -> bool:
+    """Would it mean nothing else to those who catch it where the batch is asked for?"""
+    return isinstance(error, Exception) and not isinstance(error, (StopIteration, StopAsyncIteration))
+
+
 def _pickled(error: BaseException) -> bytes | None:
-    if not isinstance(error, Exception) or isinstance(error, (StopIteration, StopAsyncIteration)):
-        return None  # would mean something to whoever catches it here
+    if not _may_be_raised(error):
+        return None
     try:
         data = dumps(error)
         again = loads(data)
@@ -61,7 +99,7 @@ def _text(error: BaseException) -> str:
 
 def raised(fault: Fault) -> Exception:
     """The exception to raise in the consumer."""
-    error: Exception | None = None
+    error: Any = fault.itself if _may_be_raised(fault.itself) else None
     if fault.pickled is not None:
         try:
             error = loads(fault.pickled)
@@ -69,10 +107,13 @@ def raised(fault: Fault) -> Exception:
             error = None
     if error is None:
         error = SampleError(f"dataset[{fault.index!r:.60}] raised {fault.summary}")
+        error.__cause__ = fault.itself
     with contextlib.suppress(Exception):  # classes may forbid either
-        error.__cause__ = RemoteTraceback(fault.trace) if fault.trace else None
-        error.add_note(_note(fault))
-    return error
+        if fault.itself is None:
+            error.__cause__ = RemoteTraceback(fault.trace) if fault.trace else None
+        if (note := _note(fault)) not in getattr(error, "__notes__", ()):  # it may be raised again and again
+            error.add_note(note)
+    return error  # type: ignore[no-any-return]
 
 
 def _note(fault: Fault) -> str:

@@ -1,6 +1,6 @@
 """The module-level fetch function that every Pool runs.
 
-Runs in workers: processes, threads, or the caller itself.  Guarantees that whatever a dataset raises becomes a fault
+Runs in workers: processes or threads.  Guarantees that whatever a dataset raises becomes a fault
 of its row and never leaves by the Pool; that rows are finished in order, so that a count says which; that a task ends
 soon after its time budget, but never with less than one row.  Assumes that ``worker.begin`` has put a worker into the
 registry for the dataset that a task names.
@@ -8,9 +8,10 @@ registry for the dataset that a task names.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,11 @@ import numpy as np
 from ..samples.caution import copied
 from ..samples.reuse import Reused
 from ..transport.transport import WorkerPen
-from . import info, lending, limits, parts, seeding
+from . import forks, info, lending, lifeline, limits, parts, seeding
 from .board import Cell
-from .faults import take_down, unsendable
+from .faults import Faults, take_down, unsendable
 from .registry import Worker, worker_for
-from .task import Fault, Piece, Task, Ticket
+from .task import Piece, Task, Ticket
 
 _clock = time.monotonic_ns
 _MOST_UNSEEN = 16  # samples between two looks at the clock…
@@ -34,7 +35,7 @@ def _fetch_run(task: Task) -> Ticket:
     worker = worker_for(task.dataset)
     if worker.startup is not None:
         return _ticket(task, worker, startup=worker.startup)
-    is_first = worker.tasks == 0 and worker.habits.owns_globals and not worker.habits.is_caller
+    is_first = worker.tasks == 0 and worker.habits.owns_globals
     if is_first:  # not while everybody starts: it takes some 20 ms of processor time
         limits.limit_loaded_libraries()
     worker.cells[Cell.RUN], worker.cells[Cell.TASK], worker.cells[Cell.ACTIVE] = task.run, task.number, 1
@@ -44,7 +45,6 @@ def _fetch_run(task: Task) -> Ticket:
     try:
         ticket = _watched(task, worker)
     except BaseException as error:  # ours, most likely; even so it must not leave by the Pool
-        worker.habits.let_pass(error)
         ticket = _all_failed(task, worker, error)
     finally:
         info.enter(outer)
@@ -52,6 +52,8 @@ def _fetch_run(task: Task) -> Ticket:
         lending.back(lender)
         parts.tell(hearer)
         worker.cells[Cell.ACTIVE] = 0
+    if worker.habits.seeds:
+        ticket = ticket._replace(drawn=worker.habits.seeds)
     worker.tasks += 1
     if is_first:
         limits.limit_loaded_libraries()
@@ -67,7 +69,7 @@ def _all_failed(task: Task, worker: Worker, error: BaseException) -> Ticket:
     faults = []
     for piece in task.pieces:
         for row, index in enumerate(piece.keys, piece.row):
-            faults.append(take_down(error, piece, row, index, worker.info.name))
+            faults.append(take_down(error, piece, row, index, worker.info))
     return _ticket(task, worker, len(faults), faults=tuple(faults))
 
 
@@ -78,27 +80,17 @@ def _watched(task: Task, worker: Worker) -> Ticket:
         return _fetch(task, worker, seeding.NONE)
     if not habits.owns_globals:
         return _with_a_warning(task, worker) if worker.tasks == 0 else _fetch(task, worker, seeding.NONE)
-    callers = seeding.globals_state() if habits.is_caller else None
-    try:
-        while True:
-            seeds = habits.seeds
-            if seeds == seeding.GLOBALS:
-                return _fetch(task, worker, seeds)
-            before = habits.mark or seeding.globals_mark()
-            ticket = _fetch(task, worker, seeds)
-            after = seeding.globals_mark()
-            habits.mark = after if callers is None else None
-            drawn = seeding.drawn_between(before, after)
-            if callers is not None and seeding.has_used_reserve(callers):
-                drawn |= {"numpy"}
-            if drawn <= seeds:
-                return ticket
-            habits.seeds = seeds | drawn  # and this task is fetched again
-            if callers is not None:
-                seeding.restore_globals(callers)
-    finally:
-        if callers is not None and habits.seeds:
-            seeding.restore_globals(callers)
+    while True:
+        seeds = habits.seeds
+        if seeds == seeding.GLOBALS:
+            return _fetch(task, worker, seeds)
+        before = habits.mark or seeding.globals_mark()
+        ticket = _fetch(task, worker, seeds)
+        habits.mark = seeding.globals_mark()
+        drawn = seeding.drawn_between(before, habits.mark)
+        if drawn <= seeds:
+            return ticket
+        habits.seeds = seeds | drawn  # and this task is fetched again
 
 
 def _with_a_warning(task: Task, worker: Worker) -> Ticket:
@@ -120,7 +112,7 @@ def _fetch(task: Task, worker: Worker, seeds: frozenset[str]) -> Ticket:
     worker.packing_ns, read_ns, delay_ns = 0, worker.read_ns, worker.delay.ns()
     deadline = began + task.budget_ns
     payloads: list[Any] = []
-    faults: list[Fault] = []
+    faults = Faults()
     rows = 0
     for piece in task.pieces:
         pen = worker.writer.pen(task.brief, piece.address, piece.row, piece.rows)
@@ -135,7 +127,7 @@ def _fetch(task: Task, worker: Worker, seeds: frozenset[str]) -> Ticket:
         rows,
         (_clock() - began) / 1e9,
         payloads=tuple(payloads),
-        faults=tuple(faults),
+        faults=tuple(faults.found),
         began=began / 1e9,
         queue_s=max(0.0, began / 1e9 - task.sent) if task.sent else 0.0,
         cpu_s=(time.thread_time_ns() - cpu_ns) / 1e9,
@@ -153,34 +145,21 @@ class _Fetching:
     worker: Worker
     piece: Piece
     pen: WorkerPen
-    faults: list[Fault]
+    faults: Faults
     seeds: frozenset[str]  # global generators
     deadline: int
     must_begin: bool  # nothing of this task is done yet: the budget must not end it
 
     def fault(self, error: BaseException, row: int, index: Any) -> None:
         self.pen.fail(row)
-        if isinstance(error, parts.AllLeftOut):
-            here = self.piece.batch, row  # a task may be of several batches
-            last = max(at for at, fault in enumerate(self.faults) if (fault.batch, fault.row) == here)
-            self.faults[last] = replace(self.faults[last], ends_row=True)
-            return
-        may_skip = not isinstance(error, parts.NotOfASample)
-        found = error if may_skip else error.__cause__ or error
-        fault = take_down(found, self.piece, row, index, self.worker.info.name)
-        self.faults.append(fault if may_skip else replace(fault, may_skip=False))
+        self.faults.add(error, self.piece, row, index, self.worker.info)
 
     def part(self, error: BaseException, key: Any, at: int) -> None:
         """One of the samples of the row under way has failed."""
-        self.let_pass(error)
-        fault = take_down(error, self.piece, self.worker.cells[Cell.ROW], key, self.worker.info.name)
-        fault = replace(fault, position=fault.position + at, ends_row=False)
-        told = ((known.batch, known.row, known.position) for known in self.faults)
-        if (fault.batch, fault.row, fault.position) not in told:  # else it is fetched once more
-            self.faults.append(fault)
+        self.faults.add_part(error, self.piece, self.worker.cells[Cell.ROW], key, at, self.worker.info)
 
     def let_pass(self, error: BaseException) -> None:
-        self.worker.habits.let_pass(error)
+        """Nothing: in a worker whatever is raised is the dataset's."""
 
 
 def _fetch_piece(fetching: _Fetching) -> int:
@@ -205,6 +184,8 @@ def _fetch_piece(fetching: _Fetching) -> int:
             break
         habits.caution.learn()
         done += count
+        if fetching.task.singly:
+            lifeline.look()  # while the board names the sample
     return done
 
 
@@ -217,7 +198,7 @@ def _fetch_some(fetching: _Fetching, indices: list[Any], done: int, stop: int) -
         return len(together)
     caution = worker.habits.caution
     samples, keep = caution.collect()
-    at, look, unseen, seeds = done, done, worker.habits.unseen, fetching.seeds
+    at, look, unseen, seeds, born = done, done, worker.habits.unseen, fetching.seeds, forks.generation
     last, since, first, believes = done, 0, None, caution.believes
     try:
         for at, index in enumerate(indices[done:stop], done):
@@ -236,8 +217,10 @@ def _fetch_some(fetching: _Fetching, indices: list[Any], done: int, stop: int) -
             if seeds:
                 seeding.step_to(0)
             keep(dataset[index])
+            if forks.generation != born:
+                forks.end_child(born)
     except BaseException as error:
-        worker.habits.let_pass(error)
+        forks.end_child(born, error)
         _write(fetching, indices, offset + done, samples, first)
         fetching.fault(error, offset + at, indices[at])
         return len(samples) + 1
@@ -270,10 +253,8 @@ def _read_together(fetching: _Fetching, done: int, stop: int) -> Sequence[Any] |
     cells[Cell.SINCE], cells[Cell.ROW], cells[Cell.ACTIVE] = now, fetching.piece.row + done, 2
     seeding.begin_anew()
     samples: Sequence[Any] = ()
-    try:
-        samples = worker.reader(np.frombuffer(indices, np.int64)[done:stop])
-    except BaseException as error:
-        worker.habits.let_pass(error)
+    with contextlib.suppress(BaseException):  # it is asked again, sample by sample
+        samples = forks.called(worker.reader, np.frombuffer(indices, np.int64)[done:stop])
     cells[Cell.ACTIVE] = 1
     if seeding.begin_anew():
         worker.reader = None  # what it draws belongs to each sample's own place
@@ -312,13 +293,11 @@ def _pack(
         cells[Cell.ACTIVE] = 1
     except Reused:
         raise
-    except BaseException as whole:
-        habits.let_pass(whole)
+    except BaseException:
         for row, sample in enumerate(samples, start):
             cells[Cell.ACTIVE], cells[Cell.ROW] = 1, row
             try:
                 fetching.pen.write(row, [sample])
             except BaseException as error:
-                habits.let_pass(error)
                 index = indices[row - fetching.piece.row]
                 fetching.fault(unsendable(sample, f"dataset[{index!r:.60}]", error), row, index)

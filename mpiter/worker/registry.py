@@ -1,11 +1,13 @@
 """The module-global registry of datasets: who works on which, in this process.
 
-Runs in workers: processes, threads, or the caller itself.  Every task names its dataset, since a process may serve
+Runs in workers: processes or threads.  Every task names its dataset, since a process may serve
 several iterators at once, and threads are workers of their own.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +47,6 @@ class Worker:
 class Habits:
     """How a backend fetches, and what has been learnt of the dataset."""
 
-    is_caller: bool = False  # it is his own thread: Ctrl-C is for him, and his random state none of our business
     owns_globals: bool = True  # the global generators are this worker's to seed
     seeds_samples: bool = True  # …for each sample
     seeds: frozenset[str] = seeding.NONE  # the global generators that the dataset draws from, as far as we know
@@ -53,13 +54,16 @@ class Habits:
     unseen: int = 1  # samples between two looks at the clock
     caution: Caution = field(default_factory=Caution)  # with samples that wait to be written
 
-    def let_pass(self, error: BaseException) -> None:
-        """Raise again what is not the dataset's: Ctrl-C in the caller's own thread."""
-        if self.is_caller and isinstance(error, KeyboardInterrupt):
-            raise error
-
 
 _registry: dict[int, dict[int, Worker]] = {}  # dataset id -> thread id -> worker
+
+
+_numbers = itertools.count(1)
+
+
+def new_key() -> int:
+    """A dataset's key in the registry, which no other process gives."""
+    return os.getpid() << 32 | next(_numbers)
 
 
 def register(dataset: int, worker: Worker) -> None:

@@ -2,7 +2,7 @@
 
 Runs in workers.  Guarantees that a sample's random draws are a function of (seed, epoch, position): ``get_rng()`` on
 every backend, the global generators (random, numpy.random, torch where loaded) on ``process`` and ``serial``.  Costs
-nothing where it isn't used: whether a dataset draws from the globals is seen by comparing whole generator states
+nothing where it isn't used: whether a dataset draws from the globals is seen by comparing their marks
 around a task; the first task that did is fetched again, and from then on every sample's generator is seeded - the
 one that is drawn from, not all three, since seeding costs as much as a small sample.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import random
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,9 @@ from ..samples.tensors import torch_with
 
 GLOBALS = frozenset({"random", "numpy", "torch"})  # the generators that code draws from which knows nothing of us
 NONE: frozenset[str] = frozenset()
-_MERSENNE_BYTES = 4 * 624 + 4  # the words and the position among them
+_MERSENNE_WORDS = 624
+_PHILOX_WORDS = 4
+_MERSENNE_BYTES = 4 * _MERSENNE_WORDS + 4  # the words and the position among them
 _STREAM = 0x5A3
 
 
@@ -131,23 +134,68 @@ def seed_worker(seed: int, worker: int) -> None:
         torch.default_generator.manual_seed(seed + worker)
 
 
-def globals_mark() -> dict[str, Any]:
+def globals_mark() -> tuple[Any, ...]:
     """What tells whether somebody has drawn from the global generators: cheap, compared around every task.
 
-    Whole states, since a position within one comes back after 624 words.  The one thing left out is the normal
-    number that numpy keeps in reserve: ``seed_globals`` clears it, the serial backend looks at it separately.
+    Of a Mersenne twister the index, and a word, which another 624 draws change.  The one thing left out is the normal
+    number that numpy keeps in reserve: ``seed_globals`` clears it, the loop without workers looks at it separately.
     """
     torch = torch_with("default_generator")
-    return {
-        "random": random.getstate(),
-        "numpy": _mersenne_memory(),
-        "torch": torch and torch.get_rng_state().numpy().tobytes(),
-    }
+    return _twister_of_random(), _twister_of_numpy(), torch and torch.get_rng_state().numpy().tobytes()
 
 
-def drawn_between(before: dict[str, Any], after: dict[str, Any]) -> frozenset[str]:
+def drawn_between(before: tuple[Any, ...], after: tuple[Any, ...]) -> frozenset[str]:
     """The generators whose marks differ."""
-    return frozenset(name for name, mark in after.items() if mark != before[name])
+    if before == after:
+        return NONE
+    return frozenset(name for name, was, now in zip(_NAMES, before, after, strict=True) if was != now)
+
+
+_NAMES = ("random", "numpy", "torch")
+
+
+def _words_at(address: int) -> memoryview:
+    return memoryview((ctypes.c_uint32 * (_MERSENNE_WORDS + 1)).from_address(address)).cast("B").cast("I")
+
+
+class _Numpys:
+    """The memory of numpy's global generator."""
+
+    generator: Any = None
+    words: memoryview | None = None  # None: it is no Mersenne twister
+
+
+def _twister_of_numpy() -> Any:
+    """The state of numpy's global generator in two numbers; in full where that isn't a Mersenne twister."""
+    generator = np.random.mtrand._rand._bit_generator
+    if generator is not _Numpys.generator:
+        is_known = type(generator) is np.random.MT19937
+        _Numpys.words = _words_at(generator.ctypes.state_address) if is_known else None
+        _Numpys.generator = generator
+    words = _Numpys.words
+    return str(generator.state) if words is None else (words[_MERSENNE_WORDS], words[0])
+
+
+def _words_of(generator: random.Random) -> memoryview:
+    """Where CPython has the index and the words, of which ``getstate`` makes 625 numbers."""
+    return _words_at(id(generator) + object.__basicsize__)
+
+
+def _is_there(generator: random.Random) -> bool:
+    """Are they what ``getstate`` says?"""
+    generator.random()
+    *words, index = generator.getstate()[1]
+    return _words_of(generator).tolist() == [index, *words]
+
+
+_own = random.getstate.__self__  # type: ignore[attr-defined]
+_is_readable = sys.implementation.name == "cpython" and type(_own) is random.Random and _is_there(random.Random(0))
+_own_words = _words_of(_own) if _is_readable else None
+
+
+def _twister_of_random() -> Any:
+    """The state of Python's global generator in two numbers, and the normal number that it keeps in reserve."""
+    return random.getstate() if _own_words is None else (_own_words[0], _own_words[1], _own.gauss_next)
 
 
 def _mersenne_memory() -> Any:
@@ -176,20 +224,50 @@ def state_of(generator: Any) -> Any:
 
 
 def give_back(generator: Any, state: Any) -> None:
-    """Put it where it was."""
+    """Put it where it was; a state that is none is an error of some type, from here or from the generator."""
     if generator is random or isinstance(generator, random.Random):
+        if not isinstance(state[2], (float, type(None))):
+            raise ValueError("the number in reserve is none")  # which Python finds out when it is drawn
         generator.setstate(state)
     elif isinstance(generator, np.random.Generator):
+        _check_positions(state)
         generator.bit_generator.state = state
     elif hasattr(generator, "set_rng_state"):
         generator.set_rng_state(state)
+    elif generator is np.random or isinstance(generator, np.random.RandomState):
+        _check_positions(state)
+        generator.set_state(state)
     else:
         generator.set_state(state)
+
+
+def _check_positions(state: Any) -> None:
+    """Beyond these NumPy would read: of a Mersenne twister's words, and of Philox's buffer."""
+    for position, most in (
+        (state["state"].get("pos", 0), _MERSENNE_WORDS),
+        (state.get("buffer_pos", 0), _PHILOX_WORDS),
+    ):
+        if not 0 <= position <= most:
+            raise ValueError(f"position {position} is not within 0 … {most}")
 
 
 def globals_state() -> dict[str, Any]:
     """The global generators' states, to be restored."""
     return {name: state_of(generator) for name, generator in global_generators().items()}
+
+
+class Kept:
+    """The caller's generators, as they are to be found again; read anew only where somebody has drawn."""
+
+    def __init__(self) -> None:
+        self._mark: tuple[Any, ...] = ()
+        self._states: dict[str, Any] = {}
+
+    def now(self, mark: tuple[Any, ...]) -> dict[str, Any]:
+        """The states that go with this mark."""
+        if mark != self._mark or self._states["numpy"].get("has_gauss", 0):  # which may be taken without a trace
+            self._mark, self._states = mark, globals_state()
+        return self._states
 
 
 def has_used_reserve(before: dict[str, Any]) -> bool:

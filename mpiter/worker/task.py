@@ -78,6 +78,7 @@ class Fault:
     pickled: bytes | None  # the exception itself, where it survives the journey
     ends_row: bool = True  # nothing is left of the row; it has other samples where this is False
     may_skip: bool = True  # False: it was no sample that failed
+    itself: BaseException | None = None  # the exception, where it has no journey before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +107,4 @@ class Ticket(NamedTuple):
     pack_s: float = 0.0  # …writing samples
     read_s: float = 0.0  # …in the dataset's read(), where one sees inside
     delay_s: float = 0.0  # …waiting for a core
+    drawn: frozenset[str] = frozenset()  # the global generators that the dataset draws from, as far as its worker knows

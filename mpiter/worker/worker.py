@@ -17,6 +17,7 @@ import re
 import signal
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ from ..errors import OptionError
 from ..rules import Rules
 from ..samples import byvalue
 from ..transport.transport import Writer
-from . import allocator, info, lifeline, limits, seeding
+from . import allocator, forks, info, lifeline, limits, seeding
 from .blackbox import BlackBox
 from .board import Board, Cell
 from .mail import Outbox
@@ -53,6 +54,8 @@ class Setup:
     log_level: int  # of the caller's root logger: what he doesn't want to hear isn't sent
     numbers: Iterator[int] | None = None  # for workers whose process has no name that says it
     home: int = field(default_factory=os.getpid)  # the caller's process
+    drawn: set[str] = field(default_factory=set)  # global generators that other workers have seen the dataset draw from
+    starts: Counter[int] = field(default_factory=Counter)  # of workers of each number, before this one
 
 
 _first_breath = threading.Lock()
@@ -67,9 +70,9 @@ def begin(setup: Setup, number: int | None = None) -> None:
     cells[Cell.PID], cells[Cell.TASK] = threading.get_native_id(), -1
     nobody = info.WorkerInfo(number, setup.rules.workers, setup.rules.seed, None, setup.backend)
     habits = Habits(
-        is_caller=setup.backend == "serial",
         owns_globals=setup.backend != "thread",
         seeds_samples=setup.rules.seeds_samples,
+        seeds=frozenset(setup.drawn),
     )
     worker = Worker(nobody, None, setup.writer, cells, habits)
     register(setup.dataset, worker)
@@ -86,7 +89,7 @@ def begin(setup: Setup, number: int | None = None) -> None:
             logging.getLogger().setLevel(setup.log_level)
         if is_ours and isinstance(setup.cargo, Kept):
             byvalue.was_forked()
-        dataset, worker_init = setup.cargo.open()
+        dataset, worker_init = forks.called(setup.cargo.open)
         worker.dataset = dataset
         theirs = users(dataset)
         worker.info = info.WorkerInfo(number, setup.rules.workers, setup.rules.seed, theirs, setup.backend)
@@ -96,12 +99,12 @@ def begin(setup: Setup, number: int | None = None) -> None:
             worker.habits.caution.is_singly = True
         info.was_asked()  # by the process that we were forked from
         if is_alone and not setup.rules.seeds_samples:
-            seeding.seed_worker(setup.rules.seed, number)
-        _call_hooks(worker, worker_init)
+            seeding.seed_worker(setup.rules.seed, number + setup.starts[number] * setup.rules.workers)
+        call_hooks(worker.info, worker_init)
         if is_alone:
             worker.reading = watched(theirs)
         if is_alone and setup.rules.seeds_samples:
-            seeding.seed_globals(setup.rules.seed, -1, number)
+            seeding.seed_globals(setup.rules.seed, -1 - setup.starts[number], number)
         if is_ours:
             gc.freeze()
     except BaseException as error:
@@ -121,17 +124,17 @@ def _explain(error: RecursionError) -> None:
         )
 
 
-def _call_hooks(worker: Worker, worker_init: Any) -> None:
+def call_hooks(here: info.WorkerInfo, worker_init: Any) -> None:
     """The user's function, then the dataset's own method (of its class: wrappers may answer to any name)."""
-    info.enter(worker.info)
+    outer = info.here()
+    info.enter(here)
     try:
         if worker_init is not None:
-            worker_init(worker.info)
-        theirs = users(worker.dataset)
-        if callable(getattr(type(theirs), "worker_init", None)):
-            theirs.worker_init(worker.info)
+            forks.called(worker_init, here)
+        if callable(getattr(type(here.dataset), "worker_init", None)):
+            forks.called(here.dataset.worker_init, here)
     finally:
-        info.enter(None)
+        info.enter(outer)
 
 
 # By these numbers the caller's process knows the descriptors that lead to whoever started it as an MPI rank.  Here they

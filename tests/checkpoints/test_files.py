@@ -98,9 +98,21 @@ def test_a_disk_that_is_full_leaves_the_files_that_were_there(tmp_path, monkeypa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, where, full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=r"No space left on device: ['\"].*step-000000002['\"]"):
         files.write(tmp_path, 2, {"a": 2}, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
+
+
+def test_no_link_is_followed_where_a_file_is_written(tmp_path):
+    """A killed program may have had our pid, and anybody knows it."""
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "run"
+    elsewhere.write_text("another's")
+    folder.mkdir()
+    (folder / f".unfinished-{os.getpid()}").symlink_to(elsewhere)
+    files.write(folder, 1, {"a": 1}, keep=1)
+    files.prepare(folder, {})
+    assert elsewhere.read_text() == "another's"
+    assert files.newest(folder) == (folder / "step-000000001", {"a": 1})
 
 
 def test_other_files_in_the_folder_are_left_alone(tmp_path):

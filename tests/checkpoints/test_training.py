@@ -17,7 +17,7 @@ import pytest
 from support import scripts
 
 import mpiter
-from mpiter.checkpoints import checkpoint
+from mpiter.checkpoints import checkpoint, feeding
 from mpiter.checkpoints.held import Held
 
 EPOCHS, LENGTH, BATCH = 3, 10, 2
@@ -138,7 +138,7 @@ def test_sigterm_ends_the_program_after_the_step_in_an_orderly_way(tmp_path):
             with mpiter.batches(range(100), 10, n_processes=2, shuffle=False) as stream:
                 with mpiter.Checkpoint("run", stream) as c:
                     for x in stream:
-                        if c.steps == 3:
+                        if c.finished == 3:
                             signal.raise_signal(signal.SIGTERM)
                         print(x[0])
                         c.step()
@@ -159,7 +159,7 @@ def test_ctrl_c_for_the_whole_group_leaves_the_workers_at_work_until_the_step(tm
             with mpiter.batches(range(60), 2, n_processes=2, seed=1) as stream:
                 with mpiter.Checkpoint("run", stream, model=model) as c:
                     for x in stream:
-                        if c.steps == int(sys.argv[1]):
+                        if c.finished == int(sys.argv[1]):
                             print("now", flush=True)
                             os.read(heard, 1)  # until a signal has come
                         model["learnt"].append(x.tolist())
@@ -212,7 +212,7 @@ def test_epochs_go_on_from_the_one_that_was_under_way(tmp_path):
         assert [epoch for epoch in c.epochs(2) for _ in loader if c.step() is None] == [0, 0, 1, 1]
     again = mpiter.DataLoader(range(4), 2)
     with mpiter.Checkpoint(tmp_path, again) as c:
-        assert (c.steps, c.epoch, list(c.epochs(2))) == (4, 2, [])
+        assert (c.finished, c.epoch, list(c.epochs(2))) == (4, 2, [])
         assert [epoch for epoch in c.epochs(3) for _ in again] == [2, 2]
 
 
@@ -285,15 +285,14 @@ def test_a_loader_for_validation_holds_nothing_back_for_longer_than_a_step(tmp_p
     training, validation = mpiter.DataLoader(range(10), 2), mpiter.DataLoader(range(4), 2)
     unsaved = []
     with mpiter.Checkpoint(tmp_path, training, validation, every_steps=1) as c:
+        c.save()
         for _ in c.epochs(3):
-            for _ in training:
-                c.step()
-                unsaved.append(c.steps - c._saved[0])
-                if c.steps == 7:
+            for _ in c.steps(training):
+                unsaved.append(c.finished - max(int(path.name[5:]) for path in tmp_path.iterdir()))
+                if c.finished == 7:
                     list(validation)
             list(validation)
-    assert max(unsaved) == 1
-    assert unsaved.count(1) <= 3 + 4  # the last step of an epoch, and the one after each validation
+    assert unsaved == [0] * 15
 
 
 def test_what_cannot_be_saved_is_told_before_the_training(tmp_path):
@@ -405,8 +404,11 @@ def test_other_parts_than_those_saved_are_refused_with_both_lists(tmp_path):
         c.step()
     with pytest.raises(mpiter.StateError, match=r"holds 0: DataLoader, model: dict, but this .* given model: dict"):
         mpiter.Checkpoint(tmp_path, model={}).__enter__()
-    with pytest.raises(mpiter.StateError, match="batch_size") as caught:
-        mpiter.Checkpoint(tmp_path, mpiter.DataLoader(range(4), 3), model={}).__enter__()
+    with (
+        pytest.raises(mpiter.StateError, match="dataset_length") as caught,
+        mpiter.Checkpoint(tmp_path, mpiter.DataLoader(range(5), 2), model={}),
+    ):
+        pass
     assert caught.value.__notes__ == [f"This was part 0 (DataLoader) of the checkpoint {tmp_path}/step-000000001."]
 
 
@@ -458,35 +460,217 @@ def test_the_folder_comes_first():
         mpiter.Checkpoint(mpiter.DataLoader([1], 1), "run")
 
 
+# -- where a step ends -----------------------------------------------------------------------------------------------
+
+PLACES = ["first", "middle", "last", "steps"]
+
+
+def train(folder, place, signal_at=None, loader=None, validation=None):
+    """Each step learns, then takes note of it, then follows; `place` says where it tells of itself."""
+    loader = loader or mpiter.DataLoader(range(LENGTH), BATCH, shuffle=True, seed=3)
+    model = {"learnt": [], "noted": [], "followed": []}
+    with mpiter.Checkpoint(folder, loader, model=model, **({"validation": validation} if validation else {})) as c:
+        for _ in c.epochs(EPOCHS):
+            for x in c.steps(loader) if place == "steps" else loader:
+                for part, line in (("learnt", "first"), ("noted", "middle"), ("followed", "last")):
+                    if place == line and place != "last":
+                        c.step()
+                    if signal_at == (len(model["followed"]), part):
+                        signal.raise_signal(signal.SIGTERM)
+                    if validation is not None:
+                        for _ in validation:
+                            if part == "middle":
+                                break
+                    model[part].append(x.tolist())
+                if place == "last":
+                    c.step()
+    return model
+
+
+@pytest.mark.parametrize("validates", [False, True], ids=["alone", "validating"])
+@pytest.mark.parametrize("place", PLACES)
+def test_wherever_a_step_tells_of_itself_all_of_it_is_done_before_the_signal_is_delivered(tmp_path, place, validates):
+    def validation():
+        return mpiter.DataLoader(range(4), 2) if validates else None
+
+    expected = train(tmp_path / "whole", place, validation=validation())
+    for step in range(EPOCHS * LENGTH // BATCH):
+        folder = tmp_path / str(step)
+        with pytest.raises(SystemExit):
+            train(folder, place, (step, ("learnt", "noted", "followed")[step % 3]), validation=validation())
+        saved = mpiter.Checkpoint.read(folder)["model"]
+        assert len(saved["learnt"]) == len(saved["followed"]) == step + 1
+        assert train(folder, place, validation=validation()) == expected
+
+
+def test_what_follows_step_in_the_loop_is_in_what_is_saved_as_it_goes(tmp_path):
+    loader, model = mpiter.DataLoader(range(10), 2), {"schedule": 0}
+    with pytest.raises(ZeroDivisionError), mpiter.Checkpoint(tmp_path, loader, model=model, every_steps=1) as c:
+        for number, _ in enumerate(loader):
+            c.step()
+            model["schedule"] += 1
+            if number == 3:
+                raise ZeroDivisionError
+    assert mpiter.Checkpoint.read(tmp_path)["model"] == {"schedule": 3}
+    assert mpiter.Checkpoint.read(tmp_path)["0"]["batches"] == 3
+
+
+def test_a_step_of_several_batches_ends_when_the_batch_after_them_is_asked_for(tmp_path):
+    def accumulate(signal_at=None):
+        loader, model = mpiter.DataLoader(range(18), 2), {"sums": []}
+        with mpiter.Checkpoint(tmp_path, loader, model=model) as c:
+            total = 0
+            for number, x in enumerate(loader, c.finished * 3):
+                if number == signal_at:
+                    signal.raise_signal(signal.SIGINT)
+                total += int(x.sum())
+                if number % 3 == 2:
+                    c.step()
+                    model["sums"].append(total)
+                    total = 0
+        return model["sums"]
+
+    for number in range(0, 9, 2):
+        with pytest.raises(KeyboardInterrupt):
+            accumulate(number)
+        assert mpiter.Checkpoint.read(tmp_path)["0"]["batches"] == number // 3 * 3 + 3
+        assert accumulate() == [15, 51, 87]
+        shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize("wrapped", [iter, enumerate, lambda loader: zip(loader, loader.dataset, strict=False)])
+def test_steps_goes_through_whatever_wraps_a_loader(tmp_path, wrapped):
+    loader = mpiter.DataLoader(range(6), 2)
+    with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(tmp_path, loader) as c:
+        for _ in c.steps(wrapped(loader)):
+            signal.raise_signal(signal.SIGINT)
+    assert mpiter.Checkpoint.read(tmp_path)["0"]["batches"] == 1
+
+
+def test_a_step_that_is_left_by_break_is_finished(tmp_path):
+    seen = []
+    for most in (2, 99):
+        loader = mpiter.DataLoader(range(10), 2)
+        with mpiter.Checkpoint(tmp_path, loader) as c:
+            for x in c.steps(loader):
+                seen.append(x.tolist())
+                if len(seen) == most:
+                    break
+    assert seen == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    assert c.finished == 5
+
+
+def test_what_follows_a_loop_that_was_left_is_done_before_the_signal_is_delivered(tmp_path):
+    loader, validation = mpiter.DataLoader(range(10), 2), mpiter.DataLoader(range(4), 2)
+    model = {"evaluated": 0}
+    with pytest.raises(SystemExit), mpiter.Checkpoint(tmp_path, loader, validation, model=model) as c:
+        for _ in c.epochs(3):
+            for number, _ in enumerate(c.steps(loader)):
+                if number == 2:
+                    signal.raise_signal(signal.SIGTERM)
+                    break
+            list(validation)
+            model["evaluated"] += 1
+    assert mpiter.Checkpoint.read(tmp_path)["model"] == {"evaluated": 1}
+
+
+def test_batches_that_were_looked_at_before_the_loop_are_no_steps(tmp_path):
+    loader, validation = mpiter.DataLoader(range(10), 2), mpiter.DataLoader(range(4), 2)
+    next(iter(validation))
+    with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(tmp_path, validation, loader) as c:
+        next(iter(validation))
+        for _ in loader:
+            c.step()
+            signal.raise_signal(signal.SIGINT)
+    assert mpiter.Checkpoint.read(tmp_path)["1"]["batches"] == 1
+
+
+def test_steps_counts_by_itself_and_within_no_other_step(tmp_path):
+    loader = mpiter.DataLoader(range(4), 2)
+    with mpiter.Checkpoint(tmp_path, loader) as c:
+        for _ in c.steps(loader):
+            with pytest.raises(mpiter.StateError, match=r"leave step\(\) out"):
+                c.step()
+            with pytest.raises(mpiter.StateError, match=r"loop over the inner loader itself"):
+                next(c.steps([1]))
+    assert c.finished == 2
+
+
+def test_a_loop_without_steps_is_told_after_a_second_and_nothing_of_it_is_saved(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(feeding.time, "monotonic", lambda: now[0])
+    loader = mpiter.DataLoader(range(8), 2)
+
+    def loop(told):
+        with mpiter.Checkpoint(tmp_path, loader, every_s=None) as c:
+            for _ in c.epochs(2):
+                for number, _ in enumerate(loader):
+                    assert bool(told.list) == (number > 2 or c.epoch > 0)
+                    now[0] += 0.5
+
+    with pytest.warns(RuntimeWarning, match=r"no step has been finished .* loop over c\.steps\(loader\)") as told:
+        loop(told)
+    assert len(told.list) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_torchs_own_loader_is_told_which_one_to_take(tmp_path):
+    module = type(sys)("torch.utils.data.dataloader")
+    theirs = type("DataLoader", (), {"__module__": module.__name__})
+    for kind in (theirs, type("Mine", (theirs,), {})):
+        with pytest.raises(mpiter.OptionError, match=r"part 0 is .* pass an mpiter\.torch\.DataLoader"):
+            mpiter.Checkpoint(tmp_path, kind())
+
+
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed: python3 tests --all")
-@pytest.mark.parametrize("steps", [1, 4, 5, 7])
-def test_a_torch_model_with_dropout_is_the_same_to_the_bit_after_an_interrupt(tmp_path, steps):
+@pytest.mark.parametrize("place", PLACES)
+def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bit_after_an_interrupt(tmp_path, place):
     import torch
 
     import mpiter.torch
 
     data = torch.utils.data.TensorDataset(torch.arange(30.0).reshape(10, 3), torch.arange(10.0))
+    total = 10
 
     def train(folder, until=None):
         torch.manual_seed(7)
         model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
+        average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn())
         optimizer = torch.optim.Adam(model.parameters(), 0.01)
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4, 4])  # which counts them in a Counter
+        scaler = torch.amp.GradScaler("cpu", growth_interval=3)
         loader = mpiter.torch.DataLoader(data, 2, shuffle=True)
-        with mpiter.Checkpoint(folder, loader, model, optimizer, schedule) as c:
+        parts = {"average": average, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
+        done = 0
+        with mpiter.Checkpoint(folder, loader, model, **parts) as c:
+            begun = c.finished
             for _ in c.epochs(2):
-                for x, y in loader:
+                for x, y in c.steps(loader) if place == "steps" else loader:
+                    if place == "first":
+                        c.step()
                     optimizer.zero_grad()
-                    torch.nn.functional.mse_loss(model(x)[:, 0], y).backward()
-                    if c.steps + 1 == until:
+                    scaler.scale(torch.nn.functional.mse_loss(model(x)[:, 0], y)).backward()
+                    scaler.step(optimizer)
+                    if place == "middle":
+                        c.step()
+                    done += 1
+                    if begun + done == until:
                         signal.raise_signal(signal.SIGINT)
-                    optimizer.step()
+                    scaler.update()
                     schedule.step()
-                    c.step()
-        return [value.tolist() for value in model.state_dict().values()]
+                    average.update_parameters(model)
+                    if place == "last":
+                        c.step()
+        weights = [value.tolist() for part in (model, average) for value in part.state_dict().values()]
+        return weights, scaler.state_dict(), schedule.state_dict(), optimizer.state_dict()["param_groups"]
 
     expected = train(tmp_path / "uninterrupted")
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "run", until=steps)
-    assert train(tmp_path / "run") == expected
+    for step in range(1, total + 1):
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / str(step), until=step)
+        assert train(tmp_path / str(step)) == expected
+    for step in range(1, total + 1):  # one after the other, in one folder
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / "again", until=step)
+    assert train(tmp_path / "again") == expected

@@ -35,7 +35,7 @@ ITEMS: list[Any] = [{"name": f"{number}.jpg", "box": (number, 1), "tags": ["a"] 
 # -- what comes back ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(samples, max_size=4))
 def test_items_come_back_with_value_and_type(items: list[Any]) -> None:
     mine = Packed(items)

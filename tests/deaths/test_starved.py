@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
@@ -57,18 +59,16 @@ def _can_mount() -> bool:
     return subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
 
 
-def _with_a_tiny_dev_shm(script: Path) -> Path:
-    """The script, in a mount namespace whose /dev/shm holds one megabyte."""
-    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
-    script.write_text(
+def _where_mounted(mount: str) -> str:
+    """The program, in a mount namespace of its own where this has been mounted."""
+    return (
         "import os, sys\n"
-        'if "TINY" not in os.environ:\n'
-        '    os.environ["TINY"] = "1"\n'
+        'if "MOUNTED" not in os.environ:\n'
+        '    os.environ["MOUNTED"] = "1"\n'
         f"    command = '{mount} && exec \"$@\"'\n"
         '    within = ["unshare", "-m", "sh", "-c", command, "sh", sys.executable, "-W", "ignore", *sys.argv]\n'
         '    os.execvp("unshare", within)\n' + SCARCE
     )
-    return script
 
 
 @pytest.mark.parametrize("serializer", ["slots", "packed"])
@@ -84,8 +84,16 @@ def test_a_hundred_descriptors_will_do(method: str, serializer: str, tmp_path: P
 @pytest.mark.parametrize("method", METHODS)
 def test_a_megabyte_of_dev_shm_will_do(method: str, serializer: str, tmp_path: Path) -> None:
     expected = run(tmp_path, SCARCE, method, serializer, 0).ended_well().lines
-    text = _with_a_tiny_dev_shm(tmp_path / "tiny.py").read_text()
+    text = _where_mounted("mount -t tmpfs -o size=1m tmpfs /dev/shm")
     outcome = run(tmp_path, text, method, serializer, 2)
+    assert (outcome.code, outcome.lines) == (0, expected), outcome
+
+
+@pytest.mark.skipif(not _can_mount(), reason="needs a mount namespace: run as root, with util-linux's unshare")
+@pytest.mark.parametrize("method", METHODS)
+def test_without_proc_all_works(method: str, tmp_path: Path) -> None:
+    expected = run(tmp_path, SCARCE, method, "slots", 0).ended_well().lines
+    outcome = run(tmp_path, _where_mounted("mount -t tmpfs none /proc"), method, "slots", 2)
     assert (outcome.code, outcome.lines) == (0, expected), outcome
 
 
@@ -242,6 +250,25 @@ def test_the_interpreter_does_not_wait_for_an_unkillable_worker(tmp_path: Path) 
     assert (outcome.code, outcome.left_running) == (0, []), outcome
 
 
+DEADLY_SERVER = """
+import multiprocessing, pathlib
+import mpiter
+
+pathlib.Path("deadly.py").write_text("import os; os._exit(3)")
+multiprocessing.set_forkserver_preload(["deadly"])
+with mpiter.batches(range(8), 2, n_processes=2) as stream:
+    try:
+        next(stream)
+    except mpiter.WorkerStartError as error:
+        print(error)
+"""
+
+
+def test_a_fork_server_that_dies_again_and_again_is_told(tmp_path: Path) -> None:
+    (line,) = run(tmp_path, DEADLY_SERVER).ended_well().lines
+    assert line.startswith("the fork server, from which workers are started, has died twice")
+
+
 def test_a_fork_server_that_cannot_be_started_leaves_no_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -251,3 +278,105 @@ def test_a_fork_server_that_cannot_be_started_leaves_no_socket(tmp_path: Path, m
     with pytest.raises(OSError, match="Too many open files"):
         starting._new_server().ensure_running()
     assert not list(tmp_path.iterdir())
+
+
+FEWEST = """
+import os, resource, sys
+import numpy as np
+import mpiter
+
+out = os.dup(1)
+what, given = sys.argv[1], sys.argv[2]
+if what == "descriptors":
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + int(given), highest + int(given)))
+elif what == "address space":
+    resource.setrlimit(resource.RLIMIT_AS, (int(given) << 20, int(given) << 20))
+else:
+    for number in given:
+        os.close(int(number))
+
+class Dataset:
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return np.full((100, 100), index)
+
+try:
+    with mpiter.batches(Dataset(), 4, n_processes=2, shuffle=False, backend=mpiter.Process(sys.argv[3])) as stream:
+        said = str([int(batch[0, 0, 0]) for batch in stream])
+except mpiter.MpiterError as error:
+    said = f"{type(error).__name__}: {error}"
+os.write(out, said.encode())
+"""
+ALL = str([*range(0, 40, 4)])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("more", [0, 1, 2, 3, 4, 5, 6, 8, 12])
+def test_with_hardly_a_descriptor_the_limit_is_named(tmp_path: Path, more: int, method: str) -> None:
+    said = run(tmp_path, FEWEST, "descriptors", more, method).ended_well().out
+    assert said == ALL or re.match(r"(?s)WorkerStartError: .*(open files|ulimit -u, -n, -v)", said)
+
+
+@pytest.mark.parametrize("megabytes", [300, 500, 1000])
+def test_little_address_space_is_enough_or_told(tmp_path: Path, megabytes: int) -> None:
+    said = run(tmp_path, FEWEST, "address space", megabytes, "forkserver", OPENBLAS_NUM_THREADS="1").ended_well().out
+    assert said == ALL or re.match(r"(WorkerStartError|SharedMemoryFull): ", said)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("closed", ["2", "02", "12", "012"])
+def test_a_program_that_has_closed_its_standard_streams_has_workers_all_the_same(
+    tmp_path: Path, closed: str, method: str
+) -> None:
+    assert run(tmp_path, FEWEST, "streams", closed, method).ended_well().out == ALL
+
+
+class Closes:
+    """One sample closes what isn't its own."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 5:
+            os.closerange(3, 256)
+        return index
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_sample_that_closes_its_workers_descriptors_is_named(method: str) -> None:
+    with mpiter.MultiprocessIterator(
+        Closes(), 3, repeat=False, shuffle=False, n_processes=2, backend=mpiter.Process(method)
+    ) as it:
+        assert next(it) == [0, 1, 2]
+        with pytest.raises(mpiter.WorkerCrashed, match=r"sample 5 has .*its dataset has closed descriptors"):
+            next(it)
+        assert [list(batch) for batch in it] == [[6, 7, 8], [9, 10, 11]]
+
+
+def test_and_passed_where_such_samples_are_left_out() -> None:
+    with mpiter.DataLoader(Closes(), 3, num_workers=2, on_error="skip") as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4], [6, 7, 8], [9, 10, 11]]
+        assert loader.stats().skipped == 1
+
+
+class Hangs:
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 3:
+            time.sleep(600)
+        return index
+
+
+def test_a_loader_too_says_how_long_a_sample_may_take() -> None:
+    with mpiter.DataLoader(Hangs(), 2, num_workers=2, sample_timeout=0.5) as loader:
+        batches = iter(loader)
+        assert next(batches).tolist() == [0, 1]
+        with pytest.raises(mpiter.WorkerCrashed, match=r"sample 3 .* sample_timeout= says how long"):
+            next(batches)
+        assert next(batches).tolist() == [4, 5]

@@ -118,6 +118,10 @@ DATASETS: dict[str, Any] = {
     "an array": np.arange(46).reshape(23, 2),
     "a list of many arrays": [np.arange(20) + at for at in range(9)],
     "a tuple of numbers": (3, 1, 4, 1, 5, 9),
+    "a list of two arrays": [np.arange(6).reshape(3, 2), np.arange(6.0).reshape(3, 2)],
+    "a tuple of two tensors": (torch.arange(46.0).reshape(23, 2), torch.arange(46.0).reshape(23, 2)),
+    "a named tuple of two": Pair(np.arange(23), np.arange(23)),
+    "a tuple of tuples": ((1, 2, 3), (4, 5, 6)),
     "a dict by number": {at: np.full(2, at) for at in range(5)},
 }
 
@@ -131,13 +135,10 @@ def test_datasets_give_what_torchs_loader_makes_of_them(dataset: Any, workers: i
 
 
 COLUMNS: dict[str, Any] = {
-    "tensors": (torch.arange(46.0).reshape(23, 2), torch.arange(23)),
-    "arrays": (np.arange(46).reshape(23, 2), np.arange(23.0)),
-    "a tensor and a list": (torch.arange(23), [f"sample {at}" for at in range(23)]),
     "a dict": {"x": np.arange(46.0).reshape(23, 2), "y": torch.arange(23)},
-    "a named tuple": Pair(np.arange(23), torch.arange(23.0)),
+    "a tensor and a list": {"x": torch.arange(23), "name": [f"sample {at}" for at in range(23)]},
     "a mapping": types.MappingProxyType({"x": np.arange(23)}),
-    "nested": ((np.arange(23), torch.arange(23)), {"y": range(23)}, torch.arange(23)),
+    "nested": {"x": (np.arange(23), torch.arange(23)), "y": {"z": range(23)}, "t": torch.arange(23)},
 }
 
 
@@ -157,14 +158,13 @@ def test_the_rows_of_columns_are_samples_which_torch_collates(columns: Any, work
         assert [described(batch) for batch in ours] == [described(batch) for batch in theirs]
 
 
-def test_what_may_be_columns_or_samples_is_refused_with_spellings_that_work() -> None:
-    x, y = torch.zeros(20, 3), torch.ones(20, 3)
-    for given in ([x, y], [x, y[0]], ([1, 2, 3], [4, 5, 6]), ((x, y), (x, y))):
-        with pytest.raises(mpiter.OptionError, match=r"2 samples or 2 columns.*for columns, or mpiter\.Packed"):
-            Ours(given, 4)
-    assert [batch.shape for batch in next(iter(Ours((x, y), 4)))] == [(4, 3), (4, 3)]
-    assert [batch.shape for batch in Ours(mpiter.Packed([x, y]), 4)] == [(2, 20, 3)]
-    assert next(iter(Ours({"a": [1, 2, 3], "b": [4, 5, 6]}, 3)))["b"].tolist() == [4, 5, 6]
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_list_of_nested_tensors_is_samples() -> None:
+    given = [torch.nested.nested_tensor([torch.arange(2.0), torch.arange(at + 1.0)]) for at in range(4)]
+    with Ours(given, batch_size=None) as ours:
+        assert [[part.tolist() for part in one.unbind()] for one in ours] == [
+            [part.tolist() for part in one.unbind()] for one in given
+        ]
 
 
 def test_a_dict_that_a_sampler_has_keys_for_is_samples() -> None:
@@ -844,3 +844,58 @@ def test_torch_warns_of_more_workers_than_there_are_cores(recwarn: pytest.Warnin
     warnings.simplefilter("always")
     Ours([1, 2, 3], num_workers=10_000).close()
     assert any("This DataLoader will create 10000 worker processes" in str(one.message) for one in recwarn)
+
+
+@pytest.mark.parametrize("kind", [Ours, mpiter.torch.StatefulDataLoader])
+def test_a_library_that_looks_torchs_loader_up_gets_ours_in_its_place(monkeypatch: Any, kind: Any) -> None:
+    monkeypatch.setattr(data, "DataLoader", kind)
+    monkeypatch.setattr(data.dataloader, "DataLoader", kind)
+
+    class Librarys(data.DataLoader):  # type: ignore[name-defined,misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+
+        def __iter__(self) -> Any:
+            return iter(super().__iter__())
+
+    for found in (data.DataLoader, data.dataloader.DataLoader, Librarys):
+        loader = found(data.TensorDataset(torch.arange(6)), batch_size=2, num_workers=0)
+        assert isinstance(loader, data.DataLoader)
+        assert isinstance(loader, Theirs)
+        assert [x.tolist() for (x,) in loader] == [[0, 1], [2, 3], [4, 5]]
+        assert [x.tolist() for (x,) in Theirs(loader.dataset, 3)] == [[0, 1, 2], [3, 4, 5]]
+
+
+# -- errors of collating -----------------------------------------------------------------------------------------------
+
+
+class Uneven(data.Dataset):  # type: ignore[type-arg]
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(3 if index == 6 else 2)
+
+    def __len__(self) -> int:
+        return 8
+
+
+def _refuses(samples: Any) -> Any:
+    raise KeyError("label")
+
+
+@both_workers
+@pytest.mark.parametrize("batched", [False, True], ids=["sampler", "batch_sampler"])
+def test_an_error_of_collating_names_the_samples(workers: int, batched: bool) -> None:
+    order: Any = {"batch_sampler": [[7, 6, 5]]} if batched else {"batch_size": 3, "sampler": [7, 6, 5]}
+    with (
+        Ours(Uneven(), num_workers=workers, **order) as loader,
+        pytest.raises(RuntimeError, match="equal size") as raised,
+    ):
+        list(loader)
+    notes = "\n".join(raised.value.__notes__)
+    assert "sample 7 in row 0; dataset[7] repeats it" in notes
+    assert "sample 6 in row 1; dataset[6] repeats it" in notes
+    with (
+        Ours(Uneven(), num_workers=workers, collate_fn=_refuses, **order) as loader,
+        pytest.raises(KeyError, match="label") as others,
+    ):
+        list(loader)
+    assert "[dataset[i] for i in [7, 6, 5]]" in "\n".join(others.value.__notes__)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import BUILDS, Failing, Shaped, Squares, plain
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pairs import slow_but
 
@@ -291,7 +291,6 @@ def test_a_state_resumes_exactly_from_every_place(echo: Echo) -> None:
     st.booleans(),
     st.integers(0, 12),
 )
-@settings(deadline=None)
 def test_whatever_the_sizes_a_state_resumes_exactly(
     length: int, batch_size: int, factor: float, buffer: int | None, wraps: bool, after: int
 ) -> None:

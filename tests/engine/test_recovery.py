@@ -299,8 +299,8 @@ def test_rooms_that_somebody_may_still_write_into_are_quarantined(ledger: Ledger
     assert ledger.uncut_rows == ROWS
 
 
-def said(caplog: pytest.LogCaptureFixture, *ends: End, ledger: Ledger) -> list[str]:
-    recovery = Recovery()
+def said(caplog: pytest.LogCaptureFixture, *ends: End, ledger: Ledger, skips: bool = False) -> list[str]:
+    recovery = Recovery(skips=skips)
     with caplog.at_level(logging.WARNING, "mpiter"):
         for end in ends:
             recovery.recover(end, ledger)
@@ -316,7 +316,15 @@ def test_one_line_says_it_all(ledger: Ledger, caplog: pytest.LogCaptureFixture) 
         "replacing it and fetching 3 samples again, without sample 1",
         "worker 1 (pid 8) was killed by SIGSEGV (a decoder); replacing it and fetching 4 samples again",
     ]
-    assert "its stack" in caplog.text
+
+
+@pytest.mark.parametrize(("skips", "told"), [(False, 1), (True, 2)])
+def test_a_stack_is_told_in_the_log_or_by_the_error(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture, skips: bool, told: int
+) -> None:
+    said(caplog, died(), died(task=2, batch=0), ledger=ledger, skips=skips)
+    assert caplog.text.count("its stack") == told
+    assert [fault.trace for fault in faults_in(ledger)] == ["its stack"]
 
 
 def test_exit_codes_in_words() -> None:

@@ -33,6 +33,22 @@ def jpeg_of_size(height: int, width: int) -> bytes:
     return JPEG[: at + 5] + struct.pack(">HH", height, width) + JPEG[at + 9 :]
 
 
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("name", ["picture.png", "picture.eps"])
+def test_no_program_is_started_for_what_a_file_may_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoder: str, name: str
+) -> None:
+    """Pillow has Ghostscript run PostScript, which can do more than draw."""
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch '{tmp_path.name}-ran'\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    Image.new("RGB", (8, 8)).save(tmp_path / name, "EPS")
+    with pytest.raises(BrokenImage, match="is no picture that Pillow knows"):
+        ImageList([name], root=tmp_path, decoder=decoder)[0]
+    assert not list(tmp_path.glob("*-ran"))
+
+
 def png_of_size(height: int, width: int) -> bytes:
     header = b"IHDR" + struct.pack(">II", width, height) + PNG[24:29]
     return PNG[:12] + header + struct.pack(">I", zlib.crc32(header)) + PNG[33:]
@@ -142,7 +158,7 @@ def test_permission_denied_is_raised_as_it_is(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr("builtins.open", refuse)
-    with pytest.raises(PermissionError, match=r"Permission denied: '.*secret\.jpg'"):
+    with pytest.raises(PermissionError, match=r"Permission denied: ['\"].*secret\.jpg['\"]"):
         ImageList(["secret.jpg"], root=tmp_path)[0]
 
 

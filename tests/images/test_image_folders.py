@@ -371,7 +371,7 @@ def test_pictures_that_stay_as_they_are_are_decoded_into_the_batch(tmp_path, n_p
         for number, picture in enumerate(found):
             assert picture.shape == wanted[number % 8].shape
             assert np.abs(picture.astype(int) - wanted[number % 8]).max() <= 3
-    with mpiter.batches(Lent(["0.jpg"] * 8, root=tmp_path), 8, n_processes=0) as stream:
+    with mpiter.batches(Lent(["0.jpg"] * 8, root=tmp_path), 8, n_processes=1, backend="thread") as stream:
         next(stream)
         assert stream.dataset.lent >= 7
 

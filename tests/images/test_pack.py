@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -207,7 +208,7 @@ def without_waiting():
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_packing_goes_on_after_an_end_at_any_byte(tmp_path_factory, without_waiting, data):
     """Of the bytes that are written, in the order in which they are, some number; twice."""
     path = tmp_path_factory.mktemp("any")
@@ -236,7 +237,7 @@ def test_packing_goes_on_after_an_end_at_any_byte(tmp_path_factory, without_wait
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_packing_goes_on_after_a_power_failure_that_left_anything_in_the_part(tmp_path_factory, without_waiting, data):
     path = tmp_path_factory.mktemp("torn")
     folder, out = folder_of(path / "folder"), path / "out.zip"
@@ -415,7 +416,8 @@ sys.exit(main(["pack", "folder", "out.zip"]))
 
 def test_where_nothing_was_packed_nothing_is_said_to_be_kept(folder, tmp_path, capsys):
     assert main(["pack", str(folder), str(tmp_path / "nowhere" / "out.zip")]) == 1
-    assert capsys.readouterr().err.endswith("out.zip.part'.\n")
+    said = capsys.readouterr().err  # a path with an apostrophe is quoted by the other kind
+    assert re.search(r"out\.zip\.part['\"]\.\n$", said)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])

@@ -334,7 +334,7 @@ def test_checksums_are_compared_unless_they_are_not_wanted(mine):
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_bytes_that_differ_are_never_handed_out(packed, tmp_path_factory, data):
     """Some of the archive's bytes are changed, after it was opened or before: an error, or the same pictures."""
     path = tmp_path_factory.mktemp("spoiled") / "mine.zip"

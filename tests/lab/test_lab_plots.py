@@ -172,7 +172,7 @@ figures_of_any_kind = st.one_of(
 
 
 @drawn
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(figures_of_any_kind)
 def test_no_figures_whatever_break_the_document(view):
     document = page([alone(view)], "plots")

@@ -591,7 +591,6 @@ def test_a_sampler_with_other_generators_is_found_out(loader: Maker) -> None:
 
 
 OTHERS: dict[str, dict[str, Any]] = {
-    "batch_size": {"batch_size": 5},
     "drop_last": {"drop_last": True},
     "shuffle": {"shuffle": False},
 }
@@ -605,6 +604,44 @@ def test_a_state_of_another_kind_of_loader_is_refused(loader: Maker, options: di
     with pytest.raises(mpiter.StateError):
         other.load_state_dict(state)
     assert len(epoch(other)) == len(other)
+
+
+@in_any_state
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("size", "other"), [(4, 3), (4, 5), (2, 23), (5, 1), (4, 9)])
+def test_a_state_goes_on_in_batches_of_another_size(loader: Maker, size: int, other: int, drop_last: bool) -> None:
+    """A place of a map is a number of samples: those that are left come, in their order, and no other."""
+
+    def made(batch_size: int) -> Any:
+        options = {"drop_last": drop_last, "generator": loader.generator(5)}
+        return loader(list(range(LENGTH)), batch_size, shuffle=True, **options)
+
+    order = loader(list(range(LENGTH)), LENGTH, shuffle=True, generator=loader.generator(5))
+    orders = [flat(epoch(order)) for _ in range(2)]
+    first = made(size)
+    for expected in orders:
+        seen = []
+        for number, batch in enumerate(first, 1):
+            seen += plain(batch)
+            second = made(other)
+            second.load_state_dict(saved(first))
+            left = [] if number == len(first) else expected[len(seen) :]  # an epoch that is over is that in any size
+            assert flat(epoch(second)) == (left[: len(left) // other * other] if drop_last else left)
+
+
+@in_any_state
+def test_a_state_changes_its_batches_size_again_and_again(loader: Maker) -> None:
+    def made(batch_size: int) -> Any:
+        return loader(list(range(LENGTH)), batch_size, shuffle=True, generator=loader.generator(5))
+
+    expected, found, state = flat(epoch(made(LENGTH))), [], None
+    for size in (3, 5, 2, 4, 7, 9):
+        batches = made(size)
+        if state is not None:
+            batches.load_state_dict(state)
+        found += flat(some(iter(batches), 1)) if size < 9 else flat(epoch(batches))
+        state = saved(batches)
+    assert found == expected
 
 
 def another(way: Any, options: dict[str, Any]) -> Any:
@@ -629,15 +666,6 @@ def test_each_door_says_that_a_state_is_the_other_ones() -> None:
             state = saved(one(list(range(LENGTH)), 4, shuffle=True))
             with pytest.raises(mpiter.StateError, match=r"of another kind: mpiter.*DataLoader saved it, and this is"):
                 other(list(range(LENGTH)), 4, shuffle=True).load_state_dict(state)
-
-
-def test_a_state_whose_generators_have_their_former_name_is_loaded(loader: Maker) -> None:
-    batches, other = sampled_by_module(loader, 1), sampled_by_module(loader, 2)
-    some(iter(batches), 2)
-    state = saved(batches)
-    state["luck"] = state.pop("generators")
-    other.load_state_dict(state)
-    assert saved(other) == saved(batches)
 
 
 DAMAGES: dict[str, Any] = {

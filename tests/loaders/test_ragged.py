@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 
@@ -167,6 +168,17 @@ WAYS = {
         data, batch_sampler=[range(4)], num_workers=workers, **({"ragged": ragged} if ragged else {})
     ),
 }
+BACKWARDS = {  # the last sample comes first
+    "batches": lambda data, workers, **options: mpiter.batches(
+        data, 4, n_processes=workers, order_sampler=lambda order, position: np.arange(len(data))[::-1], **options
+    ),
+    "loader": lambda data, workers, **options: mpiter.DataLoader(
+        data, 4, num_workers=workers, sampler=range(len(data))[::-1], **options
+    ),
+    "sampler": lambda data, workers, **options: mpiter.DataLoader(
+        data, num_workers=workers, batch_sampler=[[7, 6, 5, 4]], **options
+    ),
+}
 every_way = pytest.mark.parametrize(
     ("way", "workers"),
     slow_if(lambda way, workers: workers and way is not WAYS["loader"], itertools.product(WAYS.values(), (0, 1))),
@@ -179,6 +191,34 @@ every_way = pytest.mark.parametrize(
 def test_samples_that_fit_no_array_are_refused_by_place_and_shape(way, workers, data, says):
     with way(mpiter.Packed(data), None, workers) as batches, pytest.raises(mpiter.UnevenSamples, match=says):
         list(batches)
+
+
+@pytest.mark.parametrize("made", BACKWARDS.values(), ids=BACKWARDS)
+@pytest.mark.parametrize(("workers", "backend"), [(0, "process"), (1, "process"), (1, "thread")])
+def test_the_samples_that_do_not_fit_are_named_by_their_index(made, workers, backend):
+    rows = [np.zeros(2)] * 6 + [np.zeros(3)] + [np.zeros(2)]
+    with made(rows, workers, backend=backend) as batches, pytest.raises(mpiter.UnevenSamples) as raised:
+        list(batches)
+    notes = "\n".join(raised.value.__notes__)
+    assert "sample 7 in row 0; dataset[7] repeats it" in notes
+    assert "sample 6 in row 1; dataset[6] repeats it" in notes
+
+
+def notes_of(loader):
+    with loader, pytest.raises(ValueError, match="no batch of these") as raised:
+        list(loader)
+    return "\n".join(raised.value.__notes__)
+
+
+def refuses(samples):
+    raise ValueError("no batch of these")
+
+
+@pytest.mark.parametrize(("workers", "backend"), [(0, "process"), (1, "process"), (1, "thread")])
+def test_an_error_of_a_collate_function_names_the_samples(workers, backend):
+    made = functools.partial(mpiter.DataLoader, range(9), num_workers=workers, collate_fn=refuses, backend=backend)
+    assert "[dataset[i] for i in [8, 3, 5]]" in notes_of(made(3, sampler=[8, 3, 5]))
+    assert "sample 8 in row 0; dataset[8] repeats it" in notes_of(made(None, sampler=[8]))
 
 
 @every_way

@@ -262,9 +262,11 @@ def test_without_batches_elements_come_one_by_one(workers):
 
 
 @workers
-def test_a_stream_may_be_empty(workers):
+def test_a_stream_may_be_empty_and_is_warned_of_once(workers):
     with DataLoader(Counting(0), 3, num_workers=workers) as loader:
-        assert [list(loader) for _ in range(2)] == [[], []]
+        with pytest.warns(RuntimeWarning, match="gave no batch in a whole epoch"):
+            assert list(loader) == []
+        assert list(loader) == []
 
 
 @workers
@@ -423,7 +425,8 @@ def test_a_state_that_cannot_be_saved_is_refused_by_its_path_when_somebody_asks(
 
     with DataLoader(Unsavable(11), 3, num_workers=num_workers) as loader:
         epoch = iter(loader)
-        loader.state_dict()  # of the beginning, when nobody has been asked yet
+        if num_workers:
+            loader.state_dict()  # of the beginning: in workers a stream begins as it was sent, and is not asked
         given = numbers([next(epoch)])
         with pytest.raises(StateError, match=r"state\['a'\]\[2\] is of type generator"):
             loader.state_dict()
@@ -593,3 +596,144 @@ def test_a_damaged_state_is_refused(damage):
         state["stream"] |= damage
         with pytest.raises(StateError):
             loader.load_state_dict(state)
+
+
+def two_bases():
+    """A class with two bases, which names a method of the second that the first has inherited too."""
+
+    class Base:
+        def __iter__(self):
+            return iter(())
+
+    class First(Base):
+        """Has the base's method."""
+
+    class Other:
+        """Has its own."""
+
+        def __iter__(self):
+            return iter(range(6))
+
+    class WithKeys:
+        def __getitem__(self, index):
+            return index
+
+    class WithOtherKeys:
+        def __getitem__(self, index):
+            return -1
+
+    class Inherits(WithOtherKeys):
+        """Has the other keys."""
+
+    class Stream(First, Other):
+        __iter__ = Other.__iter__
+
+    class Map(Inherits, WithKeys):
+        __getitem__ = WithKeys.__getitem__
+
+        def __len__(self):
+            return 6
+
+    return {"stream": Stream(), "map": Map()}
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["stream", "map"])
+def test_methods_are_found_in_a_worker_where_the_class_has_them(workers, kind):
+    with DataLoader(two_bases()[kind], 2, num_workers=workers) as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
+
+
+class Readable:
+    def __iter__(self):
+        yield from ()
+
+
+def another_in_workers(program):
+    """An instance of a class that has another version in other processes than the program's."""
+
+    def six(self):
+        return iter(range(6))
+
+    methods = {"__iter__": six} if os.getpid() == program else {}
+    methods["__reduce__"] = lambda self: (another_in_workers, (program,))
+    return type("Changed", (Readable,), methods)()
+
+
+def test_methods_that_differ_in_a_worker_are_an_error():
+    says = r"Changed\.__iter__ is .*six in the program and .*Readable"
+    loader = DataLoader(another_in_workers(os.getpid()), 2, num_workers=1)
+    with loader, pytest.raises(mpiter.WorkerStartError, match=says):
+        list(loader)
+
+
+class ByEpoch(Stateful):
+    """Counts its epochs, and begins each where it stands."""
+
+    def __init__(self, length):
+        super().__init__(length)
+        self.epoch = 0
+
+    def state_dict(self):
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        self.at, self.epoch = state["at"], state["epoch"]
+
+    def __iter__(self):
+        for _, number in super().__iter__():
+            yield 100 * self.epoch + number
+        self.epoch += 1
+
+
+def epochs_of(loader, epochs=3):
+    """(when, batch) of some epochs: before an epoch's iterator is asked for, before its batches, after its end."""
+    yield "made", None
+    for epoch in range(epochs):
+        batches = iter(loader)
+        yield f"begun {epoch}", None
+        for number, batch in enumerate(batches):
+            yield f"batch {number} of {epoch}", batch.tolist()
+        yield f"ended {epoch}", None
+
+
+def at_each_place(make, batch_size):
+    """Save a state wherever one can, and go on from it: does it give what the first loader gave?"""
+    with make(ByEpoch(6), batch_size) as loader:
+        whole = [batch for _, batch in epochs_of(loader) if batch]
+        places = [when for when, _ in epochs_of(loader)]
+    wrong = {}
+    for place in places:
+        seen, states = [], []
+        with make(ByEpoch(6), batch_size) as loader:
+            for when, batch in epochs_of(loader):
+                seen += [batch] * bool(batch)
+                if when == place:
+                    states.append(json.dumps(loader.state_dict()))
+                    break
+        with make(ByEpoch(6), batch_size) as loader:
+            loader.load_state_dict(json.loads(states[0]))
+            seen += [batch.tolist() for _ in range(4) for batch in loader]
+        if seen[: len(whole)] != whole:
+            wrong[place] = seen
+    return wrong
+
+
+@pytest.mark.parametrize("batch_size", [2, 4])
+def test_a_stream_that_is_read_here_goes_on_from_wherever_it_was(batch_size):
+    assert at_each_place(DataLoader, batch_size) == {}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("batch_size", [2, 4])
+def test_a_stream_of_torchs_that_is_read_here_goes_on_from_wherever_it_was(batch_size):
+    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    import mpiter.torch
+
+    class TorchsByEpoch(ByEpoch, torch.utils.data.IterableDataset):
+        """The same stream."""
+
+    def make(stream, batch_size):
+        return mpiter.torch.DataLoader(TorchsByEpoch(stream.length), batch_size)
+
+    assert at_each_place(make, batch_size) == {}

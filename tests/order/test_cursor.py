@@ -48,7 +48,7 @@ def place(it):
 lengths, sizes = st.integers(1, 12), st.integers(1, 30)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(n=lengths, batch_size=sizes, repeat=st.booleans(), shuffle=st.booleans(), steps=st.integers(1, 12))
 def test_iterators_step_as_the_model_does(n, batch_size, repeat, shuffle, steps):
     it = mpiter.SerialIterator(list(range(n)), batch_size, repeat=repeat, shuffle=shuffle, seed=1)
@@ -79,7 +79,7 @@ class Recorder:
         return np.roll(np.arange(self.length) * 2, -len(self.calls))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(n=lengths, length=lengths, batch_size=sizes, repeat=st.booleans(), steps=st.integers(1, 8))
 def test_an_order_sampler_is_called_with_the_order_and_the_position(n, length, batch_size, repeat, steps):
     def order(call):
@@ -177,7 +177,7 @@ def plans(kind, n, pace):
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(kind=orders, n=st.integers(0, 12), batch_size=sizes, epochs=st.integers(0, 4), drop_last=st.booleans())
 def test_a_number_of_epochs_is_cut_epoch_by_epoch(kind, n, batch_size, epochs, drop_last):
     expected = []
@@ -193,7 +193,7 @@ def test_a_number_of_epochs_is_cut_epoch_by_epoch(kind, n, batch_size, epochs, d
         assert found[-1].after.epoch_detail == float(epochs)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(kind=orders, n=lengths, batch_size=sizes, steps=st.integers(1, 6))
 def test_the_stretches_of_a_batch_fill_its_rows_without_gap(kind, n, batch_size, steps):
     cursor, pace = Cursor(0, 0, False, make_order(kind, n)), Pace(batch_size)
@@ -210,14 +210,14 @@ def test_the_stretches_of_a_batch_fill_its_rows_without_gap(kind, n, batch_size,
 
 @pytest.mark.filterwarnings("ignore:no batch will come")
 @given(n=st.integers(0, 20), batch_size=sizes, epochs=st.integers(0, 3), drop_last=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_length_of_batches_is_how_many_there_are(n, batch_size, epochs, drop_last):
     it = mpiter.batches(list(range(n)), batch_size, n_processes=0, epochs=epochs, drop_last=drop_last, seed=0)
     assert len(it) == len(list(it))
 
 
 @pytest.mark.chainer
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(n=lengths, batch_size=sizes, repeat=st.booleans(), shuffle=st.sampled_from([False, "sampler"]))
 def test_every_step_is_the_step_of_chainers_own_iterator(n, batch_size, repeat, shuffle):
     def sampler():

@@ -16,7 +16,7 @@ seeds = st.integers(-(1 << 127), (1 << 128) - 1)
 epochs = st.integers(0, 1 << 40)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(length=st.integers(1, 9000), seed=seeds, epoch=epochs)
 def test_every_epoch_visits_each_index_exactly_once(length, seed, epoch):
     order = Shuffled(length, seed, epoch)
@@ -33,7 +33,7 @@ def test_lengths_around_squares_and_blocks_are_bijections_too(length):
     assert np.array_equal(np.sort(taken), np.arange(length))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(length=st.integers(1, 50_000), seed=seeds, data=st.data())
 def test_take_does_not_depend_on_what_was_taken_before(length, seed, data):
     order, whole = Shuffled(length, seed), Shuffled(length, seed).take(0, length)
@@ -61,7 +61,7 @@ def test_a_trillion_samples_are_spread_over_the_whole_range():
     assert chi_square(counts) < 50  # 19 degrees of freedom: 43.8 is exceeded once in a thousand
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(length=st.integers(30, 9000), seed=seeds, epoch=epochs)
 def test_epochs_and_seeds_differ(length, seed, epoch):
     order = Shuffled(length, seed, epoch)
@@ -255,7 +255,6 @@ def test_another_sampler_is_asked_even_if_the_old_one_has_answered():
     assert order.over_again(12).array().tolist() == list(range(12))
 
 
-@settings(deadline=None)
 @given(st.integers(4097, 10**5), st.integers(1, 64), st.integers(1, 50), st.integers(0, 49))
 def test_a_rank_that_jumps_over_the_others_parts_reads_what_one_alone_reads(length, each, ranks, rank):
     order, alone = Shuffled(length, 7), Shuffled(length, 7).array()

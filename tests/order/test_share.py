@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpiter.order.cursor import Cursor, Pace, batches_of
@@ -50,7 +50,6 @@ def wanted(length, position):
     return [(0, at) for at in range(position, length)] + [(1, at) for at in range(length)]
 
 
-@settings(deadline=None)
 @given(SIZES)
 def test_filled_up_all_ranks_get_as_many_batches_of_one_size_and_stand_at_one_place(sizes):
     found = by_rank(sizes, wrap=False, epochs=EPOCHS)
@@ -62,20 +61,17 @@ def test_filled_up_all_ranks_get_as_many_batches_of_one_size_and_stand_at_one_pl
     assert len(rows) - len(once) <= EPOCHS * (sizes[2] - 1), "each epoch is filled up by fewer than there are ranks"
 
 
-@settings(deadline=None)
 @given(SIZES)
 def test_exact_parts_are_each_sample_once(sizes):
     assert all_rows(by_rank(sizes, wrap=False, epochs=EPOCHS, exact=True)) == wanted(sizes[0], sizes[3])
 
 
-@settings(deadline=None)
 @given(SIZES)
 def test_of_exact_parts_the_first_ranks_is_never_the_smaller(sizes):
     counts = [len(batches) for batches, _ in by_rank(sizes, wrap=False, epochs=EPOCHS, exact=True)]
     assert counts == sorted(counts, reverse=True)
 
 
-@settings(deadline=None)
 @given(SIZES)
 def test_drop_last_leaves_out_the_short_step_for_all(sizes):
     found = by_rank(sizes, wrap=False, epochs=EPOCHS, drop_last=True)
@@ -87,7 +83,6 @@ def test_drop_last_leaves_out_the_short_step_for_all(sizes):
     assert left_out < EPOCHS * sizes[1] * sizes[2]
 
 
-@settings(deadline=None)
 @given(SIZES)
 def test_what_runs_on_from_epoch_to_epoch_is_cut_without_a_seam(sizes):
     found = by_rank(sizes, wrap=True, most=7)
@@ -96,7 +91,6 @@ def test_what_runs_on_from_epoch_to_epoch_is_cut_without_a_seam(sizes):
     assert rows == [divmod(at, sizes[0]) for at in range(first, first + 7 * sizes[1] * sizes[2])]
 
 
-@settings(deadline=None)
 @given(SIZES, st.booleans(), st.booleans())
 def test_one_rank_alone_gets_what_there_was_before_there_were_ranks(sizes, drop_last, exact):
     length, batch_size, _, position = sizes
@@ -110,7 +104,6 @@ def test_one_rank_alone_gets_what_there_was_before_there_were_ranks(sizes, drop_
     assert rows == kept
 
 
-@settings(deadline=None)
 @given(SIZES, st.booleans(), st.booleans())
 def test_batches_are_counted_as_they_come(sizes, drop_last, exact):
     length, batch_size, ranks, _ = sizes
@@ -121,7 +114,6 @@ def test_batches_are_counted_as_they_come(sizes, drop_last, exact):
         assert share.samples(length, batch_size, drop_last) == sum(map(len, batches))
 
 
-@settings(deadline=None)
 @given(SIZES, st.sampled_from([{"wrap": True}, {"wrap": False}, {"wrap": False, "drop_last": True}]), st.booleans())
 def test_what_lies_ahead_of_a_rank_is_what_will_be_planned_for_it(sizes, options, exact):
     length, batch_size, ranks, position = sizes
@@ -136,7 +128,6 @@ def test_what_lies_ahead_of_a_rank_is_what_will_be_planned_for_it(sizes, options
         assert found == keys
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 60),
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=4),

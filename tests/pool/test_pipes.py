@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpiter.bell import Bell
@@ -265,7 +265,6 @@ values = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(sent=st.lists(values, min_size=1, max_size=4), data=st.data())
 def test_wherever_answers_are_cut_they_arrive_whole_and_as_soon_as_they_are_complete(
     sent: list[Any], data: st.DataObject
@@ -286,7 +285,6 @@ def test_wherever_answers_are_cut_they_arrive_whole_and_as_soon_as_they_are_comp
         np.testing.assert_equal(value, original)
 
 
-@settings(deadline=None)
 @given(sent=st.lists(st.binary(min_size=1, max_size=3000), max_size=8), most=st.integers(1, 5000))
 def test_however_little_a_read_brings_tasks_arrive_whole(sent: list[bytes], most: int) -> None:
     genuine = os.read
@@ -299,7 +297,6 @@ def test_however_little_a_read_brings_tasks_arrive_whole(sent: list[bytes], most
         assert wire.worker.receive() is None
 
 
-@settings(deadline=None)
 @given(value=values, most=st.integers(1, 20_000))
 def test_however_little_a_write_takes_answers_arrive_whole(value: Any, most: int) -> None:
     genuine = os.writev

@@ -15,6 +15,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.pool import MaybeEncodingError, ThreadPool
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,11 @@ import mpiter
 from mpiter import WorkerCrashed, WorkerStartError
 from mpiter.bell import Bell
 from mpiter.pool import member
-from mpiter.pool.anypool import AnyPool, Nobody, Threads
+from mpiter.pool.anypool import AnyPool, Threads
 from mpiter.pool.member import Exit, State
 from mpiter.pool.pool import MOST_OUT, Pool
 from mpiter.worker.board import Line
+from mpiter.worker.lifeline import CUT_OFF
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
 
@@ -435,6 +437,39 @@ def test_an_answer_that_cannot_be_opened_is_an_error_of_its_own(ours: Watched) -
     assert "TwoArguments" in str(error)
 
 
+def test_ctrl_c_while_an_answer_is_opened_loses_nothing(ours: Watched, tmp_path: Path) -> None:
+    pool, file = ours(1), tmp_path / "interrupts"
+    file.touch()
+    called: list[Any] = []
+    result = pool.apply_async(chores.raises_when_opened, (KeyboardInterrupt, file, True), callback=called.append)
+    after = pool.apply_async(chores.same, (1,))
+    with pytest.raises(KeyboardInterrupt):
+        result.get(PATIENCE_S)
+    assert result.get(PATIENCE_S) == "opened"
+    assert called == ["opened"]
+    assert after.get(PATIENCE_S) == 1
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, BaseException])
+def test_whatever_the_opening_of_an_answer_raises_is_raised_by_get(ours: Watched, tmp_path: Path, error: Any) -> None:
+    pool, file = ours(1), tmp_path / "raises"
+    file.touch()
+    result = pool.apply_async(chores.raises_when_opened, (error, file, False))
+    after = pool.apply_async(chores.same, (1,))
+    for _ in range(2):
+        with pytest.raises(error):
+            result.get(PATIENCE_S)
+    assert after.get(PATIENCE_S) == 1
+
+
+def test_the_end_of_a_pool_leaves_the_resource_tracker_to_others(ours: Watched) -> None:
+    resource_tracker.ensure_running()
+    before = resource_tracker._resource_tracker._pid
+    with ours(1) as pool:
+        assert pool.apply(chores.same, (1,)) == 1
+    assert resource_tracker._resource_tracker._pid == before is not None
+
+
 def test_an_answer_that_cannot_be_sent_is_not_read_out_in_full(ours: Watched) -> None:
     pool = ours(1)
     with pytest.raises(MaybeEncodingError) as caught:
@@ -657,7 +692,7 @@ def test_nobody_waits_for_a_dead_workers_children(
 
 def test_a_worker_whose_way_to_us_is_gone_ends_when_it_answers(ours: Watched) -> None:
     pool = ready(ours(1))
-    with pytest.raises(WorkerCrashed, match="ended with code 1 "):
+    with pytest.raises(WorkerCrashed, match=f"ended with code {CUT_OFF} "):
         pool.apply(chores.close_everything)
     assert pool.apply(chores.square, (3,)) == 9
 
@@ -951,24 +986,16 @@ class Owner:
 OTHERS = {method: partial(_stock, method) for method in METHODS} | {"ThreadPool": ThreadPool, "Threads": Threads}
 
 
-@pytest.fixture(params=[*OTHERS, "Nobody"])
-def owner(request: pytest.FixtureRequest) -> Iterator[Owner]:
-    """Of any other Pool, the caller himself included."""
-    owner = Owner(Nobody if request.param == "Nobody" else OTHERS[request.param], request.param in METHODS)
-    yield owner
-    owner.close()
-
-
 @pytest.fixture(params=OTHERS)
 def others(request: pytest.FixtureRequest) -> Iterator[Owner]:
-    """Of any other Pool that has workers."""
+    """Of any other Pool."""
     owner = Owner(OTHERS[request.param], request.param in METHODS)
     yield owner
     owner.close()
 
 
-def test_any_pool_answers_in_the_thread_that_waits(owner: Owner) -> None:
-    pool, came, where = owner(2), [], []
+def test_any_pool_answers_in_the_thread_that_waits(others: Owner) -> None:
+    pool, came, where = others(2), [], []
 
     def take(values: Any) -> None:
         came.extend(values)
@@ -986,17 +1013,6 @@ def test_any_pool_passes_an_error_on(others: Owner) -> None:
     pool.map_async(chores.sore_at_seven, [7], 1, pytest.fail, came.append)
     until(pool, lambda: came)
     assert [type(error) for error in came] == [Sore]
-
-
-def test_what_the_caller_himself_runs_into_leaves_by_the_way_it_came() -> None:
-    owner = Owner(Nobody, False)
-    try:
-        pool = owner(0)
-        with pytest.raises(Sore):
-            pool.map_async(chores.sore_at_seven, [7], 1, pytest.fail, pytest.fail)
-        assert pool.out(0) == 0
-    finally:
-        owner.close()
 
 
 def test_any_pool_counts_what_is_out(others: Owner, tmp_path: Path) -> None:
@@ -1096,9 +1112,9 @@ def test_any_pool_is_ended_as_a_whole_and_made_anew(others: Owner, tmp_path: Pat
     assert len(others.ends) == 1
 
 
-def test_any_pool_is_woken(owner: Owner) -> None:
-    pool = owner(2)
-    owner.bell.ring()
+def test_any_pool_is_woken(others: Owner) -> None:
+    pool = others(2)
+    others.bell.ring()
     pool.wait()
     pool.wait(0)
 
@@ -1193,3 +1209,30 @@ def test_of_other_pools_nobody_is_replaced(backend: Any) -> None:
 def test_a_backend_that_makes_no_sense_is_refused(options: Any, message: str) -> None:
     with pytest.raises(mpiter.OptionError, match=message):
         mpiter.Process(**options)
+
+
+UNCLOSED = """
+import multiprocessing, sys
+import mpiter
+
+class Numbers:
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        return index
+
+if __name__ == "__main__":
+    kinds = [{"n_processes": 0}, {"backend": "thread"}, {}, {"backend": mpiter.Process(pool=multiprocessing.Pool)}]
+    order = kinds if sys.argv[1] == "forwards" else kinds[::-1]
+    kept = [mpiter.batches(Numbers(), 2, **{"n_processes": 2, **kind}) for kind in order]
+    kept.append(mpiter.DataLoader(Numbers(), 2))
+    under_way = [iter(one) for one in kept]
+    print([len(next(one)) for one in under_way])
+"""
+
+
+@pytest.mark.parametrize("order", ["forwards", "backwards"])
+def test_what_nobody_has_closed_ends_with_the_program_and_says_nothing(order: str, tmp_path: Path) -> None:
+    """From Python 3.12 on no thread starts while the interpreter ends."""
+    assert run(tmp_path, UNCLOSED, order).ended_well().lines == ["[2, 2, 2, 2, 2]"]

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from multiprocessing import forkserver as mp_forkserver
-from multiprocessing import get_context, spawn
+from multiprocessing import get_context, spawn, util
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from scripts import METHODS, Script, run, wait_until
 
 import mpiter
 from mpiter.pool import starting
+from mpiter.pool.pool import Pool
 from mpiter.worker import blackbox, lifeline
 from mpiter.worker.blackbox import BlackBox
 
@@ -377,3 +378,39 @@ def test_a_worker_that_has_not_written_a_line_yet_is_known_by_its_number() -> No
         crew._board.clear(0)
         assert crew._board.lines()[0].pid == 0
         assert tuple(line.pid for line in crew.board()) == it.worker_pids
+
+
+def test_a_fork_closes_no_descriptor_that_has_become_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread ends a Pool; another opens pipes, which get the numbers that have just been closed, and forks."""
+    closed: list[int] = []
+    taken, forked = threading.Event(), threading.Event()
+    genuine = util.close_fds
+
+    def close_and_linger(*descriptors: int) -> None:
+        genuine(*descriptors)
+        if threading.current_thread().name == "closes" and not closed:
+            closed.extend(descriptors)
+            taken.set()
+            forked.wait(1.0)  # a fork that waits for us goes on after that
+
+    monkeypatch.setattr(util, "close_fds", close_and_linger)
+    pool = Pool(1, context=get_context("fork"))
+    closing = threading.Thread(target=pool.terminate, name="closes")
+    closing.start()
+    assert taken.wait(60)
+    ours: set[int] = set()
+    while not ours.issuperset(closed):
+        ours |= set(os.pipe())
+    child = os.fork()
+    if child == 0:
+        try:
+            for descriptor in closed:
+                os.fstat(descriptor)
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    forked.set()
+    closing.join()
+    for descriptor in ours:
+        os.close(descriptor)
+    assert os.waitpid(child, 0)[1] == 0

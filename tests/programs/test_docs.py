@@ -6,9 +6,11 @@ import ast
 import builtins
 import itertools
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,3 +130,15 @@ def test_every_extra_that_somebody_asks_for_is_there() -> None:
             asked |= dict.fromkeys("".join(found).split(","), path.name)
     assert {"images", "lab", "test"} <= set(asked)
     assert not {name: where for name, where in asked.items() if name not in extras}
+
+
+def test_what_the_tests_install_is_bounded_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the file puts a folder there
+    runner = runpy.run_path(str(ROOT / "tests" / "__main__.py"))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    bounded = [one for name in ("test", "lint", "docs") for one in extras[name] if not one.startswith("mpiter[")]
+    bounded += [*runner["CLIENTS"], *runner["REMOTE"], *runner["CHAINERS_COMPANY"], runner["TORCHVISION"]]
+    brought = [one for name in ("lab", "images", "staging", "chainer") for one in extras[name]]
+    assert [one for one in bounded if "<" not in one and "==" not in one] == []
+    names = {re.split("[<>=[]", one)[0] for one in (*bounded, "chainer")}
+    assert {re.split("[<>=[]", one)[0] for one in brought} <= names

@@ -15,7 +15,7 @@ import mpiter
 
 pytest.importorskip("PIL", reason="Pillow is not installed: run `python3 tests`")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "quickstart.md"
-STEP = "                c.step()"
+STEP = "                right, seen = right + train_step("
 EPOCHS, STEPS = 4, 12
 
 
@@ -27,7 +27,7 @@ def program(interrupted_at: int | None = None, workers: int = 2) -> str:
     assert f"\ntrain(epochs={EPOCHS})\n" in text
     text = text.replace(f"\ntrain(epochs={EPOCHS})\n", f"\ntrain({EPOCHS}, workers={workers})\n")
     ctrl_c = (
-        f"                if c.steps == {interrupted_at}:\n                    signal.raise_signal(signal.SIGINT)\n"
+        f"                if c.finished == {interrupted_at}:\n                    signal.raise_signal(signal.SIGINT)\n"
     )
     return "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n" + text.replace(
         STEP, ctrl_c + STEP

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ours import our_memory
 
 _PATIENCE = 10.0
 
@@ -17,14 +17,7 @@ _PATIENCE = 10.0
 def _ours() -> dict[str, set[str]]:
     """Threads of the engine, memory and bells."""
     found = {f"{thread.name} {thread.ident}" for thread in threading.enumerate() if thread.name.startswith("mpiter")}
-    memory = set()
-    for link in Path("/proc/self/fd").iterdir():
-        try:
-            target = os.readlink(link)
-        except OSError:
-            continue
-        if "mpiter" in target:
-            memory.add(f"{target} {link.name}")
+    memory = set(map(our_memory, Path("/proc/self/fd").iterdir())) - {""}
     return {"threads": found, "memory": memory}
 
 

@@ -20,7 +20,7 @@ from mpiter.remote.audit import audit
 from mpiter.remote.receipts import Receipts
 
 LENGTH = 103
-anew = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+anew = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def epoch_of(folder, epoch=0):

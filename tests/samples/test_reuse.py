@@ -103,7 +103,7 @@ WAYS = (
 )
 BACKENDS: dict[str, dict[str, Any]] = {
     "process": {"n_processes": 2},
-    "serial": {"n_processes": 0},
+    "thread": {"n_processes": 1, "backend": "thread"},
     "packed": {"n_processes": 1, "serializer": "packed"},
 }
 
@@ -117,6 +117,10 @@ def told(sample: Any) -> Any:
 def samples_of(dataset: Any, batch_size: int = 50, **options: Any) -> list[Any]:
     with mpiter.MultiprocessIterator(dataset, batch_size, repeat=False, shuffle=False, seed=1, **options) as it:
         return [told(sample) for batch in it for sample in batch]
+
+
+def in_order(dataset: Any, batch_size: int, backend: str) -> mpiter.MultiprocessIterator[Any]:
+    return mpiter.MultiprocessIterator(dataset, batch_size, repeat=False, shuffle=False, n_processes=1, backend=backend)
 
 
 @pytest.fixture(autouse=True)
@@ -141,12 +145,12 @@ def test_samples_are_what_they_were_when_they_were_returned(way: str, backend: s
 @pytest.mark.parametrize("way", ["an array", "a view in a tuple", "ragged views"])
 @pytest.mark.parametrize("buffers", [2, 3, 7, 40])
 def test_so_are_those_of_several_buffers_in_turn(way: str, buffers: int) -> None:
-    assert samples_of(Reusing(way, buffers), n_processes=0) == expected(way)
+    assert samples_of(Reusing(way, buffers), n_processes=1, backend="thread") == expected(way)
 
 
 @pytest.mark.parametrize("way", ["an array", "in a dict", *slow_but(["a view in a tuple", "a dict"])])
 def test_so_are_those_of_a_dataset_that_begins_to_reuse_later(way: str) -> None:
-    found = samples_of(Reusing(way, late=1500, length=2000), n_processes=0)
+    found = samples_of(Reusing(way, late=1500, length=2000), n_processes=1, backend="thread")
     assert found == expected(way, length=2000)
 
 
@@ -171,7 +175,7 @@ def test_an_array_in_which_nothing_changes_is_data(size: int, monkeypatch: pytes
     made = [caution.copied]
     monkeypatch.setattr(caution, "copied", lambda sample: made.append(sample) or made[0](sample))
     dataset = Recurring(size, 10**9, length := 4000)
-    found = samples_of(dataset, length // 40, n_processes=0)
+    found = samples_of(dataset, length // 40, n_processes=1, backend="thread")
     assert found == [told(dataset.parts[index % 20]) for index in range(length)]
     assert length < dataset.asked <= 1.1 * length, "only the first of them are fetched twice"
     assert len(made) < 0.2 * length, "…and copied"
@@ -181,7 +185,7 @@ def test_an_array_in_which_nothing_changes_is_data(size: int, monkeypatch: pytes
 def test_what_is_no_data_at_last_is_not_taken_for_it(size: int) -> None:
     length = 40 * max(8, min(50, 800_000 // size))
     dataset = Recurring(size, length // 2, length)
-    found = samples_of(dataset, length // 40, n_processes=0)
+    found = samples_of(dataset, length // 40, n_processes=1, backend="thread")
     assert found == [told(dataset.parts[index % 20]) for index in range(length)]
 
 
@@ -198,9 +202,9 @@ def test_so_are_those_of_a_ring_that_begins_late(way: str, buffers: int, backend
     assert samples_of(Reusing(way, **how), 100, **options) == expected(way, length=3000)
 
 
-@pytest.mark.parametrize("n_processes", [0, 1])
+@pytest.mark.parametrize("backend", ["thread", "process"])
 @pytest.mark.parametrize("chunk", [300, 500, 1000])
-def test_so_are_parts_of_a_chunk_that_gives_way_to_the_next(chunk: int, n_processes: int) -> None:
+def test_so_are_parts_of_a_chunk_that_gives_way_to_the_next(chunk: int, backend: str) -> None:
     """It looks like data until then."""
 
     class Chunks(Squares):
@@ -212,12 +216,14 @@ def test_so_are_parts_of_a_chunk_that_gives_way_to_the_next(chunk: int, n_proces
                 self.read[:] = np.arange(chunk)[:, None] + chunk * self.held
             return self.read[index % chunk]
 
-    with mpiter.MultiprocessIterator(Chunks(4000), 64, repeat=False, shuffle=False, n_processes=n_processes) as it:
+    with mpiter.MultiprocessIterator(
+        Chunks(4000), 64, repeat=False, shuffle=False, n_processes=1, backend=backend
+    ) as it:
         assert [sample[0] for batch in it for sample in batch] == list(range(4000))
 
 
-@pytest.mark.parametrize("n_processes", [0, 1])
-def test_so_is_a_placeholder_that_is_refreshed_rarely(n_processes: int) -> None:
+@pytest.mark.parametrize("backend", ["thread", "process"])
+def test_so_is_a_placeholder_that_is_refreshed_rarely(backend: str) -> None:
     every = 700
 
     class Rarely(Squares):
@@ -228,7 +234,9 @@ def test_so_is_a_placeholder_that_is_refreshed_rarely(n_processes: int) -> None:
                 self.buffer[:] = index
             return self.buffer if index % 3 else self.buffer[:]
 
-    with mpiter.MultiprocessIterator(Rarely(5000), 100, repeat=False, shuffle=False, n_processes=n_processes) as it:
+    with mpiter.MultiprocessIterator(
+        Rarely(5000), 100, repeat=False, shuffle=False, n_processes=1, backend=backend
+    ) as it:
         found = [sample[0] for batch in it for sample in batch]
     assert found == [index // every * every for index in range(5000)]
 
@@ -242,13 +250,15 @@ def test_so_are_two_buffers_that_take_turns_within_a_sample() -> None:
             now[:], before[:] = index, index - 1
             return now, before
 
-    with mpiter.MultiprocessIterator(Swapping(LENGTH), 2, repeat=False, shuffle=False, n_processes=0) as it:
+    with mpiter.MultiprocessIterator(
+        Swapping(LENGTH), 2, repeat=False, shuffle=False, n_processes=1, backend="thread"
+    ) as it:
         found = [(int(now[0]), int(before[0])) for batch in it for now, before in batch]
     assert found == [(index, index - 1) for index in range(LENGTH)]
 
 
 def test_so_are_large_ones() -> None:
-    assert samples_of(Reusing("in a tuple", size=200_000, length=20), 10, n_processes=0) == expected(
+    assert samples_of(Reusing("in a tuple", size=200_000, length=20), 10, n_processes=1, backend="thread") == expected(
         "in a tuple", size=200_000, length=20
     )
 
@@ -261,7 +271,7 @@ def test_so_are_those_before_one_that_fails() -> None:
             return super().__getitem__(index)
 
     wanted = expected("an array")
-    assert samples_of(Fails("an array"), n_processes=0, on_error="skip") == wanted[:30] + wanted[31:]
+    assert samples_of(Fails("an array"), n_processes=1, backend="thread", on_error="skip") == wanted[:30] + wanted[31:]
 
 
 STRUCTURED = np.dtype([("a", "i4"), ("b", "f4")])
@@ -291,16 +301,18 @@ class OfNumpy(Squares):
 @pytest.mark.parametrize(
     "way", ["a structured scalar", "in a tuple", "a record", "a masked array", "a mask", "bytes of another"]
 )
-@pytest.mark.parametrize("n_processes", [0, 1])
-def test_so_is_memory_in_another_shape(way: str, n_processes: int) -> None:
-    with mpiter.MultiprocessIterator(OfNumpy(way), 20, repeat=False, shuffle=False, n_processes=n_processes) as it:
+@pytest.mark.parametrize("backend", ["thread", "process"])
+def test_so_is_memory_in_another_shape(way: str, backend: str) -> None:
+    with mpiter.MultiprocessIterator(
+        OfNumpy(way), 20, repeat=False, shuffle=False, n_processes=1, backend=backend
+    ) as it:
         found = [str(sample) for batch in it for sample in batch]
     assert found == [str(OfNumpy(way)[index]) for index in range(LENGTH)]
 
 
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("n_processes", [0, 1])
+@pytest.mark.parametrize("backend", ["thread", "process"])
 @pytest.mark.parametrize(
     "way",
     [
@@ -316,7 +328,7 @@ def test_so_is_memory_in_another_shape(way: str, n_processes: int) -> None:
         "sparse",
     ],
 )
-def test_so_are_tensors(way: str, n_processes: int) -> None:
+def test_so_are_tensors(way: str, backend: str) -> None:
     torch = pytest.importorskip("torch")
     ways = {
         "plain": lambda memory: memory,
@@ -346,7 +358,7 @@ def test_so_are_tensors(way: str, n_processes: int) -> None:
             self.memory[:] = index
             return ways[way](self.memory)
 
-    with mpiter.MultiprocessIterator(Tensors(), 50, repeat=False, shuffle=False, n_processes=n_processes) as it:
+    with in_order(Tensors(), 50, backend) as it:
         found = [sample["x"][0] if way == "in a dict" else sample for batch in it for sample in batch]
     if way == "quantized":
         found = [sample.dequantize() for sample in found]
@@ -372,7 +384,9 @@ def test_so_are_kinds_that_nobody_knows(of: Any) -> None:
             getattr(self.held, "add" if of is set else "append")(index)
             return self.held
 
-    with mpiter.MultiprocessIterator(Held(LENGTH), 20, repeat=False, shuffle=False, n_processes=0) as it:
+    with mpiter.MultiprocessIterator(
+        Held(LENGTH), 20, repeat=False, shuffle=False, n_processes=1, backend="thread"
+    ) as it:
         found = [sample.args[0] if of is functools.partial else sample for batch in it for sample in batch]
     assert [next(iter(sample)) for sample in found] == list(range(LENGTH))
 
@@ -395,7 +409,9 @@ def test_so_is_what_a_slot_of_a_private_name_holds() -> None:
             self.buffer[:] = index
             return Hidden(self.buffer)
 
-    with mpiter.MultiprocessIterator(Filled(LENGTH), 20, repeat=False, shuffle=False, n_processes=0) as it:
+    with mpiter.MultiprocessIterator(
+        Filled(LENGTH), 20, repeat=False, shuffle=False, n_processes=1, backend="thread"
+    ) as it:
         assert [sample.first() for batch in it for sample in batch] == list(range(LENGTH))
 
 
@@ -404,7 +420,7 @@ def test_what_must_not_be_fetched_twice_never_is() -> None:
         repeatable = False
 
     dataset = Once("an array")
-    assert samples_of(dataset, n_processes=0) == expected("an array")
+    assert samples_of(dataset, n_processes=1, backend="thread") == expected("an array")
     assert dataset.asked == LENGTH
 
 

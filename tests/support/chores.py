@@ -165,6 +165,28 @@ class SoreWhenOpened:
         return _raise, ()
 
 
+class RaisesWhenOpened:
+    """An answer: opening it raises as long as the file is there, which is removed the first time if that is asked."""
+
+    def __init__(self, error: type[BaseException], file: Path, once: bool) -> None:
+        self._content = error, file, once
+
+    def __reduce__(self) -> Any:
+        return _open, self._content
+
+
+def _open(error: type[BaseException], file: Path, once: bool) -> str:
+    if not file.exists():
+        return "opened"
+    if once:
+        file.unlink()
+    raise error
+
+
+def raises_when_opened(error: type[BaseException], file: Path, once: bool) -> RaisesWhenOpened:
+    return RaisesWhenOpened(error, file, once)
+
+
 def _raise() -> None:
     raise Sore("in the unpickling")
 

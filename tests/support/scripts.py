@@ -20,6 +20,7 @@ import mpiter
 
 LIMIT_S = 60  # against hanging, on a busy machine; what is expected to take longest imports torch and JAX, twice
 METHODS = ("fork", "forkserver", "spawn")
+_PACKAGE = os.path.dirname(mpiter.__file__) + os.sep
 _FLAGS = ("-W", "ignore:This process:DeprecationWarning")  # fork from a process with threads, which Python 3.12 notes
 
 
@@ -130,7 +131,7 @@ def once_waiting(action) -> threading.Thread:
     def is_waiting() -> bool:
         frame, depth = sys._current_frames().get(waiter), 0
         while frame is not None:
-            if frame.f_code.co_name == "__next__" and "mpiter" in frame.f_code.co_filename and depth > 1:
+            if frame.f_code.co_name == "__next__" and frame.f_code.co_filename.startswith(_PACKAGE) and depth > 1:
                 return True
             frame, depth = frame.f_back, depth + 1
         return False

@@ -204,7 +204,7 @@ class Crew:
     def dispose(self, timeout: float) -> None: ...
     def staff(self) -> None: ...
     def replace_workers(self) -> None: ...
-    def answered(self, worker: int, rows: int) -> None: ...
+    def answered(self, worker: int, rows: int, drawn: frozenset[str]) -> None: ...
 
 
 @dataclass
@@ -232,7 +232,7 @@ class World:
         self.transport = Transport(case.rooms)
         self.faulty: set[int] = {0} if case.fails_first else set()
         self.loop = _PrefetchLoop(rules, self.transport, self._make_crew)  # type: ignore[arg-type]
-        self.loop.launch(self._new_run(0), threaded=False)
+        self.loop._staff(self._new_run(0))
         self.loop._thread = SimpleNamespace(is_alive=lambda: True)  # type: ignore[assignment]
         self.loop._communicator._not_full = self  # type: ignore[assignment]
         self.sleeps = False  # for ever, if nobody had come

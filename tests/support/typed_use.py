@@ -32,6 +32,8 @@ def of_right_programs() -> None:
         assert_type(c, mpiter.Checkpoint)
         for epoch in c.epochs(2):
             assert_type(epoch, int)
+            for numbers in c.steps(loader):
+                assert_type(numbers, list[int])
             c.step()
     assert_type(loader.stats().wait_s, float)
     assert_type(mpiter.get_worker_info(), mpiter.WorkerInfo | None)

@@ -132,7 +132,7 @@ BIG = (128, 128)  # 16 kB: four of them a batch, some thirty batches in all
 
 
 @pytest.mark.usefixtures("little_memory")
-@pytest.mark.parametrize("backend", ["process", "thread", "serial"])
+@pytest.mark.parametrize("backend", ["process", "thread"])
 def test_hoarding_beyond_the_cap_is_warned_about_once_and_corrupts_nothing(backend):
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", RuntimeWarning)

@@ -162,9 +162,9 @@ class SlotsModel(RuleBasedStateMachine):
 
 
 TestRanges = RangesModel.TestCase
-TestRanges.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestRanges.settings = settings(max_examples=40, stateful_step_count=40)
 TestSlots = SlotsModel.TestCase
-TestSlots.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSlots.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_with_noise_of_a_few_percent_it_is_so_in_99_of_100_searches(most: int, n
     assert misses <= len(found) / 100, f"{misses} of {len(found)}, by up to {max(found):.0%}"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(times=st.lists(TIMES, min_size=17, max_size=65), seed=st.integers(0, 99))
 def test_whatever_it_measures_it_takes_no_more_than_a_quarter_of_a_sweep_in_five_rounds(
     times: list[float], seed: int
@@ -61,7 +61,7 @@ def test_whatever_it_measures_it_takes_no_more_than_a_quarter_of_a_sweep_in_five
     assert sum(lasting) <= 1.2 * sum(sweep.costs) / 4
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(times=st.lists(TIMES, min_size=2, max_size=40), budget_s=st.floats(0.5, 2000.0), start_s=st.floats(0, 3.0))
 def test_the_budget_is_kept_but_for_a_start_and_a_batch(times: list[float], budget_s: float, start_s: float) -> None:
     fake = Fake(times.__getitem__, start_s=start_s)
@@ -77,7 +77,7 @@ def test_a_budget_that_ends_the_search_is_told() -> None:
     assert choice.setting.workers == 2
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(times=st.lists(TIMES, min_size=1, max_size=40))
 def test_no_workers_are_always_tried(times: list[float]) -> None:
     fake = Fake(times.__getitem__)
@@ -119,7 +119,7 @@ def test_one_disturbed_trial_does_not_mislead_it(disturbed: int) -> None:
     assert excess(curve, 16, chosen(Fake(curve, disturbed=disturbed), 16)) <= 0.05
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(base=st.integers(0, 1000), each=st.integers(1, 300), allowed=st.integers(1, 6000))
 def test_numbers_that_take_more_memory_than_allowed_are_not_tried(base: int, each: int, allowed: int) -> None:
     def bytes_of(workers: int) -> int:

@@ -124,21 +124,25 @@ def test_memory_that_is_no_board_is_passed_over(tmp_path: Path) -> None:
     size = HEAD.size + LINE_BYTES
     right = HEAD.pack(MARK, 1, 0.0, 0.0, *[0.0] * len(FIGURES)) + bytes(LINE_BYTES)
     files = {
-        "mpiter-empty": b"",
-        "mpiter-short": right[: HEAD.size - 1],
-        "mpiter-other": bytes(size),
-        "mpiter-mad": HEAD.pack(MARK, -1, 0.0, 0.0, *[0.0] * len(FIGURES)),
-        "mpiter-right": right,
-        "elsewhere": right,
+        "empty": b"",
+        "short": right[: HEAD.size - 1],
+        "other": bytes(size),
+        "mad": HEAD.pack(MARK, -1, 0.0, 0.0, *[0.0] * len(FIGURES)),
+        "right": right,
+        "named": right,
     }
+    folder = tmp_path / "mpiter-memfd:mpiter"  # whatever the folder is called
+    folder.mkdir()
     opened = []
     for name, data in files.items():
-        (tmp_path / name).write_bytes(data)
-        opened.append((tmp_path / name).open("rb"))
-    found = [os.readlink(board._fd) for board in top.boards_of(os.getpid()) if str(tmp_path) in os.readlink(board._fd)]
+        (folder / name).write_bytes(data)
+        opened.append((folder / name).open("rb"))
+        if name != "named":
+            (folder / name).unlink()
+    found = [os.readlink(board._fd) for board in top.boards_of(os.getpid()) if str(folder) in os.readlink(board._fd)]
     for file in opened:
         file.close()
-    assert [Path(path).name for path in found] == ["mpiter-right"]
+    assert [Path(path).name for path in found] == ["right (deleted)"]
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

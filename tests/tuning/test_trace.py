@@ -346,10 +346,31 @@ def test_what_a_killed_program_has_noted_can_be_read(tmp_path: Path) -> None:
     assert name.endswith(".part")
     found = read(tmp_path / name)
     assert len(found.opens) >= 50
+    assert len(found.fetched) >= 50
     assert found.loops[1]["batch_size"] == 4
     whole = (tmp_path / name).read_bytes()
     (tmp_path / "torn").write_bytes(whole[:-1])  # killed while it wrote
     assert len(read(tmp_path / "torn").opens) >= 49
+    (tmp_path / "torn").write_bytes(whole + b'{"loop": 1, "ki\n')
+    assert len(read(tmp_path / "torn").opens) >= 50
+
+
+_PART_IN_ADVANCE = """
+import os, pathlib, sys, mpiter
+folder = pathlib.Path(sys.argv[1])
+(folder / "elsewhere").write_text("another's")
+for number in range(1, 4):  # what was left by a killed program with our pid, as every container has it, torn or a link
+    (folder / f"run.json.{os.getpid()}-{number}.part").write_bytes(b'{"loop": 1, "kind": "or')
+    (folder / f"run.json.{os.getpid()}-{number}.part.json").symlink_to(folder / "elsewhere")
+with mpiter.batches(range(40), 4, n_processes=0, trace=folder / "run.json") as stream:
+    assert len(list(stream)) == 10
+assert (folder / "elsewhere").read_text() == "another's"
+"""
+
+
+def test_what_a_killed_program_with_our_pid_has_left_is_left_alone(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", _PART_IN_ADVANCE, str(tmp_path)], timeout=60, check=True)
+    assert len(read(tmp_path / "run.json").opens) == 10
 
 
 def test_a_program_that_ends_without_closing_writes_its_trace(tmp_path: Path) -> None:
@@ -402,6 +423,7 @@ def test_memory_does_not_grow_with_the_run(tmp_path: Path, monkeypatch: pytest.M
         tracer.opened(1e9 * at, 1e9 * at + 1)
         tracer.handed_out(1, 1)
         tracer.in_flight(at, 1, 0)
+        tracer.answered(Ticket(at, 1, 0, 1, 1.0, (), began=1e9 * at), again=False)
         assert not any({**tracer._consumers.rows, **tracer._loops.rows}.values())
     tracer.close()
     assert len(read(tmp_path / "run.json").opens) == 49
@@ -415,12 +437,11 @@ def test_a_disk_that_is_full_ends_the_trace_and_not_the_run(
         raise OSError(28, "No space left on device")
 
     stream = mpiter.batches(range(40), 4, n_processes=0, trace=tmp_path / "run.json")
-    next(stream)
     if when == "noting":
-        monkeypatch.setattr(tracing, "open", full, raising=False)
+        monkeypatch.setattr(tracing, "open", lambda name, mode: open("/dev/full", "wb"), raising=False)  # noqa: SIM115
     else:
         monkeypatch.setattr(tracing.os, "replace", full)
-    assert len(list(stream)) == 9
+    assert len(list(stream)) == 10
     stream.close()
     (record,) = [record for record in caplog.records if record.name == "mpiter"]
     assert "run.json cannot be written, and ends here: [Errno 28]" in record.getMessage()

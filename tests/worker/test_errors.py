@@ -69,7 +69,7 @@ AT_CONSTRUCTION = {
         "a dataset needs dataset[i], which generator has not; pass a list, an array or an object with __len__ and "
         "__getitem__.  mpiter.DataLoader takes what can only be iterated over.",
     ),
-    "a class": (lambda: batches(list, 2), "list is a class; pass one of its objects, list(…)."),
+    "a class": (lambda: batches(list, 2), "dataset=list is a class; pass one of its objects, list(…)."),
     "an array without a dimension": (
         lambda: batches(np.array(5), 2),
         "ndarray without dimensions is one value and has no samples; pass an array of rows, a list, or an object with "

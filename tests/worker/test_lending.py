@@ -12,7 +12,6 @@ from mpiter.worker.lending import row_for
 
 SHAPE = (300, 400, 3)
 WAYS: list[dict[str, Any]] = [
-    {"n_processes": 0},
     {"n_processes": 2},
     {"n_processes": 2, "serializer": "packed"},
     {"n_processes": 2, "backend": "thread"},
@@ -85,7 +84,7 @@ class Nesting(Filled):
 
 
 def test_who_has_an_iterator_of_his_own_is_lent_rows_after_it() -> None:
-    assert rows(Nesting(), n_processes=0)[1] > 30
+    assert rows(Nesting(), n_processes=1)[1] > 30
 
 
 def test_small_arrays_are_written_many_at_once_as_ever() -> None:
@@ -94,7 +93,7 @@ def test_small_arrays_are_written_many_at_once_as_ever() -> None:
 
 def test_outside_of_a_fetch_nothing_is_lent() -> None:
     assert row_for(Filled(), SHAPE, np.dtype(np.uint8)) is None
-    with mpiter.batches(Filled(), 4, n_processes=0, ragged="list") as stream:
+    with mpiter.batches(Filled(), 4, n_processes=1, backend="thread", ragged="list") as stream:
         next(stream)
         assert row_for(stream.dataset, SHAPE, np.dtype(np.uint8)) is None
 

@@ -1,5 +1,6 @@
 """Random draws of a dataset: a function of (seed, epoch, position), whoever fetches, and the caller keeps his own."""
 
+import os
 import random
 import warnings
 
@@ -142,3 +143,50 @@ def test_a_dataset_that_draws_from_the_globals_under_threads_is_warned_about_onc
         epochs(DrawsFromGlobals(), 2, "thread")
     assert len(heard) == 1
     assert "get_rng" in str(heard[0].message)
+
+
+class Noted(DrawsFromGlobals):
+    """Notes each draw: whose, which sample's, and what.  The first worker ends where it is told to."""
+
+    def __init__(self, file, ends_at):
+        self.file, self.ends_at = file, ends_at
+
+    def __getitem__(self, i):
+        drawn = np.random.random()
+        before = self.draws()
+        with self.file.open("a") as file:
+            file.write(f"{os.getpid()} {i} {drawn}\n")
+        if self.ends_at == len(before):
+            os._exit(1)
+        return i, drawn
+
+    def draws(self):
+        """(pid, sample, what it drew), in the order in which they were drawn."""
+        lines = self.file.read_text().splitlines() if self.file.exists() else []
+        return [(int(pid), int(i), float(drawn)) for pid, i, drawn in map(str.split, lines)]
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
+def test_a_replacement_knows_from_its_first_sample_on_that_the_dataset_draws(tmp_path, method):
+    dataset = Noted(tmp_path / "draws", ends_at=17)
+    options = {"shuffle": False, "repeat": False, "run_ahead": 0, "n_prefetch": 1}
+    with opened(dataset, 1, mpiter.Process(method), **options) as it:
+        handed_out = dict(sample for batch in it for sample in batch)
+    draws = dataset.draws()
+    (first, *_), (last, *_) = draws[0], draws[-1]
+    assert first != last
+    assert [drawn == handed_out[i] for pid, i, drawn in draws if pid == last] == [True] * sum(
+        d[0] == last for d in draws
+    )
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
+def test_a_replacement_does_not_draw_what_killed_the_worker_before_it(tmp_path, method):
+    dataset = Noted(tmp_path / "draws", ends_at=0)
+    with opened(dataset, 1, mpiter.Process(method), shuffle=False, repeat=False) as it:
+        next(it)
+    (_, i, drawn), (_, again, anew), *_ = dataset.draws()
+    assert i == again == 0
+    assert drawn != anew

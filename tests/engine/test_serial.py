@@ -1,0 +1,367 @@
+"""Without workers: the very objects, the caller's own thread, and nothing that is pickled."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import pickle
+import random
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import Squares
+
+import mpiter
+from mpiter.errors import SampleError, WorkerStartError
+
+LOADERS: dict[str, Callable[..., Any]] = {
+    "a serial iterator": lambda data, **how: mpiter.SerialIterator(data, 4, repeat=False, shuffle=False, **how),
+    "an iterator": lambda data, **how: mpiter.MultiprocessIterator(
+        data, 4, repeat=False, shuffle=False, n_processes=0, **how
+    ),
+    "batches": lambda data, **how: mpiter.batches(data, 4, shuffle=False, n_processes=0, **how),
+    "a loader": lambda data, **how: mpiter.DataLoader(data, batch_size=4, **how),
+}
+any_loader = pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
+of_lists = pytest.mark.parametrize("make", [*LOADERS.values()][:2], ids=[*LOADERS][:2])
+
+
+class Refuses:
+    """Cannot be pickled, nor copied."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise pickle.PicklingError("nothing is to be pickled")
+
+
+def no_name() -> Any:
+    """A named tuple whose class is not found by its name."""
+    return collections.namedtuple("Elsewhere", "x y")
+
+
+@of_lists
+def test_a_batch_is_a_list_of_the_very_objects(make: Callable[..., Any]) -> None:
+    data = [(np.full(3, index), index) for index in range(6)]
+    with make(data) as it:
+        found = [sample for batch in it for sample in batch]
+    assert [sample is given for sample, given in zip(found, data, strict=True)] == [True] * 6
+
+
+@any_loader
+def test_columns_are_copies(make: Callable[..., Any]) -> None:
+    data = [np.full(3, index) for index in range(4)]
+    with make(data) as it:
+        batch = next(iter(it))
+    columns = batch.columns if isinstance(batch, list) else batch
+    columns[...] = -1
+    assert [sample[0] for sample in data] == [0, 1, 2, 3]
+
+
+@of_lists
+def test_with_copy_they_are_copies_too(make: Callable[..., Any]) -> None:
+    data = [np.full(3, index) for index in range(4)]
+    with make(data, copy=True) as it:
+        next(it)[1][...] = -1
+    assert data[1].tolist() == [1, 1, 1]
+
+
+@any_loader
+def test_nothing_is_pickled(make: Callable[..., Any]) -> None:
+    kind = no_name()
+    data = [kind(Refuses(), np.zeros(2)) for _ in range(6)]
+    with make(data) as it:
+        first, _ = it
+    if isinstance(first, list):
+        assert first == data[:4]
+    assert type(first) is kind or type(first[0]) is kind
+
+
+@of_lists
+def test_a_batch_that_is_dropped_frees_its_samples(make: Callable[..., Any]) -> None:
+    class Sample:
+        pass
+
+    class Made(Squares):
+        def __getitem__(self, index: int) -> Any:
+            return Sample()
+
+    with make(Made(8)) as it:
+        seen = weakref.ref(next(it)[0])
+        gc.collect()
+        assert seen() is None
+
+
+class Reusing(Squares):
+    """Returns the same memory again and again, from some sample on, in one way or another."""
+
+    def __init__(self, length: int, begins: int, buffers: int, way: str) -> None:
+        super().__init__(length)
+        self.begins, self.way = begins, way
+        self.memory = np.zeros((buffers, 2000), np.float32)
+
+    def __getitem__(self, index: int) -> Any:
+        memory = self.memory[index % len(self.memory)] if index >= self.begins else np.zeros(2000, np.float32)
+        memory[:] = index
+        return {
+            "an array": lambda: memory,
+            "a view": lambda: memory[::-1],
+            "in a tuple": lambda: (memory, index),
+            "in a dict": lambda: {"x": [memory[5:]], "y": index},
+        }[self.way]()
+
+
+@any_loader
+@pytest.mark.parametrize("way", ["an array", "a view", "in a tuple", "in a dict"])
+@pytest.mark.parametrize(("begins", "buffers"), [(0, 1), (0, 3), (40, 2)])
+def test_a_dataset_that_fills_its_memory_again_is_found_out(
+    make: Callable[..., Any], way: str, begins: int, buffers: int
+) -> None:
+    with make(Reusing(80, begins, buffers, way)) as it:
+        batches = [batch.columns if isinstance(batch, list) else batch for batch in it]
+    columns = {
+        "in a tuple": lambda batch: batch[0],
+        "in a dict": lambda batch: batch["x"][0],
+    }.get(way, lambda batch: batch)
+    assert [int(row[0]) for batch in batches for row in columns(batch)] == list(range(80))
+
+
+class Drawing(Squares):
+    def __init__(self, draws: Callable[[], object], begins: int = 0) -> None:
+        super().__init__(40)
+        self.draws, self.begins = draws, begins
+
+    def __getitem__(self, index: int) -> Any:
+        return self.draws() if index >= self.begins else 0.0
+
+
+DRAWS: dict[str, Callable[[], Any]] = {
+    "random": random.random,
+    "random.gauss": lambda: random.gauss(0, 1),
+    "numpy": np.random.rand,
+    "numpy.randn": np.random.randn,
+    "random, 624 words": lambda: float([random.getrandbits(32) for _ in range(624)][-1]),
+    "numpy, 624 words": lambda: float(np.random.randint(0, 2**32, 624, dtype=np.uint32)[-1]),
+}
+
+
+@any_loader
+@pytest.mark.parametrize("begins", [0, 10])
+@pytest.mark.parametrize("draws", DRAWS.values(), ids=DRAWS)
+def test_the_callers_generators_are_found_as_they_were(
+    make: Callable[..., Any], draws: Callable[[], Any], begins: int
+) -> None:
+    def mine() -> list[float]:
+        return [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()]
+
+    def run(fetches: bool) -> list[list[float]]:
+        random.seed(1)
+        np.random.seed(1)
+        found = [mine()]
+        with make(Drawing(draws, begins), seed=5) as it:
+            for _ in it if fetches else range(10):
+                found.append(mine())
+        return found
+
+    assert run(True) == run(False)
+
+
+@any_loader
+@pytest.mark.parametrize("draws", [random.random, np.random.rand])
+def test_what_the_dataset_draws_depends_on_the_samples_place_alone(
+    make: Callable[..., Any], draws: Callable[[], float]
+) -> None:
+    def run() -> list[float]:
+        with make(Drawing(draws, 10), seed=5) as it:
+            return [float(one) for batch in it for one in batch]
+
+    one = run()
+    random.random()
+    np.random.rand()
+    assert run() == one
+    assert len(set(one[10:])) == 30
+
+
+@any_loader
+def test_an_error_is_the_very_exception_with_its_traceback_and_its_samples_name(make: Callable[..., Any]) -> None:
+    class Odd(Exception):
+        def __init__(self, one: int, other: int) -> None:
+            super().__init__(f"{one} and {other}")
+            self.lock = threading.Lock()
+
+    raised: list[Odd] = []
+
+    class Fails(Squares):
+        def __getitem__(self, index: int) -> Any:
+            if index == 5:
+                raised.append(Odd(1, index))
+                raise raised[-1]
+            return index
+
+    with make(Fails(12)) as it:
+        batches = iter(it)
+        next(batches)
+        with pytest.raises(Odd) as caught:
+            next(batches)
+        assert caught.value is raised[-1]
+        assert any("sample 5 (position 5 of epoch 0)" in note for note in caught.value.__notes__)
+        assert caught.traceback[-1].name == "__getitem__"
+        assert len(next(batches)) == 4
+
+
+@any_loader
+def test_one_exception_that_is_raised_again_and_again_is_not_noted_twice(make: Callable[..., Any]) -> None:
+    error = KeyError("always")
+
+    class Fails(Squares):
+        def __getitem__(self, index: int) -> Any:
+            raise error
+
+    with make(Fails(4)) as it:
+        for _ in range(2):
+            with pytest.raises(KeyError):
+                next(iter(it))
+            if hasattr(it, "reset"):
+                it.reset()
+    assert len(error.__notes__) == len(set(error.__notes__))
+
+
+@any_loader
+@pytest.mark.parametrize("error", [StopIteration("enough"), SystemExit(3), GeneratorExit()], ids=repr)
+def test_what_would_mean_something_else_to_a_loop_is_told(make: Callable[..., Any], error: BaseException) -> None:
+    class Fails(Squares):
+        def __getitem__(self, index: int) -> Any:
+            raise error
+
+    with make(Fails(4)) as it, pytest.raises(SampleError, match=type(error).__name__) as caught:
+        next(iter(it))
+    assert caught.value.__cause__ is error
+
+
+@any_loader
+def test_ctrl_c_in_the_dataset_loses_nothing(make: Callable[..., Any]) -> None:
+    class Interrupted(Squares):
+        is_new = True
+
+        def __getitem__(self, index: int) -> Any:
+            if index == 6 and self.is_new:
+                self.is_new = False
+                raise KeyboardInterrupt
+            return index
+
+    with make(Interrupted(12)) as it:
+        batches, found = iter(it), list[int]()
+        while len(found) < 13:
+            try:
+                found += map(int, next(batches))
+            except KeyboardInterrupt:
+                found.append(-1)
+    assert found == [0, 1, 2, 3, -1, 4, 5, 6, 7, 8, 9, 10, 11]
+
+
+@any_loader
+def test_a_dataset_may_close_what_asks_it(make: Callable[..., Any]) -> None:
+    class Closes(Squares):
+        def __getitem__(self, index: int) -> Any:
+            if index == 5:
+                it.close()
+            return index
+
+    it = make(Closes(12))
+    batches = iter(it)
+    next(batches)
+    with pytest.raises(mpiter.IteratorClosed):
+        next(batches)
+
+
+@of_lists
+def test_a_worker_init_that_fails_is_told_and_tried_again(make: Callable[..., Any]) -> None:
+    calls: list[mpiter.WorkerInfo] = []
+
+    def begins(info: mpiter.WorkerInfo) -> None:
+        calls.append(info)
+        if len(calls) < 3:
+            raise OSError("not yet")
+
+    with make(Squares(4), worker_init=begins) as it:
+        with pytest.raises(WorkerStartError, match="not yet") as caught:
+            next(it)
+        assert isinstance(caught.value.__cause__, OSError)
+        assert len(next(it)) == 4
+    assert (calls[-1].name, calls[-1].num_workers) == ("serial worker 0", 1)
+
+
+@any_loader
+def test_an_iterator_within_a_dataset_knows_its_own_place(make: Callable[..., Any]) -> None:
+    class Inner(Squares):
+        def __getitem__(self, index: int) -> Any:
+            return mpiter.get_rng().random()
+
+    class Outer(Squares):
+        def __getitem__(self, index: int) -> Any:
+            before = mpiter.get_rng().random()
+            with make(Inner(4), seed=9) as it:
+                inner = [float(one) for batch in it for one in batch]
+            info = mpiter.get_worker_info()
+            assert info is not None
+            assert info.dataset is outer
+            return before, inner[0]
+
+    outer = Outer(4)
+    with make(outer, seed=2) as it:
+        batch = next(iter(it))
+    before, inner = batch.columns if isinstance(batch, list) else batch
+    assert len({*map(float, before)}) == 4
+    assert len({*map(float, inner)}) == 1
+
+
+@any_loader
+def test_what_was_counted_is_told(make: Callable[..., Any]) -> None:
+    with make(Squares(10)) as it:
+        for _ in it:
+            pass
+        stats = it.stats()
+    assert (stats.batches, stats.samples, stats.tasks, stats.workers) == (3, 10, 3, 0)
+    assert stats.fetch_s > 0
+    assert stats.sample_s > 0
+
+
+@of_lists
+def test_a_large_view_is_looked_at_without_a_copy_of_it(make: Callable[..., Any]) -> None:
+    class Views(Squares):
+        def __getitem__(self, index: int) -> Any:
+            return np.broadcast_to(np.int8(index), (1 << 20, 1 << 20))
+
+    with make(Views(6)) as it:
+        assert [int(sample[0, 0]) for batch in it for sample in batch] == list(range(6))
+
+
+class Interrupting:
+    """Draws, and is interrupted by Ctrl-C in its first batch."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> float:
+        if index == 2:
+            raise KeyboardInterrupt
+        return random.random() + float(np.random.random())
+
+
+def test_ctrl_c_in_the_first_batch_that_draws_leaves_the_callers_generators_alone() -> None:
+    before = random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2]
+    with mpiter.SerialIterator(Interrupting(), 4, shuffle=False) as it, pytest.raises(KeyboardInterrupt):
+        next(it)
+    assert (random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2]) == before
+
+
+def test_a_column_that_is_kept_keeps_no_other() -> None:
+    with mpiter.batches([(np.zeros(1000), 1)] * 4, 4, n_processes=0) as stream:
+        images, labels = next(stream)
+    image_memory = weakref.ref(images)
+    del images
+    gc.collect()
+    assert image_memory() is None
+    assert labels.base is None

@@ -1,0 +1,83 @@
+"""`python3 tests --all` runs what failed once more, alone: an unsteady test is told and doesn't stop a landing."""
+
+import importlib.util
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow  # each starts pytest twice
+
+_ROOT = Path(__file__).resolve().parents[2]
+_SUITE = """
+import pathlib
+import pytest
+
+def test_of_a_slow_machine():
+    seen = pathlib.Path("seen")
+    assert seen.exists() or seen.touch()
+
+@pytest.mark.xdist_group("together")
+def test_of_a_group():
+    seen = pathlib.Path("seen-too")
+    assert seen.exists() or seen.touch()
+
+def test_that_passes():
+    pass
+
+@pytest.fixture
+def dirty():
+    yield
+    assert {}
+
+def test_whose_end_fails(dirty):
+    pass
+"""
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """tests/__main__.py, in a clone of a few tests whose environment is this one."""
+    monkeypatch.syspath_prepend(str(_ROOT / ".ci"))
+    spec = importlib.util.spec_from_file_location("runner", _ROOT / "tests" / "__main__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module.bootstrap, "ROOT", tmp_path)
+    monkeypatch.setattr(module.bootstrap, "prepare", lambda environment: sys.executable)
+    monkeypatch.setattr(module.bootstrap.Environment, "executable", lambda environment: sys.executable)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    return module
+
+
+def _row(runner, tmp_path: Path, text: str):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text(text)
+    job = runner.Job("here", runner.Environment(".venv"), ("tests",))
+    deadline = time.monotonic() + runner.LIMIT_S
+    return runner.second_chance(job, runner.suite(job, [], deadline), [], deadline)
+
+
+def test_what_passes_alone_is_unsteady_and_the_run_is_green(runner, tmp_path: Path, capsys) -> None:
+    row = _row(runner, tmp_path, _SUITE.replace("assert {}", "pass"))
+    assert (row.passed, row.failed) == (4, 0)
+    names = {name.split("::")[1].split("@")[0] for name in row.unsteady}
+    assert names == {"test_of_a_slow_machine", "test_of_a_group"}
+    assert runner.report([row]) == 0
+    said = capsys.readouterr().out
+    assert all(f"passed alone: {name}" in said for name in row.unsteady)
+    assert "4 passed, 0 failed" in said
+
+
+def test_what_fails_twice_stays_a_failure(runner, tmp_path: Path, capsys) -> None:
+    row = _row(runner, tmp_path, _SUITE)
+    assert (row.failed, len(row.unsteady)) == (1, 2)
+    assert runner.report([row]) == 1
+    assert ", 1 failed" in capsys.readouterr().out
+
+
+def test_a_suite_that_does_not_even_begin_has_no_second_chance(runner, tmp_path: Path, capsys) -> None:
+    row = _row(runner, tmp_path, "import nothing_of_that_name")
+    assert runner.report([row]) == 1

@@ -1,0 +1,19 @@
+"""What tells our shared memory from any other open file: it has no name any more, and ours was called by ours."""
+
+import os
+import stat
+from pathlib import Path
+
+_UNNAMED = " (deleted)"
+
+
+def our_memory(link: Path) -> str:
+    """What an entry of /proc/self/fd leads to, with its inode, if that is memory of ours; else ""."""
+    try:
+        target, found = os.readlink(link), link.stat()
+    except OSError:  # it has just been closed
+        return ""
+    name = os.path.basename(target.removesuffix(_UNNAMED))
+    is_ours = target.startswith("/memfd:mpiter") or name.startswith("mpiter-")  # a memfd, or the portable file
+    is_memory = stat.S_ISREG(found.st_mode) and not found.st_nlink
+    return f"{target} {found.st_ino}" if is_ours and is_memory else ""
