@@ -87,7 +87,8 @@ class _Parser(argparse.ArgumentParser):
 def _parser(words: Sequence[str]) -> _Parser:
     parser = _Parser(prog="mpiter", description="A multi-process batch loader: its tools.")
     parser.add_argument("--version", action="version", version=f"mpiter {__version__}")
-    parser.commands = commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands: Any = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser.commands = commands
     doctor.add_to(commands)
     tune.add_to(commands)
     explain.add_to(commands)

@@ -146,7 +146,11 @@ class Checkpoint:
             self._held.deliver()
 
     def steps(self, batches: Iterable[T]) -> Iterator[T]:
-        """The batches of a loader, or of whatever wraps one, each of them a step."""
+        """The batches of a loader, each of them a step; also of what wraps one, if that doesn't read ahead.
+
+        What reads ahead tells its own place, or has none: a DevicePrefetcher is the block's part instead of its loader.
+        An error that leaves the loop leaves its step unfinished, unless the block catches it: that finishes it.
+        """
         self._refuse_if_not_open("steps()")
         if self._feeding.is_off:
             raise StateError("steps() within a step: loop over the inner loader itself, which is part of the step.")

@@ -273,8 +273,10 @@ class Loading(Generic[B_co]):
         current = self._pass
         if current is None or self._next.is_elsewhere:
             return False
-        if isinstance(current, Pass) and current.samples and isinstance(current.plans, Sliced):
-            return current.batches == current.plans.batches(len(current.order))
+        if isinstance(current, Pass) and current.samples:  # ranks share it, or its batches were of another size before
+            plans = current.plans
+            whole = plans.batches(len(current.order)) if isinstance(plans, Sliced) else self._length()
+            return current.has_ended or current.batches == whole
         return current.batches == self._length()
 
     # -- ending --------------------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
 """What the user gets: a real list of samples that also knows its columns.
 
-Made in the prefetch thread or the consumer, used by the user in whatever way he likes.  Guarantees that both readings
-show the same memory, writable and private to the user, valid as long as anything refers to it; that changing the
-*list* (not what its arrays hold) detaches the columns, which are from then on collated from the list.
+Made in the prefetch thread or the consumer, used by the user in whatever way he likes.  Guarantees that columns are
+writable and the user's own, valid as long as anything refers to them; that samples fetched by workers are rows of these
+columns, while without workers they are the very objects that the dataset returned, as in a loop of one's own, and the
+columns a copy of them; that changing the *list* (not what its arrays hold) detaches the columns, which are from then on
+collated from the list.
 """
 
 from __future__ import annotations

@@ -120,3 +120,41 @@ def test_what_is_damaged_is_a_state_error_or_does_no_harm(name: str, data: st.Da
         else:
             assert len(found) <= 20 * BATCH
             assert all(0 <= int(sample) < LENGTH for sample in found)
+
+
+class Holding:
+    """A sampler with a generator of its own."""
+
+    def __init__(self, generator: np.random.Generator | np.random.RandomState) -> None:
+        self.generator = generator
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __iter__(self) -> Iterator[int]:
+        return map(int, self.generator.permutation(LENGTH))
+
+
+@pytest.mark.parametrize(("bits", "name", "most"), [("MT19937", "pos", 624), ("Philox", "buffer_pos", 4)])
+@pytest.mark.parametrize("kind", ["Generator", "RandomState"])
+def test_a_position_beyond_a_generators_numbers_is_not_read(bits: str, name: str, most: int, kind: str) -> None:
+    """NumPy takes whatever lies behind them for numbers."""
+
+    def make() -> mpiter.DataLoader[Any, Any]:
+        generator = getattr(np.random, kind)(getattr(np.random, bits)(5))
+        return mpiter.DataLoader(range(LENGTH), BATCH, sampler=Holding(generator))
+
+    state = saved(make, 1)
+    (path,) = [path for path in places(state) if "held" in path and path[-1] == name]
+    for position in (-1, most + 1, 10**6):
+        damaged = copy.deepcopy(state)
+        inner = damaged
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = position
+        with make() as target:
+            with pytest.raises(mpiter.StateError, match="position"):
+                target.load_state_dict(damaged)
+                iter(target)
+            target.load_state_dict(state)
+            assert len(list(target)) == LENGTH // BATCH - 1

@@ -626,7 +626,11 @@ def test_a_state_goes_on_in_batches_of_another_size(loader: Maker, size: int, ot
             second = made(other)
             second.load_state_dict(saved(first))
             left = [] if number == len(first) else expected[len(seen) :]  # an epoch that is over is that in any size
-            assert flat(epoch(second)) == (left[: len(left) // other * other] if drop_last else left)
+            coming = iter(second)
+            announced, found = len(coming), list(coming)
+            assert flat(map(plain, found)) == (left[: len(left) // other * other] if drop_last else left)
+            assert announced == len(found)
+            assert second.is_new_epoch or not found
 
 
 @in_any_state
