@@ -69,11 +69,11 @@ def _pace(around: Surroundings) -> dict[str, Any]:
 def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
     """The cursor and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
     check_kind(state, "order")
+    check_echo(state, around.echo)
     for name, mine in _pace(around).items():
         saved = typed(state, name, type(mine))
         if saved != mine:
             raise StateError(f"the state was saved with {name}={saved!r:.40}, this iterator has {name}={mine!r}.")
-    check_echo(state, around.echo)
     seed = seed_of(state)
     order = _order(state, seed, number_of(state, "epoch", 0, LARGEST), around)
     epoch = number_of(state, "epoch", 0, LARGEST if around.pace.epochs is None else around.pace.epochs)

@@ -13,7 +13,6 @@ from mpiter.echo import Echo
 from mpiter.echo.fresh import Fresh
 from mpiter.echo.order import Echoed
 from mpiter.loaders.drawing import Drawn, Since, Sliced
-from mpiter.loaders.loader import in_batches
 from mpiter.loaders.walk import Walk
 from mpiter.order.cursor import Cursor, Pace, step
 from mpiter.order.order import Sampled, SamplerOfTheMoment, Sequential, Shuffled
@@ -192,7 +191,7 @@ def test_what_comes_after_a_place_under_an_echo_is_what_will_be_fetched(row, epo
 
 def drawn(sampler, batch=3):
     walk = Walk(sampler)
-    plans = Drawn(in_batches(walk.begin(), batch, False), batch, walk, Since())
+    plans = Drawn(walk.begin().in_batches(batch, False), batch, walk, Since())
     plans.draw(2)
     return plans
 
