@@ -15,6 +15,7 @@ from mpiter.lab.loaders import (
     OursAlone,
     OursColumns,
     OursSerial,
+    OursTorch,
     OursTorchAlone,
     Peer,
     Setup,
@@ -45,6 +46,7 @@ ROWS = {
     "torch": Row("torch", Torch, {}, "DataLoader, columns (tensors)"),
     "ours": Row("ours", Ours, {}, "MultiprocessIterator, lists, all defaults (on Linux: fork server)"),
     "ours_columns": Row("ours", OursColumns, {}, "batches(), columns"),
+    "ours_torch": Row("torch", OursTorch, {}, "mpiter.torch.DataLoader, columns (tensors)"),
     "ours_alone": Row("ours", OursAlone, {}, "batches(n_processes=0), columns"),
     "ours_serial": Row("chainer", OursSerial, {}, "SerialIterator, lists, no workers"),
     "chainer_serial": Row("chainer", ChainerSerial, {}, "SerialIterator, lists, no workers"),
@@ -58,4 +60,4 @@ ROWS = {
 }
 OURS, PEERS = ("ours", "ours_columns"), ("chainer", "torch")
 ALONE = {"ours_alone": "in_process", "ours_serial": "chainer_serial", "ours_torch_alone": "torch_alone"}
-FEW_ROWS = ("in_process", "limit", "chainer", "torch", "ours", "ours_columns", "ours_alone")
+FEW_ROWS = ("in_process", "limit", "chainer", "torch", "ours", "ours_columns", "ours_torch", "ours_alone")

@@ -149,16 +149,16 @@ class Torch(Peer):
         self.batches = self._loop(self._opened(dataset, setup, num_workers=setup.workers, **workers), setup.repeat)
 
     @staticmethod
-    def _opened(dataset: Images, setup: Setup, **workers: Any) -> Any:
+    def _kind() -> Any:
+        import torch
+
+        return torch.utils.data.DataLoader
+
+    def _opened(self, dataset: Images, setup: Setup, **workers: Any) -> Any:
         import torch
 
         torch.manual_seed(setup.seed)
-        return torch.utils.data.DataLoader(
-            dataset,  # type: ignore[arg-type,unused-ignore]
-            setup.batch_size,
-            shuffle=setup.shuffle,
-            **workers,
-        )
+        return self._kind()(dataset, setup.batch_size, shuffle=setup.shuffle, **workers)
 
     @staticmethod
     def _loop(loader: Any, repeat: bool) -> Iterator[Any]:
@@ -180,17 +180,18 @@ class TorchAlone(Torch):
         self.batches = self._loop(self._opened(dataset, setup), setup.repeat)
 
 
-class OursTorchAlone(TorchAlone):
-    """`mpiter.torch.DataLoader`, likewise."""
+class OursTorch(Torch):
+    """`mpiter.torch.DataLoader` in its place."""
 
     @staticmethod
-    def _opened(dataset: Images, setup: Setup, **workers: Any) -> Any:
-        import torch
-
+    def _kind() -> Any:
         from ..torch import DataLoader
 
-        torch.manual_seed(setup.seed)
-        return DataLoader(dataset, setup.batch_size, shuffle=setup.shuffle)
+        return DataLoader
+
+
+class OursTorchAlone(OursTorch, TorchAlone):
+    """The same without workers."""
 
 
 class Grain(Peer):
