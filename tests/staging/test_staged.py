@@ -172,7 +172,8 @@ def test_a_damaged_copy_is_noticed_and_made_again(tmp_path):
     kept = sorted((tmp_path / "tier").glob("mpiter-staged-*/*/*/*"))
     used = staging.stats().held_bytes
     kept[0].write_bytes(kept[0].read_bytes()[:-20])
-    kept[1].write_bytes(b"x" + kept[1].read_bytes()[1:])
+    first, *others = kept[1].read_bytes()
+    kept[1].write_bytes(bytes([first ^ 1, *others]))
     kept[2].write_bytes(b"")
     for _ in range(2):
         assert all(store.is_right(*staged[index]) for index in range(40))
