@@ -388,8 +388,12 @@ def _glimpse(sample: Any) -> list[bytes]:
         return [some for part in sample[:_FEW] for some in _glimpse(part)]
     if kind is dict:
         return [some for part in islice(sample.values(), _FEW) for some in _glimpse(part)]
+    if isinstance(sample, np.generic):
+        return []
     array = sample if kind is np.ndarray else tensors.as_array(sample)
     if array is None:
         return []
+    if array.size <= _LOOKED_AT:
+        return [array.tobytes()]
     elements = array.ravel("K") if array.flags.forc else array.flat  # never a copy of all of them
     return [elements[:: 1 + array.size // _LOOKED_AT].tobytes()]
