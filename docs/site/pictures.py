@@ -29,7 +29,7 @@ LETTER = 7.3  # pixels of a digit or letter, about
 BARS = {  # rows of the measurement, and what they are called
     "ours_columns": "mpiter, columns",
     "ours": "mpiter, lists",
-    "in_process": "loop, no workers",
+    "ours_alone": "mpiter, no workers",
     "torch": "torch {}",
     "chainer": "Chainer {}",
 }
