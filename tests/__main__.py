@@ -95,7 +95,7 @@ def everything(arguments: list) -> int:
 def jobs() -> list:
     """Every environment with its part of the suite: all of it here, the quick part elsewhere."""
     mine = "{}.{}".format(*sys.version_info)
-    found = [Job("python " + mine, here(".venv"), ("--ignore=tests/remote",))]  # which have a job of their own
+    found = [Job("python " + mine, here(".venv"))]
     for version in PYTHONS:
         if version != mine:
             names = ON_OTHER_PYTHONS + (ON_THE_NEWEST if version == NEWEST else ())

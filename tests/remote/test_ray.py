@@ -418,6 +418,7 @@ with ray_here.started():
 
 def test_the_examples_of_the_docs_run() -> None:
     """Under short plain paths: Ray puts Python's into a line for the shell, unquoted, where there is a runtime_env."""
+    pytest.importorskip("ray", reason=ray_here.REASON)
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         python = Path(folder, "env", "bin", Path(sys.executable).name)
         python.parents[1].symlink_to(sys.prefix)
