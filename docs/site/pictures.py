@@ -24,7 +24,7 @@ PICTURES = ROOT / "docs" / "pictures"
 SPEED = ROOT / "bench" / "results" / "transport.json"
 TIMELINE = ROOT / "bench" / "results" / "lab" / "hide.json"
 
-WIDTH, BESIDE, GAP, ROW = 820, 150, 14, 26  # pixels: the picture, the names on the left, between columns, a row
+WIDTH, BESIDE, GAP, ROW = 850, 160, 14, 26  # pixels: the picture, the names on the left, between columns, a row
 LETTER = 7.3  # pixels of a digit or letter, about
 BARS = {  # rows of the measurement, and what they are called
     "ours_columns": "mpiter, columns",
