@@ -23,30 +23,18 @@ class Times:
     Attributes:
         trainer_s: the trainer, from one ``next()`` to the next, without what it waited.
         trainer_cpu_s: processor time of the trainer's process, without workers.
-        waited_s: that the trainer waited.
         cpu_s: processor time of workers.
         io_s: that workers waited for something else than a core.
-        delay_s: that workers waited for a core.
-        read_s: of ``cpu_s`` and ``io_s``, in the dataset's ``read()``, where one sees inside.
-        pack_s: of ``cpu_s``, on writing samples.
         samples: in it.
         workers: that there were.
     """
 
     trainer_s: float
     trainer_cpu_s: float
-    waited_s: float
     cpu_s: float
     io_s: float
-    delay_s: float
-    read_s: float
-    pack_s: float
     samples: float
     workers: int
-
-    @property
-    def batch_s(self) -> float:
-        return self.trainer_s + self.waited_s
 
     @property
     def worker_s(self) -> float:

@@ -248,7 +248,7 @@ def times_of(load: Load, workers: int) -> Times:
     io_s = load.batch_size * statistics.fmean(one.wait_s for one in load.samples)
     step_s = statistics.fmean(one.cpu_s + one.wait_s for one in load.steps)
     step_cpu_s = statistics.fmean(one.cpu_s for one in load.steps)
-    return Times(step_s, step_cpu_s, 0.0, cpu_s, io_s, 0.0, 0.0, 0.0, load.batch_size, workers)
+    return Times(step_s, step_cpu_s, cpu_s, io_s, load.batch_size, workers)
 
 
 def predicted(name: str, case: Case, against: float | None = None) -> WhatIf:

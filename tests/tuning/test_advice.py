@@ -15,7 +15,7 @@ from mpiter.tuning.tune import default_most
 
 def taking(trainer, cpu=0.0, io=0.0, workers=1):
     """What a batch of 10 takes."""
-    return Times(trainer, 1e-6, 0.0, cpu, io, 0.0, 0.0, 0.0, 10, workers)
+    return Times(trainer, 1e-6, cpu, io, 10, workers)
 
 
 @pytest.mark.parametrize(
