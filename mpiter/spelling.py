@@ -1,6 +1,6 @@
-"""Arguments under the names that they have elsewhere: the TypeError says ours.
+"""The TypeError for an argument under the name that it has in torch, in Chainer or at another of our doors says ours.
 
-Pure.  Programs come from torch, Chainer and tf.data, and from one of our doors to another.
+Pure.
 """
 
 from __future__ import annotations
@@ -16,27 +16,15 @@ _T = TypeVar("_T")
 
 OF_ITERATORS = {
     "num_workers": "n_processes",
-    "n_workers": "n_processes",
-    "workers": "n_processes",
-    "n_threads": "n_processes",
-    "n_jobs": "n_processes",
     "prefetch_factor": "n_prefetch",
-    "prefetch": "n_prefetch",
     "worker_init_fn": "worker_init",
     "timeout": "dataset_timeout",
     "generator": "seed",
-    "rng": "seed",
-    "random_state": "seed",
-    "bs": "batch_size",
     "sampler": "order_sampler",
     "multiprocessing_context": "backend=mpiter.Process(…)",
-    "start_method": "backend=mpiter.Process(…)",
-    "method": "backend=mpiter.Process(…)",
-    "context": "backend=mpiter.Process(…)",
     "collate_fn": "mpiter.DataLoader, which has it",
     "batch_sampler": "mpiter.DataLoader, which has it",
     "pin_memory": "mpiter.torch.DataLoader, which has it",
-    "pin_memory_device": "mpiter.torch.DataLoader, which has it",
     "persistent_workers": "none: workers stay from epoch to epoch",
     "repeat": "epochs=; epochs=None is without end",
     "epochs": "mpiter.batches(), which has it",
@@ -45,24 +33,13 @@ OF_ITERATORS = {
 }
 OF_LOADERS = {
     "n_processes": "num_workers",
-    "n_workers": "num_workers",
     "n_threads": "num_workers",
-    "workers": "num_workers",
-    "n_jobs": "num_workers",
     "n_prefetch": "prefetch_factor",
-    "prefetch": "prefetch_factor",
     "worker_init": "worker_init_fn",
     "dataset_timeout": "timeout",
     "order_sampler": "sampler",
-    "start_method": "multiprocessing_context",
-    "method": "multiprocessing_context",
-    "context": "multiprocessing_context",
-    "rng": "generator",
-    "random_state": "generator",
-    "bs": "batch_size",
     "epochs": "a `for` over the loader for each epoch",
     "repeat": "a `for` over the loader for each epoch",
-    "pin_memory_device": "mpiter.torch.DataLoader, which has it",
 }
 
 

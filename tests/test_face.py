@@ -147,7 +147,6 @@ def test_loaders_and_samplers_likewise() -> None:
         (mpiter.MultithreadIterator, "drop_last", r"use mpiter.batches\(\)"),
         (mpiter.SerialIterator, "ragged", r"use mpiter.batches\(\)"),
         (mpiter.DataLoader, "epochs", "use a `for` over the loader for each epoch"),
-        (mpiter.DataLoader, "pin_memory_device", "use mpiter.torch.DataLoader"),
         (mpiter.DataLoader, "xyz", "no argument 'xyz'.$"),
     ],
 )

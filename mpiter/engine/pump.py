@@ -20,7 +20,6 @@ from ..datasets.access import about, offered, users
 from ..errors import IteratorClosed, MpiterError, UnevenSamples, could_not_start, name_samples, warn
 from ..order.cursor import Cursor, Plans
 from ..pool.crew import Crew
-from ..pool.standstill import Standstill, advice
 from ..pool.starting import interrupts_later
 from ..pool.stopwatch import interval_for
 from ..pool.watch import Patience
@@ -73,7 +72,6 @@ class Pump:
         self._has_stopped = False  # the loop, which another run would set going
         self._one_at_a_time = threading.RLock()  # next() may be called by several threads
         self._patience = Patience(options.dataset_timeout)
-        self._standstill = Standstill(is_here=options.backend.shares_memory)
         self._lateness: Any = ()  # the type of what was said of a batch that may still come
         self._last_stats = Stats()
 
@@ -219,8 +217,6 @@ class Pump:
             return
         loop.show_wait(True)
         lines = loop.lines
-        if self._standstill.is_seen(lines, seconds):
-            warn(advice(loop.doings()))
         if limit is not None and self._patience.ends(seconds, not any(line.ready for line in lines)):
             problem = self._late(limit, seconds, loop.doings() or "no worker is at a sample right now")
             self._lateness = type(problem)

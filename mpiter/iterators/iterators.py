@@ -18,9 +18,8 @@ from ..typevars import T
 from .iterator import DatasetIterator
 from .sampling import Sampling
 
-_ASKS_FOR_WORKERS = {"n_processes", *(name for name, meant in OF_ITERATORS.items() if meant == "n_processes")}
-_OF_THREADS = {**OF_ITERATORS, **dict.fromkeys(_ASKS_FOR_WORKERS, "n_threads")}
-_OF_NONE = {**OF_ITERATORS, **dict.fromkeys(_ASKS_FOR_WORKERS, "MultiprocessIterator, which has workers")}
+_OF_THREADS = {**OF_ITERATORS, **dict.fromkeys(("n_processes", "num_workers"), "n_threads")}
+_OF_NONE = {**OF_ITERATORS, **dict.fromkeys(("n_processes", "num_workers"), "MultiprocessIterator, which has workers")}
 
 
 def _chainers(repeat: bool, shuffle: bool | None, order_sampler: Any) -> Sampling:

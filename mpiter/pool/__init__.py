@@ -6,8 +6,8 @@
     which Pool    the workers       ours, or any other,   one process,
                   of one iterator   with its results      its two pipes
 
-``starting`` starts processes; ``watch`` and ``standstill`` see who makes no progress, by a ``stopwatch`` of the time in
-which we run; ``endings`` says who died of what, and ends who is stuck.
+``starting`` starts processes; ``watch`` sees which worker makes no progress, by a ``stopwatch`` of the time in which we
+run; ``endings`` says which worker died of what, and ends a stuck one.
 """
 
 from .pool import Pool

@@ -30,7 +30,6 @@ from ..worker.blackbox import BlackBox
 from ..worker.board import Board, Line
 from ..worker.fetch import _fetch_run
 from ..worker.registry import forget, new_key
-from ..worker.semaphores import Semaphores
 from ..worker.task import Lost, Task
 from ..worker.worker import Setup, begin
 from . import endings
@@ -121,7 +120,6 @@ class Crew:
         assert self._transport is not None
         self._board = Board(self._rules.workers, self._shared() if self._is_here else None)
         self._box = BlackBox() if self._are_ours else None
-        self._semaphores = Semaphores() if self._are_ours else None
         self._watch = Watch(timeout) if (timeout := self._rules.sample_timeout) else None
         self._oom_kills = machine.out_of_memory_kills()
         self._has_answered = False
@@ -132,7 +130,6 @@ class Crew:
             writer=self._transport.writer(),
             board=self._board,
             box=self._box,
-            semaphores=self._semaphores,
             rules=self._rules,
             backend=self._backend.name,
             environment=dict(os.environ) if self._are_ours else None,
@@ -338,8 +335,6 @@ class Crew:
         forget(self.dataset)
         if self._box is not None:
             self._box.close()
-        if self._semaphores is not None:
-            self._semaphores.give_back()
         if is_clean:
             self._board.close()
         for table in (self._taken, self._evictions, self._samples, self._retiring):

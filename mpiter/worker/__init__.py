@@ -7,6 +7,6 @@
                                        and the answer         alive or dead
 
 ``seeding`` ties randomness to places, ``faults`` takes errors down, ``mail`` brings what is printed, ``info`` says who
-we are, ``limits`` and ``allocator`` keep libraries modest, ``lifeline`` ends it with its parent, ``semaphores`` gives
-back what it made, ``preloaded`` is what the fork server imports.
+we are, ``limits`` and ``allocator`` keep libraries modest, ``lifeline`` ends it with its parent, and ``preloaded`` is
+what the fork server imports.
 """

@@ -35,7 +35,6 @@ from .board import Board, Cell
 from .mail import Outbox
 from .reading import watched
 from .registry import Habits, Worker, register
-from .semaphores import Semaphores
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,6 @@ class Setup:
     writer: Writer
     board: Board
     box: BlackBox | None  # for the stacks of processes that crash or are stuck
-    semaphores: Semaphores | None  # that processes make
     rules: Rules
     backend: str
     environment: dict[str, str] | None  # of the caller; None for workers in a process that is not ours to arrange
@@ -84,8 +82,6 @@ def begin(setup: Setup, number: int | None = None) -> None:
             worker.outbox = _settle_in(setup.environment or {})
             if setup.box is not None:
                 setup.box.arm()
-            if setup.semaphores is not None:
-                setup.semaphores.watch()
             logging.getLogger().setLevel(setup.log_level)
         if is_ours and isinstance(setup.cargo, Kept):
             byvalue.was_forked()

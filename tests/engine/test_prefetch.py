@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-import textwrap
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from simulated import Case, Choices, World, explore, wander
 
-from mpiter.engine import ledger, prefetch
 from mpiter.engine.run import Run
 from mpiter.order.cursor import Cursor, Pace
 
@@ -101,62 +98,3 @@ def test_all_branches_of_a_tree_are_explored() -> None:
 
     assert explore(run) == 6
     assert sorted(paths) == [(first, second) for first in range(2) for second in range(3)]
-
-
-# Faults put into the engine on purpose: whoever changes these lines changes them here as well.
-FAULTS = {
-    "what is left of a task is forgotten": (ledger.Ledger, "settle", "self._uncut.extendleft(reversed(again))", "pass"),
-    "rows count as done that aren't": (
-        ledger.Ledger,
-        "settle",
-        "assembly.missing -= done",
-        "assembly.missing -= count",
-    ),
-    "a late answer counts": (ledger.Ledger, "settle", "if assembly.abandoned:", "if False:"),
-    "an answer frees nothing": (ledger.Ledger, "settle", "assembly.tasks_out -= 1", "pass"),
-    "what was left goes to the end": (ledger.Ledger, "settle", "extendleft(reversed(again))", "clear()"),
-    "a dead worker's rows are forgotten": (
-        ledger.Ledger,
-        "recall",
-        "self._uncut.appendleft((piece, assembly))",
-        "pass",
-    ),
-    "a dead worker holds its rooms": (ledger.Ledger, "recall", "assembly.tasks_out -= 1", "pass"),
-    "a stuck worker's rooms are lent": (ledger.Ledger, "recall", "if quarantined and", "if False and"),
-    "a room is given up too early": (ledger.Ledger, "_give_up", "assembly.tasks_out == 0 and ", ""),
-    "a room is never given up": (ledger.Ledger, "_give_up", "assembly.room.discard()", "pass"),
-    "batches come as they finish": (ledger.Ledger, "_deliverable", "elif self._in_order:", "elif False:"),
-    "a batch is handed over twice": (ledger.Ledger, "completed", "del self._assemblies[assembly.plan.number]", "pass"),
-    "the rest of the first batch is not asked for": (ledger.Ledger, "seat", "self.ask_on(assembly)", "pass"),
-    "a row that counts as failed is awaited": (ledger.Ledger, "count_as_failed", "assembly.missing -= 1", "pass"),
-    "old batches survive a restart": (
-        prefetch._PrefetchLoop,
-        "go",
-        "self._communicator.reset(run.number)",
-        "pass",
-    ),
-    "old tasks survive a restart": (prefetch._PrefetchLoop, "_begin", "self._ledger.abandon()", "pass"),
-    "a restart wakes nobody": (prefetch._PrefetchLoop, "go", "self.wake()", "pass"),
-    "deliveries are not numbered": (prefetch._PrefetchLoop, "_deliver", "self._delivered += 1", "pass"),
-    "deliveries come backwards": (
-        prefetch._PrefetchLoop,
-        "_deliver",
-        "put(deliveries,",
-        "put(deliveries[::-1],",
-    ),
-    "the end comes early": (prefetch._PrefetchLoop, "_hand_over", "self._ended or self._ledger.batches", "self._ended"),
-    "a take wakes nobody": (prefetch._PrefetchLoop, "_wait", "if awaited:", "if False:"),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_the_engine_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cls, name, right, wrong = FAULTS[fault]
-    source = textwrap.dedent(inspect.getsource(getattr(cls, name)))
-    assert source.count(right) == 1, source
-    space = dict(vars(inspect.getmodule(cls)))
-    exec(source.replace(right, wrong), space)
-    monkeypatch.setattr(cls, name, space[name])
-    with pytest.raises(BaseException):
-        for case in CASES.values():
-            wander(run_of(case), FEW)
