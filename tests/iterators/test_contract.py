@@ -44,17 +44,11 @@ RARE: dict[str, dict[str, Any]] = {
     "fork, the lab's rawarray": {"n_processes": 2, "backend": mpiter.Process("fork"), "serializer": carriers.RawArray},
     "forkserver, the lab's pickle": {"n_processes": 2, "serializer": carriers.Pickle},
     "the stock Pool, slots": {"n_processes": 2, "backend": mpiter.Process(pool=multiprocessing.Pool)},
-    "the stock Pool, packed": {
-        "n_processes": 3, "backend": mpiter.Process(pool=multiprocessing.Pool), "serializer": "packed",
-    },
-}  # fmt: skip
+}
 SPAWNED: dict[str, dict[str, Any]] = {
     "spawn, slots": {"n_processes": 2, "backend": mpiter.Process("spawn")},
     "spawn, packed, copies": {
         "n_processes": 2, "backend": mpiter.Process("spawn"), "serializer": "packed", "copy": True,
-    },
-    "the stock Pool, spawn": {
-        "n_processes": 2, "backend": mpiter.Process(pool=multiprocessing.get_context("spawn").Pool),
     },
 }  # fmt: skip
 ANY_WAY = {**DEFAULTS, **PAIRS, **RARE}

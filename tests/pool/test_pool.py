@@ -1,4 +1,4 @@
-"""The Pool: what every Pool promises, on ours and on the standard library's; what ours alone does; and any other Pool.
+"""The Pool: what every Pool promises; what ours alone does; and any other Pool.
 
 Callbacks may be expected once somebody has waited: ours calls them in the thread that waits.
 """
@@ -52,15 +52,13 @@ def _stock(method: str, *args: Any) -> Any:
     return multiprocessing.get_context(method).Pool(*args)
 
 
-@pytest.fixture(params=slow_but(["ours-fork", "ours-forkserver", "stock-fork"], "ours-forkserver", "stock-fork"))
+@pytest.fixture(params=["forkserver"])
 def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    """Makes Pools of one kind, and ends them."""
-    name, method = request.param.split("-")
-    maker = _ours if name == "ours" else _stock
+    """Makes Pools, and ends them."""
     with contextlib.ExitStack() as made:
 
         def pool(*args: Any) -> Any:
-            one = maker(method, *args)
+            one = _ours(request.param, *args)
             made.callback(one.join)
             made.callback(one.terminate)
             return one
@@ -69,11 +67,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
 
 
 # What may depend on how workers start is tried with all of them.
-however_workers_start = pytest.mark.parametrize(
-    "make",
-    slow_but([f"{name}-{method}" for name in ("ours", "stock") for method in METHODS], "ours-forkserver", "stock-fork"),
-    indirect=True,
-)
+however_workers_start = pytest.mark.parametrize("make", slow_but(METHODS, "forkserver"), indirect=True)
 
 
 @pytest.fixture
@@ -986,13 +980,13 @@ class Owner:
         self.bell.close()
 
 
-OTHERS = {method: partial(_stock, method) for method in METHODS} | {"ThreadPool": ThreadPool, "Threads": Threads}
+OTHERS = {"stock": partial(_stock, "fork"), "ThreadPool": ThreadPool, "Threads": Threads}
 
 
 @pytest.fixture(params=OTHERS)
 def others(request: pytest.FixtureRequest) -> Iterator[Owner]:
     """Of any other Pool."""
-    owner = Owner(OTHERS[request.param], request.param in METHODS)
+    owner = Owner(OTHERS[request.param], request.param == "stock")
     yield owner
     owner.close()
 
@@ -1135,10 +1129,9 @@ def test_any_pool_is_ended_in_the_midst_of_its_work_and_says_no_more(others: Own
         assert not any(map(lives_still, chores.waiting_at(gate)))
 
 
-@pytest.mark.parametrize("method", METHODS[:2])
-def test_a_worker_of_any_pool_is_not_killed_while_it_answers(method: str) -> None:
+def test_a_worker_of_any_pool_is_not_killed_while_it_answers() -> None:
     """The stock Pool would wait for ever for the lock that the worker had."""
-    owner, may_read = Owner(OTHERS[method], True), threading.Event()
+    owner, may_read = Owner(OTHERS["stock"], True), threading.Event()
     try:
         stock = owner(2)._pool
         big, close = b"x" * 1_000_000, stock.close
