@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TextIO
 from . import __version__
 from .doctor import command as doctor
 from .errors import MpiterError
-from .images import pack_command as pack
+from .images import pack
 from .lab import command as lab
 from .remote.audit import command as audit
 from .tuning import command as tune

@@ -2,19 +2,17 @@
 
 ::
 
-    folders ───────► dataset ─────────► decoding ──────────► decoders_*        transforms
-    which files      source, fetch,     header, then whoever Pillow,           Region → apply;
-    and labels       read, transform    takes it; Pillow     simplejpeg, …     other people's: adapt
+    dataset, packed ───────────────► decoding ──────────────► decoders            transforms
+    which files and labels,          header, then the decoder Pillow,             region → apply on pixels;
+    source, fetch, read, transform   that takes it; Pillow    simplejpeg, …       other people's
 
-A wing: the core knows datasets only, and nothing here is imported unless it is asked for.  Needs Pillow; the extra
-``images`` has simplejpeg too.
+The core knows datasets only.  Needs Pillow; the extra ``images`` has simplejpeg too.
 """
 
-from .broken import BrokenImage
-from .folders import ImageFolder, ImageList
-from .packed import PackedFolder
+from .dataset import ImageFolder, ImageList
+from .decoding import BrokenImage
+from .packed import BadArchive, PackedFolder
 from .transforms import Compose, Crop, Flip, Normalize, RandomResizedCrop, Region, Resize
-from .zipped import BadArchive
 
 __all__ = [
     "BadArchive",

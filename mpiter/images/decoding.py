@@ -1,4 +1,4 @@
-"""From a file's bytes to a picture: the header first, then whoever takes it, then EXIF's turn; or a ``BrokenImage``.
+"""From a file's bytes to a picture: Pillow opens it, a decoder makes the pixels, EXIF's turn; or a ``BrokenImage``.
 
 Runs wherever the dataset does.  Guarantees the same pixels whichever decoder was chosen (``accimage`` apart), and that
 a file that Pillow refuses is refused.  Assumes that Pillow is there; its ``MAX_IMAGE_PIXELS`` is the limit.
@@ -7,121 +7,110 @@ a file that Pillow refuses is refused.  Assumes that Pillow is there; its ``MAX_
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
-from ..errors import OptionError
-from .broken import BrokenImage
-from .decoders import MODES, Decoder, Place, decoders_for
-from .header import EXIF_ORIENTATION, Header, header_of
-from .pixels import is_pillows, plain, size_of
+from ..errors import MpiterError
+from .decoders import MODES, decoders_for, is_jpeg, is_ordinary, opened
+from .pixels import as_pillows, check_is_one
 from .transforms import Region
 
-Wish = Callable[[int, int], Region]  # height, width → what is wanted of it
+MOST_BYTES = 2 << 30  # three times what the largest picture has that is decoded, without any compression
+Wish = Callable[[int, int], Region]
+_ORIENTATION = 0x0112  # in EXIF, which counts from 1, upright
+_TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # its numbers, and Pillow's
 
 
-def nowhere(shape: tuple[int, ...]) -> None:
-    """Decoders find memory themselves."""
+class BrokenImage(MpiterError, OSError):
+    """A file was read and cannot be decoded: truncated, empty, no picture, or too large; the text says which and why.
+
+    Files that cannot be read raise the system's own ``FileNotFoundError``, ``PermissionError`` and so on, which name
+    the path as well. All of them are ``OSError``. ``path`` and ``reason`` say what the text says.
+
+    >>> raise BrokenImage("cat.jpg", "the file is empty")
+    Traceback (most recent call last):
+    mpiter.images.decoding.BrokenImage: cat.jpg cannot be decoded: the file is empty.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} cannot be decoded: {reason}.")
+        self.path, self.reason = path, reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.reason)
+
+
+def check_size(path: str, size: int) -> None:
+    """Before so many bytes are read."""
+    if size > MOST_BYTES:
+        raise BrokenImage(path, f"it has {size:,} bytes, and no more than {MOST_BYTES:,} are read of a picture")
 
 
 class Decoding:
     """Options of decoding, and the decoders that they come to; these are found in each process anew."""
 
     def __init__(self, decoder: str, mode: str, upright: bool) -> None:
-        if mode not in MODES:
-            raise OptionError(f"mode={mode!r} is unknown; use one of {', '.join(map(repr, MODES))}.")
+        check_is_one("mode", mode, MODES)
         self._options = decoder, mode, upright
-        self._decoder, self._mode, self._upright = decoder, mode, upright
-        self._decoders: tuple[Decoder, ...] = decoders_for(decoder)
+        self._mode, self._upright, self._decoders = mode, upright, decoders_for(decoder)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Decoding, self._options
 
     @property
     def names(self) -> str:
-        """Who decodes, with versions; the first that takes a file."""
+        """The decoders with their versions; the first that takes a file decodes it."""
         return ", ".join(decoder.name for decoder in self._decoders)
 
-    def open(
-        self, data: bytes, path: str, wish: Wish | None = None, place: Place = nowhere
-    ) -> tuple[Any, Region | None]:
-        """An array, or an image of Pillow's where that has decoded it; no larger than ``wish`` wants, with the wish."""
+    def open(self, data: bytes, path: str, wish: Wish | None = None) -> tuple[Any, Region | None]:
+        """An array, or an image of Pillow's where that has decoded or turned it.
+
+        It comes with the region that ``wish`` wants of this height and width; a JPEG is no larger than that needs.
+        """
         if not isinstance(data, bytes):
             data = bytes(memoryview(data))  # a database's buffer, say; not None, which is no empty file
         if not data:
             raise BrokenImage(path, "the file is empty")
-        header = header_of(data)
-        _limit(header, path)
-        region, factor = None, 1
-        if wish is not None and header.kind == "jpeg" and header.height and header.width:
-            region = wish(*(header.upright() if self._upright else (header.height, header.width)))
-            factor = region.factor
-        image = self._decode(data, header, factor, path, place)
-        if self._upright:
-            image = _turned(image, header)
-        if wish is not None and region is None:
-            region = wish(*size_of(image))
-        return image, region
+        with _refusing(path, data):
+            image = opened(data)
+            turn = _turn_of(image) if self._upright else 1
+        height, width = (image.width, image.height) if turn >= 5 else (image.height, image.width)
+        region = wish(height, width) if wish is not None else None
+        with _refusing(path, data):
+            found = self._decoded(data, image, region.factor if region and is_jpeg(image) else 1)
+        return as_pillows(found).transpose(_TURNS[turn]) if turn in _TURNS else found, region
 
-    def _decode(self, data: bytes, header: Header, factor: int, path: str, place: Place) -> Any:
-        pillow = self._decoders[-1]
-        decoder = next(decoder for decoder in self._decoders if decoder.takes(header, self._mode))
-        if decoder is not pillow:
+    def _decoded(self, data: bytes, image: Any, factor: int) -> Any:
+        first, pillow = self._decoders[0], self._decoders[-1]
+        if first is not pillow and is_ordinary(image, self._mode):
             try:
-                return decoder.decode(data, header, self._mode, factor, place)
+                return first.decode(data, image, self._mode, factor)
             except MemoryError:
                 raise
             except Exception:
                 pass  # Pillow decides
-        try:
-            return pillow.decode(data, header, self._mode, factor, nowhere)
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise BrokenImage(path, _reason(error, data)) from error
+        return pillow.decode(data, image, self._mode, factor)
 
 
-def _limit(header: Header, path: str) -> None:
-    """Refuse what nobody means to decode, before anybody does."""
-    from PIL import Image
-
-    most, pixels = Image.MAX_IMAGE_PIXELS, header.height * header.width
-    if most is not None and pixels > most:
-        raise BrokenImage(
-            path,
-            f"it has {header.width:,} × {header.height:,} pixels, more than PIL.Image.MAX_IMAGE_PIXELS = {most:,}, "
-            f"which may be raised",
-        )
+def _turn_of(image: Any) -> int:
+    if not is_jpeg(image):
+        image.load()  # which turns TIFF, and finds what stands behind the pixels
+    with contextlib.suppress(Exception):  # what isn't EXIF says nothing
+        return int(image.getexif().get(_ORIENTATION, 1))
+    return 1
 
 
-def _reason(error: Exception, data: bytes) -> str:
-    """Why Pillow refuses."""
-    if type(error).__name__ == "UnidentifiedImageError":
-        return f"it is no picture that Pillow knows, and begins with {data[:8]!r}"
-    if isinstance(error, Warning) or type(error).__name__ == "DecompressionBombError":
-        return f"{str(error).rstrip('.')}; PIL.Image.MAX_IMAGE_PIXELS may be raised"
-    return f"{type(error).__name__}: {str(error).rstrip('.')}"
-
-
-def _turned(image: Any, header: Header) -> Any:
-    """As EXIF says that it is to be looked at."""
-    orientation = header.orientation
-    if header.kind != "jpeg" and is_pillows(image):
-        with contextlib.suppress(Exception):  # what isn't EXIF says nothing
-            orientation = image.getexif().get(EXIF_ORIENTATION, 1)
-    if orientation not in _TURNS:
-        return image
-    return np.ascontiguousarray(_TURNS[orientation](plain(image)))
-
-
-_TURNS: dict[int, Callable[[Any], Any]] = {
-    2: lambda a: a[:, ::-1],
-    3: lambda a: a[::-1, ::-1],
-    4: lambda a: a[::-1],
-    5: lambda a: a.swapaxes(0, 1),
-    6: lambda a: a.swapaxes(0, 1)[:, ::-1],
-    7: lambda a: a[::-1, ::-1].swapaxes(0, 1),
-    8: lambda a: a.swapaxes(0, 1)[::-1],
-}
+@contextlib.contextmanager
+def _refusing(path: str, data: bytes) -> Iterator[None]:
+    """What Pillow raises is a ``BrokenImage`` that says why."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        name, reason = type(error).__name__, f"{type(error).__name__}: {error}".rstrip(".")
+        if name == "UnidentifiedImageError":
+            reason = f"it is no picture that Pillow knows, and begins with {data[:8]!r}"
+        elif name.startswith("DecompressionBomb"):
+            reason += "; PIL.Image.MAX_IMAGE_PIXELS may be raised"
+        raise BrokenImage(path, reason) from error

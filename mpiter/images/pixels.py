@@ -1,13 +1,13 @@
-"""What transforms do with pixels: cut, resize, flip; arrays and images of Pillow's alike, to the same values.
+"""What transforms do with pixels: arrays of height, width, channels; an image of Pillow's too where that is resized.
 
-Pure.  What Pillow has resized stays its image until somebody wants an array: it cuts and flips faster than NumPy.
-OpenCV is asked for the filters that are its own, and for nothing else; what has an alpha channel, or pixels that OpenCV
-doesn't resize, is Pillow's then too.
+Pure.  Pillow resizes; OpenCV is asked for the filters that are its own, and for nothing else: what has an alpha
+channel, or pixels that OpenCV doesn't resize, is Pillow's then too.
 """
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -17,23 +17,26 @@ from ..errors import OptionError
 Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", "linear", "smooth"]
 _PILLOWS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # its numbers
 _OPENCVS = ("linear", "smooth")
-_OPENCV_MODES = {"L", "RGB", "I;16", "F"}  # of Pillow's images
 _OPENCV_TYPES = {np.dtype(name) for name in ("uint8", "uint16", "int16", "float32", "float64")}
 _PILLOW_TYPES = {np.dtype(name) for name in ("bool", "uint8", "uint16", "int32", "float32")}  # of a single channel
 _HALVED_FROM = 4.0  # times that a picture shrinks: from there on blurring all of it takes longer than Pillow's way
 
 
+def check_is_one(option: str, value: str, of: Iterable[str]) -> None:
+    """An option that is one of a few words."""
+    if value not in of:
+        raise OptionError(f"{option}={value!r} is unknown; use one of {', '.join(map(repr, of))}.")
+
+
 def filter_named(name: Filter) -> Filter:
     """The same, if there is one of that name."""
-    if name not in _PILLOWS and name not in _OPENCVS:
-        raise OptionError(f"filter={name!r} is unknown; use one of {', '.join(map(repr, (*_PILLOWS, *_OPENCVS)))}.")
+    check_is_one("filter", name, (*_PILLOWS, *_OPENCVS))
     if name in _OPENCVS and not importlib.util.find_spec("cv2"):
         raise OptionError(f"filter={name!r} is OpenCV's; install opencv-python-headless, or use 'bilinear'.")
     return name
 
 
 def is_pillows(image: Any) -> bool:
-    """An image of Pillow's, not an array?"""
     return hasattr(image, "getbands")
 
 
@@ -42,56 +45,34 @@ def size_of(image: Any) -> tuple[int, int]:
     if is_pillows(image):
         return image.height, image.width
     if getattr(image, "ndim", 0) != 3:
-        raise TypeError(f"transforms take arrays of height, width, channels, not {_described(image)}.")
-    height, width = image.shape[:2]
+        raise TypeError(f"transforms take arrays of height, width, channels, not {type(image).__name__}.")
+    height, width, _ = image.shape
     return height, width
 
 
 def plain(image: Any) -> Any:
     """An array of height, width, channels."""
-    if not is_pillows(image):
-        size_of(image)
-        return image
-    array = np.array(image)
-    return array[:, :, None] if array.ndim == 2 else array
-
-
-def cut(image: Any, box: tuple[int, int, int, int]) -> Any:
-    """Left, top, right, bottom."""
-    left, top, right, bottom = box
-    return image.crop(box) if is_pillows(image) else image[top:bottom, left:right]
-
-
-def flipped(image: Any, upside_down: bool) -> Any:
-    """The mirror image."""
-    if is_pillows(image):
-        return image.transpose(1 if upside_down else 0)
-    if upside_down:
-        return image[::-1]
-    return image.take(np.arange(image.shape[1] - 1, -1, -1), axis=1)  # half the time of a view that is copied later
+    image = _with_channels(np.array(image)) if is_pillows(image) else image
+    size_of(image)
+    return image
 
 
 def resized(image: Any, box: tuple[float, float, float, float], size: tuple[int, int], filter: Filter) -> Any:
     """A part of it in this height and width; if it is of whole pixels, what lies around it has no influence."""
-    whole = tuple(map(round, box))
+    whole = left, top, right, bottom = tuple(map(round, box))
     exact = filter in _OPENCVS or all(abs(a - b) < 1e-6 for a, b in zip(whole, box, strict=True))
-    (left, top, right, bottom) = whole
     height, width = size_of(image)
     if exact and whole != (0, 0, width, height):
-        image = cut(image, (left, top, right, bottom))
+        image = image.crop(whole) if is_pillows(image) else image[top:bottom, left:right]
     if exact and size == size_of(image):
-        return image
+        return plain(image)
     within = None if exact else (max(0, box[0]), max(0, box[1]), min(width, box[2]), min(height, box[3]))
-    if filter in _OPENCVS and _opencv_takes(image):
-        return _by_opencv(plain(image), size, filter == "smooth")
-    return as_pillows(image).resize(size[::-1], _PILLOWS.get(filter, _PILLOWS["bilinear"]), within)
-
-
-def _opencv_takes(image: Any) -> bool:
-    """Not what has an alpha channel: what is transparent would colour what is not."""
-    if is_pillows(image):
-        return image.mode in _OPENCV_MODES
-    return image.dtype in _OPENCV_TYPES and not (image.dtype == np.uint8 and image.shape[2] in (2, 4))
+    if filter in _OPENCVS:
+        image = plain(image)
+        has_alpha = image.dtype == np.uint8 and image.shape[2] in (2, 4)  # what is transparent would colour what is not
+        if image.dtype in _OPENCV_TYPES and not has_alpha:
+            return _by_opencv(image, size, filter == "smooth")
+    return plain(as_pillows(image).resize(size[::-1], _PILLOWS.get(filter, _PILLOWS["bilinear"]), within))
 
 
 def _by_opencv(image: Any, size: tuple[int, int], smooth: bool) -> Any:
@@ -99,16 +80,15 @@ def _by_opencv(image: Any, size: tuple[int, int], smooth: bool) -> Any:
     import cv2
 
     down, across = (old / new for old, new in zip(image.shape[:2], size, strict=True))
-    if not smooth or max(down, across) <= 1:
-        return _with_channels(cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR))
     n, m = 1, 1  # pixels each way whose mean one is
-    while max(down, across) >= _HALVED_FROM:
+    while smooth and max(down, across) >= _HALVED_FROM:
         rows, columns = 1 + (down >= _HALVED_FROM), 1 + (across >= _HALVED_FROM)
         height, width = image.shape[0] // rows, image.shape[1] // columns
         image = image[: height * rows, : width * columns]
         image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
         n, m, down, across = n * rows, m * columns, down / rows, across / columns
-    image = cv2.sepFilter2D(image, -1, _blur(across, m), _blur(down, n))
+    if smooth and max(down, across) > 1:
+        image = cv2.sepFilter2D(image, -1, _blur(across, m), _blur(down, n))
     if n == m == 1:
         return _with_channels(cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR))
     places = np.array([[across, 0, (across - 1) / 2], [0, down, (down - 1) / 2]])  # halves may lack the last pixel
@@ -117,18 +97,15 @@ def _by_opencv(image: Any, size: tuple[int, int], smooth: bool) -> Any:
 
 
 def _with_channels(image: Any) -> Any:
-    """OpenCV leaves the axis of a single one out."""
+    """Pillow and OpenCV leave the axis of a single channel out."""
     return image[:, :, None] if image.ndim == 2 else image
 
 
-def _blur(shrink: float, mean_of: int = 1) -> Any:
+def _blur(shrink: float, mean_of: int) -> Any:
     """Weights of neighbours; with the line between two pixels they spread as far as Pillow's "bilinear" does.
 
     A triangle of half-width n has the variance (n² - 1) / 6; between two whole numbers, a mixture of both.  The mean of
     k pixels in a row has (1 - 1 / k²) / 12 already.
-
-    >>> _blur(2.0)
-    array([0.  , 0.25, 0.5 , 0.25, 0.  ])
     """
     square = max(1.0, shrink**2 - (1 - 1 / mean_of**2) / 2)
     n = int(square**0.5)
@@ -147,18 +124,7 @@ def as_pillows(image: Any) -> Any:
     channels = image.shape[2]
     if image.dtype not in _PILLOW_TYPES or not 1 <= channels <= (4 if image.dtype == np.uint8 else 1):
         raise TypeError(
-            f"Pillow resizes arrays of uint8 with up to 4 channels, or of uint16, int32, float32 or bool with one, not "
-            f"{_described(image)}; convert it by astype(), or name a filter of OpenCV's, 'smooth' or 'linear', which "
-            f"takes uint8, uint16, int16, float32 and float64 with any number."
+            f"Pillow resizes uint8 of up to 4 channels, uint16, int32, float32 or bool of one, not {image.dtype} of "
+            f"shape {image.shape}; OpenCV's filters, 'smooth' and 'linear', take more channels, and floats."
         )
     return Image.fromarray(np.ascontiguousarray(image[:, :, 0] if channels == 1 else image))
-
-
-def like(image: Any, example: Any) -> Any:
-    """An array if ``example`` is none of Pillow's."""
-    return plain(image) if is_pillows(image) and not is_pillows(example) else image
-
-
-def _described(image: Any) -> str:
-    shape = getattr(image, "shape", None)
-    return type(image).__name__ if shape is None else f"{image.dtype} of shape {tuple(shape)}"

@@ -1,37 +1,36 @@
-"""Transforms of pictures: arrays of height, width, channels, of uint8, or images of Pillow's.
+"""Transforms of pictures, ours and other people's: arrays of height, width, channels, of uint8.
 
-Run wherever the dataset does.  They draw from ``mpiter.get_rng()``, so that a sample's draws depend on its place in the
-order and on no worker.  One that offers ``region`` and ``apply`` says beforehand which part of a picture it wants, and
-how large: a decoder may then decode fewer pixels.  Pillow does the resizing, OpenCV where the filter is its own.
+They draw from ``mpiter.get_rng()``, so that a sample's draws depend on its place in the order and on no worker.  One
+that offers ``region`` and ``apply`` says beforehand which part of a picture it wants, and how large: a decoder may then
+decode fewer pixels.  Albumentations' and torchvision's are known by their modules' names.
 """
 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Iterable, Iterator, Sequence
+import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal
 
 import numpy as np
 
 from ..errors import OptionError
 from ..worker.seeding import get_rng
-from .adapt import Albumentation, Torchvision, adapted
-from .pixels import Filter, cut, filter_named, flipped, like, plain, resized, size_of
+from .pixels import Filter, as_pillows, check_is_one, filter_named, plain, resized, size_of
 
+Size = int | tuple[int, int]  # height and width
+Pair = tuple[float, float]
+LAYOUTS = ("HWC", "CHW")
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as everybody takes them
 _TRIES = 10  # for a region that lies within the picture, as torchvision has it
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A part of a picture, and the size that it is wanted in.
-
-    Attributes:
-        top, left, height, width: of the part, in pixels of the whole picture.
-        of: height and width of the whole picture.
-        size: height and width that it will have.
+    """A part of a picture, in pixels of the whole, and the size that it is wanted in.
 
     >>> Region(0, 100, 2000, 2000, of=(3000, 4000), size=(224, 224)).factor
     8
@@ -41,8 +40,8 @@ class Region:
     left: int
     height: int
     width: int
-    of: tuple[int, int]
-    size: tuple[int, int]
+    of: tuple[int, int]  # height and width of the whole
+    size: tuple[int, int]  # height and width that the part will have
 
     @property
     def factor(self) -> int:
@@ -60,18 +59,13 @@ class Region:
 class Resize:
     """Resize to ``(height, width)``, or to so many pixels on the shorter side.
 
-    >>> import numpy as np
-    >>> Resize(8)(np.zeros((16, 32, 3), np.uint8)).shape
-    (8, 16, 3)
+    >>> Resize(8).region(16, 32).size
+    (8, 16)
     """
 
-    def __init__(self, size: int | tuple[int, int], filter: Filter = "bilinear") -> None:
-        both = _size("size", size)
-        self.size: int | tuple[int, int] = both if isinstance(size, Iterable) else both[0]
+    def __init__(self, size: Size, filter: Filter = "bilinear") -> None:
+        self.size: Size = _size(size) if isinstance(size, Iterable) else _size(size)[0]
         self._filter = filter_named(filter)
-
-    def __call__(self, image: Any) -> Any:
-        return like(self.apply(image, self.region(*size_of(image))), image)
 
     def region(self, height: int, width: int) -> Region:
         """All of it."""
@@ -85,29 +79,25 @@ class Resize:
         """To a picture that has been decoded for it."""
         return resized(image, region.box(*size_of(image)), region.size, self._filter)
 
+    def __call__(self, image: Any) -> Any:
+        return self.apply(image, self.region(*size_of(image)))
 
-class RandomResizedCrop:
+
+class RandomResizedCrop(Resize):
     """A random part of the picture, of a share of its area within ``scale`` and of a shape within ``ratio``, resized.
 
     The distribution is torchvision's.
 
-    >>> import numpy as np
-    >>> RandomResizedCrop(8)(np.zeros((16, 32, 3), np.uint8)).shape
-    (8, 8, 3)
+    >>> RandomResizedCrop(8).region(16, 32).size
+    (8, 8)
     """
 
     def __init__(
-        self,
-        size: int | tuple[int, int],
-        scale: tuple[float, float] = (0.08, 1.0),
-        ratio: tuple[float, float] = (3 / 4, 4 / 3),
-        filter: Filter = "bilinear",
+        self, size: Size, scale: Pair = (0.08, 1.0), ratio: Pair = (3 / 4, 4 / 3), filter: Filter = "bilinear"
     ) -> None:
-        self.size, self.scale, self.ratio = _size("size", size), _range("scale", scale), _range("ratio", ratio)
-        self._filter = filter_named(filter)
-
-    def __call__(self, image: Any) -> Any:
-        return like(self.apply(image, self.region(*size_of(image))), image)
+        super().__init__(size, filter)
+        self.size = self._size = _size(size)
+        self.scale, self.ratio = scale, ratio
 
     def region(self, height: int, width: int) -> Region:
         """Drawn anew each time."""
@@ -119,50 +109,37 @@ class RandomResizedCrop:
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:
                 top, left = int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1))
-                return Region(top, left, h, w, of, self.size)
+                return Region(top, left, h, w, of, self._size)
         h, w = height, width  # the middle, as near to it in shape as may be
         if width / height < self.ratio[0]:
             h = min(height, max(1, round(width / self.ratio[0])))
         elif width / height > self.ratio[1]:
             w = min(width, max(1, round(height * self.ratio[1])))
-        return Region((height - h) // 2, (width - w) // 2, h, w, of, self.size)
-
-    def apply(self, image: Any, region: Region) -> Any:
-        """To a picture that has been decoded for it."""
-        return resized(image, region.box(*size_of(image)), region.size, self._filter)
+        return Region((height - h) // 2, (width - w) // 2, h, w, of, self._size)
 
 
 class Crop:
     """A part of ``size``, at random or in the middle, after so many black pixels have been put around the picture.
 
-    >>> import numpy as np
-    >>> Crop(8)(np.zeros((16, 32, 3), np.uint8)).shape
-    (8, 8, 3)
+    >>> Crop(8, "random", padding=2).size
+    (8, 8)
     """
 
-    def __init__(
-        self, size: int | tuple[int, int], at: Literal["center", "random"] = "center", padding: int = 0
-    ) -> None:
-        if at not in ("center", "random"):
-            raise OptionError(f"at={at!r} is unknown; use 'center' or 'random'.")
-        if not isinstance(padding, SupportsIndex) or padding < 0:
-            raise OptionError(f"padding={padding!r:.80} must be a whole number of pixels from 0 on.")
-        self.size, self.at, self.padding = _size("size", size), at, padding
+    def __init__(self, size: Size, at: Literal["center", "random"] = "center", padding: int = 0) -> None:
+        check_is_one("at", at, ("center", "random"))
+        self.size, self.at, self.padding = _size(size), at, padding
 
     def __call__(self, image: Any) -> Any:
-        if self.padding:
-            around = (self.padding, self.padding)
-            image = np.pad(plain(image), (around, around, (0, 0)))
+        around = (self.padding, self.padding)
+        image = np.pad(plain(image), (around, around, (0, 0))) if self.padding else plain(image)
         (height, width), (h, w) = size_of(image), self.size
         if h > height or w > width:
-            raise ValueError(
-                f"Crop({self.size}) of a picture of {(height, width)}: it is too small; put Resize before."
-            )
+            raise ValueError(f"Crop({self.size}) of a picture of {height, width}: it is too small; put Resize before.")
         top, left = (height - h) // 2, (width - w) // 2
         if self.at == "random":
             rng = get_rng()
             top, left = int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1))
-        return cut(image, (left, top, left + w, top + h))
+        return image[top : top + h, left : left + w]
 
 
 class Flip:
@@ -176,12 +153,16 @@ class Flip:
     def __init__(self, p: float = 0.5, direction: Literal["horizontal", "vertical"] = "horizontal") -> None:
         if not 0 <= p <= 1:
             raise OptionError(f"p={p!r} must be a probability from 0 to 1.")
-        if direction not in ("horizontal", "vertical"):
-            raise OptionError(f"direction={direction!r} is unknown; use 'horizontal' or 'vertical'.")
+        check_is_one("direction", direction, ("horizontal", "vertical"))
         self.p, self.direction = p, direction
 
     def __call__(self, image: Any) -> Any:
-        return flipped(image, self.direction == "vertical") if get_rng().random() < self.p else image
+        image = plain(image)
+        if get_rng().random() >= self.p:
+            return image
+        if self.direction == "vertical":
+            return image[::-1]
+        return image.take(np.arange(image.shape[1] - 1, -1, -1), axis=1)  # half the time of a view that is copied later
 
 
 class Normalize:
@@ -195,27 +176,21 @@ class Normalize:
     """
 
     def __init__(
-        self,
-        mean: Sequence[float] = (0.485, 0.456, 0.406),
-        std: Sequence[float] = (0.229, 0.224, 0.225),
-        layout: Literal["CHW", "HWC"] = "CHW",
+        self, mean: Sequence[float] = MEAN, std: Sequence[float] = STD, layout: Literal["CHW", "HWC"] = "CHW"
     ) -> None:
-        if layout not in ("CHW", "HWC"):
-            raise OptionError(f"layout={layout!r} is unknown; use 'HWC' or 'CHW'.")
+        check_is_one("layout", layout, LAYOUTS)
         if np.ndim(mean) != 1 or np.shape(mean) != np.shape(std) or not all(std):
             raise OptionError(f"mean={mean!r} and std={std!r} must be as many numbers, and no std 0.")
         self.layout = layout
-        scale = 1 / (255 * np.asarray(std, np.float64))
-        shift = -np.asarray(mean, np.float64) / np.asarray(std, np.float64)
         shape = (-1, 1, 1) if layout == "CHW" else (1, 1, -1)
-        self._scale, self._shift = (x.astype(np.float32).reshape(shape) for x in (scale, shift))
+        means, stds = (np.asarray(given, np.float64).reshape(shape) for given in (mean, std))
+        self._scale, self._shift = (1 / (255 * stds)).astype(np.float32), (-means / stds).astype(np.float32)
 
     def __call__(self, image: Any) -> Any:
         pixels = plain(image)
         if pixels.dtype != np.uint8 or pixels.shape[2] != self._scale.size:
             raise TypeError(
-                f"Normalize takes uint8 of {self._scale.size} channels, not {pixels.dtype} of {pixels.shape[2]}; give "
-                f"as many means as there are channels, and put it last."
+                f"Normalize takes uint8 of {self._scale.size} channels, not {pixels.dtype} of {pixels.shape[2]}."
             )
         pixels = pixels.transpose(2, 0, 1) if self.layout == "CHW" else pixels
         out = np.multiply(pixels, self._scale, dtype=np.float32, order="C")
@@ -226,68 +201,86 @@ class Normalize:
 class Compose:
     """One after the other: these, and Albumentations' and torchvision's.
 
-    >>> import numpy as np
-    >>> from mpiter.images import Flip, Normalize, RandomResizedCrop
-    >>> pipeline = Compose([RandomResizedCrop(8), Flip(), Normalize()])
-    >>> pipeline(np.zeros((16, 32, 3), np.uint8)).shape
-    (3, 8, 8)
+    >>> from mpiter.images import Flip, Resize
+    >>> Compose([Resize(8), Flip()]).region(16, 32).size
+    (8, 16)
     """
 
     def __init__(self, transforms: Iterable[Any]) -> None:
-        self.transforms = tuple(transforms)
-        self._steps = tuple(map(adapted, self.transforms))
+        flat = (step for one in transforms for step in (one._steps if type(one) is Compose else [one]))
+        self._steps: list[Any] = list(map(adapted, flat))
         if not self._steps:
             raise OptionError("Compose needs a transform, at least.")
-        _check_order(self._leaves())
+        for before, after in pairwise(self._steps):  # what takes channels for rows would give other pixels
+            if getattr(before, "layout", "HWC") == "CHW" and type(after) is not OnArrays:
+                raise OptionError(
+                    f"{type(after).__name__} takes height, width, channels, and {type(before).__name__} before it puts "
+                    f"channels first; put that last, or give it layout='HWC'."
+                )
         self.layout = next((step.layout for step in reversed(self._steps) if hasattr(step, "layout")), "HWC")
         if hasattr(self._steps[0], "region"):
-            self.region, self.apply = self._steps[0].region, self._apply
+            self.region = self._steps[0].region
+
+    def apply(self, image: Any, region: Region) -> Any:
+        """To a picture that has been decoded for the region."""
+        return reduce(_then, self._steps[1:], self._steps[0].apply(image, region))
 
     def __call__(self, image: Any) -> Any:
-        return like(self._through(self._steps, image), image)
-
-    def _apply(self, image: Any, region: Region) -> Any:
-        return self._through(self._steps[1:], self._steps[0].apply(image, region))
-
-    def _leaves(self) -> Iterator[Any]:
-        for step in self._steps:
-            yield from step._leaves() if isinstance(step, Compose) else (step,)
-
-    def _through(self, steps: Sequence[Any], image: Any) -> Any:
-        for step in steps:
-            image = step.apply(image, step.region(*size_of(image))) if hasattr(step, "region") else step(image)
-        return image
+        return reduce(_then, self._steps, image)
 
 
-_TAKE_ROWS_FIRST = (Resize, RandomResizedCrop, Crop, Flip, Albumentation, Torchvision)
+def _then(image: Any, step: Any) -> Any:
+    return step(image)
 
 
-def _check_order(steps: Iterable[Any]) -> None:
-    """Refuse what would take channels for rows, and give other pixels without a word."""
-    for before, after in pairwise(steps):
-        if getattr(before, "layout", "HWC") == "CHW" and isinstance(after, _TAKE_ROWS_FIRST):
-            raise OptionError(
-                f"{type(after).__name__} takes height, width, channels, and {type(before).__name__} before it puts "
-                f"channels first; put that last, or give it layout='HWC'."
-            )
+def adapted(transform: Any) -> Any:
+    """A function of an array or of an image of Pillow's, with the ``region``, ``apply`` and ``layout`` that it has."""
+    if isinstance(transform, type) or not (callable(transform) or hasattr(transform, "region")):
+        raise OptionError(f"transform={transform!r:.60} is no function; pass one of a picture, or a Compose.")
+    library = type(transform).__module__.partition(".")[0]
+    if library == "mpiter" or isinstance(transform, OnArrays):
+        return transform
+    return {"albumentations": Albumentation, "torchvision": Torchvision}.get(library, OnArrays)(transform)
 
 
-def _size(name: str, size: Any) -> tuple[int, int]:
+class OnArrays:
+    """A function of the user's, or what has ``region`` and ``apply``; it gets arrays."""
+
+    def __init__(self, transform: Any) -> None:
+        self._transform = transform
+        for name in ("region", "layout"):
+            if hasattr(transform, name):
+                setattr(self, name, getattr(transform, name))
+
+    def __call__(self, image: Any) -> Any:
+        if callable(self._transform):
+            return self._transform(plain(image))
+        return self.apply(image, self._transform.region(*size_of(image)))
+
+    def apply(self, image: Any, region: Any) -> Any:
+        return self._transform.apply(plain(image), region)
+
+
+class Albumentation(OnArrays):
+    """Called with ``image=``, gives a dict; has generators of its own, which each sample seeds."""
+
+    def __call__(self, image: Any) -> Any:
+        rng, transform = get_rng(), self._transform
+        if hasattr(transform, "set_random_state"):  # older ones draw from the global generators
+            transform.set_random_state(rng, random.Random(int(rng.integers(1 << 62))))
+        return transform(image=plain(image))["image"]
+
+
+class Torchvision(OnArrays):
+    """Takes images of Pillow's, and tensors, which come of those before it; draws from torch's generator."""
+
+    def __call__(self, image: Any) -> Any:
+        return self._transform(as_pillows(image) if isinstance(image, np.ndarray) else image)
+
+
+def _size(size: Any) -> tuple[int, int]:
     """Height and width."""
-    try:
-        height, width = map(operator.index, size if isinstance(size, Iterable) else (size, size))
-        if min(height, width) > 0:
-            return height, width
-    except (TypeError, ValueError):
-        pass
-    raise OptionError(f"{name}={size!r:.80} must be a whole number of pixels, or two: (height, width).")
-
-
-def _range(name: str, pair: Any) -> tuple[float, float]:
-    try:
-        low, high = map(float, pair)
-        if 0 < low <= high:
-            return low, high
-    except (TypeError, ValueError):
-        pass
-    raise OptionError(f"{name}={pair!r:.80} must be two numbers above 0, the smaller first.")
+    both = tuple(size) if isinstance(size, Iterable) else (size, size)
+    if len(both) != 2 or not all(isinstance(side, (int, np.integer)) and side > 0 for side in both):
+        raise OptionError(f"size={size!r:.80} must be a whole number of pixels, or two: (height, width).")
+    return int(both[0]), int(both[1])

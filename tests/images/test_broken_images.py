@@ -72,8 +72,11 @@ BROKEN = {
     "nothing but a header": (JPEG[:20], "no picture that Pillow knows|Truncated File Read"),
     "text": (b"<html>404 Not Found</html>", "it is no picture that Pillow knows, and begins with b'<html>40'"),
     "zeros": (bytes(1000), "it is no picture that Pillow knows"),
-    "giant jpeg": (jpeg_of_size(20_000, 20_000), "it has 20,000 × 20,000 pixels, more than PIL.Image.MAX_IMAGE_PIXELS"),
-    "giant png": (png_of_size(20_000, 20_000), "it has 20,000 × 20,000 pixels, more than PIL.Image.MAX_IMAGE_PIXELS"),
+    "giant jpeg": (
+        jpeg_of_size(20_000, 20_000),
+        "DecompressionBombError: .*MAX_IMAGE_PIXELS may be raised",
+    ),
+    "giant png": (png_of_size(20_000, 20_000), "PIL.Image.MAX_IMAGE_PIXELS may be raised"),
     "giant gif": (gif_of_size(20_000, 20_000), "PIL.Image.MAX_IMAGE_PIXELS may be raised"),
     "jpeg of no rows": (jpeg_of_size(0, 100), "."),
     "png with a damaged chunk": (PNG[:33] + png_chunk(b"gAMA", bytes(4))[:-1] + b"x" + PNG[33:], "no picture that"),
@@ -99,7 +102,7 @@ def test_a_giant_is_decoded_where_pillow_has_been_told_so(decoder, tmp_path, mon
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     (tmp_path / "file.jpg").write_bytes(JPEG)
     files = ImageList(["file.jpg"], root=tmp_path, decoder=decoder)
-    with pytest.raises(BrokenImage, match="it has 124 × 93 pixels"):
+    with pytest.raises(BrokenImage, match="MAX_IMAGE_PIXELS may be raised"):
         files[0]
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     assert files[0].shape == (93, 124, 3)

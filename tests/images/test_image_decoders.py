@@ -19,7 +19,6 @@ import mpiter
 from mpiter.images import ImageList
 from mpiter.images.decoders import decoders_for
 from mpiter.images.decoding import Decoding
-from mpiter.images.header import header_of
 from mpiter.images.pixels import plain
 from mpiter.images.transforms import Region
 
@@ -125,7 +124,7 @@ def test_what_is_wanted_of_a_turned_picture_is_wanted_of_it_upright(decoder):
     lying, _ = Decoding(decoder, "RGB", False).open(KINDS["jpeg, turned 6"], "a file", wish)
     upright, region = Decoding(decoder, "RGB", True).open(KINDS["jpeg, turned 6"], "a file", wish)
     assert region.of == (47, 61)
-    assert (upright == np.rot90(plain(lying), -1)).all()
+    assert (plain(upright) == np.rot90(plain(lying), -1)).all()
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -139,14 +138,14 @@ def test_a_picture_that_is_not_jpeg_is_wished_for_when_its_size_is_known(decoder
 
 def test_auto_asks_the_fastest_first_and_pillow_last():
     names = [decoder.name.split()[0] for decoder in decoders_for("auto")]
-    assert names == [*(name for name in HERE if importlib.util.find_spec(HERE[name])), "pillow"]
+    assert names == [*[name for name in HERE if importlib.util.find_spec(HERE[name])][:1], "pillow"]
 
 
 @pytest.mark.parametrize("name", ["simplejpeg", "opencv"])
 def test_auto_does_without_what_is_not_installed(name, monkeypatch):
     monkeypatch.setitem(sys.modules, HERE[name], None)
     assert name not in " ".join(decoder.name for decoder in decoders_for("auto"))
-    with pytest.raises(mpiter.OptionError, match="cannot be imported; install it"):
+    with pytest.raises(mpiter.OptionError, match="cannot be imported; pip install"):
         decoders_for(name)
 
 
@@ -186,18 +185,3 @@ def test_decoding_travels_as_its_options():
     decoding = Decoding("auto", "RGB", True)
     assert len(pickle.dumps(decoding)) < 120
     assert pickle.loads(pickle.dumps(decoding)).names == decoding.names
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_header_that_is_cut_anywhere_raises_nothing(kind):
-    data = KINDS[kind]
-    for length in range(min(len(data), 700)):
-        header_of(data[:length])
-
-
-def test_a_header_knows_the_size_of_a_jpeg_and_of_a_png():
-    for kind in ("jpeg", "png", "jpeg, progressive", "png, 16 bits", "jpeg, CMYK"):
-        header = header_of(KINDS[kind])
-        assert (header.height, header.width) == (93, 124)
-    assert not header_of(KINDS["jpeg, CMYK"]).is_ordinary
-    assert header_of(KINDS["webp"]).kind == ""

@@ -106,22 +106,6 @@ def test_albumentations_pipelines_are_taken_as_they_are_and_seeded_per_sample(ro
     assert all((first[label] != second[label]).any() for label in first), "each epoch draws anew"
 
 
-def test_older_albumentations_are_seeded_by_a_number(root, monkeypatch):
-    class Old:
-        """As of 1.4.19: a seed, and no states."""
-
-        def set_random_seed(self, seed):
-            self.rng = np.random.default_rng(seed)
-
-        def __call__(self, image):
-            return {"image": image[:8, :8] // 2 + self.rng.integers(100, dtype=np.uint8)}
-
-    Old.__module__ = "albumentations.core.composition"
-    dataset = files(root, Old())
-    assert same(epochs(dataset, n_processes=0), epochs(dataset, n_processes=0, backend="serial"))
-    assert len({pixels.tobytes() for pixels, _ in epochs(dataset, n_processes=0)}) == 6
-
-
 @pytest.mark.parametrize("decoder", ["pillow", "auto"])
 def test_torchvision_pipelines_get_images_of_pillows(root, decoder):
     seen = Counter()
@@ -268,7 +252,7 @@ def test_pixels_of_other_types_are_resized_as_pillow_can_or_refused_by_name(filt
         pillows = Image.fromarray(PICTURE).convert("L").convert(mode)
         assert plain(Resize((8, 10), filter)(pillows)).shape == (8, 10, 1)
     for dtype, channels in [(np.int64, 1), (np.int32, 3), (bool, 3), (np.float16, 1)]:
-        text = rf"not {np.dtype(dtype)} of shape \(40, 50, {channels}\); convert it by astype\(\), or name a filter of"
+        text = rf"not {np.dtype(dtype)} of shape \(40, 50, {channels}\); OpenCV's filters, 'smooth'"
         with pytest.raises(TypeError, match=text):
             Resize((8, 10), filter)(np.ones((40, 50, channels), dtype))
 
@@ -436,14 +420,9 @@ def test_what_comes_after_normalizing_is_not_turned_again(tmp_path):
         lambda: Resize(8.5),
         lambda: Crop("8"),
         lambda: Resize(8, "cubic"),
-        lambda: RandomResizedCrop(8, scale=(1, 0.5)),
-        lambda: RandomResizedCrop(8, scale=0.5),
         lambda: ImageList([], RandomResizedCrop),
         lambda: ImageList([], [Flip()]),
         lambda: Crop(8, "corner"),
-        lambda: Crop(8, padding=-1),
-        lambda: Crop(8, padding=2.5),
-        lambda: Crop(8, padding=(1, 2)),
         lambda: Flip(2),
         lambda: Flip(direction="diagonal"),
         lambda: Normalize((0.5,), (0.0,)),

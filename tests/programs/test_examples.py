@@ -15,7 +15,7 @@ import pytest
 
 import mpiter
 from mpiter import echo, images, staging
-from mpiter.images import pack_command
+from mpiter.images import pack
 from mpiter.images.dataset import Pictures
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -115,7 +115,7 @@ def test_every_place_of_an_echo_is_in_an_example():
 
 def test_every_option_of_packing_is_in_an_example():
     parser = argparse.ArgumentParser()
-    pack_command.add_to(parser.add_subparsers())
+    pack.add_to(parser.add_subparsers())
     (packing,) = parser._subparsers._group_actions[0].choices.values()
     options = {string for action in packing._actions for string in action.option_strings} - {"-h", "--help"}
     program = ast.walk(ast.parse((EXAMPLES / "packed_folder.py").read_text()))
