@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import pickle
 import sys
 import types
 import zlib
@@ -127,15 +126,6 @@ def test_what_is_wanted_of_a_turned_picture_is_wanted_of_it_upright(decoder):
     assert (plain(upright) == np.rot90(plain(lying), -1)).all()
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_a_picture_that_is_not_jpeg_is_wished_for_when_its_size_is_known(decoder):
-    wish = lambda h, w: Region(0, 0, h, w, (h, w), (h // 4, w // 4))  # noqa: E731
-    for kind in ("png", "webp", "tiff"):
-        image, region = Decoding(decoder, "RGB", False).open(KINDS[kind], "a file", wish)
-        assert plain(image).shape == (93, 124, 3)
-        assert region.of == (93, 124)
-
-
 def test_auto_asks_the_fastest_first_and_pillow_last():
     names = [decoder.name.split()[0] for decoder in decoders_for("auto")]
     assert names == [*[name for name in HERE if importlib.util.find_spec(HERE[name])][:1], "pillow"]
@@ -179,9 +169,3 @@ def test_an_unknown_decoder_or_mode_is_refused():
         ImageList([], decoder="turbo")
     with pytest.raises(mpiter.OptionError, match="mode='BGR' is unknown"):
         ImageList([], mode="BGR")
-
-
-def test_decoding_travels_as_its_options():
-    decoding = Decoding("auto", "RGB", True)
-    assert len(pickle.dumps(decoding)) < 120
-    assert pickle.loads(pickle.dumps(decoding)).names == decoding.names

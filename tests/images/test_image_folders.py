@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import mpiter
-from mpiter.images import Flip, ImageFolder, ImageList, Normalize, Resize
+from mpiter.images import ImageFolder, ImageList, Normalize, Resize
 
 PICTURES = {
     "cat": ["2.jpg", "10.jpg", "deep/1.png"],
@@ -45,13 +45,6 @@ def test_each_folder_is_a_class_and_the_order_is_that_of_names(root):
     assert [label for _, label in folder] == [0, 0, 1, 1, 1]
     assert folder.source(2) == os.path.join(root, "cat/10.jpg")
     assert len(folder) == 5
-
-
-def test_a_sample_is_an_array_and_a_number(root):
-    picture, label = ImageFolder(root)[3]
-    assert (picture.shape, picture.dtype, type(label)) == ((20, 30, 3), np.uint8, int)
-    assert (picture == np.asarray(Image.open(root / "cat/2.jpg"))).all()
-    assert label == 1
 
 
 def test_indices_are_those_of_a_list(root):
@@ -90,12 +83,6 @@ def test_a_folder_that_may_not_be_read_is_an_error(root, monkeypatch):
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(PermissionError, match="deep"):
         ImageFolder(root)
-
-
-def test_labels_are_known_without_reading_a_picture(root):
-    assert ImageFolder(root).labels.tolist() == [0, 0, 1, 1, 1]
-    assert ImageList([("gone.jpg", 7)]).labels.tolist() == [7]
-    assert ImageList(["gone.jpg"]).labels is None
 
 
 @pytest.mark.parametrize("layout", ["HWC", "CHW"])
@@ -178,15 +165,6 @@ def test_a_folder_of_many_files_travels_small(tmp_path):
     pairs = [(f"n{number // 1000:08}/n{number:08}_{number}.jpg", number % 1000) for number in range(20_000)]
     size = len(pickle.dumps(ImageList(pairs, root=tmp_path)))
     assert size < 1.35 * sum(len(name) for name, _ in pairs) + 8 * len(pairs)
-
-
-def test_copies_have_the_same_samples(root):
-    again = pickle.loads(pickle.dumps(ImageFolder(root, Flip(1))))
-    assert (again[1][0] == ImageFolder(root)[1][0][:, ::-1]).all()
-    assert again.classes == ["ant", "cat", "zebra"]
-
-
-# -- lists -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_list_has_labels_or_none(root):

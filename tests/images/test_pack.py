@@ -67,15 +67,6 @@ def test_the_same_folder_gives_the_same_bytes_wherever_it_lies(folder, tmp_path)
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
 
 
-def test_times_that_the_format_has_no_room_for_become_its_first_or_last(tmp_path):
-    folder = folder_of(tmp_path / "folder", ("old", "young"))
-    os.utime(folder / "old", (0, 0))
-    os.utime(folder / "young", (1 << 33, 1 << 33))
-    pack(folder, tmp_path / "out.zip")
-    with zipfile.ZipFile(tmp_path / "out.zip") as archive:
-        assert [info.date_time[0] for info in archive.infolist()] == [1980, 2107]
-
-
 def test_links_are_packed_as_what_they_lead_to_and_what_cannot_be_read_is_told(folder, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "far.jpg").write_bytes(b"far")

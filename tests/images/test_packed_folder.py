@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import struct
 import zipfile
-import zlib
 
-import image_files
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +15,6 @@ from PIL import Image
 from scripts import METHODS
 
 import mpiter
-from mpiter.errors import OptionError
 from mpiter.images import BadArchive, BrokenImage, Flip, ImageFolder, PackedFolder, RandomResizedCrop, decoding
 from mpiter.images.pack import pack
 
@@ -76,14 +72,6 @@ def test_it_has_the_samples_of_the_folder_in_its_order(folder, packed):
         assert [ours.fetch(i) for i in range(len(ours))] == [archive.read(name) for name in ours.paths]
 
 
-def test_it_takes_the_options_of_a_folder(folder, packed):
-    options = {"mode": "L", "layout": "CHW", "dtype": np.float32, "decoder": "pillow", "extensions": ".PNG"}
-    ours, theirs = (make(where, **options) for make, where in ((PackedFolder, packed), (ImageFolder, folder)))
-    assert same(ours, theirs)
-    assert ours[0][0].shape == (1, 20, 30)
-    assert ours.about() == theirs.about()
-
-
 @pytest.mark.parametrize("method", [*METHODS, "thread"])
 def test_workers_read_what_the_folder_has(folder, packed, method):
     backend = "thread" if method == "thread" else mpiter.Process(method)
@@ -127,9 +115,6 @@ def test_many_pictures_are_some_arrays_and_beyond_the_old_format(tmp_path):
     assert len(pickle.dumps(dataset, protocol=5, buffer_callback=buffers.append)) < 10_000
 
 
-# -- archives of others ----------------------------------------------------------------------------------------------
-
-
 def zipped_by_python(folder, path, *, before=b"", after=b"", **options):
     path.write_bytes(before)
     with zipfile.ZipFile(path, "a" if before else "w", **options) as archive:
@@ -170,9 +155,6 @@ def test_a_compression_that_is_not_read_or_an_encryption_is_told_at_once(folder,
         PackedFolder(path)
 
 
-# -- what isn't as it was --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
@@ -199,14 +181,6 @@ def test_what_is_no_file_is_told_and_not_waited_for(tmp_path, make):
         PackedFolder(tmp_path / "gone.zip")
 
 
-def test_an_archive_without_pictures_is_told(tmp_path):
-    with zipfile.ZipFile(tmp_path / "texts.zip", "w") as archive:
-        archive.writestr("top.png", b"")
-        archive.writestr("a/notes.txt", b"")
-    with pytest.raises(OptionError, match="has no pictures in folders of its own"):
-        PackedFolder(tmp_path / "texts.zip")
-
-
 def test_a_damaged_picture_is_told_with_its_name_and_the_others_are_read(mine):
     dataset, stamp = PackedFolder(mine), os.stat(mine)
     with open(mine, "r+b") as file:
@@ -216,23 +190,6 @@ def test_a_damaged_picture_is_told_with_its_name_and_the_others_are_read(mine):
     with pytest.raises(BrokenImage, match=r"mine\.zip/cat/2\.JPEG cannot be decoded: its checksum differs; copy or"):
         dataset[1]
     assert same([dataset[0], dataset[2]], [PackedFolder(mine)[0], PackedFolder(mine)[2]])
-
-
-@pytest.mark.parametrize("figure", [1 << 40, (1 << 63) - 1, (1 << 64) - 1])
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_size_or_a_place_that_cannot_be_is_damage_too(tmp_path, which, figure):
-    data = image_files.kinds()["jpeg"]
-    figures = [len(data), len(data), 0]
-    figures[which] = figure
-    name, extra = b"a/1.jpg", struct.pack("<HH3Q", 1, 24, *figures)
-    record = [20, 0, 0, 0, 0, zlib.crc32(data), len(data), len(data), len(name), 0]
-    local = struct.pack("<4s5H3L2H", b"PK\3\4", *record) + name + data
-    record[6:] = 0xFFFFFFFF, 0xFFFFFFFF, len(name), len(extra), 0, 0, 0, 0, 0xFFFFFFFF
-    index = struct.pack("<4s6H3L5H2L", b"PK\1\2", 45, *record) + name + extra
-    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, len(index), len(local), 0)
-    (tmp_path / "out.zip").write_bytes(local + index + end)
-    with pytest.raises((BadArchive, BrokenImage)):
-        PackedFolder(tmp_path / "out.zip")[0]
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -282,14 +239,6 @@ def test_an_archive_that_was_written_over_in_place_is_told(mine):
     mine.write_bytes(b"short")
     with pytest.raises(BadArchive, match="has changed since its index was read"):
         dataset[0]
-
-
-def test_an_archive_is_closed_with_its_dataset(packed):
-    dataset = PackedFolder(packed)
-    fd = dataset._fd
-    del dataset
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(fd)
 
 
 @pytest.mark.chainer

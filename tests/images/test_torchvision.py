@@ -12,9 +12,7 @@ from picture_sets import LENGTH, are_same, drawn, plain
 from PIL import Image
 
 import mpiter
-from mpiter.echo import Echo
 from mpiter.images import Compose, Flip, Resize
-from mpiter.staging import Staging
 
 torch = pytest.importorskip("torch", reason=NO_TORCH)
 if not importlib.util.find_spec("torchvision"):
@@ -85,34 +83,3 @@ def test_a_sample_is_what_the_pipeline_makes_of_pillows_image(root, name, decode
             found, _ = dataset[0]
             assert type(found) is (np.ndarray if isinstance(wanted, Image.Image) else type(wanted))
             assert np.array_equal(np.asarray(found), np.asarray(wanted))
-
-
-@pytest.mark.parametrize("name", ["v1", "v2, tensors of its own"])
-def test_the_loader_for_torch_gives_the_same_for_any_number_of_workers(root, name):
-    found = []
-    for workers in (0, 2):
-        torch.manual_seed(4)
-        with mpiter.torch.DataLoader(Folder(root, PIPELINES[name]), 5, shuffle=True, num_workers=workers) as loader:
-            found.append([*plain(loader), *plain(loader)])
-    assert are_same(*found)
-
-
-def test_the_callers_generators_are_left_alone(root):
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    epochs(Folder(root, PIPELINES["v1"]), n_processes=0)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("name", ["v1", "v2"])
-def test_echoes_are_augmented_anew_and_a_state_resumes(root, name, tmp_path):
-    dataset = Staging(tmp_path / "tier", "10MB").of(Folder(root, PIPELINES[name]))
-    options = {"seed": 3, "echo": Echo(2, shuffle_buffer=4)}
-    with mpiter.batches(dataset, 4, n_processes=2, **options) as stream:
-        first = plain(stream, 4)
-        state = stream.state_dict()
-        rest = plain(stream)
-    assert len({x.tobytes() for pictures, _ in first + rest for x in pictures}) == 2 * LENGTH
-    with mpiter.batches(dataset, 4, n_processes=1, **options) as stream:
-        stream.load_state_dict(state)
-        assert are_same(plain(stream), rest)
