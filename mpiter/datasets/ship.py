@@ -13,6 +13,7 @@ import io
 import mmap
 import os
 import pickle
+import threading
 import warnings
 from functools import partial
 from itertools import accumulate
@@ -29,13 +30,12 @@ from ..samples.envelope import aligned, reduce_text
 from ..samples.layout import PAGE
 from ..transport.memory import SharedBytes, SharedFile, write_all
 from . import settings, variables
-from .access import users
 
 _COMPARED = 1 << 17  # words at once
 _TOLD = 20  # variables in one warning
 _LARGEST = 1 << 26  # bytes of a variable of a module
 _MANY = 200_000_000  # bytes of pickled objects: each worker takes seconds to open them, and several times the memory
-_READ_BY = ("__iter__", "__getitem__", "__len__", "__getitems__")
+_LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
 _first: list[str] = []
 
 
@@ -113,10 +113,10 @@ class Shipment:
         self._by_value, self._maps_files = by_value, hold.maps_files
         raw, self._shared, stays = _packed(cargo, by_value, self._maps_files)
         if stays:
-            warn(_differs(stays))
+            warn(_told(stays))
         if raw[1].nbytes > _MANY:
             warn(_too_many(raw[1].nbytes))
-        self._methods, self._first = _methods(cargo), tuple(_first)
+        self._first = tuple(_first)
         self._sizes = [buffer.nbytes for buffer in raw]
         self._hold = hold(raw)
 
@@ -126,13 +126,11 @@ class Shipment:
             importlib.import_module(module)
         found = zip(self._shared, self._hold.buffers(is_own=True), strict=True)
         program, pickled, *buffers = [shared or buffer for shared, buffer in found]
-        found_variables, found_settings = pickle.loads(program)
-        differs = [*variables.put(found_variables, partial(_variable, self._by_value)), *settings.put(found_settings)]
-        if differs:
-            warnings.warn(_differs(differs), RuntimeWarning, stacklevel=2)
-        cargo = pickle.loads(pickled, buffers=buffers)
-        _check_methods(cargo, self._methods)
-        return cargo
+        held, is_set = pickle.loads(program)
+        stays = [*variables.put(held, partial(_variable, self._by_value)), *settings.put(is_set)]
+        if stays:
+            warnings.warn(_told(stays), RuntimeWarning, stacklevel=2)
+        return pickle.loads(pickled, buffers=buffers)
 
     def holds(self, cargo: Any) -> bool:
         """Would packing ``cargo`` now give the same?"""
@@ -148,27 +146,6 @@ class Shipment:
     def close(self) -> None:
         self._shared = []
         self._hold.close()
-
-
-def _methods(cargo: Any) -> dict[str, str | None]:
-    """Where a dataset's class is defined, and the methods by which it is read."""
-    kind = type(users(cargo[0]))
-    return {"": _defined_at(kind)} | {name: _defined_at(getattr(kind, name, None)) for name in _READ_BY}
-
-
-def _defined_at(found: Any) -> str | None:
-    return found and f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', type(found))}"
-
-
-def _check_methods(cargo: Any, theirs: dict[str, str | None]) -> None:
-    """The same class may have other methods here: its module was changed since, or by the program as it ran."""
-    mine = _methods(cargo)
-    for name, here in mine.items():
-        if here != theirs[name] and mine[""] == theirs[""]:
-            raise DatasetNotPicklable(
-                f"{mine['']}.{name} is {theirs[name]} in the program and {here} in this worker: define it in the "
-                f"class, or pass backend=mpiter.Process(start_method='fork')."
-            )
 
 
 def _same(mine: Any, theirs: Any) -> bool:
@@ -192,18 +169,22 @@ class _ByValue(ByValue):
     knows_main = names_twins = False
     modules: set[str]  # that what has been pickled names
     maps_files = True
+    renews_locks = False  # those of a module's variable, whose other attributes matter
 
     def reducer_override(self, value: Any) -> Any:
         _note(value, self.modules)
         known = _reduced(value, self)
+        if known is None and isinstance(value, FunctionType):
+            return variables.share(super().reducer_override(value))
         return super().reducer_override(value) if known is None else known
 
 
 class _ByReference(pickle.Pickler):
     """Plain pickle, likewise; the workers import the caller's script."""
 
-    modules: set[str]  # that what has been pickled names
+    modules: set[str]
     maps_files = True
+    renews_locks = False
 
     def reducer_override(self, value: Any) -> Any:
         _note(value, self.modules)
@@ -224,6 +205,8 @@ def _note(value: Any, modules: set[str]) -> None:
 
 def _reduced(value: Any, pickler: Any) -> Any:
     """How to pickle what carries much memory; None for everything else."""
+    if pickler.renews_locks and type(value) in _LOCKS:
+        return _LOCKS[type(value)], ()
     if type(value) is SharedBytes and not pickler.maps_files:
         return np.frombuffer, (pickle.PickleBuffer(value), np.uint8)
     if type(value) in (np.bytes_, np.str_):
@@ -256,20 +239,21 @@ def _packed(
 
 def _variable(by_value: bool, value: Any) -> tuple[bytes, set[str]]:
     """The pickle of a module's variable, and the modules that it names."""
-    modules, out = set[str](), _Bounded()
-    _pickler(out, None, by_value, modules).dump(value)
-    return out.getvalue(), modules
+    modules = set[str]()
+    return _dumps(value, None, by_value, modules, is_variable=True), modules
 
 
 class _Bounded(io.BytesIO):
+    """Takes the pickle of a variable."""
+
     def write(self, data: Any) -> int:
         if self.tell() + memoryview(data).nbytes > _LARGEST:
             raise ValueError(f"larger than {_LARGEST >> 20} MB")
         return super().write(data)
 
 
-def _differs(parts: list[str]) -> str:
-    some = parts[:_TOLD] + [f"and {len(parts) - _TOLD} more"] * (len(parts) > _TOLD)
+def _told(stays: list[str]) -> str:
+    some = stays[:_TOLD] + [f"and {len(stays) - _TOLD} more"] * (len(stays) > _TOLD)
     return (
         f"what the program has set does not reach its workers: {', '.join(some)}.  There it is as the module begins.  "
         f"Hand such things to the dataset, set them in worker_init, or pass "
@@ -290,24 +274,16 @@ def _dumps(
     by_value: bool,
     modules: set[str] | None = None,
     maps_files: bool = True,
+    is_variable: bool = False,
 ) -> bytes:
-    """Pickle ``cargo``; ``buffers`` takes what goes out of line, ``modules`` the names of modules that it leads to."""
-    out = io.BytesIO()
-    _pickler(out, buffers, by_value, set() if modules is None else modules, maps_files).dump(cargo)
-    return out.getvalue()
-
-
-def _pickler(
-    out: io.BytesIO,
-    buffers: list[pickle.PickleBuffer] | None,
-    by_value: bool,
-    modules: set[str],
-    maps_files: bool = True,
-) -> _ByValue | _ByReference:
+    """Pickle ``cargo``; ``buffers`` takes what goes out of line, ``modules`` the names of those that it leads to."""
+    out = _Bounded() if is_variable else io.BytesIO()
     make = _ByValue if by_value else _ByReference
     pickler = make(out, protocol=5, buffer_callback=None if buffers is None else buffers.append)
-    pickler.modules, pickler.maps_files = modules, maps_files
-    return pickler
+    pickler.modules = set() if modules is None else modules
+    pickler.maps_files, pickler.renews_locks = maps_files, is_variable
+    pickler.dump(cargo)
+    return out.getvalue()
 
 
 def _place_in_file(value: Any) -> tuple[Any, ...] | None:

@@ -27,6 +27,8 @@ HANDLES = {"_io", "socket", "ssl", "sqlite3", "h5py", "lmdb", "zmq", "redis", "p
 # Packages whose objects each process makes for itself: handles, locks, threads, foreign libraries, and randomness.
 _OF_ITS_PROCESS = HANDLES | {"_thread", "threading", "queue", "_queue", "ctypes", "_ctypes", "weakref", "_weakref"}
 _OF_ITS_PROCESS |= {"random", "_random", "contextvars", "_contextvars", "concurrent", "multiprocessing"}
+_INSTALLED = tuple(sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_CODE = (type, FunctionType, ModuleType)
 
 
 class Variable(NamedTuple):
@@ -38,13 +40,7 @@ class Variable(NamedTuple):
     data: bytes
 
 
-class Variables(NamedTuple):
-    """The modules to be imported, in the program's order, and what is to be set in them."""
-
-    modules: list[str]
-    found: list[Variable]
-
-
+Variables = tuple[list[str], list[Variable]]  # of which modules, in the order in which the program has imported them
 Dumps = Callable[[Any], tuple[bytes, Collection[str]]]  # a pickle, and the modules that it names
 
 
@@ -68,59 +64,76 @@ def read(names: Collection[str], dumps: Dumps, with_main: bool) -> tuple[Variabl
                     continue
                 led_to += sorted(map(script.home, more))
                 found.append(Variable(name, path, places.setdefault(id(value), len(found)), data))
-    return Variables([name for name in list(sys.modules) if name in seen], found), stays
+    return ([name for name in list(sys.modules) if name in seen], found), stays
 
 
 def put(variables: Variables, dumps: Dumps) -> Iterator[str]:
     """Import the modules and set what differs in them; yields what can't be set, and why."""
-    for name in variables.modules:
+    modules, found = variables
+    for name in modules:
         if name != script.NAME:
             with contextlib.suppress(Exception):  # if the dataset needs it, opening the dataset says so
                 importlib.import_module(name)
     made = dict[int, Any]()
-    for module, path, identity, data in variables.found:
-        spaces = [vars(sys.modules[module])] if module in sys.modules else []
-        for space in script.spaces(sys.modules[module]) if module == script.NAME else spaces:
+    for module, path, identity, data in found:
+        for space in script.spaces(sys.modules[module]) if module == script.NAME else [_space(module)]:
             try:
                 holder = functools.reduce(getattr, path[1:-1], space[path[0]]) if path[1:] else None
                 held = space if holder is None else vars(holder)
-                if path[-1] in held and _pickle_of(held[path[-1]], dumps) == data:
-                    continue
-                value = made.setdefault(identity, pickle.loads(data)) if identity not in made else made[identity]
+                with contextlib.suppress(Exception):  # there is none here, or it can't be pickled
+                    if dumps(held[path[-1]])[0] == data:
+                        continue
+                if identity not in made:
+                    made[identity] = pickle.loads(data)
                 if holder is None:
-                    space[path[-1]] = value
+                    space[path[-1]] = made[identity]
                 else:
-                    setattr(holder, path[-1], value)
+                    setattr(holder, path[-1], made[identity])
             except Exception as error:
                 yield f"{module}.{'.'.join(path)} ({type(error).__name__}: {error})"
 
 
-def _pickle_of(value: Any, dumps: Dumps) -> bytes | None:
-    try:
-        return dumps(value)[0]
-    except Exception:
-        return None
+def share(reduced: Any) -> Any:
+    """A function by value, as cloudpickle has it, whose globals refer to variables of the program's modules.
+
+    What a function of the script changes there (``worker_init``, say) the module's own functions see.
+    """
+    named = {} if reduced is NotImplemented else reduced[2][1]["__globals__"]
+    for name, value in named.items():
+        if not isinstance(value, _CODE) and (type(value).__dictoffset__ or isinstance(value, (dict, list, set))):
+            holders = (one for one in list(sys.modules) if _space(one).get(name) is value and _is_own(one))
+            if (module := next(holders, None)) is not None:
+                named[name] = _Held(sys.modules[module], name)
+    return reduced
+
+
+class _Held(NamedTuple):
+    """Stands for a module's variable."""
+
+    module: ModuleType
+    name: str
+
+    def __reduce__(self) -> Any:
+        return getattr, tuple(self)
 
 
 def _is_own(name: str) -> bool:
     """Is it a module of the program's: from a file that comes neither with Python nor with an installed package?"""
-    file = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")  # asked otherwise, a module may load itself
-    if not isinstance(file, str) or not file.endswith(".py") or file.startswith(_installed()):
+    file = _space(name).get("__file__")
+    if not isinstance(file, str) or not file.endswith(".py") or file.startswith(_INSTALLED) or "-packages/" in file:
         return False
-    return "-packages/" not in file and name.partition(".")[0] not in ("mpiter", *script.NAMES) and is_importable(name)
+    return name.partition(".")[0] not in ("mpiter", *script.NAMES) and is_importable(name)
 
 
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    return tuple({paths[name] + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+def _space(name: str) -> dict[str, Any]:
+    return getattr(sys.modules.get(name), "__dict__", {})  # asked otherwise, a module may load itself
 
 
 def _variables(holder: Any, module: str, outer: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """What a module holds beside its classes and functions, and what these hold beside their code."""
     for name, value in list(vars(holder).items()):
-        path = (*outer, name)
-        if name.startswith("__") or (outer and hasattr(type(value), "__get__")):
+        path, is_function = (*outer, name), isinstance(value, FunctionType)
+        if not is_function and (name.startswith("__") or (outer and hasattr(type(value), "__get__"))):
             continue
         if not _is_defined_at(value, module, path):
             yield path, value
