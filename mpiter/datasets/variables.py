@@ -24,9 +24,9 @@ from .. import script
 from ..samples.byvalue import is_importable
 
 HANDLES = {"_io", "socket", "ssl", "sqlite3", "h5py", "lmdb", "zmq", "redis", "psycopg", "psycopg2", "pymysql"}
-# Packages whose objects each process makes for itself: handles, locks, threads, foreign libraries, and randomness.
+# Packages whose objects each process makes for itself: handles, locks, threads, loaders, foreign libraries, randomness.
 _OF_ITS_PROCESS = HANDLES | {"_thread", "threading", "queue", "_queue", "ctypes", "_ctypes", "weakref", "_weakref"}
-_OF_ITS_PROCESS |= {"random", "_random", "contextvars", "_contextvars", "concurrent", "multiprocessing"}
+_OF_ITS_PROCESS |= {"random", "_random", "contextvars", "_contextvars", "concurrent", "multiprocessing", "mpiter"}
 _INSTALLED = tuple(sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _CODE = (type, FunctionType, ModuleType)
 
