@@ -16,12 +16,12 @@ import pickle
 import sys
 import sysconfig
 from collections.abc import Callable, Collection, Iterator
-from enum import EnumMeta
+from enum import Enum
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from .. import script
-from ..samples.byvalue import is_importable
+from ..samples.byvalue import is_importable, place_of
 
 HANDLES = {"_io", "socket", "ssl", "sqlite3", "h5py", "lmdb", "zmq", "redis", "psycopg", "psycopg2", "pymysql"}
 # Packages whose objects each process makes for itself: handles, locks, threads, loaders, foreign libraries, randomness.
@@ -131,22 +131,24 @@ def _space(name: str) -> dict[str, Any]:
 
 def _variables(holder: Any, module: str, outer: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """What a module holds beside its classes and functions, and what these hold beside their code."""
-    for name, value in list(vars(holder).items()):
+    for name, value in list(getattr(holder, "__dict__", {}).items()):
         path, is_function = (*outer, name), isinstance(value, FunctionType)
         if not is_function and (name.startswith("__") or (outer and hasattr(type(value), "__get__"))):
             continue
         if not _is_defined_at(value, module, path):
             yield path, value
-        elif not isinstance(value, EnumMeta):
+        elif not isinstance(value, type) or (value.__name__ == name and not issubclass(value, (Enum, tuple))):
             yield from _variables(value, module, path)
 
 
 def _is_defined_at(value: Any, module: str, path: tuple[str, ...]) -> bool:
-    """Is it the class or function whose definition bears this name, or what a decorator that says so made of it?"""
+    """Is it the class or function that is known by this name, or what a decorator that says so made of it?"""
     if not isinstance(value, (type, FunctionType)):
         value = inspect.getattr_static(value, "__wrapped__", None)
-    is_code = isinstance(value, (type, FunctionType))
-    return is_code and (script.home(value.__module__), value.__qualname__) == (module, ".".join(path))
+    if not isinstance(value, (type, FunctionType)) or script.home(value.__module__) != module:
+        return False
+    place = place_of(value) if isinstance(value, type) else None
+    return value.__qualname__ == ".".join(path) or (place is not None and place[1] == path)
 
 
 def _is_of_its_process(value: Any) -> bool:
