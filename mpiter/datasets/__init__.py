@@ -2,11 +2,9 @@
 
 ::
 
-    ship ◄───────── program ◄──────────────── settings
-    pickled once,   what is set, taken down   of the process and
-    mapped by all   here and put there        of known libraries
-                    ├── variables, plain, putting: those of the program's modules
-                    └── reach: which of them the dataset's code can come upon
+    ship            pickled once, mapped by all
+    ├── settings    what is set in the process and in known libraries
+    └── variables   what is set in the program's own modules
 
 ``columns`` says whether it is columns or samples, ``access`` how its samples are read; ``packed`` holds many small
 objects in one piece of memory.

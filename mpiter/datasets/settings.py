@@ -1,155 +1,88 @@
-"""What a program may have set in the process and in well-known libraries: read in the caller, put in force in workers.
+"""What a program may have set in the process and in well-known libraries: read there, set in its workers.
 
-Pure but for that.  A setting belongs to a module: it is read where the caller has imported it, and set in a worker once
-that has, if it differs there.
+Guarantees that no worker imports a library in which nothing is set.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter, methodcaller
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
+
+import numpy as np
 
 
 class Setting(NamedTuple):
-    """One thing that can be set in a module: how it is read there, and how set."""
+    """One thing that can be set: how it is read from its module, and how it is set there."""
 
+    module: str
     name: str
     get: Callable[[Any], Any]
-    set: Callable[[Any, Any], object]
+    put: Callable[[Any, Any], object]
+    default: Any = None  # the library's own, which isn't sent
 
 
-def _attribute(name: str) -> Setting:
-    return Setting(name, lambda module: getattr(module, name), lambda module, value: setattr(module, name, value))
+def _attribute(module: str, name: str, default: Any) -> Setting:
+    return Setting(module, name, attrgetter(name), lambda found, value: setattr(found, name, value), default)
 
 
-def _function(get: str, put: str) -> Setting:
-    return Setting(put, lambda module: getattr(module, get)(), lambda module, value: getattr(module, put)(value))
+def _function(module: str, get: str, put: str, default: Any = None) -> Setting:
+    return Setting(module, put, methodcaller(get), lambda found, value: getattr(found, put)(value), default)
 
 
-def _option(name: str) -> Setting:
-    """Of JAX's configuration."""
-    return Setting(name, lambda jax: getattr(jax.config, name), lambda jax, value: jax.config.update(name, value))
+def _umask(_: Any) -> int:
+    """The mask, read without setting it, as ``os.umask`` would for a moment."""
+    return int(Path("/proc/self/status").read_text().partition("Umask:")[2].split()[0], 8)
 
 
-# -- those that take more than a name --------------------------------------------------------------------------------
+def _set_chainers(chainer: Any, dtype: Any) -> None:
+    chainer.global_config.dtype = dtype
 
 
-def _umask(_: Any) -> int | None:
-    """Without setting it, as ``os.umask`` would for a moment."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("Umask:"):
-                return int(line.split()[1], 8)
-    return None
+_ZONE = ("tzname", "timezone", "daylight", "tzset.__name__")  # the environment, which says it, is the program's already
+SETTINGS = (
+    _function("sys", "getrecursionlimit", "setrecursionlimit"),
+    _function("sys", "get_int_max_str_digits", "set_int_max_str_digits"),
+    Setting("os", "umask", _umask, lambda _, mask: os.umask(mask)),
+    Setting("time", "tzset", attrgetter(*_ZONE), lambda time, _: time.tzset()),
+    Setting("locale", "setlocale", lambda it: it.setlocale(it.LC_ALL), lambda it, all: it.setlocale(it.LC_ALL, all)),
+    Setting("decimal", "setcontext", lambda it: it.getcontext().copy(), lambda it, value: it.setcontext(value.copy())),
+    _function("csv", "field_size_limit", "field_size_limit"),
+    _function("socket", "getdefaulttimeout", "setdefaulttimeout"),
+    Setting("numpy", "seterr", methodcaller("geterr"), lambda numpy, errors: numpy.seterr(**errors)),
+    _attribute("PIL.Image", "MAX_IMAGE_PIXELS", (1 << 30) // 4 // 3),
+    _attribute("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES", False),
+    _attribute("PIL.PngImagePlugin", "MAX_TEXT_CHUNK", 1 << 20),
+    _attribute("PIL.PngImagePlugin", "MAX_TEXT_MEMORY", 1 << 26),
+    _function("torch", "get_default_dtype", "set_default_dtype", "torch.float32"),
+    _function("torch", "get_float32_matmul_precision", "set_float32_matmul_precision", "highest"),
+    Setting("chainer", "dtype", attrgetter("config.dtype"), _set_chainers, np.float32),
+)
+Values = Mapping[tuple[str, str], Any]
 
 
-def _set_umask(_: Any, mask: int | None) -> None:
-    if mask is not None:
-        os.umask(mask)
-
-
-def _zone(_: Any) -> Any:
-    return time.tzname, time.timezone, time.daylight
-
-
-def _set_zone(_: Any, zone: Any) -> None:
-    """The environment, which says it, is the caller's already."""
-    if hasattr(time, "tzset"):
-        time.tzset()
-
-
-def _locale(locale: Any) -> dict[str, str]:
+def read() -> Values:
+    """What is set now, by module and name."""
     found = {}
-    for name in ("LC_CTYPE", "LC_COLLATE", "LC_TIME", "LC_MONETARY", "LC_NUMERIC", "LC_MESSAGES"):
-        found[name] = locale.setlocale(getattr(locale, name))
+    for setting in SETTINGS:
+        if (module := sys.modules.get(setting.module)) is not None:
+            with contextlib.suppress(Exception):  # another version of the library, which hasn't got it
+                value = setting.get(module)
+                if setting.default not in (value, str(value)):  # torch's is known by its name
+                    found[setting.module, setting.name] = value
     return found
 
 
-def _set_locale(locale: Any, chosen: dict[str, str]) -> None:
-    for name, value in chosen.items():
-        locale.setlocale(getattr(locale, name), value)
-
-
-def _print_options(numpy: Any) -> dict[str, Any]:
-    return {name: value for name, value in numpy.get_printoptions().items() if name != "override_repr"}
-
-
-def _determinism(torch: Any) -> tuple[bool, bool]:
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-
-
-def _set_determinism(torch: Any, chosen: tuple[bool, bool]) -> None:
-    torch.use_deterministic_algorithms(chosen[0], warn_only=chosen[1])
-
-
-def _chainer_config(chainer: Any) -> dict[str, Any]:
-    """As this thread has it."""
-    names = [name for name in vars(chainer.global_config) if hasattr(chainer.config, name)]
-    values = {name: getattr(chainer.config, name) for name in names}
-    plain = (bool, int, float, str, type, type(None))
-    return {name: value for name, value in values.items() if isinstance(value, plain)}
-
-
-def _set_chainer_config(chainer: Any, config: dict[str, Any]) -> None:
-    for name, value in config.items():
-        setattr(chainer.global_config, name, value)
-
-
-SETTINGS: Mapping[str, tuple[Setting, ...]] = {
-    "sys": (
-        _function("getrecursionlimit", "setrecursionlimit"),
-        _function("get_int_max_str_digits", "set_int_max_str_digits"),
-        Setting("umask", _umask, _set_umask),
-        Setting("time zone", _zone, _set_zone),
-    ),
-    "locale": (Setting("setlocale", _locale, _set_locale),),
-    "decimal": (Setting("setcontext", lambda d: d.getcontext().copy(), lambda d, value: d.setcontext(value.copy())),),
-    "csv": (_function("field_size_limit", "field_size_limit"),),
-    "socket": (_function("getdefaulttimeout", "setdefaulttimeout"),),
-    "numpy": (
-        Setting("seterr", lambda numpy: numpy.geterr(), lambda numpy, errors: numpy.seterr(**errors)),
-        Setting("set_printoptions", _print_options, lambda numpy, options: numpy.set_printoptions(**options)),
-    ),
-    "PIL.Image": (_attribute("MAX_IMAGE_PIXELS"),),
-    "PIL.ImageFile": (_attribute("LOAD_TRUNCATED_IMAGES"), _attribute("MAXBLOCK")),
-    "PIL.PngImagePlugin": (_attribute("MAX_TEXT_CHUNK"), _attribute("MAX_TEXT_MEMORY")),
-    "PIL.GifImagePlugin": (_attribute("LOADING_STRATEGY"),),
-    "torch": (
-        _function("get_default_dtype", "set_default_dtype"),
-        _function("is_grad_enabled", "set_grad_enabled"),
-        _function("get_float32_matmul_precision", "set_float32_matmul_precision"),
-        Setting("use_deterministic_algorithms", _determinism, _set_determinism),
-    ),
-    "jax": (
-        *map(_option, ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion")),
-        _option("jax_numpy_rank_promotion"),
-    ),
-    "chainer": (Setting("config", _chainer_config, _set_chainer_config),),
-}
-IN_FORCE_ANYWAY = ("sys", "locale")  # whether anybody has imported these modules or not
-
-
-def read(name: str) -> dict[str, Any]:
-    """What is set in the module ``name``, if it has been imported."""
-    module, found = sys.modules.get(name), dict[str, Any]()
-    for setting in SETTINGS[name] if module is not None else ():
-        with contextlib.suppress(Exception):  # another version of the library, which hasn't got it
-            found[setting.name] = setting.get(module)
-    return found
-
-
-def put(name: str, module: ModuleType, values: Mapping[str, Any]) -> Iterator[tuple[str, Exception]]:
-    """Put in force what was read of a module; what could not be, and why."""
-    for setting in SETTINGS[name]:
-        if setting.name in values:
+def put(values: Values) -> Iterator[str]:
+    """Set what was read; yields what can't be set, and why."""
+    for setting in SETTINGS:
+        if (setting.module, setting.name) in values:
             try:
-                if setting.get(module) != values[setting.name]:  # torch imports a great deal to be deterministic
-                    setting.set(module, values[setting.name])
+                setting.put(importlib.import_module(setting.module), values[setting.module, setting.name])
             except Exception as problem:
-                yield setting.name, problem
+                yield f"{setting.module}.{setting.name} ({problem})"

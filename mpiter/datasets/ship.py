@@ -13,9 +13,12 @@ import io
 import mmap
 import os
 import pickle
+import threading
+import warnings
+from functools import partial
 from itertools import accumulate
 from multiprocessing.connection import Connection
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -26,14 +29,13 @@ from ..samples.byvalue import ByValue, culprit, is_importable, refuse
 from ..samples.envelope import aligned, reduce_text
 from ..samples.layout import PAGE
 from ..transport.memory import SharedBytes, SharedFile, write_all
-from . import variables
-from .access import users
-from .program import Program
-from .reach import Roots
+from . import settings, variables
 
 _COMPARED = 1 << 17  # words at once
+_TOLD = 20  # variables in one warning
+_LARGEST = 1 << 26  # bytes of a variable of a module
 _MANY = 200_000_000  # bytes of pickled objects: each worker takes seconds to open them, and several times the memory
-_READ_BY = ("__iter__", "__getitem__", "__len__", "__getitems__")
+_LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
 _first: list[str] = []
 
 
@@ -109,65 +111,41 @@ class Shipment:
 
     def __init__(self, cargo: Any, by_value: bool = True, hold: type[Hold] = Mapped) -> None:
         self._by_value, self._maps_files = by_value, hold.maps_files
-        raw, self._shared, roots = _packed(cargo, by_value, self._maps_files)
-        self._program = Program(not by_value, roots)
-        if raw[0].nbytes > _MANY:
-            warn(_too_many(raw[0].nbytes))
-        self._methods = _methods(cargo)
-        self._first = (*_first, *self._program.modules(roots.modules))
+        raw, self._shared, stays = _packed(cargo, by_value, self._maps_files)
+        if stays:
+            warn(_told(stays))
+        if raw[1].nbytes > _MANY:
+            warn(_too_many(raw[1].nbytes))
+        self._first = tuple(_first)
         self._sizes = [buffer.nbytes for buffer in raw]
         self._hold = hold(raw)
 
     def open(self) -> Any:
         """The cargo, unpickled; its arrays are private to this worker once it writes to them, if it can."""
-        adopted = self._program.adopt()
         for module in self._first:
             importlib.import_module(module)
-        adopted.settle()
         found = zip(self._shared, self._hold.buffers(is_own=True), strict=True)
-        pickled, *buffers = [shared or buffer for shared, buffer in found]
-        cargo, held = pickle.loads(pickled, buffers=buffers)
-        adopted.share(held)
-        adopted.tell()
-        _check_methods(cargo, self._methods)
-        return cargo
+        program, pickled, *buffers = [shared or buffer for shared, buffer in found]
+        held, is_set = pickle.loads(program)
+        stays = [*variables.put(held, partial(_variable, self._by_value)), *settings.put(is_set)]
+        if stays:
+            warnings.warn(_told(stays), RuntimeWarning, stacklevel=2)
+        return pickle.loads(pickled, buffers=buffers)
 
     def holds(self, cargo: Any) -> bool:
         """Would packing ``cargo`` now give the same?"""
         try:
-            raw, shared, roots = _packed(cargo, self._by_value, self._maps_files)
+            raw, shared, _ = _packed(cargo, self._by_value, self._maps_files)
         except Exception:  # it cannot travel any more: whoever starts new workers says why
             return False
         if shared != self._shared or [buffer.nbytes for buffer in raw] != self._sizes:
             return False
         pairs = zip(self._hold.buffers(is_own=False), raw, strict=True)
-        same = all(_same(np.frombuffer(mine, np.uint8), np.frombuffer(theirs, np.uint8)) for mine, theirs in pairs)
-        return same and not self._program.differs(roots)
+        return all(_same(np.frombuffer(mine, np.uint8), np.frombuffer(theirs, np.uint8)) for mine, theirs in pairs)
 
     def close(self) -> None:
         self._shared = []
         self._hold.close()
-
-
-def _methods(cargo: Any) -> dict[str, str | None]:
-    """Where a dataset's class is defined, and the methods by which it is read."""
-    kind = type(users(cargo[0]))
-    return {"": _defined_at(kind)} | {name: _defined_at(getattr(kind, name, None)) for name in _READ_BY}
-
-
-def _defined_at(found: Any) -> str | None:
-    return found and f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', type(found))}"
-
-
-def _check_methods(cargo: Any, theirs: dict[str, str | None]) -> None:
-    """The same class may have other methods here: its module was changed since, or by the program as it ran."""
-    mine = _methods(cargo)
-    for name, here in mine.items():
-        if here != theirs[name] and mine[""] == theirs[""]:
-            raise DatasetNotPicklable(
-                f"{mine['']}.{name} is {theirs[name]} in the program and {here} in this worker: define it in the "
-                f"class, or pass backend=mpiter.Process(start_method='fork')."
-            )
 
 
 def _same(mine: Any, theirs: Any) -> bool:
@@ -185,34 +163,31 @@ def _starts(sizes: list[int]) -> list[int]:
     return list(accumulate((aligned(size, PAGE) for size in sizes[:-1]), initial=0)) if sizes else []
 
 
-class _Holders:
-    """Stands for the variables that hold parts of what has been pickled before."""
-
-
-_HOLDERS = _Holders()
-
-
 class _ByValue(ByValue):
     """Knows in addition that a memmap is a file and a tensor an array."""
 
     knows_main = names_twins = False
-    roots: Roots
+    modules: set[str]  # that what has been pickled names
     maps_files = True
+    renews_locks = False  # those of a module's variable, whose other attributes matter
 
     def reducer_override(self, value: Any) -> Any:
-        self.roots.note(value)
+        _note(value, self.modules)
         known = _reduced(value, self)
+        if known is None and isinstance(value, FunctionType):
+            return variables.share(super().reducer_override(value))
         return super().reducer_override(value) if known is None else known
 
 
 class _ByReference(pickle.Pickler):
     """Plain pickle, likewise; the workers import the caller's script."""
 
-    roots: Roots
+    modules: set[str]
     maps_files = True
+    renews_locks = False
 
     def reducer_override(self, value: Any) -> Any:
-        self.roots.note(value)
+        _note(value, self.modules)
         if isinstance(value, Connection):
             refuse(value)
         if isinstance(value, (type, FunctionType)) and not is_importable(value.__module__):
@@ -221,10 +196,17 @@ class _ByReference(pickle.Pickler):
         return NotImplemented if known is None else known
 
 
+def _note(value: Any, modules: set[str]) -> None:
+    if isinstance(value, (type, FunctionType)):
+        modules.add(value.__module__)
+    elif isinstance(value, ModuleType):
+        modules.add(value.__name__)
+
+
 def _reduced(value: Any, pickler: Any) -> Any:
     """How to pickle what carries much memory; None for everything else."""
-    if value is _HOLDERS:  # nothing but names: what they hold is in the pickle by now
-        return list, (variables.holders_of(pickler.memo.copy()),)
+    if pickler.renews_locks and type(value) in _LOCKS:
+        return _LOCKS[type(value)], ()
     if type(value) is SharedBytes and not pickler.maps_files:
         return np.frombuffer, (pickle.PickleBuffer(value), np.uint8)
     if type(value) in (np.bytes_, np.str_):
@@ -240,17 +222,43 @@ def _reduced(value: Any, pickler: Any) -> Any:
 
 def _packed(
     cargo: Any, by_value: bool, maps_files: bool = True
-) -> tuple[list[memoryview], list[SharedBytes | None], Roots]:
-    """The pickle and the buffers that go out of line; beside them, and in their place, what workers can map already.
+) -> tuple[list[memoryview], list[SharedBytes | None], list[str]]:
+    """What the program has set, the cargo's pickle, and the buffers that go out of line.
 
-    And what code there is in it.
+    Beside them, and in their place, what workers can map already; and which variables stay behind, and why.
     """
     buffers: list[pickle.PickleBuffer] = []
-    roots = Roots()
-    pickled = _dumps((cargo, _HOLDERS), buffers, by_value, roots, maps_files)
-    raw = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
+    modules = set[str]()
+    pickled = _dumps(cargo, buffers, by_value, modules, maps_files)
+    found, stays = variables.read(modules, partial(_variable, by_value), with_main=not by_value)
+    program = _dumps((found, settings.read()), None, by_value)
+    raw = [memoryview(program), memoryview(pickled), *(buffer.raw() for buffer in buffers)]
     shared = [one.obj if maps_files and isinstance(one.obj, SharedBytes) else None for one in raw]
-    return [memoryview(b"") if there else one for one, there in zip(raw, shared, strict=True)], shared, roots
+    return [memoryview(b"") if there else one for one, there in zip(raw, shared, strict=True)], shared, stays
+
+
+def _variable(by_value: bool, value: Any) -> tuple[bytes, set[str]]:
+    """The pickle of a module's variable, and the modules that it names."""
+    modules = set[str]()
+    return _dumps(value, None, by_value, modules, is_variable=True), modules
+
+
+class _Bounded(io.BytesIO):
+    """Takes the pickle of a variable."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + memoryview(data).nbytes > _LARGEST:
+            raise ValueError(f"larger than {_LARGEST >> 20} MB")
+        return super().write(data)
+
+
+def _told(stays: list[str]) -> str:
+    some = stays[:_TOLD] + [f"and {len(stays) - _TOLD} more"] * (len(stays) > _TOLD)
+    return (
+        f"what the program has set does not reach its workers: {', '.join(some)}.  There it is as the module begins.  "
+        f"Hand such things to the dataset, set them in worker_init, or pass "
+        f"backend=mpiter.Process(start_method='fork')."
+    )
 
 
 def _too_many(size: int) -> str:
@@ -264,14 +272,16 @@ def _dumps(
     cargo: Any,
     buffers: list[pickle.PickleBuffer] | None,
     by_value: bool,
-    roots: Roots | None = None,
+    modules: set[str] | None = None,
     maps_files: bool = True,
+    is_variable: bool = False,
 ) -> bytes:
-    """Pickle ``cargo``; ``buffers`` takes what goes out of line, ``roots`` what code there is in it."""
-    out = io.BytesIO()
+    """Pickle ``cargo``; ``buffers`` takes what goes out of line, ``modules`` the names of those that it leads to."""
+    out = _Bounded() if is_variable else io.BytesIO()
     make = _ByValue if by_value else _ByReference
     pickler = make(out, protocol=5, buffer_callback=None if buffers is None else buffers.append)
-    pickler.roots, pickler.maps_files = Roots() if roots is None else roots, maps_files
+    pickler.modules = set() if modules is None else modules
+    pickler.maps_files, pickler.renews_locks = maps_files, is_variable
     pickler.dump(cargo)
     return out.getvalue()
 
@@ -296,7 +306,6 @@ def _map_again(filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[i
     return np.memmap(filename, dtype, mode, offset, shape)
 
 
-_HANDLES = {"_io", "socket", "ssl", "sqlite3", "h5py", "lmdb", "zmq", "redis", "psycopg", "psycopg2", "pymysql"}
 _OPEN_IT = (
     "Open it in worker_init or on first use, and leave it out in __getstate__: forked workers would share its place in "
     "the file or the connection."
@@ -310,7 +319,7 @@ _REMEDY = (
 def explain(cargo: Any, name: str, error: Exception, remedy: str = _REMEDY) -> DatasetNotPicklable:
     """The error to raise when ``cargo`` cannot travel, naming the attribute that is to blame."""
     path, value, reason = culprit(cargo, name, error, lambda part: _dumps(part, [], by_value=True))
-    is_handle = isinstance(value, io.IOBase) or type(value).__module__.partition(".")[0] in _HANDLES
+    is_handle = isinstance(value, io.IOBase) or type(value).__module__.partition(".")[0] in variables.HANDLES
     remedy = _OPEN_IT if is_handle else remedy
     error = DatasetNotPicklable(f"{path} ({type(value).__name__}) cannot be pickled: {reason}. {remedy}")
     error.is_handle = is_handle

@@ -1,156 +1,160 @@
-"""The variables of the program's own modules, as workers are to have them.
+"""The variables of the program's own modules: read in the program, set in its workers.
 
-Guarantees that a module is looked at without making it do anything, and that what can't be read is left alone.
+A worker imports the modules that the dataset leads to, and has then what they begin with; what the program has set
+since is set in the worker too, before the dataset is opened.  Guarantees that a variable whose pickle is the same here
+and there is left alone, so that ``is`` goes on holding, and that one which can't be pickled stays as the worker's
+import has made it.
 """
 
 from __future__ import annotations
 
-import enum
+import contextlib
 import functools
+import importlib
+import inspect
+import pickle
 import sys
 import sysconfig
-from collections.abc import Collection, Mapping
-from io import BytesIO
-from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from enum import Enum
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
 
 from .. import script
-from ..samples.byvalue import is_importable
-from ..samples.envelope import by_reference
-from .parts import kind_of
-from .plain import CODE, LEAVES, Made, Raw, Reader, codes_of, opaque, said_of_what_it_holds
+from ..samples.byvalue import is_importable, place_of
 
-_OF_SLOTS = (MemberDescriptorType, GetSetDescriptorType)
-_EVERY_MODULES = {"__name__", "__doc__", "__package__", "__loader__", "__spec__", "__file__", "__cached__", "__path__"}
-_EVERY_MODULES |= {"__builtins__", "__annotations__", "__warningregistry__", "__conditional_annotations__"}
-BASES, HELD, WRITTEN = "__bases__", "__defaults__", "__code__"  # what is said of classes and functions beside
+HANDLES = {"_io", "socket", "ssl", "sqlite3", "h5py", "lmdb", "zmq", "redis", "psycopg", "psycopg2", "pymysql"}
+# Packages whose objects each process makes for itself: handles, locks, threads, loaders, foreign libraries, randomness.
+_OF_ITS_PROCESS = HANDLES | {"_thread", "threading", "queue", "_queue", "ctypes", "_ctypes", "weakref", "_weakref"}
+_OF_ITS_PROCESS |= {"random", "_random", "contextvars", "_contextvars", "concurrent", "multiprocessing", "mpiter"}
+_INSTALLED = tuple(sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_CODE = (type, FunctionType, ModuleType)
 
 
-def own_modules() -> dict[str, ModuleType]:
-    """The program's modules but for its script: those that come neither with Python nor from an installed package."""
-    installed, found = _installed(), {}
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__dict__", {}).get("__file__")  # asked otherwise, a module may load itself
-        if not isinstance(file, str) or not file.endswith(".py") or file.startswith(installed):
+class Variable(NamedTuple):
+    """One variable of a module, or an attribute of a class or function there."""
+
+    module: str
+    path: tuple[str, ...]
+    value: int  # equal numbers: the same object
+    data: bytes
+
+
+Variables = tuple[list[str], list[Variable]]  # of which modules, in the order in which the program has imported them
+Dumps = Callable[[Any], tuple[bytes, Collection[str]]]  # a pickle, and the modules that it names
+
+
+def read(names: Collection[str], dumps: Dumps, with_main: bool) -> tuple[Variables, list[str]]:
+    """The variables of the program's modules with these names, and of what they lead to; and what can't travel."""
+    found, stays, seen, places = list[Variable](), list[str](), set[str](), dict[int, int]()
+    led_to = sorted(map(script.home, names))
+    for name in led_to:  # which grows
+        if name in seen or not (_is_own(name) or (with_main and name == script.NAME)):
             continue
-        if "/site-packages/" in file or "/dist-packages/" in file:
-            continue
-        if name.partition(".")[0] not in ("mpiter", *script.NAMES) and is_importable(name):
-            found[name] = module
-    return found
+        seen.add(name)
+        for path, value in _variables(sys.modules[name], name):
+            if isinstance(value, ModuleType):
+                led_to.append(value.__name__)
+            elif not _is_of_its_process(value):
+                try:
+                    data, more = dumps(value)
+                except Exception as error:  # the object's own code may raise anything
+                    if len(path) == 1:
+                        stays.append(f"{name}.{path[0]} ({type(value).__name__}: {error})")
+                    continue
+                led_to += sorted(map(script.home, more))
+                found.append(Variable(name, path, places.setdefault(id(value), len(found)), data))
+    return ([name for name in list(sys.modules) if name in seen], found), stays
 
 
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    return tuple({paths[name] + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-
-
-def holders_of(parts: Collection[int]) -> list[tuple[str, str, Any]]:
-    """Module, name and value of the program's variables that hold one of these objects, by identity, and may change."""
-    return [
-        (module, name, value)
-        for module, held in own_modules().items()
-        for name, value in list(vars(held).items())
-        if id(value) in parts and type(value) not in LEAVES and not isinstance(value, (*CODE, ModuleType, tuple, str))
-    ]
-
-
-def packed(variables: Mapping[str, Any]) -> dict[str, bytes]:
-    """Each by itself, to be opened where the module has been imported."""
-    found = {}
-    for name, value in variables.items():
-        try:
-            found[name] = _dumps(value)
-        except Exception:  # some of it only looks as if it could travel
-            found[name] = _dumps(_without_what_stays(value))
-    return found
-
-
-def _without_what_stays(value: Any) -> Any:
-    if isinstance(value, Made):
-        items: Any = value.items
-        if isinstance(items, dict):
-            items = {key: _without_what_stays(part) for key, part in items.items()}
-        elif items is not None:
-            items = [_without_what_stays(part) for part in items]
-        held = {name: _without_what_stays(part) for name, part in value.attributes.items()}
-        return Made(value.kind, items, held, value.identity)
-    try:
-        _dumps(value)
-    except Exception:
-        return opaque(value.value if isinstance(value, Raw) else value)
-    return value
-
-
-def _dumps(value: Any) -> bytes:
-    out = BytesIO()
-    by_reference(out, protocol=5).dump(value)
-    return out.getvalue()
-
-
-def read(module: ModuleType, reader: Reader) -> dict[str, Any]:
-    """Every variable of a module, and those of its classes and functions: plain, or what can be said of it."""
-    found = {}
-    for name, value in list(vars(module).items()):
-        if isinstance(value, ModuleType):
-            reader.modules.add(value.__name__)
-        elif name not in _EVERY_MODULES:
+def put(variables: Variables, dumps: Dumps) -> Iterator[str]:
+    """Import the modules and set what differs in them; yields what can't be set, and why."""
+    modules, found = variables
+    for name in modules:
+        if name != script.NAME:
+            with contextlib.suppress(Exception):  # if the dataset needs it, opening the dataset says so
+                importlib.import_module(name)
+    made = dict[int, Any]()
+    for module, path, identity, data in found:
+        for space in script.spaces(sys.modules[module]) if module == script.NAME else [_space(module)]:
             try:
-                if _is_defined_at(value, module.__name__, name) and isinstance(value, (type, FunctionType)):
-                    if (parts := _of_code(value, reader)).attributes:
-                        found[name] = parts
+                holder = functools.reduce(getattr, path[1:-1], space[path[0]]) if path[1:] else None
+                held = space if holder is None else vars(holder)
+                with contextlib.suppress(Exception):  # there is none here, or it can't be pickled
+                    if dumps(held[path[-1]])[0] == data:
+                        continue
+                if identity not in made:
+                    made[identity] = pickle.loads(data)
+                if holder is None:
+                    space[path[-1]] = made[identity]
                 else:
-                    found[name] = _of_value(value, reader, module.__name__, name)
-            except Exception:  # an object may do anything when it is looked at, and another thread change it meanwhile
-                continue
-    return found
+                    setattr(holder, path[-1], made[identity])
+            except Exception as error:
+                yield f"{module}.{'.'.join(path)} ({type(error).__name__}: {error})"
 
 
-def _of_value(value: Any, reader: Reader, module: str, name: str) -> Any:
-    """What bears the name of a function that was written there may be another: a decorator made it, perhaps later."""
-    if isinstance(value, FunctionType) and (value.__module__, value.__qualname__) == (module, name):
-        parts = _of_code(value, reader)
-        return Made(parts.kind, None, {**parts.attributes, WRITTEN: opaque(value.__code__)}, parts.identity)
-    return reader.described(value)
+def share(reduced: Any) -> Any:
+    """A function by value, as cloudpickle has it, whose globals refer to variables of the program's modules.
+
+    What a function of the script changes there (``worker_init``, say) the module's own functions see.
+    """
+    named = {} if reduced is NotImplemented else reduced[2][1]["__globals__"]
+    for name, value in named.items():
+        if not isinstance(value, _CODE) and (type(value).__dictoffset__ or isinstance(value, (dict, list, set))):
+            holders = (one for one in list(sys.modules) if _space(one).get(name) is value and _is_own(one))
+            if (module := next(holders, None)) is not None:
+                named[name] = _Held(sys.modules[module], name)
+    return reduced
 
 
-def _is_defined_at(value: Any, module: str, name: str) -> bool:
-    """Was a class or function, or what is called of one, written there?"""
-    codes = codes_of(value)
-    return bool(codes) and all(
-        isinstance(code, (type, FunctionType))
-        and code.__module__ == module
-        and (code.__code__.co_qualname if isinstance(code, FunctionType) else code.__qualname__) == name
-        for code in codes
-    )
+class _Held(NamedTuple):
+    """Stands for a module's variable."""
+
+    module: ModuleType
+    name: str
+
+    def __reduce__(self) -> Any:
+        return getattr, tuple(self)
 
 
-def _of_code(code: type | FunctionType, reader: Reader) -> Made:
-    """The attributes of a class, and of those within it, or of a function."""
-    found = dict[str, Any]()
-    for key, value in ({} if isinstance(code, enum.EnumMeta) else held_by_code(code)).items():
-        name = f"{code.__qualname__}.{key}"
-        if key in (BASES, HELD):
-            found[key] = opaque(value)
-        elif key == WRITTEN or isinstance(value, _OF_SLOTS) or (key.startswith("__") and not _is_called(value)):
+def _is_own(name: str) -> bool:
+    """Is it a module of the program's: from a file that comes neither with Python nor with an installed package?"""
+    file = _space(name).get("__file__")
+    if not isinstance(file, str) or not file.endswith(".py") or file.startswith(_INSTALLED) or "-packages/" in file:
+        return False
+    return name.partition(".")[0] not in ("mpiter", *script.NAMES) and is_importable(name)
+
+
+def _space(name: str) -> dict[str, Any]:
+    return getattr(sys.modules.get(name), "__dict__", {})  # asked otherwise, a module may load itself
+
+
+def _variables(holder: Any, module: str, outer: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """What a module holds beside its classes and functions, and what these hold beside their code."""
+    for name, value in list(getattr(holder, "__dict__", {}).items()):
+        path, is_function = (*outer, name), isinstance(value, FunctionType)
+        if not is_function and (name.startswith("__") or (outer and hasattr(type(value), "__get__"))):
             continue
-        elif not _is_defined_at(value, code.__module__, name):
-            found[key] = _of_value(value, reader, code.__module__, name)
-        elif isinstance(value, (type, FunctionType)) and (parts := _of_code(value, reader)).attributes:
-            found[key] = parts
-    return Made(kind_of(code), None, found, id(code))
+        if not _is_defined_at(value, module, path):
+            yield path, value
+        elif not isinstance(value, type) or (value.__name__ == name and not issubclass(value, (Enum, tuple))):
+            yield from _variables(value, module, path)
 
 
-def _is_called(value: Any) -> bool:
-    return any(isinstance(code, FunctionType) for code in codes_of(value))
+def _is_defined_at(value: Any, module: str, path: tuple[str, ...]) -> bool:
+    """Is it the class or function that is known by this name, or what a decorator that says so made of it?"""
+    if not isinstance(value, (type, FunctionType)):
+        value = inspect.getattr_static(value, "__wrapped__", None)
+    if not isinstance(value, (type, FunctionType)) or script.home(value.__module__) != module:
+        return False
+    place = place_of(value) if isinstance(value, type) else None
+    return value.__qualname__ == ".".join(path) or (place is not None and place[1] == path)
 
 
-def held_by_code(code: type | FunctionType) -> dict[str, Any]:
-    """The attributes of a class or function, and what is to be said of it beside."""
-    held = dict(vars(code))
-    if isinstance(code, type):
-        bases = [f"{script.home(base.__module__)}.{base.__qualname__}" for base in code.__bases__]
-        return {**held, BASES: tuple(bases)} if code.__bases__ != (object,) else held
-    said = said_of_what_it_holds(code)
-    return {**held, WRITTEN: code.__code__} | ({HELD: (repr(said),)} if said else {})
+def _is_of_its_process(value: Any) -> bool:
+    """Does each process have its own: handles, locks, random generators, iterators, and what functions have defined?"""
+    if isinstance(value, (type, FunctionType)):
+        return "<locals>" in value.__qualname__ and value.__module__ not in script.NAMES
+    kind = type(value)
+    names = str(kind.__module__).split(".")
+    return names[0] in _OF_ITS_PROCESS or hasattr(kind, "__next__") or kind.__name__ in ("Generator", "RandomState")

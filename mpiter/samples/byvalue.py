@@ -64,7 +64,7 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         reduced = super().reducer_override(value)
         if reduced is NotImplemented or not isinstance(value, type) or value.__module__ == "builtins":
             return reduced
-        if (self.knows_main or _is_known(value.__module__)) and (place := _place_of(value)) is not None:
+        if (self.knows_main or _is_known(value.__module__)) and (place := place_of(value)) is not None:
             return _at, place
         if type(value).__qualname__ == "PyCArrayType":  # of ctypes, which makes one for each length
             made: Any = value
@@ -165,7 +165,7 @@ def _module_of(cls: Any) -> ModuleType | None:
 
 
 @functools.lru_cache(maxsize=256)
-def _place_of(cls: Any) -> tuple[str, tuple[str, ...], tuple[Any, ...]] | None:
+def place_of(cls: Any) -> tuple[str, tuple[str, ...], tuple[Any, ...]] | None:
     """Its module, the names that lead to it there (its own need not be among them), and what to know it by."""
     module = _module_of(cls)
     path = None if module is None else _path_to(cls, module, _DEEPEST)

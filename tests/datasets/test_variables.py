@@ -1,0 +1,329 @@
+"""What a program has set its workers see: settings, and the variables of its own modules; what can't travel is told."""
+
+import json
+import sys
+import textwrap
+
+import pytest
+from scripts import METHODS, run
+
+from mpiter.datasets import settings, ship, variables
+
+pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
+
+OTHERS = ("forkserver", "spawn")
+
+CONFIG = """
+import argparse, enum, functools, threading
+
+SIZE, WIDTHS, LATER, lock = 32, [1, 2], None, threading.Lock()
+ARGS = argparse.Namespace(size=1)
+MISSING = object()
+class Defaults:
+    depth = 3
+    class Train:
+        rate = 0.1
+class Holder:
+    def __init__(self):
+        self.lock, self.rate = threading.Lock(), 1
+class Kind(enum.Enum):
+    CAR = 1
+
+HOLDER, KINDS = Holder(), [Kind.CAR]
+def size():
+    return SIZE
+@functools.lru_cache(maxsize=None)
+def cached():
+    return SIZE
+def load(number):
+    return number
+def given(value=MISSING):
+    return value is not MISSING
+"""
+
+DATA = """
+import json, os, pickle
+import numpy as np
+import PIL.Image, PIL.ImageFile
+import config
+from config import ARGS, HOLDER, WIDTHS, given, size
+class Sees:
+    def __init__(self):
+        self.kinds, self.record = config.KINDS, pickle.dumps(config.Kind.CAR)
+    def __len__(self):
+        return 1
+    def __getitem__(self, index):
+        return json.dumps([
+            config.SIZE, size(), config.cached(), [WIDTHS, WIDTHS is config.WIDTHS], [ARGS.size, ARGS is config.ARGS],
+            config.LATER and config.LATER.size, [HOLDER.rate, HOLDER.lock.locked()],
+            [config.Defaults.depth, config.Defaults.Train.rate], config.load(3), given(), given(config.MISSING),
+            pickle.loads(self.record) is self.kinds[0] is config.Kind.CAR,
+            os.environ.get("GREETING"), np.geterr(), PIL.ImageFile.LOAD_TRUNCATED_IMAGES, PIL.Image.MAX_IMAGE_PIXELS,
+        ])
+"""
+
+CHANGE = """
+import argparse, os, sys
+import numpy as np
+import PIL.Image, PIL.ImageFile
+import config, data, mpiter
+def tripled(number):
+    return 3 * number
+
+{guard}
+    before = data.Sees()[0]
+    config.SIZE = 64
+    config.WIDTHS.append(3)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--size", type=int)
+    parser.parse_args(["--size", "9"], config.ARGS)
+    config.LATER = argparse.Namespace(size=5)
+    config.HOLDER.rate, config.Defaults.depth, config.Defaults.Train.rate = 7, 11, 0.2
+    config.cached.cache_clear()
+    config.load = tripled
+    os.environ["GREETING"] = "good evening"
+    np.seterr(divide="raise")
+    PIL.ImageFile.LOAD_TRUNCATED_IMAGES, PIL.Image.MAX_IMAGE_PIXELS = True, None
+    with mpiter.DataLoader(data.Sees(), 1, num_workers=1, multiprocessing_context=sys.argv[1]) as loader:
+        print(next(iter(loader))[0])
+    print(data.Sees()[0])
+    print(before)
+"""
+
+
+@pytest.mark.parametrize("guard", ["if __name__ == '__main__':", "if True:"])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_program_has_set_before_the_first_batch_its_workers_see(tmp_path, method, guard):
+    (tmp_path / "config.py").write_text(CONFIG)
+    (tmp_path / "data.py").write_text(DATA)
+    there, here, before = map(json.loads, run(tmp_path, CHANGE.format(guard=guard), method).ended_well().lines)
+    assert there == here
+    unchanged = [at for at, (now, then) in enumerate(zip(here, before, strict=True)) if now == then]
+    assert unchanged == [9, 10, 11], "of what the program has set, all is looked at"
+
+
+TORCH = """
+import sys
+import torch
+import mpiter
+class Sees:
+    def __len__(self):
+        return 1
+    def __getitem__(self, index):
+        return str(torch.zeros(1).dtype)
+
+torch.set_default_dtype(torch.float64)
+loader = mpiter.DataLoader(Sees(), 1, num_workers=1, collate_fn=list, multiprocessing_context=sys.argv[1])
+print(*loader)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("method", METHODS)
+def test_torchs_default_type_is_the_programs(tmp_path, method):
+    pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+    assert run(tmp_path, TORCH, method).ended_well().lines == ["['torch.float64']"]
+
+
+STAYS = """
+import sys, threading
+import config, mpiter
+class Uses:
+    def __len__(self):
+        return 2
+    def __getitem__(self, index):
+        return config.LATER is None, config.SIZE
+
+if __name__ == "__main__":
+    config.LATER, config.SIZE = (number for number in range(3)), 5
+    config.WIDTHS = [config.LATER]
+    with mpiter.batches(Uses(), 2, n_processes=2, backend=mpiter.Process(sys.argv[1])) as stream:
+        print(*(column.tolist() for column in next(stream)))
+"""
+
+
+@pytest.mark.parametrize("method", OTHERS)
+def test_one_warning_names_what_cannot_travel_and_the_rest_does(tmp_path, method):
+    (tmp_path / "config.py").write_text(CONFIG)
+    outcome = run(tmp_path, STAYS, method)
+    assert (outcome.code, outcome.lines, outcome.left_running) == (0, ["[True, True] [5, 5]"], [])
+    assert outcome.err.count("RuntimeWarning") == 1
+    assert "does not reach its workers: config.WIDTHS (list: cannot pickle 'generator' object)." in outcome.err
+    assert "worker_init" in outcome.err
+    assert "next(stream)" in outcome.err, "the line of the program, not one of ours"
+
+
+BY_IMPORT = """
+import sys, threading
+import mpiter
+
+lock, SIZE = threading.Lock(), 32
+class Options:
+    depth = rate = 3
+
+OPTIONS = Options()
+class Uses:
+    def __len__(self):
+        return 2
+    def __getitem__(self, index):
+        with lock:
+            return SIZE, OPTIONS.rate, Options.depth
+
+if __name__ == "__main__":
+    SIZE, OPTIONS.rate, Options.depth = 64, 2, 5
+    with mpiter.MultiprocessIterator(Uses(), 2, repeat=False, backend=mpiter.Process(sys.argv[1])) as it:
+        print(next(it))
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_variables_of_a_script_that_workers_import_are_its_own(tmp_path, method):
+    assert run(tmp_path, BY_IMPORT, method).ended_well().lines == ["[(64, 2, 5), (64, 2, 5)]"]
+
+
+SHARES = """
+import sys
+import config, mpiter
+from config import ARGS
+class Two:
+    def __len__(self):
+        return 2
+    def __getitem__(self, index):
+        return config.ARGS.size
+def init(info):
+    ARGS.size = 7
+
+with mpiter.batches(Two(), 2, n_processes=1, worker_init=init, backend=mpiter.Process(sys.argv[1])) as stream:
+    print(next(stream).tolist())
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_worker_init_changes_in_an_object_of_a_module_the_module_sees(tmp_path, method):
+    (tmp_path / "config.py").write_text(CONFIG)
+    assert run(tmp_path, SHARES, method).ended_well().lines == ["[7, 7]"]
+
+
+EPOCHS = """
+import numpy as np
+import config, mpiter
+class Divides:
+    def __len__(self):
+        return 1
+    def __getitem__(self, index):
+        return np.array([config.size()]) / np.array([0.0])[:config.SIZE - 64]
+
+loader = mpiter.DataLoader(Divides(), 1, num_workers=1, collate_fn=list)
+workers = set()
+for size in (63, 64, 64):
+    config.SIZE = size
+    print(*loader)
+    workers |= set(loader.worker_pids)
+np.seterr(divide="raise")
+config.SIZE = 65
+try:
+    print(*loader)
+except FloatingPointError:
+    print(len(workers), "raised")
+"""
+
+
+def test_a_loader_sees_at_its_next_epoch_what_has_been_set_since_and_keeps_its_workers_if_nothing_has(tmp_path):
+    (tmp_path / "config.py").write_text(CONFIG)
+    assert run(tmp_path, EPOCHS).ended_well().lines == ["[array([], dtype=float64)]"] * 3 + ["2 raised"]
+
+
+PLUGGED = """
+import importlib.util, sys
+import config, mpiter, plugin
+
+spec = importlib.util.spec_from_file_location("plugged", "hidden/plugged.py")
+sys.modules["plugged"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+config.LATER, config.SIZE = module.called, 3
+for batch in mpiter.DataLoader(plugin.Reads(), 2, num_workers=1, collate_fn=list):
+    print(batch)
+"""
+
+PLUGIN = """
+import config
+config.WIDTHS.append("once")
+def width(size=config.SIZE):
+    return size
+class Reads:
+    def __len__(self):
+        return 1
+    def __getitem__(self, index):
+        return width(), config.SIZE, config.LATER(), config.WIDTHS
+"""
+
+
+def test_modules_begin_with_each_others_first_values_and_get_what_only_the_program_can_import(tmp_path):
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "plugged.py").write_text("def called():\n    return 1\n")
+    (tmp_path / "config.py").write_text(CONFIG)
+    (tmp_path / "plugin.py").write_text(PLUGIN)
+    assert run(tmp_path, PLUGGED).ended_well().lines == ["[(32, 3, 1, [1, 2, 'once'])]"]
+
+
+# -- in one process --------------------------------------------------------------------------------------------------
+
+MODULE = """
+import random, itertools, re
+import numpy as np
+
+dice, rng, numbers, file, PATTERN = random.Random(1), np.random.default_rng(1), itertools.count(), None, re.compile("a")
+def made(by):
+    return lambda number: number * by
+
+closure, TABLE = made(1), np.zeros(3)
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module of the program's, imported."""
+    (tmp_path / "made_for_variables.py").write_text(textwrap.dedent(MODULE))
+    monkeypatch.syspath_prepend(tmp_path)
+    import made_for_variables
+
+    yield made_for_variables
+    del sys.modules["made_for_variables"]
+
+
+def dumps(value):
+    return ship._variable(True, value)
+
+
+def test_what_each_process_has_for_itself_stays_without_a_word(module):
+    with open(__file__) as module.file:
+        (names, found), stays = variables.read({module.__name__}, dumps, with_main=False)
+    assert (names, [one.path for one in found], stays) == ([module.__name__], [("PATTERN",), ("TABLE",)], [])
+
+
+def test_what_is_the_same_is_left_alone_and_names_of_one_object_share_one(module):
+    module.TABLE, module.also = (shared := {"a": 1}), shared
+    held, _ = variables.read({module.__name__}, dumps, with_main=False)
+    module.TABLE, pattern, module.also = None, module.PATTERN, None
+    assert list(variables.put(held, dumps)) == []
+    assert module.TABLE is module.also is not shared
+    assert module.TABLE == {"a": 1}
+    assert module.PATTERN is pattern
+
+
+def test_a_large_variable_is_told(module, monkeypatch):
+    monkeypatch.setattr(ship, "_LARGEST", 1 << 20)
+    module.TABLE = bytes(1 << 21)
+    _, stays = variables.read({module.__name__}, dumps, with_main=False)
+    assert stays == [f"{module.__name__}.TABLE (bytes: larger than 1 MB)"]
+
+
+def test_what_is_installed_is_not_the_programs():
+    assert variables.read({"json", "numpy", "pytest", "mpiter"}, dumps, with_main=False) == (([], []), [])
+
+
+def test_a_library_in_which_nothing_is_set_is_not_imported(monkeypatch):
+    image = pytest.importorskip("PIL.Image")
+    assert ("PIL.Image", "MAX_IMAGE_PIXELS") not in settings.read()
+    monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", None)
+    assert settings.read()["PIL.Image", "MAX_IMAGE_PIXELS"] is None
