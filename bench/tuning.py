@@ -8,9 +8,9 @@ trials as the tuner, with few and with many batches that wait. What counts is ho
 with what the tuner chose. Of `n_processes="auto"`, which finds out while batches are handed out (as `Auto(most=8)` on
 this machine): here the number it has come to after 200 batches, simulated how long a batch takes then. A load that
 changes half-way is held against the better fixed number for each half.
-Simulated trials have the service times of the load, noise of two percent, and ten seeds, of which the worst counts;
-batches come in volleys there, so their pace is the slope of a line through when they came, and a sweep tries only
-every fourth number of workers with many batches that wait.
+Simulated trials (`tests/support/cores.py`) have the service times of the load, noise of two percent, and ten seeds, of
+which the worst counts; batches come in volleys there, so their pace is the slope of a line through when they came, and
+a sweep tries only every fourth number of workers with many batches that wait.
 Exit status: 0, or 1 when a requirement fails or a turn raises.
 """
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import random
 import statistics
 import sys
@@ -28,8 +27,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import checkout  # noqa: F401  # before mpiter
+import checkout  # before mpiter
 import numpy as np
+
+sys.path.insert(0, str(checkout.ROOT / "tests" / "support"))
+
+from cores import Load, Outcome, Service, simulate
 
 import mpiter
 from mpiter.engine.pilot import Auto, Setting
@@ -37,10 +40,8 @@ from mpiter.lab.bench import Bench, command_line, conduct
 from mpiter.lab.turns import Turn
 from mpiter.lab.verdict import Claim, Summary, at_most, median, ratio
 from mpiter.tuning.auto import AutoPilot
-from mpiter.tuning.bracket import Bracket, most_trials
-from mpiter.tuning.measuring import Loading
-from mpiter.tuning.simulation import Load, Machine, Outcome, Service, simulate
-from mpiter.tuning.trials import Asked, Notes, Trial
+from mpiter.tuning.bracket import Trial, Trials, bracket
+from mpiter.tuning.tune import Loading
 
 SCHEMA = "mpiter.bench.tuning/1"
 SWEEP_ROUNDS, TRIAL_S, BATCH_SIZE = 5, 0.5, 32
@@ -143,18 +144,16 @@ class Virtual:
     def known(self, setting: Setting) -> tuple[float, float, int]:
         """Seconds a batch, seconds before, bytes."""
         if setting not in self._known:
-            outcome = simulate(self._case.load, Machine.of(64), *setting, batches=COUNTED[1] + 10)
-            self._known[setting] = pace(outcome), outcome.start_s + 0.2, outcome.peak_bytes
+            outcome = simulate(self._case.load, setting, COUNTED[1] + 10, most_bytes=self._case.memory_bytes)
+            self._known[setting] = pace(outcome), outcome.taken[0] + 0.2, outcome.peak_bytes
         return self._known[setting]
 
-    def measure(self, seed: int) -> Callable[[Setting, Asked], Trial]:
+    def measure(self, seed: int) -> Callable[[Setting, float], Trial]:
         draw = random.Random(seed)
 
-        def trial(setting: Setting, asked: Asked) -> Trial:
+        def trial(setting: Setting, limit_s: float) -> Trial:
             batch_s, before_s, used = self.known(setting)
-            batches = max(asked.batches, math.ceil(asked.seconds / batch_s))
-            seconds = batches * batch_s * math.exp(draw.gauss(0, NOISE))
-            return Trial(seconds, batches, used, before_s + seconds)
+            return Trial(batch_s * draw.lognormvariate(0, NOISE), used, before_s + max(TRIAL_S, batch_s))
 
         return trial
 
@@ -172,7 +171,7 @@ def take(turn: Turn) -> dict[str, Any]:
 
 
 def sweep(dataset: Any) -> dict[str, Any]:
-    measure, began = Loading(dataset, BATCH_SIZE, {}), time.perf_counter()
+    measure, began = Loading(dataset, BATCH_SIZE, {}, seconds=TRIAL_S), time.perf_counter()
     found = {n_prefetch: _middle(measure, n_prefetch) for n_prefetch in (FEW, MANY)}
     return _swept(found, time.perf_counter() - began)
 
@@ -182,7 +181,7 @@ def _middle(measure: Loading, n_prefetch: int) -> dict[int, float]:
     found: dict[int, list[float]] = {workers: [] for workers in range(MOST + 1)}
     for number in range(SWEEP_ROUNDS):
         for workers in found if number % 2 else reversed(found):
-            found[workers].append(measure(Setting(workers, n_prefetch), Asked(TRIAL_S)).batch_s)
+            found[workers].append(measure(Setting(workers, n_prefetch)).batch_s)
     return {workers: statistics.median(times) for workers, times in found.items()}
 
 
@@ -205,9 +204,9 @@ def _name(setting: Setting) -> str:
 
 def tuner(dataset: Any) -> dict[str, Any]:
     began = time.perf_counter()
-    found = mpiter.tune(dataset, BATCH_SIZE, max_workers=MOST, cache=False)
+    found = mpiter.tune(dataset, BATCH_SIZE, max_workers=MOST)
     spent_s = time.perf_counter() - began
-    (row,) = (row for row in found.table if (row.workers, row.n_prefetch) == found.chosen)
+    (row,) = (row for row in found.table if (row.workers, row.n_prefetch) == (found.n_processes, found.n_prefetch))
     trials = sum(row.trials for row in found.table)
     chosen = {"workers": row.workers, "waiting": row.n_prefetch}
     return {**chosen, "batch_ms": 1e3 * row.seconds, "spent_s": spent_s, "trials": trials}
@@ -229,27 +228,26 @@ def auto(dataset: Any) -> dict[str, Any]:
 
 def auto_simulated(case: Simulated) -> dict[str, Any]:
     pilot = AutoPilot(Auto(most=MOST_SIMULATED), Auto(), memory=lambda stats: float(case.memory_bytes))
-    machine = Machine.of(64, case.memory_bytes)
-    outcome = simulate(case.load, machine, 1, 2, FLIGHT, pilot, most_workers=MOST_SIMULATED)
+    outcome = simulate(case.load, Setting(1, FEW), FLIGHT, pilot, most_bytes=case.memory_bytes)
     late = sum(change.batches > EARLY for change in pilot.changes)
     batch_ms = 1e3 * pace(outcome)
     spent_s = outcome.taken[EARLY]
-    return {"workers": outcome.stats.workers, "batch_ms": batch_ms, "spent_s": spent_s, "late": late}
+    return {"workers": outcome.workers, "batch_ms": batch_ms, "spent_s": spent_s, "late": late}
 
 
 def fixed_changing() -> dict[str, Any]:
     """The better number for each half."""
     load, halves = _changing(), []
     for workers in (1, 2, 4, 8, 16, 32, 64):
-        outcome = simulate(load, Machine.of(64), workers, 2, 2 * HALF)
+        outcome = simulate(load, Setting(workers, FEW), 2 * HALF)
         halves.append((outcome.taken[HALF], outcome.seconds - outcome.taken[HALF]))
     return {"batch_ms": 1e3 * sum(min(half[at] for half in halves) for at in (0, 1)) / (2 * HALF)}
 
 
 def auto_changing() -> dict[str, Any]:
     pilot = AutoPilot(Auto(most=MOST_SIMULATED), Auto(), memory=lambda stats: 1e12)
-    outcome = simulate(_changing(), Machine.of(64), 1, 2, 2 * HALF, pilot, most_workers=MOST_SIMULATED)
-    return {"workers": outcome.stats.workers, "batch_ms": 1e3 * outcome.seconds / (2 * HALF)}
+    outcome = simulate(_changing(), Setting(1, FEW), 2 * HALF, pilot)
+    return {"workers": outcome.workers, "batch_ms": 1e3 * outcome.seconds / (2 * HALF)}
 
 
 def sweep_simulated(case: Simulated) -> dict[str, Any]:
@@ -270,12 +268,12 @@ def tuner_simulated(case: Simulated) -> dict[str, Any]:
     """The worst of the choices, and the longest search."""
     virtual, searches = Virtual(case), []
     for seed in SEEDS:
-        notes = Notes(virtual.measure(seed), Asked(TRIAL_S), most=most_trials(MOST_SIMULATED))
-        chosen = Bracket(notes, MOST_SIMULATED, MEMORY * case.memory_bytes).choose().setting
-        searches.append((virtual.known(chosen)[0], chosen, notes))
+        tried = Trials(virtual.measure(seed))
+        chosen, _ = bracket(tried, MOST_SIMULATED, MEMORY * case.memory_bytes)
+        searches.append((virtual.known(chosen)[0], chosen, tried))
     batch_s, (workers, waiting), _ = max(searches, key=lambda one: one[0])
-    spent_s = max(notes.spent_s for *_, notes in searches)
-    trials = max(notes.count for *_, notes in searches)
+    spent_s = max(tried.spent_s for *_, tried in searches)
+    trials = max(tried.count for *_, tried in searches)
     return {"workers": workers, "waiting": waiting, "batch_ms": 1e3 * batch_s, "spent_s": spent_s, "trials": trials}
 
 

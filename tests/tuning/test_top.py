@@ -16,10 +16,9 @@ from test_live import on_terminal, visible
 
 import mpiter
 from mpiter.__main__ import main
-from mpiter.errors import MpiterError
 from mpiter.pool import stopwatch
 from mpiter.tuning import top
-from mpiter.tuning.live import glance_of
+from mpiter.tuning.live import look
 from mpiter.tuning.screen import View, Watcher
 from mpiter.tuning.top import Top
 from mpiter.worker.board import FIGURES, HEAD, LINE_BYTES, MARK
@@ -49,9 +48,9 @@ def test_the_figures_are_those_of_the_program_and_its_workers(backend: str) -> N
         assert seen.stats.batches == 3
         assert stream.stats().seconds >= seen.stats.seconds > 0
         assert len(seen.workers) == 2
-        pids = {worker.pid for worker in seen.workers}
-        assert pids == set(stream.worker_pids) or backend == "thread"
-        assert all((worker.size > 0) == (backend == "process") for worker in seen.workers)
+        if backend == "process":
+            assert all(any(f"pid {pid} " in line for line in seen.workers) for pid in stream.worker_pids)
+        assert (seen.worker_bytes > 0) == (backend == "process")
 
 
 def test_several_iterators_are_seen_apart_and_one_that_has_ended_no_more() -> None:
@@ -61,8 +60,7 @@ def test_several_iterators_are_seen_apart_and_one_that_has_ended_no_more() -> No
             next(iter(loader))
             assert len(Top(os.getpid()).look()) == 2
         assert len(Top(os.getpid()).look()) == 1
-    with pytest.raises(MpiterError, match="has no iterator of mpiter under way"):
-        Top(os.getpid()).look()
+    assert Top(os.getpid()).look() == []
 
 
 def test_without_workers_there_are_none_to_show() -> None:
@@ -70,7 +68,7 @@ def test_without_workers_there_are_none_to_show() -> None:
         next(stream)
         next(stream)
         (seen,) = Top(os.getpid()).look()
-        assert seen.workers == ()
+        assert not seen.workers
         assert seen.stats.batches >= 1
 
 
@@ -99,20 +97,20 @@ def test_a_wait_is_seen_while_it_lasts_and_not_when_it_is_over(tmp_path: Path, m
 
         def look_on() -> None:
             try:
-                for look in (lambda: own.view(glance_of(stream)), lambda: outside.look()[0]):
-                    first = look()
+                for seen in (lambda: look(stream, own), lambda: outside.look()[0]):
+                    first = seen()
                     wait_until(
-                        lambda look=look, first=first: look().stats.wait_s > first.stats.wait_s, "the wait is seen"
+                        lambda seen=seen, first=first: seen().stats.wait_s > first.stats.wait_s, "the wait is seen"
                     )
-                    waited.append(look().waited)
+                    waited.append(seen().stats.recent_share)
             finally:
                 gate.touch()
 
-        waited: list[float | None] = []
+        waited: list[float] = []
         looking = once_waiting(look_on)
         next(stream)
         looking.join()
-        assert all(share is not None and share > 0 for share in waited)
+        assert all(share > 0 for share in waited)
         assert len(waited) == 2
         after = settled(stream).stats
         assert after.wait_s > before
@@ -122,14 +120,14 @@ def test_a_wait_is_seen_while_it_lasts_and_not_when_it_is_over(tmp_path: Path, m
 
 def test_memory_that_is_no_board_is_passed_over(tmp_path: Path) -> None:
     size = HEAD.size + LINE_BYTES
-    right = HEAD.pack(MARK, 1, 0.0, 0.0, *[0.0] * len(FIGURES)) + bytes(LINE_BYTES)
+    board = HEAD.pack(MARK, 1, 0.0, 0.0, *[0.0] * len(FIGURES)) + bytes(LINE_BYTES)
     files = {
         "empty": b"",
-        "short": right[: HEAD.size - 1],
+        "short": board[: HEAD.size - 1],
         "other": bytes(size),
         "mad": HEAD.pack(MARK, -1, 0.0, 0.0, *[0.0] * len(FIGURES)),
-        "right": right,
-        "named": right,
+        "right": board,
+        "named": board,
     }
     folder = tmp_path / "mpiter-memfd:mpiter"  # whatever the folder is called
     folder.mkdir()
@@ -139,10 +137,11 @@ def test_memory_that_is_no_board_is_passed_over(tmp_path: Path) -> None:
         opened.append((folder / name).open("rb"))
         if name != "named":
             (folder / name).unlink()
-    found = [os.readlink(board._fd) for board in top.boards_of(os.getpid()) if str(folder) in os.readlink(board._fd)]
+    found = {inode for inode, _ in top.boards_of(os.getpid())}
+    right = [name for name, file in zip(files, opened, strict=True) if os.fstat(file.fileno()).st_ino in found]
     for file in opened:
         file.close()
-    assert [Path(path).name for path in found] == ["right (deleted)"]
+    assert right == ["right"]
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -227,10 +226,12 @@ def test_it_says_why_there_is_nothing_to_see(pid: str, said: str, capsys: pytest
     assert said in capsys.readouterr().err
 
 
-def test_others_programs_are_not_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_programs_are_not_for_everybody(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(top.os, "access", lambda *_: False)
-    with pytest.raises(MpiterError, match="is another user's; ask as that user, or as root"):
-        Top(os.getppid()).look()
+    assert main(["top", str(os.getppid())]) == 1
+    assert "is another user's; ask as that user, or as root" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["one"], *(["1", "--interval", some] for some in ("0", "nan", "1e10", "x"))])
