@@ -273,7 +273,7 @@ def tuner_simulated(case: Simulated) -> dict[str, Any]:
         searches.append((virtual.known(chosen)[0], chosen, tried))
     batch_s, (workers, waiting), _ = max(searches, key=lambda one: one[0])
     spent_s = max(tried.spent_s for *_, tried in searches)
-    trials = max(tried.count for *_, tried in searches)
+    trials = max(len(tried.all) for *_, tried in searches)
     return {"workers": workers, "waiting": waiting, "batch_ms": 1e3 * batch_s, "spent_s": spent_s, "trials": trials}
 
 

@@ -25,7 +25,7 @@ _MOST_PREFETCH = 64
 _MEMORY, _TIGHT = 0.9, 0.95  # of what there is: workers may be added up to there, and stay up to here
 _SAME = 0.03  # rates that differ by less are the same, and less of the time is no waiting
 _URGENT, _CLEARLY = 0.25, 0.8  # who waits so much is helped at once, if the last help has shown by so much
-_FEW, _ENOUGH, _CALM = 4, 12, 0.25  # parts to judge by: few if what the workers take for a batch varies by less
+_ENOUGH = 6  # parts to judge by
 _MARGIN, _MOST_GROWTH, _PREFETCH_GROWS = 1.15, 4, 8  # beyond what the model asks for; times, at once
 _IDLE = 0.85  # workers that are busy for less of the time are too many, or held up
 _OUTLIER = 3.0  # times the usual seconds of the consumer: a pause, while it validates, say
@@ -51,21 +51,14 @@ class Measured:
 
     def __init__(self, setting: Setting, parts: Sequence[Part]) -> None:
         usual = statistics.median(part.own_s for part in parts)
-        kept = [part for part in parts if part.own_s <= _OUTLIER * usual or len(parts) < _FEW]
+        kept = [part for part in parts if part.own_s <= _OUTLIER * usual or len(parts) < _ENOUGH]
         self.setting, self.count = setting, len(parts)
         self.batch_s = max(statistics.fmean(part.seconds for part in kept), 1e-9)
         self.waits = min(1.0, statistics.fmean(part.wait_s for part in kept) / self.batch_s)
         self.busy = statistics.fmean(part.service_s for part in kept) / self.batch_s / setting.workers
-        noise, spread = (_deviation([part[at] for part in kept]) for at in (0, 2))
-        is_calm = noise < _SAME / 2 * math.sqrt(len(kept)) and spread < _CALM
-        self.is_known = len(parts) >= (_FEW if is_calm else _ENOUGH)
+        self.is_known = len(parts) >= _ENOUGH
         needs = [part.service_s / max(self.batch_s * (1 - self.waits), 1e-9) for part in kept]
-        self.needs = statistics.fmean(needs) * (1 + _deviation(needs))  # workers that hide most parts
-
-
-def _deviation(values: Sequence[float]) -> float:
-    """The standard deviation, as a share of the mean."""
-    return statistics.stdev(values) / max(statistics.fmean(values), 1e-9) if len(values) > 1 else 1.0
+        self.needs = statistics.fmean(needs) + statistics.pstdev(needs)  # workers that hide most parts
 
 
 class Change(NamedTuple):
@@ -214,7 +207,7 @@ class AutoPilot:
         needs = [math.log(max(part.service_s, 1e-9) / max(part.own_s, 1e-9)) for part in self._parts]
         for values, least in ((waits, _WAITS_MORE), (needs, _NEEDS_MORE)):
             usual, recent = values[:-_RECENT], values[-_RECENT:]
-            if len(usual) < _ENOUGH:
+            if len(usual) < 2 * _ENOUGH:
                 return False
             away = [value - statistics.fmean(usual) for value in recent]
             if max(min(away), -max(away)) > max(least, _SURE * statistics.stdev(usual)):

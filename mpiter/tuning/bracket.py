@@ -40,7 +40,7 @@ class Row:
 
     workers: int
     n_prefetch: int
-    seconds: float  # for a batch, or for as many as the result says
+    seconds: float  # for a batch
     bytes: int | None  # of all processes; None where that isn't counted
     spread: float | None  # the slowest trial less the fastest, as a share of the middle one; None: there was one
     trials: int
@@ -49,25 +49,26 @@ class Row:
 class Trials:
     """The trials so far, and what remains of the budget."""
 
-    def __init__(self, measure: Measure, budget_s: float = math.inf, most: float = math.inf) -> None:
-        self._measure, self._budget_s, self.most = measure, budget_s, most
+    def __init__(self, measure: Measure, budget_s: float = math.inf) -> None:
+        self._measure, self._budget_s, self.most = measure, budget_s, math.inf
         self.of: dict[Setting, list[Trial]] = {}
-        self.count, self.spent_s, self._last_s = 0, 0.0, 0.0
+        self.all: list[Trial] = []
         self.is_over = False  # the budget has ended it
 
     def take(self, setting: Setting) -> bool:
         """Try that for a turn; False if budget or trials are used up: all but the first have to fit."""
         left = self._budget_s - self.spent_s
-        known = self.of.get(setting)
-        self.is_over = self.count > 0 and left <= (known[-1].cost_s if known else self._last_s)
-        if self.is_over or self.count >= self.most:
+        like_it = self.of.get(setting) or self.all
+        self.is_over = bool(like_it) and left <= like_it[-1].cost_s
+        if self.is_over or len(self.all) >= self.most:
             return False
-        trial = self._measure(setting, left)
-        self.of.setdefault(setting, []).append(trial)
-        self.count += 1
-        self._last_s = trial.cost_s
-        self.spent_s += trial.cost_s
+        self.all.append(self._measure(setting, left))
+        self.of.setdefault(setting, []).append(self.all[-1])
         return True
+
+    @property
+    def spent_s(self) -> float:
+        return sum(trial.cost_s for trial in self.all)
 
     def batch_s(self, setting: Setting) -> float:
         """Seconds for a batch: the middle one of the trials; of two the shorter, disturbances making them longer."""
@@ -84,10 +85,10 @@ class Trials:
             differences += [abs(math.log(a.batch_s / b.batch_s)) for a, b in itertools.pairwise(trials)]
         return statistics.median(differences) / _MIDDLE
 
-    def row(self, setting: Setting, batches: int = 1) -> Row:
+    def row(self, setting: Setting) -> Row:
         times, middle = [trial.batch_s for trial in self.of[setting]], self.batch_s(setting)
         spread = (max(times) - min(times)) / middle if len(times) > 1 else None
-        return Row(*setting, batches * middle, self.bytes(setting) or None, spread, len(times))
+        return Row(*setting, middle, self.bytes(setting) or None, spread, len(times))
 
 
 def bracket(
@@ -154,7 +155,7 @@ class _Bracket:
         """More batches that wait, while that helps."""
         chosen = self.chosen
         for n_prefetch in self._prefetches[1:] if chosen.workers else ():
-            self._trials.most = self._trials.count + 3
+            self._trials.most = len(self._trials.all) + 3
             more = chosen._replace(n_prefetch=n_prefetch)
             if not all(self._trials.take(one) for one in (more, chosen, more)) or not self._beats(more, chosen):
                 return

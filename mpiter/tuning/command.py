@@ -30,11 +30,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add = parser.add_argument
     add("dataset", metavar="MODULE:NAME")
     add("--batch-size", type=at_least(1), default=32, metavar="B", help="(default 32)")
-    add("--method", choices=("bracket", "nwt"), default="bracket", help="few trials (default), or Num Worker Tuner's")
-    add("--budget", type=above_zero, metavar="S", help=f"seconds (default {BUDGET_S:g}, of nwt no limit)")
-    add("--max-workers", type=at_least(0), metavar="N", help="the most to try (default: twice the cores, of nwt once)")
-    add("--memory", type=above_zero, metavar="MB", help="that all processes may take (default: nine tenths of what is)")
-    add("--n-prefetch", type=at_least(1), metavar="N", help="batches that wait (default 2)")
+    add("--budget", type=above_zero, default=BUDGET_S, metavar="S", help="seconds (default %(default)g)")
+    add("--max-workers", type=at_least(0), metavar="N", help="the most to try (default: twice the cores)")
     add("--backend", choices=("process", "thread"), default="process", help="(default process)")
     add("--ragged", choices=("raise", "list", "pad"), default="raise", help="samples that differ in shape (raise)")
     parser.set_defaults(run=run)
@@ -55,23 +52,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tuned(dataset: Any, options: argparse.Namespace) -> Tuned:
-    spent, budget_s = 0.0, options.budget or BUDGET_S
-    with Bar("tune", round(budget_s)) as bar:
+    spent_s = 0.0
+    with Bar("tune", round(options.budget)) as bar:
 
         def progress(setting: Setting, trial: Trial) -> None:
-            nonlocal spent
-            spent += trial.cost_s
-            bar.at(round(spent), f"{setting.workers} workers: {1e3 * trial.batch_s:.3g} ms a batch")
+            nonlocal spent_s
+            spent_s += trial.cost_s
+            bar.at(round(spent_s), f"{setting.workers} workers: {1e3 * trial.batch_s:.3g} ms a batch")
 
-        return tune(
-            dataset,
-            options.batch_size,
-            method=options.method,
-            max_workers=options.max_workers,
-            budget_s=options.budget,
-            memory_bytes=None if options.memory is None else int(options.memory * 1e6),
-            n_prefetch=options.n_prefetch,
-            progress=progress,
-            backend=options.backend,
-            ragged=options.ragged,
-        )
+        how = {"max_workers": options.max_workers, "budget_s": options.budget, "progress": progress}
+        return tune(dataset, options.batch_size, **how, backend=options.backend, ragged=options.ragged)

@@ -29,16 +29,7 @@ _log = logging.getLogger("mpiter")
 
 
 class Live:
-    """``with Live(loader): …``, or ``for batch in Live(loader): …``; on standard output, unless ``stream`` is another.
-
-    >>> import io, mpiter
-    >>> from mpiter.tuning.live import Live
-    >>> told = io.StringIO()
-    >>> for batch in Live(mpiter.batches(range(8), 4, n_processes=0), stream=told):
-    ...     pass
-    >>> print(told.getvalue())
-    mpiter: 2 batches, 8 samples...
-    """
+    """``with Live(loader): …``, or ``for batch in Live(loader): …``; on standard output unless told otherwise."""
 
     def __init__(self, source: Any, stream: TextIO | None = None, line_s: float = _LINE_S) -> None:
         pumps_of(source)

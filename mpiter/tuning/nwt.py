@@ -11,36 +11,28 @@ memory (MB)    2757.84  2025.32      2055.37       2275.36  2773.60
 
 from __future__ import annotations
 
-import math
-
 from ..engine.pilot import Setting
-from .bracket import Trials
-
-ALPHA, ITERATIONS = 0.5, 100
+from .bracket import Measure, Row, Trials
 
 
 def nwt(
-    trials: Trials,
-    most: int,
-    alpha: float = ALPHA,
-    iterations: int = ITERATIONS,
-    memory_bytes: float = math.inf,
-    n_prefetch: int = 2,
-) -> tuple[Setting, str]:
-    """The setting that the greedy rule takes, and why; numbers that took more memory than allowed are passed over.
+    measure: Measure, most: int, alpha: float = 0.5, iterations: int = 100, n_prefetch: int = 2
+) -> tuple[int, list[Row]]:
+    """The number of workers that the greedy rule takes, up to ``most``, and what was measured.
 
     A number is taken if ``iterations`` batches take more than ``alpha`` seconds less than with the number taken so
     far: of about as fast ones the fewest workers, and the least memory, are kept.  The paper speaks of mean times; on
     the mean of a batch 0.5 s would always choose 0, so the rule compares the seconds of all batches together.
+
+    >>> from mpiter.tuning.tune import Loading
+    >>> workers, table = nwt(Loading(range(10_000), 64, {}, least=10), most=1, iterations=10)
+    >>> [row.workers for row in table]
+    [0, 1]
     """
-    settings = [Setting(workers, n_prefetch) for workers in range(most + 1)]
-    tried = [one for one in settings if trials.take(one)]
-    fitting = [one for one in tried if trials.bytes(one) <= memory_bytes]
-    chosen = fitting[0] if fitting else min(tried, key=trials.bytes)
-    for one in fitting:
-        if trials.batch_s(chosen) - trials.batch_s(one) > alpha / iterations:
-            chosen = one
-    why = [f"none of the others saves more than {alpha:g} s of {iterations} batches"]
-    why += ["some take more memory than allowed"] * (len(fitting) < len(tried))
-    why += ["the budget ended the search"] * trials.is_over
-    return chosen, "; ".join(why)
+    trials, chosen = Trials(measure), Setting(0, n_prefetch)
+    for workers in range(most + 1):
+        setting = Setting(workers, n_prefetch)
+        trials.take(setting)
+        if iterations * (trials.batch_s(chosen) - trials.batch_s(setting)) > alpha:
+            chosen = setting
+    return chosen.workers, [trials.row(setting) for setting in trials.of]

@@ -28,20 +28,18 @@ _EVERY_S = 1.0
 _log = logging.getLogger("mpiter")
 _in_use: weakref.WeakValueDictionary[str, Trace] = weakref.WeakValueDictionary()
 
-_SPAN = '{"ph":"X","pid":%%d,"tid":%%d,"cat":"mpiter","name":"%s","ts":%%d,"dur":%%d,"args":{%s}}'
-_WAIT, _STEP, _ORDER, _DELIVER = (_SPAN % (name, "") for name in ("wait", "step", "order", "deliver"))
-_OPEN = _SPAN % ("open", '"samples":%d,"bytes":%d')
-_TOOK = '"queue_s":%.6g,"cpu_s":%.6g,"delay_s":%.6g,"read_s":%.6g,"pack_s":%.6g'
-_FETCH = _SPAN % ("fetch", f'"rows":%d,"again":%d,{_TOOK}')
-_BATCHES = (
-    '{"ph":"C","pid":%d,"tid":%d,"cat":"mpiter","name":"batches","ts":%d,"dur":%d,'
-    '"args":{"ready":%d,"on their way":%d}}'
+_HEAD = '"pid":%d,"tid":%d,"ts":%d,"dur":%d,"cat":"mpiter"'
+_WAIT, _STEP, _ORDER, _DELIVER, _OPEN, _FETCH = (
+    f'{{"ph":"X",{_HEAD},"name":"{name}","args":{{{args}}}}}'
+    for name, args in {
+        **dict.fromkeys(("wait", "step", "order", "deliver"), ""),
+        "open": '"samples":%d,"bytes":%d',
+        "fetch": '"rows":%d,"again":%d,"queue_s":%.6g,"cpu_s":%.6g,"delay_s":%.6g,"read_s":%.6g,"pack_s":%.6g',
+    }.items()
 )
-_PROCESS, _THREAD = (
-    f'{{"ph":"M","pid":%d,"tid":%d,"ts":%d,"dur":%d,"name":"{what}_name","args":{{"name":"%s"}}}}'
-    for what in ("process", "thread")
-)
-_MARK = '{"ph":"i","s":"p","pid":%d,"tid":%d,"cat":"mpiter","ts":%d,"dur":%d,"name":"%s","args":{}}'
+_BATCHES = f'{{"ph":"C",{_HEAD},"name":"batches","args":{{"ready":%d,"on their way":%d}}}}'
+_NAME = f'{{"ph":"M",{_HEAD},"name":"%s_name","args":{{"name":"%s"}}}}'
+_MARK = f'{{"ph":"i","s":"p",{_HEAD},"name":"%s","args":{{}}}}'
 
 Note = tuple[Any, ...]  # a pattern, the thread, when it began and ended, and what else the pattern names
 
@@ -139,13 +137,14 @@ class Tracer(Tally):
         self._since: float | None = None  # when the user got the batch that he is at work on
         self._seen = (-1, -1)  # batches on their way, and ready
         self._threads: set[int] = set()
-        self._notes.append((_PROCESS, 0, 0.0, 0.0, f"mpiter {number}: {name}"))
-        self._name(CONSUMER, "consumer")
-        self._name(PREFETCH, "prefetch thread")
+        self._note(_NAME, 0, "process", f"mpiter {number}: {name}")
+        self._note(_NAME, CONSUMER, "thread", "consumer")
+        self._note(_NAME, PREFETCH, "thread", "prefetch thread")
 
-    def _name(self, thread: int, name: str) -> None:
-        self._threads.add(thread)
-        self._notes.append((_THREAD, thread, 0.0, 0.0, name))
+    def _note(self, pattern: str, thread: int, *more: Any) -> None:
+        """Note what is of this moment."""
+        now = time.monotonic()
+        self._notes.append((pattern, thread, now, now, *more))
 
     def _write(self, now: float = 0.0) -> None:
         self._due = now + _EVERY_S
@@ -162,9 +161,9 @@ class Tracer(Tally):
 
     def waited(self, began: float, ended: float) -> None:
         Tally.waited(self, began, ended)
-        since, self._since = self._since, None
-        if since is not None:
-            self._notes.append((_STEP, CONSUMER, since, began))
+        if self._since is not None:
+            self._notes.append((_STEP, CONSUMER, self._since, began))
+            self._since = None
         self._notes.append((_WAIT, CONSUMER, began, ended))
 
     def opened(self, began: float, ended: float) -> None:
@@ -190,7 +189,8 @@ class Tracer(Tally):
         began = ticket.began or time.monotonic()
         thread = WORKER + ticket.worker
         if thread not in self._threads:
-            self._name(thread, f"worker {ticket.worker}")
+            self._threads.add(thread)
+            self._note(_NAME, thread, "thread", f"worker {ticket.worker}")
         span = _FETCH, thread, began, began + ticket.seconds, ticket.rows, again
         self._notes.append((*span, ticket.queue_s, ticket.cpu_s, ticket.delay_s, ticket.read_s, ticket.pack_s))
         if began > self._due:
@@ -203,16 +203,12 @@ class Tracer(Tally):
     def in_flight(self, batches: int, size: int, ready: int) -> None:
         Tally.in_flight(self, batches, size, ready)
         if (batches, ready) != self._seen:
-            self._seen, now = (batches, ready), time.monotonic()
-            self._notes.append((_BATCHES, PREFETCH, now, now, ready, max(0, batches - ready)))
+            self._seen = batches, ready
+            self._note(_BATCHES, PREFETCH, ready, max(0, batches - ready))
 
     def lost(self, worker: int, was_asked: bool) -> None:
         how = "has ended, as it was asked to" if was_asked else "was lost, and is replaced"
-        self._mark(f"worker {worker} {how}")
+        self._note(_MARK, PREFETCH, f"worker {worker} {how}")
 
     def resized(self, workers: int, n_prefetch: int) -> None:
-        self._mark(f"{workers} workers, n_prefetch {n_prefetch}")
-
-    def _mark(self, said: str) -> None:
-        now = time.monotonic()
-        self._notes.append((_MARK, PREFETCH, now, now, said))
+        self._note(_MARK, PREFETCH, f"{workers} workers, n_prefetch {n_prefetch}")

@@ -1,6 +1,6 @@
 """``mpiter.tune()``: tries numbers of workers on the dataset, and says which to take.
 
-Runs in the consumer process.  The trials are real ones, the search is pure (``bracket``, ``nwt``).  Guarantees that a
+Runs in the consumer process.  The trials are real ones, the search is pure (``bracket``).  Guarantees that a
 dataset which opens its files on first use goes to the workers as it came; and that samples so dear that a few batches
 would use up the budget are loaded in smaller ones.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal
+from typing import Any
 
 from .. import machine
 from ..datasets.columns import as_dataset
@@ -24,9 +24,8 @@ from ..engine.pilot import Setting
 from ..errors import OptionError
 from ..iterators.generate import batches
 from .bracket import Row, Trial, Trials, bracket
-from .nwt import ALPHA, ITERATIONS, nwt
 
-BUDGET_S = 60.0  # of a bracket, unless told otherwise
+BUDGET_S = 60.0  # unless told otherwise
 _TRIAL_S, _PART = 0.5, 40  # of a trial; of the budget, the most that is asked of one
 _MEMORY = 0.9  # of what is there
 _PREFETCHES = (2, 4, 8, 16)
@@ -40,29 +39,27 @@ Progress = Callable[[Setting, Trial], object]
 class Tuned:
     """What was found: print it.
 
-    ``table`` has a row for each setting that was tried; its seconds are those of so many ``batches``.
+    ``table`` has a row for each setting that was tried.
     """
 
     n_processes: int
     n_prefetch: int
     reason: str
     table: tuple[Row, ...]
-    batches: int
     spent_s: float
 
     def __str__(self) -> str:
         """The table, the choice and the reason."""
-        head = "seconds a batch" if self.batches == 1 else f"seconds for {self.batches} batches"
-        lines = [f"workers  {head}  spread      MB  trials"]
+        lines = ["workers  seconds a batch  spread      MB  trials"]
         for row in self.table:
             spread = "–" if row.spread is None else f"{row.spread:.0%}"
             size = "–" if row.bytes is None else f"{row.bytes / 1e6:,.0f}"
             other = f"  n_prefetch={row.n_prefetch}" if row.n_prefetch != self.table[0].n_prefetch else ""
             mark = "  ← chosen" if (row.workers, row.n_prefetch) == (self.n_processes, self.n_prefetch) else ""
-            seconds = f"{row.seconds:#.3g}".rstrip(".").rjust(len(head))
+            seconds = f"{row.seconds:#.3g}".rstrip(".").rjust(15)
             lines.append(f"{row.workers:7}  {seconds}  {spread:>6}  {size:>6}  {row.trials:6}{other}{mark}")
-        whence = f"measured in {self.spent_s:.1f} s"
-        lines.append(f"n_processes={self.n_processes}, n_prefetch={self.n_prefetch}: {self.reason} ({whence}).")
+        chosen = f"n_processes={self.n_processes}, n_prefetch={self.n_prefetch}"
+        lines.append(f"{chosen}: {self.reason} (measured in {self.spent_s:.1f} s).")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -74,14 +71,11 @@ def tune(
     dataset: Any,
     batch_size: int,
     *,
-    method: Literal["bracket", "nwt"] = "bracket",
     max_workers: int | None = None,
-    budget_s: float | None = None,
+    budget_s: float = BUDGET_S,
     memory_bytes: int | None = None,
     step: Step | None = None,
     n_prefetch: int | None = None,
-    alpha: float = ALPHA,
-    iterations: int = ITERATIONS,
     progress: Progress | None = None,
     **loading: Any,
 ) -> Tuned:
@@ -90,16 +84,11 @@ def tune(
     Args:
         dataset: as for ``batches()``.
         batch_size: likewise.
-        method: "bracket" takes few trials and counts a difference beyond the measured spread only.  "nwt" is the Num
-            Worker Tuner of Synn and Kim: every number from 0 on, and a larger one is taken if ``iterations`` batches
-            take more than ``alpha`` seconds less.
-        max_workers: the most to try; None: the cores for "nwt", twice as many, at least 8, for "bracket".
-        budget_s: seconds that all of it may take; None: 60 for "bracket", no limit for "nwt".
+        max_workers: the most to try; None: twice as many as there are cores, and at least 8.
+        budget_s: seconds that all of it may take.
         memory_bytes: that all processes together may take; None: nine tenths of what there is.
         step: what your program does with a batch, so that the choice is for its pace; None: nothing.
         n_prefetch: batches that wait; None: 2, or with ``step`` more where that helps.
-        alpha: of "nwt", seconds.
-        iterations: of "nwt", batches.
         progress: called with the setting and what it showed after each trial.
         loading: the other arguments of ``batches()``.
 
@@ -109,36 +98,33 @@ def tune(
     [0, 1]
     >>> stream = batches(range(100_000), 64, n_processes=found.n_processes, n_prefetch=found.n_prefetch)
     """
-    if method not in ("bracket", "nwt"):
-        raise OptionError(f"method={method!r:.40} is unknown; use 'bracket' or 'nwt'.")
     if "n_processes" in loading:
         raise OptionError("n_processes is what tune() finds; pass max_workers= for the most to try.")
-    for name, value in {"budget_s": budget_s, "memory_bytes": memory_bytes, "alpha": alpha}.items():
-        if value is not None and not (isinstance(value, Real) and value > 0):
-            raise OptionError(f"{name}={value!r:.40} must be a number above 0, or None.")
+    if not (isinstance(budget_s, Real) and budget_s > 0):
+        raise OptionError(f"budget_s={budget_s!r:.40} must be a number above 0.")
+    whole("memory_bytes", memory_bytes, least=1, optional=True)
     whole("max_workers", max_workers, least=0, optional=True)
-    whole("iterations", iterations, least=1)
     whole("n_prefetch", n_prefetch, least=1, optional=True)
     dataset = as_dataset(dataset)
     Options(dataset=dataset, batch_size=batch_size)  # which says what is wrong with them
     if not len(dataset):
         raise OptionError("the dataset is empty: there is nothing to try.")
 
-    began, is_nwt = time.perf_counter(), method == "nwt"
-    seconds, least = (0.0, iterations) if is_nwt else (min(_TRIAL_S, (budget_s or BUDGET_S) / _PART), 1)
-    load = Loading(dataset, batch_size, loading, step, seconds, least, progress)
+    began, load = time.perf_counter(), Loading(dataset, batch_size, loading, step, min(_TRIAL_S, budget_s / _PART))
+
+    def measure(setting: Setting, limit_s: float) -> Trial:
+        trial = load(setting, limit_s)
+        if progress is not None:
+            progress(setting, trial)
+        return trial
+
+    trials = Trials(measure, budget_s)
     memory = memory_bytes or (machine.tree_memory() or 0) + int(_MEMORY * machine.memory_available())
-    if max_workers is None:  # more than there are cores, since they may wait for a disk
-        max_workers = machine.cores() if is_nwt else max(8, 2 * machine.cores())
-    if is_nwt:
-        trials = Trials(load, budget_s or math.inf)
-        chosen, why = nwt(trials, max_workers, alpha, iterations, memory, n_prefetch or _PREFETCHES[0])
-    else:
-        trials = Trials(load, budget_s or BUDGET_S)
-        prefetches = (n_prefetch,) if n_prefetch else _PREFETCHES if step is not None else _PREFETCHES[:1]
-        chosen, why = bracket(trials, max_workers, memory, prefetches)
-    table = tuple(trials.row(one, least) for one in sorted(trials.of))
-    return Tuned(*chosen, why, table, least, time.perf_counter() - began)
+    most = max(8, 2 * machine.cores()) if max_workers is None else max_workers  # samples may wait for a disk
+    prefetches = (n_prefetch,) if n_prefetch else _PREFETCHES if step is not None else _PREFETCHES[:1]
+    chosen, why = bracket(trials, most, memory, prefetches)
+    table = tuple(trials.row(one) for one in sorted(trials.of))
+    return Tuned(*chosen, why, table, time.perf_counter() - began)
 
 
 class Loading:
@@ -156,9 +142,8 @@ class Loading:
         step: Step | None = None,
         seconds: float = 0.0,
         least: int = 1,
-        progress: Progress | None = None,
     ) -> None:
-        self._dataset, self._batch_size, self._step, self._progress = dataset, batch_size, step, progress
+        self._dataset, self._batch_size, self._step = dataset, batch_size, step
         self._seconds, self._least = seconds, least
         self._options = {"epochs": None, "drop_last": len(as_dataset(dataset)) >= batch_size, **options}
         self._sample_s: float | None = None  # what the first one took
@@ -174,10 +159,7 @@ class Loading:
             least = max(self._least, 2 * workers, 1)  # they come in volleys
             batch_s = self._consume(loading, self._seconds, least, began + limit_s)
             used = machine.tree_memory()
-        trial = Trial(batch_s * self._batch_size / rows, used, time.perf_counter() - began)
-        if self._progress is not None:
-            self._progress(setting, trial)
-        return trial
+        return Trial(batch_s * self._batch_size / rows, used, time.perf_counter() - began)
 
     def _consume(self, loading: Iterator[Any], seconds: float, least: int, ends: float) -> float:
         """Take batches for so long and so many of them, but not beyond the end; the seconds of one."""
