@@ -40,7 +40,7 @@ from mpiter.lab.bench import Bench, command_line, conduct
 from mpiter.lab.turns import Turn
 from mpiter.lab.verdict import Claim, Summary, at_most, median, ratio
 from mpiter.tuning.auto import AutoPilot
-from mpiter.tuning.bracket import Trial, Trials, bracket
+from mpiter.tuning.bracket import Bracket, Trial
 from mpiter.tuning.tune import Loading
 
 SCHEMA = "mpiter.bench.tuning/1"
@@ -268,8 +268,8 @@ def tuner_simulated(case: Simulated) -> dict[str, Any]:
     """The worst of the choices, and the longest search."""
     virtual, searches = Virtual(case), []
     for seed in SEEDS:
-        tried = Trials(virtual.measure(seed))
-        chosen, _ = bracket(tried, MOST_SIMULATED, MEMORY * case.memory_bytes)
+        tried = Bracket(virtual.measure(seed), MOST_SIMULATED, memory_bytes=MEMORY * case.memory_bytes)
+        chosen, _ = tried.choose()
         searches.append((virtual.known(chosen)[0], chosen, tried))
     batch_s, (workers, waiting), _ = max(searches, key=lambda one: one[0])
     spent_s = max(tried.spent_s for *_, tried in searches)

@@ -46,21 +46,39 @@ class Row:
     trials: int
 
 
-class Trials:
-    """The trials so far, and what remains of the budget."""
+class Bracket:
+    """One search, from 0 to ``most`` workers."""
 
-    def __init__(self, measure: Measure, budget_s: float = math.inf) -> None:
-        self._measure, self._budget_s, self.most = measure, budget_s, math.inf
+    def __init__(
+        self,
+        measure: Measure,
+        most: int,
+        budget_s: float = math.inf,
+        memory_bytes: float = math.inf,
+        prefetches: Sequence[int] = (2,),
+    ) -> None:
+        self._measure, self._most, self._budget_s = measure, most, budget_s
+        self._memory_bytes, self._prefetches = memory_bytes, prefetches
+        self._most_trials = max(_LEAST_TRIALS, 5 * (most + 1) // 4)
         self.of: dict[Setting, list[Trial]] = {}
         self.all: list[Trial] = []
-        self.is_over = False  # the budget has ended it
+        self._is_over = self._is_short = False  # the budget has ended the search; memory bounds it
 
-    def take(self, setting: Setting) -> bool:
+    def choose(self) -> tuple[Setting, str]:
+        """The setting to take, and why."""
+        if self._scout():
+            while (between := self._between()) is not None and self._take(self._of(between)):
+                pass
+            self._race()
+            self._prefetch()
+        return self._fewest, self._reason()
+
+    def _take(self, setting: Setting) -> bool:
         """Try that for a turn; False if budget or trials are used up: all but the first have to fit."""
         left = self._budget_s - self.spent_s
         like_it = self.of.get(setting) or self.all
-        self.is_over = bool(like_it) and left <= like_it[-1].cost_s
-        if self.is_over or len(self.all) >= self.most:
+        self._is_over = bool(like_it) and left <= like_it[-1].cost_s
+        if self._is_over or len(self.all) >= self._most_trials:
             return False
         self.all.append(self._measure(setting, left))
         self.of.setdefault(setting, []).append(self.all[-1])
@@ -70,15 +88,15 @@ class Trials:
     def spent_s(self) -> float:
         return sum(trial.cost_s for trial in self.all)
 
-    def batch_s(self, setting: Setting) -> float:
+    def _batch_s(self, setting: Setting) -> float:
         """Seconds for a batch: the middle one of the trials; of two the shorter, disturbances making them longer."""
         return statistics.median_low(trial.batch_s for trial in self.of[setting])
 
-    def bytes(self, setting: Setting) -> int:
-        return max(trial.bytes or 0 for trial in self.of[setting])
+    def _bytes(self, setting: Setting) -> int:
+        return statistics.median_low(trial.bytes or 0 for trial in self.of[setting])
 
     @property
-    def spread(self) -> float:
+    def _spread(self) -> float:
         """The deviation of a trial, as a share of its time: the middle one of the differences between repetitions."""
         differences = [_PRIOR * _MIDDLE] * _PRIOR_COUNTS
         for trials in self.of.values():
@@ -86,39 +104,19 @@ class Trials:
         return statistics.median(differences) / _MIDDLE
 
     def row(self, setting: Setting) -> Row:
-        times, middle = [trial.batch_s for trial in self.of[setting]], self.batch_s(setting)
+        times, middle = [trial.batch_s for trial in self.of[setting]], self._batch_s(setting)
         spread = (max(times) - min(times)) / middle if len(times) > 1 else None
-        return Row(*setting, middle, self.bytes(setting) or None, spread, len(times))
-
-
-def bracket(
-    trials: Trials, most: int, memory_bytes: float = math.inf, prefetches: Sequence[int] = (2,)
-) -> tuple[Setting, str]:
-    """The setting to take, from 0 to ``most`` workers, and why."""
-    trials.most = max(_LEAST_TRIALS, 5 * (most + 1) // 4)
-    search = _Bracket(trials, most, memory_bytes, prefetches)
-    if search.scout():
-        while (between := search.between()) is not None and trials.take(Setting(between, prefetches[0])):
-            pass
-        search.race()
-        search.prefetch()
-    return search.chosen, search.reason()
-
-
-class _Bracket:
-    def __init__(self, trials: Trials, most: int, memory_bytes: float, prefetches: Sequence[int]) -> None:
-        self._trials, self._most, self._memory_bytes, self._prefetches = trials, most, memory_bytes, prefetches
-        self._is_short = False  # of memory
+        return Row(*setting, middle, self._bytes(setting) or None, spread, len(times))
 
     def _of(self, workers: int) -> Setting:
         return Setting(workers, self._prefetches[0])
 
-    def scout(self) -> bool:
+    def _scout(self) -> bool:
         """Double the number while that helps; False: the search is over."""
         before, workers = -1, 0
         while before < workers:
             for _ in range(2):  # lest a disturbance ends it
-                if not self._trials.take(self._of(workers)):
+                if not self._take(self._of(workers)):
                     return False
                 if before < 1 or self._beats(self._of(workers), self._of(before)):
                     break
@@ -128,9 +126,9 @@ class _Bracket:
             before, workers = workers, self._that_fits(before, workers, doubled) if workers else doubled
         return True
 
-    def between(self) -> int | None:
+    def _between(self) -> int | None:
         """A number between two that were tried, which could be faster than all, or as fast as more workers."""
-        times = {one.workers: self._trials.batch_s(one) for one in self._eligible if one.workers}
+        times = {one.workers: self._batch_s(one) for one in self._eligible if one.workers}
         if not times:
             return None
         enough_s = min(times.values()) * (1 + _SAME)
@@ -142,61 +140,60 @@ class _Bracket:
             return enough
         return round(math.sqrt(best * more)) if more > best + 1 else None
 
-    def race(self) -> None:
+    def _race(self) -> None:
         """The best take turns until they differ beyond doubt, or have had their turns."""
         for _ in range(_ROUNDS):
-            fastest, *others = sorted(self._eligible, key=self._trials.batch_s)[:_FINALISTS]
-            near = {self.chosen, fastest, *(one for one in others if not self._beats(fastest, one, sure=2.0))}
+            fastest, *others = sorted(self._eligible, key=self._batch_s)[:_FINALISTS]
+            near = {self._fewest, fastest, *(one for one in others if not self._beats(fastest, one, sure=2.0))}
             for one in sorted(near):
-                if len(self._trials.of[one]) < _ROUNDS and not self._trials.take(one):
+                if len(self.of[one]) < _ROUNDS and not self._take(one):
                     return
 
-    def prefetch(self) -> None:
+    def _prefetch(self) -> None:
         """More batches that wait, while that helps."""
-        chosen = self.chosen
+        chosen = self._fewest
         for n_prefetch in self._prefetches[1:] if chosen.workers else ():
-            self._trials.most = len(self._trials.all) + 3
+            self._most_trials = len(self.all) + 3
             more = chosen._replace(n_prefetch=n_prefetch)
-            if not all(self._trials.take(one) for one in (more, chosen, more)) or not self._beats(more, chosen):
+            if not all(self._take(one) for one in (more, chosen, more)) or not self._beats(more, chosen):
                 return
             chosen = more
 
     @property
     def _eligible(self) -> list[Setting]:
         """Those within the memory; if none is, the one that takes least."""
-        tried, size = sorted(self._trials.of), self._trials.bytes
-        return [one for one in tried if size(one) <= self._memory_bytes] or [min(tried, key=size)]
+        tried = sorted(self.of)
+        return [one for one in tried if self._bytes(one) <= self._memory_bytes] or [min(tried, key=self._bytes)]
 
     @property
-    def chosen(self) -> Setting:
+    def _fewest(self) -> Setting:
         """The fewest workers that aren't slower than the fastest by more than can be told."""
-        fastest = min(self._eligible, key=self._trials.batch_s)
+        fastest = min(self._eligible, key=self._batch_s)
         return next(one for one in self._eligible if not self._beats(fastest, one))
 
     def _beats(self, one: Setting, other: Setting, sure: float = 1.0) -> bool:
         """Is one faster than the other, by more than could be chance?"""
-        trials = self._trials
-        doubt = trials.spread * math.sqrt(1 / len(trials.of[one]) + 1 / len(trials.of[other]))
-        return trials.batch_s(other) / trials.batch_s(one) - 1 > max(_SAME, sure * doubt)
+        doubt = self._spread * math.sqrt(1 / len(self.of[one]) + 1 / len(self.of[other]))
+        return self._batch_s(other) / self._batch_s(one) - 1 > max(_SAME, sure * doubt)
 
     def _that_fits(self, fewer: int, now: int, wanted: int) -> int:
         """So many workers, or as many as memory allows, by what the last ones took."""
-        least, size = (self._trials.bytes(self._of(one)) for one in (fewer, now))
+        least, size = (self._bytes(self._of(one)) for one in (fewer, now))
         each = max(1.0, (size - least) / (now - fewer))
         fitting = now + max(0.0, (self._memory_bytes - size) / each) if size else math.inf
         self._is_short = fitting < wanted
         return int(min(wanted, fitting))
 
-    def reason(self) -> str:
-        trials, chosen, parts = self._trials, self.chosen, []
-        more = [trials.batch_s(one) for one in self._eligible if one.workers > chosen.workers]
+    def _reason(self) -> str:
+        chosen, parts = self._fewest, []
+        more = [self._batch_s(one) for one in self._eligible if one.workers > chosen.workers]
         if chosen.workers:
-            parts.append(f"{trials.batch_s(self._of(0)) / trials.batch_s(chosen):.2g} times as fast as none")
+            parts.append(f"{self._batch_s(self._of(0)) / self._batch_s(chosen):.2g} times as fast as none")
         if more:
-            gain = trials.batch_s(chosen) / min(more) - 1
+            gain = self._batch_s(chosen) / min(more) - 1
             parts.append(f"more of them gain {gain:.0%}, which is within the noise" if gain > 0 else "more are slower")
         elif chosen.workers == self._most:
             parts.append("more were not to be tried")
         parts += ["more do not fit into the memory allowed"] * self._is_short
-        parts += ["the budget ended the search"] * trials.is_over
+        parts += ["the budget ended the search"] * self._is_over
         return "; ".join(parts)

@@ -6,16 +6,13 @@ Guarantees exit status 2 for what was asked wrongly, and 1, with the line of the
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
-from typing import Any
 
 from ..asked import above_zero, at_least
-from ..bar import Bar
 from ..datasets.named import named
-from ..engine.pilot import Setting
 from ..errors import MpiterError, OptionError, told
-from .bracket import Trial
-from .tune import BUDGET_S, Tuned, tune
+from .tune import BUDGET_S, tune
 
 _ABOUT = (
     "Find out how many workers a dataset needs on this machine, if any, by loading from it. MODULE:NAME is a dataset, "
@@ -38,8 +35,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(options: argparse.Namespace) -> int:
+    logging.basicConfig(format="%(message)s")  # each trial, on standard error
+    logging.getLogger("mpiter.tuning").setLevel(logging.INFO)
+    bounds = {"max_workers": options.max_workers, "budget_s": options.budget}
     try:
-        print(_tuned(named(options.dataset), options))
+        dataset = named(options.dataset)
+        print(tune(dataset, options.batch_size, **bounds, backend=options.backend, ragged=options.ragged))
     except OptionError as error:
         print(f"mpiter tune: {error}", file=sys.stderr)
         return _WRONG
@@ -49,16 +50,3 @@ def run(options: argparse.Namespace) -> int:
         print(f"mpiter tune: {options.dataset} raised {told(error)}", file=sys.stderr)
         return _FAILED
     return 0
-
-
-def _tuned(dataset: Any, options: argparse.Namespace) -> Tuned:
-    spent_s = 0.0
-    with Bar("tune", round(options.budget)) as bar:
-
-        def progress(setting: Setting, trial: Trial) -> None:
-            nonlocal spent_s
-            spent_s += trial.cost_s
-            bar.at(round(spent_s), f"{setting.workers} workers: {1e3 * trial.batch_s:.3g} ms a batch")
-
-        how = {"max_workers": options.max_workers, "budget_s": options.budget, "progress": progress}
-        return tune(dataset, options.batch_size, **how, backend=options.backend, ragged=options.ragged)

@@ -119,11 +119,6 @@ def _names(folder: str) -> list[str]:
 def _why_nothing(pid: int) -> str:
     if not os.path.exists("/proc/self/fd"):
         return "mpiter top reads /proc, which this system has not; use stats() in the program."
-    if not os.path.exists(f"/proc/{pid}"):
-        return f"there is no process {pid}."
     if not os.access(f"/proc/{pid}/fd", os.R_OK):
-        return f"process {pid} is another user's; ask as that user, or as root."
-    return (
-        f"process {pid} has no iterator of mpiter under way; give the number of the process whose loop it is, once it "
-        f"has asked for its first batch."
-    )
+        return f"there is no process {pid}, or it is another user's; ask as that user, or as root."
+    return f"process {pid} has no iterator of mpiter under way; name the process whose loop it is, once that runs."

@@ -1,6 +1,6 @@
 """``mpiter.tune()``: tries numbers of workers on the dataset, and says which to take.
 
-Runs in the consumer process.  The trials are real ones, the search is pure (``bracket``).  Guarantees that a
+Runs in the consumer process.  The trials are real ones, the search is pure.  Guarantees that a
 dataset which opens its files on first use goes to the workers as it came; and that samples so dear that a few batches
 would use up the budget are loaded in smaller ones.
 """
@@ -8,7 +8,7 @@ would use up the budget are loaded in smaller ones.
 from __future__ import annotations
 
 import copy
-import html
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ from ..engine.options import Options, whole
 from ..engine.pilot import Setting
 from ..errors import OptionError
 from ..iterators.generate import batches
-from .bracket import Row, Trial, Trials, bracket
+from .bracket import Bracket, Row, Trial
 
 BUDGET_S = 60.0  # unless told otherwise
 _TRIAL_S, _PART = 0.5, 40  # of a trial; of the budget, the most that is asked of one
@@ -32,15 +32,12 @@ _PREFETCHES = (2, 4, 8, 16)
 _WARM_S, _BATCHES = 0.15, 8  # of a trial; batches that should go into the time that is left
 
 Step = Callable[[Any], object]
-Progress = Callable[[Setting, Trial], object]
+_log = logging.getLogger("mpiter.tuning")
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What was found: print it.
-
-    ``table`` has a row for each setting that was tried.
-    """
+    """What was found, to be printed: the choice, why, and a row for each setting that was tried."""
 
     n_processes: int
     n_prefetch: int
@@ -62,10 +59,6 @@ class Tuned:
         lines.append(f"{chosen}: {self.reason} (measured in {self.spent_s:.1f} s).")
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        """The same in a notebook."""
-        return f"<pre>{html.escape(str(self))}</pre>"
-
 
 def tune(
     dataset: Any,
@@ -76,7 +69,6 @@ def tune(
     memory_bytes: int | None = None,
     step: Step | None = None,
     n_prefetch: int | None = None,
-    progress: Progress | None = None,
     **loading: Any,
 ) -> Tuned:
     """Find out how many workers to take, by loading from ``dataset`` with several numbers of them.
@@ -89,7 +81,6 @@ def tune(
         memory_bytes: that all processes together may take; None: nine tenths of what there is.
         step: what your program does with a batch, so that the choice is for its pace; None: nothing.
         n_prefetch: batches that wait; None: 2, or with ``step`` more where that helps.
-        progress: called with the setting and what it showed after each trial.
         loading: the other arguments of ``batches()``.
 
     >>> from mpiter import batches
@@ -110,21 +101,14 @@ def tune(
     if not len(dataset):
         raise OptionError("the dataset is empty: there is nothing to try.")
 
-    began, load = time.perf_counter(), Loading(dataset, batch_size, loading, step, min(_TRIAL_S, budget_s / _PART))
-
-    def measure(setting: Setting, limit_s: float) -> Trial:
-        trial = load(setting, limit_s)
-        if progress is not None:
-            progress(setting, trial)
-        return trial
-
-    trials = Trials(measure, budget_s)
+    began = time.perf_counter()
+    load = Loading(dataset, batch_size, loading, step, min(_TRIAL_S, budget_s / _PART))
     memory = memory_bytes or (machine.tree_memory() or 0) + int(_MEMORY * machine.memory_available())
     most = max(8, 2 * machine.cores()) if max_workers is None else max_workers  # samples may wait for a disk
     prefetches = (n_prefetch,) if n_prefetch else _PREFETCHES if step is not None else _PREFETCHES[:1]
-    chosen, why = bracket(trials, most, memory, prefetches)
-    table = tuple(trials.row(one) for one in sorted(trials.of))
-    return Tuned(*chosen, why, table, time.perf_counter() - began)
+    search = Bracket(load, most, budget_s, memory, prefetches)
+    chosen, why = search.choose()
+    return Tuned(*chosen, why, tuple(map(search.row, sorted(search.of))), time.perf_counter() - began)
 
 
 class Loading:
@@ -159,7 +143,9 @@ class Loading:
             least = max(self._least, 2 * workers, 1)  # they come in volleys
             batch_s = self._consume(loading, self._seconds, least, began + limit_s)
             used = machine.tree_memory()
-        return Trial(batch_s * self._batch_size / rows, used, time.perf_counter() - began)
+        batch_s *= self._batch_size / rows
+        _log.info("%s workers, n_prefetch=%s: %.3g ms a batch", *setting, 1e3 * batch_s)
+        return Trial(batch_s, used, time.perf_counter() - began)
 
     def _consume(self, loading: Iterator[Any], seconds: float, least: int, ends: float) -> float:
         """Take batches for so long and so many of them, but not beyond the end; the seconds of one."""

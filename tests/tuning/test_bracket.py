@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpiter.engine.pilot import Setting
-from mpiter.tuning.bracket import Trial, Trials, bracket
+from mpiter.tuning.bracket import Bracket, Trial
 
 TRIAL_S = 50.0  # of batches that take a second without workers
 TIMES = st.floats(1e-3, 10.0)
 
 
-def searched(fake: Any, most: int, budget_s: float = math.inf, **options: Any) -> tuple[Setting, str]:
-    return bracket(Trials(fake, budget_s), most, **options)
+def searched(fake: Any, most: int, **options: Any) -> tuple[Setting, str]:
+    return Bracket(fake, most, **options).choose()
 
 
 def chosen(fake: Any, most: int, **options: Any) -> Setting:
