@@ -146,17 +146,18 @@ class AutoPilot:
             and (not tried or (here.count > 1 and here.batch_s < _CLEARLY * fastest))
         ):
             return more
-        if not here.is_known and not (here.count > _RECENT and fastest < _CLEARLY * here.batch_s):
+        if not here.is_known:
             return None, ""
-        best = [one for one in [here, *tried] if one.batch_s <= min(fastest, here.batch_s) * (1 + _SAME)]
-        chosen = min(best, key=lambda one: one.setting)
+        known = [here, *(one for one in tried if one.is_known)]
+        enough_s = min(one.batch_s for one in known) * (1 + _SAME)
+        chosen = min((one for one in known if one.batch_s <= enough_s), key=lambda one: one.setting)
         if chosen is here and left > 1:
             further = self._fewer(here, tried)
             if here.waits > _SAME:
                 further = more if all(one.setting < now for one in tried) else None
             if further:
                 return further
-        self._is_final, self._again = chosen.is_known, 2 * self._age
+        self._is_final, self._again = True, 2 * self._age
         if chosen is here or left < 1:
             return None, ""
         workers, waiting = chosen.setting

@@ -35,8 +35,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(options: argparse.Namespace) -> int:
-    logging.basicConfig(format="%(message)s")  # each trial, on standard error
-    logging.getLogger("mpiter.tuning").setLevel(logging.INFO)
+    log, tells = logging.getLogger("mpiter.tuning"), logging.StreamHandler()  # of each trial, on standard error
+    log.addHandler(tells)
+    log.setLevel(logging.INFO)
     bounds = {"max_workers": options.max_workers, "budget_s": options.budget}
     try:
         dataset = named(options.dataset)
@@ -49,4 +50,6 @@ def run(options: argparse.Namespace) -> int:
     except Exception as error:  # the user's own
         print(f"mpiter tune: {options.dataset} raised {told(error)}", file=sys.stderr)
         return _FAILED
+    finally:
+        log.removeHandler(tells)
     return 0

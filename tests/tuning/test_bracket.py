@@ -97,13 +97,6 @@ def test_a_difference_within_the_spread_does_not_count() -> None:
     assert max(taken) <= 4
 
 
-@pytest.mark.parametrize("spread", [0.05, 0.12])
-def test_noise_buys_hardly_a_worker_however_large_it_is(spread: float) -> None:
-    taken = [chosen(Fake(lambda workers: 1.0, spread, seed), 16).workers for seed in range(200)]
-    assert sum(taken) / len(taken) < 2
-    assert taken.count(0) > 0.4 * len(taken)
-
-
 def test_a_gain_beyond_the_spread_counts() -> None:
     def curve(workers: int) -> float:
         return 1.0 if workers < 2 else 0.92

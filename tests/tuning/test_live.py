@@ -51,7 +51,7 @@ def test_rates_and_shares_are_of_the_last_few_seconds() -> None:
     slow = [watcher.view(seen(float(at), 101 + at - 10, 1.0 + 0.9 * (at - 10)), [], []) for at in range(11, 21)]
     assert slow[-1].stats.samples_per_s == pytest.approx(8.0)
     assert slow[-1].stats.recent_share == pytest.approx(0.9)
-    assert slow[-1].line().endswith("workers can't keep up")
+    assert "waited 90%: workers can't keep up; " in slow[-1].line()
 
 
 def test_the_start_is_no_waiting_and_another_loop_begins_another_account() -> None:
@@ -73,9 +73,9 @@ def test_a_line_of_the_board_is_told_in_words(line: Line, said: str) -> None:
     assert doing(line, 10.0) == said
 
 
-@pytest.mark.parametrize("width", [10, 40, 80, 200])
+@pytest.mark.parametrize("width", [10, 80])
 @pytest.mark.parametrize("height", [1, 5, 24])
-@pytest.mark.parametrize("workers", [0, 2, 64])
+@pytest.mark.parametrize("workers", [0, 64])
 def test_a_view_fits_any_terminal(width: int, height: int, workers: int) -> None:
     watcher, flying = Watcher(), {"in_flight_batches": 9, "ready_batches": 4, "restarts": 2, "errors": 1}
     watcher.view(seen(5.0, 100_000, 2.0), [], [])
@@ -86,11 +86,12 @@ def test_a_view_fits_any_terminal(width: int, height: int, workers: int) -> None
         assert lines[-1].startswith("and 45 more"[:width]) or width == 10, "it says that there are more"
     if width >= 80 and height == 24:
         text = "\n".join(lines)
-        assert all(part in text for part in ("987,648 samples", "60% of the time", "4 of 9 batches", "2 restarts"))
+        assert all(part in text for part in ("987,648 samples", "waited 60%", "4 ready, 9 on their way", "2 restarts"))
 
 
 def test_before_the_first_batch_there_is_little_to_say() -> None:
-    assert view(Stats(), []).line() == "0 batches, 0 samples; waited –; 0 ready, 0 on their way; no batch yet"
+    said = "0 batches, 0 samples, 0 samples/s; waited 0%: no batch yet; 0 ready, 0 on their way; 0 workers"
+    assert view(Stats(), []).line() == said
 
 
 # -- of real iterators -------------------------------------------------------------------------------------------------
@@ -121,16 +122,6 @@ def test_everything_that_iterates_can_be_looked_at(make: Any) -> None:
         assert all(view.stats.batches for view in drawn)
     assert told.getvalue().startswith("mpiter: ")
     assert "mpiter-live" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_it_may_stand_around_the_loop_and_look_at_an_epoch() -> None:
-    told = io.StringIO()
-    with mpiter.DataLoader(range(40), 4, num_workers=1) as loader:
-        epoch = iter(loader)
-        with Live(epoch, told):
-            assert len(list(epoch)) == 10
-        assert len(Live(loader)) == 10
-    assert told.getvalue().count("\n") == 1
 
 
 def test_a_loop_that_is_left_ends_the_view() -> None:
@@ -275,24 +266,3 @@ def test_where_tqdm_has_a_bar_the_view_writes_lines_above_it(monkeypatch: pytest
         assert len(list(Live(stream, told))) == 2
     assert told.getvalue() == ""
     assert len(tqdm.written) == 1
-
-
-_NOTEBOOK = """
-import nbclient, nbformat
-cell = nbformat.v4.new_code_cell(
-    "import mpiter\\nfrom mpiter.tuning.live import Live\\n"
-    "for batch in Live(mpiter.batches(range(8), 4, n_processes=0)):\\n    pass"
-)
-notebook = nbformat.v4.new_notebook(cells=[cell])
-nbclient.NotebookClient(notebook, timeout=60).execute()
-print(*(output["data"]["text/plain"] for output in notebook.cells[0].outputs), sep="| another output: ")
-"""
-
-
-@pytest.mark.slow
-def test_in_a_real_notebook_a_cell_has_one_output_that_changes() -> None:
-    for library in ("nbclient", "nbformat", "ipykernel"):
-        pytest.importorskip(library)
-    ran = subprocess.run([sys.executable, "-c", _NOTEBOOK], capture_output=True, text=True, timeout=100, check=True)
-    assert ran.stdout.startswith("2 batches, 8 samples")
-    assert "another output" not in ran.stdout

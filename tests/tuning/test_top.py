@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from scripts import once_waiting, wait_until
-from test_live import on_terminal, visible
 
 import mpiter
 from mpiter.__main__ import main
@@ -61,15 +60,6 @@ def test_several_iterators_are_seen_apart_and_one_that_has_ended_no_more() -> No
             assert len(Top(os.getpid()).look()) == 2
         assert len(Top(os.getpid()).look()) == 1
     assert Top(os.getpid()).look() == []
-
-
-def test_without_workers_there_are_none_to_show() -> None:
-    with mpiter.batches(range(40), 4, n_processes=0) as stream:
-        next(stream)
-        next(stream)
-        (seen,) = Top(os.getpid()).look()
-        assert not seen.workers
-        assert seen.stats.batches >= 1
 
 
 class Stuck:
@@ -174,29 +164,6 @@ def test_a_look_from_outside_is_printed_once(program: Any, capsys: pytest.Captur
     assert re.match(r"\d batch(es)?, \d+ samples?", shown)
     assert "worker 0 " in shown
     assert program.poll() is None, "the program has noticed nothing"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("columns", [80, 40])
-def test_on_a_terminal_it_goes_on_until_the_program_ends(program: Any, columns: int) -> None:
-    pytest.importorskip("rich")
-    looking = f"""
-import os
-import re
-from mpiter.__main__ import main
-from mpiter.tuning import top
-look, looks = top.Top.look, []
-def counted(self):
-    looks.append(look(self))
-    if len(looks) == 3:
-        os.kill({program.pid}, 9)
-    return looks[-1]
-top.Top.look = counted
-raise SystemExit(main(["top", "{program.pid}", "--interval", "0.01"]))
-"""
-    lines = visible(on_terminal(looking, columns))
-    assert any(line.startswith("worker 0") for line in lines)
-    assert max(map(len, lines)) <= columns
 
 
 def test_piped_it_is_lines_until_the_program_ends(
