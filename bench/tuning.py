@@ -4,11 +4,11 @@
     python bench/tuning.py --quick                       # one short round: a smoke test, never a conclusion
 
 A sweep tries every number of workers in five rounds, by the same trials as the tuner. What counts is how long a batch
-takes, by the sweep, with what the tuner chose. Of `n_processes="auto"`, which finds out while batches are handed out (as `Auto(most=8)` on
-this machine): here the number it has come to after 200 batches, simulated how long a batch takes then. A load that
-changes half-way is held against the better fixed number for each half.
-Simulated trials (`tests/support/cores.py`) have the service times of the load, noise of two percent, and ten seeds, of
-which the worst counts; batches come in volleys there, so their pace is the slope of a line through when they came.
+takes, by the sweep, with what the tuner chose, and with the number that `n_processes="auto"` has come to after 200
+batches (`Auto(most=8)` on this machine); simulated, how long a batch takes then. A load that changes half-way is held
+against the better fixed number for each half. Simulated trials (`tests/support/cores.py`) have the service times of the
+load, noise of two percent, and ten seeds, of which the worst counts; batches come in volleys there, so their pace is
+the slope of a line through when they came.
 Exit status: 0, or 1 when a requirement fails or a turn raises.
 """
 
