@@ -36,14 +36,9 @@ _RECENT, _SURE, _MANY = 2, 2.0, 64  # …in the last of so many parts, beyond so
 class Part(NamedTuple):
     """What a batch took, on the average, between two looks."""
 
-    seconds: float
-    wait_s: float  # of them, by the consumer
+    own_s: float  # the consumer's own seconds
+    wait_s: float  # that it waited
     service_s: float  # of all workers together
-
-    @property
-    def own_s(self) -> float:
-        """The consumer's own seconds."""
-        return max(self.seconds - self.wait_s, 0.0)
 
 
 class Measured:
@@ -53,7 +48,7 @@ class Measured:
         usual = statistics.median(part.own_s for part in parts)
         kept = [part for part in parts if part.own_s <= _OUTLIER * usual or len(parts) < _ENOUGH]
         self.setting, self.count = setting, len(parts)
-        self.batch_s = max(statistics.fmean(part.seconds for part in kept), 1e-9)
+        self.batch_s = max(statistics.fmean(part.own_s + part.wait_s for part in kept), 1e-9)
         self.waits = min(1.0, statistics.fmean(part.wait_s for part in kept) / self.batch_s)
         self.busy = statistics.fmean(part.service_s for part in kept) / self.batch_s / setting.workers
         self.is_known = len(parts) >= _ENOUGH
@@ -111,8 +106,8 @@ class AutoPilot:
         if seconds < _PART_S:
             return None
         self._last, self._next = seen, batches + max(_PART, now.workers // 2, in_time)
-        busy_s = seen.fetch_s + seen.pack_s - last.fetch_s - last.pack_s
-        self._parts.append(Part(*(max(0.0, one) / count for one in (seconds, seen.wait_s - last.wait_s, busy_s))))
+        wait_s, busy_s = seen.wait_s - last.wait_s, seen.fetch_s + seen.pack_s - last.fetch_s - last.pack_s
+        self._parts.append(Part(*(max(0.0, one) / count for one in (seconds - wait_s, wait_s, busy_s))))
         self._age += 1
         wanted, reason = self._decide(now, seen)
         if wanted is None:
@@ -204,7 +199,7 @@ class AutoPilot:
     def _has_changed(self, batches: int) -> bool:
         """Do all of the last parts wait, or need workers, otherwise than is usual?  Then all begins anew."""
         del self._parts[:-_MANY]
-        waits = [part.wait_s / max(part.seconds, 1e-9) for part in self._parts]
+        waits = [part.wait_s / max(part.own_s + part.wait_s, 1e-9) for part in self._parts]
         needs = [math.log(max(part.service_s, 1e-9) / max(part.own_s, 1e-9)) for part in self._parts]
         for values, least in ((waits, _WAITS_MORE), (needs, _NEEDS_MORE)):
             usual, recent = values[:-_RECENT], values[-_RECENT:]

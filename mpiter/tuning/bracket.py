@@ -186,14 +186,11 @@ class Bracket:
 
     def _reason(self) -> str:
         chosen, parts = self._fewest, []
-        more = [self._batch_s(one) for one in self._eligible if one.workers > chosen.workers]
         if chosen.workers:
             parts.append(f"{self._batch_s(self._of(0)) / self._batch_s(chosen):.2g} times as fast as none")
-        if more:
-            gain = self._batch_s(chosen) / min(more) - 1
-            parts.append(f"more of them gain {gain:.0%}, which is within the noise" if gain > 0 else "more are slower")
+        if max(self.of).workers > chosen.workers:
+            parts.append("more of them gain nothing that could be told from noise")
         elif chosen.workers == self._most:
             parts.append("more were not to be tried")
         parts += ["more do not fit into the memory allowed"] * self._is_short
-        parts += ["the budget ended the search"] * self._is_over
-        return "; ".join(parts)
+        return "; ".join([*parts, *["the budget ended the search"] * self._is_over])

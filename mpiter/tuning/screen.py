@@ -43,7 +43,7 @@ class View:
 
     def lines(self, width: int = 80, height: int = 24) -> list[str]:
         """Lines for a screen of this size."""
-        shown = [*self._figures, *(f"{name}: {said}" for name, said in self.stats.dataset.items()), *self.workers]
+        shown = [*self._figures, *(f"{name} {said}" for name, said in self.stats.dataset.items()), *self.workers]
         if len(shown) > height:
             shown = [*shown[: height - 1], f"and {len(shown) - height + 1} more"]
         return [line if len(line) <= width else f"{line[: max(0, width - 1)]}…" for line in shown]

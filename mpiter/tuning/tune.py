@@ -1,8 +1,7 @@
 """``mpiter.tune()``: tries numbers of workers on the dataset, and says which to take.
 
 Runs in the consumer process.  The trials are real ones, the search is pure.  Guarantees that a
-dataset which opens its files on first use goes to the workers as it came; and that samples so dear that a few batches
-would use up the budget are loaded in smaller ones.
+dataset which opens its files on first use goes to the workers as it came.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ BUDGET_S = 60.0  # unless told otherwise
 _TRIAL_S, _PART = 0.5, 40  # of a trial; of the budget, the most that is asked of one
 _MEMORY = 0.9  # of what is there
 _PREFETCHES = (2, 4, 8, 16)
-_WARM_S, _BATCHES = 0.15, 8  # of a trial; batches that should go into the time that is left
+_WARM_S = 0.15  # of a trial
 
 Step = Callable[[Any], object]
 _log = logging.getLogger("mpiter.tuning")
@@ -130,20 +129,17 @@ class Loading:
         self._dataset, self._batch_size, self._step = dataset, batch_size, step
         self._seconds, self._least = seconds, least
         self._options = {"epochs": None, "drop_last": len(as_dataset(dataset)) >= batch_size, **options}
-        self._sample_s: float | None = None  # what the first one took
 
     def __call__(self, setting: Setting, limit_s: float = math.inf) -> Trial:
         workers, began = setting.workers, time.perf_counter()
         dataset = self._dataset if workers else apart(self._dataset)  # what opens its files must go to workers unopened
         options = self._options | {"n_processes": workers, "n_prefetch": setting.n_prefetch}
-        rows = self._rows(workers, limit_s)
-        with batches(dataset, rows, **options) as loading:
+        with batches(dataset, self._batch_size, **options) as loading:
             self._consume(loading, 0.0, 1, math.inf)
             self._consume(loading, _WARM_S, workers + 1, began + limit_s / 2)
             least = max(self._least, 2 * workers, 1)  # they come in volleys
             batch_s = self._consume(loading, self._seconds, least, began + limit_s)
             used = machine.tree_memory()
-        batch_s *= self._batch_size / rows
         _log.info("%s workers, n_prefetch=%s: %.3g ms a batch", *setting, 1e3 * batch_s)
         return Trial(batch_s, used, time.perf_counter() - began)
 
@@ -157,16 +153,6 @@ class Loading:
                 self._step(batch)
             count, now = count + 1, time.perf_counter()
         return (now - began) / count
-
-    def _rows(self, workers: int, limit_s: float) -> int:
-        """Of a batch; fewer than asked for where some would take all the time, and nothing but loading is measured."""
-        if limit_s == math.inf or self._step is not None:
-            return self._batch_size
-        if self._sample_s is None:
-            dataset, began = as_dataset(apart(self._dataset)), time.perf_counter()
-            dataset[0]
-            self._sample_s = time.perf_counter() - began
-        return min(self._batch_size, max(int(limit_s / _BATCHES / max(self._sample_s, 1e-9)), workers, 1))
 
 
 def apart(value: Any, depth: int = 4) -> Any:

@@ -140,13 +140,8 @@ def test_more_batches_wait_only_while_that_helps(helps: int) -> None:
     ("curve", "most", "reason"),
     [
         (lambda workers: 1 / max(1, workers), 4, "4 times as fast as none; more were not to be tried"),
-        (
-            lambda workers: max(0.249, 1 / max(1, workers)),
-            16,
-            "4 times as fast as none; more of them gain 0%, which is",
-        ),
-        (lambda workers: 1.0 + workers, 4, "more are slower"),
+        (lambda workers: 1.0 + workers, 4, "more of them gain nothing that could be told from noise"),
     ],
 )
 def test_the_choice_says_why(curve: Curve, most: int, reason: str) -> None:
-    assert searched(Fake(curve), most)[1].startswith(reason)
+    assert searched(Fake(curve), most)[1] == reason

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -88,26 +87,6 @@ def test_what_0_workers_open_is_opened_in_a_copy(tmp_path: Path) -> None:
     found = mpiter.tune(dataset, 4, **QUICK)
     assert [row.workers for row in found.table] == [0, 1]
     assert dataset.whole.file is None
-
-
-class Dear:
-    """A batch of 32 would take 3.2 seconds."""
-
-    def __len__(self) -> int:
-        return 100
-
-    def __getitem__(self, index: int) -> int:
-        time.sleep(0.1)
-        return index
-
-
-@pytest.mark.slow
-def test_batches_that_would_use_up_the_budget_are_smaller_and_their_time_is_that_of_whole_ones() -> None:
-    found = mpiter.tune(Dear(), 32, budget_s=4.0, max_workers=2, backend="thread")
-    times = {row.workers: row.seconds for row in found.table}
-    assert times[0] >= 3.2
-    assert {0, 1} <= set(times)
-    assert found.n_processes > 0
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------
