@@ -9,6 +9,7 @@ simulated cores fetch them.  Needs Pillow.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -24,7 +25,6 @@ from PIL import Image
 import mpiter
 from mpiter.lab.bench import keep_answer
 from mpiter.lab.surroundings import versions
-from mpiter.tuning.trace import read
 
 SCHEMA = "mpiter.bench.service_times/1"
 FILES, SAMPLES, OUTPUT = 200, 3000, (224, 224)
@@ -65,8 +65,9 @@ def measured() -> list[tuple[float, float]]:
         with mpiter.batches(Photographs(Path(folder)), 1, **options, trace=trace) as stream:
             for _ in range(SAMPLES + 2):
                 next(stream)
-        tasks = [task for task in read(trace).fetched if task.rows == 1][1:]
-    return [(task.cpu_s, max(0.0, task.seconds - task.cpu_s - task.delay_s)) for task in tasks]
+        events = [event for event in json.loads(trace.read_text()) if event["name"] == "fetch"]
+    tasks = [(event["dur"] / 1e6, event["args"]) for event in events if event["args"]["rows"] == 1][1:]
+    return [(task["cpu_s"], max(0.0, seconds - task["cpu_s"] - task["delay_s"])) for seconds, task in tasks]
 
 
 def main() -> int:

@@ -3,22 +3,20 @@
     python bench/tuning.py --out bench/results/tuning.json
     python bench/tuning.py --quick                       # one short round: a smoke test, never a conclusion
 
-A sweep tries every number of workers in five rounds, as `mpiter lab workers` does unless told otherwise, by the same
-trials as the tuner, with few and with many batches that wait. What counts is how long a batch takes, by the sweep,
-with what the tuner chose. Of `n_processes="auto"`, which finds out while batches are handed out (as `Auto(most=8)` on
-this machine): here the number it has come to after 200 batches, simulated how long a batch takes then. A load that
-changes half-way is held against the better fixed number for each half.
-Simulated trials have the service times of the load, noise of two percent, and ten seeds, of which the worst counts;
-batches come in volleys there, so their pace is the slope of a line through when they came, and a sweep tries only
-every fourth number of workers with many batches that wait.
+A sweep tries every number of workers in five rounds, by the same trials as the tuner. What counts is how long a batch
+takes, by the sweep, with what the tuner chose, and with the number that `n_processes="auto"` has come to after 200
+batches (`Auto(most=8)` on this machine); simulated, how long a batch takes then. A load that changes half-way is held
+against the better fixed number for each half. Simulated trials (`tests/support/cores.py`) have the service times of the
+load, noise of two percent, and ten seeds, of which the worst counts; batches come in volleys there, so their pace is
+the slope of a line through when they came.
 Exit status: 0, or 1 when a requirement fails or a turn raises.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
-import math
 import random
 import statistics
 import sys
@@ -28,8 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import checkout  # noqa: F401  # before mpiter
+import checkout  # before mpiter
 import numpy as np
+
+sys.path.insert(0, str(checkout.ROOT / "tests" / "support"))
+
+from cores import Load, Outcome, Service, simulate
 
 import mpiter
 from mpiter.engine.pilot import Auto, Setting
@@ -37,10 +39,8 @@ from mpiter.lab.bench import Bench, command_line, conduct
 from mpiter.lab.turns import Turn
 from mpiter.lab.verdict import Claim, Summary, at_most, median, ratio
 from mpiter.tuning.auto import AutoPilot
-from mpiter.tuning.bracket import Bracket, most_trials
-from mpiter.tuning.measuring import Loading
-from mpiter.tuning.simulation import Load, Machine, Outcome, Service, simulate
-from mpiter.tuning.trials import Asked, Notes, Trial
+from mpiter.tuning.bracket import Bracket, Trial
+from mpiter.tuning.tune import Loading
 
 SCHEMA = "mpiter.bench.tuning/1"
 SWEEP_ROUNDS, TRIAL_S, BATCH_SIZE = 5, 0.5, 32
@@ -48,7 +48,7 @@ MOST, MOST_SIMULATED = 8, 64
 NOISE, SEEDS = 0.02, range(10)
 MEMORY = 0.9  # of what there is: tune() and auto leave a tenth free
 WITHIN, WITHIN_SIMULATED, WITHIN_CHANGING, SHARE = 1.10, 1.05, 1.10, 0.25
-FEW, MANY = 2, 64  # batches that wait
+FEW = 2  # batches that wait
 EARLY, LATE_CHANGES = 200, 3  # batches in which auto may change what it likes, and changes after them
 FLIGHT, COUNTED = 1500, (400, 1490)  # batches of a simulated run under auto, and those that are timed in any run
 
@@ -83,12 +83,32 @@ REAL = {"io": Waits, "cpu": Computes}
 # -- loads on a machine of 64 cores ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Simulated:
     """A load, and what is known of the machine."""
 
     load: Load
     memory_bytes: int = 1 << 40
+
+    @property
+    def allowed(self) -> float:
+        return MEMORY * self.memory_bytes
+
+    @functools.cache  # noqa: B019  # there are few of them, and they last
+    def known(self, workers: int) -> tuple[float, float, int]:
+        """Seconds a batch, seconds before, bytes."""
+        outcome = simulate(self.load, Setting(workers, FEW), COUNTED[1] + 10, most_bytes=self.memory_bytes)
+        return pace(outcome), outcome.taken[0] + 0.2, outcome.peak_bytes
+
+    def measure(self, seed: int) -> Callable[[Setting, float], Trial]:
+        """A trial differs from another by noise alone."""
+        draw = random.Random(seed)
+
+        def trial(setting: Setting, limit_s: float) -> Trial:
+            batch_s, before_s, used = self.known(setting.workers)
+            return Trial(batch_s * draw.lognormvariate(0, NOISE), used, before_s + max(TRIAL_S, batch_s))
+
+        return trial
 
 
 def _stragglers(cpu_s: float) -> list[Service]:
@@ -134,31 +154,6 @@ def pace(outcome: Outcome) -> float:
     return float(np.polyfit(batches, np.array(outcome.taken)[batches], 1)[0])
 
 
-class Virtual:
-    """Measures by simulation, once for each setting; a trial differs from another by noise alone."""
-
-    def __init__(self, case: Simulated) -> None:
-        self._case, self._known = case, dict[Setting, tuple[float, float, int]]()
-
-    def known(self, setting: Setting) -> tuple[float, float, int]:
-        """Seconds a batch, seconds before, bytes."""
-        if setting not in self._known:
-            outcome = simulate(self._case.load, Machine.of(64), *setting, batches=COUNTED[1] + 10)
-            self._known[setting] = pace(outcome), outcome.start_s + 0.2, outcome.peak_bytes
-        return self._known[setting]
-
-    def measure(self, seed: int) -> Callable[[Setting, Asked], Trial]:
-        draw = random.Random(seed)
-
-        def trial(setting: Setting, asked: Asked) -> Trial:
-            batch_s, before_s, used = self.known(setting)
-            batches = max(asked.batches, math.ceil(asked.seconds / batch_s))
-            seconds = batches * batch_s * math.exp(draw.gauss(0, NOISE))
-            return Trial(seconds, batches, used, before_s + seconds)
-
-        return trial
-
-
 # -- a turn ----------------------------------------------------------------------------------------------------------
 
 
@@ -172,45 +167,28 @@ def take(turn: Turn) -> dict[str, Any]:
 
 
 def sweep(dataset: Any) -> dict[str, Any]:
-    measure, began = Loading(dataset, BATCH_SIZE, {}), time.perf_counter()
-    found = {n_prefetch: _middle(measure, n_prefetch) for n_prefetch in (FEW, MANY)}
-    return _swept(found, time.perf_counter() - began)
-
-
-def _middle(measure: Loading, n_prefetch: int) -> dict[int, float]:
-    """Seconds of a batch for each number of workers."""
+    measure, began = Loading(dataset, BATCH_SIZE, {}, seconds=TRIAL_S), time.perf_counter()
     found: dict[int, list[float]] = {workers: [] for workers in range(MOST + 1)}
     for number in range(SWEEP_ROUNDS):
         for workers in found if number % 2 else reversed(found):
-            found[workers].append(measure(Setting(workers, n_prefetch), Asked(TRIAL_S)).batch_s)
-    return {workers: statistics.median(times) for workers, times in found.items()}
+            found[workers].append(measure(Setting(workers, FEW)).batch_s)
+    middle = {workers: statistics.median(times) for workers, times in found.items()}
+    return _swept(middle, time.perf_counter() - began)
 
 
-def _swept(found: dict[int, dict[int, float]], spent_s: float) -> dict[str, Any]:
-    batch_s = {Setting(workers, few): time for few, times in found.items() for workers, time in times.items()}
+def _swept(batch_s: dict[int, float], spent_s: float) -> dict[str, Any]:
     best = min(batch_s, key=batch_s.__getitem__)
-    at = {f"at_{_name(setting)}": seconds for setting, seconds in batch_s.items()}
-    return {
-        "workers": best.workers,
-        "waiting": best.n_prefetch,
-        "batch_ms": 1e3 * batch_s[best],
-        "spent_s": spent_s,
-        **at,
-    }
-
-
-def _name(setting: Setting) -> str:
-    return f"{setting.workers}_{FEW if setting.n_prefetch < MANY else MANY}"
+    at = {f"at_{workers}": seconds for workers, seconds in batch_s.items()}
+    return {"workers": best, "batch_ms": 1e3 * batch_s[best], "spent_s": spent_s, **at}
 
 
 def tuner(dataset: Any) -> dict[str, Any]:
     began = time.perf_counter()
-    found = mpiter.tune(dataset, BATCH_SIZE, max_workers=MOST, cache=False)
+    found = mpiter.tune(dataset, BATCH_SIZE, max_workers=MOST)
     spent_s = time.perf_counter() - began
-    (row,) = (row for row in found.table if (row.workers, row.n_prefetch) == found.chosen)
+    (row,) = (row for row in found.table if row.workers == found.n_processes)
     trials = sum(row.trials for row in found.table)
-    chosen = {"workers": row.workers, "waiting": row.n_prefetch}
-    return {**chosen, "batch_ms": 1e3 * row.seconds, "spent_s": spent_s, "trials": trials}
+    return {"workers": row.workers, "batch_ms": 1e3 * row.seconds, "spent_s": spent_s, "trials": trials}
 
 
 def auto(dataset: Any) -> dict[str, Any]:
@@ -223,60 +201,47 @@ def auto(dataset: Any) -> dict[str, Any]:
             next(stream)
             count += 1
         batch_ms = 1e3 * (time.perf_counter() - settled) / count
-        chosen = {"workers": stream.stats().workers, "waiting": FEW}
-        return {**chosen, "batch_ms": batch_ms, "spent_s": settled - began}
+        return {"workers": stream.stats().workers, "batch_ms": batch_ms, "spent_s": settled - began}
 
 
 def auto_simulated(case: Simulated) -> dict[str, Any]:
     pilot = AutoPilot(Auto(most=MOST_SIMULATED), Auto(), memory=lambda stats: float(case.memory_bytes))
-    machine = Machine.of(64, case.memory_bytes)
-    outcome = simulate(case.load, machine, 1, 2, FLIGHT, pilot, most_workers=MOST_SIMULATED)
+    outcome = simulate(case.load, Setting(1, FEW), FLIGHT, pilot, most_bytes=case.memory_bytes)
     late = sum(change.batches > EARLY for change in pilot.changes)
     batch_ms = 1e3 * pace(outcome)
     spent_s = outcome.taken[EARLY]
-    return {"workers": outcome.stats.workers, "batch_ms": batch_ms, "spent_s": spent_s, "late": late}
+    return {"workers": outcome.workers, "batch_ms": batch_ms, "spent_s": spent_s, "late": late}
 
 
 def fixed_changing() -> dict[str, Any]:
     """The better number for each half."""
     load, halves = _changing(), []
     for workers in (1, 2, 4, 8, 16, 32, 64):
-        outcome = simulate(load, Machine.of(64), workers, 2, 2 * HALF)
+        outcome = simulate(load, Setting(workers, FEW), 2 * HALF)
         halves.append((outcome.taken[HALF], outcome.seconds - outcome.taken[HALF]))
     return {"batch_ms": 1e3 * sum(min(half[at] for half in halves) for at in (0, 1)) / (2 * HALF)}
 
 
 def auto_changing() -> dict[str, Any]:
     pilot = AutoPilot(Auto(most=MOST_SIMULATED), Auto(), memory=lambda stats: 1e12)
-    outcome = simulate(_changing(), Machine.of(64), 1, 2, 2 * HALF, pilot, most_workers=MOST_SIMULATED)
-    return {"workers": outcome.stats.workers, "batch_ms": 1e3 * outcome.seconds / (2 * HALF)}
+    outcome = simulate(_changing(), Setting(1, FEW), 2 * HALF, pilot)
+    return {"workers": outcome.workers, "batch_ms": 1e3 * outcome.seconds / (2 * HALF)}
 
 
 def sweep_simulated(case: Simulated) -> dict[str, Any]:
-    virtual, spent_s = Virtual(case), 0.0
-    batch_s: dict[int, dict[int, float]] = {FEW: {}, MANY: {}}
-    for workers in range(MOST_SIMULATED + 1):
-        for n_prefetch, found in batch_s.items():
-            if n_prefetch == MANY and workers % 4:
-                continue
-            seconds, before_s, used = virtual.known(Setting(workers, n_prefetch))
-            spent_s += SWEEP_ROUNDS * (before_s + max(TRIAL_S, seconds))
-            if used <= MEMORY * case.memory_bytes:
-                found[workers] = seconds
-    return _swept(batch_s, spent_s)
+    known = {workers: case.known(workers) for workers in range(MOST_SIMULATED + 1)}
+    spent_s = sum(SWEEP_ROUNDS * (before_s + max(TRIAL_S, seconds)) for seconds, before_s, _ in known.values())
+    fitting = {workers: seconds for workers, (seconds, _, used) in known.items() if used <= case.allowed}
+    return _swept(fitting, spent_s)
 
 
 def tuner_simulated(case: Simulated) -> dict[str, Any]:
     """The worst of the choices, and the longest search."""
-    virtual, searches = Virtual(case), []
-    for seed in SEEDS:
-        notes = Notes(virtual.measure(seed), Asked(TRIAL_S), most=most_trials(MOST_SIMULATED))
-        chosen = Bracket(notes, MOST_SIMULATED, MEMORY * case.memory_bytes).choose().setting
-        searches.append((virtual.known(chosen)[0], chosen, notes))
-    batch_s, (workers, waiting), _ = max(searches, key=lambda one: one[0])
-    spent_s = max(notes.spent_s for *_, notes in searches)
-    trials = max(notes.count for *_, notes in searches)
-    return {"workers": workers, "waiting": waiting, "batch_ms": 1e3 * batch_s, "spent_s": spent_s, "trials": trials}
+    searches = [Bracket(case.measure(seed), MOST_SIMULATED, memory_bytes=case.allowed) for seed in SEEDS]
+    chosen = [search.choose()[0].workers for search in searches]
+    batch_s, workers = max((case.known(workers)[0], workers) for workers in chosen)
+    spent_s, trials = max(search.spent_s for search in searches), max(len(search.all) for search in searches)
+    return {"workers": workers, "batch_ms": 1e3 * batch_s, "spent_s": spent_s, "trials": trials}
 
 
 TAKES = {"sweep": sweep, "tuner": tuner, "auto": auto}
@@ -320,9 +285,7 @@ def excess(summary: Summary, case: str, row: str) -> float | None:
     if swept is None or chosen is None:
         return None
     best = swept["batch_ms"].median / 1e3
-    settings = zip(chosen["workers"].values, chosen["waiting"].values, strict=True)
-    names = [_name(Setting(int(workers), int(waiting))) for workers, waiting in settings]
-    return statistics.median(swept[f"at_{name}"].median / best for name in names)
+    return statistics.median(swept[f"at_{workers:.0f}"].median / best for workers in chosen["workers"].values)
 
 
 BENCH = Bench(
@@ -345,12 +308,11 @@ BENCH = Bench(
     figures={
         "batch_ms": "ms a batch",
         "workers": "workers",
-        "waiting": "waiting",
         "spent_s": "seconds spent",
         "trials": "trials",
         "late": "late",
     }
-    | {f"at_{workers}_{few}": "" for workers in range(MOST_SIMULATED + 1) for few in (FEW, MANY)},
+    | {f"at_{workers}": "" for workers in range(MOST_SIMULATED + 1)},
     take=take,
     claims=claims,
     against="sweep",

@@ -22,7 +22,6 @@ from .images import pack
 from .lab import command as lab
 from .remote.audit import command as audit
 from .tuning import command as tune
-from .tuning import explain_command as explain
 from .tuning import top
 
 WRONG, INTERRUPTED = 1, 130
@@ -91,7 +90,6 @@ def _parser(words: Sequence[str]) -> _Parser:
     parser.commands = commands
     doctor.add_to(commands)
     tune.add_to(commands)
-    explain.add_to(commands)
     top.add_to(commands)
     audit.add_to(commands)
     pack.add_to(commands)

@@ -6,15 +6,18 @@ For everybody: the progress line, the tuner, the report, the tests.
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import machine
 from .errors import OptionError
 
 _WORTH_TELLING = 0.05  # of the time
 _TOO_SHORT_S = 0.2  # to tell anything
+_TO_SPARE, _MOST_TOLD = 1.02, 64  # of loading that is hidden; workers: beyond, the step takes no time to speak of
 _IN_WORDS = ("skips", "dataset")  # what is no number
 _RARE = ("errors", "skipped", "restarts", "renewals", "odd_rows", "copies")
 
@@ -199,12 +202,29 @@ class Stats:
 
     @property
     def verdict(self) -> str:
-        """Does one wait for the workers, since one has looked last?"""
+        """Does one wait for the workers, since one has looked last; and how many would suffice?"""
         if not self.workers:
             return "that is fetching itself, without workers"
         if self.recent_s < _TOO_SHORT_S:
             return "too short a time to tell"
-        return "workers suffice" if self.recent_share < _WORTH_TELLING else "workers can't keep up"
+        if self.recent_share < _WORTH_TELLING:
+            return "workers suffice"
+        enough = self.enough_workers
+        return f"workers can't keep up{f'; {enough} would' if enough is not None and enough > self.workers else ''}"
+
+    @property
+    def enough_workers(self) -> int | None:
+        """The fewest workers that load a batch while the step has the one before, by what was measured lately.
+
+        A step and loading take turns without workers, and ``max(step, loading / workers)`` with them.  None where no
+        number does, since the cores are used up, or where too little is known.
+        """
+        step_s = (self.recent_s - self.recent_wait_s) / max(self.recent_batches, 1)
+        batch_s = self.sample_s * self.samples / max(self.batches, 1)
+        cpu_s = batch_s * min(1.0, self.fetch_cpu_s / max(self.fetch_s + self.pack_s, 1e-9))
+        if not batch_s or cpu_s > step_s * machine.cores() or batch_s > step_s * _MOST_TOLD:
+            return None
+        return math.ceil(_TO_SPARE * batch_s / step_s)
 
 
 NUMBERS = tuple(name for name in Stats.__dataclass_fields__ if name not in _IN_WORDS)

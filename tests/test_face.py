@@ -100,11 +100,6 @@ def test_a_word_that_the_command_does_not_know_is_told_with_what_was_meant(
     assert told in capsys.readouterr().err
 
 
-def test_a_trace_that_is_not_there_is_told_with_where_traces_come_from(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["explain", "nofile.json"]) == 1
-    assert "there is no file nofile.json" in capsys.readouterr().err
-
-
 def test_iterators_say_what_they_are_and_where_they_stand() -> None:
     with mpiter.MultiprocessIterator([1, 2, 3], 2, n_processes=1, shuffle=False) as it:
         assert repr(it) == "<MultiprocessIterator over list of 3 in batches of 2: epoch 0, 0 samples of it handed out>"

@@ -14,7 +14,7 @@ import mpiter
 from mpiter.engine import tally as tallying
 from mpiter.engine.tally import Tally
 from mpiter.stats import Stats
-from mpiter.tuning.screen import Glance, view
+from mpiter.tuning.screen import Watcher
 
 
 @pytest.fixture
@@ -262,8 +262,28 @@ def test_what_the_trainers_process_computes_is_counted(backend: str, threads: in
 
 
 def test_the_live_view_says_what_stats_says() -> None:
-    """One verdict: a quarter of the time was waited, beside one worker."""
-    stats = Stats(batches=41, samples=41, seconds=4.0, wait_s=1.5, start_s=0.5, fetch_s=2.0, workers=1)
+    """One verdict: a quarter of the time was waited, beside one worker; a batch takes it 50 ms, and a step 75."""
+    stats = Stats(batches=41, samples=41, seconds=4.0, wait_s=1.5, start_s=0.5, sample_s=0.05, workers=1)
     looked = replace(stats, recent_s=4.0, recent_wait_s=1.0, recent_batches=40)
-    assert looked.verdict == view(Glance(4.0, stats, [], [], [])).verdict == "workers can't keep up"
+    assert looked.verdict == "workers can't keep up"
+    assert looked.verdict in Watcher().view(stats, [], []).line()
     assert str(looked).splitlines()[1].endswith(f": {looked.verdict}")
+
+
+@pytest.mark.parametrize(
+    ("batch_s", "step_s", "busy", "enough"),
+    [(1.7, 0.654, 0.2, 3), (0.176, 0.04, 0.0, 5), (0.05, 0.075, 1.0, 1), (3.0, 0.5, 1.0, None), (1.0, 1e-6, 0.0, None)],
+    ids=["the article", "a store", "one", "short of cores", "no step"],
+)
+def test_as_many_workers_suffice_as_a_batch_takes_times_as_long_as_a_step(
+    monkeypatch: pytest.MonkeyPatch, batch_s: float, step_s: float, busy: float, enough: int | None
+) -> None:
+    """The article's: a batch takes a worker 1.7 s and a step 654 ms, which three workers hide and two don't."""
+    monkeypatch.setattr("mpiter.machine.cores", lambda: 4)
+    stats = Stats(
+        batches=100, samples=3200, sample_s=batch_s / 32, fetch_s=1.0, fetch_cpu_s=busy, workers=2, recent_batches=10,
+        recent_s=10 * max(step_s, batch_s / 2), recent_wait_s=10 * max(0.0, batch_s / 2 - step_s),
+    )  # fmt: skip
+    assert stats.enough_workers == enough
+    told = f"; {enough} would" if enough is not None and enough > 2 else ""
+    assert stats.verdict == ("workers suffice" if enough == 1 else f"workers can't keep up{told}")

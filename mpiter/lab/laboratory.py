@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import traced
 from .asked import command_again
 from .experiments import EXPERIMENTS, Experiment
 from .report.page import page
@@ -172,15 +171,14 @@ def _print_what_was_not_measured(result: Result, telling: Telling) -> None:
 
 
 def write_report(folder: Path) -> Path:
-    """`folder/report.html`: made anew from whatever results and traces the folder holds."""
-    recorded = traced.sections(folder)
-    results = folder_of(folder, may_be_empty=bool(recorded))
+    """`folder/report.html`: made anew from whatever results the folder holds."""
+    results = folder_of(folder)
     if unknown := results.keys() - EXPERIMENTS.keys():
         raise ResultError(
             f"{folder} holds results of {', '.join(sorted(unknown))}, which this mpiter knows nothing of."
         )
     sections = [_section(EXPERIMENTS[name], results[name]) for name in EXPERIMENTS if name in results]
-    keep(folder / REPORT, page([*sections, *recorded], "What loading costs"))
+    keep(folder / REPORT, page(sections, "What loading costs"))
     return folder / REPORT
 
 

@@ -1,35 +1,67 @@
-"""The pilot behind ``n_processes="auto"`` and ``n_prefetch="auto"``: it looks, has it decided, and says why.
+"""The pilot behind ``n_processes="auto"`` and ``n_prefetch="auto"``: it looks, tries what could help, and says why.
 
-Runs in the prefetch thread, which asks it after each answered task; looks at the counters once in some batches.
-Guarantees that it stays within what the user, the cores and the memory allow, and that a load which stays as it is
-sees three changes after its first 200 batches at the most.  Workers for whom memory no longer suffices go at any time:
-that counts as a change, but is not kept from happening.
+Runs in the prefetch thread, which asks it after each answered task.  The capacity model says how many workers hide
+loading behind the step; each change is judged by what it brought, and of settings that differ by less than can be told
+the smallest is kept.  Guarantees that it stays within what the user, the cores and the memory allow; and that a load
+which stays as it is sees three changes after its first 200 batches at the most, beside those for lack of memory.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from .. import machine
 from ..engine.pilot import Auto, Setting
 from ..stats import Stats
-from .parts import Measured, Part, has_shifted
-from .policy import View, decide
 
 _log = logging.getLogger("mpiter.tuning")
-_FIRST = 2  # batches until the first look
-_PART = 8  # batches between two looks, at least…
-_PART_S = 0.1  # …and seconds
-_EARLY, _LATER = 200, 3  # batches in which changes are free, and changes after them
-_EARLY_CHANGES = 8
-_USUAL = 64  # parts that say what is usual
-_RECENT = 2  # parts that show that the load has changed
-_LEAST_USUAL = 4
+_PART, _PART_S = 8, 0.1  # batches and seconds between two looks, at least
+_EARLY, _EARLY_CHANGES, _LATE_CHANGES = 200, 8, 3  # the first batches of a load, and changes within and after them
 _MOST_PREFETCH = 64
-_MEMORY = 0.9  # of what there is: workers may be added up to there…
-_TIGHT = 0.95  # …and who is there may stay up to here
+_MEMORY, _TIGHT = 0.9, 0.95  # of what there is: workers may be added up to there, and stay up to here
+_SAME = 0.03  # rates that differ by less are the same, and less of the time is no waiting
+_URGENT, _CLEARLY = 0.25, 0.8  # who waits so much is helped at once, if the last help has shown by so much
+_ENOUGH = 6  # parts to judge by
+_MARGIN, _MOST_GROWTH, _PREFETCH_GROWS = 1.15, 4, 8  # beyond what the model asks for; times, at once
+_IDLE = 0.85  # workers that are busy for less of the time are too many, or held up
+_OUTLIER = 3.0  # times the usual seconds of the consumer: a pause, while it validates, say
+_WAITS_MORE, _NEEDS_MORE = 0.15, 0.3  # the load has changed: the share of waiting, or the logarithm of the need…
+_RECENT, _SURE, _MANY = 2, 2.0, 64  # …in the last of so many parts, beyond so many deviations of the usual ones
+
+
+class Part(NamedTuple):
+    """What a batch took, on the average, between two looks."""
+
+    own_s: float  # the consumer's own seconds
+    wait_s: float  # that it waited
+    service_s: float  # of all workers together
+
+
+class Measured:
+    """How a setting does, by the parts in which the consumer made no pause."""
+
+    def __init__(self, setting: Setting, parts: Sequence[Part]) -> None:
+        usual = statistics.median(part.own_s for part in parts)
+        kept = [part for part in parts if part.own_s <= _OUTLIER * usual or len(parts) < _ENOUGH]
+        self.setting, self.count = setting, len(parts)
+        self.batch_s = max(statistics.fmean(part.own_s + part.wait_s for part in kept), 1e-9)
+        self.waits = min(1.0, statistics.fmean(part.wait_s for part in kept) / self.batch_s)
+        self.busy = statistics.fmean(part.service_s for part in kept) / self.batch_s / setting.workers
+        self.is_known = len(parts) >= _ENOUGH
+        needs = [part.service_s / max(self.batch_s * (1 - self.waits), 1e-9) for part in kept]
+        self.needs = statistics.fmean(needs) + statistics.pstdev(needs)  # workers that hide most parts
+
+
+class Change(NamedTuple):
+    """After so many batches another setting, and why."""
+
+    batches: int
+    after: Setting
+    reason: str
 
 
 def free_and_ours(stats: Stats) -> float:
@@ -37,36 +69,24 @@ def free_and_ours(stats: Stats) -> float:
     return machine.memory_available() + stats.worker_bytes + stats.in_flight_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a pilot has changed."""
-
-    batches: int  # handed out by then
-    before: Setting
-    after: Setting
-    reason: str
-
-
 class AutoPilot:
     """Follows what it sees."""
 
     def __init__(
-        self,
-        workers: Auto | None,
-        n_prefetch: Auto | None,
-        memory: Callable[[Stats], float] = free_and_ours,
+        self, workers: Auto | None, n_prefetch: Auto | None, memory: Callable[[Stats], float] = free_and_ours
     ) -> None:
         self._workers, self._n_prefetch, self._memory = workers, n_prefetch, memory
         self.changes: list[Change] = []
-        self._tried: list[Measured] = []
-        self._parts: list[Part] = []
         self._last: Stats | None = None  # what the last look showed; None: the next one begins a part
-        self._next, self._part = _FIRST, 0
-        self._is_settled = True  # since the last change
-        self._has_advised = False
-        self._is_final = False  # until the load changes, or much more of it has been seen…
-        self._age, self._again = 0, 0  # …parts since then or the last change, and how many will do
-        self._since, self._count, self._late = 0, 0, 0  # of this load: its first batch, changes, those after _EARLY
+        self._next, self._is_settled = 2, True  # batches until the next look; since the last change
+        self._begin(0)
+
+    def _begin(self, batches: int) -> None:
+        """Another load."""
+        self._since, self._count, self._late = batches, 0, 0  # its first batch, changes, those after _EARLY
+        self._parts: list[Part] = []  # of the present setting…
+        self._tried: list[Measured] = []  # …and what was before
+        self._is_final, self._age, self._again = False, 0, 0  # decided, until twice as many parts have been seen
 
     def look(self, batches: int, now: Setting, stats: Callable[[], Stats]) -> Setting | None:
         """After so many batches: another setting from now on, or None."""
@@ -78,77 +98,117 @@ class AutoPilot:
             self._next = batches + min(seen.in_flight_batches, 2 * now.workers + now.n_prefetch)
             return None
         if last is None or seen.batches <= last.batches:
-            self._begin(seen, now)
+            self._last, self._next = seen, batches + (max(_PART, now.workers // 2) if self.changes else 1)
             return None
-        if seen.seconds - last.seconds < _PART_S:
-            self._part *= 2
-            self._next = batches + self._part // 2
+        count, seconds = seen.batches - last.batches, seen.seconds - last.seconds
+        in_time = math.ceil(_PART_S * count / max(seconds, 1e-9))
+        self._next = batches + in_time
+        if seconds < _PART_S:
             return None
-        self._begin(seen, now)
-        self._parts.append(_part(last, seen))
-        return self._judged(batches, now, seen)
-
-    def _begin(self, seen: Stats, now: Setting) -> None:
-        self._last = seen
-        self._part = max(self._part, _PART, now.workers // 2) if self._count or self._parts else 1
-        self._next = seen.batches + self._part
-
-    def _judged(self, batches: int, now: Setting, seen: Stats) -> Setting | None:
+        self._last, self._next = seen, batches + max(_PART, now.workers // 2, in_time)
+        wait_s, busy_s = seen.wait_s - last.wait_s, seen.fetch_s + seen.pack_s - last.fetch_s - last.pack_s
+        self._parts.append(Part(*(max(0.0, one) / count for one in (seconds - wait_s, wait_s, busy_s))))
         self._age += 1
-        if self._is_final:
-            self._compare(batches, now)
-        view = self._view(now, seen)
-        if self._is_final and self._age < self._again and now.workers <= view.most:
+        wanted, reason = self._decide(now, seen)
+        if wanted is None:
             return None
-        decision = decide(view)
-        self._is_final, self._again = decision.is_final, 2 * self._age
-        if decision.advice and not self._has_advised:
-            self._has_advised = True
-            _log.info("after %d batches %s", batches, decision.advice)
-        if decision.setting is None or decision.setting == now:
-            return None
-        weight = 2 if now.workers > view.most else 1  # whom memory takes may come back, but not again and again
-        self._count += weight
-        self._late += weight * (batches - self._since >= _EARLY)
-        return self._change(batches, now, decision.setting, decision.reason)
-
-    def _compare(self, batches: int, now: Setting) -> None:
-        """Begin anew if the load has changed."""
-        usual, recent = self._parts[:-_RECENT], self._parts[-_RECENT:]
-        shift = has_shifted(usual, recent, now.workers) if len(usual) >= _LEAST_USUAL else ""
-        del self._parts[: -_USUAL - _RECENT]
-        if shift:
-            _log.info("after %d batches the load has changed: %s", batches, shift)
-            self._parts, self._tried, self._is_final, self._age = recent, [], False, _RECENT
-            self._since, self._count, self._late = batches, 0, 0
-
-    def _view(self, now: Setting, seen: Stats) -> View:
-        least, cap = now.workers, now.workers
-        if self._workers is not None:
-            least, cap = self._workers.least, self._workers.most or machine.cores()
-        most_prefetch = now.n_prefetch
-        if self._n_prefetch is not None:
-            most_prefetch = self._n_prefetch.most or _MOST_PREFETCH
-        memory, room = self._memory(seen), max(seen.room_bytes, 1)
-        each = seen.worker_bytes / now.workers + 2 * room  # batches that it is at
-        fit, stay = (int((share * memory - now.n_prefetch * room) // each) for share in (_MEMORY, _TIGHT))
-        most = max(least, min(cap, max(fit, min(now.workers, stay))))
-        most_prefetch = max(now.n_prefetch, min(most_prefetch, int((_MEMORY * memory - now.workers * each) // room)))
-        is_early = seen.batches - self._since < _EARLY
-        left = max(0, _EARLY_CHANGES - self._count if is_early else _LATER - self._late)
-        return View(Measured(now, tuple(self._parts)), tuple(self._tried), least, most, cap, most_prefetch, left)
-
-    def _change(self, batches: int, now: Setting, wanted: Setting, reason: str) -> Setting:
-        self._tried = [one for one in self._tried if one.setting not in (now, wanted)]
-        self._tried.append(Measured(now, tuple(self._parts)))
+        self._count += 1
+        self._late += batches - self._since >= _EARLY
+        here = [Measured(now, self._parts)] if self._parts else []
+        self._tried = [one for one in self._tried if one.setting not in (now, wanted)] + here
         self._parts, self._age, self._last, self._is_settled, self._next = [], 0, None, False, 0
-        self.changes.append(Change(batches, now, wanted, reason))
+        self.changes.append(Change(batches, wanted, reason))
         _log.info("after %d batches %s", batches, reason)
         return wanted
 
+    def _decide(self, now: Setting, seen: Stats) -> tuple[Setting | None, str]:
+        """What to change, if anything, and why."""
+        most, most_prefetch = self._bounds(now, seen)
+        if now.workers > most:
+            self._late += 1  # those whom memory takes may come back, but not again and again
+            return now._replace(workers=most), f"no more than {most} workers fit"
+        if self._is_final and (self._has_changed(seen.batches) or self._age < self._again):
+            return None, ""
+        here = Measured(now, self._parts)
+        tried = [one for one in self._tried if one.setting.workers <= most and one.setting.n_prefetch <= most_prefetch]
+        left = _LATE_CHANGES - self._late if seen.batches - self._since >= _EARLY else _EARLY_CHANGES - self._count
+        fastest = min((one.batch_s for one in tried), default=math.inf)
+        more = self._more(here, most, most_prefetch)
+        if (
+            more
+            and left > 1
+            and here.waits >= _URGENT
+            and (not tried or (here.count > 1 and here.batch_s < _CLEARLY * fastest))
+        ):
+            return more
+        if not here.is_known:
+            return None, ""
+        known = [here, *(one for one in tried if one.is_known)]
+        enough_s = min(one.batch_s for one in known) * (1 + _SAME)
+        chosen = min((one for one in known if one.batch_s <= enough_s), key=lambda one: one.setting)
+        if chosen is here and left > 1:
+            further = self._fewer(here, tried)
+            if here.waits > _SAME:
+                further = more if all(one.setting < now for one in tried) else None
+            if further:
+                return further
+        self._is_final, self._again = True, 2 * self._age
+        if chosen is here or left < 1:
+            return None, ""
+        workers, waiting = chosen.setting
+        faster = f"it was {here.batch_s / chosen.batch_s:.2f} times as fast"
+        return chosen.setting, f"{faster}: {workers} workers, {waiting} batches that wait"
 
-def _part(last: Stats, seen: Stats) -> Part:
-    busy_s = seen.fetch_s + seen.pack_s - last.fetch_s - last.pack_s
-    core_s = seen.fetch_cpu_s + seen.fetch_delay_s - last.fetch_cpu_s - last.fetch_delay_s
-    spent = (seen.wait_s - last.wait_s, busy_s, core_s)
-    return Part(seen.batches - last.batches, seen.seconds - last.seconds, *(max(0.0, one) for one in spent))
+    def _more(self, here: Measured, most: int, most_prefetch: int) -> tuple[Setting, str] | None:
+        """More batches that wait, where workers idle though the consumer waits; else more workers."""
+        (workers, n_prefetch), why = here.setting, f"the consumer waits {here.waits:.0%} of the time"
+        if here.busy <= _IDLE and n_prefetch < most_prefetch:
+            more = min(most_prefetch, _PREFETCH_GROWS * n_prefetch)
+            why += f" though workers are idle {1 - here.busy:.0%} of it"
+            return Setting(workers, more), f"{why}: {more} batches may wait where {n_prefetch} did"
+        if workers >= most:
+            return None
+        wanted = max(workers + 1, _MARGIN * workers / max(1 - here.waits, 1e-3))
+        more = min(most, _MOST_GROWTH * workers, math.ceil(wanted - 1e-6))
+        waiting = max(n_prefetch, min(more, most_prefetch))  # the more there are, the less do they keep step
+        return Setting(more, waiting), f"{why}: {more} workers where there were {workers}"
+
+    def _fewer(self, here: Measured, tried: Sequence[Measured]) -> tuple[Setting, str] | None:
+        """As many workers as are needed, unless so few are known to be too few."""
+        workers = here.setting.workers
+        least = workers if self._workers is None else self._workers.least
+        wanted = max(least, math.ceil(here.needs * _MARGIN))
+        too_few = max((one.setting.workers for one in tried if one.batch_s > here.batch_s * (1 + _SAME)), default=0)
+        if wanted > 0.8 * workers or wanted <= 1.2 * too_few:
+            return None
+        why = f"workers are idle {1 - here.busy:.0%} of the time and the consumer hardly waits"
+        return here.setting._replace(workers=wanted), f"{why}: {wanted} workers where there were {workers}"
+
+    def _bounds(self, now: Setting, seen: Stats) -> tuple[int, int]:
+        """The most workers, and batches that wait, by what was asked for and by the memory that there is."""
+        least = most = now.workers
+        if self._workers is not None:
+            least, most = self._workers.least, self._workers.most or machine.cores()
+        prefetch = now.n_prefetch if self._n_prefetch is None else self._n_prefetch.most or _MOST_PREFETCH
+        memory, room = self._memory(seen), max(seen.room_bytes, 1)
+        each = seen.worker_bytes / now.workers + 2 * room  # a worker is at two batches
+        fit, stay = (int((share * memory - now.n_prefetch * room) // each) for share in (_MEMORY, _TIGHT))
+        fitting = int((_MEMORY * memory - now.workers * each) // room)
+        return max(least, min(most, max(fit, min(now.workers, stay)))), max(now.n_prefetch, min(prefetch, fitting))
+
+    def _has_changed(self, batches: int) -> bool:
+        """Do all of the last parts wait, or need workers, otherwise than is usual?  Then all begins anew."""
+        del self._parts[:-_MANY]
+        waits = [part.wait_s / max(part.own_s + part.wait_s, 1e-9) for part in self._parts]
+        needs = [math.log(max(part.service_s, 1e-9) / max(part.own_s, 1e-9)) for part in self._parts]
+        for values, least in ((waits, _WAITS_MORE), (needs, _NEEDS_MORE)):
+            usual, recent = values[:-_RECENT], values[-_RECENT:]
+            if len(usual) < 2 * _ENOUGH:
+                return False
+            away = [value - statistics.fmean(usual) for value in recent]
+            if max(min(away), -max(away)) > max(least, _SURE * statistics.stdev(usual)):
+                _log.info("after %d batches the load has changed", batches)
+                self._begin(batches)
+                self._last, self._is_settled = None, False
+                return True
+        return False

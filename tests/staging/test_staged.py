@@ -21,7 +21,7 @@ from mpiter.staging import Staging
 from mpiter.staging import staged as staged_module
 from mpiter.staging import staging as module
 from mpiter.staging.folder import FolderShelf
-from mpiter.tuning.live import glance_of
+from mpiter.tuning.live import look
 from mpiter.tuning.screen import Watcher
 
 TIERS = ("folder", "memory")
@@ -400,7 +400,7 @@ def test_a_live_view_tells_of_it(tmp_path):
     store = Store(tmp_path)
     with mpiter.batches(Staging("memory", "1MB", workers=0).of(store), 4, n_processes=0) as stream:
         list(stream)
-        shown = Watcher().view(glance_of(stream)).lines()
+        shown = look(stream, Watcher()).lines()
     assert [line[:62] for line in shown if line.startswith("staging")] == [
         "staging 0% of 40 reads were local; 40 of 40 samples held; 40 k"
     ]

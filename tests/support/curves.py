@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from mpiter.engine.pilot import Setting
-from mpiter.tuning.trials import Asked, Trial
+from mpiter.tuning.bracket import Trial
 
 Curve = Callable[[int], float]
 
@@ -32,7 +32,7 @@ def curves(most: int) -> Iterator[Curve]:
 
 
 class Fake:
-    """Measures a curve: trials cost what they last, and more for the start of each worker."""
+    """Measures a curve: a trial costs what it lasts, and more for the start of each worker."""
 
     def __init__(
         self,
@@ -42,24 +42,23 @@ class Fake:
         bytes_of: Callable[[int], int] | None = None,
         start_s: float = 0.0,
         disturbed: int | None = None,
+        trial_s: float = 50.0,
     ) -> None:
         self._curve, self._noise, self._random = curve, noise, random.Random(seed)
-        self._bytes_of, self._start_s, self._disturbed = bytes_of, start_s, disturbed
+        self._bytes_of, self._start_s, self._disturbed, self._trial_s = bytes_of, start_s, disturbed, trial_s
         self.asked: list[Setting] = []
         self.costs: list[float] = []
 
-    def __call__(self, setting: Setting, asked: Asked) -> Trial:
+    def __call__(self, setting: Setting, limit_s: float) -> Trial:
         batch_s = self._curve(setting.workers) * math.exp(self._random.gauss(0, self._noise))
         if len(self.asked) == self._disturbed:
             batch_s *= 3
         start_s = self._start_s * setting.workers
-        batches = max(asked.batches, math.ceil(asked.seconds / batch_s))
-        within = max(1, math.floor((asked.limit_s - start_s) / batch_s)) if asked.limit_s < math.inf else batches
-        batches = min(batches, within)
+        within = max(1, math.floor((limit_s - start_s) / batch_s)) if limit_s < math.inf else math.inf
         self.asked.append(setting)
-        self.costs.append(start_s + batches * batch_s)
+        self.costs.append(start_s + batch_s * min(math.ceil(self._trial_s / batch_s), within))
         used = None if self._bytes_of is None else self._bytes_of(setting.workers)
-        return Trial(batches * batch_s, batches, used, self.costs[-1])
+        return Trial(batch_s, used, self.costs[-1])
 
     @property
     def tried(self) -> set[int]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-import mpiter
 from mpiter import Stats
 from mpiter.errors import OptionError
 from mpiter.stats import NUMBERS
@@ -75,20 +72,3 @@ def test_labels_are_escaped() -> None:
 def test_a_label_that_prometheus_would_refuse_is_refused(name: str) -> None:
     with pytest.raises(OptionError, match="is no name that a label may have"):
         MADE_UP.as_prometheus({name: 1})
-
-
-def test_what_counts_never_falls_while_batches_come() -> None:
-    with mpiter.batches(range(40), 4, n_processes=1) as stream:
-        before: dict[str, Any] = {}
-        for _ in stream:
-            now = metrics(stream.stats().as_prometheus())
-            assert all(now[name][2] >= value for name, (_, kind, value) in before.items() if kind == "counter")
-            before = now
-
-
-def test_without_docstrings_there_is_no_help_and_all_else_is_the_same() -> None:
-    program = "import mpiter; print(mpiter.Stats(batches=4).as_prometheus(), end='')"
-    command = [sys.executable, "-OO", "-c", program]
-    text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert "# HELP" not in text
-    assert metrics(text) == metrics(Stats(batches=4).as_prometheus())

@@ -128,12 +128,6 @@ def test_a_loader_keeps_its_pilot_from_epoch_to_epoch(script: Script) -> None:
             assert np.concatenate([np.array(batch) for batch in loader]).tolist() == list(range(200))
 
 
-@pytest.mark.parametrize("backend", ["process", "thread"])
-def test_auto_itself_hands_out_the_same(backend: str) -> None:
-    with stream("auto", backend, n_prefetch="auto") as batches:
-        check([copied(next(batches)) for _ in range(200)])
-
-
 def test_who_looks_is_not_seen_looking(script: Script) -> None:
     """What ``stats()`` says of the time since the user has looked last, a pilot doesn't change."""
     looked = []

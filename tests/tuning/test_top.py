@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 from scripts import once_waiting, wait_until
-from test_live import on_terminal, visible
 
 import mpiter
 from mpiter.__main__ import main
-from mpiter.errors import MpiterError
 from mpiter.pool import stopwatch
 from mpiter.tuning import top
-from mpiter.tuning.live import glance_of
+from mpiter.tuning.live import look
 from mpiter.tuning.screen import View, Watcher
 from mpiter.tuning.top import Top
 from mpiter.worker.board import FIGURES, HEAD, LINE_BYTES, MARK
@@ -49,9 +47,9 @@ def test_the_figures_are_those_of_the_program_and_its_workers(backend: str) -> N
         assert seen.stats.batches == 3
         assert stream.stats().seconds >= seen.stats.seconds > 0
         assert len(seen.workers) == 2
-        pids = {worker.pid for worker in seen.workers}
-        assert pids == set(stream.worker_pids) or backend == "thread"
-        assert all((worker.size > 0) == (backend == "process") for worker in seen.workers)
+        if backend == "process":
+            assert all(any(f"pid {pid} " in line for line in seen.workers) for pid in stream.worker_pids)
+        assert (seen.worker_bytes > 0) == (backend == "process")
 
 
 def test_several_iterators_are_seen_apart_and_one_that_has_ended_no_more() -> None:
@@ -61,17 +59,7 @@ def test_several_iterators_are_seen_apart_and_one_that_has_ended_no_more() -> No
             next(iter(loader))
             assert len(Top(os.getpid()).look()) == 2
         assert len(Top(os.getpid()).look()) == 1
-    with pytest.raises(MpiterError, match="has no iterator of mpiter under way"):
-        Top(os.getpid()).look()
-
-
-def test_without_workers_there_are_none_to_show() -> None:
-    with mpiter.batches(range(40), 4, n_processes=0) as stream:
-        next(stream)
-        next(stream)
-        (seen,) = Top(os.getpid()).look()
-        assert seen.workers == ()
-        assert seen.stats.batches >= 1
+    assert Top(os.getpid()).look() == []
 
 
 class Stuck:
@@ -99,20 +87,20 @@ def test_a_wait_is_seen_while_it_lasts_and_not_when_it_is_over(tmp_path: Path, m
 
         def look_on() -> None:
             try:
-                for look in (lambda: own.view(glance_of(stream)), lambda: outside.look()[0]):
-                    first = look()
+                for seen in (lambda: look(stream, own), lambda: outside.look()[0]):
+                    first = seen()
                     wait_until(
-                        lambda look=look, first=first: look().stats.wait_s > first.stats.wait_s, "the wait is seen"
+                        lambda seen=seen, first=first: seen().stats.wait_s > first.stats.wait_s, "the wait is seen"
                     )
-                    waited.append(look().waited)
+                    waited.append(seen().stats.recent_share)
             finally:
                 gate.touch()
 
-        waited: list[float | None] = []
+        waited: list[float] = []
         looking = once_waiting(look_on)
         next(stream)
         looking.join()
-        assert all(share is not None and share > 0 for share in waited)
+        assert all(share > 0 for share in waited)
         assert len(waited) == 2
         after = settled(stream).stats
         assert after.wait_s > before
@@ -122,14 +110,14 @@ def test_a_wait_is_seen_while_it_lasts_and_not_when_it_is_over(tmp_path: Path, m
 
 def test_memory_that_is_no_board_is_passed_over(tmp_path: Path) -> None:
     size = HEAD.size + LINE_BYTES
-    right = HEAD.pack(MARK, 1, 0.0, 0.0, *[0.0] * len(FIGURES)) + bytes(LINE_BYTES)
+    board = HEAD.pack(MARK, 1, 0.0, 0.0, *[0.0] * len(FIGURES)) + bytes(LINE_BYTES)
     files = {
         "empty": b"",
-        "short": right[: HEAD.size - 1],
+        "short": board[: HEAD.size - 1],
         "other": bytes(size),
         "mad": HEAD.pack(MARK, -1, 0.0, 0.0, *[0.0] * len(FIGURES)),
-        "right": right,
-        "named": right,
+        "right": board,
+        "named": board,
     }
     folder = tmp_path / "mpiter-memfd:mpiter"  # whatever the folder is called
     folder.mkdir()
@@ -139,10 +127,11 @@ def test_memory_that_is_no_board_is_passed_over(tmp_path: Path) -> None:
         opened.append((folder / name).open("rb"))
         if name != "named":
             (folder / name).unlink()
-    found = [os.readlink(board._fd) for board in top.boards_of(os.getpid()) if str(folder) in os.readlink(board._fd)]
+    found = {inode for inode, _ in top.boards_of(os.getpid())}
+    right = [name for name, file in zip(files, opened, strict=True) if os.fstat(file.fileno()).st_ino in found]
     for file in opened:
         file.close()
-    assert [Path(path).name for path in found] == ["right (deleted)"]
+    assert right == ["right"]
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -177,29 +166,6 @@ def test_a_look_from_outside_is_printed_once(program: Any, capsys: pytest.Captur
     assert program.poll() is None, "the program has noticed nothing"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("columns", [80, 40])
-def test_on_a_terminal_it_goes_on_until_the_program_ends(program: Any, columns: int) -> None:
-    pytest.importorskip("rich")
-    looking = f"""
-import os
-import re
-from mpiter.__main__ import main
-from mpiter.tuning import top
-look, looks = top.Top.look, []
-def counted(self):
-    looks.append(look(self))
-    if len(looks) == 3:
-        os.kill({program.pid}, 9)
-    return looks[-1]
-top.Top.look = counted
-raise SystemExit(main(["top", "{program.pid}", "--interval", "0.01"]))
-"""
-    lines = visible(on_terminal(looking, columns))
-    assert any(line.startswith("worker 0") for line in lines)
-    assert max(map(len, lines)) <= columns
-
-
 def test_piped_it_is_lines_until_the_program_ends(
     program: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,17 +186,14 @@ def test_piped_it_is_lines_until_the_program_ends(
 
 @pytest.mark.parametrize(
     ("pid", "said"),
-    [("4194305", "there is no process 4194305."), (str(os.getppid()), "has no iterator of mpiter under way")],
+    [
+        ("4194305", "there is no process 4194305, or it is another user's"),
+        (str(os.getppid()), "has no iterator of mpiter under way"),
+    ],
 )
 def test_it_says_why_there_is_nothing_to_see(pid: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", pid, "--once"]) == 1
     assert said in capsys.readouterr().err
-
-
-def test_others_programs_are_not_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top.os, "access", lambda *_: False)
-    with pytest.raises(MpiterError, match="is another user's; ask as that user, or as root"):
-        Top(os.getppid()).look()
 
 
 @pytest.mark.parametrize("words", [[], ["one"], *(["1", "--interval", some] for some in ("0", "nan", "1e10", "x"))])
