@@ -6,9 +6,6 @@
     loop ──► map_async(fetch, task) ───────────────────────► begin(setup) once, then fetch(task)
              the dataset, once for each node or rank ──────►   mapped, or a copy
              slots ◄── the rows of a batch as packed bytes ◄   beside the ticket
-
-``backend="ray"`` or ``Ray(…)``, and ``backend="mpi"`` or ``MPI()``, are what the iterators, ``batches()`` and
-``DataLoader`` take as ``backend=``.
 """
 
 from .mpi import MPI

@@ -9,6 +9,7 @@ finds no place in the cluster becomes an error; and that nothing is left in the 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import sys
@@ -58,17 +59,10 @@ class _Actor:
 
 @dataclass(eq=False, slots=True)
 class _Asked:
-    """A task."""
-
     func: Any
     task: Any
     answered: Callable[[Any], object]
     failed: Callable[[BaseException], object]
-
-    @property
-    def is_suspect(self) -> bool:
-        """It may end its actor, and the answers with it that are still on their way."""
-        return bool(self.task.singly)
 
 
 @dataclass(eq=False, slots=True)
@@ -85,10 +79,12 @@ class _Member:
     is_looked_at: bool = False
 
     def room(self, asked: _Asked | None = None) -> int:
-        """Count how many more tasks it may have, or how many like this one: a suspect has its actor to itself."""
-        if any(other.is_suspect for other in self.out) or (asked is not None and asked.is_suspect):
-            return int(not self.out)
-        return MOST_OUT - len(self.out)
+        """Count how many more tasks it may have, or how many like this one.
+
+        A task of single rows has its actor to itself: it may end it, and answers with it that are still on their way.
+        """
+        is_alone = any(other.task.singly for other in [*self.out, asked] if other is not None)
+        return int(not self.out) if is_alone else MOST_OUT - len(self.out)
 
 
 class Actors:
@@ -118,12 +114,12 @@ class Actors:
         self._bell, self._tell = bell, ended
         self._members: dict[int, _Member] = {}
         self._backlog: deque[_Asked] = deque()
-        self._arrived: deque[Callable[[], object]] = deque()  # what wait() has still to deal with
-        self._looked, self._is_over = 0.0, False
+        self._numbers = itertools.count()
+        self._awaited: dict[int, tuple[_Member, Callable[[Any], object]]] = {}  # answers: of whom, for what
+        self._arrived: deque[tuple[int, Any]] = deque()  # those that wait() has still to deal with
+        self._looked = 0.0
         for number in range(workers):
             self.start(number)
-
-    # -- tasks -------------------------------------------------------------------------------------------------------
 
     def map_async(self, func: Any, iterable: Any, chunksize: Any, callback: Any, error: Any) -> None:
         """Ask for one task; ``wait`` calls the callback, or ``error`` with what was raised."""
@@ -159,17 +155,14 @@ class Actors:
 
     def _then(self, answer: Any, member: _Member, do: Callable[[Any], object]) -> None:
         """Have ``wait`` call ``do`` with the answer; if there will be none, the actor has ended."""
+        number = next(self._numbers)
+        self._awaited[number] = member, do
+        answer.future().add_done_callback(partial(_post, self._arrived, self._bell, number))
 
-        def post(future: Any) -> None:  # in a thread of Ray's
-            if not self._is_over:
-                self._arrived.append(partial(self._heard, member, do, future))
-                self._bell.ring()
-
-        answer.future().add_done_callback(post)
-
-    def _heard(self, member: _Member, do: Callable[[Any], object], future: Any) -> None:
+    def _heard(self, number: int, future: Any) -> None:
+        member, do = self._awaited.pop(number)
         if self._members.get(member.number) is not member:
-            return  # it was told of as ended
+            return  # it was told of as ended, or all were
         error = future.exception()
         if error is None or isinstance(error, ray.exceptions.RayTaskError):  # what was called has raised
             do(future)
@@ -178,14 +171,11 @@ class Actors:
 
     def _answered(self, member: _Member, asked: _Asked, future: Any) -> None:
         member.out.remove(asked)
-        self._go_if_done(member)
         self._assign()
         if (error := future.exception()) is None:
             asked.answered([future.result()])
         else:
             asked.failed(error)
-
-    # -- what happens ------------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until something happens, and pass it on."""
@@ -194,7 +184,10 @@ class Actors:
             connection.wait([self._bell.fileno()], look_s)
         self._bell.hush()
         while self._arrived:
-            self._arrived.popleft()()
+            self._heard(*self._arrived.popleft())
+        for member in list(self._members.values()):
+            if member.state is State.RETIRING and not member.out:
+                self._lose(member, "")
         if time.monotonic() - self._looked >= look_s:
             self._look()
 
@@ -227,8 +220,6 @@ class Actors:
         if not ray.is_initialized():
             raise WorkerCrashed("Ray was shut down, and the workers with it; call ray.shutdown() after close().")
 
-    # -- workers come and go -----------------------------------------------------------------------------------------
-
     def start(self, number: int) -> None:
         """Have Ray start an actor, wherever there is room."""
         self._be_connected()
@@ -250,11 +241,6 @@ class Actors:
         """End an actor after its last task."""
         if number in self._members:
             self._members[number].state = State.RETIRING
-            self._go_if_done(self._members[number])
-
-    def _go_if_done(self, member: _Member) -> None:
-        if member.state is State.RETIRING and not member.out:
-            self._arrived.append(partial(self._lose, member, ""))
             self._bell.ring()
 
     def kill(self, number: int) -> None:
@@ -286,13 +272,19 @@ class Actors:
 
     def dispose(self, timeout: float = 5.0) -> bool:
         """End all; what they might still do is not waited for."""
-        self._is_over, members = True, list(self._members.values())
+        members = list(self._members.values())
         self._members.clear()
         self._backlog.clear()
         comes_back(lambda: deque(map(_end, members)), timeout)
         self._arrived.clear()
         self._setup = None
         return True
+
+
+def _post(arrived: deque[tuple[int, Any]], bell: Bell, number: int, future: Any) -> None:
+    """Leave word, in a thread of Ray's, which may keep this for ever if it is shut down."""
+    arrived.append((number, future))
+    bell.ring()
 
 
 def _end(member: _Member) -> None:

@@ -41,12 +41,8 @@ class MPI:
     the dataset, unless its arrays are maps of files (``np.memmap``).  For several trainers there are plain ranks,
     ``mpiexec -n 4 python train.py``, with ``shard="auto"`` and worker processes of their own.
 
-    >>> from mpiter import OptionError, batches
-    >>> try:
-    ...     batches(range(8), 4, backend=MPI())
-    ... except OptionError as error:  # this program was started in another way
-    ...     print(str(error)[:19])
-    backend='mpi' needs
+    >>> MPI().shares_memory  # rows travel as messages
+    False
     """
 
     name, shares_memory, in_process = "mpi", False, False
@@ -128,10 +124,6 @@ class _RankPool(AnyPool):
         self._workers = _ranks() - 1  # of whom fewer may work at any one time
         self._open.append(self)
 
-    def map_async(self, *args: Any, **kwargs: Any) -> None:
-        ending.raise_if_lost()
-        super().map_async(*args, **kwargs)
-
     def _post(self, *answered: Any) -> None:
         """Take an answer for progress of all ranks: which of them has which task is mpi4py's affair."""
         for cells in [cells for pool in list(self._open) for cells in pool._lines]:
@@ -170,6 +162,7 @@ class _Pool:
         self._pool = Pool(None, _begin, (list(sys.path), pickle.dumps(initargs, 5), closed), main=False)
 
     def map_async(self, func: Any, items: list[Any], chunksize: Any, callback: Any, error_callback: Any) -> None:
+        ending.raise_if_lost()
         (item,) = items
 
         def answered(parts: tuple[Any, ...]) -> None:  # in mpi4py's thread
