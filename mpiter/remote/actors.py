@@ -157,12 +157,12 @@ class Actors:
         """Have ``wait`` call ``do`` with the answer; if there will be none, the actor has ended."""
         number = next(self._numbers)
         self._awaited[number] = member, do
-        answer.future().add_done_callback(partial(_post, self._arrived, self._bell, number))
+        answer.future().add_done_callback(partial(_post, self._awaited, self._arrived, self._bell, number))
 
     def _heard(self, number: int, future: Any) -> None:
         member, do = self._awaited.pop(number)
         if self._members.get(member.number) is not member:
-            return  # it was told of as ended, or all were
+            return  # it was told of as ended
         error = future.exception()
         if error is None or isinstance(error, ray.exceptions.RayTaskError):  # what was called has raised
             do(future)
@@ -273,18 +273,18 @@ class Actors:
     def dispose(self, timeout: float = 5.0) -> bool:
         """End all; what they might still do is not waited for."""
         members = list(self._members.values())
-        self._members.clear()
-        self._backlog.clear()
+        for table in (self._members, self._backlog, self._awaited, self._arrived):
+            table.clear()
         comes_back(lambda: deque(map(_end, members)), timeout)
-        self._arrived.clear()
         self._setup = None
         return True
 
 
-def _post(arrived: deque[tuple[int, Any]], bell: Bell, number: int, future: Any) -> None:
+def _post(awaited: Any, arrived: deque[tuple[int, Any]], bell: Bell, number: int, future: Any) -> None:
     """Leave word, in a thread of Ray's, which may keep this for ever if it is shut down."""
-    arrived.append((number, future))
-    bell.ring()
+    if number in awaited:
+        arrived.append((number, future))
+        bell.ring()
 
 
 def _end(member: _Member) -> None:

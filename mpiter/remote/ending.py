@@ -12,12 +12,14 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 from ..engine import lifetime
 from ..errors import WorkerCrashed
 
 _SHELL = 'trap "" INT TERM HUP; read -r _ || printf "%s\\n" "$0" >&2'  # a line means that all is well
+_TO_READ_S = 0.3  # that mpiexec has for what was said last: told to abort, it drops the rest
 _STUCK = "an MPI rank has not come back from its sample: all ranks are ended, as the program has."
 
 lost = ""  # why no rank can be expected to answer
@@ -61,7 +63,7 @@ class _Last:
             print(f"mpiter: {lost or _STUCK}", file=sys.stderr)
         atexit._run_exitfuncs()
         sys.stdout.flush()
-        sys.stderr.flush()
+        time.sleep(_TO_READ_S)
         from mpi4py import MPI
 
         MPI.COMM_WORLD.Abort(status or int(bool(lost)))

@@ -48,7 +48,6 @@ class MPI:
     name, shares_memory, in_process = "mpi", False, False
 
     def count_workers(self) -> int:
-        """How many there are."""
         return _ranks() - 1
 
     def check(self, options: Any) -> None:
@@ -64,8 +63,7 @@ class MPI:
                 "backend='mpi' reads no streams: a stream is read on where it was left, and MPI gives a task to "
                 "whichever rank is free. Give the dataset [] and len(), or leave backend unset."
             )
-        most = self.count_workers()
-        if options.workers > most:
+        if options.workers > (most := self.count_workers()):
             raise OptionError(
                 f"{options.workers_name}={options.workers}, but MPI has started {most} ranks beside this one: run "
                 f"`mpiexec -n {options.workers + 1} {_COMMAND}`, or leave {options.workers_name} unset."
