@@ -39,7 +39,7 @@ CASES = {
 ROWS = {
     PROCESS: "worker processes, shared slots",
     PACKED: "worker processes, serializer='packed'",
-    RAY: "Ray's actors, batches are views of the object store",
+    RAY: "Ray's actors, packed through the object store",
     MPI: "MPI's ranks",
     RAY_DATA: "ray.data: range(n).map_batches(…).iter_batches(batch_size)",
 }

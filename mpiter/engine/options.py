@@ -195,10 +195,8 @@ class Options:
             )
 
     def make_transport(self) -> Transport:
-        own = getattr(self.backend, "transport", None)  # which takes the place of shared slots
-        return (
-            transport_for(self.serializer, self.copy) if own is None or self.serializer != "slots" else own(self.copy)
-        )
+        is_there = self.serializer != "slots" or self.backend.shares_memory  # else rows are packed and sent
+        return transport_for(self.serializer if is_there else "packed", self.copy)
 
     def prepare(self) -> None:
         """Have the backend start what takes time: workers are wanted soon."""

@@ -52,10 +52,7 @@ class Workers(Protocol):
 
 
 class Launch(Protocol):
-    """One crew about to start: the packed dataset, and the Pool that goes with it.
-
-    It may say ``most_bytes``, what batches may take, if that is less than a share of this machine's memory.
-    """
+    """One crew about to start: the packed dataset, and the Pool that goes with it."""
 
     cargo: Any
     grows: bool  # do workers come and go one by one?
@@ -69,8 +66,7 @@ class Launch(Protocol):
 class Backend(Protocol):
     """Makes Pools, and knows how things get to their workers.
 
-    It may have a ``transport(copy)`` of its own, for ``serializer="slots"`` where there is no shared memory, and say
-    from how many seconds on (``dear_s``) a batch is split over the workers.
+    It may say from how many seconds on (``dear_s``) a batch is split over the workers.
     """
 
     name: str

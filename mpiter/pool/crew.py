@@ -77,7 +77,7 @@ class Crew:
         self._in_process, self._is_here = backend.in_process, backend.shares_memory  # here: on this machine
         self._are_ours = self._is_here and not self._in_process  # processes that we start and end
         self._launch = backend.launch(cargo)
-        self.most_bytes: int = getattr(self._launch, "most_bytes", machine.memory_total() // _SHARE)
+        self.most_bytes = machine.memory_total() // _SHARE
         try:
             self._transport = self._bound(transport)
             self.staff()

@@ -1,16 +1,11 @@
-"""Workers beyond this process's machine: a backend each for who starts them.
+"""Workers beyond this process's machine: Ray's actors and MPI's ranks.
 
 ::
 
-    consumer process                                         others' processes, anywhere
-    loop ──► Workers.map_async(fetch, task) ───────────────► begin(setup) once, then fetch(task)
-             cargo: the dataset, once for each node ───────►   mapped, read-only
-             rooms ◄── rows, packed into one array ◄────────   beside the ticket
-
-Beside them, receipts: what a rank was handed, noted (``receipts``) and judged (``audit/``).
-
-``backend="ray"`` or ``Ray(…)``, and ``backend="mpi"`` or ``MPI()``, are what the iterators, ``batches()`` and
-``DataLoader`` take as ``backend=``.
+    consumer process                                         workers, anywhere
+    loop ──► map_async(fetch, task) ───────────────────────► begin(setup) once, then fetch(task)
+             the dataset, once for each node or rank ──────►   mapped, or a copy
+             slots ◄── the rows of a batch as packed bytes ◄   beside the ticket
 """
 
 from .mpi import MPI

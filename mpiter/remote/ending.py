@@ -1,80 +1,74 @@
-"""The end of an MPI program in which a rank doesn't come back from its work: mpi4py would wait for it for ever.
+"""The end of an MPI program that has lost a rank, or in which one doesn't come back from its work.
 
-Runs in rank 0, the trainer's.  Guarantees that such a program ends, with what it had to say and its own exit status: at
-once if it ends by an error, and else when the rank has had its time.  Iterators that are still open are closed first.
+Runs in rank 0, the trainer's.  mpi4py would wait for such a rank for ever: here the iterators are closed, and then the
+program ends with its own exit status.  A launcher that kills all ranks with SIGKILL leaves no time to say anything:
+the last words are said by a shell in a session of its own, where the launcher does not look.
 """
 
 from __future__ import annotations
 
 import atexit
-import logging
+import os
+import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 from ..engine import lifetime
-from . import last_words
+from ..errors import WorkerCrashed
 
-_log = logging.getLogger("mpiter")
-lost: list[str] = []  # why no rank can be expected to answer
-_left: list[tuple[threading.Event, float | None]] = []  # set when all of a Pool's ranks are back; seconds they may take
+_SHELL = 'trap "" INT TERM HUP; read -r _ || printf "%s\\n" "$0" >&2'  # a line means that all is well
+_TO_READ_S = 0.3  # that mpiexec has for what was said last: told to abort, it drops the rest
+_STUCK = "an MPI rank has not come back from its sample: all ranks are ended, as the program has."
+
+lost = ""  # why no rank can be expected to answer
+pools: list[threading.Event] = []  # of each, what is set when all of its ranks are back
+_lock = threading.Lock()  # iterators begin in threads of their own
+_is_prepared = False  # guarded by _lock
 
 
-def watch() -> None:
-    """See to the end of this program, before any Pool is told of it."""
-    sys.modules["mpi4py.futures._core"].SharedPool.threads[_last] = _last
+def prepare(text: str) -> None:
+    """See to the end of this program, before any Pool is told of it; ``text`` is said if the program is killed."""
+    global _is_prepared
+    with _lock:
+        if _is_prepared:
+            return
+        _is_prepared = True
+        sys.modules["mpi4py.futures._core"].SharedPool.threads[_last] = _last
+        if os.name == "posix":
+            command = ["/bin/sh", "-c", _SHELL, f"mpiter: {text}"]
+            shell = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+            atexit.register(shell.communicate, b"\n")
 
 
-def leave_behind(is_over: threading.Event, patience: float | None) -> None:
-    """A Pool would not end: a rank is still at work for it."""
-    _left.append((is_over, patience))
+def raise_if_lost() -> None:
+    if lost:
+        raise WorkerCrashed(lost)
 
 
 class _Last:
     """Looks to mpi4py like one of its Pools, which it tells to end when the program does."""
 
     def put(self, item: object) -> None:
-        _, error, _ = sys.exc_info()
-        status = _status(error)
+        error = sys.exc_info()[1]
+        code: Any = error.code if isinstance(error, SystemExit) else int(error is not None)
+        status = code if isinstance(code, int) else int(code is not None)  # as mpi4py sees it
         lifetime.end_all()
-        if why := lost[0] if lost else _waited(has_time=status == 0):
-            if error is not None and not isinstance(error, SystemExit):
-                sys.excepthook(type(error), error, error.__traceback__)
-            if not (lost and error is not None):  # then it has just been said
-                print(f"mpiter: {why}", file=sys.stderr)
-            _abort(1 if lost and status == 0 else status)
+        if not lost and all(is_over.is_set() for is_over in pools):
+            return
+        if error is not None and not isinstance(error, SystemExit):
+            sys.excepthook(type(error), error, error.__traceback__)
+        if error is None or not lost:  # else it has just been said
+            print(f"mpiter: {lost or _STUCK}", file=sys.stderr)
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        time.sleep(_TO_READ_S)
+        from mpi4py import MPI
+
+        MPI.COMM_WORLD.Abort(status or int(bool(lost)))
 
     def join(self) -> None: ...
-
-
-def _waited(has_time: bool) -> str:
-    """Wait for the ranks that are still at work; why to go on without them, if they don't come back."""
-    for is_over, patience in _left:
-        if is_over.is_set():
-            continue
-        time = "" if patience is None else f" for {patience:g} s (sample_timeout)"
-        if has_time:
-            _log.warning("the program has ended, and an MPI rank is still in a sample: waiting for it%s", time)
-        if not is_over.wait(patience if has_time else 0):
-            waited = time if has_time else ""
-            return f"an MPI rank has not come back from its sample{waited}: all ranks are ended, as the program has."
-    return ""
-
-
-def _status(error: BaseException | None) -> int:
-    """What the program ends with, as mpi4py sees it."""
-    code: Any = error.code if isinstance(error, SystemExit) else 0 if error is None else 1
-    return code if isinstance(code, int) else int(code is not None)
-
-
-def _abort(status: int) -> None:
-    from mpi4py import MPI as mpi
-
-    atexit._run_exitfuncs()
-    last_words.forget()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    mpi.COMM_WORLD.Abort(status)
 
 
 _last = _Last()

@@ -2,37 +2,32 @@
 
 Runs in rank 0, the trainer's, by way of ``mpi4py.util.pool.Pool``, and ``_begin`` in the others.  All Pools of a
 program have the same ranks, which come and go with the program: none is replaced.  Guarantees that a rank which
-answers no more ends the run, by an error where there is still somebody to raise it and else by ``last_words``.
+answers no more ends the run, by an error where it can be raised and else by the last words of ``ending``.
 Assumes that ``mpi4py.futures`` runs the program: nothing here starts MPI.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import pickle
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
-from ..datasets import ship
-from ..errors import OptionError, WorkerCrashed
+from ..errors import OptionError
 from ..loaders.shards import Streamed
 from ..pool.anypool import AnyPool
-from ..transport.transport import Transport
-from ..transport.transports import PackedTransport
 from ..worker.board import Cell, Line
 from ..worker.registry import forget
 from ..worker.worker import Setup, begin
-from . import ending, last_words
-from .messages import Receiver, answer, is_possible
+from . import ending
+from .launched import Launched
+from .messages import answer, opened
 
+_COMMAND = "python -m mpi4py.futures train.py"
 _RESUME = (
     "MPI replaces no rank, so the run ends here. Start the same command again: from what mpiter.Checkpoint or your own "
     "state_dict() saved it goes on, and nothing is lost or repeated."
@@ -46,25 +41,13 @@ class MPI:
     the dataset, unless its arrays are maps of files (``np.memmap``).  For several trainers there are plain ranks,
     ``mpiexec -n 4 python train.py``, with ``shard="auto"`` and worker processes of their own.
 
-    >>> from mpiter import OptionError, batches
-    >>> try:
-    ...     batches(range(8), 4, backend=MPI())
-    ... except OptionError as error:  # this program was started in another way
-    ...     print(str(error)[:19])
-    backend='mpi' needs
+    >>> MPI().shares_memory  # rows travel as messages
+    False
     """
 
     name, shares_memory, in_process = "mpi", False, False
 
-    def __repr__(self) -> str:
-        return "MPI()"
-
-    def transport(self, copy: bool) -> Transport:
-        """What carries the batches: rows packed, copied once, into a slot of ours."""
-        return PackedTransport(copy)
-
     def count_workers(self) -> int:
-        """How many there are."""
         return _ranks() - 1
 
     def check(self, options: Any) -> None:
@@ -72,7 +55,7 @@ class MPI:
         if options.shard is not None:
             raise OptionError(
                 f"shard={options.shard!r} is for several trainers, and with backend='mpi' all other ranks load for one."
-                f" Pass either: for several trainers run `mpiexec -n 4 python {_script()}` with shard='auto' and "
+                f" Pass either: for several trainers run `mpiexec -n 4 python train.py` with shard='auto' and "
                 f"backend='process', whose workers are each trainer's own."
             )
         if isinstance(options.dataset, Streamed):
@@ -80,32 +63,19 @@ class MPI:
                 "backend='mpi' reads no streams: a stream is read on where it was left, and MPI gives a task to "
                 "whichever rank is free. Give the dataset [] and len(), or leave backend unset."
             )
-        most = self.count_workers()
-        if options.workers > most:
+        if options.workers > (most := self.count_workers()):
             raise OptionError(
                 f"{options.workers_name}={options.workers}, but MPI has started {most} ranks beside this one: run "
-                f"`mpiexec -n {options.workers + 1} {_command()}`, or leave {options.workers_name} unset."
+                f"`mpiexec -n {options.workers + 1} {_COMMAND}`, or leave {options.workers_name} unset."
             )
 
-    def launch(self, cargo: tuple[Any, Any]) -> _Ranks:
+    def launch(self, cargo: tuple[Any, Any]) -> Launched:
         """Pack the dataset for the journey."""
-        if ending.lost:
-            raise WorkerCrashed(ending.lost[0])
-        try:
-            return _Ranks(ship.Shipment(cargo, hold=_Sent))
-        except (MemoryError, Warning):
-            raise
-        except Exception as error:
-            remedy = "Open such things in worker_init or on first use, and leave them out in __getstate__."
-            raise ship.explain(cargo[0], "dataset", error, remedy) from error
-
-
-def _script() -> str:
-    return os.path.basename(sys.argv[0]) or "train.py"
-
-
-def _command() -> str:
-    return f"python -m mpi4py.futures {_script()}"
+        ending.raise_if_lost()
+        ending.prepare(
+            f"This run was killed, by mpiexec most likely, which kills all ranks when one is lost. {_RESUME}"
+        )
+        return Launched(cargo, _Sent, _RankPool, grows=False)
 
 
 def _ranks() -> int:
@@ -113,27 +83,24 @@ def _ranks() -> int:
     if find_spec("mpi4py") is None:
         raise OptionError("backend='mpi' needs mpi4py and an MPI, which pip install 'mpiter[mpi]' brings.")
     futures = sys.modules.get("mpi4py.futures._core")
-    if futures is None or futures.SharedPool is None:
-        raise OptionError(
-            f"backend='mpi' needs other ranks that wait for work, and this program was started without: run "
-            f"`mpiexec -n 9 {_command()}`, which are one trainer and eight loaders."
-        )
-    size = int(futures.MPI.COMM_WORLD.Get_size())
+    size, how = 1, "this program was started without"
+    if futures is not None and futures.SharedPool is not None:
+        size, how = futures.MPI.COMM_WORLD.Get_size(), "MPI has started one rank only"
     if size == 1:
         raise OptionError(
-            f"MPI has started one rank only, and backend='mpi' needs more to load: run `mpiexec -n 9 {_command()}`, "
-            f"which are one trainer and eight loaders."
+            f"backend='mpi' needs other ranks that wait for work, and {how}: run `mpiexec -n 9 {_COMMAND}`, which are "
+            f"one trainer and eight loaders."
         )
     return size
 
 
 class _Sent:
-    """Buffers that are sent to each rank, out of line where mpi4py does so."""
+    """Buffers of a dataset that are sent to each rank."""
 
     maps_files: ClassVar = False
 
     def __init__(self, buffers: list[memoryview]) -> None:
-        self._buffers: list[Any] = list(map(bytearray, buffers))  # as they are now
+        self._buffers = list(map(bytearray, buffers))  # as they are now
 
     def buffers(self, is_own: bool) -> list[Any]:
         return self._buffers
@@ -141,141 +108,86 @@ class _Sent:
     def close(self) -> None:
         self._buffers = []
 
-    def __getstate__(self) -> list[pickle.PickleBuffer]:
-        return list(map(pickle.PickleBuffer, self._buffers))
-
-    def __setstate__(self, buffers: list[Any]) -> None:
-        self._buffers = buffers
-
-
-class _Ranks:
-    """Ranks about to take up work on one dataset."""
-
-    grows = False
-
-    def __init__(self, cargo: ship.Shipment) -> None:
-        self.cargo = cargo
-
-    def dumps(self, value: Any) -> bytes:
-        return ship.by_value(value)
-
-    def carries(self, cargo: Any) -> bool:
-        return self.cargo.holds(cargo)
-
-    def pool(self, workers: int, initializer: Callable[..., object], initargs: tuple[Setup], **calls: Any) -> _RankPool:
-        last_words.keep(
-            f"This run was killed, by mpiexec most likely, which kills all ranks when one is lost. {_RESUME}"
-        )
-        ending.watch()
-        return _RankPool(workers, *initargs, **calls)
-
-    def close(self) -> None:
-        self.cargo.close()
-
 
 class _RankPool(AnyPool):
     """All ranks but ours, which it shares with every other Pool of the program."""
 
     _open: ClassVar[list[_RankPool]] = []
-    _moved: ClassVar[float] = 0.0  # when any of them was asked or answered last
 
-    def __init__(self, workers: int, setup: Setup, **calls: Any) -> None:
-        self._board, self._places = setup.board, workers
-        self._dataset, self._timeout = setup.dataset, setup.rules.sample_timeout
-        super().__init__(partial(_Pool, setup), workers, begin, (), **calls)
+    def __init__(self, workers: int, initializer: Any, initargs: tuple[Setup], **calls: Any) -> None:
+        (setup,) = initargs
+        self._lines = [setup.board.cells(number) for number in range(workers)]
+        self._dataset, self._patience = setup.dataset, setup.rules.sample_timeout or math.inf
+        super().__init__(_Pool, workers, initializer, initargs, **calls)
         self._workers = _ranks() - 1  # of whom fewer may work at any one time
         self._open.append(self)
 
-    def map_async(self, *args: Any, **kwargs: Any) -> None:
-        if ending.lost:
-            raise WorkerCrashed(ending.lost[0])
-        _RankPool._moved = time.monotonic()
-        super().map_async(*args, **kwargs)
-
     def _post(self, *answered: Any) -> None:
-        """Any answer is progress of all: which rank has which task is mpi4py's affair."""
-        for number in range(self._places):
-            cells = self._board.cells(number)
+        """Take an answer for progress of all ranks: which of them has which task is mpi4py's affair."""
+        for cells in [cells for pool in list(self._open) for cells in pool._lines]:
             cells[Cell.READY], cells[Cell.SINCE] = 1, time.monotonic_ns()
-        _RankPool._moved = time.monotonic()
         super()._post(*answered)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
-        """Nobody of ours, as long as another Pool's samples may have all ranks: then that one's patience counts."""
-        others = [pool._timeout for pool in list(self._open) if pool is not self and pool.out(0)]
-        patience = max((math.inf if limit is None else limit for limit in others), default=0.0)
-        return super().busy(lines) if time.monotonic() - self._moved > patience else ()
+        """None, while a more patient Pool has tasks out: its samples may have all ranks."""
+        others = [pool._patience for pool in list(self._open) if pool.out(0)]
+        return super().busy(lines) if self._patience >= max(others, default=0.0) else ()
 
     def kill(self, number: int) -> None:
-        """Somebody has not answered for too long, and nobody can take a rank's place."""
-        out = self.out(0)
-        why = (
-            f"no MPI rank has answered for {self._timeout:g} s (sample_timeout), with {out} tasks to do: one is lost, "
-            f"stopped or stuck in a sample. {_RESUME}"
+        """End the run: a rank has not answered for too long, and nothing can take its place."""
+        ending.lost = (
+            f"no MPI rank has answered for {self._patience:g} s (sample_timeout), with {self.out(0)} tasks to do: one "
+            f"is lost, stopped or stuck in a sample. {_RESUME}"
         )
-        ending.lost.append(why)
-        raise WorkerCrashed(why)
+        ending.raise_if_lost()
 
     def dispose(self, timeout: float = 5.0) -> bool:
         _closed.append(self._dataset)
         if self in self._open:
             self._open.remove(self)
-        if not (is_clean := super().dispose(timeout)):
-            ending.leave_behind(self._pool.is_over, self._timeout)
-        return is_clean
+        return super().dispose(timeout)
 
 
 class _Pool:
     """``mpi4py.util.pool.Pool``, as ``AnyPool`` wants it: without a thread that waits for each answer."""
 
-    def __init__(
-        self, setup: Setup, workers: int, initializer: Callable[..., object], initargs: tuple[Any, ...]
-    ) -> None:
+    def __init__(self, workers: int, initializer: Any, initargs: tuple[Setup]) -> None:
         from mpi4py.util.pool import Pool
 
-        buffers: list[pickle.PickleBuffer] = []
-        sent = pickle.dumps(replace(setup, numbers=_Numbers()), protocol=5, buffer_callback=buffers.append)
         closed = [_closed.pop() for _ in range(len(_closed))]  # another thread may add to them
-        self._apart = is_possible()
-        if self._apart:
-            _receiver.open()
-        self.is_over = threading.Event()
-        self._pool = Pool(None, _begin, (list(sys.path), sent, buffers, closed), main=False)
+        self._is_over = threading.Event()
+        ending.pools.append(self._is_over)
+        self._pool = Pool(None, _begin, (list(sys.path), pickle.dumps(initargs, 5), closed), main=False)
 
     def map_async(self, func: Any, items: list[Any], chunksize: Any, callback: Any, error_callback: Any) -> None:
+        ending.raise_if_lost()
         (item,) = items
-        answered = partial(_receiver.take, callback=lambda found: callback([found]), failed=error_callback)
-        self._pool.apply_async(answer, (func, item, self._apart), {}, answered, error_callback)
+
+        def answered(parts: tuple[Any, ...]) -> None:  # in mpi4py's thread
+            try:
+                found = opened(*parts)
+            except Exception as error:
+                error_callback(error)
+            else:
+                callback([found])
+
+        self._pool.apply_async(answer, (func, item), {}, answered, error_callback)
 
     def terminate(self) -> None:
         """Wait for what is in hand, and for nothing else."""
         self._pool.executor.shutdown(wait=True, cancel_futures=True)
-        if self._apart:
-            _receiver.close()
-        self.is_over.set()
+        self._is_over.set()
 
 
-class _Numbers(Iterator[int]):
-    """A rank's number among those that work, wherever it is asked for."""
+def _begin(path: list[str], pickled: bytes, closed: list[int]) -> None:
+    """Take up work, in each of the other ranks."""
+    from mpi4py.futures import get_comm_workers
 
-    def __next__(self) -> int:
-        from mpi4py.futures import get_comm_workers
-
-        return int(get_comm_workers().Get_rank())
-
-
-def _begin(path: list[str], sent: bytes, buffers: list[Any], closed: list[int]) -> None:
-    """In each of the other ranks: take up work."""
     for dataset in closed:
         forget(dataset)
     sys.path += [place for place in path if place not in sys.path]  # the program's own folder, most of all
-    try:
-        setup = pickle.loads(sent, buffers=buffers)
-    except BaseException:  # another version of mpiter, say; mpi4py tells nobody why
-        traceback.print_exc()
-        raise
-    begin(setup)
+    (setup,) = pickle.loads(pickled)
+    begin(setup, get_comm_workers().Get_rank() % setup.rules.workers)
 
 
-_receiver = Receiver()
 _closed: list[int] = []  # datasets that ranks need not keep

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from launched import running_in
+from launched import clear_away, running_in, segments
 from scripts import Script
 
 import mpiter
@@ -109,10 +109,12 @@ PRELUDE = """
 @pytest.fixture(autouse=True)
 def nobody_left(tmp_path):
     """Ranks have sessions of their own, in which ``scripts`` does not look; they all run in the test's folder."""
+    before = segments()
     yield
     _, left = psutil.wait_procs(running_in(tmp_path), timeout=10)
     for process in left:
         process.kill()
+    clear_away(before)
     assert not left
 
 

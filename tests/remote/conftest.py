@@ -1,4 +1,4 @@
-"""A clean house where others' libraries have threads, sockets and processes of their own: what is ours is compared."""
+"""One Ray for all tests; and a clean house where others' libraries have threads: what is ours is compared."""
 
 from __future__ import annotations
 
@@ -7,11 +7,24 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ray_here
 from ours import our_memory
 
 _PATIENCE = 10.0
+
+
+@pytest.fixture
+def ray() -> Any:
+    return ray_here.ready()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_ray_is_left() -> Iterator[None]:
+    yield
+    ray_here.end()
 
 
 def _ours() -> dict[str, set[str]]:

@@ -9,21 +9,15 @@ from contract import contract
 
 globals().update(contract())
 
-WAYS: dict[str, dict[str, Any]] = {
-    "two at a time": {"n_processes": 2, "backend": "mpi"},
-    "all ranks": {"backend": "mpi"},
-    "copies": {"n_processes": 1, "backend": "mpi", "copy": True},
-}
-
 
 @pytest.fixture
 def default() -> dict[str, Any]:
-    return WAYS["two at a time"]
+    return {"n_processes": 2, "backend": "mpi"}
 
 
-@pytest.fixture(params=list(WAYS))
+@pytest.fixture(params=[{}, {"n_processes": 1, "copy": True}], ids=["all ranks", "one at a time, copies"])
 def any_way(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return WAYS[request.param]
+    return {"backend": "mpi", **request.param}
 
 
 any_start = any_way

@@ -24,7 +24,7 @@ CONTRACT = Path(__file__).with_name("contract_on_mpi.py")
 @pytest.mark.timeout(400)
 def test_ranks_keep_the_contract_of_iterators() -> None:
     root = Path(mpiter.__file__).parents[1]
-    command = [*by_futures(6), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(CONTRACT)]
+    command = [*by_futures(4), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(CONTRACT)]
     ran = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=3 * LIMIT_S, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
@@ -33,6 +33,7 @@ def test_ranks_keep_the_contract_of_iterators() -> None:
 NEWCOMER = (
     TELL
     + """
+import gc
 import os
 import mpiter
 import beside
@@ -80,7 +81,20 @@ except mpiter.OptionError as error:
     streams = str(error)
 with mpiter.DataLoader(range(10), 4, num_workers=2, backend="mpi") as loader:
     loaded = [[batch.tolist() for batch in loader] for _ in range(2)]
-tell("newcomer", 0, streams=streams, loaded=loaded,
+
+class Heavy:  # whose ranks let go of it when the next iterator begins
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        gc.collect()
+        return sum(type(one).__name__ == "Heavy" for one in gc.get_objects())
+
+counts = []
+for _ in range(4):
+    with mpiter.batches(Heavy(), 8, backend="mpi") as stream:
+        counts.append(max(next(stream).tolist()))
+tell("newcomer", 0, streams=streams, loaded=loaded, counts=counts,
      batches=batches, workers=workers, fewer=fewer, one=one, both=both,
      more=more, shared=shared, pid=os.getpid(), segments=segments())
 """
@@ -110,8 +124,9 @@ def test_a_plain_script_has_its_samples_from_the_other_ranks(tmp_path: Path) -> 
     assert sorted(map(int, one + last)) == list(range(0, 16, 2))
     assert facts["loaded"] == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]] * 2
     assert "reads no streams" in facts["streams"]
-    assert "mpiexec -n 5 python -m mpi4py.futures program.py" in facts["more"]
-    assert "mpiexec -n 4 python program.py" in facts["shared"]
+    assert facts["counts"] == [1] * 4
+    assert "mpiexec -n 5 python -m mpi4py.futures train.py" in facts["more"]
+    assert "mpiexec -n 4 python train.py" in facts["shared"]
 
 
 IMPATIENT = (
@@ -123,10 +138,10 @@ import mpiter
 
 class Slow:
     def __len__(self):
-        return 4
+        return 2
 
     def __getitem__(self, index):
-        time.sleep(2)  # four times as long as the other one waits
+        time.sleep(1.5)  # three times as long as the other one waits
         return index
 
 is_over = threading.Event()
@@ -154,7 +169,7 @@ def test_an_impatient_iterator_waits_for_the_slow_samples_of_another(tmp_path: P
     code, _, err = Launched(tmp_path, by_futures(3), IMPATIENT).ends()
     assert (code, err) == (0, "")
     (facts,) = told(tmp_path, "impatient", 1)
-    assert facts["slow"] == [[0], [1], [2], [3]]
+    assert facts["slow"] == [[0], [1]]
     assert facts["found"] == [4]
 
 
@@ -197,8 +212,7 @@ STARTED_OTHERWISE = """
 @pytest.mark.parametrize(
     ("by", "says"),
     [
-        ([sys.executable], "was started without: run `mpiexec -n 9 python -m mpi4py.futures program.py`"),
-        (by_mpiexec(2), "was started without: run `mpiexec -n 9 python -m mpi4py.futures program.py`"),
+        ([sys.executable], "was started without: run `mpiexec -n 9 python -m mpi4py.futures train.py`"),
         (by_futures(1), "MPI has started one rank only"),
     ],
 )
@@ -215,38 +229,6 @@ def test_without_mpi4py_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPa
         mpiter.batches(range(8), 4, backend="mpi")
 
 
-FORGETTING = (
-    TELL
-    + """
-import gc
-import mpiter
-
-class Heavy:
-    def __init__(self):
-        self.weight = bytearray(1000)
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        gc.collect()
-        return sum(type(one).__name__ == "Heavy" for one in gc.get_objects())
-
-counts = []
-for _ in range(6):
-    with mpiter.batches(Heavy(), 8, backend="mpi") as stream:
-        counts.append(max(next(stream).tolist()))
-tell("forgetting", 0, counts=counts)
-"""
-)
-
-
-def test_ranks_let_go_of_the_datasets_of_closed_iterators(tmp_path: Path) -> None:
-    code, _, err = launch(tmp_path, by_futures(2), FORGETTING)
-    assert (code, err) == (0, "")
-    assert told(tmp_path, "forgetting", 1) == [{"counts": [1] * 6}]
-
-
 # -- ends --------------------------------------------------------------------------------------------------------------
 
 TRAINER = (
@@ -255,7 +237,6 @@ TRAINER = (
 import os
 import signal
 import sys
-import time
 import mpiter
 
 HOW = sys.argv[1]
@@ -267,12 +248,8 @@ class Deadly:
     def __getitem__(self, index):
         if index == 90 and HOW == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        if index == 90 and HOW == "exits":
-            os._exit(3)
         if index == 90 and HOW == "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
-        if index == 90 and HOW == "stuck":
-            time.sleep(600)
         return index
 
 model = {"seen": []}
@@ -288,14 +265,14 @@ tell("trainer", 0, seen=model["seen"])
 )
 
 
-@pytest.mark.parametrize("how", ["killed", "exits", "stopped", "stuck"])
+@pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_a_lost_rank_ends_the_run_in_words_and_a_checkpoint_goes_on_with_it(tmp_path: Path, how: str) -> None:
     script = Launched(tmp_path, by_futures(3), TRAINER, how)
     code, _, err = script.ends()
     assert code != 0
     assert "MPI replaces no rank, so the run ends here" in err
     assert "what mpiter.Checkpoint or your own state_dict() saved" in err
-    if how in ("stopped", "stuck"):
+    if how == "stopped":
         assert "WorkerCrashed: no MPI rank has answered for 1 s (sample_timeout)" in err
     assert not list(tmp_path.glob("trainer*"))
     saved = mpiter.Checkpoint.read(tmp_path / "checkpoints")
@@ -337,26 +314,21 @@ LEFT_OPEN = """
     import sys
     import mpiter
 
-    how = sys.argv[1]
     endless = [mpiter.MultiprocessIterator(range(1000), 4, backend="mpi", n_prefetch=8) for _ in range(2)]
     for _ in range(5):
         for it in endless:
             next(it)
-    if how == "raises":
+    if sys.argv[1] == "raises":
         raise ValueError("mine")
-    if how == "exits":
-        sys.exit(3)
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "ends", "says"), [("", 0, ""), ("raises", 1, "ValueError: mine"), ("exits", 3, "Abort(3)")]
-)
+@pytest.mark.parametrize(("how", "ends", "says"), [("", 0, ""), ("raises", 1, "ValueError: mine")])
 def test_a_program_ends_as_it_would_without_workers(tmp_path: Path, how: str, ends: int, says: str) -> None:
     code, _, err = launch(tmp_path, by_futures(3), LEFT_OPEN, how)
     assert code == ends
     assert says in err
-    assert "mpiter:" not in err  # nobody was killed
+    assert "mpiter:" not in err  # nothing was killed
     assert bool(err) == bool(how)
 
 
@@ -367,9 +339,9 @@ STUCK_AT_THE_END = """
     from pathlib import Path
     import mpiter
 
-    is_left_open, how, seconds = sys.argv[1] == "open", sys.argv[2], float(sys.argv[3])
+    is_left_open, how = sys.argv[1] == "open", sys.argv[2]
     stuck = Path(__file__).with_name("stuck")
-    atexit.register(print, "exit functions have run")
+    atexit.register(Path(__file__).with_name("exit functions have run").touch)
 
     class Stuck:
         def __len__(self):
@@ -378,15 +350,15 @@ STUCK_AT_THE_END = """
         def __getitem__(self, index):
             if index == 17:  # of the batch that is prefetched then
                 stuck.touch()
-                time.sleep(seconds)
+                time.sleep(600)
             return index
 
-    it = mpiter.MultiprocessIterator(Stuck(), 4, shuffle=False, backend="mpi", sample_timeout=2)
+    it = mpiter.MultiprocessIterator(Stuck(), 4, shuffle=False, backend="mpi")
     for number, batch in enumerate(it):
         if number == 3:
             break
     while not stuck.exists():
-        time.sleep(0.01)  # polling: whoever launched this ends it, in the end
+        time.sleep(0.01)  # polling: the test ends this in the end
     if not is_left_open:
         it.close()
     if how == "raises":
@@ -396,24 +368,17 @@ STUCK_AT_THE_END = """
 """
 
 
-@pytest.mark.parametrize("is_left", ["open", "closed"])
-@pytest.mark.parametrize(("how", "ends", "says"), [("", 0, "for 2 s"), ("raises", 1, "mine"), ("exits", 3, "")])
+@pytest.mark.parametrize(
+    ("is_left", "how", "ends", "says"), [("open", "", 0, ""), ("closed", "raises", 1, "mine"), ("open", "exits", 3, "")]
+)
 def test_a_program_ends_though_a_rank_is_stuck(tmp_path: Path, is_left: str, how: str, ends: int, says: str) -> None:
     """mpi4py would wait for it for ever."""
-    script = Launched(tmp_path, by_futures(3), STUCK_AT_THE_END, is_left, how, "600")
-    code, out, err = script.ends()
-    assert (code, out) == (ends, "exit functions have run\n")
+    script = Launched(tmp_path, by_futures(3), STUCK_AT_THE_END, is_left, how)
+    code, _, err = script.ends()
+    assert code == ends
+    assert (tmp_path / "exit functions have run").exists()
     assert "mpiter: an MPI rank has not come back from its sample" in err
     assert says in err
-    assert ("waiting for it for 2 s" in err) == (not how)
-
-
-def test_a_program_that_has_ended_waits_for_a_rank_that_is_slow(tmp_path: Path) -> None:
-    script = Launched(tmp_path, by_futures(3), STUCK_AT_THE_END.replace("=2)", "=60)"), "open", "", "7")
-    code, out, err = script.ends()
-    assert (code, out) == (0, "exit functions have run\n")
-    assert "waiting for it for 60 s" in err
-    assert "has not come back" not in err
 
 
 # -- ordinary workers under mpiexec ------------------------------------------------------------------------------------
@@ -487,27 +452,3 @@ def test_workers_may_import_a_script_that_begins_mpi(tmp_path: Path) -> None:
     code, out, err = launch(tmp_path, by_mpiexec(2), IMPORTED)
     assert (code, out, err) == (0, "", "")
     assert told(tmp_path, "imported", 2) == [{"sizes": [1] * 4}] * 2
-
-
-SHM = (
-    TELL
-    + """
-import os, signal
-from mpi4py import MPI
-MPI.COMM_WORLD.Barrier()
-if MPI.COMM_WORLD.Get_rank() == 1:
-    tell("shm", 0, segments=segments())
-    os.kill(os.getpid(), signal.SIGKILL)
-MPI.COMM_WORLD.Barrier()
-"""
-)
-
-
-def test_mpich_itself_leaves_a_name_in_shm_when_its_ranks_are_killed(tmp_path: Path) -> None:
-    """As the docs say; should this fail one day, they say too much."""
-    script = Launched(tmp_path, by_mpiexec(2), SHM)
-    code, _, _ = script.ends()
-    assert code != 0
-    (facts,) = told(tmp_path, "shm", 1)
-    assert len(facts["segments"]) == 1
-    assert script.left_in_shm.issuperset(facts["segments"])

@@ -1,29 +1,20 @@
-"""The contract of iterators on Ray: unchanged, except that who writes into a batch asks for a copy."""
+"""The contract of iterators on Ray, unchanged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import ray_here
-from contract import WRITING, contract
+from contract import contract
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("ray")]
 
 globals().update(contract())
 
 
-@pytest.fixture(scope="module", autouse=True)
-def ray() -> Iterator[Any]:
-    with ray_here.started() as ray:
-        yield ray
-
-
 @pytest.fixture
-def default(request: pytest.FixtureRequest) -> dict[str, Any]:
-    options: dict[str, Any] = {"n_processes": 2, "backend": "ray"}
-    return {**options, "copy": True} if request.node.originalname in WRITING else options
+def default() -> dict[str, Any]:
+    return {"n_processes": 1, "backend": "ray"}  # starting an actor takes longer than the test
 
 
 any_way = any_start = default

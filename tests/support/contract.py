@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 
 FIXTURES = {"default", "any_way", "any_start"}  # how the tests get the options of a backend
-WRITING = {  # who needs batches that may be written to
-    "test_list_and_columns_show_the_same_writable_memory",
-    "test_writing_into_a_batch_changes_nobody_elses_data",
-}
-TWINS = {"test_samples_come_back_as_they_were_any_way"}  # of what runs with ``default`` as well
+MANY = {"test_samples_come_back_as_they_were"}  # of all kinds; some of them come in a test for any way as well
 
 
 def contract() -> dict[str, Callable[..., Any]]:
@@ -28,4 +24,4 @@ def contract() -> dict[str, Callable[..., Any]]:
 
     found = {name: test for name, test in vars(test_contract).items() if name.startswith("test_")}
     ours = {name for name, test in found.items() if FIXTURES & inspect.signature(test).parameters.keys()}
-    return {name: found[name] for name in found if name in ours - TWINS}
+    return {name: found[name] for name in found if name in ours - MANY}

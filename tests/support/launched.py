@@ -62,7 +62,7 @@ class Launched:
 
     def __init__(self, folder: Path, by: list[str], text: str, *arguments: object, **environment: str) -> None:
         self.folder = folder
-        self._segments = _segments()
+        self._segments = segments()
         path = folder / "program.py"
         path.write_text(textwrap.dedent(text))
         root = str(Path(mpiter.__file__).parents[1])
@@ -87,10 +87,7 @@ class Launched:
                 process.kill()
             if self.process.poll() is None:
                 self.process.kill()
-            # Perhaps another program's as well, which ran at the same time.
-            self.left_in_shm = {name for name in _segments() - self._segments if not _is_mapped(name)}
-            for name in self.left_in_shm:
-                (_SHM / name).unlink(missing_ok=True)
+            self.left_in_shm = clear_away(self._segments)
         assert not left, f"still running: {left}"
         return self.process.returncode, out, err
 
@@ -129,8 +126,17 @@ def running_in(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def _segments() -> set[str]:
+def segments() -> set[str]:
+    """What MPI shares among ranks, as names in /dev/shm."""
     return {path.name for path in _SHM.glob("mpich_shm_*")}
+
+
+def clear_away(before: set[str]) -> set[str]:
+    """Remove the segments that killed ranks have left since ``before``, perhaps another test's as well."""
+    left = {name for name in segments() - before if not _is_mapped(name)}
+    for name in left:
+        (_SHM / name).unlink(missing_ok=True)
+    return left
 
 
 def _is_mapped(name: str) -> bool:
