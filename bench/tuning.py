@@ -1,9 +1,9 @@
 """The tuner and "auto" against an exhaustive sweep, on this machine and on a simulated one of 64 cores; verdicts, JSON.
 
     python bench/tuning.py --out bench/results/tuning.json
-    python bench/tuning.py --quick                       # one short round: a smoke test, never a conclusion
+    python bench/tuning.py --small                       # one short round: a smoke test, never a conclusion
 
-A sweep tries every number of workers in five rounds, as `mpiter lab workers` does unless told otherwise, by the same
+A sweep tries every number of workers in five rounds, as `bench/workers.py` does, by the same
 trials as the tuner, with few and with many batches that wait. What counts is how long a batch takes, by the sweep,
 with what the tuner chose. Of `n_processes="auto"`, which finds out while batches are handed out (as `Auto(most=8)` on
 this machine): here the number it has come to after 200 batches, simulated how long a batch takes then. A load that
@@ -28,21 +28,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import checkout  # noqa: F401  # before mpiter
 import numpy as np
+from driver import Claim, Experiment, Summary, Turn, at_most, command_line, conduct, median, ratio
 
 import mpiter
 from mpiter.engine.pilot import Auto, Setting
-from mpiter.lab.bench import Bench, command_line, conduct
-from mpiter.lab.turns import Turn
-from mpiter.lab.verdict import Claim, Summary, at_most, median, ratio
 from mpiter.tuning.auto import AutoPilot
 from mpiter.tuning.bracket import Bracket, most_trials
 from mpiter.tuning.measuring import Loading
 from mpiter.tuning.simulation import Load, Machine, Outcome, Service, simulate
 from mpiter.tuning.trials import Asked, Notes, Trial
 
-SCHEMA = "mpiter.bench.tuning/1"
 SWEEP_ROUNDS, TRIAL_S, BATCH_SIZE = 5, 0.5, 32
 MOST, MOST_SIMULATED = 8, 64
 NOISE, SEEDS = 0.02, range(10)
@@ -325,8 +321,7 @@ def excess(summary: Summary, case: str, row: str) -> float | None:
     return statistics.median(swept[f"at_{name}"].median / best for name in names)
 
 
-BENCH = Bench(
-    schema=SCHEMA,
+EXPERIMENT = Experiment(
     script=__file__,
     doc=__doc__,
     cases={
@@ -359,4 +354,4 @@ BENCH = Bench(
 
 
 if __name__ == "__main__":
-    sys.exit(conduct(BENCH, command_line(BENCH, warmup=0.0, timeout=180.0)))
+    sys.exit(conduct(EXPERIMENT, command_line(EXPERIMENT, warmup=0.0, timeout=180.0)))

@@ -219,7 +219,7 @@ def _screen_for(stream: TextIO, line_s: float) -> _Screen:
     if stream.isatty() and not _bars():
         try:
             return _Terminal(stream)
-        except ImportError:  # rich is of the extra `lab`
+        except ImportError:  # rich is of the extra `live`
             pass
     return _Lines(stream, line_s)
 

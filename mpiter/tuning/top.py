@@ -170,7 +170,7 @@ def _on_terminal(top: Top, interval_s: float) -> int:
         from rich.console import Console
         from rich.live import Live
         from rich.text import Text
-    except ImportError:  # of the extra `lab`
+    except ImportError:  # of the extra `live`
         return _in_lines(top, interval_s)
     console, views = Console(), top.look()
     with Live(console=console, auto_refresh=False) as live:
