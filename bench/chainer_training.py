@@ -1,7 +1,7 @@
 """The demo's comparison at length: Chainer trainers fed by Chainer's iterators and by ours; prints tables and JSON.
 
     python bench/chainer_training.py --out bench/results/chainer_training.json
-    python bench/chainer_training.py --quick                # one short round: a smoke test, never a conclusion
+    python bench/chainer_training.py --small                # one short round: a smoke test, never a conclusion
 
 Needs Chainer and Pillow. Every turn (iterator x dataset x round) is a `Trainer` with a `StandardUpdater`; evaluation
 and snapshots are left out.
@@ -16,14 +16,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import checkout  # before mpiter
+from checkout import ROOT
+from driver import Experiment, Turn, command_line, conduct
+from measuring import CpuWindow
 
-from mpiter.lab.bench import Bench, command_line, conduct
-from mpiter.lab.clocks import CpuWindow
-from mpiter.lab.turns import Turn
-
-SCHEMA = "mpiter.bench.chainer_training/1"
-ROOT = checkout.ROOT
 FIGURES = {
     "images_per_s": "images/s",
     "waited": "share waited",
@@ -140,8 +136,7 @@ def _iterator(turn: Turn, dataset: Any) -> tuple[Any, Callable[..., Any]]:
     return module.MultiprocessIterator(dataset, size, **options), collate
 
 
-BENCH = Bench(
-    schema=SCHEMA,
+EXPERIMENT = Experiment(
     script=__file__,
     doc=__doc__,
     cases=CASES,
@@ -151,13 +146,14 @@ BENCH = Bench(
     against="chainer processes",
     paths=[str(ROOT / "examples")],
     asked=["n_prefetch"],
+    small={"cases": ["28x28"]},
 )
 
 
 def main() -> int:
-    parser = command_line(BENCH, warmup=2.0, timeout=60.0)
+    parser = command_line(EXPERIMENT, warmup=2.0, timeout=60.0)
     parser.add_argument("--n-prefetch", type=int, default=2)
-    return conduct(BENCH, parser)
+    return conduct(EXPERIMENT, parser)
 
 
 if __name__ == "__main__":

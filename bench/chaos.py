@@ -1,7 +1,7 @@
 """Training through a hundred deaths: the same batches as in a quiet run, and what it costs.
 
     python bench/chaos.py --out bench/results/chaos.json
-    python bench/chaos.py --quick                           # a few kills: a smoke test, never a conclusion
+    python bench/chaos.py --small                           # a few kills: a smoke test, never a conclusion
 
 Runs of one stream with one seed, every other one quiet: one among kills at random moments of random kinds, one among
 such as end a single worker at once (strikes.py), for which alone it is said what they may cost. Guarantees: every batch
@@ -22,19 +22,24 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-import checkout  # noqa: F401  # before mpiter
 import numpy as np
+from driver import (
+    Verdict,
+    add_common,
+    at_least,
+    at_most,
+    heading,
+    judge,
+    keep_result,
+    refuse_to_overwrite,
+    versions,
+)
 from strikes import KINDS, SINGLE, STARTING, Strike, Strikes
 
 import mpiter
-from mpiter.lab.bench import keep_answer
-from mpiter.lab.surroundings import versions
-from mpiter.lab.verdict import Verdict, at_least, at_most, judge
 
-SCHEMA = "mpiter.bench.chaos/1"
 LENGTH, SHAPE, BATCH = 5000, (28, 28), 32
 SAMPLE_TIMEOUT_S = 0.5  # after which a stopped worker is noticed
 MOST_WAIT_S, LEAST_RATE = 0.025, 0.5  # among single strikes: the median of the longest waits, and of the quiet rate
@@ -178,7 +183,7 @@ def _cells(spread: dict[str, float], width: int) -> str:
 
 def about(asked: argparse.Namespace) -> dict[str, Any]:
     """What the figures were measured with."""
-    told = {name: value for name, value in vars(asked).items() if name != "out"}
+    told = {name: value for name, value in vars(asked).items() if name not in ("out", "force", "small")}
     constant = {"batch_size": BATCH, "shape": SHAPE, "samples": LENGTH, "sample_timeout_s": SAMPLE_TIMEOUT_S}
     return {"versions": versions(), "settings": told | constant}
 
@@ -191,10 +196,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--start-method", help="of the workers (default: mpiter's)")
     parser.add_argument("--serializer", default="slots", choices=["slots", "packed"])
     parser.add_argument("--seed", type=int, default=1, help="of the kills")
-    parser.add_argument("--out", type=Path, help="write the JSON answer here")
-    parser.add_argument("--quick", action="store_true", help="800 batches, 8 kills: a smoke test")
+    add_common(parser)
     asked = parser.parse_args()
-    if asked.quick:
+    refuse_to_overwrite(parser, asked)
+    if asked.small:
         asked.batches, asked.kills = 800, 8
     return asked
 
@@ -212,8 +217,8 @@ def main() -> int:
         print(*lines(told[-1]), "", sep="\n")
     judged = verdicts(told[-1])
     print(*[verdict.line() for verdict in judged], sep="\n")
-    spelled = [verdict.spelled() for verdict in judged]
-    keep_answer(asked.out, SCHEMA, began, load, about(asked) | told[0] | {"single": told[1], "verdicts": spelled})
+    found = told[0] | {"single": told[1], "verdicts": [asdict(verdict) for verdict in judged]}
+    keep_result(asked.out, heading("chaos", began, load) | about(asked) | found)
     spoilt = any(Differences.between(runs[0], other) for other in runs)
     return int(spoilt or any(verdict.failed for verdict in judged))
 

@@ -1,4 +1,4 @@
-"""The checkout that the benchmarks stand in: imported before mpiter, it is what they measure, whatever is installed."""
+"""The checkout that the experiments stand in: imported before mpiter, it is what they measure."""
 
 import sys
 from pathlib import Path

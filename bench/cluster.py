@@ -1,7 +1,7 @@
 """What it costs to fetch beyond this process: each backend on one machine, by payload; tables and JSON.
 
     python bench/cluster.py --out bench/results/cluster.json    # in an environment with ray[data], mpi4py, mpich
-    python bench/cluster.py --quick                             # one short round: a smoke test, never a conclusion
+    python bench/cluster.py --small                             # one short round: a smoke test, never a conclusion
 
 Fetching a sample costs a microsecond, so what is measured is the way of a batch: by shared slots, packed through pipes,
 through Ray's object store, by MPI; and Ray Data's own iterator over the same samples. Must, in each case: every batch
@@ -19,14 +19,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import checkout  # noqa: F401  # before mpiter
 import numpy as np
+from cases import Images
+from driver import Answer, Claim, Experiment, Summary, Turn, at_least, at_most, command_line, conduct, median, ratio
+from measuring import consume, warm_up
 
 import mpiter
-from mpiter.lab.bench import Bench, command_line, conduct
-from mpiter.lab.cases import Images
-from mpiter.lab.turns import Answer, Turn, consume, warm_up
-from mpiter.lab.verdict import Claim, Summary, at_least, at_most, median, ratio
 from mpiter.order.order import Shuffled
 
 PROCESS, PACKED, RAY, MPI, RAY_DATA = "process", "packed", "ray", "mpi", "ray data"
@@ -133,8 +131,7 @@ def claims(summary: Summary) -> Iterator[Claim]:
         yield at_least(case, "ours on Ray", ratio(summary, case, RAY, RAY_DATA, PER_S), 1.0, " x Ray Data")
 
 
-BENCH = Bench(
-    schema="mpiter.bench.cluster/1",
+EXPERIMENT = Experiment(
     script=__file__,
     doc=__doc__,
     cases=CASES,
@@ -142,6 +139,7 @@ BENCH = Bench(
     figures=FIGURES,
     take=take,
     claims=claims,
+    small={"cases": ["28x28"]},
     against=PROCESS,
 )
 
@@ -150,4 +148,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == [_MEASURED]:
         print(json.dumps(by_ours(*json.loads(sys.argv[2]))), flush=True)
         sys.exit()
-    sys.exit(conduct(BENCH, command_line(BENCH, warmup=1.0, timeout=180.0)))
+    sys.exit(conduct(EXPERIMENT, command_line(EXPERIMENT, warmup=1.0, timeout=180.0)))

@@ -1,7 +1,7 @@
 """torch's `DataLoader` and ours, argument for argument: rates, first batches, memory; prints tables, verdicts and JSON.
 
     python bench/dataloader.py --out bench/results/dataloader.json
-    python bench/dataloader.py --quick                # one short round: a smoke test, never a conclusion
+    python bench/dataloader.py --small                # one short round: a smoke test, never a conclusion
 
 Needs torch and Pillow. Guarantees: what is timed is `next()` and the sum of the batch's first tensor, in the midst of
 an endless epoch; the first batch counts from the construction of the loader. What a dataset costs is the memory of all
@@ -18,17 +18,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import checkout  # before mpiter
+from checkout import ROOT
+from driver import Claim, Experiment, Summary, Turn, at_least, at_most, command_line, conduct, median, ratio
 from loader_cases import BIG, CASES, Big, Case, write_files
+from measuring import CpuWindow, consume
 
-from mpiter.lab.bench import Bench, command_line, conduct
-from mpiter.lab.clocks import CpuWindow
-from mpiter.lab.turns import Turn, consume
-from mpiter.lab.verdict import Claim, Summary, at_least, at_most, median, ratio
 from mpiter.machine import tree_memory
 
-SCHEMA = "mpiter.bench.dataloader/1"
-FILES = checkout.ROOT / ".demo" / "dataloader"
+FILES = ROOT / ".demo" / "dataloader"
 FIGURES = {
     "batches_per_s": "batches/s",
     "parent_cpu_ms": "parent's CPU ms/batch",
@@ -162,8 +159,7 @@ def prepare(options: argparse.Namespace) -> None:
     write_files(FILES, options.cases)
 
 
-BENCH = Bench(
-    schema=SCHEMA,
+EXPERIMENT = Experiment(
     script=__file__,
     doc=__doc__,
     cases={name: case.says for name, case in CASES.items()},
@@ -174,8 +170,9 @@ BENCH = Bench(
     claims=claims,
     against="torch",
     prepare=prepare,
+    small={"cases": ["28x28", "leaves"]},
 )
 
 
 if __name__ == "__main__":
-    sys.exit(conduct(BENCH, command_line(BENCH, warmup=1.0, timeout=180.0)))
+    sys.exit(conduct(EXPERIMENT, command_line(EXPERIMENT, warmup=1.0, timeout=180.0)))

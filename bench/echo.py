@@ -1,7 +1,7 @@
 """Data echoing: steps a second against the factor, and the fresh samples that a training needs; verdicts and JSON.
 
     python bench/echo.py --out bench/results/echo.json
-    python bench/echo.py --quick                       # one short round: a smoke test, never a conclusion
+    python bench/echo.py --small                       # one short round: a smoke test, never a conclusion
 
 Speed: samples that wait, steps that wait; fetching a batch takes 1, 2 or 4 times as long as a step.  Echoing can make
 it faster by the factor or by that ratio, whichever is less.  Must: 0.9 of that, and 0.85 with factor="auto".
@@ -20,15 +20,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import checkout  # noqa: F401  # before mpiter
 import numpy as np
+from driver import Answer, Claim, Curves, Experiment, Summary, Turn, at_least, at_most, command_line, conduct, ratio
+from measuring import flowing
 
 import mpiter
 from mpiter.echo import Echo
-from mpiter.lab.bench import Bench, command_line, conduct
-from mpiter.lab.echo import Waiting
-from mpiter.lab.turns import Answer, Turn, flowing
-from mpiter.lab.verdict import Claim, Summary, at_least, at_most, ratio
 
 WITHOUT = "without"
 OF_IDEAL, OF_IDEAL_AUTO, FEWER, NO_FEWER = 0.9, 0.85, 0.7, 0.9
@@ -48,6 +45,26 @@ ECHOES = {
     "4, batches": Echo(4, "batch"),
     "auto": Echo("auto", "augmented", BUFFER),
 }
+
+
+class Waiting:
+    """Reading a sample takes its time, transforming it next to none."""
+
+    def __init__(self, sample_s: float, length: int) -> None:
+        self.sample_s, self.length = sample_s, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self, index: int) -> Any:
+        time.sleep(self.sample_s)
+        return np.full(64, index, np.float32)
+
+    def transform(self, sample: Any) -> Any:
+        return sample + 1
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(self.read(index))
 
 
 def speed(turn: Turn) -> Answer:
@@ -225,8 +242,19 @@ def claims(summary: Summary) -> Iterator[Claim]:
     yield at_least("means", "fresh samples with augmented", found, NO_FEWER, " x without: no use here")
 
 
-BENCH = Bench(
-    schema="mpiter.bench.echo/1",
+def curves(summary: Summary) -> Iterator[Curves]:
+    """Steps a second by factor, times those without, beside what arithmetic says."""
+    factors = ("1.5", "2", "3", "4")
+    lines: dict[str, list[tuple[float, ...]]] = {}
+    for case in RATIOS:
+        found = [(float(row), ratio(summary, case, row, WITHOUT, "steps_per_s")) for row in factors]
+        lines[case] = [(factor, times) for factor, times in found if times is not None]
+        lines[f"{case}, by arithmetic"] = [(float(row), gain(case, row)) for row in factors]
+    dashed = [name for name in lines if name not in RATIOS]
+    yield Curves("Steps a second, times those without an echo", "echo factor", "times", lines, dashed)
+
+
+EXPERIMENT = Experiment(
     script=__file__,
     doc=__doc__,
     cases={
@@ -254,10 +282,12 @@ BENCH = Bench(
     },
     take=take,
     claims=claims,
+    curves=curves,
+    small={"cases": ["ratio 2"], "rows": [WITHOUT, "2"]},
     against=WITHOUT,
     rows_of=lambda case: ECHOES if case in RATIOS else LESSONS[case].echoes,
 )
 
 
 if __name__ == "__main__":
-    sys.exit(conduct(BENCH, command_line(BENCH, warmup=1.0, timeout=180.0, seconds=3.0)))
+    sys.exit(conduct(EXPERIMENT, command_line(EXPERIMENT, warmup=1.0, timeout=180.0, seconds=3.0)))

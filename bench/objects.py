@@ -1,7 +1,7 @@
 """A million small dicts for four workers, in a list and in mpiter.Packed: first batch, memory; prints tables and JSON.
 
     python bench/objects.py --python-torch PATH --out bench/results/objects.json
-    python bench/objects.py --quick                         # one round: a smoke test, never a conclusion
+    python bench/objects.py --small                         # one round: a smoke test, never a conclusion
 
 A shuffled epoch over all of them, in batches of 256 pairs of numbers that a dataset reads off each dict. The first
 batch counts from the construction of the loader, as soon as the program begins. Memory is that of all processes when
@@ -19,15 +19,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import checkout  # noqa: F401  # before mpiter
+from driver import Claim, Experiment, Summary, Turn, at_most, command_line, conduct, median
 
 import mpiter
-from mpiter.lab.bench import Bench, command_line, conduct
-from mpiter.lab.turns import Turn
-from mpiter.lab.verdict import Claim, Summary, at_most, median
 from mpiter.machine import tree_memory
 
-SCHEMA = "mpiter.bench.objects/1"
 MANY, FEW, BATCH, WORKERS = 1_000_000, 100, 256, 4
 LOOKED_UP = 200_000
 CASES = {"many": f"{MANY:,} dicts of five entries, {WORKERS} workers", "few": f"{FEW} dicts, each read many times"}
@@ -146,18 +142,18 @@ def claims(summary: Summary) -> Iterable[Claim]:
         yield at_most("many", f"{row}: memory of all processes", times, MOST_TIMES, " x the packed bytes")
 
 
-BENCH = Bench(
-    schema=SCHEMA,
+EXPERIMENT = Experiment(
     script=__file__,
     doc=__doc__,
     cases=CASES,
     rows=ROWS,
     figures=FIGURES,
     take=take,
+    small={"cases": ["few"], "rows": ["list", "packed"]},
     claims=claims,
     environment=lambda row, case: "torch" if row.endswith("torch") else "ours",
 )
 
 
 if __name__ == "__main__":
-    sys.exit(conduct(BENCH, command_line(BENCH, warmup=0.0, timeout=180.0)))
+    sys.exit(conduct(EXPERIMENT, command_line(EXPERIMENT, warmup=0.0, timeout=180.0)))

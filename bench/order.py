@@ -1,7 +1,7 @@
 """What an order costs by the length of the dataset: planning, going on from a state, the state itself; tables and JSON.
 
     python bench/order.py --out bench/results/order.json
-    python bench/order.py --quick                           # one short round: a smoke test, never a conclusion
+    python bench/order.py --small                           # one short round: a smoke test, never a conclusion
 
 A rank of 4,096 plans batches of 128 of one shuffled epoch, without loading anything; then a new iterator goes on from a
 state in the middle, up to its first batch (of numbers, by no workers). Lengths from 10^3 to 10^12: nothing may grow
@@ -18,12 +18,9 @@ import sys
 import time
 from collections.abc import Iterator
 
-import checkout  # noqa: F401  # before mpiter
+from driver import Answer, Claim, Experiment, Summary, Turn, at_most, command_line, conduct, median
 
 import mpiter
-from mpiter.lab.bench import Bench, command_line, conduct
-from mpiter.lab.turns import Answer, Turn
-from mpiter.lab.verdict import Claim, Summary, at_most, median
 from mpiter.order.cursor import Cursor, Pace
 from mpiter.order.order import Shuffled
 from mpiter.order.share import Share
@@ -84,8 +81,7 @@ def claims(summary: Summary) -> Iterator[Claim]:
         yield at_most(MANY, f"MB more, {row}", median(summary, MANY, row, MEMORY), MOST_MB)
 
 
-BENCH = Bench(
-    schema="mpiter.bench.order/1",
+EXPERIMENT = Experiment(
     script=__file__,
     doc=__doc__,
     cases=CASES,
@@ -97,4 +93,4 @@ BENCH = Bench(
 
 
 if __name__ == "__main__":
-    sys.exit(conduct(BENCH, command_line(BENCH, warmup=0.0, timeout=90.0)))
+    sys.exit(conduct(EXPERIMENT, command_line(EXPERIMENT, warmup=0.0, timeout=90.0)))

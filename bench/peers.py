@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mpiter.lab.cases import Images
-from mpiter.lab.limit import Limit
-from mpiter.lab.loaders import (
+from cases import Images
+from limit import Limit
+from loaders import (
     Chainer,
     ChainerSerial,
+    Grain,
     InProcess,
     Ours,
     OursAlone,
@@ -19,6 +20,7 @@ from mpiter.lab.loaders import (
     OursTorchAlone,
     Peer,
     Setup,
+    Spdl,
     Torch,
     TorchAlone,
 )
@@ -44,6 +46,8 @@ ROWS = {
     "limit": Row("ours", Limit, {}, "workers fill shared slots, nobody consumes"),
     "chainer": Row("chainer", Chainer, {}, "MultiprocessIterator, lists"),
     "torch": Row("torch", Torch, {}, "DataLoader, columns (tensors)"),
+    "grain": Row("ours", Grain, {}, "MapDataset in worker processes, columns", variant=True),
+    "spdl": Row("ours", Spdl, {}, "a pipeline of threads, columns", variant=True),
     "ours": Row("ours", Ours, {}, "MultiprocessIterator, lists, all defaults (on Linux: fork server)"),
     "ours_columns": Row("ours", OursColumns, {}, "batches(), columns"),
     "ours_torch": Row("torch", OursTorch, {}, "mpiter.torch.DataLoader, columns (tensors)"),

@@ -1,133 +1,262 @@
-"""Resuming in the middle of an epoch: what is lost or given twice, by ours and by others: a table, verdicts, JSON.
+"""Resuming in the middle of an epoch: what is lost or given twice, by ours and by others.
 
-    python bench/resume.py --peers PATH PATH --out bench/results/resume.json
-    python bench/resume.py --rows ours --scenes trainer     # one of them
+    python bench/resume.py --python-torch PATH --out bench/results/resume.json
+    python bench/resume.py --rows ours --cases trainer      # one of them
 
-Each loader shuffles, has two workers and is resumed by its own documented way; what each rank is handed goes to
-receipts, and one auditor judges them all. 288 samples, batches of 12 over all ranks, a state every 3 steps; samples,
-workers and ranks divide evenly, so nothing that a documentation says of remainders is at issue. A trainer is ended by
-SIGKILL; what it was handed after its last state is void, as the model is. `--peers` are Pythons that have them.
-Must: ours loses nothing, gives nothing twice and raises nothing, in each scene.
-Exit status: 0, or 1 when a requirement fails or what is ours isn't there.
+Each loader shuffles, has two workers and is resumed by its own documented way; what each rank is handed is written down
+and counted here, alike for all. 288 samples, batches of 12 over all ranks, a state every 3 steps; samples, workers and
+ranks divide evenly, so nothing that a documentation says of remainders is at issue. A trainer is ended by SIGKILL; what
+it was handed after its last state is void, as the model is. A scene is a series of sittings: ranks that start together
+and are killed after some steps, or go to the epoch's end. Must: ours loses nothing, gives nothing twice and raises
+nothing, in each scene.
 """
 
 from __future__ import annotations
 
-import argparse
+import importlib.util
+import json
 import os
+import pickle
+import re
+import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import checkout  # noqa: F401  # before mpiter
-from resume_peers import LOADERS
-from resume_scenes import SCENES, SCHEMA, Found, Sitting, Stage
-from resume_sitting import LENGTH, LOST, PREPARE, TWICE, take
+from driver import Absent, Answer, Claim, Experiment, Summary, Turn, at_most, command_line, conduct
+from resume_loaders import LOADERS, Loader, Seat, keys_of
 
-from mpiter.asked import at_least as from_on
-from mpiter.lab import measured
-from mpiter.lab.bench import keep_answer
-from mpiter.lab.text import wrapped
-from mpiter.lab.verdict import Verdict, at_most, judge
+LENGTH, SAVE_EVERY, STEPS_TO_WORKER, SITTING_S = 288, 3, 6, 60.0
+LOST, TWICE, FAULTS, BAD = "lost", "twice", "faults", "bad"
+RANK = "--rank"  # how this program is told to be one
 
 
-def played(options: argparse.Namespace, versions: dict[str, dict[str, str]]) -> Iterator[Found]:
-    """Each loader in each scene, round by round."""
+@dataclass(frozen=True)
+class Sitting:
+    """Ranks that start together, and after how many steps they are killed; 0: they go to the epoch's end."""
+
+    ranks: int = 1
+    batch: int = 12  # of each rank
+    workers: int = 2
+    steps: int = 0
+    strike: bool = False  # a worker is killed on the way
+
+
+FIRST = Sitting(steps=7)
+SCENES: dict[str, tuple[str, tuple[Sitting, ...]]] = {
+    "worker": (
+        "a worker is killed in mid-epoch; where that is an error, on from the last state",
+        (Sitting(strike=True),),
+    ),
+    "trainer": ("the trainer is killed, and resumed in a new process", (FIRST, Sitting())),
+    "again": ("killed, resumed, killed, resumed", (FIRST, FIRST, Sitting())),
+    "workers": ("2 workers, resumed with 3", (FIRST, Sitting(workers=3))),
+    "ranks": ("1 rank, then 3, then 2, 12 samples a step", (FIRST, Sitting(3, 4, steps=7), Sitting(2, 6))),
+    "batches": (
+        "1 rank, then 3, then 2, 12, 9 and 18 samples a step",
+        (FIRST, Sitting(3, 3, steps=13), Sitting(2, 9)),
+    ),
+}
+
+
+# -- a scene, in the turn's process ----------------------------------------------------------------------------------
+
+
+def take(turn: Turn) -> Answer:
+    """Plays the scene: sitting by sitting, each rank in a process of its own."""
+    kind = LOADERS[turn.row]
+    if why := kind.left_out.get(turn.case):
+        raise Absent(why)
+    if importlib.util.find_spec(kind.module) is None:
+        raise Absent(f"no {kind.module} here")
     with tempfile.TemporaryDirectory(prefix="mpiter-bench-") as folder:
-        stages = {row: prepared(row, options, Path(folder) / str(at), versions) for at, row in enumerate(options.rows)}
-        for round_ in range(options.rounds):
-            for name in options.scenes:
-                for row, stage in stages.items():
-                    found = (
-                        Found(row, name, round_, why=stage) if isinstance(stage, str) else stage.play(row, name, round_)
-                    )
-                    tell(options, found)
-                    yield found
+        faults, is_over = played(turn, Path(folder))
+        lost, twice = counted(Path(folder))
+    is_refused = bool(faults) and not is_over
+    found = {LOST: lost, TWICE: twice, FAULTS: len(faults), BAD: lost + twice + len(faults) + (not is_over)}
+    return found | {"says": said(faults, is_refused, lost, twice)}
 
 
-def prepared(row: str, options: argparse.Namespace, data: Path, versions: dict[str, dict[str, str]]) -> Stage | str:
-    """With the first Python that has what it needs; or why none does."""
-    data.mkdir()
-    why = ""
-    for python in [sys.executable, *options.peers]:
-        stage = Stage(python, data, options.timeout, options.plant)
-        answer = stage.ask(row, PREPARE, Sitting(), batch=12)
-        if "versions" in answer:
-            versions[row] = answer["versions"]
-            return stage
-        why = answer.get("error") or why or answer["absent"]
-    return f"absent: {why}"
+def played(turn: Turn, folder: Path) -> tuple[list[str], bool]:
+    """What was raised or hung, and whether the epoch came to its end."""
+    todo, faults = list(SCENES[turn.case][1]), list[str]()
+    for number, sitting in enumerate(todo):
+        raised = sat(turn, sitting, number, folder)
+        faults += raised
+        if raised and sitting.strike:
+            todo.append(Sitting())  # from the last state
+        elif raised:
+            return faults, False
+    return faults, True
 
 
-def tell(options: argparse.Namespace, found: Found) -> None:
-    """While it goes on: minutes, with all of them."""
-    number = f"round {found.round + 1}, " if options.rounds > 1 else ""
-    print(wrapped(f"{number}{found.scene}: {found.row}: {found}", indent=4), flush=True)
+def sat(turn: Turn, sitting: Sitting, number: int, folder: Path) -> list[str]:
+    """All ranks at once; what went wrong, each once."""
+    about = asdict(sitting) | {"row": turn.row, "number": number, "folder": str(folder), "seed": turn.round}
+    port = free_port()
+    processes = []
+    for rank in range(sitting.ranks):
+        told = json.dumps(about | {"rank": rank})
+        command = [sys.executable, "-W", "ignore", __file__, RANK, told]
+        environment = os.environ | as_launched(rank, sitting.ranks, port)
+        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
+    end, found = time.monotonic() + SITTING_S, list[str]()
+    for rank, process in enumerate(processes):
+        try:
+            out, _ = process.communicate(timeout=max(0.1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out = process.communicate()[0] or b'{"raised": "hung"}'
+        has_met = (folder / f"met-{number}-{rank}").exists()  # and was killed there, as it should be
+        answer = json.loads(out.splitlines()[-1]) if out.strip() else {}
+        if "raised" in answer:
+            found.append(answer["raised"])
+        elif process.returncode and not has_met:
+            found.append(f"ended with status {process.returncode}")
+    return list(dict.fromkeys(found))
 
 
-def table(options: argparse.Namespace, all_found: Sequence[Found]) -> Iterator[str]:
-    """By scene, each loader's rounds, told once where they are the same."""
-    for name in options.scenes:
-        yield f"\n{name}: {SCENES[name].says}"
-        for row in options.rows:
-            told = dict.fromkeys(str(found) for found in all_found if (found.row, found.scene) == (row, name))
-            yield wrapped(f"{row:22}{' | '.join(told)}", indent=24)
+def counted(folder: Path) -> tuple[int, int]:
+    """Samples that were never handed out, and those that came again, by what all ranks noted.
 
-
-def verdicts(options: argparse.Namespace, all_found: Sequence[Found]) -> Iterator[Verdict]:
-    """Of what is ours."""
-    for name in options.scenes:
-        for row in (row for row in options.rows if row.startswith("ours")):
-            bad = sum(found.bad for found in all_found if (found.row, found.scene) == (row, name))
-            yield judge(at_most(name, f"{row}: lost, given twice, raised", bad, 0), options.rounds, enough=1)
-
-
-def main() -> int:
-    options = parsed()
-    if options.turn:
-        measured.main(take)
-    began, load, versions = time.time(), os.getloadavg(), dict[str, dict[str, str]]()
-    all_found = list(played(options, versions))
-    print(*table(options, all_found), sep="\n")
-    print()
-    judged = list(verdicts(options, all_found))
-    print(*[verdict.line() for verdict in judged], sep="\n")
-    about: dict[str, Any] = {
-        "settings": {"rounds": options.rounds, "samples": LENGTH, "timeout_s": options.timeout},
-        "scenes": {
-            name: {"says": SCENES[name].says, "sittings": [*map(asdict, SCENES[name].sittings)]}
-            for name in options.scenes
-        },
-        "rows": {row: LOADERS[row].way for row in options.rows},
-        "versions": versions,
-        "verdicts": [verdict.spelled() for verdict in judged],
-        "found": [asdict(found) | {"says": str(found)} for found in all_found],
+    What a rank was handed after the state that the next sitting began with is void: its place is beyond that state's.
+    """
+    notes = [json.loads(line) for file in folder.glob("handed-*") for line in file.read_text().splitlines()]
+    begins = {
+        number: min(one["began"] for one in notes if one["number"] == number) for number in {n["number"] for n in notes}
     }
-    keep_answer(options.out, SCHEMA, began, load, about)
-    return int(any(verdict.failed for verdict in judged))
+    counts: Counter[int] = Counter()
+    for one in notes:
+        later = [place for number, place in begins.items() if number > one["number"]]
+        if one["place"] < min(later, default=LENGTH + 1):
+            counts.update(one["keys"])
+    return LENGTH - len(counts), counts.total() - len(counts)
 
 
-def parsed() -> argparse.Namespace:
-    made = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    add = made.add_argument
-    add("--peers", nargs="+", default=[], metavar="PATH", help="Pythons that have the others")
-    add("--scenes", nargs="+", choices=SCENES, default=list(SCENES), metavar="SCENE")
-    add("--rows", nargs="+", choices=LOADERS, default=list(LOADERS), metavar="ROW")
-    add("--rounds", type=from_on(1), default=3, help="each with a seed of its own (default 3)")
-    add("--timeout", type=float, default=60.0, help="seconds after which a process hangs (default 60)")
-    add("--plant", choices=[LOST, TWICE], help="a fault in each resumed sitting, to see that it is found")
-    add("--out", type=Path, help="write the JSON answer here")
-    add("--force", action="store_true", help="over another answer too")
-    add("--turn", action="store_true", help=argparse.SUPPRESS)  # be one rank's process
-    options = made.parse_args()
-    if options.out and options.out.exists() and not options.force:
-        made.error(f"{options.out} exists: name another file, or write over it with --force")
-    return options
+def said(faults: list[str], is_refused: bool, lost: int, twice: int) -> str:
+    """What came of it, in words."""
+    if is_refused:
+        return "; ".join([*faults[:-1], f"does not resume: {faults[-1]}"])
+    counts = ", ".join(f"{count} {what}" for count, what in ((lost, LOST), (twice, TWICE)) if count) or "exact"
+    return "; ".join([*faults, f"then {counts}" if faults else counts])
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+def as_launched(rank: int, size: int, port: int) -> dict[str, str]:
+    """What torch's launcher sets."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    return {name: str(value) for name, value in ranks.items()} | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+# -- a rank, in its process ------------------------------------------------------------------------------------------
+
+
+def sit(told: dict[str, Any]) -> Answer:
+    """Train as programs do: from the newest state through the batches, saving a state every few steps."""
+    folder, number, kind = Path(told["folder"]), told["number"], LOADERS[told["row"]]
+    seat = Seat(folder, LENGTH, told["rank"], told["ranks"], told["workers"], told["batch"], told["seed"])
+    saved = newest(seat, number)
+    place = began = saved["place"] if saved else 0
+    steps = 0
+    with open(folder / f"handed-{number}-{seat.rank}", "w") as notes:
+        try:
+            loader: Loader = kind(seat)
+            if saved:
+                loader.load(saved["state"])
+            for batch in loader.batches():
+                note = {"number": number, "began": began, "place": place, "keys": keys_of(batch)}
+                print(json.dumps(note), file=notes, flush=True)
+                place, steps = place + seat.batch_size * seat.size, steps + 1
+                if steps % SAVE_EVERY == 0:
+                    save(seat, number, {"state": loader.state(), "place": place})
+                if steps == STEPS_TO_WORKER and told["strike"]:
+                    os.kill(loader.workers()[0], signal.SIGKILL)
+                if steps == told["steps"]:
+                    meet(seat, number)
+                    os.kill(os.getpid(), signal.SIGKILL)
+        except Exception as error:
+            return {"raised": words_of(error)}
+    return {"steps": steps}
+
+
+def words_of(error: Exception) -> str:
+    """Its type and what it says first, or last where it is a worker's; without what differs from run to run."""
+    lines = str(error).strip().splitlines() or [""]
+    name, words = type(error).__name__, lines[-1 if lines[0].startswith("Caught ") else 0]
+    return re.sub(r" \(pid\(s\) [\d, ]+\)", "", f"{name}: {words.removeprefix(f'{name}: ')}" if words else name)
+
+
+def save(seat: Seat, number: int, what: dict[str, Any]) -> None:
+    """As a whole or not at all."""
+    file = seat.folder / f"state-{number}-{seat.rank}"
+    file.with_suffix(".new").write_bytes(pickle.dumps(what | {"size": seat.size}))
+    file.with_suffix(".new").replace(file)
+
+
+def newest(seat: Seat, number: int) -> dict[str, Any] | None:
+    """Of the sittings before: this rank's own, if there were as many ranks, or else rank 0's."""
+    for before in reversed(range(number)):
+        own, first = (seat.folder / f"state-{before}-{rank}" for rank in (seat.rank, 0))
+        for file in (own, first):
+            if file.exists():
+                found: dict[str, Any] = pickle.loads(file.read_bytes())
+                if file == first or found["size"] == seat.size:
+                    return found
+    return None
+
+
+def meet(seat: Seat, number: int) -> None:
+    """Wait for all ranks to be here, as in a training that averages gradients after each step."""
+    (seat.folder / f"met-{number}-{seat.rank}").touch()
+    while len(list(seat.folder.glob(f"met-{number}-*"))) < seat.size:
+        time.sleep(0.01)
+
+
+# -- the answer ------------------------------------------------------------------------------------------------------
+
+
+def claims(summary: Summary) -> Iterator[Claim]:
+    for case in SCENES:
+        for row in (row for row in LOADERS if row.startswith("ours")):
+            found = summary.get((case, row), {}).get(BAD)
+            worst = max(found.values) if found else None  # of all rounds: once is too often
+            yield at_most(case, f"{row}: lost, given twice, raised", worst, 0)
+
+
+EXPERIMENT = Experiment(
+    script=__file__,
+    doc=__doc__,
+    cases={name: says for name, (says, _) in SCENES.items()},
+    rows={name: kind.way for name, kind in LOADERS.items()},
+    figures={BAD: "not as it must be", LOST: "lost", TWICE: "twice", FAULTS: "raised"},
+    take=take,
+    claims=claims,
+    environment=lambda row, case: LOADERS[row].environment,
+    environments={
+        "ours": "the Python of mpiter",
+        "torch": "the Python that has torch, torchdata, grain and datasets",
+    },
+    small={"cases": ["trainer", "ranks"], "rows": ["ours", "ours, DataLoader"]},
+)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == [RANK]:
+        answers = os.dup(1)
+        os.dup2(2, 1)
+        answer = sit(json.loads(sys.argv[2]))
+        os.write(answers, json.dumps(answer).encode() + b"\n")
+        os._exit(0)
+    sys.exit(conduct(EXPERIMENT, command_line(EXPERIMENT, warmup=0.0, timeout=300.0, rounds=3)))

@@ -1,11 +1,11 @@
-"""What a loader of the resuming benchmark is, and ours; a sitting makes one, in its process.
+"""The loaders of the resuming benchmark, ours and others, each loaded from, saved and resumed as it documents it.
 
-A sample is its own index, and takes 5 ms, so that workers have something in hand when one is killed.
+Each runs in its rank's process. A sample is its own index, and takes 5 ms, so that workers have something in hand when
+one is killed.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import multiprocessing
 import time
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ SAMPLE_S = 0.005
 class Seat:
     """One rank's place in a training: of how many it is, and what it loads with."""
 
-    folder: Path  # for those that read their own format
+    folder: Path  # of states and notes
     length: int
     rank: int
     size: int
@@ -49,21 +49,13 @@ class Samples:
 class Loader:
     """An epoch's batches on one rank; a state is asked for between two of them, and loaded before the first."""
 
-    packages: ClassVar[tuple[str, ...]]  # distributions, the one that it is named for first
+    environment: ClassVar[str] = "torch"  # whose Python has what it needs…
+    module: ClassVar[str]  # …which is this
     way: ClassVar[str]  # of resuming
     left_out: ClassVar[dict[str, str]] = {}  # scenes that it isn't put to, and why
 
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
-
-    @classmethod
-    def find(cls) -> dict[str, str]:
-        """The versions of what it needs; ImportError, if that isn't all here."""
-        return {package: importlib.metadata.version(package) for package in cls.packages}
-
-    @classmethod
-    def prepare(cls, seat: Seat) -> None:
-        """Write the samples to its folder, in its own format."""
 
     def batches(self) -> Iterator[Any]:
         raise NotImplementedError
@@ -78,15 +70,13 @@ class Loader:
         """Processes that fetch."""
         return [process.pid for process in multiprocessing.active_children() if process.pid]
 
-    def tidy(self) -> None:
-        """After an epoch: what a killed process of it may have left on the machine."""
-
 
 # -- ours ------------------------------------------------------------------------------------------------------------
 
 
 class Ours(Loader):
-    packages = ("numpy",)
+    environment = "ours"
+    module = "mpiter"
     way = "batches(shard=(rank, size)): state_dict() of any rank, load_state_dict() on all of any number"
 
     def __init__(self, seat: Seat) -> None:
@@ -95,12 +85,6 @@ class Ours(Loader):
         super().__init__(seat)
         options = {"n_processes": seat.workers, "seed": seat.seed, "shard": (seat.rank, seat.size)}
         self.stream = mpiter.batches(Samples(seat.length), seat.batch_size, **options)
-
-    @classmethod
-    def find(cls) -> dict[str, str]:
-        import mpiter
-
-        return {"mpiter": mpiter.__version__}
 
     def batches(self) -> Iterator[Any]:
         return iter(self.stream)
@@ -130,11 +114,9 @@ class OursEpochs(Ours):
 
 
 class OursOfTorch(OursEpochs):
+    environment = "torch"
+    module = "torch"
     way = "torch.DataLoader(shuffle=True, shard=(rank, size)): the same"
-
-    @classmethod
-    def find(cls) -> dict[str, str]:
-        return super().find() | {"torch": importlib.metadata.version("torch")}
 
     def kind(self) -> Any:
         import mpiter.torch
@@ -145,3 +127,121 @@ class OursOfTorch(OursEpochs):
 def keys_of(batch: Any) -> list[int]:
     """Of whatever a loader calls a batch."""
     return [int(key) for key in (batch.tolist() if hasattr(batch, "tolist") else batch)]
+
+
+# -- torchdata, and what goes through its loader ---------------------------------------------------------------------
+
+OTHER_RANKS = ("ranks", "batches")  # scenes
+ACROSS_RANKS = 'not documented: its README has state handled "across multiprocess workers (but not across ranks)"'
+
+
+class Torchdata(Loader):
+    module = "torchdata"
+    way = "StatefulDataLoader: state_dict(), load_state_dict(); ranks by StatefulDistributedSampler, each its own state"
+    left_out = dict.fromkeys(OTHER_RANKS, ACROSS_RANKS)
+
+    def __init__(self, seat: Seat) -> None:
+        import torch
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        super().__init__(seat)
+        options: dict[str, Any] = {"num_workers": seat.workers, "batch_size": seat.batch_size}
+        dataset = self.dataset()
+        if dataset is None:
+            generator = torch.Generator().manual_seed(seat.seed)
+            dataset, options = Samples(seat.length), options | {"shuffle": True, "generator": generator}
+        self.loader = StatefulDataLoader(dataset, **options)
+
+    def dataset(self) -> Any:
+        return None
+
+    def batches(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+    def state(self) -> Any:
+        return self.loader.state_dict()
+
+    def load(self, state: Any) -> None:
+        self.loader.load_state_dict(state)
+
+
+def slowly(sample: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(SAMPLE_S)
+    return sample
+
+
+class Datasets(Torchdata):
+    module = "datasets"
+    way = "IterableDataset.shuffle(buffer_size=32) in a StatefulDataLoader: state_dict(), load_state_dict()"
+    left_out = dict.fromkeys(
+        OTHER_RANKS, "not documented: split_dataset_by_node, and no word of a state that other ranks saved"
+    )
+
+    def dataset(self) -> Any:
+        import datasets
+
+        made = datasets.Dataset.from_dict({"key": list(range(self.seat.length))}).to_iterable_dataset(num_shards=24)
+        return made.shuffle(seed=self.seat.seed, buffer_size=32).map(slowly)
+
+    def batches(self) -> Iterator[Any]:
+        return (batch["key"] for batch in self.loader)
+
+
+# -- grain -----------------------------------------------------------------------------------------------------------
+
+
+class Grain(Loader):
+    module = "grain"
+    way = "DataLoader: get_state(), set_state() of its iterator; ranks by ShardOptions, each its own state"
+
+    def __init__(self, seat: Seat) -> None:
+        super().__init__(seat)
+        self.iterator = iter(self.loader())
+
+    def loader(self) -> Any:
+        import grain
+
+        seat = self.seat
+        shard = grain.sharding.ShardOptions(seat.rank, seat.size, drop_remainder=False)
+        sampler = grain.samplers.IndexSampler(
+            seat.length, shard_options=shard, shuffle=True, num_epochs=1, seed=seat.seed
+        )
+        batch = grain.transforms.Batch(seat.batch_size, drop_remainder=False)
+        return grain.DataLoader(
+            data_source=Samples(seat.length), sampler=sampler, operations=[batch], worker_count=seat.workers
+        )
+
+    def batches(self) -> Iterator[Any]:
+        return self.iterator  # type: ignore[no-any-return]
+
+    def state(self) -> Any:
+        return self.iterator.get_state()
+
+    def load(self, state: Any) -> None:
+        self.iterator.set_state(state)
+
+
+class GrainElastic(Grain):
+    way = "experimental.ElasticIterator: get_state() of any rank, set_state() on all of any number; no remainder"
+
+    def loader(self) -> Any:
+        import grain
+
+        seat = self.seat
+        shard = grain.sharding.ShardOptions(seat.rank, seat.size)
+        dataset = grain.MapDataset.source(Samples(seat.length)).shuffle(seed=seat.seed)
+        options = grain.MultiprocessingOptions(num_workers=seat.workers)
+        return grain.experimental.ElasticIterator(
+            dataset, seat.batch_size * seat.size, shard, multiprocessing_options=options
+        )
+
+
+LOADERS: dict[str, type[Loader]] = {
+    "ours": Ours,
+    "ours, DataLoader": OursEpochs,
+    "ours, torch": OursOfTorch,
+    "torchdata": Torchdata,
+    "grain": Grain,
+    "grain, elastic": GrainElastic,
+    "datasets": Datasets,
+}

@@ -1,7 +1,7 @@
 """How far one prefetch loop goes: its processor time a task with 2 to 64 workers, most of them asleep; tables and JSON.
 
     python bench/scale.py --out bench/results/scale.json
-    python bench/scale.py --quick                           # one short round: a smoke test, never a conclusion
+    python bench/scale.py --small                           # one short round: a smoke test, never a conclusion
 
 A batch is a few small samples and a sleep, which stands for the work of cores that this machine hasn't got; it takes
 long enough to be a task of its own and short enough not to be split, which the tasks a batch confirm. Once the sleeps
@@ -18,16 +18,13 @@ import threading
 import time
 from typing import Any
 
-import checkout  # noqa: F401  # before mpiter
 import numpy as np
+from cases import Array, Images
+from driver import Experiment, Turn, command_line, conduct
+from measuring import CpuWindow, consume
 
 import mpiter
-from mpiter.lab.bench import Bench, command_line, conduct
-from mpiter.lab.cases import Array, Images
-from mpiter.lab.clocks import CpuWindow
-from mpiter.lab.turns import Turn, consume
 
-SCHEMA = "mpiter.bench.scale/1"
 THREAD = "mpiter-prefetch"
 BATCH, SHAPE = 8, (8, 8)
 WORKERS = (2, 8, 32, 64)
@@ -117,8 +114,16 @@ def take(turn: Turn) -> dict[str, Any]:
     }
 
 
-BENCH = Bench(schema=SCHEMA, script=__file__, doc=__doc__, cases=CASES, rows=ROWS, figures=FIGURES, take=take)
+EXPERIMENT = Experiment(
+    script=__file__,
+    doc=__doc__,
+    cases=CASES,
+    rows=ROWS,
+    figures=FIGURES,
+    take=take,
+    small={"cases": ["2"]},
+)
 
 
 if __name__ == "__main__":
-    sys.exit(conduct(BENCH, command_line(BENCH, warmup=1.0, timeout=90.0)))
+    sys.exit(conduct(EXPERIMENT, command_line(EXPERIMENT, warmup=1.0, timeout=90.0)))

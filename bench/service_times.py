@@ -1,4 +1,4 @@
-"""What real samples take: photographs of several sizes, read, decoded and resized by one worker; JSON for a simulation.
+"""What real samples take: photographs of several sizes, read, decoded and resized; JSON for a simulation.
 
     python bench/service_times.py --out bench/results/service_times.json
 
@@ -9,7 +9,6 @@ simulated cores fetch them.  Needs Pillow.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -18,15 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import checkout  # noqa: F401  # before mpiter
 import numpy as np
+from driver import add_common, heading, keep_result, refuse_to_overwrite, versions
 from PIL import Image
 
-import mpiter
-from mpiter.lab.bench import keep_answer
-from mpiter.lab.surroundings import versions
-
-SCHEMA = "mpiter.bench.service_times/1"
 FILES, SAMPLES, OUTPUT = 200, 3000, (224, 224)
 SIZES = ((320, 240), (500, 375), (640, 480), (1024, 768), (1600, 1200))
 
@@ -56,33 +50,36 @@ def photograph(folder: Path, number: int) -> None:
     Image.fromarray((sum_ / 4).astype(np.uint8)).save(folder / f"{number:04}.jpg", quality=88)
 
 
-def measured() -> list[tuple[float, float]]:
+def measured(samples: int) -> list[tuple[float, float]]:
+    """Of each sample the seconds of a processor, and those beside it."""
+    found = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(FILES):
             photograph(Path(folder), number)
-        trace = Path(folder) / "run.json"
-        options: dict[str, Any] = {"n_processes": 1, "epochs": None, "run_ahead": 0, "seed": 0}
-        with mpiter.batches(Photographs(Path(folder)), 1, **options, trace=trace) as stream:
-            for _ in range(SAMPLES + 2):
-                next(stream)
-        events = [event for event in json.loads(trace.read_text()) if event["name"] == "fetch"]
-    tasks = [(event["dur"] / 1e6, event["args"]) for event in events if event["args"]["rows"] == 1][1:]
-    return [(task["cpu_s"], max(0.0, seconds - task["cpu_s"] - task["delay_s"])) for seconds, task in tasks]
+        dataset = Photographs(Path(folder))
+        for number in np.random.default_rng(0).integers(len(dataset), size=samples).tolist():
+            began, cpu_began = time.perf_counter(), time.thread_time()
+            dataset[number]
+            cpu_s = time.thread_time() - cpu_began
+            found.append((cpu_s, max(0.0, time.perf_counter() - began - cpu_s)))
+    return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="JSON")
+    add_common(parser)
     options = parser.parse_args()
+    refuse_to_overwrite(parser, options)
     began, load = time.time(), os.getloadavg()
-    times = measured()
+    times = measured(20 if options.small else SAMPLES)
     cpu_s = [one for one, _ in times]
     print(
         f"{len(times)} samples: {1e3 * statistics.median(cpu_s):.1f} ms of a processor in the middle, "
         f"{1e3 * min(cpu_s):.1f} to {1e3 * max(cpu_s):.1f}"
     )
     cpu_us, wait_us = (" ".join(f"{1e6 * value:.0f}" for value in some) for some in zip(*times, strict=True))
-    keep_answer(options.out, SCHEMA, began, load, {"versions": versions(), "cpu_us": cpu_us, "wait_us": wait_us})
+    found = {"versions": versions(), "cpu_us": cpu_us, "wait_us": wait_us}
+    keep_result(options.out, heading("service_times", began, load) | found)
     return 0
 
 

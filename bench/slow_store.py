@@ -17,10 +17,8 @@ import subprocess
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,24 +110,6 @@ class Remote:
 
     def __getitem__(self, index: int) -> Any:
         return index, np.frombuffer(self.fetch(index), np.uint8)
-
-
-class Checked(Remote):
-    """Says of each sample whether it is the store's, byte for byte."""
-
-    def __getitem__(self, index: int) -> Any:
-        data = self.fetch(index)
-        return index, len(data) == SIZE and zlib.crc32(data) == zlib.crc32(content(index))
-
-
-def bytes_below(tier: Path) -> int:
-    """Of all copies in a tier, unfinished ones included; one that is renamed meanwhile counts once."""
-    sizes = {}
-    for path in tier.glob("mpiter-staged-*/*/*/*"):
-        with contextlib.suppress(FileNotFoundError):
-            found = path.stat()
-            sizes[found.st_ino] = found.st_size
-    return sum(sizes.values())
 
 
 if __name__ == "__main__":

@@ -1,20 +1,16 @@
-"""Staging from a slow store: the first epoch, later ones, tiers that have room for a part, and being killed.
+"""Staging from a slow store: the first epoch, later ones, and tiers that have room for a part.
 
     python bench/staging.py --out bench/results/staging.json
-    python bench/staging.py --quick --samples 64            # a smoke test, never a conclusion
+    python bench/staging.py --cases half --rows folder
 
 The store is an HTTP server on the loopback, which takes 20 ms for each file and has 20 MB/s for all; samples are files
 of 80 kB. Must: a warm epoch at least 5 times as fast as without staging, the first no slower; with room for a quarter,
-half and three quarters of the samples, later epochs hit that share within 2 points; of programs that are killed in the
-middle and started again none gets a sample that isn't the store's; the bound is never exceeded.
+half and three quarters of the samples, later epochs hit that share within 2 points.
 Exit status: 0, or 1 when a requirement fails or a turn raises.
 """
 
 from __future__ import annotations
 
-import os
-import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,22 +18,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import checkout  # noqa: F401  # before mpiter
-from slow_store import SIZE, Checked, Remote, bytes_below, serving
+from driver import Answer, Claim, Experiment, Summary, Turn, at_least, at_most, command_line, conduct, median, ratio
+from slow_store import SIZE, Remote, serving
 
 import mpiter
-from mpiter.asked import at_least as from_on
-from mpiter.lab.bench import Bench, command_line, conduct
-from mpiter.lab.turns import Answer, Turn
-from mpiter.lab.verdict import Claim, Summary, at_least, at_most, median, ratio
 from mpiter.staging import Staging
 
 NONE, FOLDER, MEMORY = "none", "folder", "memory"
-FIRST, WARM, OFF, OVER, WRONG = "first_per_s", "warm_per_s", "hits_off", "over_bytes", "wrong"
+FIRST, WARM, OFF = "first_per_s", "warm_per_s", "hits_off"
 TAIL = 16  # bytes that stand behind a copy
-BATCH_SIZE, KILLS = 16, 8
+BATCH_SIZE = 16
 SHARES = {"quarter": 0.25, "half": 0.5, "three quarters": 0.75}
-ALL, KILLED = "all", "killed"
+ALL = "all"
 TIMES, POINTS = 5.0, 0.02
 
 
@@ -45,69 +37,37 @@ def take(turn: Turn) -> Answer:
     """Measures, in this process."""
     samples = turn.options["samples"]
     with serving() as port, tempfile.TemporaryDirectory(prefix="mpiter-bench-") as folder:
-        if turn.case == KILLED:
-            return killed(port, samples, Path(folder))
         room = SHARES.get(turn.case, 1.0) * samples * (SIZE + TAIL)
         tier: Any = "memory" if turn.row == MEMORY else Path(folder)
         staging = None if turn.row == NONE else Staging(tier, room)
         remote = Remote(port, samples)
-        return gone_through(turn, remote if staging is None else staging.of(remote), staging, Path(folder))
+        return gone_through(turn, remote if staging is None else staging.of(remote), staging)
 
 
-def gone_through(turn: Turn, dataset: Any, staging: Staging | None, tier: Path) -> Answer:
+def gone_through(turn: Turn, dataset: Any, staging: Staging | None) -> Answer:
     """Epoch after epoch."""
-    with mpiter.batches(dataset, BATCH_SIZE, n_processes=turn.workers, seed=turn.seed) as stream:
-        first_s, over = epoch(stream, tier, staging)
+    with mpiter.batches(dataset, BATCH_SIZE, n_processes=turn.workers, seed=0) as stream:
+        first_s = epoch(stream)
         before, began, epochs = staging and staging.stats(), time.perf_counter(), 0
         while time.perf_counter() < began + turn.seconds or not epochs:
-            over = max(over, epoch(stream, tier, staging)[1])
+            epoch(stream)
             epochs += 1
         seconds = time.perf_counter() - began
     found = {FIRST: len(dataset) / first_s, WARM: epochs * len(dataset) / seconds}
     if staging is not None and before is not None:
         after = staging.stats()
         hit_rate = after.since(before).hit_rate
-        found |= {"hit_rate": hit_rate, OFF: abs(hit_rate - SHARES.get(turn.case, 1.0)), OVER: over}
+        found |= {"hit_rate": hit_rate, OFF: abs(hit_rate - SHARES.get(turn.case, 1.0))}
         found |= {"staged_s": after.staged_s or 0.0}
     return found
 
 
-def epoch(stream: Any, tier: Path, staging: Staging | None) -> tuple[float, int]:
-    """How long it takes, and by how much the bound was exceeded."""
-    over, began = 0, time.perf_counter()
-    for number, _ in enumerate(stream):
-        if staging is not None and number % 8 == 0:
-            over = max(over, bytes_below(tier) - staging.stats().capacity)
-    return time.perf_counter() - began, max(0, over)
-
-
-def killed(port: int, samples: int, tier: Path) -> Answer:
-    """Programs that are killed in the middle, one after the other, and one that is not."""
-    room, rng, over, wrong = samples * (SIZE + TAIL) // 2, random.Random(0), 0, 0
-    for last in [*[False] * KILLS, True]:
-        command = [sys.executable, __file__, "victim", str(port), str(samples), str(tier), str(room)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
-            assert program.stdout is not None
-            program.stdout.readline()
-            until = time.monotonic() + rng.uniform(0.05, 0.8)
-            while program.poll() is None and (last or time.monotonic() < until):
-                over = max(over, bytes_below(tier) - room)
-                time.sleep(0.002)
-            program.kill()
-            wrong += sum(line.startswith("wrong") for line in program.stdout)
-            if last and program.wait():
-                raise RuntimeError(f"the last program ended with {program.returncode}")
-    return {WRONG: wrong, OVER: max(0, over), "kills": KILLS, "held": bytes_below(tier) / (SIZE + TAIL) / samples}
-
-
-def victim(port: str, samples: str, tier: str, room: str) -> None:
-    """Goes through two epochs, and says what is wrong."""
-    staged = Staging(tier, int(room)).of(Checked(int(port), int(samples)))
-    with mpiter.batches(staged, 4, n_processes=2, epochs=2, seed=os.getpid()) as stream:
-        print("begun", flush=True)
-        for numbers, are_right in stream:
-            for number in numbers[~are_right]:
-                print("wrong", number, flush=True)
+def epoch(stream: Any) -> float:
+    """How long it takes."""
+    began = time.perf_counter()
+    for _ in stream:
+        pass
+    return time.perf_counter() - began
 
 
 def claims(summary: Summary) -> Iterator[Claim]:
@@ -117,29 +77,18 @@ def claims(summary: Summary) -> Iterator[Claim]:
     for case in SHARES:
         for row in (FOLDER, MEMORY):
             yield at_most(case, f"hits of {row} off by", median(summary, case, row, OFF), POINTS)
-    for case in (ALL, *SHARES, KILLED):
-        yield at_most(case, "bytes beyond the bound", worst(summary, case, OVER), 0)
-    yield at_most(KILLED, "samples that are not the store's", worst(summary, KILLED, WRONG), 0)
 
 
 def quotient(summary: Summary, row: str, figure: str) -> float | None:
     return ratio(summary, ALL, row, NONE, figure)
 
 
-def worst(summary: Summary, case: str, figure: str) -> float | None:
-    """Of all rounds: once is too often."""
-    found = summary.get((case, FOLDER), {}).get(figure)
-    return None if found is None else max(found.values)
-
-
-BENCH = Bench(
-    schema="mpiter.bench.staging/1",
+EXPERIMENT = Experiment(
     script=__file__,
     doc=__doc__,
     cases={
         ALL: "room for all samples",
         **{name: f"room for {share:.0%} of the samples" for name, share in SHARES.items()},
-        KILLED: f"room for half; {KILLS} programs are killed in the middle, the last is not",
     },
     rows={NONE: "no staging", FOLDER: "a folder of the local disk", MEMORY: "memory"},
     figures={
@@ -148,26 +97,20 @@ BENCH = Bench(
         "hit_rate": "hits",
         OFF: "off",
         "staged_s": "staged s",
-        OVER: "over",
-        WRONG: "wrong",
-        "kills": "kills",
-        "held": "held",
     },
     take=take,
     claims=claims,
-    rows_of=lambda case: (NONE, FOLDER, MEMORY) if case == ALL else (FOLDER,) if case == KILLED else (FOLDER, MEMORY),
+    small={"samples": 48, "cases": [ALL, "half"]},
+    rows_of=lambda case: (NONE, FOLDER, MEMORY) if case == ALL else (FOLDER, MEMORY),
     against=NONE,
     asked=("samples",),
 )
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["victim"]:
-        victim(*sys.argv[2:])
-        return 0
-    parser = command_line(BENCH, warmup=0.0, timeout=120.0, seconds=4.0)
-    parser.add_argument("--samples", type=from_on(BATCH_SIZE), default=512, help="of 80 kB each (default 512)")
-    return conduct(BENCH, parser)
+    parser = command_line(EXPERIMENT, warmup=0.0, timeout=120.0, seconds=4.0)
+    parser.add_argument("--samples", type=int, default=512, help="of 80 kB each (default 512)")
+    return conduct(EXPERIMENT, parser)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How a program's loading begins: until the first batch, and from there to full flow; prints tables, verdicts and JSON.
 
     python bench/start.py --python-torch PATH --out bench/results/start.json
-    python bench/start.py --quick                           # one short round: a smoke test, never a conclusion
+    python bench/start.py --small                           # one short round: a smoke test, never a conclusion
 
 First batch: the loader is made, the program does something else for two seconds (or nothing), then the first `next()`
 is timed, `iter()` included; with torch imported by the program before (or without).
@@ -21,17 +21,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import checkout  # noqa: F401  # before mpiter
+import cases as data
 import peers
+from driver import Claim, Experiment, Summary, Turn, at_most, command_line, conduct, median
+from loaders import Setup
 from peers import OURS
 
-from mpiter.lab import cases as data
-from mpiter.lab.bench import Bench, command_line, conduct
-from mpiter.lab.loaders import Setup
-from mpiter.lab.turns import Turn
-from mpiter.lab.verdict import Claim, Summary, at_most, median
-
-SCHEMA = "mpiter.bench.start/1"
 PAUSE_S = 2.0
 WINDOW_S, LASTING_S, FULL = 0.05, 0.2, 0.8
 N_PREFETCH = 2
@@ -164,8 +159,7 @@ def claims(summary: Summary) -> Iterable[Claim]:
         yield at_most(case, f"{row}: seconds from the first batch to full flow", found, MOST_FLOW_S)
 
 
-BENCH = Bench(
-    schema=SCHEMA,
+EXPERIMENT = Experiment(
     script=__file__,
     doc=__doc__,
     cases=CASES,
@@ -173,10 +167,11 @@ BENCH = Bench(
     figures=FIGURES,
     rows_of=rows_of,
     take=take,
+    small={"cases": ["at_once", "3x64x64"]},
     claims=claims,
     environment=lambda row, case: "torch" if case in FIRST and FIRST[case][1] else "ours",
 )
 
 
 if __name__ == "__main__":
-    sys.exit(conduct(BENCH, command_line(BENCH, warmup=0.0, timeout=60.0)))
+    sys.exit(conduct(EXPERIMENT, command_line(EXPERIMENT, warmup=0.0, timeout=60.0)))

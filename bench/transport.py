@@ -1,7 +1,7 @@
 """The transport benchmark: mpiter, its peers and the limit, interleaved in one run; prints tables, verdicts and JSON.
 
     python bench/transport.py --python-chainer PATH --python-torch PATH --out bench/results/transport.json
-    python bench/transport.py --quick                       # one short round: a smoke test, never a conclusion
+    python bench/transport.py --small                       # one short round: a smoke test, never a conclusion
 
 Guarantees: the timed part is `next()` and touching the samples, nothing else; it begins in full flow, right after the
 warm-up, and ends on the arrival of a batch. Each turn's bytes are read afterwards, from a second loader over a fixed
@@ -13,25 +13,23 @@ Exit status: 0, or 1 when a requirement or a checksum fails or a turn raises.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from itertools import product
 from typing import Any
 
-import checkout  # noqa: F401  # before mpiter
-from peers import ALONE, FEW_ROWS, OURS, PEERS, ROWS
+import numpy as np
+from cases import CASES, Case, Digest, expected_digest
+from driver import Claim, Experiment, Summary, Turn, at_least, at_most, command_line, conduct, ratio
+from limit import Limit, filling
+from loaders import Peer, Setup
+from measuring import Cpu, flowing
+from peers import ALONE, FEW_ROWS, OURS, PEERS, ROWS, Row
+from photographs import SMALL
 
-from mpiter.lab.bench import Bench, command_line, conduct
-from mpiter.lab.cases import CASES, expected_digest
-from mpiter.lab.limit import Limit
-from mpiter.lab.loaders import Peer, Setup
-from mpiter.lab.peers import Timed, differences, limit, loader
-from mpiter.lab.photographs import SMALL
-from mpiter.lab.turns import Turn
-from mpiter.lab.verdict import Claim, Summary, at_least, at_most, ratio
-
-SCHEMA = "mpiter.bench.transport/1"
 DEFAULT_CASES = ("28x28", "3x64x64", "3x224x224", "straggler", "jpeg")
+WARM = 8  # batches, besides the seconds
 FIGURES = {
     "batches_per_s": "batches/s",
     "cpu_s_per_batch": "CPU s/batch",
@@ -80,14 +78,58 @@ def take(turn: Turn) -> dict[str, Any]:
     seconds = turn.seconds / 2 if row.variant else turn.seconds
     setup = Setup(case.batch_size, turn.workers, turn.options["n_prefetch"], turn.options["shuffle"], repeat=True)
     if row.peer is Limit:
-        found = figures(limit(case, setup, turn.warmup_s, seconds))
+        found = figures(Timed(*filling(case, setup, WARM, turn.warmup_s, seconds)))
         problems = (
             [] if Limit.digest(case) == expected_digest(case) else ["the slots differ from the in-process loop's"]
         )
     else:
-        found = figures(loader(row.open, case, setup, turn.warmup_s, seconds))
-        problems = differences(row.open, case, setup)
+        found = figures(loaded(row, case, setup, turn.warmup_s, seconds))
+        problems = differences(row, case, setup)
     return found | {"problems": problems}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a loader did in the timed part, and how long it took to begin."""
+
+    batches: int
+    seconds: float
+    cpu: Cpu
+    first_batch_s: float | None = None
+    stats: Any = None
+
+
+def loaded(row: Row, case: Case, setup: Setup, warmup_s: float, seconds: float) -> Timed:
+    """What a loader does; the first batch counts from its construction."""
+    dataset = case.dataset()
+    np.random.seed(0)  # whose global generator orders the loop's and Chainer's samples, and ours
+    begin = time.perf_counter()
+    peer = row.open(dataset, setup)
+
+    def take_one() -> None:
+        peer.touch(next(peer.batches))
+
+    take_one()
+    first_batch_s = time.perf_counter() - begin
+    try:
+        return Timed(*flowing(take_one, warmup_s, seconds, warm=WARM), first_batch_s, peer.stats())
+    finally:
+        peer.close()
+
+
+def differences(row: Row, case: Case, setup: Setup) -> list[str]:
+    """One epoch in order, read in every way that the loader offers, each batch before the next is asked for."""
+    dataset = case.dataset(case.checked_length)
+    peer = row.open(dataset, Setup(setup.batch_size, setup.workers, setup.n_prefetch, shuffle=False, repeat=False))
+    try:
+        ways = {name: (Digest(), read) for name, read in peer.readings().items()}
+        for batch in peer.batches:
+            for digest, read in ways.values():
+                read(digest, batch)
+    finally:
+        peer.close()
+    wanted = expected_digest(case)
+    return [f"the {name} differ from the in-process loop's" for name, (d, _) in ways.items() if d.hex() != wanted]
 
 
 def figures(timed: Timed) -> dict[str, Any]:
@@ -131,8 +173,7 @@ def claims(summary: Summary) -> Iterator[Claim]:
         yield at_most(case, f"{ours} CPU (parent + workers)", found, most, " x the limit's")
 
 
-BENCH = Bench(
-    schema=SCHEMA,
+EXPERIMENT = Experiment(
     script=__file__,
     doc=__doc__,
     cases={
@@ -150,14 +191,15 @@ BENCH = Bench(
     environment=lambda row, case: ROWS[row].environment,
     asked=("n_prefetch", "shuffle"),
     default_cases=DEFAULT_CASES,
+    small={"cases": ["28x28"]},
 )
 
 
 def main() -> int:
-    parser = command_line(BENCH, warmup=0.4, timeout=60.0, seconds=1.5)
+    parser = command_line(EXPERIMENT, warmup=0.4, timeout=60.0, seconds=1.5)
     parser.add_argument("--n-prefetch", type=int, default=2, help="torch's prefetch_factor too (default 2)")
     parser.add_argument("--no-shuffle", dest="shuffle", action="store_false", help="sequential order in the timed part")
-    return conduct(BENCH, parser)
+    return conduct(EXPERIMENT, parser)
 
 
 if __name__ == "__main__":

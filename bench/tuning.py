@@ -1,7 +1,7 @@
 """The tuner and "auto" against an exhaustive sweep, on this machine and on a simulated one of 64 cores; verdicts, JSON.
 
     python bench/tuning.py --out bench/results/tuning.json
-    python bench/tuning.py --quick                       # one short round: a smoke test, never a conclusion
+    python bench/tuning.py --small                       # one short round: a smoke test, never a conclusion
 
 A sweep tries every number of workers in five rounds, by the same trials as the tuner. What counts is how long a batch
 takes, by the sweep, with what the tuner chose, and with the number that `n_processes="auto"` has come to after 200
@@ -26,23 +26,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import checkout  # before mpiter
 import numpy as np
+from driver import ROOT, Claim, Experiment, Summary, Turn, at_most, command_line, conduct, median, ratio
 
-sys.path.insert(0, str(checkout.ROOT / "tests" / "support"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from cores import Load, Outcome, Service, simulate
 
 import mpiter
 from mpiter.engine.pilot import Auto, Setting
-from mpiter.lab.bench import Bench, command_line, conduct
-from mpiter.lab.turns import Turn
-from mpiter.lab.verdict import Claim, Summary, at_most, median, ratio
 from mpiter.tuning.auto import AutoPilot
 from mpiter.tuning.bracket import Bracket, Trial
 from mpiter.tuning.tune import Loading
 
-SCHEMA = "mpiter.bench.tuning/1"
 SWEEP_ROUNDS, TRIAL_S, BATCH_SIZE = 5, 0.5, 32
 MOST, MOST_SIMULATED = 8, 64
 NOISE, SEEDS = 0.02, range(10)
@@ -288,8 +284,7 @@ def excess(summary: Summary, case: str, row: str) -> float | None:
     return statistics.median(swept[f"at_{workers:.0f}"].median / best for workers in chosen["workers"].values)
 
 
-BENCH = Bench(
-    schema=SCHEMA,
+EXPERIMENT = Experiment(
     script=__file__,
     doc=__doc__,
     cases={
@@ -321,4 +316,4 @@ BENCH = Bench(
 
 
 if __name__ == "__main__":
-    sys.exit(conduct(BENCH, command_line(BENCH, warmup=0.0, timeout=180.0)))
+    sys.exit(conduct(EXPERIMENT, command_line(EXPERIMENT, warmup=0.0, timeout=180.0)))

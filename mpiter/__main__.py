@@ -19,7 +19,6 @@ from . import __version__
 from .doctor import command as doctor
 from .errors import MpiterError
 from .images import pack
-from .lab import command as lab
 from .remote.audit import command as audit
 from .tuning import command as tune
 from .tuning import top
@@ -31,7 +30,7 @@ _INVALID, _QUOTED = re.compile(r"invalid choice: '([^']*)'"), re.compile(r"[\w'-
 def main(arguments: Sequence[str] | None = None) -> int:
     _have_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _parser(words)
+    parser = _parser()
     if not words:
         parser.print_help()
         return 0
@@ -83,7 +82,7 @@ class _Parser(argparse.ArgumentParser):
         self.error(f"unknown: {' '.join(options)}{told}")
 
 
-def _parser(words: Sequence[str]) -> _Parser:
+def _parser() -> _Parser:
     parser = _Parser(prog="mpiter", description="A multi-process batch loader: its tools.")
     parser.add_argument("--version", action="version", version=f"mpiter {__version__}")
     commands: Any = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -93,7 +92,6 @@ def _parser(words: Sequence[str]) -> _Parser:
     top.add_to(commands)
     audit.add_to(commands)
     pack.add_to(commands)
-    lab.add_to(commands, small="--small" in words)
     return parser
 
 

@@ -1,7 +1,7 @@
 """How far a run has come, on standard error: a bar by rich on a terminal, else a line now and then.
 
 Guarantees that a log gets a line at most every ten seconds; that the bar leaves nothing behind; and that nothing is
-drawn while a turn is measured, only between two; and that it has one line.  Without rich (of the extra `lab`) a
+drawn while a turn is measured, only between two; and that it has one line.  Without rich (of the extra `live`) a
 terminal gets lines too.
 """
 

@@ -15,7 +15,7 @@ MPITER = Path(__file__).resolve().parents[1] / "mpiter"
 # In the order of the journey; each may import from those before it.
 PACKAGES = (
     *("ground", "order", "samples", "transport", "datasets", "worker", "pool", "engine", "iterators", "loaders"),
-    *("checkpoints", "images", "staging", "echo", "remote", "doors", "tuning", "doctor", "lab", "face"),
+    *("checkpoints", "images", "staging", "echo", "remote", "doors", "tuning", "doctor", "face"),
 )
 GROUND = {"errors", "rules", "machine", "stats", "script", "spelling", "bell", "asked", "asks", "bar", "typevars"}
 DOORS = {"chainer", "chainer_compat", "device", "jax", "torch"}

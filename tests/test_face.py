@@ -88,7 +88,6 @@ def test_a_class_in_the_place_of_a_dataset_is_told(make: Any) -> None:
         ("tun", "did you mean tune?"),
         ("tune --batchsize 3 module:x", "unknown: --batchsize; did you mean --batch-size?"),
         ("tune --nothing-like-it module:x", "`mpiter tune --help` lists what there is."),
-        ("lab qick", "did you mean quick?"),
     ],
 )
 def test_a_word_that_the_command_does_not_know_is_told_with_what_was_meant(
@@ -166,5 +165,5 @@ def test_what_is_meant_by_other_names_is_there(door: Any, elsewhere: dict[str, s
 def test_the_command_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([]) == 0
     shown = capsys.readouterr().out
-    assert "lab" in shown
+    assert "tune" in shown
     assert "doctor" in shown

@@ -13,7 +13,7 @@ from packages import MODULES, MPITER, PACKAGES, package_of, tree_of
 
 import mpiter
 
-WINGS = [module for module in MODULES if package_of(module) in ("images", "staging", "echo", "remote", "doctor", "lab")]
+WINGS = [module for module in MODULES if package_of(module) in ("images", "staging", "echo", "remote", "doctor")]
 CORE = [module for module in MODULES if PACKAGES.index(package_of(module)) < PACKAGES.index("doctor")]
 CORE = [module for module in CORE if module not in WINGS]
 # the door modules, and what each opens; those of Ray are behind the door that Ray.launch() opens
@@ -69,7 +69,7 @@ def test_a_wing_is_there_without_extras(module):
 
 def test_importing_mpiter_opens_no_door_and_enters_no_wing():
     code = "import sys, mpiter; print(*set(sys.argv) & set(sys.modules))"
-    wings = ("mpiter.lab", "mpiter.doctor", "mpiter.images", "mpiter.staging", "mpiter.echo", "mpiter.remote", "fsspec")
+    wings = ("mpiter.doctor", "mpiter.images", "mpiter.staging", "mpiter.echo", "mpiter.remote", "fsspec")
     command = [sys.executable, "-c", code, *DOORS, *EXTRAS, *wings]
     ran = subprocess.run(command, cwd=MPITER.parent, capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.strip() == ""

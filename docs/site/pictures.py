@@ -1,19 +1,14 @@
 """The pictures of the documentation, made from results that were measured: `python docs/site/pictures.py`.
 
-Writes docs/pictures/speed.svg and timeline.svg, which depend on bench/results/ alone, and, where Chromium, Pillow and
-matplotlib are installed, report.png, a screenshot of the lab's report.  The SVG files bring their own ground, light or
-dark as the reader has it.
+Writes docs/pictures/speed.svg and timeline.svg, which depend on bench/results/ alone and bring their own ground, light
+or dark as the reader has it.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
@@ -22,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "docs" / "pictures"
 SPEED = ROOT / "bench" / "results" / "transport.json"
-TIMELINE = ROOT / "bench" / "results" / "lab" / "hide.json"
+TIMELINE = ROOT / "bench" / "results" / "hide.json"
 
 WIDTH, BESIDE, GAP, ROW = 850, 160, 14, 26  # pixels: the picture, the names on the left, between columns, a row
 LETTER = 7.3  # pixels of a digit or letter, about
@@ -96,11 +91,10 @@ def _bar(left: float, top: float, long: float, room: float, says: str, colour: s
 def timeline() -> str:
     """What consumer and workers did for a third of a second: one worker, and as many as hide loading."""
     result = json.loads(TIMELINE.read_text())
-    (recorded,) = result["extra"]["training"].values()
-    step_ms = result["settings"]["step_ms"]
+    recorded = {turn["row"]: turn["lanes"] for turn in result["turns"] if "lanes" in turn}
     parts, top = [], 12.0
     for workers in ("1", "3"):
-        lanes = recorded[workers]
+        lanes = recorded[f"training, {workers}"]
         title = f"{workers} worker{'s' if workers != '1' else ''}"
         parts.append(_text(10, top + 16, f"{title}: the consumer waits {_waited(lanes[0][1])} of the time", "bold"))
         top += ROW
@@ -117,7 +111,7 @@ def timeline() -> str:
     parts += _key(
         top + 20,
         {
-            "step": f"a training step ({step_ms:g} ms)",
+            "step": "a training step (40 ms)",
             "wait": "waiting for a batch",
             "fetch": "fetching samples of batch n",
         },
@@ -173,35 +167,10 @@ def _svg(height: float, title: str, parts: list[str]) -> str:
     return "\n".join([head, f"<title>{title}</title>", f"<style>{STYLE}</style>", ground, *parts, "</svg>", ""])
 
 
-def report(chromium: str) -> bytes:
-    """The beginning of the report of one experiment as a browser shows it, in few colours."""
-    from PIL import Image
-
-    from mpiter.lab.laboratory import write_report
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        shutil.copy(TIMELINE, folder)
-        page, target = Path(write_report(folder)), folder / "shot.png"
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={name}/profile"]
-        size = ["--window-size=1180,1880", f"--screenshot={target}"]
-        subprocess.run([chromium, *flags, *size, page.as_uri()], check=True, capture_output=True, timeout=120)
-        with Image.open(target) as shot:
-            small = shot.convert("RGB").resize((shot.width * 3 // 4, shot.height * 3 // 4), Image.Resampling.LANCZOS)
-    written = io.BytesIO()
-    small.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(written, "PNG", optimize=True)
-    return written.getvalue()
-
-
 def main() -> int:
     PICTURES.mkdir(exist_ok=True)
     (PICTURES / "speed.svg").write_text(speed())
     (PICTURES / "timeline.svg").write_text(timeline())
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        print("no chromium: report.png is as it was")
-    else:
-        (PICTURES / "report.png").write_bytes(report(chromium))
     return 0
 
 

@@ -149,7 +149,7 @@ def screen_for(stream: TextIO, line_s: float) -> Lines:
     if stream.isatty() and not _has_bar():
         try:
             return Terminal(stream)
-        except ImportError:  # rich is of the extra `lab`
+        except ImportError:  # rich is of the extra `live`
             pass
     return Lines(stream, line_s)
 

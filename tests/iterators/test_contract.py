@@ -13,13 +13,13 @@ import traceback
 from typing import Any
 
 import numpy as np
+import pickling
 import pytest
 from datasets import BUILDS, Failing, Gated, Random, Shaped, Squares, TwoArguments, Unpicklable, plain_batch
 from pairs import slow_but
 
 import mpiter
 from mpiter.errors import RemoteTraceback, SharedMemoryFull
-from mpiter.lab import carriers
 
 # The default configuration of each backend, and one of each transport and start method: the core of the contract runs
 # on all of them, where it should be quick on the first two groups, everything on the first.  Spawned workers differ in
@@ -36,13 +36,13 @@ PAIRS: dict[str, dict[str, Any]] = {
     "thread, copies": {"n_processes": 2, "backend": "thread", "copy": True},
     "serial, packed": {"n_processes": 0, "serializer": "packed"},
     "serial, copies": {"n_processes": 0, "copy": True},
-    "forkserver, the lab's pickle5": {"n_processes": 2, "serializer": carriers.Pickle5},
+    "forkserver, the bench's pickle5": {"n_processes": 2, "serializer": pickling.Pickle5},
 }
 RARE: dict[str, dict[str, Any]] = {
     "fork, slots": {"n_processes": 2, "backend": mpiter.Process("fork")},
     "fork, packed": {"n_processes": 3, "backend": mpiter.Process("fork"), "serializer": "packed"},
-    "fork, the lab's rawarray": {"n_processes": 2, "backend": mpiter.Process("fork"), "serializer": carriers.RawArray},
-    "forkserver, the lab's pickle": {"n_processes": 2, "serializer": carriers.Pickle},
+    "fork, the bench's rawarray": {"n_processes": 2, "backend": mpiter.Process("fork"), "serializer": pickling.RawArray},
+    "forkserver, the bench's pickle": {"n_processes": 2, "serializer": pickling.Pickle},
     "the stock Pool, slots": {"n_processes": 2, "backend": mpiter.Process(pool=multiprocessing.Pool)},
 }
 SPAWNED: dict[str, dict[str, Any]] = {
@@ -650,7 +650,7 @@ def test_the_board_says_what_each_worker_does(tmp_path: Any) -> None:
 
 
 def test_a_transport_of_ones_own_may_be_a_class_or_an_object_for_one_iterator() -> None:
-    own = carriers.Pickle()
+    own = pickling.Pickle()
     with mpiter.MultiprocessIterator(Squares(), 6, serializer=own, n_processes=1, seed=1) as it:
         first = plain_batch(next(it))
         with (
@@ -658,5 +658,5 @@ def test_a_transport_of_ones_own_may_be_a_class_or_an_object_for_one_iterator() 
             pytest.raises(mpiter.OptionError, match="pass its class"),
         ):
             next(other)
-    with mpiter.MultiprocessIterator(Squares(), 6, serializer=carriers.Pickle, n_processes=1, seed=1) as it:
+    with mpiter.MultiprocessIterator(Squares(), 6, serializer=pickling.Pickle, n_processes=1, seed=1) as it:
         assert plain_batch(next(it)) == first

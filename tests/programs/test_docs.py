@@ -122,13 +122,13 @@ def test_every_extra_that_somebody_asks_for_is_there() -> None:
     extras = set(re.findall(r"^(\w+) = ", section, re.MULTILINE))
     sources = [
         *LINKING,
-        *(path for folder in ("mpiter", "tests", "examples") for path in (ROOT / folder).rglob("*.py")),
+        *(path for folder in ("mpiter", "tests", "examples", "bench") for path in (ROOT / folder).rglob("*.py")),
     ]
     asked: dict[str, str] = {}
     for path in sources:
         for found in re.findall(r"""(?:mpiter|\.)\[([a-z,]+)\]|extras="([a-z,]+)\"""", path.read_text()):
             asked |= dict.fromkeys("".join(found).split(","), path.name)
-    assert {"images", "lab", "test"} <= set(asked)
+    assert {"images", "bench", "test"} <= set(asked)
     assert not {name: where for name, where in asked.items() if name not in extras}
 
 
@@ -138,7 +138,7 @@ def test_what_the_tests_install_is_bounded_above(monkeypatch: pytest.MonkeyPatch
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     bounded = [one for name in ("test", "lint", "docs") for one in extras[name] if not one.startswith("mpiter[")]
     bounded += [*runner["CLIENTS"], *runner["REMOTE"], *runner["CHAINERS_COMPANY"], runner["TORCHVISION"]]
-    brought = [one for name in ("lab", "images", "staging", "chainer") for one in extras[name]]
+    brought = [one for name in ("bench", "live", "images", "staging", "chainer") for one in extras[name]]
     assert [one for one in bounded if "<" not in one and "==" not in one] == []
     names = {re.split("[<>=[]", one)[0] for one in (*bounded, "chainer")}
     assert {re.split("[<>=[]", one)[0] for one in brought} <= names

@@ -1,0 +1,620 @@
+"""The driver of all experiments: turns in processes of their own, interleaved rounds, medians, one form of result.
+
+An experiment says what it is (`Experiment`) and is conducted: each *turn* measures one row (who) on one case (what)
+once, in a fresh process; a *round* is one turn of every row, and each round begins with another row, so that a machine
+that grows slower takes all of them along.  Guarantees that a turn which fails, hangs or lacks its package is a line in
+the result and not the end of the run; that its process group is gone afterwards; that Ctrl-C and SIGTERM keep what was
+measured; and that no result is written over another one unless `--force` says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from checkout import ROOT  # before mpiter
+
+import mpiter
+from mpiter import machine
+
+ENVIRONMENTS = {
+    "ours": "the Python of mpiter, the loop and the limit",
+    "chainer": "the Python that has Chainer (needs NumPy < 1.24)",
+    "torch": "the Python that has torch",
+}
+PACKAGES = (
+    *("numpy", "msgpack", "cloudpickle", "chainer", "torch", "jax", "grain", "spdl", "spdl_core"),
+    *("Pillow", "pillow-simd", "simplejpeg", "accimage", "opencv-python-headless", "opencv-python", "albumentations"),
+    *("ray", "pyarrow", "mpi4py", "mpich", "torchdata", "datasets", "litdata", "mosaicml-streaming"),
+)
+NOISY = 0.15  # interquartile range against the median
+MIN_ROUNDS = 3  # for a conclusion
+SMALL = {"rounds": 1, "seconds": 0.3, "warmup": 0.1}
+LAST_WORDS = 2000  # characters of what a failed turn said
+SAYS_S = 10.0  # between two lines that say how far it has come
+NOTHING = "\u2013"
+
+
+# -- what is measured ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One row on one case, measured once; of the timed part so many seconds, after so many that don't count."""
+
+    row: str
+    case: str
+    workers: int
+    seconds: float
+    warmup_s: float
+    options: dict[str, Any]
+    round: int = 0
+
+
+Answer = dict[str, Any]  # figures by name, {"error": text} or {"absent": text}; "problems" beside figures
+
+
+class Absent(Exception):
+    """What a row needs isn't installed; the text says what, and how to get it."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A plot: lines by name, each a list of x, y and the quartiles of y, where there are any."""
+
+    title: str
+    x: str
+    y: str
+    lines: Mapping[str, Sequence[tuple[float, ...]]]
+    dashed: Sequence[str] = ()  # lines that were not measured here: published, or predicted by a model
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What one experiment is; of a turn's figures the one that matters most stands first."""
+
+    script: str
+    doc: str | None
+    cases: Mapping[str, str]  # what each of them is
+    rows: Mapping[str, str]
+    figures: Mapping[str, str]  # how a column with it is headed; those headed "" are kept and not shown
+    take: Callable[[Turn], Answer]  # measures, in the turn's process
+    rows_of: Callable[[str], Iterable[str]] | None = None  # of a case, if not all of them
+    claims: Callable[[Summary], Iterable[Claim]] = lambda summary: ()
+    says: Callable[[Summary], Iterable[str]] = lambda summary: ()  # what comes of it, in sentences
+    curves: Callable[[Summary], Iterable[Curves]] = lambda summary: ()
+    bars: Sequence[str] = ()  # figures that lie one upon the other in the page's bars; else the first figure
+    against: str = ""  # the row that the others' first figures are multiples of
+    environment: Callable[[str, str], str] | None = None  # of a row on a case, if not all are ours…
+    environments: Mapping[str, str] = field(default_factory=lambda: ENVIRONMENTS)  # …and what these have
+    paths: Sequence[str] = ()  # where else a turn finds its modules
+    asked: Sequence[str] = ()  # options beyond the common ones, which turns are told
+    prepare: Callable[[argparse.Namespace], None] = lambda options: None
+    default_cases: Sequence[str] = ()  # all of them, if none are named
+    small: Mapping[str, Any] = field(default_factory=dict)  # what `--small` sets beside SMALL
+
+    @property
+    def name(self) -> str:
+        return Path(self.script).stem
+
+    def turns(self, options: argparse.Namespace) -> Iterator[Turn]:
+        """Of one round."""
+        told = {name: getattr(options, name) for name in self.asked}
+        for case in options.cases:
+            for row in self.rows_of(case) if self.rows_of else self.rows:
+                if row in options.rows:
+                    yield Turn(row, case, options.workers, options.seconds, options.warmup, told)
+
+    def table(self, case: str, summary: Summary) -> tuple[str, list[list[str]]]:
+        """What was found of a case, headings first: of the first figure its spread as well, and how it compares."""
+        found = {row: summary[case, row] for row in self.rows if (case, row) in summary}
+        first, *others = [
+            name for name, head in self.figures.items() if head and any(name in f for f in found.values())
+        ]
+        base = found.get(self.against, {}).get(first)
+        ratio = [f"/ {self.against}"] if self.against else []
+        lines = [["", self.figures[first], "IQR", *ratio, *(self.figures[name] for name in others)]]
+        for row, figures in found.items():
+            main = figures.get(first)
+            share = f"{main.median / base.median:.2f}" if main and base and base.median else NOTHING
+            spread_of = f"{main.relative:.0%}" if main and len(main.values) > 1 else NOTHING
+            compared = [share] if ratio else []
+            lines.append([row, told(main), spread_of, *compared, *(told(figures.get(name)) for name in others)])
+        return f"{case}: {self.cases[case]}", lines
+
+
+# -- medians and spreads ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and interquartile range of one figure over the rounds."""
+
+    median: float
+    iqr: float
+    values: tuple[float, ...]
+
+    @property
+    def relative(self) -> float:
+        return self.iqr / abs(self.median) if self.median else math.inf if self.iqr else 0.0
+
+    @property
+    def is_noisy(self) -> bool:
+        return self.relative > NOISY
+
+    @property
+    def point(self) -> tuple[float, float, float]:
+        """The median, the least and the most, for a plot."""
+        return self.median, min(self.values), max(self.values)
+
+
+Summary = Mapping[tuple[str, str], Mapping[str, Spread]]  # (case, row) -> figure -> its spread
+# The interquartile range of so few values in terms of their range, if they were normal noise: 1.35 / d2.
+_OF_THE_RANGE = {1: 0.0, 2: 1.20, 3: 0.80, 4: 0.66}
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Few values have no quartiles worth the name: their interquartile range is estimated from the whole range."""
+    if len(values) in _OF_THE_RANGE:
+        iqr = _OF_THE_RANGE[len(values)] * (max(values) - min(values))
+    else:
+        low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+        iqr = high - low
+    return Spread(statistics.median(values), iqr, tuple(values))
+
+
+def summarized(
+    answers: Iterable[Mapping[str, Any]], figures: Iterable[str]
+) -> dict[tuple[str, str], dict[str, Spread]]:
+    """By case and row: the figures that there are, over the rounds."""
+    values: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    names = list(figures)
+    for one in answers:
+        for figure in names:
+            if one.get(figure) is not None:
+                values[one["case"], one["row"]][figure].append(one[figure])
+    return {key: {figure: spread(some) for figure, some in named.items()} for key, named in values.items()}
+
+
+def median(summary: Summary, case: str, row: str, figure: str) -> float | None:
+    found = summary.get((case, row), {}).get(figure)
+    return None if found is None else found.median
+
+
+def ratio(summary: Summary, case: str, row: str, other: str, figure: str) -> float | None:
+    """How many times as much, of medians over interleaved rounds; None where a row is missing."""
+    ours, theirs = median(summary, case, row, figure), median(summary, case, other, figure)
+    return ours / theirs if ours is not None and theirs else None
+
+
+def told(found: Spread | None) -> str:
+    """A figure in three digits; with `~` where its rounds disagree."""
+    return NOTHING if found is None else f"{'~' if found.is_noisy else ''}{number(found.median)}"
+
+
+def number(value: float) -> str:
+    """Three significant digits; whole numbers as they are.
+
+    >>> [number(figure) for figure in (0.0123, 1.234, -12.34, 1234.5, 128.0, 0)]
+    ['0.0123', '1.23', '-12.3', '1,234', '128', '0']
+    """
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+# -- claims ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed of one case, the figure found (None: a row is missing), whether it holds, and whether it must."""
+
+    case: str
+    text: str
+    found: float | None
+    holds: bool
+    must: bool = True
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One claim, and what the run says of it: PASS, FAIL, not measured, or not a conclusion."""
+
+    claim: str
+    found: float | None
+    says: str
+    must: bool
+
+    @property
+    def failed(self) -> bool:
+        return self.must and self.says == "FAIL"
+
+    def line(self) -> str:
+        found = "" if self.found is None else f"{self.found:.{2 if self.found >= 0.1 else 4}f}"
+        return f"{'must' if self.must else 'aim':6}{self.claim:64}{found:>10}  {self.says}"
+
+
+def at_least(case: str, what: str, found: float | None, bound: float, of: str = "", must: bool = True) -> Claim:
+    return Claim(case, f"{case}: {what} >= {bound:g}{of}", found, found is not None and found >= bound, must)
+
+
+def at_most(case: str, what: str, found: float | None, bound: float, of: str = "", must: bool = True) -> Claim:
+    return Claim(case, f"{case}: {what} <= {bound:g}{of}", found, found is not None and found <= bound, must)
+
+
+def judge(claim: Claim, rounds: int, enough: int = MIN_ROUNDS) -> Verdict:
+    """Nothing is concluded from too few rounds, nor from a row that is missing."""
+    if claim.found is None:
+        says = "not measured"
+    elif rounds < enough:
+        says = "not a conclusion"
+    else:
+        says = "PASS" if claim.holds else "FAIL"
+    return Verdict(claim.text, claim.found, says, claim.must)
+
+
+# -- a turn's process ------------------------------------------------------------------------------------------------
+
+
+def ask(turn: Turn, timeout_s: float, command: Sequence[str], *paths: str) -> Answer:
+    """Measure in a process of its own; what went wrong is an answer too.
+
+    The command reads the turn from its input, which stays open, and answers by its last line.  It imports mpiter from
+    where we do, and whatever else from `paths`.
+    """
+    search = [str(ROOT), *paths, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(search)}
+    # Files, not pipes: these would stay open for as long as a worker that was left behind.
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as complaints:
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=complaints, start_new_session=True
+        ) as process:
+            try:
+                _tell(process, json.dumps(asdict(turn)))
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                return {"error": f"gave no answer within {timeout_s:g} s"}
+            finally:
+                with suppress(ProcessLookupError):  # all of its workers are gone, as they should be
+                    os.killpg(process.pid, signal.SIGKILL)
+        try:
+            answer: Answer = json.loads(_text(out).splitlines()[-1])
+        except (ValueError, IndexError):
+            said = _text(complaints).strip()
+            last = (said.splitlines() or ["no message"])[-1]
+            return {"error": f"ended with status {process.returncode}: {last}", "said": said[-LAST_WORDS:]}
+    return answer
+
+
+def _tell(process: subprocess.Popen[bytes], text: str) -> None:
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it has ended already, and will be asked why
+        process.stdin.write(text.encode() + b"\n")
+        process.stdin.flush()
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def be_measured(take: Callable[[Turn], Answer]) -> NoReturn:
+    """In the turn's process: read the turn, measure, answer with a line of JSON and end at once.
+
+    Whatever datasets, libraries and workers print goes beside the answer, and if the driver ends the whole group does.
+    """
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    turn = Turn(**json.loads(sys.stdin.readline()))
+    lifeline = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    threading.Thread(target=_end_with_the_driver, args=[lifeline], daemon=True).start()
+    try:
+        answer = take(turn) | {"versions": versions()}
+    except Absent as why:
+        answer = {"absent": str(why)}
+    except Exception as error:
+        is_absent = isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("mpiter")
+        words = traceback.format_exc()[-LAST_WORDS:]
+        failed = {"error": f"{type(error).__name__}: {error}", "said": words}
+        answer = {"absent": f"not installed here ({error})"} if is_absent else failed
+    with open(answers, "w") as out:
+        out.write(json.dumps(answer, default=str) + "\n")
+    os._exit(0)  # how long workers take to end is not measured, and some never do
+
+
+def _end_with_the_driver(lifeline: int) -> None:
+    os.read(lifeline, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
+# -- rounds ----------------------------------------------------------------------------------------------------------
+
+
+def interleaved(turns: Sequence[Turn], rounds: int) -> Iterator[Turn]:
+    """Round by round; in each the rows of a case stand together, beginning with another one."""
+    for round_ in range(rounds):
+        for case in dict.fromkeys(turn.case for turn in turns):
+            rows = [turn for turn in turns if turn.case == case]
+            shift = round_ % len(rows)
+            yield from (replace(turn, round=round_) for turn in rows[shift:] + rows[:shift])
+
+
+def measured(experiment: Experiment, options: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
+    """The answers of all turns, and whether it was interrupted; what is absent from a case is asked for once."""
+    turns = list(experiment.turns(options))
+    answers: list[dict[str, Any]] = []
+    absent: set[tuple[str, str]] = set()
+    said = 0.0
+    try:
+        for done, turn in enumerate(interleaved(turns, options.rounds)):
+            if (turn.row, turn.case) in absent:
+                continue
+            if time.monotonic() - said > SAYS_S:
+                said = time.monotonic()
+                place = f"{experiment.name} {done}/{len(turns) * options.rounds}"
+                print(f"{place}  {turn.case}: {turn.row}", file=sys.stderr, flush=True)
+            answer = ask(turn, options.timeout, _command(experiment, options, turn), *experiment.paths)
+            asked = {"row": turn.row, "case": turn.case, "workers": turn.workers, **turn.options}
+            answers.append(asked | {"warmup_s": turn.warmup_s, "seconds": turn.seconds} | answer)
+            if "absent" in answer:
+                absent.add((turn.row, turn.case))
+    except KeyboardInterrupt:
+        return answers, True
+    return answers, False
+
+
+def _command(experiment: Experiment, options: argparse.Namespace, turn: Turn) -> list[str]:
+    needs = experiment.environment(turn.row, turn.case) if experiment.environment else "ours"
+    ours = getattr(options, "python_ours", None) or sys.executable
+    python = getattr(options, f"python_{needs}", None) or ours
+    return [python, "-W", "ignore", experiment.script, "--turn"]
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+# -- an experiment ---------------------------------------------------------------------------------------------------
+
+
+def conduct(experiment: Experiment, parser: argparse.ArgumentParser) -> int:
+    """Measure, report, keep; the exit status is 1 when a requirement fails or a turn goes wrong, 130 after Ctrl-C."""
+    options = parsed(experiment, parser)
+    if options.turn:
+        be_measured(experiment.take)
+    signal.signal(signal.SIGTERM, _interrupt)
+    began, load = time.time(), os.getloadavg()
+    experiment.prepare(options)
+    answers, is_interrupted = measured(experiment, options)
+    summary = summarized(answers, experiment.figures)
+    judged = [judge(claim, options.rounds) for claim in experiment.claims(summary) if claim.case in options.cases]
+    problems = [*_problems(answers), *(["it was interrupted"] if is_interrupted else [])]
+    settings = {name: getattr(options, name) for name in ("rounds", "seconds", "warmup", "workers", *experiment.asked)}
+    result = heading(experiment.name, began, load) | {
+        "settings": settings,
+        "cases": {case: experiment.cases[case] for case in options.cases},
+        "rows": dict(experiment.rows),
+        "versions": {one["row"]: one.pop("versions") for one in answers if "versions" in one},
+        "absent": {one["row"]: one["absent"] for one in answers if "absent" in one},
+        "problems": problems,
+        "warnings": list(_warnings(answers, summary)),
+        "says": list(experiment.says(summary)),
+        "summary": [
+            {"case": case, "row": row} | {name: asdict(some) for name, some in found.items()}
+            for (case, row), found in summary.items()
+        ],
+        "verdicts": [asdict(verdict) for verdict in judged],
+        "turns": answers,
+    }
+    tables = [experiment.table(case, summary) for case in options.cases if any(key[0] == case for key in summary)]
+    print("\n".join(report(result, tables, judged)))
+    keep_result(options.out, result)
+    if options.out:
+        _keep_page(experiment, options.out.with_suffix(".html"), result, summary, tables)
+    if is_interrupted:
+        return 130
+    return int(bool(problems) or any(verdict.failed for verdict in judged))
+
+
+def _keep_page(experiment: Experiment, file: Path, result: Mapping[str, Any], summary: Summary, tables: Any) -> None:
+    import page
+
+    title = (experiment.doc or "").partition("\n")[0].rstrip(".")
+    bars = experiment.bars or [next(iter(experiment.figures))]
+    stacked = {name: experiment.figures[name] for name in bars}
+    keep(file, page.page(title, result, tables, page.plots(summary, stacked, experiment.curves(summary))))
+    print(f"\n{file.resolve().as_uri()}")
+
+
+def _problems(answers: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Each once, whatever the number of rounds that had it."""
+    for one in answers:
+        for problem in [*([one["error"]] if "error" in one else []), *one.get("problems", ())]:
+            yield f"{one['row']} on {one['case']}: {problem}"
+
+
+def _warnings(answers: Sequence[Mapping[str, Any]], summary: Summary) -> Iterator[str]:
+    for (case, row), figures in summary.items():
+        name, found = next(iter(figures.items()))
+        if found.median and found.is_noisy:
+            yield f"{row} on {case}: the IQR of {name} is {found.relative:.0%} of the median; the machine was not quiet"
+    for case, row in dict.fromkeys((one["case"], one["row"]) for one in answers if one.get("workers_changed")):
+        yield f"{row} on {case}: processes came or went in the timed part; CPU is a lower bound"
+
+
+def report(
+    result: Mapping[str, Any], tables: Iterable[tuple[str, list[list[str]]]], judged: Iterable[Verdict]
+) -> Iterator[str]:
+    """What is printed."""
+    settings = result["settings"]
+    yield (
+        f"{settings['rounds']} interleaved round(s) of {settings['seconds']:g} s a turn, each in a process of its own, "
+        f"after a warm-up of {settings['warmup']:g} s; medians (~: the rounds disagree)"
+    )
+    for title, lines in tables:
+        yield f"\n{title}"
+        yield from drawn(lines)
+    yield ""
+    yield from (f"absent   {row}: {why}" for row, why in result["absent"].items())
+    yield from (f"PROBLEM  {problem}" for problem in dict.fromkeys(result["problems"]))
+    yield from (f"warning  {warning}" for warning in result["warnings"])
+    if settings["rounds"] < MIN_ROUNDS:
+        yield f"fewer than {MIN_ROUNDS} rounds: not a conclusion"
+    yield from result["says"]
+    yield from (verdict.line() for verdict in judged)
+
+
+def drawn(lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns; the first names the row, the others are aligned right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for name, *cells in lines:
+        figures = (f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))
+        yield "  ".join([f"{name:<{widths[0]}}", *figures]).rstrip()
+
+
+# -- where a result comes from, and where it is kept -----------------------------------------------------------------
+
+
+def heading(name: str, began: float, load: tuple[float, float, float]) -> dict[str, Any]:
+    """What each result begins with: the machine, the commit, the command."""
+    return {
+        "schema": f"mpiter.bench.{name}/1",
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(began)),
+        "took_s": time.time() - began,
+        "machine": {
+            "node": platform.node(),
+            "cpu": _cpu_model(),
+            "cores_usable": machine.cores(),
+            "cores_present": os.cpu_count(),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "system": platform.platform(),
+            "load_before": load,
+            "load_after": os.getloadavg(),
+        },
+        "commit": commit(ROOT),
+        "command": shlex.join(["python", *map(_told_path, sys.orig_argv[1:])]),
+    }
+
+
+def _told_path(word: str) -> str:
+    """Of a file elsewhere its name: the folders of this machine are nobody else's."""
+    path = Path(word)
+    if not path.is_absolute():
+        return word
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+
+
+def versions() -> dict[str, str]:
+    """Of Python, of mpiter and of what it may be compared with, where installed."""
+    found = {"python": platform.python_version(), "mpiter": mpiter.__version__}
+    for package in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith(("model name", "Processor")):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def commit(root: Path) -> dict[str, Any]:
+    """The commit measured, and whether the working tree differs from it (results under bench/results aside)."""
+    changes = _git(root, "status", "--porcelain", "--", ".", ":!bench/results")
+    return {"id": _git(root, "rev-parse", "--verify", "HEAD"), "dirty": None if changes is None else bool(changes)}
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
+    except OSError:  # no git here
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def keep_result(file: Path | None, result: Mapping[str, Any]) -> None:
+    """As JSON, if there is a file for it."""
+    if file:
+        keep(file, json.dumps(result, indent=1, default=str) + "\n")
+
+
+def keep(file: Path, text: str) -> None:
+    """Write it whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+# -- the command line ------------------------------------------------------------------------------------------------
+
+
+def command_line(
+    experiment: Experiment, *, warmup: float, timeout: float, seconds: float = 2.0, rounds: int = 5
+) -> argparse.ArgumentParser:
+    """What every experiment can be told."""
+    made = argparse.ArgumentParser(description=(experiment.doc or "").partition("\n")[0], prog=experiment.name)
+    add = made.add_argument
+    add("--rounds", type=int, default=rounds, help=f"(default {rounds})")
+    add("--seconds", type=float, default=seconds, help=f"timed part of a turn (default {seconds:g})")
+    add("--warmup", type=float, default=warmup, help=f"seconds of loading before, excluded (default {warmup:g})")
+    add("--workers", type=int, default=2, help="where the case doesn't say (default 2)")
+    cases = list(experiment.default_cases or experiment.cases)
+    add("--cases", nargs="+", choices=experiment.cases, default=cases, metavar="CASE")
+    add("--rows", nargs="+", choices=experiment.rows, default=list(experiment.rows), metavar="ROW")
+    add("--timeout", type=float, default=timeout, help="seconds after which a turn is given up")
+    add("--turn", action="store_true", help=argparse.SUPPRESS)  # measure what is told on standard input
+    for environment, says in experiment.environments.items() if experiment.environment else ():
+        name = "--python" if environment == "ours" else f"--python-{environment}"
+        add(name, dest=f"python_{environment}", metavar="PATH", help=says)
+    add_common(made)
+    return made
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """What even a program that isn't driven in turns can be told."""
+    parser.add_argument("--out", type=Path, help="write the result here, as JSON, and a page beside it")
+    parser.add_argument("--force", action="store_true", help="over another result too")
+    parser.add_argument("--small", action="store_true", help="one short round: it shows that it works, and no figures")
+
+
+def parsed(experiment: Experiment, parser: argparse.ArgumentParser) -> argparse.Namespace:
+    options = parser.parse_args()
+    if options.small:
+        asked = {action.dest for action in parser._actions if f"--{action.dest}" in sys.argv}
+        for name, value in {**SMALL, **experiment.small}.items():
+            if name not in asked:
+                setattr(options, name, value)
+    refuse_to_overwrite(parser, options)
+    return options
+
+
+def refuse_to_overwrite(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.out and options.out.exists() and not options.force:
+        parser.error(f"{options.out} exists: name another file, or write over it with --force")
