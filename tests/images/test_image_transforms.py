@@ -14,7 +14,7 @@ from pairs import slow_but
 from PIL import Image
 
 import mpiter
-from mpiter.echo import Echo
+from mpiter.echo import Bundles, Echo
 from mpiter.images import Compose, Crop, Flip, ImageList, Normalize, RandomResizedCrop, Region, Resize
 from mpiter.images.pixels import plain
 
@@ -275,8 +275,8 @@ def test_pixels_of_other_types_are_resized_as_pillow_can_or_refused_by_name(filt
 
 @pytest.mark.parametrize("filter", ["bilinear", "lanczos", pytest.param("smooth", marks=with_opencv)])
 @pytest.mark.parametrize("at_once", [True, False])
-def test_pictures_of_16_bits_are_transformed_alike_with_an_echo_and_without(tmp_path, filter, at_once):
-    """An echo of examples gives transforms the whole picture as an array."""
+def test_pictures_of_16_bits_are_transformed_alike_in_bundles_and_alone(tmp_path, filter, at_once):
+    """Bundles give transforms the whole picture as an array."""
     for number in range(6):
         wide = image_files.smooth(40 + number, 60, number)[:, :, 0].astype(np.uint16) * 256 + number
         Image.fromarray(wide).save(tmp_path / f"{number:02}.png")
@@ -284,7 +284,9 @@ def test_pictures_of_16_bits_are_transformed_alike_with_an_echo_and_without(tmp_
     if not at_once:
         transform = Compose([Resize(20, filter), Crop(16, "random", padding=2), Flip()])
     dataset = files(tmp_path, transform, mode="I;16")
-    plainly, echoed = epochs(dataset, n_processes=0), epochs(dataset, n_processes=0, echo=Echo(1, at="example"))
+    plainly = epochs(dataset, n_processes=0)
+    with mpiter.batches(Bundles(dataset, 1), 5, seed=3, epochs=2, n_processes=0) as stream:
+        echoed = [(pixels, labels.tolist()) for pixels, labels in Echo(stream, 1)]
     assert plainly[0][0].dtype == np.uint16
     assert plainly[0][0].max() > 1000
     assert same(plainly, echoed)

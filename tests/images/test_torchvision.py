@@ -12,7 +12,7 @@ from picture_sets import LENGTH, are_same, drawn, plain
 from PIL import Image
 
 import mpiter
-from mpiter.echo import Echo
+from mpiter.echo import Bundles, Echo
 from mpiter.images import Compose, Flip, Resize
 from mpiter.staging import Staging
 
@@ -106,13 +106,14 @@ def test_the_callers_generators_are_left_alone(root):
 
 @pytest.mark.parametrize("name", ["v1", "v2"])
 def test_echoes_are_augmented_anew_and_a_state_resumes(root, name, tmp_path):
-    dataset = Staging(tmp_path / "tier", "10MB").of(Folder(root, PIPELINES[name]))
-    options = {"seed": 3, "echo": Echo(2, shuffle_buffer=4)}
-    with mpiter.batches(dataset, 4, n_processes=2, **options) as stream:
-        first = plain(stream, 4)
-        state = stream.state_dict()
-        rest = plain(stream)
+    dataset = Bundles(Staging(tmp_path / "tier", "10MB").of(Folder(root, PIPELINES[name])), 2)
+    with mpiter.batches(dataset, 4, n_processes=2, seed=3) as stream:
+        echo = Echo(stream, 2, shuffle_buffer=16)
+        first = plain(echo, 4)
+        state = echo.state_dict()
+        rest = plain(echo)
     assert len({x.tobytes() for pictures, _ in first + rest for x in pictures}) == 2 * LENGTH
-    with mpiter.batches(dataset, 4, n_processes=1, **options) as stream:
-        stream.load_state_dict(state)
-        assert are_same(plain(stream), rest)
+    with mpiter.batches(dataset, 4, n_processes=1, seed=3) as stream:
+        echo = Echo(stream, 2, shuffle_buffer=16)
+        echo.load_state_dict(state)
+        assert are_same(plain(echo), rest)
