@@ -40,8 +40,6 @@ class Bundles(Wrapping):
     the first use is the sample that ``dataset[i]`` would be.
 
     >>> class Numbers:
-    ...     def __len__(self):
-    ...         return 4
     ...     def read(self, index):
     ...         return index
     ...     def transform(self, sample):
@@ -115,10 +113,8 @@ class Echo(Generic[B]):
             raise OptionError(f"factor={factor!r} needs Bundles(dataset, {-int(-factor // 1)}), not {self._bundles}.")
         self.source: Any = source
         self._factor, self._mixes, self._seed = float(factor), shuffle_buffer > 0, int(seed)
-        most = int(shuffle_buffer) // 2
-        if isinstance(dataset, Sized):
-            most = min(most, len(dataset))
-        self._each = max(1, most // source.batch_size)  # batches in a block
+        length = len(dataset) if isinstance(dataset, Sized) else shuffle_buffer
+        self._each = max(1, min(int(shuffle_buffer) // 2, length) // source.batch_size)  # batches in a block
         agreed = self._factor, self._each, self._mixes, self._bundles, str(self._seed)
         self._agreed = dict(zip(("factor", "block", "mixes", "bundles", "seed"), agreed, strict=True))
         self._passes = 0  # that have ended
@@ -145,18 +141,15 @@ class Echo(Generic[B]):
         return self
 
     def __next__(self) -> B:
-        if self._turns is None:
-            self._begin()
+        turns = self._turns or self._begin()
         self._detail = getattr(self.source, "epoch_detail", -1.0), getattr(self.source, "epoch", 0)
-        assert self._turns is not None
         while True:
-            if not self._turn:
-                try:
-                    self._turn = [next(self._turns)]
-                except StopIteration:
-                    self._forget()
-                    self._passes += 1
-                    raise
+            try:
+                self._turn = self._turn or [next(turns)]
+            except StopIteration:
+                self._forget()
+                self._passes += 1
+                raise
             (turn,) = self._turn
             try:
                 batch = self._fetched() if turn is None else self._repeated(turn)
@@ -167,30 +160,30 @@ class Echo(Generic[B]):
             if turn is not None or not self._has_ended:
                 return batch  # type: ignore[no-any-return]
 
-    def next(self) -> B:
-        """Chainer's name for ``next(it)``."""
-        return self.__next__()
-
     def _turn_taken(self) -> None:
         self._turn = []
         self._taken += 1
 
-    def _begin(self) -> None:
+    def _begin(self) -> Iterator[_Repeat | None]:
         """Ask the source for its first batches: after a state, for those of the block before once more."""
-        state, self._loaded = self._loaded, None
+        self._forget()
+        state, turns = self._loaded or {"block": 0, "taken": 0}, self._schedule()
+        if self._loaded is not None:
+            self.source.load_state_dict(self._loaded["source"])  # again, if Ctrl-C came in here
         self._items = iter(self.source)
-        if state is not None and state["block"]:
+        if state["block"]:
             self._block, self._marks = state["block"], [state["source"]]
             for _ in range(self._each):
                 with suppress(Exception):  # the user has had it
                     self._fetched()
             self._before, self._now = self._now, []
-        self._turns = self._schedule()
-        for _ in range(0 if state is None else state["taken"]):
+        for _ in range(state["taken"]):
             with suppress(Exception):
-                if next(self._turns) is None:
+                if next(turns) is None:
                     self._fetched()
             self._taken += 1
+        self._turns, self._loaded = turns, None
+        return turns
 
     def _schedule(self) -> Iterator[_Repeat | None]:
         """Whose turn it is, one after the other: the source's, or that of a batch of further uses."""
@@ -266,16 +259,14 @@ class Echo(Generic[B]):
         return count * int(self._factor) + int(count * (self._factor % 1))
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> Any:
         """Epochs of the source that are complete."""
-        epoch: int = self.source.epoch
-        return epoch
+        return self.source.epoch
 
     @property
-    def epoch_detail(self) -> float:
+    def epoch_detail(self) -> Any:
         """How far the source is: further uses don't count."""
-        detail: float = self.source.epoch_detail
-        return detail
+        return self.source.epoch_detail
 
     @property
     def previous_epoch_detail(self) -> float:
@@ -285,7 +276,7 @@ class Echo(Generic[B]):
     @property
     def is_new_epoch(self) -> bool:
         """Did the last batch complete an epoch?"""
-        return self.epoch > self._detail[1]
+        return bool(self.epoch > self._detail[1])
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last batch handed out, as JSON-able values."""
@@ -325,17 +316,13 @@ class Echo(Generic[B]):
 
     def stats(self) -> Stats:
         """The source's counters: of samples that were fetched, each once."""
-        stats: Stats = self.source.stats()
-        return stats
+        return self.source.stats()  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Close the source."""
         self.source.close()
 
     finalize = close  # Chainer's name
-
-    def __repr__(self) -> str:
-        return f"<Echo of {self.source!r}, each sample {self._factor:g} times>"
 
 
 # -- rows of batches, whatever they are made of ------------------------------------------------------------------

@@ -398,27 +398,30 @@ def test_what_fails_is_left_out_each_time() -> None:
     assert counts == {number: 3 for number in range(20) if number not in bad}
 
 
-def test_ctrl_c_while_a_batch_is_awaited_loses_and_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at", [0, 5])
+def test_ctrl_c_while_a_batch_is_awaited_loses_and_repeats_nothing(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with stream(range(LENGTH)) as source:
-        expected = [batch.tolist() for batch in Echo(source, 2, shuffle_buffer=16)]
+        echo = Echo(source, 2, shuffle_buffer=16)
+        begun, state = [batch.tolist() for batch in itertools.islice(echo, at)], echo.state_dict()
+        expected = [batch.tolist() for batch in echo]
     with stream(range(LENGTH)) as source:
         echo, found = Echo(source, 2, shuffle_buffer=16), []
+        echo.load_state_dict(state)
         take, turns = type(source).__next__, itertools.count()
 
         def interrupted(it: Any) -> Any:
-            if next(turns) % 2:
+            if next(turns) in (2, 7, 9):
                 raise KeyboardInterrupt
             return take(it)
 
         monkeypatch.setattr(type(source), "__next__", interrupted)
-        while True:
-            try:
-                found.append(next(echo).tolist())
-            except KeyboardInterrupt:
-                continue
-            except StopIteration:
-                break
-    assert found == expected
+        batch: Any = ()
+        while batch is not None:
+            with contextlib.suppress(KeyboardInterrupt):
+                batch = next(echo, None)
+                found.append(batch)
+    assert len(begun) == at
+    assert [batch.tolist() for batch in found[:-1]] == expected
 
 
 @pytest.mark.parametrize(
