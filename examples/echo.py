@@ -5,14 +5,13 @@ python examples/echo.py
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any
 
 import numpy as np
 
 import mpiter
-from mpiter.echo import Echo
+from mpiter.echo import Bundles, Echo
 
 READ_S, STEP_S = 6e-3, 16e-3
 SAMPLES, BATCH_SIZE, EPOCHS = 160, 16, 3
@@ -37,22 +36,20 @@ class Store:
 
 
 def main() -> None:
-    logging.basicConfig(format="%(message)s")
-    for name, echo in (
-        ("without", None),
-        ("twice, augmented anew", Echo(factor=2, at="example", shuffle_buffer=64)),
-        ("twice, as it was", Echo(factor=2, at="augmented", shuffle_buffer=64)),
-        ("each batch twice", Echo(factor=2, at="batch")),
-        ("auto", Echo(factor="auto", shuffle_buffer=64)),
+    for name, dataset, factor, buffer in (
+        ("without", Store(), 1, 64),
+        ("twice, augmented anew", Bundles(Store(), 2), 2, 64),
+        ("twice, as it was", Store(), 2, 64),
+        ("each batch twice", Store(), 2, 0),
     ):
-        with mpiter.batches(Store(), BATCH_SIZE, n_processes=2, epochs=EPOCHS, seed=0, echo=echo) as stream:
-            began = time.monotonic()
-            for images, labels in stream:
+        with mpiter.batches(dataset, BATCH_SIZE, n_processes=2, epochs=EPOCHS, seed=0) as stream:
+            began, steps = time.monotonic(), 0
+            for images, labels in Echo(stream, factor, shuffle_buffer=buffer, seed=1):
                 assert len(images) == len(labels)
                 time.sleep(STEP_S)  # train here
-            stats, seconds = stream.stats(), time.monotonic() - began
-        rate = stats.batches / seconds
-        print(f"{name}: {stats.fresh_samples} fresh samples, {stats.batches} steps, {rate:.0f} a second")
+                steps += 1
+            fetched, seconds = stream.stats().samples, time.monotonic() - began
+        print(f"{name}: {fetched} samples fetched, {steps} steps, {steps / seconds:.0f} a second")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ iterators load, and that ours load into Chainer's.  Chainer itself must be impor
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import suppress
 from math import isfinite
@@ -24,6 +25,7 @@ except Exception as error:  # NumPy 2 shows as AttributeError, a missing pkg_res
         f"`import mpiter.chainer_compat` before anything that imports Chainer."
     ) from error
 
+from . import echo
 from .errors import OptionError, StateError
 from .iterators import iterators
 from .iterators.iterator import DatasetIterator
@@ -33,7 +35,7 @@ from .order.state import SEEDS
 from .samples.batch import Batch, columns_in_place
 from .stats import Stats
 
-__all__ = ["LoaderReport", "MultiprocessIterator", "MultithreadIterator", "SerialIterator", "converter"]
+__all__ = ["Echo", "LoaderReport", "MultiprocessIterator", "MultithreadIterator", "SerialIterator", "converter"]
 
 _SEED_BYTES = 17  # of 128 bits, and its sign
 
@@ -76,8 +78,7 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
         except KeyError:  # as in Chainer's oldest snapshots
             now = epoch + position / max(len(here.order), 1)
             detail = max(now - self.batch_size / max(len(here.order), 1), 0.0) if now > 0 else -1.0
-        extra = _exchange_extra(serializer, here.extra) if self._pump.composer.name else ()
-        found = Cursor(position, epoch, is_new_epoch, here.order, detail, extra)
+        found = Cursor(position, epoch, is_new_epoch, here.order, detail)
         if found != here or seed != self.seed or not _equal(indices, order):
             self._go_to(found, seed, indices)
 
@@ -124,13 +125,6 @@ def _exchange_order(serializer: Any, order: Indices | None) -> Indices | None:
     return found
 
 
-def _exchange_extra(serializer: Any, extra: tuple[float, ...]) -> tuple[float, ...]:
-    """Ours alone, where samples come several times."""
-    numbers = np.array(extra or (0.0, 0.0))  # loading fills it in place
-    serializer("mpiter_echo", numbers)
-    return tuple(map(float, numbers)) if numbers[1] else ()
-
-
 def _exchange_seed(serializer: Any, seed: int) -> int:
     """Ours alone: Chainer's snapshots have none."""
     words = np.frombuffer(seed.to_bytes(_SEED_BYTES, "little", signed=True), np.uint8).copy()
@@ -164,6 +158,26 @@ class SerialIterator(_Door, iterators.SerialIterator):
     ...     it.next(), it.epoch_detail
     ([10, 20], 0.666...)
     """
+
+
+class Echo(echo.Echo[Any], chainer.dataset.Iterator):  # type: ignore[misc]
+    """``mpiter.echo.Echo`` around one of these iterators; the arguments are explained there.
+
+    >>> from mpiter.chainer import SerialIterator
+    >>> with SerialIterator([10, 20, 30, 40], 2, repeat=False, shuffle=False) as it:
+    ...     list(Echo(it, 2, shuffle_buffer=0))
+    [[10, 20], [10, 20], [30, 40], [30, 40]]
+    """
+
+    def __del__(self) -> None:
+        """Chainer's would close the source."""
+
+    def serialize(self, serializer: Any) -> None:
+        """Save the place to a snapshot or load it from one, as the ``serializer`` has it."""
+        if isinstance(serializer, chainer.serializer.Deserializer):
+            self.load_state_dict(json.loads(serializer("mpiter_echo", None).tobytes()))
+        else:
+            serializer("mpiter_echo", np.frombuffer(json.dumps(self.state_dict()).encode(), np.uint8))
 
 
 class _Converter(chainer.dataset.Converter):  # type: ignore[misc]

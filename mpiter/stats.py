@@ -29,7 +29,6 @@ class Stats:
     Attributes:
         batches: batches handed out.
         samples: samples in them.
-        fresh_samples: samples in them that were in none before, of an epoch: all, unless there is an echo.
         odd_rows: samples that fitted no column and travelled as objects.
         copies: batches handed out as copies.
         errors: samples whose fetch raised.
@@ -84,7 +83,6 @@ class Stats:
 
     batches: int = 0
     samples: int = 0
-    fresh_samples: int = 0
     odd_rows: int = 0
     copies: int = 0
     errors: int = 0
@@ -131,10 +129,9 @@ class Stats:
         """A few lines to read: does one wait for data, and who could help?"""
         if not self.batches:
             return "no batch yet"
-        fresh = f" ({self.fresh_samples:,} fresh)" if 0 < self.fresh_samples < self.samples else ""
         rare = ((name, getattr(self, name)) for name in _RARE)
         lines = [
-            f"{_counted(self.batches, 'batch', 'batches')}, {_counted(self.samples, 'sample', 'samples')}{fresh}; "
+            f"{_counted(self.batches, 'batch', 'batches')}, {_counted(self.samples, 'sample', 'samples')}; "
             f"the first came after {self.start_s:.2f} s",
             f"waited {self.recent_share:.0%} of the last {self.recent_s:.1f} s, "
             f"for {_counted(self.recent_batches, 'batch', 'batches')}: {self.verdict}",
@@ -238,7 +235,6 @@ def _counted(count: int, one: str, several: str) -> str:
 _COUNTERS = {
     "batches",
     "samples",
-    "fresh_samples",
     "odd_rows",
     "copies",
     "errors",

@@ -32,7 +32,9 @@ class Wrapping:
 
 def users(dataset: Any) -> Any:
     """The dataset that the user knows of."""
-    return dataset.dataset if isinstance(dataset, Wrapping) else dataset
+    while isinstance(dataset, Wrapping):
+        dataset = dataset.dataset
+    return dataset
 
 
 def offered(dataset: Any, name: str) -> Callable[..., Any] | None:

@@ -9,6 +9,5 @@
                                             ├── ledger, cutting: rows not yet finished, as tasks
                                             └── recovery: what a worker's end means for them
 
-``run`` is what pump and loop say to each other, ``composer`` what stands between the two, ``outcome`` what becomes of a
-batch, ``lifetime`` when a loop ends.
+``run`` is what pump and loop say to each other, ``outcome`` what becomes of a batch, ``lifetime`` when a loop ends.
 """

@@ -265,11 +265,6 @@ class _Loop:
         self._bell.ring()
 
     @property
-    def sample_s(self) -> float:
-        """Seconds until there is another sample, if all workers fetch."""
-        return self.tally.sample_s / max(1, self._setting.workers)
-
-    @property
     def room_bytes(self) -> int:
         """Of one batch."""
         return self._transport.room_bytes if self._crew else 0

@@ -16,6 +16,7 @@ from typing import Any
 from ..datasets.columns import as_dataset
 from ..errors import OptionError, warn
 from ..machine import cores
+from ..order.cursor import batches_of
 from ..order.ranks import ranks_here, shard_for
 from ..order.share import WHOLE, Share
 from ..order.state import SEEDS
@@ -25,7 +26,6 @@ from ..rules import DEAR_S, Rules, Skip
 from ..samples.uneven import settle_as
 from ..transport.transport import Transport
 from ..transport.transports import transport_for
-from .composer import Composer, Straight
 from .pilot import Pilot, Steady, Wings, auto
 from .tally import Skipped, Tally
 
@@ -54,13 +54,11 @@ class Options:
     seeds_samples: bool = True  # the global generators, for each; else once, for each worker
     ragged: str = "list"
     trace: Any = None  # the name of a file, or a Tracing that writes one; the name is made a Tracing
-    echo: Any = None  # an Echo: how often samples come
     shard: Any = None  # this rank's part of what several go through together; what was asked for is made a Shard
     receipts: Any = None  # a folder, or a Noting that writes there what is handed out; the folder is made one
     is_settled: bool = False  # the dataset is what it is, whatever else it could be read as
     workers_name: str = "n_processes"  # as the user knows the argument
     workers: int = field(init=False, default=0)
-    served: Any = field(init=False, default=None)  # what the workers fetch from
 
     def __post_init__(self) -> None:
         if not self.is_settled:
@@ -95,8 +93,6 @@ class Options:
         # plain numbers from here on: np.int64 overflows, and is no JSON
         self._set(batch_size=int(self.batch_size), seed=None if self.seed is None else int(self.seed))
         self._set(shard=shard_for(self.shard))
-        if self.shard is not None and self.echo is not None:
-            raise OptionError("shard and echo exclude each other: an echo repeats what one process alone draws.")
         if self.shard is not None and self.seed is None:
             self._set(seed=0)  # which all ranks have
         backend = backend_for(self.backend)  # which is looked at even where there are no workers
@@ -107,24 +103,14 @@ class Options:
         elif self.trace is not None and not hasattr(self.trace, "tally"):
             raise OptionError(f"trace={self.trace!r:.60} is no path; name a file, such as 'run.json'.")
         if self.receipts is not None:
-            if self.echo is not None:
-                raise OptionError(
-                    "receipts and echo exclude each other: an echo hands samples out several times by intention, and "
-                    "receipts are there to find those that come twice."
-                )
             if not self.in_order:
                 raise OptionError(
                     "receipts need in_order=True: of batches that come as they finish nobody can say which are lost "
                     "and which are still to come."
                 )
             self._set(receipts=Wings.receipts(self.receipts))
-        if self.echo is not None:
-            if isinstance(self.echo, type) or not hasattr(self.echo, "composer"):
-                raise OptionError(f"echo={self.echo!r:.60} is no Echo; pass mpiter.echo.Echo(factor=2), say.")
-            self.echo.check(self)
         if (check := getattr(self.backend, "check", None)) is not None:
             check(self)
-        self._set(served=self.dataset if self.echo is None else self.echo.served(self.dataset))
         transport = self.make_transport()
         if not self.backend.shares_memory and getattr(transport, "needs_shared_memory", False):
             raise OptionError(f"the workers of {self.backend!r} share no memory with us; pass serializer='packed'.")
@@ -165,10 +151,6 @@ class Options:
         found = auto(self.n_prefetch)
         return int(self.n_prefetch) if found is None else max(_FIRST_N_PREFETCH, found.least)
 
-    def make_composer(self) -> Composer:
-        """Who makes of what the loop delivers what is handed out."""
-        return Straight(self.share) if self.echo is None else self.echo.composer(self)
-
     def share(self) -> Share:
         """What of the order is this process's, as things are now."""
         return WHOLE if self.shard is None else self.shard.share()
@@ -179,7 +161,7 @@ class Options:
             raise OptionError("drop_last leaves samples out, and Shard(exact=True) gives each: leave one of them out.")
         if self.shard is not None and self.shard.rank is None:
             return  # it shows later how many share them
-        if length and self.make_composer().batches(length, batch_size, True) == 0:
+        if length and batches_of(length, batch_size, True, self.share()) == 0:
             warn(
                 f"no batch will come: the dataset has a length of {length}, batch_size={batch_size}"
                 f"{f' on {ranks} ranks' if (ranks := self.share().size) > 1 else ''}, and drop_last leaves out short "
@@ -240,7 +222,7 @@ class Options:
     @property
     def cargo(self) -> tuple[Any, Any]:
         """What the workers need of the user's: the dataset, and the function to call first."""
-        return self.served, self.worker_init
+        return self.dataset, self.worker_init
 
 
 def is_object(name: str, value: Any) -> None:

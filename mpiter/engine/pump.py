@@ -57,7 +57,6 @@ class Pump:
     ) -> None:
         self.options, self._opens, self._late, self._counts = options, opens, late, counts
         self._all_skipped = skipped or Skipped()
-        self.composer = options.make_composer()
         self.loop: Loop | None = None
         self.is_closed = False
         self.cursor: Cursor
@@ -67,6 +66,7 @@ class Pump:
         self._notes: Notes | None = None  # of the run, for receipts
         self._letting_go: Any = None
         self._in_hand: Delivery | None = None  # taken from the loop, not yet handed out
+        self._taken = 0  # deliveries of the run that have been handed out
         self._before: Cursor | None = None  # where the user was when batches began to be passed by
         self._has_ended = False  # all of it has been handed out
         self._has_stopped = False  # the loop, which another run would set going
@@ -88,14 +88,12 @@ class Pump:
         self._has_ended = self._has_stopped = False
         if self.loop is not None and self.loop.pid == os.getpid():
             self.loop.go(self._run())
-        else:
-            self.composer.begin(cursor, self._plans, self.seed)  # so that it can count
 
     def change(self, options: Options) -> None:
         """From the next batch on under other options: by other workers."""
         was_closed = self.is_closed
         self.close()
-        self.is_closed, self.options, self.composer = was_closed, options, options.make_composer()
+        self.is_closed, self.options = was_closed, options
         self._patience = Patience(options.dataset_timeout)
 
     def refresh(self) -> None:
@@ -107,10 +105,10 @@ class Pump:
     def _run(self) -> Run:
         self._runs += 1
         plans = self._plans if self.options.shard is None else self._plans.shared(self.options.share())
-        cursor, plans = self.composer.begin(self.cursor, plans, self.seed)
+        self._taken = 0
         if (receipts := self.options.receipts) is not None:
-            self._notes = receipts.go(cursor, plans, self.options.shard)
-        return Run(self._runs, cursor, self.seed, plans)
+            self._notes = receipts.go(self.cursor, plans, self.options.shard)
+        return Run(self._runs, self.cursor, self.seed, plans)
 
     # -- handing out ---------------------------------------------------------------------------------------------
 
@@ -125,7 +123,7 @@ class Pump:
                     raise StopIteration
                 loop = self._running_loop()
                 if self._in_hand is None:
-                    self._in_hand = self.composer.next(self.cursor, partial(self._wait_for, loop), loop.sample_s)
+                    self._in_hand = self._wait_for(loop)
                 loop.mail.deliver()  # a warning may be an error to the user: the batch then stays in hand
                 delivery, self._in_hand = self._in_hand, None
                 if not delivery.is_empty:
@@ -144,7 +142,7 @@ class Pump:
         began, glance_s = loop.tally.asked(), interval_for(self.options.dataset_timeout)
         try:
             delivery = loop.get(self._waits, glance_s)
-            while delivery.number != self.composer.taken:  # Ctrl-C has taken one between the queue and the user
+            while delivery.number != self._taken:  # Ctrl-C has taken one between the queue and the user
                 loop.go(self._run())
                 delivery = loop.get(self._waits, glance_s)
             return delivery
@@ -181,7 +179,7 @@ class Pump:
         if self._counts is not None:
             samples = self._counts(batch)
         if samples is not None:
-            loop.tally.handed_out(samples, loop.room_bytes, delivery.fresh)
+            loop.tally.handed_out(samples, loop.room_bytes)
         self._advance(delivery, has_come=True)
         return batch
 
@@ -193,7 +191,7 @@ class Pump:
             self.cursor = self._in_one_step(delivery.after)
             if not delivery.is_empty:
                 self._before = None
-        self.composer.handed_out()
+        self._taken += 1
 
     def _in_one_step(self, after: Cursor) -> Cursor:
         """To the user, the batches passed by and this one: an epoch that ends with one of those mustn't be lost."""
@@ -237,7 +235,7 @@ class Pump:
                 self._has_ended = True
                 raise StopIteration
             self._launch()
-        elif self._has_stopped or not self.composer.is_sound:
+        elif self._has_stopped:
             self.loop.go(self._run())
         self._has_stopped = False
         assert self.loop is not None

@@ -25,7 +25,6 @@ class Delivery:
     counts: bool = True  # as handed out: ``after`` is where the consumer then stands
     number: int = 0  # among the deliveries of its run
     samples: int | None = None  # of the batch, if a row isn't one
-    fresh: int | None = None  # of these, if not all of them come for the first time
     plan: Plan | None = None  # what was asked for
     faults: Sequence[Fault] = ()  # what has failed of it
 

@@ -145,11 +145,6 @@ class SerialLoop:
         """Is it about these very objects, however they have changed?"""
         return all(map(is_, self._cargo, cargo))
 
-    @property
-    def sample_s(self) -> float:
-        """Seconds that a sample takes."""
-        return self.tally.sample_s
-
     def stats(self, looks: bool = True) -> Stats:
         """The counters."""
         return Stats(**self.tally.counters(), **self.tally.look(looks))

@@ -40,7 +40,6 @@ class Tally:
 
     batches: int = 0
     samples: int = 0
-    fresh_samples: int = 0
     odd_rows: int = 0
     copies: int = 0
     errors: int = 0
@@ -104,14 +103,13 @@ class Tally:
         """A batch has been made ready for the user."""
         self.deliver_s += ended - began
 
-    def handed_out(self, samples: int, size: int, fresh: int | None = None) -> None:
-        """One more batch, in a room of this size; not all of its samples may be ``fresh``."""
+    def handed_out(self, samples: int, size: int) -> None:
+        """One more batch, in a room of this size."""
         if self.began is None:
             self.began, self.start_s, self.began_cpu_s = time.monotonic(), self.wait_s, time.process_time()
             self.since = self.looked = self.began, self.wait_s, 0
         self.batches += 1
         self.samples += samples
-        self.fresh_samples += samples if fresh is None else fresh
         self.payload_bytes += size
 
     def look(self, looks: bool = True) -> dict[str, Any]:

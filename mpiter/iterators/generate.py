@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 from ..engine.options import Options
 from ..engine.pilot import Auto
-from ..order.cursor import Cursor
+from ..order.cursor import Cursor, batches_of
 from ..order.ranks import Sharding
 from ..order.state import Surroundings
 from ..rules import Skip
@@ -57,14 +57,12 @@ class Batches(DatasetIterator[B]):
         sampling, began = self._sampling, self._began
         if sampling.epochs is None:
             raise TypeError("endless batches have no length; pass epochs=.")
-        composer = self._pump.composer
-        in_epoch = composer.batches(len(self._cursor.order), self.batch_size, bool(sampling.drop_last))
-        if in_epoch is None:
-            raise TypeError("with an automatic echo nobody knows how many batches there will be.")
+        share = self._pump.options.share()
+        in_epoch = batches_of(len(self._cursor.order), self.batch_size, bool(sampling.drop_last), share)
         if sampling.pace(self.batch_size).end_at(self._cursor):
             return in_epoch * sampling.epochs  # the next one
         left = in_epoch * (sampling.passes * sampling.epochs - began.epoch)
-        return left - composer.batches_before(began, self.batch_size)
+        return left - -(-began.position // share.step(self.batch_size))
 
 
 @knows(OF_ITERATORS)
@@ -91,7 +89,6 @@ def batches(
     sample_timeout: float | None = 600.0,
     ragged: Literal["raise", "list", "pad"] = "raise",
     trace: str | os.PathLike[str] | None = None,
-    echo: Any = None,
     shard: Sharding = None,
     receipts: Any = None,
 ) -> Batches[Any]:
@@ -130,7 +127,6 @@ def batches(
             sample_timeout=sample_timeout,
             ragged=ragged,
             trace=trace,
-            echo=echo,
             shard=shard,
             receipts=receipts,
         ),

@@ -142,10 +142,8 @@ class DatasetIterator(Adjustable, Generic[B]):
         self._go(*load(state, self._surroundings()))
 
     def _surroundings(self) -> Surroundings:
-        pace, echo = self._sampling.pace(self.batch_size), self._pump.composer.name
-        is_shared = self._pump.options.shard is not None
-        most_uses = 1 if (given := self._pump.options.echo) is None else given.most
-        return Surroundings(pace, len(self.dataset), self._cursor.order, echo, is_shared, most_uses)
+        pace, is_shared = self._sampling.pace(self.batch_size), self._pump.options.shard is not None
+        return Surroundings(pace, len(self.dataset), self._cursor.order, is_shared)
 
     def __copy__(self) -> Self:
         other = type(self).__new__(type(self))

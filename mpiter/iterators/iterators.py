@@ -54,7 +54,6 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         sample_timeout: seconds that one sample may take (and a worker's start, which has a minute at least); then the
             workers are replaced and the sample is tried once more.  None: for ever.
         trace: a file, "run.json" say, that will tell who did what when, for ui.perfetto.dev or chrome://tracing.
-        echo: ``mpiter.echo.Echo(factor=2)``, say, has each sample come several times.
         shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
         receipts: a folder where what is handed out is noted, for `mpiter audit`; or a ``Receipts``.
 
@@ -87,7 +86,6 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         in_order: bool = True,
         sample_timeout: float | None = 600.0,
         trace: str | os.PathLike[str] | None = None,
-        echo: Any = None,
         shard: Sharding = None,
         receipts: Any = None,
     ) -> None:
@@ -113,7 +111,6 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
             in_order=in_order,
             sample_timeout=sample_timeout,
             trace=trace,
-            echo=echo,
             shard=shard,
             receipts=receipts,
         )
@@ -153,7 +150,6 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
         in_order: bool = True,
         sample_timeout: float | None = 600.0,
         trace: str | os.PathLike[str] | None = None,
-        echo: Any = None,
         shard: Sharding = None,
         receipts: Any = None,
     ) -> None:
@@ -177,7 +173,6 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
                 in_order=in_order,
                 sample_timeout=sample_timeout,
                 trace=trace,
-                echo=echo,
                 shard=shard,
                 receipts=receipts,
             ),
@@ -209,7 +204,6 @@ class SerialIterator(DatasetIterator[Batch[T]]):
         on_error: Literal["raise", "skip"] | Skip = "raise",
         worker_init: Any = None,
         trace: str | os.PathLike[str] | None = None,
-        echo: Any = None,
         shard: Sharding = None,
         receipts: Any = None,
     ) -> None:
@@ -226,7 +220,6 @@ class SerialIterator(DatasetIterator[Batch[T]]):
                 on_error=on_error,
                 worker_init=worker_init,
                 trace=trace,
-                echo=echo,
                 shard=shard,
                 receipts=receipts,
             ),

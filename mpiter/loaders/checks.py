@@ -46,25 +46,6 @@ def check_batches(
         raise OptionError(f"collate_fn={collate_fn!r:.60} cannot be called; pass a function.")
 
 
-def check_echo(dataset: Any, is_stream: bool, sampler: Any, batch_sampler: Any) -> None:
-    """Refuse what cannot come several times in an order of ours."""
-    if is_stream:
-        raise OptionError(
-            f"echo needs a dataset with [] and len(), and {type(dataset).__name__} is read as a stream; give it both, "
-            f"or have its __iter__ yield each element several times."
-        )
-    if batch_sampler is not None:
-        raise OptionError(
-            f"echo makes other batches than {type(batch_sampler).__name__} does; in place of batch_sampler pass "
-            f"sampler, batch_size and drop_last."
-        )
-    if sampler is not None and not hasattr(type(sampler), "__len__"):
-        raise OptionError(
-            f"echo asks the sampler for a whole epoch, and {type(sampler).__name__} has no len(); give it one, or pass "
-            f"shuffle."
-        )
-
-
 def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:
     """Refuse what ranks cannot share in one order."""
     if is_stream:

@@ -4,12 +4,10 @@ A place in such an epoch is the number of batches handed out.  ``Sliced`` is ari
 the user's own thread and no further ahead than is useful, since samplers draw from generators that belong to the user;
 the loop plans what has been drawn.  Guarantees that a sampler is asked for each batch once, however often the loop
 starts again, that its error comes in the place of the batch, and that a checksum tells whether two samplers have given
-the same.  ``Whole`` asks it for all keys at once, for an echo, and is arithmetic then.
-"""
+the same."""
 
 from __future__ import annotations
 
-import operator
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -18,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OptionError, StateError
+from ..errors import StateError
 from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch, batches_of
-from ..order.order import Indices, Listed
+from ..order.order import Indices
 from ..order.share import WHOLE, Share
 from .walk import Told, Walk
 
@@ -37,7 +35,6 @@ class Since:
     samples: int = 0
     checksum: int = 0
     told: Told | None = None
-    first: int | None = None  # the key that it has given before this place, where an echo needs all keys
 
 
 class Sliced(Plans):
@@ -108,45 +105,6 @@ class _Lot:
     checksum: int  # of all keys up to here
     error: Exception | None = None
     told: Told | StateError | None = None  # the sampler's place after it, if it tells
-
-
-class Whole(Sliced):
-    """Slices of all that a sampler gives in an epoch, which has to be known where samples come several times."""
-
-    def __init__(self, sampler: Any, since: Since, batch_size: int, drop_last: bool, in_one: bool) -> None:
-        super().__init__(batch_size, drop_last, in_one)
-        self._walk = Walk(sampler, since.told, begins=since.first is None)
-        self._first: int | None = since.first
-        self._told: Told | StateError | None = since.told  # the sampler's place after the first key, if it tells
-        self._checksum = 0
-
-    def order(self) -> Listed:
-        """Ask the sampler, once; only from its first key on need it know what it gives in this epoch."""
-        keys = [] if self._first is None else [self._first]
-        for key in self._walk:
-            try:
-                keys.append(operator.index(key))
-            except TypeError:
-                text = f"echo needs whole numbers as keys, and the sampler gave {key!r:.60} ({type(key).__name__})."
-                raise OptionError(f"{text}  Have it give indices, or pass shuffle.") from None
-            if len(keys) == 1:
-                self._first, self._told = keys[0], _place_told(self._walk)
-        order = _Keys(np.array(keys, np.int64))
-        self._checksum = zlib.crc32(order.array().tobytes())
-        return order
-
-    def checksum(self, batches: int) -> int:
-        return self._checksum
-
-    def since(self, batches: int) -> Since | None:
-        return None if self._told is None else Since(batches, 1, self._checksum, _known(self._told), self._first)
-
-
-class _Keys(Listed):
-    """Of one epoch: nobody asks for the keys of another."""
-
-    def later(self, epochs: int) -> _Keys:
-        return self
 
 
 class Drawn(Plans):

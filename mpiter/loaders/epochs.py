@@ -40,7 +40,6 @@ class Pass:
     left_out: int = 0  # batches that its iterator doesn't give
     samples: int = 0  # of the epoch that came before the first batch
     is_shared: bool = False  # by ranks, whose place is a number of samples
-    extra: tuple[float, ...] = ()  # what else a composer must know of the place
     pump: Any = None  # None: nobody goes on with it
     skipped: int = 0  # samples that the pump had left out when the epoch began
     has_come: bool = False  # a batch, or an error in its place
@@ -54,7 +53,7 @@ class Pass:
     def go(self) -> None:
         """Have the batches from here on fetched."""
         assert self.pump is not None
-        here = Cursor(self.batches, self.epoch, False, self.order, extra=self.extra)
+        here = Cursor(self.batches, self.epoch, False, self.order)
         self.skipped = self.pump.skipped
         self.pump.go(here, self.plans, self.seed)
         self.pump.start()
@@ -71,9 +70,7 @@ class Pass:
             samples = min(self.plans.samples(self.batches), len(self.order))
             return Place(self.epoch, 0, 0, self.generators, samples=samples)
         drawn, since = self.plans.checksum(self.batches), self.plans.since(self.batches)
-        return Place(
-            self.epoch, self.batches, drawn, self.generators, samples=self.samples, since=since, extra=self.extra
-        )
+        return Place(self.epoch, self.batches, drawn, self.generators, samples=self.samples, since=since)
 
     def next(self) -> Any:
         """The next batch."""
@@ -99,7 +96,7 @@ class Pass:
 
     def _note(self) -> None:
         """Where the pump is."""
-        self.batches, self.extra = self.pump.cursor.position, self.pump.cursor.extra
+        self.batches = self.pump.cursor.position
         self.plans.forget(self.batches)
 
     def _go_on(self) -> None:
@@ -114,7 +111,7 @@ class Pass:
 def known(length: int | None) -> int:
     """The batches of an epoch, for ``len()``."""
     if length is None:
-        raise TypeError("nobody knows how many batches come: the sampler has no length, or the echo is automatic.")
+        raise TypeError("nobody knows how many batches come: the sampler has no length.")
     return length
 
 

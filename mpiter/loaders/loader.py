@@ -29,7 +29,7 @@ from ..typevars import B_co
 from ..worker.info import WorkerInfo
 from ..worker.seeding import seed_for
 from .batched import Batched, Single, unchanged
-from .checks import check_batches, check_echo, check_sharing, check_skipping, check_workers
+from .checks import check_batches, check_sharing, check_skipping, check_workers
 from .drawing import Drawn, Since
 from .epochs import known
 from .generators import Generators
@@ -79,8 +79,6 @@ class DataLoader(Loading[B_co]):
         ragged: where samples of a batch differ in shape, or one of them has None, say: "raise", "list", or "pad" with
             zeros, at the end.
         trace: a file, "run.json" say, that will tell who did what when, for ui.perfetto.dev or chrome://tracing.
-        echo: ``mpiter.echo.Echo(factor=2)``, say, has each sample come several times; a sampler is asked for a whole
-            epoch then.  Not for a ``batch_sampler``.
         on_error: "raise" what ``dataset[i]`` raises, in place of the batch, or "skip" the sample; ``Skip(most=100)``.
         shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
         backend: who fetches, as ``batches()`` has it: "ray" or "mpi", say.  None: worker processes here.
@@ -120,7 +118,6 @@ class DataLoader(Loading[B_co]):
         seeding: Literal["sample", "worker"] = "sample",
         ragged: Literal["raise", "list", "pad"] = "raise",
         trace: str | os.PathLike[str] | None = None,
-        echo: Any = None,
         on_error: Literal["raise", "skip"] | Skip = "raise",
         shard: Sharding = None,
         backend: Any = None,
@@ -142,8 +139,6 @@ class DataLoader(Loading[B_co]):
             raise OptionError(
                 "an iterable dataset has no keys: shuffle, sampler and batch_sampler make no sense with it."
             )
-        if echo is not None:
-            check_echo(dataset, is_stream, sampler, batch_sampler)
         if shard is not None:
             check_sharing(dataset, is_stream, sampler, batch_sampler, generator)
             seed = seed or 0
@@ -178,7 +173,6 @@ class DataLoader(Loading[B_co]):
             seed=self._seed,
             seeding=seeding,
             trace=trace,
-            echo=echo,
             on_error=on_error,
             shard=shard,
             backend=backend,
@@ -270,7 +264,6 @@ def worker_options(
     seed: int | None,
     seeding: str,
     trace: str | os.PathLike[str] | None = None,
-    echo: Any = None,
     on_error: Any = "raise",
     shard: Any = None,
     backend: Any = None,
@@ -312,7 +305,6 @@ def worker_options(
         in_order=in_order,
         seeds_samples=seeding == "sample",
         trace=trace,
-        echo=echo,
         on_error=on_error,
         shard=shard,
         receipts=receipts,

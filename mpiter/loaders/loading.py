@@ -17,13 +17,14 @@ from ..datasets.columns import described
 from ..engine.options import Options
 from ..engine.pump import Pump
 from ..engine.tally import Skipped
-from ..errors import BatchTimeout, IteratorClosed, OptionError, StateError, warn
+from ..errors import BatchTimeout, IteratorClosed, StateError, warn
+from ..order.cursor import batches_of
 from ..order.order import Order
 from ..stats import Stats
 from ..typevars import B_co
 from . import resuming
 from .checks import check_receipts
-from .drawing import Drawn, Since, Sliced, Whole
+from .drawing import Drawn, Since, Sliced
 from .epochs import Epoch, Home, Pass, how_far
 from .generators import Aside, Generators
 from .resuming import Place
@@ -45,8 +46,6 @@ class Loading(Generic[B_co]):
 
     def _begin(self, options: Options, persistent_workers: bool | None, samples: int | None) -> None:
         """To be called by constructors; an epoch has so many ``samples``, if that is known."""
-        if options.echo is not None and options.echo.factor == "auto" and persistent_workers is False:
-            raise OptionError("an automatic echo follows what was measured of earlier epochs: let the workers stay.")
         self._recipe = options
         if self.drop_last and samples is not None:
             options.check_drop_last(samples, self.batch_size or 1)
@@ -86,7 +85,7 @@ class Loading(Generic[B_co]):
         raise NotImplementedError
 
     def _agreed(self) -> dict[str, Any]:
-        """What a state must agree with, beside the echo."""
+        """What a state must agree with."""
         raise NotImplementedError
 
     def _length(self) -> int | None:
@@ -115,10 +114,10 @@ class Loading(Generic[B_co]):
         batches = "" if size is None else f" in batches of {size}"
         return f"{type(self).__name__} over {described(dataset)}{batches}"
 
-    def _batches_of(self, samples: int) -> int | None:
-        """How many come of an epoch of so many; None: that is known only later."""
+    def _batches_of(self, samples: int) -> int:
+        """How many come of an epoch of so many."""
         left = samples - self._samples_before()
-        return self._recipe.make_composer().batches(left, self.batch_size or 1, self.drop_last)
+        return batches_of(left, self.batch_size or 1, self.drop_last, self._recipe.share())
 
     def _samples_before(self) -> int:
         """What of the epoch under way, or the next one, came before its batches were counted."""
@@ -164,10 +163,9 @@ class Loading(Generic[B_co]):
             epoch=place.epoch,
             plans=plans,
             seed=seed,
-            order=plans.order() if isinstance(plans, Whole) else self._order(place.epoch),
+            order=self._order(place.epoch),
             generators=begun_with,
             batches=place.batches,
-            extra=place.extra,
             samples=place.samples,
             is_shared=self._recipe.shard is not None,
             ahead=min(_FEW, self._recipe.most_ahead),
@@ -188,9 +186,7 @@ class Loading(Generic[B_co]):
         sampler = self._sampled()
         if sampler is None:
             return Sliced(self.batch_size or 1, self.drop_last, self._in_one, since.samples, self._recipe.share())
-        if self._recipe.echo is None:
-            return self._plans(since)
-        return Whole(sampler, since, self.batch_size or 1, self.drop_last, self._in_one)
+        return self._plans(since)
 
     def _aside(self, place: Place) -> Aside | None:
         """Have the sampler find its generators as they were; None where nobody else draws from them."""
@@ -225,7 +221,7 @@ class Loading(Generic[B_co]):
             place = self._next
             if place.generators is None:
                 told = Walk(self._sampled()).state()
-                place = place.as_now(self._generators().save(), told, self._extra_of(place.epoch))
+                place = place.as_now(self._generators().save(), told)
                 if (at := self._told_by_stream()) is not None:
                     place = replace(place, stream=begun(at))
             if self._recipe.shard is not None and place.skipped:
@@ -237,19 +233,13 @@ class Loading(Generic[B_co]):
     def load_state_dict(self, state: Any) -> None:
         """Have the next ``iter()`` go on from where ``state`` was saved, by whatever number of workers."""
         self._recipe.warn_of_disorder()
-        most_uses = 1 if self._recipe.echo is None else self._recipe.echo.most
-        self._next, self._seed = resuming.load(state, self._must_agree(), most_uses)
+        self._next, self._seed = resuming.load(state, self._must_agree())
 
     def _must_agree(self) -> dict[str, Any]:
-        echo, agreed = self._recipe.make_composer().name, self._agreed()
+        agreed = self._agreed()
         if self._recipe.shard is not None:
             del agreed["batch_size"]
-        return agreed | ({"echo": echo} if echo else {})
-
-    def _extra_of(self, epoch: int) -> tuple[float, ...]:
-        """What an echo must know of an epoch that hasn't begun: it chooses the factor now, of what was measured."""
-        pump = self._home.resting
-        return () if self._recipe.echo is None or pump is None else pump.composer.extra_of(epoch)
+        return agreed
 
     def skip(self, batches: int) -> None:
         """Leave out the next ``batches``, without loading them: of the epoch under way, or of the next one."""

@@ -12,7 +12,7 @@ from numbers import Integral
 from typing import Any
 
 from ..errors import OptionError, StateError
-from ..order.state import LARGEST, VERSION, check_echo, check_kind, extra_of, number_of, of_another_kind, seed_of, typed
+from ..order.state import LARGEST, VERSION, check_kind, number_of, of_another_kind, seed_of, typed
 from .drawing import Drawn, Since, Sliced
 from .walk import Told, check_told
 
@@ -29,16 +29,15 @@ class Place:
     samples: int = 0  # that came before the first of these batches: by other ranks, or in batches of another size
     stream: dict[str, Any] | None = None  # how far the shards of a stream have got
     since: Since | None = None  # where a sampler that tells its place goes on
-    extra: tuple[float, ...] = ()  # what an echo must know
 
     @property
     def is_elsewhere(self) -> bool:
         """Has somebody said where the next epoch begins?"""
         return self.generators is not None or self.skipped > 0
 
-    def as_now(self, generators: dict[str, Any], told: Told | None, extra: tuple[float, ...]) -> Place:
-        """With the sampler and the echo as they are now."""
-        return replace(self, generators=generators, since=None if told is None else Since(told=told), extra=extra)
+    def as_now(self, generators: dict[str, Any], told: Told | None) -> Place:
+        """With the sampler as it is now."""
+        return replace(self, generators=generators, since=None if told is None else Since(told=told))
 
     def of_ranks(self, step: int, length: int) -> Place:
         """Of all ranks, which others may be when it is loaded: what is left out is counted in samples."""
@@ -61,21 +60,16 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
         "generators": place.generators or {},
         "loader": agreed,
         **({"samples": place.samples} if place.samples else {}),
-        **({"extra": list(place.extra)} if "echo" in agreed else {}),
         **({} if stream is None else {"stream": stream}),
         **({} if since is None else {"sampler": _saved(since)}),
     }
 
 
-def load(state: Any, agreed: dict[str, Any], most_uses: int = 1) -> tuple[Place, int]:
-    """The place and the seed that ``state`` describes, or a StateError that says what is wrong with it.
-
-    An echo makes ``most_uses`` of each sample.
-    """
+def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
+    """The place and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
     check_kind(state, "loader")
     saved = typed(state, "loader", dict)
-    check_echo(saved, agreed.get("echo", ""))
-    counts_samples = agreed["kind"] == "dataset" and "echo" not in agreed
+    counts_samples = agreed["kind"] == "dataset"
     for name, mine in agreed.items():
         if name == "batch_size" and (name not in saved or counts_samples):
             continue  # where there is no sampler of the user's, a place is a number of samples
@@ -93,7 +87,6 @@ def load(state: Any, agreed: dict[str, Any], most_uses: int = 1) -> tuple[Place,
         skipped=number_of(state, "skipped"),
         samples=number_of(state, "samples") if "samples" in state else 0,
         stream=_stream(state, agreed["batch_size"] or 1) if "stream" in state else None,
-        extra=extra_of(state, agreed.get("dataset_length", LARGEST), most_uses) if "echo" in agreed else (),
     )
     if "sampler" in state:
         place = replace(place, since=_since(typed(state, "sampler", dict), place))
@@ -106,7 +99,7 @@ def load(state: Any, agreed: dict[str, Any], most_uses: int = 1) -> tuple[Place,
         is_short = 0 < samples - length < each  # the last of these batches
         is_over = bool(saved.get("drop_last")) and length - samples < each  # what is left of the epoch is left out
         place = replace(place, batches=0, skipped=0, samples=length if is_short or is_over else samples)
-    most = -(-length // (agreed.get("batch_size") or 1)) * most_uses
+    most = -(-length // (agreed.get("batch_size") or 1))
     if place.batches > most:
         raise StateError(f"the state's place is after {place.batches} batches of an epoch that has {most}.")
     if place.samples > length:
@@ -119,15 +112,13 @@ def _door(agreed: dict[str, Any]) -> str:
 
 
 def _saved(since: Since) -> dict[str, Any]:
-    first = {} if since.first is None else {"first": since.first}
-    return {"samples": since.samples, "told": since.told} | first
+    return {"samples": since.samples, "told": since.told}
 
 
 def _since(sampler: dict[str, Any], place: Place) -> Since:
     """Where the sampler was, checked."""
     told = check_told(typed(sampler, "told", list))
-    first = number_of(sampler, "first", low=-LARGEST) if "first" in sampler else None
-    return Since(place.batches, number_of(sampler, "samples"), place.checksum, told, first)
+    return Since(place.batches, number_of(sampler, "samples"), place.checksum, told)
 
 
 def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
@@ -155,18 +146,12 @@ def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
 
 def verify(place: Place, plans: Sliced | Drawn, generators: dict[str, Any]) -> None:
     """Does the sampler, whose generators these are, give what it gave when the place was saved?"""
-    knows_a_key = place.since is not None and place.since.first is not None
-    if not (place.batches or knows_a_key):
+    if not place.batches:
         return
     saved, mine = (place.generators or {}).get("share"), generators.get("share")
     if isinstance(saved, list) and len(saved) == 2 and mine and saved != mine:
         if saved[1:] != mine[1:]:
             raise StateError(f"the state was saved by one of {saved[-1]} processes, this is one of {mine[-1]}.")
-        if knows_a_key:
-            raise StateError(
-                f"the state was saved by process {saved[0]} of {saved[1]}, this is process {mine[0]}: with an echo, "
-                f"the place that a sampler tells holds for one process.  Save and load a state for each."
-            )
         return  # saved by another of them, which is as far in its own share
     if plans.checksum(place.batches) != place.checksum:
         raise StateError(

@@ -30,7 +30,6 @@ class Cursor(NamedTuple):
     is_new_epoch: bool  # did the last batch cross an epoch boundary?
     order: Order
     previous_epoch_detail: float = -1.0  # -1 stands for "no batch yet", as in Chainer's snapshots
-    extra: tuple[float, ...] = ()  # what else a composer must know
 
     @property
     def epoch_detail(self) -> float:
@@ -189,7 +188,7 @@ def _bounded(cursor: Cursor, pace: Pace, number: int) -> Plan | None:
     length, each, share = len(cursor.order), pace.batch_size, pace.share
     stop = cursor.position + each
     if share is WHOLE and stop + each <= length:  # as most do: another whole one follows
-        after = Cursor(stop, cursor.epoch, False, cursor.order, cursor.epoch_detail, cursor.extra)
+        after = Cursor(stop, cursor.epoch, False, cursor.order, cursor.epoch_detail)
         return Plan(number, each, (_stretch(cursor, cursor.position, stop),), cursor, after)
     left = length - cursor.position
     if not share.has_more(each, left, pace.drop_last):

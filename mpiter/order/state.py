@@ -33,9 +33,7 @@ class Surroundings:
     pace: Pace
     dataset_length: int
     order: Order
-    echo: str = ""  # how samples come several times, in words
     is_shared: bool = False  # by ranks, of which there may be others when a state is loaded
-    most_uses: int = 1  # of a sample, by an echo
 
 
 def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
@@ -51,16 +49,14 @@ def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
         "seed": str(seed),  # as text: seeds may exceed what JSON readers keep exactly
         "order": order,
         **({"shared": True} if around.is_shared else {}),
-        **({"echo": around.echo, "extra": list(cursor.extra)} if around.echo else {}),
         **_pace(around),
     }
 
 
 def _pace(around: Surroundings) -> dict[str, Any]:
-    """What must agree; without an echo, a place is a number of samples, whatever the batch size."""
+    """What must agree; a place is a number of samples, whatever the batch size."""
     return {
         "dataset_length": around.dataset_length,
-        **({"batch_size": around.pace.batch_size} if around.echo and not around.is_shared else {}),
         "wrap": around.pace.wrap,
         "drop_last": around.pace.drop_last,
     }
@@ -69,7 +65,6 @@ def _pace(around: Surroundings) -> dict[str, Any]:
 def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
     """The cursor and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
     check_kind(state, "order")
-    check_echo(state, around.echo)
     for name, mine in _pace(around).items():
         saved = typed(state, name, type(mine))
         if saved != mine:
@@ -83,28 +78,8 @@ def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
         is_new_epoch=typed(state, "is_new_epoch", bool),
         order=order,
         previous_epoch_detail=_detail(state),
-        extra=extra_of(state, around.dataset_length, around.most_uses) if around.echo else (),
     )
     return cursor, seed
-
-
-def check_echo(state: Mapping[str, Any], mine: str) -> None:
-    """Do samples come as often as where the state was saved?"""
-    saved = state.get("echo", "")
-    if saved != mine:
-        raise StateError(f"the state was saved with echo={saved or None!s:.80}, here it is echo={mine or None}.")
-
-
-def extra_of(state: Mapping[str, Any], length: int, most_uses: int) -> tuple[float, ...]:
-    """Nothing, or the two numbers that an echo needs: rows that are out, and how often a sample is used."""
-    extra: list[Any] = typed(state, "extra", list)
-    within = [
-        type(one) in (int, float) and 0 <= one <= most
-        for one, most in zip(extra, (length * most_uses, most_uses), strict=False)
-    ]
-    if len(extra) not in (0, 2) or not all(within):
-        raise StateError(f"the state's 'extra' is {extra!r:.40}, not the numbers of an echo.")
-    return tuple(map(float, extra))
 
 
 def check_kind(state: Any, key: str) -> None:

@@ -22,9 +22,8 @@ from ..engine.options import is_object
 from ..engine.pilot import Auto
 from ..errors import OptionError, warn
 from ..loaders.batched import Batched, Single
-from ..loaders.checks import check_echo, check_sharing, check_skipping
+from ..loaders.checks import check_sharing, check_skipping
 from ..loaders.drawing import Drawn, Since
-from ..loaders.epochs import known
 from ..loaders.generators import Generators, samplers_in
 from ..loaders.loader import is_torchs_stream, worker_options, workers_of
 from ..loaders.loading import Loading
@@ -57,7 +56,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     ``num_workers="auto"`` has as many as are of use at the moment; to torch's eyes, as there may be.
     ``prefetch_factor=None`` lets batches run ahead as the workers need.
     ``seeding="worker"`` seeds the global generators once in each worker, as torch does, not for each sample.
-    ``echo=mpiter.echo.Echo(factor=2)`` has each sample come several times: the sampler is asked for a whole epoch then.
     ``shard="auto"`` is this rank's part of one order, which ``shuffle`` and ``seed`` make: no sampler is needed.
     ``on_error="skip"``, or ``mpiter.Skip(most=100)``, leaves out samples that fail; ``stats()`` counts and lists them.
     ``backend="ray"``, or whatever ``mpiter.batches`` takes, fetches elsewhere than in worker processes here.
@@ -99,7 +97,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         in_order: bool = True,
         seeding: Literal["sample", "worker"] = "sample",
         trace: str | os.PathLike[str] | None = None,
-        echo: Any = None,
         on_error: Literal["raise", "skip"] | Skip = "raise",
         shard: Sharding = None,
         seed: int | None = None,
@@ -149,12 +146,10 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         )
         # As they were given: frameworks make a loader anew, of our class or of torch's, from what these say.
         self.__dict__.update(prefetch_factor=prefetch_factor, persistent_workers=persistent_workers)
-        self.seeding, self.trace, self.echo, self.on_error = seeding, trace, echo, on_error
+        self.seeding, self.trace, self.on_error = seeding, trace, on_error
         self.shard, self.seed, self.backend, self.receipts = shard, seed, backend, receipts
         self.sample_timeout = sample_timeout
         is_stream = is_torchs_stream(dataset)
-        if echo is not None:
-            check_echo(dataset, is_stream, self.sampler, batch_sampler)
         check_skipping(dataset, is_stream, on_error)
         self._pins = can_pin() if pin_memory else False
         self._in_one, self._stacks = self._makes_batches_in_workers(), Stacker()
@@ -170,7 +165,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             seed=0,
             seeding=seeding,
             trace=trace,
-            echo=echo,
             on_error=on_error,
             shard=shared,
             backend=backend,
@@ -206,10 +200,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         return Loading.__iter__(self)
 
     _get_iterator = __iter__  # which some frameworks call
-
-    def __len__(self) -> int:
-        """Batches in an epoch, as torch counts them; of an echo, its repeats too."""
-        return super().__len__() if self.echo is None else known(self._batches_of(len(self._sampled())))
 
     def _length(self) -> int | None:
         if isinstance(self.sampler, ShardSampler):

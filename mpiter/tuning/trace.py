@@ -170,8 +170,8 @@ class Tracer(Tally):
         Tally.opened(self, began, ended)
         self._opened = began, ended
 
-    def handed_out(self, samples: int, size: int, fresh: int | None = None) -> None:
-        Tally.handed_out(self, samples, size, fresh)
+    def handed_out(self, samples: int, size: int) -> None:
+        Tally.handed_out(self, samples, size)
         began, ended = self._opened
         self._since = ended
         self._notes.append((_OPEN, CONSUMER, began, ended, samples, size))

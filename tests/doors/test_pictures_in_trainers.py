@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from chainer_models import weights
 from pairs import pairs, slow_if, with_usual_and_another
-from picture_sets import BROKEN, FORMS, KINDS, LENGTH, drawn, folder_of, packed, staged_in_memory
+from picture_sets import BROKEN, FORMS, KINDS, LENGTH, drawn
 
 pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
 
@@ -20,7 +20,6 @@ from chainer.training import extensions, triggers
 
 import mpiter
 from mpiter.chainer import MultiprocessIterator, MultithreadIterator, SerialIterator, converter
-from mpiter.echo import Echo
 from mpiter.images import ImageFolder
 from mpiter.staging import ResidentFirst, Staging
 
@@ -32,7 +31,6 @@ OURS = {
     "serial": lambda dataset, **options: SerialIterator(dataset, 4, **options),
 }
 each_way = pytest.mark.parametrize("way", OURS)
-ECHOES = (Echo(2, shuffle_buffer=4), Echo(2, "augmented", 4), Echo(1.5, "batch"))
 SAVED_AT, STEPS = 3, 12  # iterations, of which an epoch has four and a half
 
 
@@ -90,21 +88,6 @@ def test_broken_pictures_are_left_out_of_a_training(tmp_path, kind, way):
     assert {index for index, _ in stats.skips} == set(BROKEN)
     with pytest.raises(mpiter.SampleError, match=r"Skip\(most=1\)"):
         trained(tmp_path / "capped", OURS[way](dataset, seed=3, on_error=mpiter.Skip(most=1)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("make", "way", "echo"),
-    pairs((folder_of, packed, staged_in_memory), ("processes", "threads"), ECHOES),
-)
-def test_an_echoed_training_resumes_within_the_buffer(whole, tmp_path, make, way, echo):
-    wanted, _ = trained(tmp_path / "plain", OURS["serial"](ImageFolder(whole, **FORMS["uint8"]), seed=3, echo=echo))
-    dataset = make(whole, tmp_path, **FORMS["uint8"])
-    found, stats = trained(tmp_path / "unbroken", OURS[way](dataset, seed=3, echo=echo))
-    assert found == wanted
-    assert stats.fresh_samples < stats.samples
-    again, _ = trained(tmp_path / "again", OURS[way](dataset, seed=4, echo=echo), saved=tmp_path / "unbroken")
-    assert again == wanted
 
 
 @pytest.mark.slow

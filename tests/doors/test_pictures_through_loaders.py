@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from loaders import NO_TORCH
-from pairs import pairs, slow_but, slow_if
+from pairs import slow_but, slow_if
 from picture_sets import BROKEN, FORMS, KINDS, LENGTH, are_same, drawn, plain, staged_in_memory, staged_to_a_folder
 
 import mpiter
-from mpiter.echo import Echo
 from mpiter.images import BrokenImage, ImageFolder
 from mpiter.staging import ResidentFirst
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
-ECHOES = (Echo(2, shuffle_buffer=4), Echo(2, "augmented", 4), Echo(2, "batch"))
 both_doors = pytest.mark.parametrize("door", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
 each_tier = pytest.mark.parametrize("stage", [staged_to_a_folder, staged_in_memory])
 each_form = pytest.mark.parametrize("form", [form for form in FORMS if form != "fixed"])
@@ -87,17 +85,6 @@ def test_batches_and_the_loader_resume_within_an_epoch(whole, tmp_path, kind):
     with mpiter.DataLoader(dataset, 4, shuffle=True, num_workers=1) as loader:
         loader.load_state_dict(state)
         assert are_same(plain(loader), wanted[2:])
-
-
-@pytest.mark.slow
-@each_kind
-@pytest.mark.parametrize("echo", ECHOES, ids=repr)
-def test_batches_and_the_loader_echo_them(whole, tmp_path, kind, echo):
-    wanted = alone(ImageFolder(whole, **FORMS["uint8"]), echo=echo)
-    dataset = KINDS[kind](whole, tmp_path, **FORMS["uint8"])
-    with mpiter.batches(dataset, 4, seed=3, n_processes=2, epochs=2, echo=echo) as stream:
-        assert are_same(plain(stream), wanted)
-    assert are_same(loaded(mpiter.DataLoader(dataset, 4, shuffle=True, seed=3, num_workers=2, echo=echo)), wanted)
 
 
 @pytest.mark.parametrize("kind", slow_but(KINDS, "folder", "packed and staged"))
@@ -188,18 +175,6 @@ def test_the_loader_for_torch_gives_what_the_folder_holds(torch, whole, tmp_path
     assert wanted[0][0].dtype == (np.uint8 if form == "uint8" else np.float32)
     assert sorted(labels_of(wanted)) == sorted([0, 1, 2] * (2 * LENGTH // 3))
     assert are_same(seeded(KINDS[kind](whole, tmp_path, **FORMS[form]), 2), wanted)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(("kind", "echo"), pairs(KINDS, ECHOES))
-def test_the_loader_for_torch_echoes_them(torch, whole, tmp_path, kind, echo):
-    def seeded(dataset, workers):
-        torch.manual_seed(5)
-        return loaded(mpiter.torch.DataLoader(dataset, 4, shuffle=True, num_workers=workers, echo=echo))
-
-    wanted = seeded(ImageFolder(whole, **FORMS["uint8"]), 0)
-    assert len(labels_of(wanted)) == 2 * 2 * LENGTH
-    assert are_same(seeded(KINDS[kind](whole, tmp_path, **FORMS["uint8"]), 2), wanted)
 
 
 @pytest.mark.torch

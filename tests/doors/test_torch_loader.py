@@ -25,7 +25,6 @@ from torch.utils import data  # noqa: E402
 
 import mpiter  # noqa: E402
 import mpiter.torch  # noqa: E402
-from mpiter.echo import Echo  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
@@ -828,8 +827,6 @@ def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(
         assert epoch(again) == [[1, 2], [3]]
         assert not again._recipe.seeds_samples
     assert (tmp_path / "run.json").exists()
-    with Ours([1, 2, 3], 2, echo=Echo(2, at="batch")) as loader, made_anew(loader) as again:
-        assert epoch(again) == [[1, 2], [1, 2], [3], [3]]
 
 
 @pytest.mark.parametrize("name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset"])

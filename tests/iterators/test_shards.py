@@ -178,13 +178,6 @@ def test_leaving_samples_out_and_giving_each_contradict():
         batches(Drawing(), 4, n_processes=0, drop_last=True, shard=Shard(0, 2, exact=True))
 
 
-def test_an_echo_is_refused():
-    from mpiter.echo import Echo
-
-    with pytest.raises(OptionError, match="shard and echo exclude each other"):
-        batches(Drawing(), 4, n_processes=0, echo=Echo(factor=2), shard=(0, 2))
-
-
 def test_a_state_of_another_dataset_is_refused():
     state = of_ranks(2)[0].state_dict()
     other = of_ranks(3, dataset=list(range(7)))[0]

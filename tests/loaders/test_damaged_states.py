@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mpiter
-from mpiter.echo import Echo
 
 LENGTH, BATCH = 12, 3
 
@@ -56,15 +55,12 @@ class Drawing:
             yield (random.randrange(LENGTH) + int(np.random.randint(LENGTH))) % LENGTH
 
 
-ECHO = Echo(factor=2, at="augmented")
 MAKES: dict[str, Callable[[], Any]] = {
     "a loader": lambda: mpiter.DataLoader(range(LENGTH), BATCH, shuffle=True, seed=1),
     "a sampler": lambda: mpiter.DataLoader(range(LENGTH), BATCH, sampler=Drawing(), seed=1),
     "a stream": lambda: mpiter.DataLoader(Stream(), BATCH),
     "a stream that tells nothing": lambda: mpiter.DataLoader(Untold(), BATCH),
-    "an echo": lambda: mpiter.DataLoader(range(LENGTH), BATCH, seed=1, echo=ECHO),
     "an iterator": lambda: mpiter.SerialIterator(range(LENGTH), BATCH, repeat=False, seed=1),
-    "an iterator's echo": lambda: mpiter.SerialIterator(range(LENGTH), BATCH, repeat=False, seed=1, echo=ECHO),
     "batches": lambda: mpiter.batches(range(LENGTH), BATCH, n_processes=0, seed=1, epochs=2),
 }
 VALUES = st.one_of(

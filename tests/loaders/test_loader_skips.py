@@ -16,7 +16,6 @@ from loaders import KINDS, Maker, epoch, flat, makers, some, until_the_end
 from pairs import slow_but, slow_if
 
 import mpiter
-from mpiter.echo import Echo
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 
@@ -415,36 +414,6 @@ def test_ctrl_c_is_nobodys_failure(kind: str, dataset: type[Interrupted], option
         with pytest.raises(KeyboardInterrupt):
             next(under_way)
         assert epoch(under_way) == GOOD[1:]
-
-
-@pytest.mark.parametrize("broken", [range(4), range(4, 8), range(8, 12), range(8, 14)])
-@pytest.mark.parametrize("options", slow_but([{}, {"collate_fn": as_list}], {}))
-def test_a_state_is_where_it_is_however_often_a_batch_would_have_come(
-    kind: str, broken: range, options: dict[str, Any]
-) -> None:
-    with makers(kind, 0) as loader:
-        for factor in (2, 1.5):
-            options = {**options, "on_error": "skip", "echo": Echo(factor, at="batch")}
-            if kind == "numpy":
-                options["seed"] = 3
-            loader.seed(1)
-            whole = epoch(loader(Files(broken), BATCH, **options))
-            for at in range(1, len(whole)):
-                loader.seed(1)
-                under_way = iter(batches := loader(Files(broken), BATCH, **options))
-                assert some(under_way, at) == whole[:at]
-                state = json.loads(json.dumps(batches.state_dict()))
-                other = loader(Files(broken), BATCH, **options)
-                other.load_state_dict(state)
-                assert epoch(other) == whole[at:]
-
-
-def test_a_batch_is_left_out_once_however_often_it_would_come(loader: Maker) -> None:
-    for at, options in (("augmented", {}), ("batch", {}), ("batch", {"collate_fn": as_list})):
-        batches = loader(Files(), BATCH, on_error="skip", echo=Echo(2, at=at), **options)
-        assert sorted(flat(epoch(batches))) == sorted(2 * flat(GOOD))
-        stats = batches.stats()
-        assert (stats.skipped, stats.samples, stats.fresh_samples) == (len(BROKEN), 16, 8)
 
 
 @pytest.mark.parametrize("way", [{}, {"collate_fn": as_list}], ids=["rows", "collate_fn"])

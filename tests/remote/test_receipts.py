@@ -24,7 +24,6 @@ from pairs import slow_but
 
 import mpiter
 from mpiter import DataLoader, MultiprocessIterator, MultithreadIterator, OptionError, SerialIterator, batches
-from mpiter.echo import Echo
 from mpiter.remote import receipts as writing
 from mpiter.remote.audit import audit
 from mpiter.remote.audit.logs import Kind
@@ -442,11 +441,6 @@ def test_epochs_may_overlap(tmp_path):
 
 
 # -- what may go wrong -------------------------------------------------------------------------------------------------
-
-
-def test_an_echo_is_refused(tmp_path):
-    with pytest.raises(OptionError, match="receipts and echo exclude each other"):
-        batches(Numbers(), 8, n_processes=0, receipts=tmp_path, echo=Echo(2, at="batch"))
 
 
 def test_batches_as_they_finish_are_refused(tmp_path):

@@ -9,11 +9,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from loaders import KINDS, makers
 from stores import Store
 
 import mpiter
-from mpiter.echo import Echo
 from mpiter.staging import ResidentFirst, Staging
 from mpiter.staging.resident import entropy, resident_first
 
@@ -161,26 +159,6 @@ def test_a_loader_resumes_exactly_whatever_is_local_by_then(staged, tmp_path, at
         if at % 10:  # else an epoch begins, with what is local by then
             assert indices_of(drawn, 10 - at % 10) == rest[: 10 - at % 10]
         assert sorted(flat(indices_of(drawn, 10))) == list(range(40))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("at", [0, 3, 23])
-def test_with_an_echo_too_a_loader_resumes_exactly_whatever_is_local_by_then(staged, kind, at):
-    echo = Echo(2, at="augmented", shuffle_buffer=9)
-    with makers(kind, 0) as loader:
-        batches = loader(staged, 4, sampler=ResidentFirst(staged, 16, seed=4), echo=echo)
-        for _ in range(at // 20):
-            indices_of(iter(batches), 20)
-        under_way = iter(batches)
-        indices_of(under_way, at % 20)
-        state = json.loads(json.dumps(batches.state_dict()))
-        rest = indices_of(under_way, 20 - at % 20)
-    for index in range(40):
-        staged[index]
-    with makers(kind, 1) as loader:
-        batches = loader(staged, 4, sampler=ResidentFirst(staged, 16, seed=4), echo=echo)
-        batches.load_state_dict(state)
-        assert indices_of(iter(batches), 20 - at % 20) == rest
 
 
 def test_an_epoch_that_was_left_is_over_for_a_loader(staged):

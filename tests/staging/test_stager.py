@@ -9,9 +9,7 @@ import pytest
 from stores import Store, Watched
 
 import mpiter
-from mpiter.echo import Echo
-from mpiter.echo.fresh import Fresh
-from mpiter.echo.order import Echoed
+from mpiter.echo import Bundles
 from mpiter.loaders.drawing import Drawn, Since, Sliced
 from mpiter.loaders.walk import Walk
 from mpiter.order.cursor import Cursor, Pace, step
@@ -165,30 +163,6 @@ def test_looking_ahead_does_not_disturb_the_planners_own_part():
     assert order.take(0, 4).tolist() == here.tolist()
 
 
-def fresh(length, epochs, row):
-    """The plans of an echo, from a row of its first epoch, and where they begin."""
-    head, upto = Echoed(length, 2.5, 0, 0, 8).needed(row)
-    return Fresh(4, epochs, 0, head, upto), Cursor(0, 0, False, Shuffled(length, 3))
-
-
-@pytest.mark.parametrize("epochs", [1, 3])
-@pytest.mark.parametrize("row", [0, 7, 30, 49])
-@pytest.mark.parametrize("ahead", [3, 100])
-def test_what_comes_after_a_place_under_an_echo_is_what_will_be_fetched(row, epochs, ahead):
-    plans, cursor = fresh(20, epochs, row)
-    while (plan := plans.step(cursor)) is not None:
-        wanted, after = [], plan.after
-        while (later := plans.step(after)) is not None and len(wanted) < ahead:
-            wanted += [index for stretch in later.stretches for index in stretch.indices.tolist()]
-            after = later.after
-        found, start = [], 0
-        while start < ahead and len(piece := plans.beyond(plan.after, start, ahead)):
-            found += piece.tolist()
-            start += len(piece)
-        assert found == wanted[:ahead]
-        cursor = plan.after
-
-
 def drawn(sampler, batch=3):
     walk = Walk(sampler)
     plans = Drawn(walk.begin().in_batches(batch, False), batch, walk, Since())
@@ -244,10 +218,9 @@ def test_an_observer_that_fails_is_told_nothing_more_and_stops_nobody():
     assert dataset.closed == 1
 
 
-@pytest.mark.parametrize("echo", [Echo(2), Echo(1.5, at="augmented"), Echo(2, at="batch")])
-def test_copies_run_ahead_under_an_echo(echo, tmp_path):
+def test_copies_run_ahead_of_bundles(tmp_path):
     store = Watched(tmp_path, 100)
-    with mpiter.batches(Staging("memory", "1MB").of(store), 4, n_processes=0, run_ahead=0, echo=echo) as stream:
+    with mpiter.batches(Bundles(Staging("memory", "1MB").of(store), 2), 4, n_processes=0, run_ahead=0) as stream:
         next(stream)
         store.wait_until_copied(50)
 

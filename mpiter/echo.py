@@ -1,0 +1,400 @@
+"""Data echoing: each sample that was read is used several times, where reading is slower than training.
+
+``Echo`` goes around an iterator, a ``batches()`` or a loader, and runs in the consumer's thread.  It hands out the
+source's batches as they come, and between them, at an even rate, further uses of the samples in the *block* of batches
+before, in another order.  ``Bundles`` goes around a dataset, runs in workers, and has each use augmented anew.
+
+Guarantees that no batch has a sample twice; that the order follows from the seed; and that a state, which nests the
+source's, goes on exactly: it is of the place where the block before began, whose batches are fetched once more.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterator, Mapping, Sized
+from contextlib import suppress
+from typing import Any, Generic, NamedTuple, Self
+
+import numpy as np
+
+from .datasets.access import Wrapping
+from .engine.options import whole
+from .errors import OptionError, StateError
+from .order.state import VERSION, number_of, typed
+from .samples.batch import Batch
+from .stats import Stats
+from .typevars import B
+from .worker import seeding
+
+__all__ = ["Bundles", "Echo"]
+
+_FAR = 1 << 48  # positions, so that the place of a further use is no other sample's
+_LARGEST = 1000
+
+
+class Bundles(Wrapping):
+    """Each sample of ``dataset`` read once and transformed ``times`` times: a tuple of its uses, for ``Echo``.
+
+    Each transform begins with a copy of what ``read(i)`` returned, and draws other numbers from ``mpiter.get_rng()``;
+    the first use is the sample that ``dataset[i]`` would be.
+
+    >>> class Numbers:
+    ...     def read(self, index):
+    ...         return index
+    ...     def transform(self, sample):
+    ...         return sample * 10
+    >>> Bundles(Numbers(), 2)[3]
+    (30, 30)
+    """
+
+    def __init__(self, dataset: Any, times: int = 2) -> None:
+        whole("times", times, least=1)
+        if not all(callable(getattr(dataset, name, None)) for name in ("read", "transform")):
+            raise OptionError(
+                f"Bundles needs a dataset with read(i) and transform(sample), which {type(dataset).__name__} has not; "
+                f"an Echo without Bundles repeats samples as they are."
+            )
+        self.dataset, self.times = dataset, int(times)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        found = self.dataset.read(index)
+        uses = []
+        try:
+            for use in range(self.times):
+                if use:
+                    seeding.step_to(use * _FAR)
+                mine = found if use == self.times - 1 else copy.deepcopy(found)  # transforms may work in place…
+                uses.append(copy.deepcopy(self.dataset.transform(mine)))  # …and return one array, refilled
+        finally:
+            seeding.step_to(0, seeds=False)
+        return tuple(uses)
+
+
+class _Repeat(NamedTuple):
+    """A batch of further uses, of samples in the block before."""
+
+    use: int
+    rows: list[tuple[int, np.ndarray[Any, Any] | None]]  # by number of a batch, some of it or all
+
+
+class Echo(Generic[B]):
+    """Hand out each sample of ``source`` ``factor`` times.
+
+    Args:
+        source: an iterator, a ``batches()`` or a loader of mpiter.  Over ``Bundles(dataset, times)``, each use of a
+            sample is augmented anew; else the sample comes again as it is.
+        factor: how often, from 1 on; with 1.5, every other batch of further uses is left out.
+        shuffle_buffer: samples that are kept at the most, so that the uses of one lie apart, in different batches.
+            With 0, each batch is repeated whole, at once.
+        seed: of the order of the further uses.
+
+    >>> import mpiter
+    >>> with mpiter.batches(range(4), 2, n_processes=0, shuffle=False) as stream:
+    ...     print(*Echo(stream, 2, shuffle_buffer=0))
+    [0 1] [0 1] [2 3] [2 3]
+    """
+
+    def __init__(self, source: Any, factor: float = 2, *, shuffle_buffer: int = 1024, seed: int = 0) -> None:
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 1 <= factor <= _LARGEST:
+            raise OptionError(f"factor={factor!r:.60} must be a number from 1 to {_LARGEST}.")
+        whole("shuffle_buffer", shuffle_buffer, least=0)
+        whole("seed", seed, least=0)
+        if not hasattr(source, "state_dict") or not getattr(source, "batch_size", None):
+            raise OptionError(
+                f"an Echo goes around an iterator, batches() or a loader with a batch_size, not around {source!r:.60}."
+            )
+        dataset = getattr(source, "dataset", None)
+        self._bundles = dataset.times if isinstance(dataset, Bundles) else 0
+        if self._bundles and factor > self._bundles:
+            raise OptionError(f"factor={factor!r} needs Bundles(dataset, {-int(-factor // 1)}), not {self._bundles}.")
+        self.source: Any = source
+        self._factor, self._mixes, self._seed = float(factor), shuffle_buffer > 0, int(seed)
+        length = len(dataset) if isinstance(dataset, Sized) else shuffle_buffer
+        self._each = max(1, min(int(shuffle_buffer) // 2, length) // source.batch_size)  # batches in a block
+        agreed = self._factor, self._each, self._mixes, self._bundles, str(self._seed)
+        self._agreed = dict(zip(("factor", "block", "mixes", "bundles", "seed"), agreed, strict=True))
+        self._passes = 0  # that have ended
+        self._loaded: Mapping[str, Any] | None = None  # a state, until the first batch after it is asked for
+        self._detail = -1.0, 0  # the source's epoch_detail and epoch before the last step
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin the next pass with the next batch."""
+        self._turns: Iterator[_Repeat | None] | None = None  # None among them: a batch of the source's
+        self._turn: list[_Repeat | None] = []  # the one that Ctrl-C has left
+        self._items: Iterator[Any] = iter(())
+        self._has_ended = False  # the source's pass
+        self._block = self._taken = 0  # the block under way, and how many turns of it have been taken
+        self._before: list[Any] = []  # the batches of the block before
+        self._now: list[Any] = []  # …and of this one
+        self._marks: list[Any] = []  # the source's states where these two began
+
+    # -- handing out ---------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Self:
+        if not hasattr(self.source, "__next__"):  # a loader, of which each iter() is an epoch
+            self._forget()
+        return self
+
+    def __next__(self) -> B:
+        turns = self._turns or self._begin()
+        self._detail = getattr(self.source, "epoch_detail", -1.0), getattr(self.source, "epoch", 0)
+        while True:
+            try:
+                self._turn = self._turn or [next(turns)]
+            except StopIteration:
+                self._forget()
+                self._passes += 1
+                raise
+            (turn,) = self._turn
+            try:
+                batch = self._fetched() if turn is None else self._repeated(turn)
+            except Exception:
+                self._turn_taken()
+                raise
+            self._turn_taken()
+            if turn is not None or not self._has_ended:
+                return batch  # type: ignore[no-any-return]
+
+    def _turn_taken(self) -> None:
+        self._turn = []
+        self._taken += 1
+
+    def _begin(self) -> Iterator[_Repeat | None]:
+        """Ask the source for its first batches: after a state, for those of the block before once more."""
+        self._forget()
+        state, turns = self._loaded or {"block": 0, "taken": 0}, self._schedule()
+        if self._loaded is not None:
+            self.source.load_state_dict(self._loaded["source"])  # again, if Ctrl-C came in here
+        self._items = iter(self.source)
+        if state["block"]:
+            self._block, self._marks = state["block"], [state["source"]]
+            for _ in range(self._each):
+                with suppress(Exception):  # the user has had it
+                    self._fetched()
+            self._before, self._now = self._now, []
+        for _ in range(state["taken"]):
+            with suppress(Exception):
+                if next(turns) is None:
+                    self._fetched()
+            self._taken += 1
+        self._turns, self._loaded = turns, None
+        return turns
+
+    def _schedule(self) -> Iterator[_Repeat | None]:
+        """Whose turn it is, one after the other: the source's, or that of a batch of further uses."""
+        while True:
+            self._marks = [*self._marks[-1:], self._mark()]
+            repeats = self._repeats()
+            every = self._each + len(repeats)
+            waiting = iter(repeats)
+            for turn in range(every):
+                if (turn + 1) * self._each // every == turn * self._each // every:
+                    yield next(waiting)
+                elif not self._has_ended:
+                    yield None
+            if self._has_ended and not self._now:
+                return
+            self._before, self._now = self._now, []
+            self._block, self._taken = self._block + 1, 0
+
+    def _repeats(self) -> list[_Repeat]:
+        """The further uses of the block before, in batches as large as its own."""
+        sizes, found = [_length(self._use(batch, 0)) or 0 for batch in self._before], list[_Repeat]()
+        earlier, part = (self._block - 1) * self._each, self._factor % 1
+        for use in range(1, int(self._factor) + (part > 0)):
+            count = len(sizes)
+            if use == int(self._factor):
+                count = int((earlier + count) * part) - int(earlier * part)
+            if not self._mixes:
+                found += [_Repeat(use, [(number, None)]) for number in range(count)]
+                continue
+            order = np.random.default_rng([self._seed, self._passes, self._block, use]).permutation(sum(sizes))
+            ends = np.cumsum(sizes)
+            for chosen in np.split(order, ends[:-1])[:count]:
+                of = np.searchsorted(ends, chosen, side="right")
+                rows = [(int(one), chosen[of == one] - (ends[one] - sizes[one])) for one in np.unique(of)]
+                found.append(_Repeat(use, rows))
+        return found
+
+    def _fetched(self) -> Any:
+        try:
+            batch = next(self._items)
+        except StopIteration:
+            self._has_ended = True
+            return None
+        kept = _Samples(batch) if isinstance(batch, Batch) else batch
+        self._now.append(kept if self._bundles else copy.deepcopy(kept))  # the user may change theirs in place
+        return self._use(kept, 0) if self._bundles else batch
+
+    def _repeated(self, repeat: _Repeat) -> Any:
+        parts = []
+        for number, rows in repeat.rows:
+            batch = self._use(self._before[number], repeat.use)
+            parts.append(copy.deepcopy(batch) if rows is None else _taken(batch, rows, _length(batch)))
+        return _joined(parts) if len(parts) > 1 else parts[0]
+
+    def _use(self, batch: Any, use: int) -> Any:
+        """The batch with this use of each sample."""
+        if not self._bundles:
+            return batch
+        return _Samples(sample[use] for sample in batch) if isinstance(batch, _Samples) else batch[use]
+
+    def _mark(self) -> Any:
+        """The source's state, or why it has none."""
+        try:
+            return self.source.state_dict()
+        except StateError as error:
+            return error
+
+    # -- places --------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Batches in a pass, further uses included."""
+        count = len(self.source)
+        return count * int(self._factor) + int(count * (self._factor % 1))
+
+    @property
+    def epoch(self) -> Any:
+        """Epochs of the source that are complete."""
+        return self.source.epoch
+
+    @property
+    def epoch_detail(self) -> Any:
+        """How far the source is: further uses don't count."""
+        return self.source.epoch_detail
+
+    @property
+    def previous_epoch_detail(self) -> float:
+        """``epoch_detail`` before the last batch."""
+        return self._detail[0]
+
+    @property
+    def is_new_epoch(self) -> bool:
+        """Did the last batch complete an epoch?"""
+        return bool(self.epoch > self._detail[1])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place after the last batch handed out, as JSON-able values."""
+        if self._loaded is not None:
+            return dict(self._loaded)
+        source = self._marks[0] if self._marks else self._mark()
+        if isinstance(source, StateError):
+            raise source
+        return {
+            "mpiter": VERSION,
+            "echo": self._agreed,
+            "pass": self._passes,
+            "block": self._block,
+            "taken": self._taken,
+            "source": source,
+        }
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from where ``state`` was saved."""
+        if not isinstance(state, Mapping) or "echo" not in state:
+            raise StateError("this is no state of an Echo: the key 'echo' is missing.")
+        if typed(state, "echo", dict) != self._agreed:
+            raise StateError(f"the state was saved with echo={state['echo']!r:.120}, here it is {self._agreed}.")
+        numbers = {name: number_of(state, name) for name in ("pass", "block")}
+        most = self._each * (1 + -int(-self._factor // 1))
+        numbers["taken"] = number_of(state, "taken", 0, most)
+        self.source.load_state_dict(typed(state, "source", dict))
+        self._forget()
+        self._passes = numbers["pass"]
+        self._loaded = {**state, **numbers}
+
+    def reset(self) -> None:
+        """Begin anew, as the source does."""
+        self.source.reset()
+        self._forget()
+        self._passes, self._loaded = 0, None
+
+    def stats(self) -> Stats:
+        """The source's counters: of samples that were fetched, each once."""
+        return self.source.stats()  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Close the source."""
+        self.source.close()
+
+    finalize = close  # Chainer's name
+
+
+# -- rows of batches, whatever they are made of ------------------------------------------------------------------
+
+
+class _Samples(list[Any]):
+    """A batch of an iterator's, whose rows are samples; other lists hold columns, or the rows of one."""
+
+
+def _length(value: Any) -> int | None:
+    """How many rows a batch has: as many as each of its columns, or as a list whose parts differ in length."""
+    if isinstance(value, _Samples) or _is_array(value):
+        return len(value) if isinstance(value, _Samples) or value.ndim else None
+    if isinstance(value, Mapping):
+        return _length(list(value.values()))
+    if not isinstance(value, (list, tuple)):
+        return None
+    lengths = {_length(part) for part in value} - {None}
+    return lengths.pop() if len(lengths) == 1 else len(value)
+
+
+def _is_array(value: Any) -> bool:
+    """Is it a column of numbers, NumPy's or torch's?"""
+    return isinstance(value, np.ndarray) or hasattr(value, "new_empty")
+
+
+def _is_column(value: Any, length: int | None) -> bool:
+    """Has it a row for each sample, or only parts that have?"""
+    if _is_array(value):
+        return value.ndim > 0 and len(value) == length
+    if isinstance(value, (list, tuple)):
+        return len(value) == length or all(_is_column(part, length) for part in value)
+    return isinstance(value, Mapping) and all(_is_column(part, length) for part in value.values())
+
+
+def _taken(value: Any, rows: np.ndarray[Any, Any], length: int | None) -> Any:
+    """Some rows of a batch that has so many, as the user's own."""
+    if _is_array(value):
+        return value[rows]
+    if isinstance(value, Mapping):
+        return {name: _taken(part, rows, length) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        if not isinstance(value, _Samples) and all(_is_column(part, length) for part in value):
+            return _like(value, [_taken(part, rows, length) for part in value])
+        return _Samples(copy.deepcopy(value[row]) for row in rows.tolist())
+    raise _not_joined()
+
+
+def _joined(parts: list[Any]) -> Any:
+    """One batch of the rows of several."""
+    first = parts[0]
+    try:
+        if isinstance(first, np.ndarray):
+            return np.concatenate(parts)
+        if _is_array(first):
+            return sys.modules["torch"].cat(parts)
+    except (ValueError, RuntimeError) as error:
+        raise _not_joined() from error
+    if isinstance(first, Mapping):
+        return {name: _joined([part[name] for part in parts]) for name in first}
+    if isinstance(first, _Samples):
+        return [sample for part in parts for sample in part]
+    return _like(first, [_joined(list(columns)) for columns in zip(*parts, strict=True)])
+
+
+def _like(value: Any, parts: list[Any]) -> Any:
+    """The parts in a container of the value's type."""
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+
+
+def _not_joined() -> OptionError:
+    return OptionError(
+        "the rows of this source's batches cannot be joined: they differ in shape, or a collate_fn has made them.  "
+        "Pass shuffle_buffer=0, which repeats whole batches."
+    )
