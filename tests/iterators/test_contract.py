@@ -41,7 +41,7 @@ PAIRS: dict[str, dict[str, Any]] = {
 RARE: dict[str, dict[str, Any]] = {
     "fork, slots": {"n_processes": 2, "backend": mpiter.Process("fork")},
     "fork, packed": {"n_processes": 3, "backend": mpiter.Process("fork"), "serializer": "packed"},
-    "fork, the bench's rawarray": {"n_processes": 2, "backend": mpiter.Process("fork"), "serializer": pickling.RawArray},
+    "fork, bench's rawarray": {"n_processes": 2, "backend": mpiter.Process("fork"), "serializer": pickling.RawArray},
     "forkserver, the bench's pickle": {"n_processes": 2, "serializer": pickling.Pickle},
     "the stock Pool, slots": {"n_processes": 2, "backend": mpiter.Process(pool=multiprocessing.Pool)},
 }
