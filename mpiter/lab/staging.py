@@ -94,12 +94,15 @@ def take(turn: Turn) -> Answer:
     about = turn.options
     size = int(1e3 * about["kb"])
     dataset = SlowStore(about["samples"], size, about["file_ms"] / 1e3, 1e6 * about["mb_per_s"])
-    staging = None
-    if turn.row != NONE:
-        tier = "memory" if turn.row == MEMORY else tempfile.mkdtemp(dir=about["folder"])
+    if turn.row == NONE:
+        return _measured(turn, dataset, None)
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if turn.row == MEMORY else about["folder"]) as tier:
         staging = Staging(tier, max(1.0, turn.at["room"] * len(dataset) * (size + _TAIL)))
-        dataset = staging.of(dataset)
-    with mpiter.batches(dataset, about["batch_size"], n_processes=turn.workers, seed=turn.seed) as stream:
+        return _measured(turn, staging.of(dataset), staging)
+
+
+def _measured(turn: Turn, dataset: SlowStore, staging: Staging | None) -> Answer:
+    with mpiter.batches(dataset, turn.options["batch_size"], n_processes=turn.workers, seed=turn.seed) as stream:
         first_s = _epoch(stream)
         before = None if staging is None else staging.stats()
         seconds = [_epoch(stream)]
