@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from driver import Answer, Claim, Experiment, Summary, Turn, at_least, at_most, command_line, conduct, median, ratio
@@ -36,10 +35,10 @@ TIMES, POINTS = 5.0, 0.02
 def take(turn: Turn) -> Answer:
     """Measures, in this process."""
     samples = turn.options["samples"]
-    with serving() as port, tempfile.TemporaryDirectory(prefix="mpiter-bench-") as folder:
+    place = "/dev/shm" if turn.row == MEMORY else None
+    with serving() as port, tempfile.TemporaryDirectory(prefix="mpiter-bench-", dir=place) as folder:
         room = SHARES.get(turn.case, 1.0) * samples * (SIZE + TAIL)
-        tier: Any = "memory" if turn.row == MEMORY else Path(folder)
-        staging = None if turn.row == NONE else Staging(tier, room)
+        staging = None if turn.row == NONE else Staging(folder, room)
         remote = Remote(port, samples)
         return gone_through(turn, remote if staging is None else staging.of(remote), staging)
 

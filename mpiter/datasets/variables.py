@@ -27,6 +27,7 @@ HANDLES = {"_io", "socket", "ssl", "sqlite3", "h5py", "lmdb", "zmq", "redis", "p
 # Packages whose objects each process makes for itself: handles, locks, threads, loaders, foreign libraries, randomness.
 _OF_ITS_PROCESS = HANDLES | {"_thread", "threading", "queue", "_queue", "ctypes", "_ctypes", "weakref", "_weakref"}
 _OF_ITS_PROCESS |= {"random", "_random", "contextvars", "_contextvars", "concurrent", "multiprocessing", "mpiter"}
+_OF_ITS_PROCESS |= {"_struct"}  # constants of a module, which can't be pickled and need not be
 _INSTALLED = tuple(sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _CODE = (type, FunctionType, ModuleType)
 

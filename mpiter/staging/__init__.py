@@ -6,12 +6,11 @@
     prefetch thread ── plans ──► stager: threads             dataset[i] ──► staged: StagedFetch
                                    │ in the iterator's order                  │ a copy?  else the store,
                                    ▼                                          ▼ whose bytes are kept
-                                 staged: copy(i) ──────► shelf: folder or memory ◄──┘
-                                                         ledger: the bound    claims: who copies what
+                                 staged: copy(i) ──────► folder: copies, claims, the bound
                                                          counts: for stats()
 
-A wing: it attaches to the core by the dataset's ``source`` and ``fetch``, and as an observer of the plans.
-``resident`` draws from what is local first.
+It attaches to the core by the dataset's ``source`` and ``fetch``, and as an observer of the plans.  ``resident`` draws
+from what is local first.
 """
 
 from .counts import StagingStats

@@ -1,202 +1,180 @@
-"""Copies in a folder of the local disk: one file each, private to the user, shared by all his processes.
+"""A tier: copies in a folder, one file each, private to the user and shared by all processes that use the folder.
 
-Runs wherever samples are fetched or copied.  A file is a sample's bytes and, behind them, their length and checksum: it
-is written under another name and renamed, so that nobody opens half of it, and what a power failure has left of it is
-noticed when it is read, and copied again.  So nothing is waited for (``fsync``): the store has it all.  Guarantees that
-the bytes of all copies in the folder stay within the capacity, in whatever process they are made, and that nothing is
-deleted but what was made here.  What a killed process has left behind is cleared away by the next one that finds
-itself alone.
+Runs wherever samples are fetched or copied.  It guarantees that a reader never gets half a copy, that one thread of one
+process at a time copies a sample, that all copies, unfinished ones included, stay within the capacity, and that nothing
+else is deleted; a process may be killed at any moment.  Nothing waits for the disk (``fsync``): the store has
+everything, and what a power failure damages is noticed by its checksum.
 
-    tier/mpiter-staged-UID/    ledger, claims, open    the bound; who copies what; who is here
-        STORE/ab/cdef…         a copy                  by the store's folder, and the checksum of the sample's source
+    TIER/mpiter-staged-UID/copies/ab/cdef…    a copy, named by its source: the bytes, then their checksum and number
+                                  cdef….part  the same while it is made
+                           claim-abc          locked while a copy is made whose name begins so
+                           ledger             the bytes of all copies, and their number
+
+A file changes its length or its name only while the ledger is locked, so the ledger says how long the files are.  After
+a kill it may say too much, never too little; the next ``Folder`` sets it right.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
-import re
 import stat
 import struct
+import time
 import zlib
 from collections.abc import Iterator
-from typing import Any
 
 from ..errors import OptionError
-from .claims import Claims
-from .ledger import Ledger
-from .own import Descriptor, Own
 
-with contextlib.suppress(ImportError):  # Windows, where nobody gets as far as this
+with contextlib.suppress(ImportError):  # Windows, which ``Staging`` refuses
     import fcntl
 
 _TAIL = struct.Struct("<4sIQ")  # what stands behind the bytes: a mark, their checksum, their number
-_MARK = b"mpst"
-_STORE, _FOLDER, _FILE = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{30}")
-_PART = ".part"
+_LEDGER = struct.Struct("<qq")
+_NAME, _PART = "[0-9a-f]" * 2 + "/" + "[0-9a-f]" * 30, ".part"
+_PAUSE_S = 0.01  # between two attempts to lock
 
 
 class Folder:
     """The part of a tier that is ours."""
 
     def __init__(self, tier: str, capacity: int) -> None:
-        owner = os.getuid()
-        self.path = os.path.join(os.path.abspath(tier), f"mpiter-staged-{owner}")
+        self.path, self.capacity = os.path.join(os.path.abspath(tier), f"mpiter-staged-{os.getuid()}"), capacity
+        self._copies = os.path.join(self.path, "copies")
         os.makedirs(tier, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkdir(self.path, 0o700)
         found = os.lstat(self.path)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or found.st_mode & 0o077:
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise OptionError(f"{self.path} is not a folder of your own that nobody else may use; take another tier.")
-        self.ledger = Ledger(capacity, os.path.join(self.path, "ledger"))
-        self.claims = Own(Claims, os.path.join(self.path, "claims"))
-        self.enter = Own(_Presence, os.path.join(self.path, "open"))  # be counted among those who are here
-        if self.enter().is_alone():
-            self.ledger.count_anew(*self._clear())
-            self.enter().stay()
+        os.makedirs(self._copies, exist_ok=True)
+        self._count()
 
-    def _clear(self) -> tuple[int, int]:
-        """Delete what is unfinished; the bytes and the number of what is whole."""
-        size = items = 0
-        for file in self.files():
-            if file.name.endswith(_PART):
-                with contextlib.suppress(OSError):
-                    os.unlink(file.path)
-                continue
-            with contextlib.suppress(OSError):
-                size, items = size + file.stat().st_size, items + 1
-        return size, items
+    def key(self, source: str | bytes | os.PathLike[str]) -> str:
+        """The name of a sample's copy, by where the sample comes from."""
+        name = os.fsencode(source)
+        found = hashlib.blake2b(name if b"://" in name else os.path.abspath(name), digest_size=16).hexdigest()
+        return f"{found[:2]}/{found[2:]}"
 
-    def files(self, store: str = "") -> Iterator[os.DirEntry[str]]:
-        """What was made here, for one store or all of them."""
-        for one in [os.path.join(self.path, store)] if store else _entries(self.path, _STORE):
-            for folder in _entries(one, _FOLDER):
-                yield from _entries(folder, _FILE)
+    def held(self) -> set[str]:
+        """The keys of all copies."""
+        return set(glob.glob(_NAME, root_dir=self._copies))
 
-
-class FolderShelf:
-    """The copies of one dataset: a place for each sample."""
-
-    def __init__(self, folder: Folder, root: Any) -> None:
-        self._folder, self.ledger = folder, folder.ledger
-        self._store = hashlib.blake2b(where_is(root), digest_size=8).hexdigest()
-        self._path = os.path.join(folder.path, self._store)
-
-    def key(self, index: int, source: Any) -> str:
-        """Of a sample, by where it comes from."""
-        found = hashlib.blake2b(where_is(source), digest_size=16).hexdigest()
-        return f"{found[:2]}{os.sep}{found[2:]}"
+    def has(self, key: str) -> bool:
+        return os.path.exists(os.path.join(self._copies, key))
 
     def get(self, key: str) -> bytes | None:
         """The copy; None if there is none, or none that is whole and can be read."""
         try:
-            self._folder.enter()
-            with open(os.path.join(self._path, key), "rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size - _TAIL.size
-                data, tail = _read(file.fileno(), size), _read(file.fileno(), _TAIL.size)
+            with open(os.path.join(self._copies, key), "rb") as file:
+                data = file.read(max(0, os.fstat(file.fileno()).st_size - _TAIL.size))
+                tail = file.read()
         except OSError:
             return None
         return data if tail == _tail(data) else None
 
-    def has(self, key: str) -> bool:
-        return os.path.exists(os.path.join(self._path, key))
-
-    def put(self, key: str, data: bytes) -> bool:
-        """Keep a copy; False if there is no room.  Assumes that ``key`` is claimed."""
-        self._folder.enter()
-        path = os.path.join(self._path, key)
-        try:
-            before, items = os.stat(path).st_size, 0  # one that isn't whole
-        except FileNotFoundError:
-            before, items = 0, 1
-        size = len(data) + _TAIL.size - before
-        if not self.ledger.reserve(size, items):
-            return False
-        try:
-            self._write(path, data)
-        except BaseException:
-            self.ledger.reserve(-size, -items)
-            raise
-        return True
-
-    def _write(self, path: str, data: bytes) -> None:
-        part = path + _PART
-        try:
-            try:
-                fd = _create(part)
-            except FileNotFoundError:
-                for folder in (self._path, os.path.dirname(part)):  # and not the tier, if that is gone
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(folder, 0o700)
-                fd = _create(part)
-            with open(fd, "wb", buffering=0) as file:
-                for piece in (data, _tail(data)):
-                    left = memoryview(piece)
-                    while left:
-                        left = left[file.write(left) :]
-            os.replace(part, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(part)
-            raise
-
     @contextlib.contextmanager
     def claim(self, key: str, patience: float = 0.0) -> Iterator[bool]:
-        """Is this sample ours to copy, at once or within so many seconds?"""
-        with self._folder.claims().claim(int(key.replace(os.sep, "")[:14], 16), patience) as is_ours:
+        """Whether this thread may copy the sample until the block ends; waits for that no longer than so many seconds.
+
+        The system gives the lock back when its owner ends, in whatever way.  Samples whose names begin alike share one.
+        """
+        until = time.monotonic() + patience
+        with _opened(os.path.join(self.path, f"claim-{key[:2]}{key[3]}")) as fd:
+            while not (is_ours := _try_to_lock(fd)) and time.monotonic() < until:
+                time.sleep(_PAUSE_S)  # the system's own wait for a lock has no bound in time
             yield is_ours
 
-    def held(self) -> set[str]:
-        """The keys of all copies."""
-        names = (file for file in self._folder.files(self._store) if not file.name.endswith(_PART))
-        return {file.path[len(self._path) + 1 :] for file in names}
-
-
-class _Presence(Descriptor):
-    """That a process is here: a lock that all who are here share."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.stay()
-
-    def stay(self) -> None:
-        fcntl.flock(self.fd, fcntl.LOCK_SH)
-
-    def is_alone(self) -> bool:
-        """Is nobody else here?  Then nobody comes, until it is said that one ``stays``."""
+    def keep(self, key: str, data: bytes) -> bool:
+        """Make a copy that is claimed; False if there is no room."""
+        path, tail = os.path.join(self._copies, key), _tail(data)
+        part, size = path + _PART, len(data) + len(tail)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(os.path.dirname(path), 0o700)  # and not the tier, if that is gone
+        self._delete(path)  # a damaged one
+        self._delete(part)  # left by a process that was killed
+        with self._changing() as ledger:
+            if ledger.size + size > self.capacity:
+                return False
+            ledger.add(size, 1)
+            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.ftruncate(fd, size)
         try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self.stay()  # trying may have cost the lock
-            return False
+            with open(fd, "wb") as file:
+                file.writelines((data, tail))
+            with self._changing():
+                os.replace(part, path)
+        except BaseException:
+            self._delete(part)
+            raise
         return True
 
+    def _delete(self, path: str) -> None:
+        if os.path.exists(path):
+            with self._changing() as ledger:
+                size = os.stat(path).st_size
+                os.unlink(path)
+                ledger.add(-size, -1)
 
-def where_is(source: Any) -> bytes:
-    """One name for a file, whichever way its path is written; a URL is as it is."""
-    if not isinstance(source, (str, bytes, os.PathLike)):
-        raise TypeError(f"source(i) of the dataset returned {type(source).__name__}; staging needs a path or a URL.")
-    name = os.fsencode(source)
-    return name if b"://" in name else os.path.abspath(name)
+    def used(self) -> Ledger:
+        """The bytes of all copies, and more; an OSError if the tier is gone."""
+        with self._changing() as ledger:
+            return ledger
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[Ledger]:
+        """The ledger, this thread's alone until the block ends."""
+        with _opened(os.path.join(self.path, "ledger")) as fd:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield Ledger(fd, self.capacity)
+
+    def _count(self) -> None:
+        """Set the ledger right, and delete what processes that were killed have left unfinished."""
+        with self._changing() as ledger:
+            sizes = [os.stat(os.path.join(self._copies, key)).st_size for key in self.held()]
+            for part in glob.glob(_NAME + _PART, root_dir=self._copies):
+                with self.claim(part) as is_left_over:
+                    if is_left_over:
+                        os.unlink(os.path.join(self._copies, part))
+                    else:
+                        sizes.append(os.stat(os.path.join(self._copies, part)).st_size)
+            if (sum(sizes), len(sizes)) != (ledger.size, ledger.copies):
+                ledger.add(sum(sizes) - ledger.size, len(sizes) - ledger.copies)
 
 
-def _entries(folder: Any, names: re.Pattern[str]) -> Iterator[os.DirEntry[str]]:
-    """What is called like this in a folder, or would be when it is whole."""
-    with contextlib.suppress(OSError), os.scandir(folder) as found:
-        yield from (one for one in found if names.fullmatch(one.name.removesuffix(_PART)))
+class Ledger:
+    """The bytes of all copies, and their number.  They grow before a file does, and shrink after it."""
+
+    def __init__(self, fd: int, capacity: int) -> None:
+        self._fd, self.changed = fd, os.fstat(fd).st_mtime  # as time.time()
+        self.size, self.copies = _LEDGER.unpack(os.pread(fd, _LEDGER.size, 0) or bytes(_LEDGER.size))
+        self.is_full = self.size + self.size // max(self.copies, 1) > capacity  # for one more of the average size
+
+    def add(self, size: int, copies: int) -> None:
+        self.size, self.copies = self.size + size, self.copies + copies
+        os.pwrite(self._fd, _LEDGER.pack(self.size, self.copies), 0)
 
 
-def _create(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """A file to lock, made if need be."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)  # closing isn't enough: a process that was forked meanwhile has it open too
+        os.close(fd)
 
 
-def _read(fd: int, size: int) -> bytes:
-    data = os.read(fd, max(size, 0))
-    while len(data) < size and (more := os.read(fd, size - len(data))):  # beyond 2 GB it comes in parts
-        data += more
-    return data
+def _try_to_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _tail(data: bytes) -> bytes:
-    return _TAIL.pack(_MARK, zlib.crc32(data), len(data))
+    return _TAIL.pack(b"mpst", zlib.crc32(data), len(data))

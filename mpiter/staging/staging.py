@@ -1,28 +1,26 @@
-"""``Staging``: what a user says of it, checked, and the dataset that comes of it.
+"""``Staging``: the options of a tier, checked, and the datasets that are staged in it.
 
-Runs where the dataset is made.  A staged dataset is a copy of the user's whose ``fetch`` looks into the tier first:
-of the same class, with the same attributes, for whatever loader.
+Runs where the dataset is made.  A staged dataset is a copy of the user's whose ``fetch`` looks into the tier first: of
+the same class, with the same attributes, for whatever loader.
 """
 
 from __future__ import annotations
 
 import copy
-import inspect
 import os
 import re
 import time
+from functools import partial
 from numbers import Real
 from typing import Any, TypeVar
 
 from ..datasets.access import offered
 from ..engine.options import whole
 from ..errors import OptionError
-from .counts import Cell, Counts, StagingStats
-from .folder import Folder, FolderShelf, where_is
-from .ledger import Ledger
-from .memory import Memory, MemoryShelf
-from .staged import Shelf, StagedFetch
-from .stager import Ahead
+from .counts import Counts, StagingStats
+from .folder import Folder
+from .staged import StagedFetch
+from .stager import Stager
 
 D = TypeVar("D")
 
@@ -31,45 +29,28 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGTP]?)(i?)B?\s*", re.IGNORECASE)
 
 
 class Staging:
-    """Copies samples from a slow store into memory or onto a local disk, ahead of the workers.
+    """Copies samples from a slow store to a local folder, ahead of the workers.
 
     A dataset that says where its bytes lie (``source(i)``, a path or a URL) and brings them (``fetch(i)``) is staged by
     ``of(dataset)``. What is kept stays: the first samples that fit, in the order in which they are first wanted.
 
     Args:
-        tier: a folder, "~/…" too, or "memory".
+        tier: a folder, "~/…" too; for copies in memory one of a tmpfs, such as "/dev/shm/copies".
         capacity: how much may be kept there, by all datasets and all processes: "200GB", "1.5TB", "64GiB", or bytes.
         ahead: samples that may be copied beyond what the iterator has planned.
         workers: threads of this process that copy ahead; 0: samples are kept when a worker has read them.
 
-    >>> import os, tempfile
-    >>> import numpy as np
-    >>> import mpiter
+    >>> import tempfile
     >>> from mpiter.staging import Staging
-    >>> class Files:
-    ...     def __init__(self, paths):
-    ...         self.paths = paths
-    ...     def __len__(self):
-    ...         return len(self.paths)
-    ...     def source(self, index):
-    ...         return self.paths[index]
-    ...     def fetch(self, index):
-    ...         with open(self.source(index), "rb") as file:
-    ...             return file.read()
-    ...     def __getitem__(self, index):
-    ...         return np.frombuffer(self.fetch(index), np.uint8)
-    >>> folder = tempfile.mkdtemp()
-    >>> paths = [os.path.join(folder, f"{number}.bin") for number in range(8)]
-    >>> for number, path in enumerate(paths):
-    ...     with open(path, "wb") as file:
-    ...         _ = file.write(bytes([number] * 100))
-    >>> staging = Staging("memory", "1MB")
-    >>> staged = staging.of(Files(paths))
-    >>> with mpiter.batches(staged, 4, epochs=2, n_processes=2) as stream:
-    ...     sum(len(batch) for batch in stream)
-    16
-    >>> staging.stats().held, staging.stats().hits >= 8
-    (8, True)
+    >>> class Numbers:
+    ...     __len__ = lambda self: 6
+    ...     source = lambda self, index: f"https://example.org/{index}"
+    ...     fetch = lambda self, index: b"%d" % index
+    ...     __getitem__ = lambda self, index: int(self.fetch(index))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     staged = Staging(folder, "1MB").of(Numbers())
+    ...     print(staged[3], staged[3], staged.about()["staging"])
+    3 3 50% of 2 reads were local; 1 of 6 samples held; 0.0 of 1.0 MB used
     """
 
     def __init__(self, tier: str | os.PathLike[str], capacity: Any, *, ahead: int = _AHEAD, workers: int = 4) -> None:
@@ -77,62 +58,46 @@ class Staging:
         whole("workers", workers, least=0)
         if os.name != "posix":
             raise OptionError("staging needs the file locks of Linux or macOS; leave it out here.")
-        self._tier, self._place = _opened(tier, size_of(capacity))
+        name = os.fsdecode(tier) if isinstance(tier, (str, os.PathLike)) else ""
+        if not name or "://" in name:
+            raise OptionError(f"tier={tier!r:.60} is no folder of this machine; name one.")
+        self._counts, self._began = Counts(), time.time()
+        try:
+            self._folder = Folder(os.path.expanduser(name), size_of(capacity))
+        except OSError as error:
+            raise OptionError(f"copies cannot be kept in {name}: {error.strerror}; take another tier.") from error
         self._ahead, self._workers = int(ahead), int(workers)
-        self._counts, self._began = Counts(), time.monotonic()
 
     def of(self, dataset: D) -> D:
         """The same dataset, staged."""
         _check(dataset)
         staged: Any = copy.copy(dataset)
-        if self._tier in getattr(offered(staged, "fetch"), "tiers", ()):
-            raise OptionError(f"this dataset is staged in {self._tier} already; another tier may come before that.")
-        shelf = self._shelf(staged)
-        fetch = StagedFetch(staged, shelf, self._counts, self._tier)
-        about = _About(offered(staged, "about"), _Account(self._counts, shelf.ledger, self._began))
-        ahead = Ahead(fetch, min(self._ahead, len(staged)), self._workers)
-        try:
-            for name, value in (("fetch", fetch), ("about", about), ("plan_observer", ahead)):
-                object.__setattr__(staged, name, value)  # frozen dataclasses too
-        except AttributeError as error:
-            raise OptionError(f"{type(dataset).__name__} cannot be staged: {error}; give it a __dict__.") from error
-        self._counts.add(Cell.SAMPLES, len(staged))
-        self._counts.add(Cell.FOUND, fetch.found())
+        if self._folder.path in getattr(offered(staged, "fetch"), "tiers", ()):
+            raise OptionError(f"this dataset is staged in {self._folder.path} already; another tier may come before.")
+        fetch = StagedFetch(staged, self._folder, self._counts)
+        about = partial(_about, offered(staged, "about"), self)
+        observer = partial(Stager, fetch, min(self._ahead, len(staged)), self._workers)
+        for name, value in (("fetch", fetch), ("about", about), ("plan_observer", observer)):
+            object.__setattr__(staged, name, value)  # frozen dataclasses too
+        self._counts.add(samples=len(staged), held=int(fetch.held().sum()))
         return staged  # type: ignore[no-any-return]
-
-    def _shelf(self, dataset: Any) -> Shelf:
-        if isinstance(self._place, Memory):
-            samples, held = self._place.reclaim()
-            self._counts.add(Cell.SAMPLES, -samples)
-            self._counts.add(Cell.FOUND, -held)
-            return MemoryShelf(self._place, len(dataset))
-        root = getattr(dataset, "root", None)
-        if not isinstance(root, (str, bytes, os.PathLike)):
-            root = os.path.dirname(where_is(dataset.source(0))) if len(dataset) else ""
-        return FolderShelf(self._place, root)
 
     def stats(self) -> StagingStats:
         """A snapshot of what has been read and copied, in whatever process."""
-        return _Account(self._counts, self._place.ledger, self._began).stats()
+        total, used = self._counts.totals(), self._folder.used()
+        has_all = total["samples"] > 0 and (used.is_full or total["held"] >= total["samples"])
+        return StagingStats(
+            **total,
+            held_bytes=used.size,
+            capacity=self._folder.capacity,
+            is_full=used.is_full,
+            staged_s=max(0.0, used.changed - self._began) if has_all else None,
+        )
 
-    def __repr__(self) -> str:
-        return f"<Staging in {self._tier}: {self.stats()}>"
 
-
-def _opened(tier: Any, capacity: int) -> tuple[str, Folder | Memory]:
-    """The tier, and its name."""
-    name = os.fsdecode(tier) if isinstance(tier, (str, os.PathLike)) else ""
-    if not name or "://" in name:
-        raise OptionError(f"tier={tier!r:.60} is no folder of this machine; name one, or pass 'memory'.")
-    if name == "memory":
-        return name, Memory(capacity)
-    if name.lower() == "memory":
-        raise OptionError(f"tier={tier!r} may be memory or a folder: pass 'memory', or './{name}' for the folder.")
-    try:
-        folder = Folder(os.path.expanduser(name), capacity)
-    except OSError as error:
-        raise OptionError(f"copies cannot be kept in {name}: {error.strerror}; take another tier.") from error
-    return folder.path, folder
+def _about(own: Any, staging: Staging) -> dict[str, str]:
+    """What a staged dataset says of itself: ``own``, and what is staged."""
+    return {**({} if own is None else own()), "staging": str(staging.stats())}
 
 
 def size_of(capacity: Any) -> int:
@@ -146,46 +111,6 @@ def size_of(capacity: Any) -> int:
     return int(float(capacity))
 
 
-class _Account:
-    """What there is to be told."""
-
-    def __init__(self, counts: Counts, ledger: Ledger, began: float) -> None:
-        self._counts, self._ledger, self._began = counts, ledger, began
-
-    def stats(self) -> StagingStats:
-        total = self._counts.total
-        samples, is_full = total(Cell.SAMPLES), self._ledger.is_full
-        held = total(Cell.FOUND) + total(Cell.KEPT) - total(Cell.DAMAGED)
-        last = self._counts.largest(Cell.LAST_KEPT_NS) / 1e9
-        return StagingStats(
-            hits=total(Cell.HITS),
-            hit_bytes=total(Cell.HIT_BYTES),
-            fallbacks=total(Cell.STORE_READS),
-            fallback_bytes=total(Cell.STORE_BYTES),
-            copied=total(Cell.KEPT),
-            copied_bytes=total(Cell.KEPT_BYTES),
-            refused=total(Cell.REFUSED),
-            damaged=total(Cell.DAMAGED),
-            samples=samples,
-            held=held,
-            held_bytes=self._ledger.used[0],
-            capacity=self._ledger.capacity,
-            is_full=is_full,
-            staged_s=max(0.0, last - self._began) if samples and (is_full or held >= samples) else None,
-            ended=self._counts.why_ended,
-        )
-
-
-class _About:
-    """``about`` of a dataset that is staged: what it says of itself, and what is staged."""
-
-    def __init__(self, own: Any, account: _Account) -> None:
-        self._own, self._account = own, account
-
-    def __call__(self) -> dict[str, str]:
-        return {**({} if self._own is None else self._own()), "staging": str(self._account.stats())}
-
-
 def _check(dataset: Any) -> None:
     if isinstance(dataset, type):
         raise OptionError(f"{dataset.__name__} is a class; stage one of its objects, {dataset.__name__}(…).")
@@ -196,21 +121,3 @@ def _check(dataset: Any) -> None:
             f"says where a sample's bytes lie, fetch(i) brings them, and dataset[i] makes the sample of what fetch(i) "
             f"gives."
         )
-    if not hasattr(type(dataset), "__len__"):
-        raise OptionError(f"{type(dataset).__name__} has no len(), so it cannot be staged: nobody knows its samples.")
-    for name in ("source", "fetch"):
-        _check_takes_an_index(dataset, name)
-
-
-def _check_takes_an_index(dataset: Any, name: str) -> None:
-    try:
-        signature = inspect.signature(getattr(dataset, name))
-    except (TypeError, ValueError):
-        return  # what isn't written in Python may not say
-    try:
-        signature.bind(0)
-    except TypeError as error:
-        raise OptionError(
-            f"{name}{signature} of {type(dataset).__name__} cannot be called as {name}(i), with the number of a "
-            f"sample: {error}."
-        ) from error

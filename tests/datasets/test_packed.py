@@ -20,7 +20,7 @@ import pytest
 from datasets import Looked, Pair, file_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loaders import NO_TORCH
+from loader_kinds import NO_TORCH
 from samples import assert_same, samples
 from scripts import METHODS, run
 

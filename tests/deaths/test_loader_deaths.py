@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from datasets import Gated, Squares
-from loaders import IMPORTS, KINDS, Maker, both_kinds, epoch, flat, makers, some, until_the_end
+from loader_kinds import IMPORTS, KINDS, Maker, both_kinds, epoch, flat, makers, some, until_the_end
 from pairs import slow_but
 from scripts import Script, interrupt_once_waiting, lives, lives_still, run, wait_until
 

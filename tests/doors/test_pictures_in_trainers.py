@@ -92,21 +92,16 @@ def test_broken_pictures_are_left_out_of_a_training(tmp_path, kind, way):
 
 @pytest.mark.slow
 @each_way
-@pytest.mark.parametrize("tier", ["folder", "memory"])
-def test_a_training_that_draws_local_ones_first_is_replayed_from_its_log(whole, tmp_path, way, tier):
-    def staged(local: int) -> Any:
-        place = tmp_path / f"{local}" if tier == "folder" else "memory"
-        dataset = Staging(place, "10MB", workers=0).of(ImageFolder(whole, **FORMS["uint8"]))
+def test_a_training_that_draws_local_ones_first_resumes_whatever_is_local_by_then(whole, tmp_path, way):
+    def sampled(local: int) -> Any:
+        dataset = Staging(tmp_path / f"{local}", "10MB", workers=0).of(ImageFolder(whole, **FORMS["uint8"]))
         for index in range(local):
             dataset[index]
-        return dataset
+        return dataset, ResidentFirst(dataset, window=10, seed=1)
 
-    first = staged(8)
-    sampler = ResidentFirst(first, window=10, seed=1, log=tmp_path / "orders.log")
-    iterator = OURS[way](first, seed=3, order_sampler=sampler)
-    assert 0 < sampler.entropy < 1
-    wanted, _ = trained(tmp_path / "unbroken", iterator)
-    for local, saved in ((0, None), (LENGTH, tmp_path / "unbroken")):
-        dataset = staged(local)
-        iterator = OURS[way](dataset, seed=3, order_sampler=ResidentFirst(dataset, replay=tmp_path / "orders.log"))
-        assert trained(tmp_path / "again", iterator, saved=saved)[0] == wanted
+    dataset, sampler = sampled(LENGTH)
+    wanted, _ = trained(tmp_path / "unbroken", OURS[way](dataset, seed=3, order_sampler=sampler))
+    assert sampler.entropy == 1
+    dataset, sampler = sampled(0)
+    iterator = OURS[way](dataset, seed=3, order_sampler=sampler)
+    assert trained(tmp_path / "again", iterator, saved=tmp_path / "unbroken")[0] == wanted

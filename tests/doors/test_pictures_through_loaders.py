@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loaders import NO_TORCH
+from loader_kinds import NO_TORCH
 from pairs import slow_but, slow_if
-from picture_sets import BROKEN, FORMS, KINDS, LENGTH, are_same, drawn, plain, staged_in_memory, staged_to_a_folder
+from picture_sets import BROKEN, FORMS, KINDS, LENGTH, are_same, drawn, plain, staged
 
 import mpiter
 from mpiter.images import BrokenImage, ImageFolder
@@ -20,7 +20,6 @@ from mpiter.staging import ResidentFirst
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 both_doors = pytest.mark.parametrize("door", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
-each_tier = pytest.mark.parametrize("stage", [staged_to_a_folder, staged_in_memory])
 each_form = pytest.mark.parametrize("form", [form for form in FORMS if form != "fixed"])
 QUICK = [("folder", "uint8"), ("staged to a folder", "by options"), ("packed and staged", "float32 CHW")]
 
@@ -126,21 +125,10 @@ def partly(dataset: Any) -> Any:
     return dataset
 
 
-@each_tier
-def test_local_ones_come_first_and_the_log_gives_the_same_again(whole, tmp_path, stage):
-    dataset = partly(stage(whole, tmp_path, **FORMS["uint8"]))
-    first = ResidentFirst(dataset, window=10, seed=1, log=tmp_path / "log")
-    with mpiter.batches(dataset, 4, seed=3, n_processes=2, epochs=2, order_sampler=first) as stream:
-        wanted = plain(stream)
-    replay = ResidentFirst(ImageFolder(whole), replay=tmp_path / "log")
-    assert are_same(alone(ImageFolder(whole, **FORMS["uint8"]), order_sampler=replay), wanted)
-
-
-@each_tier
 @both_doors
-def test_local_ones_come_first_in_loaders_which_resume(whole, tmp_path, stage, door):
+def test_local_ones_come_first_in_loaders_which_resume(whole, tmp_path, door):
     make = loader_class(door)
-    dataset = partly(stage(whole, tmp_path, **FORMS["fixed"]))
+    dataset = partly(staged(whole, tmp_path, **FORMS["fixed"]))
     with make(dataset, 4, sampler=ResidentFirst(dataset, seed=1), num_workers=2) as loader:
         epoch = iter(loader)
         first = plain(epoch, 2)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import Attributes, Built, Pair, Record, Several, Squares
-from loaders import NO_TORCH, epoch, flat, plain, some
+from loader_kinds import NO_TORCH, epoch, flat, plain, some
 from scripts import METHODS
 
 torch = pytest.importorskip("torch", reason=NO_TORCH)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loaders import NO_TORCH
+from loader_kinds import NO_TORCH
 from picture_sets import LENGTH, are_same, drawn, plain
 from PIL import Image
 

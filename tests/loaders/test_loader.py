@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import Failing, Random, Squares, TwoArguments, Unpicklable
-from loaders import KINDS, Maker, both_kinds, epoch, flat, makers, plain, some, until_the_end
+from loader_kinds import KINDS, Maker, both_kinds, epoch, flat, makers, plain, some, until_the_end
 from pairs import slow_but
 from scripts import METHODS
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loaders import KINDS, Maker, epoch, flat, makers, some, until_the_end
+from loader_kinds import KINDS, Maker, epoch, flat, makers, some, until_the_end
 from pairs import slow_but, slow_if
 
 import mpiter

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import Failing, Gated, Random, Squares
-from loaders import KINDS, Maker, epoch, flat, makers, plain, some, until_the_end
+from loader_kinds import KINDS, Maker, epoch, flat, makers, plain, some, until_the_end
 from pairs import pairs, slow_but, slow_if
 
 import mpiter

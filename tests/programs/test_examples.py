@@ -28,7 +28,7 @@ SAID = {
     "numpy_training.py": r": w = [-0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], waited",
     "resume_after_kill.py": "50 steps, identical to those of a trainer that nobody killed",
     "resume_training.py": "interrupted in step 24, 16 steps after that: identical to",
-    "slow_store.py": "epoch 3: 100% of 120 samples were local … replayed, identical",
+    "slow_store.py": "epoch 3: 100% of 120 samples were local … half of it: 120 samples in an order that has 8",
     "stream.py": "resumed with 3 workers: 22 batches, identical",
     "torch_training.py": "the loader's place is in torch_training.json",
 }

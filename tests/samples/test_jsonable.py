@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from loaders import NO_TORCH
+from loader_kinds import NO_TORCH
 
 from mpiter import StateError
 from mpiter.samples.jsonable import decoded, encoded

@@ -6,12 +6,10 @@ import threading
 
 import numpy as np
 import pytest
-from stores import Store, Watched
+from stores import Watched
 
 import mpiter
 from mpiter.echo import Bundles
-from mpiter.loaders.drawing import Drawn, Since, Sliced
-from mpiter.loaders.walk import Walk
 from mpiter.order.cursor import Cursor, Pace, step
 from mpiter.order.order import Sampled, SamplerOfTheMoment, Sequential, Shuffled
 from mpiter.staging import Staging
@@ -19,17 +17,17 @@ from mpiter.staging.stager import Stager
 
 
 class Noting:
-    """Takes the place of what copies: so many samples may be, and each waits for leave."""
+    """Takes the place of what copies: each sample waits for leave."""
 
-    def __init__(self, most=1000):
-        self.copied, self._most = [], most
+    def __init__(self):
+        self.copied = []
         self.may, self.has = threading.Semaphore(0), threading.Semaphore(0)
 
     def copy(self, index):
         self.may.acquire()
         self.copied.append(index)
         self.has.release()
-        return len(self.copied) < self._most
+        return True
 
     def let(self, samples):
         for _ in range(samples):
@@ -60,19 +58,6 @@ def test_samples_are_copied_in_the_order_in_which_they_will_be_wanted():
     noting.end(stager)
 
 
-def test_who_is_overtaken_goes_on_from_where_the_plans_are():
-    pace, order = Pace(4), Shuffled(100, 7)
-    noting = Noting()
-    stager = Stager(noting, 20, 1)
-    for plan in plans_of(pace, Cursor(0, 0, False, order), 5):
-        stager.planned(plan, pace)
-    noting.let(3)
-    wanted = order.array().tolist()
-    assert noting.copied[0] in wanted[4:20], "taken before the others were planned"
-    assert noting.copied[1:] == wanted[20:22]
-    noting.end(stager)
-
-
 def test_no_more_than_so_many_are_copied_beyond_what_is_planned():
     pace, order = Pace(4), Sequential(1000)
     noting = Noting()
@@ -81,10 +66,10 @@ def test_no_more_than_so_many_are_copied_beyond_what_is_planned():
     stager.planned(first, pace)
     noting.let(10)
     assert noting.copied == list(range(4, 14))
-    assert not stager._wanted
     stager.planned(second, pace)
-    assert max(stager._wanted, default=14) <= 17
+    assert not noting.may.acquire(blocking=False)
     noting.end(stager)
+    assert max(noting.copied) <= 17
 
 
 def test_another_place_counts_from_the_next_plan_on():
@@ -100,21 +85,6 @@ def test_another_place_counts_from_the_next_plan_on():
     assert noting.copied[:2] == [4, 5]
     assert noting.copied[-4:] == [504, 505, 506, 507]
     noting.end(stager)
-
-
-def test_nothing_is_copied_once_there_is_no_room():
-    pace, order = Pace(4), Sequential(1000)
-    noting = Noting(most=3)
-    stager = Stager(noting, 10, 2)
-    for plan in plans_of(pace, Cursor(0, 0, False, order), 2):
-        stager.planned(plan, pace)
-    noting.let(3)
-    noting.may.release()
-    for plan in plans_of(pace, Cursor(100, 0, False, order), 2):
-        stager.planned(plan, pace)
-    noting.may.release()
-    assert len(noting.copied) <= 4, "one was in hand"
-    stager.close()
 
 
 def taken_step_by_step(pace, cursor, count):
@@ -146,41 +116,6 @@ def test_what_a_sampler_will_say_is_not_asked_for():
     cursor = Cursor(4, 0, False, order)
     assert Pace(3).beyond(cursor, 2, 100).tolist() == [3, 2, 1, 0]
     assert not len(Pace(3).beyond(cursor, 6, 100))
-
-
-def test_a_loaders_places_are_batches():
-    order = Shuffled(10, 3)
-    found = Sliced(3, False, False).beyond(Cursor(2, 0, False, order), 1, 100)
-    assert found.tolist() == order.array()[7:].tolist()
-
-
-def test_looking_ahead_does_not_disturb_the_planners_own_part():
-    order = Shuffled(100_000, 1)
-    here = order.take(0, 4)
-    rows = order._rows
-    Pace(4).beyond(Cursor(0, 0, False, order), 50_000, 50_004)
-    assert order._rows is rows
-    assert order.take(0, 4).tolist() == here.tolist()
-
-
-def drawn(sampler, batch=3):
-    walk = Walk(sampler)
-    plans = Drawn(walk.begin().in_batches(batch, False), batch, walk, Since())
-    plans.draw(2)
-    return plans
-
-
-def test_what_a_range_will_give_is_known_before_it_is_drawn():
-    plans = drawn(range(30, 10, -1))
-    assert plans.beyond(Cursor(0, 0, False, Sequential(0)), 0, 2).tolist() == [30, 29]
-    assert plans.beyond(Cursor(2, 0, False, Sequential(0)), 1, 5).tolist() == [23, 22, 21, 20]
-    assert plans.beyond(Cursor(2, 0, False, Sequential(0)), 10, 50).tolist() == [14, 13, 12, 11]
-    assert not len(plans.beyond(Cursor(9, 0, False, Sequential(0)), 0, 5)), "nobody knows where that is"
-
-
-@pytest.mark.parametrize("sampler", [[3, 1, 2, 0] * 4, dict.fromkeys(range(16))])
-def test_what_another_sampler_will_give_is_not_known(sampler):
-    assert not len(drawn(sampler).beyond(Cursor(1, 0, False, Sequential(0)), 0, 5))
 
 
 class Observed:
@@ -220,20 +155,15 @@ def test_an_observer_that_fails_is_told_nothing_more_and_stops_nobody():
 
 def test_copies_run_ahead_of_bundles(tmp_path):
     store = Watched(tmp_path, 100)
-    with mpiter.batches(Bundles(Staging("memory", "1MB").of(store), 2), 4, n_processes=0, run_ahead=0) as stream:
+    with mpiter.batches(
+        Bundles(Staging(tmp_path / "tier", "1MB").of(store), 2), 4, n_processes=0, run_ahead=0
+    ) as stream:
         next(stream)
         store.wait_until_copied(50)
 
 
 def test_copies_run_ahead_of_a_range_that_is_the_sampler(tmp_path):
     store = Watched(tmp_path, 100)
-    with mpiter.DataLoader(Staging("memory", "1MB").of(store), 4, sampler=range(99, -1, -1)) as loader:
+    with mpiter.DataLoader(Staging(tmp_path / "tier", "1MB").of(store), 4, sampler=range(99, -1, -1)) as loader:
         next(iter(loader))
         store.wait_until_copied(50)
-
-
-def test_the_threads_end_with_the_iterator(tmp_path):
-    staged = Staging(tmp_path / "tier", "1MB", workers=3).of(Store(tmp_path, 400))
-    stream = mpiter.batches(staged, 4, n_processes=1, epochs=None)
-    next(stream)
-    stream.close()  # and the house is found clean

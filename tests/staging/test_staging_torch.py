@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from loaders import NO_TORCH
+from loader_kinds import NO_TORCH
 from stores import Watched
 
 torch = pytest.importorskip("torch", reason=NO_TORCH)
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.torch
 )
 def test_copies_run_ahead_where_torch_goes_through_the_dataset_in_sequence(options, tmp_path):
     store = Watched(tmp_path, 100)
-    staging = Staging("memory", "1MB")
+    staging = Staging(tmp_path / "tier", "1MB")
     with DataLoader(staging.of(store), **{"batch_size": 4, **options}) as loader:
         batches = iter(loader)
         next(batches)

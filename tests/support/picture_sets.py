@@ -46,23 +46,18 @@ def packed(root: Path, place: Path, **form: Any) -> Any:
     return PackedFolder(place / "packed.zip", **form)
 
 
-def staged_to_a_folder(root: Path, place: Path, **form: Any) -> Any:
+def staged(root: Path, place: Path, **form: Any) -> Any:
     return Staging(place / "tier", "10MB").of(ImageFolder(root, **form))
 
 
-def staged_in_memory(root: Path, place: Path, **form: Any) -> Any:
-    return Staging("memory", "10MB").of(ImageFolder(root, **form))
-
-
 def packed_and_staged(root: Path, place: Path, **form: Any) -> Any:
-    return Staging("memory", "10MB").of(packed(root, place, **form))
+    return Staging(place / "tier of packed", "10MB").of(packed(root, place, **form))
 
 
 KINDS = {
     "folder": folder_of,
     "packed": packed,
-    "staged to a folder": staged_to_a_folder,
-    "staged in memory": staged_in_memory,
+    "staged": staged,
     "packed and staged": packed_and_staged,
 }
 

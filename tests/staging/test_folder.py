@@ -1,0 +1,238 @@
+"""A tier by itself: who copies what, the bound, and what killed processes leave behind."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from scripts import wait_until
+from stores import Store, bytes_below
+
+import mpiter
+from mpiter.staging import Staging
+from mpiter.staging.folder import Folder
+
+TAIL = 16
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Folder(str(tmp_path), 10_000)
+
+
+def in_a_child(function, *args):
+    """Whether it is true there."""
+    child = FORK.Process(target=lambda: os._exit(0 if function(*args) else 1))
+    child.start()
+    child.join()
+    return child.exitcode == 0
+
+
+def is_free(folder, key, patience=0.0):
+    with folder.claim(key, patience) as is_ours:
+        return is_ours
+
+
+def test_what_is_kept_is_there_for_every_process(folder):
+    three, four = folder.key("/store/3"), folder.key("/store/4")
+    assert folder.get(three) is None
+    assert folder.keep(three, b"three")
+    assert in_a_child(lambda: folder.get(three) == b"three")
+    assert in_a_child(lambda: folder.keep(four, b""))
+    assert folder.get(four) == b"", "an empty sample is a sample"
+    assert folder.held() == {three, four}
+
+
+def test_what_does_not_fit_is_not_kept_and_something_smaller_is(folder):
+    assert not folder.keep(folder.key("/0"), bytes(10_001))
+    assert folder.keep(folder.key("/1"), bytes(9_000))
+    assert not folder.keep(folder.key("/2"), bytes(2_000))
+    assert folder.keep(folder.key("/3"), bytes(500))
+    assert len(folder.held()) == 2
+    assert folder.used().size == 9_500 + 2 * TAIL
+
+
+def test_a_claim_is_one_threads_and_one_processes_and_a_wait_for_it_ends(folder):
+    key, other = folder.key("/5"), folder.key("/6")
+    with folder.claim(key):
+        assert not is_free(folder, key, 0.01), "this process has it"
+        assert not in_a_child(is_free, folder, key, 0.01)
+        assert in_a_child(is_free, folder, other)
+    assert in_a_child(is_free, folder, key)
+
+
+def test_a_claim_is_free_when_its_owner_is_killed(folder):
+    key = folder.key("/5")
+    here, there = FORK.Pipe()
+
+    def hold():
+        with folder.claim(key):
+            there.send("mine")
+            signal.pause()
+
+    child = FORK.Process(target=hold)
+    child.start()
+    assert here.recv() == "mine"
+    got = threading.Event()
+    waiting = threading.Thread(target=lambda: got.set() if is_free(folder, key, 60.0) else None)
+    waiting.start()
+    assert not got.is_set()
+    child.kill()
+    child.join()
+    waiting.join(20)
+    assert got.is_set()
+
+
+def test_a_process_that_was_forked_meanwhile_holds_no_claim_on(folder):
+    key = folder.key("/5")
+    with folder.claim(key):
+        child = FORK.Process(target=signal.pause)
+        child.start()
+    assert is_free(folder, key)
+    child.kill()
+    child.join()
+
+
+def test_copies_of_many_processes_never_exceed_the_bound(folder, tmp_path):
+    def fill():
+        rng = random.Random(os.getpid())
+        for number in range(60):
+            key = folder.key(f"/{rng.randrange(40)}")
+            with folder.claim(key, 60.0) as is_ours:
+                if is_ours and (number % 2 or not folder.has(key)):
+                    folder.keep(key, bytes(rng.randrange(900)))
+        os._exit(0)
+
+    children = [FORK.Process(target=fill) for _ in range(3)]
+    for child in children:
+        child.start()
+    while any(child.is_alive() for child in children):
+        with folder._changing():  # else a copy may be counted under two names, one after the other
+            assert bytes_below(tmp_path) <= 10_000
+    assert [child.exitcode for child in children] == [0, 0, 0]
+    assert folder.used().size == bytes_below(tmp_path)
+
+
+def test_what_killed_processes_have_left_unfinished_is_cleared_away(folder, tmp_path):
+    key, unfinished, live = map(folder.key, ("/0", "/1", "/2"))
+    assert folder.keep(key, bytes(100))
+    copies = Path(folder.path, "copies")
+    for name in (unfinished, live):
+        (copies / name).parent.mkdir(exist_ok=True)
+        (copies / f"{name}.part").write_bytes(bytes(5_000))
+    foreign = [Path(folder.path, "notes.txt"), (copies / key).with_name("not a copy.part")]
+    for file in foreign:
+        file.write_text("mine")
+    with folder.claim(live):
+        again = Folder(str(tmp_path), 10_000)
+        assert not (copies / f"{unfinished}.part").exists()
+        assert (copies / f"{live}.part").exists(), "another process may be writing it"
+        assert again.used().size == 5_100 + TAIL
+    assert folder.keep(live, bytes(9_000)), "in the place of the one that was left"
+    assert folder.used().size == bytes_below(tmp_path) - len("mine") == 9_100 + 2 * TAIL
+    assert [file.read_text() for file in foreign] == ["mine", "mine"]
+
+
+def test_a_copy_that_cannot_be_written_leaves_nothing(folder, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        folder.keep(folder.key("/0"), bytes(100))
+    assert folder.used().size == bytes_below(tmp_path) == 0
+
+
+def test_the_folder_is_the_users_alone(folder, tmp_path):
+    key = folder.key("/0")
+    assert folder.keep(key, b"x")
+    assert os.stat(folder.path).st_mode & 0o777 == 0o700
+    assert os.stat(Path(folder.path, "copies", key)).st_mode & 0o777 == 0o600
+    os.chmod(folder.path, 0o755)
+    with pytest.raises(mpiter.OptionError, match="is not a folder of your own"):
+        Folder(str(tmp_path), 1000)
+    os.rename(folder.path, tmp_path / "elsewhere")
+    os.chmod(tmp_path / "elsewhere", 0o700)
+    os.symlink(tmp_path / "elsewhere", folder.path)
+    with pytest.raises(mpiter.OptionError, match="is not a folder of your own"):
+        Folder(str(tmp_path), 1000)
+
+
+def test_copies_are_told_apart_by_where_they_come_from(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert folder.key("a") == folder.key(str(tmp_path / "a")) != folder.key("/a")
+    assert folder.key("s3://bucket/a") != folder.key("s3://other/a")
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[4:]
+import mpiter
+from mpiter.staging import Staging
+from stores import Store
+
+store = Store(Path(sys.argv[1]), 120, 20_000)
+staging = Staging(sys.argv[2], 60 * 20_016)
+with mpiter.batches(staging.of(store), 4, n_processes=2, epochs=eval(sys.argv[3]), seed=0) as stream:
+    print("begun", flush=True)
+    for indices, totals in stream:
+        assert all(map(store.is_right, indices.tolist(), totals.tolist())), "a torn copy"
+"""
+
+
+def program(tmp_path, epochs):
+    here = Path(__file__).resolve().parents
+    paths = [str(here[2]), str(here[1] / "support")]
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(tmp_path / "tier"), str(epochs), *paths]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_two_trainers_on_one_folder_read_each_sample_once_and_share_the_bound(tmp_path):
+    store, tier = Store(tmp_path, 120, 20_000), tmp_path / "tier"
+    Staging(tier, "10MB")
+    with program(tmp_path, 1) as one, program(tmp_path, 1) as other:
+        while one.poll() is None or other.poll() is None:
+            assert bytes_below(tier) <= 60 * 20_016
+        assert (one.returncode, other.returncode) == (0, 0), one.stderr.read() + other.stderr.read()
+    kept = Staging(tier, "10MB", workers=0).of(store).fetch.held()
+    assert kept.sum() == 60
+    assert all(store.reads()[index] == 1 for index in range(120) if kept[index])
+
+
+@pytest.mark.slow
+@pytest.mark.death
+def test_programs_that_are_killed_leave_nothing_that_is_served_torn_and_the_bound_holds(tmp_path):
+    tier, rng, store = tmp_path / "tier", random.Random(0), Store(tmp_path, 120, 20_000)
+    for _ in range(6):
+        with program(tmp_path, None) as killed:
+            assert killed.stdout.readline() == "begun\n"
+            until = time.monotonic() + rng.uniform(0.05, 0.6)
+            while time.monotonic() < until:
+                assert bytes_below(tier) <= 60 * 20_016
+            assert killed.poll() is None, killed.stderr.read()
+            killed.kill()
+
+    def is_clear():
+        Folder(str(tier), 60 * 20_016)
+        return not list(tier.glob("mpiter-staged-*/*/*/*.part"))
+
+    wait_until(is_clear, "the last one's workers are gone")
+    staging = Staging(tier, 60 * 20_016)
+    staged = staging.of(store)
+    with mpiter.batches(staged, 4, n_processes=2, epochs=2) as stream:
+        for indices, totals in stream:
+            assert all(map(store.is_right, indices.tolist(), totals.tolist()))
+    assert staged.fetch.held().sum() == 60, "what was reserved in vain is free again"
+    assert bytes_below(tier) == staging.stats().held_bytes == 60 * 20_016
