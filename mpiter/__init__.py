@@ -116,9 +116,9 @@ def _pilot(workers: Auto | None, n_prefetch: Auto | None) -> Pilot:
 
 
 def _receipts(given: object) -> Noting:
-    from .remote.handing import handing
+    from .receipts import receipts_for
 
-    return handing(given)
+    return receipts_for(given)
 
 
 def _mpi() -> Backend:
@@ -145,8 +145,8 @@ _ELSEWHERE = {  # names that are looked for here, and lie in a door or a wing
     **dict.fromkeys(("MPI", "Ray"), "remote"),
     "Echo": "echo",
     "Live": "tuning.live",
-    "Receipts": "remote.receipts",
-    "audit": "remote.audit",
+    "Receipts": "receipts",
+    "audit": "audit",
 }
 _DOORS = ("chainer", "chainer_compat", "device", "echo", "images", "jax", "remote", "staging", "torch")
 

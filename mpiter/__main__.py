@@ -15,11 +15,10 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn, TextIO
 
-from . import __version__
+from . import __version__, audit
 from .doctor import command as doctor
 from .errors import MpiterError
 from .images import pack
-from .remote.audit import command as audit
 from .tuning import command as tune
 from .tuning import top
 

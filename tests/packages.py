@@ -15,10 +15,10 @@ MPITER = Path(__file__).resolve().parents[1] / "mpiter"
 # In the order of the journey; each may import from those before it.
 PACKAGES = (
     *("ground", "order", "samples", "transport", "datasets", "worker", "pool", "engine", "iterators", "loaders"),
-    *("checkpoints", "images", "staging", "echo", "remote", "doors", "tuning", "doctor", "face"),
+    *("checkpoints", "images", "staging", "echo", "receipts", "audit", "remote", "doors", "tuning", "doctor", "face"),
 )
 GROUND = {"errors", "rules", "machine", "stats", "script", "spelling", "bell", "asked", "asks", "bar", "typevars"}
-WINGS = {"echo"}  # those that are one file
+WINGS = {"echo", "receipts", "audit"}  # those that are one file
 DOORS = {"chainer", "chainer_compat", "device", "jax", "torch"}
 
 MODULES = sorted(str(path.relative_to(MPITER).with_suffix("")) for path in MPITER.rglob("*.py"))

@@ -75,5 +75,5 @@ def check_receipts(is_stream: bool) -> None:
     if is_stream:
         raise OptionError(
             "receipts note the keys of samples, and what is read as a stream has none; pass a dataset with [] and "
-            "len(), or note what comes yourself (mpiter.remote.receipts.Receipts)."
+            "len(), or note what comes yourself (mpiter.receipts.Receipts)."
         )
