@@ -47,11 +47,6 @@ class RowPen:
         if large:
             self.large += [(at + self.first, envelope) for at, envelope in large]
 
-    def lend(self, row: int, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Where the row's only array of this kind will lie."""
-        found = [at for at, leaf in enumerate(self.pen.layout.leaves) if leaf[:2] == (shape, dtype)]
-        return self.pen.columns[found[0]][row - self.first] if len(found) == 1 else None
-
     def fail(self, row: int) -> None:
         self.pen.states[row - self.first] = RowState.FAILED
 

@@ -19,7 +19,7 @@ import numpy as np
 from ..samples.caution import copied
 from ..samples.reuse import Reused
 from ..transport.transport import WorkerPen
-from . import forks, info, lending, lifeline, limits, parts, seeding
+from . import forks, info, lifeline, limits, parts, seeding
 from .board import Cell
 from .faults import Faults, take_down, unsendable
 from .registry import Worker, worker_for
@@ -40,7 +40,7 @@ def _fetch_run(task: Task) -> Ticket:
         limits.limit_loaded_libraries()
     worker.cells[Cell.RUN], worker.cells[Cell.TASK], worker.cells[Cell.ACTIVE] = task.run, task.number, 1
     # whoever fetches already, in this thread: a dataset may have an iterator of its own
-    outer, place, lender, hearer = info.here(), seeding.at(None), lending.lend_by(None), parts.tell(None)
+    outer, place, hearer = info.here(), seeding.at(None), parts.tell(None)
     info.enter(worker.info)
     try:
         ticket = _watched(task, worker)
@@ -49,7 +49,6 @@ def _fetch_run(task: Task) -> Ticket:
     finally:
         info.enter(outer)
         seeding.back(place)
-        lending.back(lender)
         parts.tell(hearer)
         worker.cells[Cell.ACTIVE] = 0
     if worker.habits.seeds:
@@ -168,7 +167,6 @@ def _fetch_piece(fetching: _Fetching) -> int:
     seed, epoch, offset = fetching.task.seed, piece.epoch, piece.position - piece.row
     seeding.at(lambda: (seed, epoch, offset + cells[Cell.ROW]), fetching.seeds)
     cells[Cell.BATCH] = piece.batch
-    lending.lend_by(fetching.worker, fetching.pen)
     parts.tell(fetching)
     indices = piece.keys
     done, total, habits = 0, len(indices), fetching.worker.habits

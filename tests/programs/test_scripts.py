@@ -261,7 +261,7 @@ def test_a_daemon_thread_that_iterates_does_not_hinder_the_end_and_says_nothing(
 
 
 LIBRARY = """
-    import logging, multiprocessing, os, signal, sys
+    import multiprocessing, sys
     import mpiter
 
     class Locking:
@@ -282,56 +282,12 @@ LIBRARY = """
     elif sys.argv[2] == "renew":
         it.reset()
         print(sum(len(batch) for batch in it))
-    elif sys.argv[2] == "kill":
-        logging.disable()
-        for pid in it.worker_pids:
-            os.kill(pid, signal.SIGKILL)
-        it.reset()
-        print(sum(len(batch) for batch in it))
-        for pid in it.worker_pids:
-            os.kill(pid, signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize(("ending", "method"), by_default_and_otherwise(["close", "leave", "renew", "kill"]))
+@pytest.mark.parametrize(("ending", "method"), by_default_and_otherwise(["close", "leave", "renew"]))
 def test_workers_give_back_what_libraries_have_made_in_them(tmp_path, method, ending):
     assert run(tmp_path, LIBRARY, method, ending).ended_well().lines[0] == "40"
-
-
-DYING = """
-    import os, signal, sys
-    from multiprocessing import get_context, resource_tracker
-    import mpiter
-
-    class Dying:
-        def __len__(self):
-            return 8
-        def __getitem__(self, index):
-            if index == 5 and not os.path.exists("died"):
-                open("died", "x").close()
-                tell = resource_tracker._resource_tracker._send
-                def dies(message, *of_what):
-                    if sys.argv[2] == "after":
-                        tell(message, *of_what)
-                    if message == sys.argv[1]:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    tell(message, *of_what)
-                resource_tracker._resource_tracker._send = dies
-                lock = get_context("spawn").Lock()
-                del lock
-            return index
-
-    with mpiter.MultiprocessIterator(Dying(), 4, repeat=False, n_processes=2) as it:
-        print(sum(len(batch) for batch in it))
-"""
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("message", ["REGISTER", "UNREGISTER"])
-def test_a_worker_may_die_wherever_it_makes_a_lock_or_gives_it_back(tmp_path, message, when):
-    outcome = run(tmp_path, DYING, message, when)
-    assert (outcome.code, outcome.lines, outcome.left_running) == (0, ["8"], [])
-    assert "resource_tracker" not in outcome.err
 
 
 DAEMONIC = """
