@@ -13,7 +13,8 @@ from packages import MODULES, MPITER, PACKAGES, package_of, tree_of
 
 import mpiter
 
-WINGS = [module for module in MODULES if package_of(module) in ("images", "staging", "echo", "receipts", "audit", "remote", "doctor")]
+NAMES_OF_WINGS = ("images", "staging", "echo", "receipts", "audit", "remote", "doctor")
+WINGS = [module for module in MODULES if package_of(module) in NAMES_OF_WINGS]
 CORE = [module for module in MODULES if PACKAGES.index(package_of(module)) < PACKAGES.index("doctor")]
 CORE = [module for module in CORE if module not in WINGS]
 # the door modules, and what each opens; those of Ray are behind the door that Ray.launch() opens
