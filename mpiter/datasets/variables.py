@@ -27,7 +27,6 @@ HANDLES = {"_io", "socket", "ssl", "sqlite3", "h5py", "lmdb", "zmq", "redis", "p
 # Packages whose objects each process makes for itself: handles, locks, threads, loaders, foreign libraries, randomness.
 _OF_ITS_PROCESS = HANDLES | {"_thread", "threading", "queue", "_queue", "ctypes", "_ctypes", "weakref", "_weakref"}
 _OF_ITS_PROCESS |= {"random", "_random", "contextvars", "_contextvars", "concurrent", "multiprocessing", "mpiter"}
-_OF_ITS_PROCESS |= {"_struct"}  # constants of a module, which can't be pickled and need not be
 _INSTALLED = tuple(sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _CODE = (type, FunctionType, ModuleType)
 
@@ -60,7 +59,8 @@ def read(names: Collection[str], dumps: Dumps, with_main: bool) -> tuple[Variabl
                 try:
                     data, more = dumps(value)
                 except Exception as error:  # the object's own code may raise anything
-                    if len(path) == 1:
+                    made_by = script.home(type(value).__module__)  # what a library has made, each import makes anew
+                    if len(path) == 1 and (made_by in ("builtins", script.NAME) or _is_own(made_by)):
                         stays.append(f"{name}.{path[0]} ({type(value).__name__}: {error})")
                     continue
                 led_to += sorted(map(script.home, more))

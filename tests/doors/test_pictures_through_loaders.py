@@ -21,7 +21,7 @@ from mpiter.staging import ResidentFirst
 each_kind = pytest.mark.parametrize("kind", KINDS)
 both_doors = pytest.mark.parametrize("door", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
 each_form = pytest.mark.parametrize("form", [form for form in FORMS if form != "fixed"])
-QUICK = [("folder", "uint8"), ("staged to a folder", "by options"), ("packed and staged", "float32 CHW")]
+QUICK = [("folder", "uint8"), ("staged", "by options"), ("packed and staged", "float32 CHW")]
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_the_loader_for_torch_resumes_within_an_epoch(torch, whole, tmp_path, ki
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("kind", "method"),
-    [*itertools.product(KINDS, [None, "fork"]), ("packed and staged", "spawn"), ("staged to a folder", "forkserver")],
+    [*itertools.product(KINDS, [None, "fork"]), ("packed and staged", "spawn"), ("staged", "forkserver")],
 )
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
