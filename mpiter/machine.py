@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-_BEYOND_REACH = 1 << 62
+BEYOND_REACH = 1 << 62
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -74,7 +74,7 @@ def address_space() -> int:
     """Bytes that may still be mapped; an amount beyond reach where there is no limit."""
     soft, _ = limit("RLIMIT_AS")
     if soft is None:
-        return _BEYOND_REACH
+        return BEYOND_REACH
     used = int((text_of(Path("/proc/self/statm")) or "0").split()[0]) * mmap.PAGESIZE
     return max(0, soft - used)
 
