@@ -22,7 +22,7 @@
                    ▼
               iterators      MultiprocessIterator, MultithreadIterator, SerialIterator, batches(): state, epoch_detail
               loaders        DataLoader: an epoch for each iter()
-              checkpoints    Checkpoint: the place, the model and the rest, saved between two steps
+              checkpoint     Checkpoint: the place, the model and the rest, saved between two steps
 
 Arrows are the way of the data; each package imports only from those before it.  ``docs/design.md`` is the tour.
 """
@@ -30,7 +30,7 @@ Arrows are the way of the data; each package imports only from those before it. 
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from .checkpoints.checkpoint import Checkpoint
+from .checkpoint import Checkpoint
 from .datasets.packed import Packed
 from .engine.pilot import Auto, Pilot, Wings
 from .engine.run import Noting

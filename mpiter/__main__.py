@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn, TextIO
 
-from . import __version__, audit
-from .doctor import command as doctor
+from . import __version__, audit, doctor
 from .errors import MpiterError
 from .images import pack
 from .tuning import command as tune

@@ -25,7 +25,6 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from .asks import asked, given
 from .errors import OptionError, warn
 from .samples.batch import Batch
 from .stats import Stats
@@ -206,11 +205,7 @@ class _AtOnce:
         return self
 
     def __next__(self) -> Any:
-        here = self._prefetcher
-        asked(here)
-        batch = mapped(next(self._source), self._here)
-        given(here, self)
-        return batch
+        return mapped(next(self._source), self._here)
 
     def _here(self, value: Any) -> Any:
         here = self._prefetcher
@@ -234,7 +229,6 @@ class _Ahead:
         return self
 
     def __next__(self) -> Any:
-        asked(self._prefetcher)
         coming = self._coming or self._send()
         self._coming = None
         if isinstance(coming, Exception):  # StopIteration is one
@@ -246,7 +240,6 @@ class _Ahead:
         self._prefetcher._state, self._prefetcher._was_new_epoch = coming.state, coming.is_new_epoch
         self._used = [sent for sent in self._used if not sent.arrived.query()]
         self._used.append(coming)
-        given(self._prefetcher, self)
         return coming.batch
 
     def _send(self) -> _Sent | Exception:

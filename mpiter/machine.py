@@ -13,10 +13,11 @@ import secrets
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
-_BEYOND_REACH = 1 << 62
+BEYOND_REACH = 1 << 62
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -73,7 +74,7 @@ def address_space() -> int:
     """Bytes that may still be mapped; an amount beyond reach where there is no limit."""
     soft, _ = limit("RLIMIT_AS")
     if soft is None:
-        return _BEYOND_REACH
+        return BEYOND_REACH
     used = int((text_of(Path("/proc/self/statm")) or "0").split()[0]) * mmap.PAGESIZE
     return max(0, soft - used)
 
@@ -137,6 +138,27 @@ def write_names(folder: str | os.PathLike[str]) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file to be written, which takes the place of ``path`` once it is whole and on the disk.
+
+    An error leaves what was there; a kill leaves the new file too, under a name that begins with a dot and this one's.
+    """
+    unfinished = new_name(path.with_name(f".{path.name}-"))
+    try:
+        with open(unfinished, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException as error:
+        unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:  # a full disk says no more than that
+            error.filename = str(path)
+        raise
+    write_names(path.parent)
 
 
 def own_bytes(pid: int) -> int:

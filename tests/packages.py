@@ -15,10 +15,9 @@ MPITER = Path(__file__).resolve().parents[1] / "mpiter"
 # In the order of the journey; each may import from those before it.
 PACKAGES = (
     *("ground", "order", "samples", "transport", "datasets", "worker", "pool", "engine", "iterators", "loaders"),
-    *("checkpoints", "images", "staging", "echo", "receipts", "audit", "remote", "doors", "tuning", "doctor", "face"),
+    *("checkpoint", "images", "staging", "echo", "receipts", "audit", "remote", "doors", "tuning", "doctor", "face"),
 )
-GROUND = {"errors", "rules", "machine", "stats", "script", "spelling", "bell", "asked", "asks", "bar", "typevars"}
-WINGS = {"echo", "receipts", "audit"}  # those that are one file
+GROUND = {"errors", "rules", "machine", "stats", "script", "spelling", "bell", "asked", "typevars"}
 DOORS = {"chainer", "chainer_compat", "device", "jax", "torch"}
 
 MODULES = sorted(str(path.relative_to(MPITER).with_suffix("")) for path in MPITER.rglob("*.py"))
@@ -29,7 +28,7 @@ def package_of(module: str) -> str:
     first, _, rest = module.partition("/")
     if first in DOORS:
         return "doors"
-    return first if rest or first in WINGS else "ground" if first in GROUND else "face"
+    return first if rest or first in PACKAGES else "ground" if first in GROUND else "face"
 
 
 def tree_of(module: str) -> ast.Module:

@@ -12,7 +12,6 @@ from typing import Any, Generic, Self
 
 import numpy as np
 
-from ..asks import asked, given
 from ..datasets.columns import described
 from ..engine.options import Options
 from ..engine.pump import Pump
@@ -56,7 +55,6 @@ class DatasetIterator(Adjustable, Generic[B]):
         return self
 
     def __next__(self) -> B:
-        asked(self)
         if self._revives:
             self._pump.is_closed = False
         try:
@@ -65,7 +63,6 @@ class DatasetIterator(Adjustable, Generic[B]):
             here = self._cursor
             self._pump.cursor = here._replace(previous_epoch_detail=here.epoch_detail)
             raise
-        given(self, self)
         return batch
 
     def next(self) -> B:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Self
 
-from ..asks import asked, given
 from ..errors import SampleError
 from ..order.cursor import Cursor
 from ..order.order import Order
@@ -185,7 +184,6 @@ class Epoch(Generic[B_co]):
         return max(0, known(self._length()) - self._pass.left_out)
 
     def __next__(self) -> B_co:
-        asked(self._loader)
         with self._one_at_a_time:
             pump = self._pass.pump
             try:
@@ -199,5 +197,4 @@ class Epoch(Generic[B_co]):
                     self._count(0)
                 raise
             self._count(self._pass.batches)
-        given(self._loader, self)
         return batch

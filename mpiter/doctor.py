@@ -1,0 +1,300 @@
+"""``mpiter doctor``: is this machine fit for mpiter, and what to do if it isn't.
+
+What might hang or crash (start methods, decoders) is tried in a process of its own, which is ended with all its
+children when its time is over.  Guarantees that a check that fails is a finding, never a traceback, that a warning
+comes with a remedy, and that nothing is left running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.metadata
+import json
+import mmap
+import multiprocessing
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+from . import machine
+from .transport import memory as shared
+
+SCHEMA = "mpiter.doctor/2"
+NEEDED = {"numpy": "1.23", "msgpack": "1", "cloudpickle": "3", "threadpoolctl": "3"}  # as in pyproject.toml
+_TESTED = (3, 13)  # the newest Python that the tests run on
+_KB, _MB, _GB = 1 << 10, 1 << 20, 1 << 30
+_GOOD_CLOCKS = {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"}  # read without a system call
+GOOD, NOTE = "good", "note"  # as it should be; nothing goes wrong, but it is good to know
+WARN = "WARN"  # something will fail or be slow unless it is attended to
+BAD = "BAD"  # mpiter does not work here as it should by default
+_TRY_START = """
+import time, mpiter
+began = time.perf_counter()
+with mpiter.batches([7, 7], 2, n_processes=1, backend=mpiter.Process({method!r})) as stream:
+    assert list(next(stream)) == [7, 7]
+print(time.perf_counter() - began)
+"""
+_DECODERS = {  # how to try them, and what mends one that fails
+    "Pillow": (
+        "from PIL import features; assert features.check_feature('libjpeg_turbo'), 'without libjpeg-turbo'",
+        "pip install --force-reinstall --only-binary :all: Pillow",
+    ),
+    "simplejpeg": ("import simplejpeg", "pip install --force-reinstall simplejpeg"),
+    "opencv-python-headless": ("import cv2", "pip install --force-reinstall opencv-python-headless"),
+    "opencv-python": ("import cv2", "pip uninstall -y opencv-python && pip install opencv-python-headless"),
+    "PyTurboJPEG": ("import turbojpeg; turbojpeg.TurboJPEG()", "apt-get install libturbojpeg, which it calls"),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found, and what to do about it."""
+
+    status: str
+    found: str
+    remedy: str = ""
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    about = "Examine this machine: start methods, shared memory, limits, cores, decoders, packages."
+    parser = commands.add_parser("doctor", help="is this machine fit? what to do if not", description=about)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print each finding as soon as it is there; 1 if mpiter does not work here as it should."""
+    findings = {}
+    for check in CHECKS:
+        subject = check.__name__.replace("_", " ")
+        findings[subject] = finding = examined(check)
+        if not options.json:
+            print(as_text(subject, finding), flush=True)
+    if options.json:
+        told = [{"subject": subject, **dataclasses.asdict(finding)} for subject, finding in findings.items()]
+        print(json.dumps({"schema": SCHEMA, "findings": told}, indent=1))
+    return int(any(finding.status is BAD for finding in findings.values()))
+
+
+def examined(check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except Exception as error:
+        return Finding(NOTE, f"could not be examined ({type(error).__name__}: {error})")
+
+
+def as_text(subject: str, finding: Finding) -> str:
+    told = f"{finding.status:6}{subject:16}{finding.found}" + f"  → {finding.remedy}" * bool(finding.remedy)
+    return textwrap.fill(told, 118, subsequent_indent=" " * 22, break_on_hyphens=False)
+
+
+def software() -> Finding:
+    build = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
+    build += "" if machine.gil_is_in_use() else " without the GIL"
+    told = [f"{name} {_version(name) or 'missing'}" for name in NEEDED]
+    told += [f"{name} {version}" for name in ("torch", "jax", "chainer") if (version := _version(name))]
+    found = ", ".join([build, *told])
+    wrong = [f"'{name}>={least}'" for name, least in NEEDED.items() if _numbers(_version(name)) < _numbers(least)]
+    if wrong:
+        return Finding(BAD, found, f"pip install {' '.join(wrong)}")
+    if sys.version_info[:2] > _TESTED:
+        return Finding(NOTE, f"{found}; mpiter is tested up to Python {_TESTED[0]}.{_TESTED[1]}")
+    return Finding(GOOD, found)
+
+
+def start_methods() -> Finding:
+    """How long it takes until a worker has brought a batch."""
+    default = "forkserver" if sys.platform == "linux" else "spawn"
+    works, told = {}, []
+    for method in multiprocessing.get_all_start_methods():
+        try:
+            works[method] = float(ask(_TRY_START.format(method=method), 60))
+            told.append(f"{method} {works[method]:.1f} s")
+        except RuntimeError as error:
+            told.append(f"{method} fails ({error})")
+    found = f"to the first batch: {', '.join(told)}; {default} is the default"
+    if not works:
+        return Finding(BAD, found, "do what the other findings say; failing that, pass backend='thread'.")
+    if default not in works:
+        return Finding(BAD, found, f"pass backend=mpiter.Process({next(iter(works))!r}).")
+    if len(works) < len(told):
+        return Finding(WARN, found, f"leave backend= as it is: {default} works.")
+    return Finding(GOOD, found)
+
+
+def shared_memory() -> Finding:
+    """Can a memfd be used, or an unlinked file in its place?"""
+    has_memfd, folder = hasattr(os, "memfd_create"), tempfile.gettempdir()
+    fault = _fault(lambda: _use(shared.memfd())) if has_memfd else "there is none on this system"
+    if not fault:
+        return Finding(GOOD, "memfd works: no mount bounds it, nothing named is left behind")
+    permit = "let the sandbox permit memfd_create, fallocate and mmap (docker run --security-opt seccomp=…)"
+    if worse := _fault(lambda: _use(shared.unnamed_file(portable=True))):
+        remedy = permit if has_memfd else "set TMPDIR to a folder that can be written."
+        return Finding(BAD, f"no memfd ({fault}), and no unlinked file in {folder} ({worse})", remedy)
+    remedy = f"set TMPDIR to a folder in memory (a tmpfs) if {folder} is on a disk" + f"; or {permit}" * has_memfd
+    return Finding(WARN if has_memfd else NOTE, f"no memfd ({fault}): unlinked files in {folder}", remedy)
+
+
+def dev_shm() -> Finding:
+    """The mount that other loaders put batches on, and multiprocessing its locks."""
+    size, _, free = shutil.disk_usage("/dev/shm") if os.access("/dev/shm", os.W_OK) else (0, 0, 0)
+    found = f"{_amount(free)} of {_amount(size)} free" if size else "missing or not writable"
+    if size >= _GB and free >= 64 * _MB:
+        return Finding(GOOD, found)
+    remedy = "ls -l /dev/shm, and remove what ended programs have left."
+    if size < _GB:
+        remedy = "docker run --shm-size=2g (or --ipc=host); in Kubernetes mount an emptyDir of medium Memory there."
+    return Finding(NOTE, f"{found}: mpiter doesn't need it, but torch's and Chainer's own loaders do", remedy)
+
+
+def memory() -> Finding:
+    available, total, host = machine.memory_available(), machine.memory_total(), machine.meminfo("MemTotal")
+    found, more = f"{_amount(available)} of {_amount(total)} available", "end other programs"
+    if total < host:
+        found += f", by control group; the machine has {_amount(host)}"
+        more = "raise the container's limit (docker run --memory)"
+    remedy = f"{more}, or lower batch_size, n_prefetch, run_ahead or n_processes."
+    if available < _GB:
+        return Finding(BAD if available < 128 * _MB else WARN, found, remedy)
+    if kills := machine.out_of_memory_kills():
+        return Finding(NOTE, f"{found}; {kills} processes of this control group were killed for memory so far", remedy)
+    return Finding(NOTE if total < host else GOOD, found)
+
+
+def limits() -> Finding:
+    """What ulimit -n, -u and pids.max, -v and -f leave us."""
+    workers = machine.cores()
+    files, size = (machine.limit(name)[0] or machine.BEYOND_REACH for name in ("RLIMIT_NOFILE", "RLIMIT_FSIZE"))
+    processes, space = _processes_left(), min(machine.address_space(), size)
+    want_files, want_processes = 48 + 4 * workers, 16 + 4 * workers  # measured; threads and the fork server included
+    found, remedies = [], []
+    if files < want_files:
+        found.append(f"{files} open files allowed, {want_files} wanted")
+        remedies.append("ulimit -n 1024 (docker run --ulimit nofile=1024)")
+    if processes < want_processes:
+        found.append(f"{processes} more processes and threads allowed, {want_processes} wanted")
+        remedies.append("ulimit -u 4096 (docker run --pids-limit=4096)")
+    if space < 4 * _GB:
+        found.append(f"{_amount(space)} to be mapped, or for a file")
+        remedies.append("ulimit -v unlimited and ulimit -f unlimited")
+    if not found:
+        return Finding(GOOD, f"files, processes and address space are enough for {workers} workers")
+    is_bad = files < 40 or processes < 8 or space < 64 * _MB
+    return Finding(BAD if is_bad else WARN, "; ".join(found), f"{', '.join(remedies)}; or fewer n_processes.")
+
+
+def cores() -> Finding:
+    present, quota, allowed = os.cpu_count() or 1, machine.quota(), machine.cores()
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else present
+    bounds = [f"affinity allows {affinity}"] if affinity < present else []
+    if quota is not None and quota < affinity:
+        bounds.append(f"the control group allows {quota:g}")
+    if not bounds:
+        return Finding(GOOD, f"{present}, all ours; n_processes=None takes {allowed}")
+    found = f"{present}, but {' and '.join(bounds)}; n_processes=None takes {allowed}, os.cpu_count() says {present}"
+    if quota is not None and quota < 1:
+        return Finding(WARN, found, "docker run --cpus=2: program and workers share less than one; or n_processes=0.")
+    remedy = f"libraries that ask os.cpu_count() should use {allowed} (PYTHON_CPU_COUNT={allowed} from Python 3.13 on)."
+    return Finding(NOTE, found, remedy)
+
+
+def image_decoders() -> Finding:
+    found, remedies = [], []
+    for name, (trial, remedy) in _DECODERS.items():
+        if version := _version(name):
+            fault = _fault(lambda trial=trial: ask(trial, 30))  # type: ignore[misc]
+            found.append(f"{name} {version}" + (f" ({fault})" if fault else ""))
+            remedies += [remedy] if fault else []
+    if not found:
+        return Finding(NOTE, "none; needed for image files only", "pip install 'mpiter[images]'")
+    return Finding(WARN if remedies else GOOD, ", ".join(found), "; ".join(remedies))
+
+
+def clock() -> Finding:
+    """With most of the clocks that the kernel counts by, to read the time is a system call."""
+    source = machine.text_of(Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")).strip()
+    if not source or source in _GOOD_CLOCKS:
+        return Finding(GOOD, source or "the system's")
+    return Finding(NOTE, f"{source}: to read the time takes a system call, several a batch")
+
+
+CHECKS = (software, start_methods, shared_memory, dev_shm, memory, limits, cores, image_decoders, clock)
+
+
+def ask(code: str, seconds: float) -> str:
+    """What another Python prints when it runs ``code``; a RuntimeError says in one line what went wrong."""
+    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{code}"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"no answer within {seconds:g} s") from None
+        finally:
+            if process.poll() is None:  # on Ctrl-C as well: its fork server and its workers are of its group
+                os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+    if process.returncode:
+        last = (err.strip() or f"ended with exit code {process.returncode}").splitlines()[-1]
+        raise RuntimeError(textwrap.shorten(last, 160, placeholder=" …"))
+    return out.strip()
+
+
+def _fault(trial: Callable[[], object]) -> str:
+    try:
+        trial()
+    except (OSError, RuntimeError) as error:
+        return str(error)
+    return ""
+
+
+def _use(descriptor: int) -> None:
+    try:
+        os.ftruncate(descriptor, mmap.PAGESIZE)
+        os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)
+        with mmap.mmap(descriptor, mmap.PAGESIZE) as mapped:
+            mapped[:1] = b"x"
+    finally:
+        os.close(descriptor)
+
+
+def _processes_left() -> int:
+    """What the control groups and ulimit -u, which doesn't bind root, still allow."""
+    left = [machine.BEYOND_REACH]
+    for folder in machine.control_groups():
+        most, now = machine.text_of(folder / "pids.max"), machine.text_of(folder / "pids.current")
+        if most.isdigit() and now.isdigit():
+            left.append(int(most) - int(now))
+    allowed = machine.limit("RLIMIT_NPROC")[0]
+    if allowed is not None and os.getuid():
+        owners = [path.stat().st_uid for path in Path("/proc").glob("[0-9]*/task/[0-9]*")]
+        left.append(allowed - owners.count(os.getuid()))
+    return min(left)
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _numbers(version: str) -> list[int]:
+    """The release of a version, without what follows: 2.3.0rc1+cpu is 2, 3, 0."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return [int(part) for part in match[0].split(".")] if match else []
+
+
+def _amount(size: int) -> str:
+    unit, name = next(((unit, name) for unit, name in ((_GB, "GB"), (_MB, "MB")) if size >= unit), (_KB, "KB"))
+    return f"{size / unit:.3g} {name}" if size < 1000 * unit else f"{size // unit} {name}"
