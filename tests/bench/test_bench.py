@@ -1,0 +1,157 @@
+"""The experiments: each runs, its result says where it comes from, and the driver's arithmetic is right."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import driver
+import pytest
+from driver import Claim, at_least, at_most, interleaved, judge, number, spread
+from pairs import slow_but
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = ROOT / "bench"
+EXPERIMENTS = list(runpy.run_path(str(BENCH / "__main__.py"))["found"]())
+NEEDS = {  # what an experiment can't do without, and what has it
+    "chainer_training": "chainer",
+    "cluster": "ray",
+    "dataloader": "torch",
+    "resume": "ray",
+}
+QUICK = ("order", "workers")  # a few seconds each
+
+
+def told(name: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCH / f"{name}.py"), *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=280)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", slow_but(EXPERIMENTS, *QUICK))
+def test_a_short_round_runs_and_its_result_says_where_it_comes_from(name: str, tmp_path: Path) -> None:
+    if name in NEEDS and not importlib.util.find_spec(NEEDS[name]):
+        pytest.skip(f"{NEEDS[name]} is not installed: `python3 bench {name}` says what it needs")
+    ran = told(name, "--small", "--out", "found.json", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    result = json.loads((tmp_path / "found.json").read_text())
+    assert {"machine", "versions", "commit"} <= set(result)
+    assert '"numpy"' in json.dumps(result["versions"])
+    again = told(name, "--small", "--out", "found.json", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "--force" in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_first_experiment_has_a_page_with_all_that_its_result_says(tmp_path: Path) -> None:
+    ran = told("overhead", "--small", "--out", "found.json", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    page, result = (tmp_path / "found.html").read_text(), json.loads((tmp_path / "found.json").read_text())
+    assert "<svg" in page
+    assert result["commit"]["id"][:7] in page if result["commit"].get("id") else True
+    for row in {answer["row"] for answer in result["turns"]}:
+        assert row in page
+    assert not re.search(r"""(?:src|href)=["']?https?:""", page), "nothing is loaded from elsewhere"
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("the page was not opened: install chromium")
+    shot = tmp_path / "page.png"
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", f"--screenshot={shot}"]
+    command = [chromium, *options, f"file://{tmp_path}/found.html"]
+    seen = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert shot.stat().st_size > 10_000
+    assert "CONSOLE" not in seen.stderr
+
+
+def test_the_command_lists_the_experiments_and_names_an_unknown_one() -> None:
+    listed = subprocess.run([sys.executable, str(BENCH), "--list"], capture_output=True, text=True, timeout=60)
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == EXPERIMENTS
+    assert all(len(line.split()) > 3 for line in listed.stdout.splitlines())
+    wrong = subprocess.run([sys.executable, str(BENCH), "overhed"], capture_output=True, text=True, timeout=60)
+    assert wrong.returncode == 1
+    assert "python3 bench --list" in wrong.stderr
+
+
+# -- the driver --------------------------------------------------------------------------------------------------------
+
+
+def test_rounds_are_interleaved_and_each_begins_with_another_row() -> None:
+    turns: Any = [driver.Turn(row, "case", 2, 1.0, 0.0, {}) for row in "abc"]
+    assert ["".join(turn.row for turn in interleaved(turns, 3))] == ["abcbcacab"]
+    assert [turn.round for turn in interleaved(turns, 2)] == [0, 0, 0, 1, 1, 1]
+
+
+def test_few_values_have_no_quartiles_and_many_have() -> None:
+    assert spread([3.0]) == driver.Spread(3.0, 0.0, (3.0,))
+    assert spread([1.0, 2.0, 4.0]).iqr == pytest.approx(0.8 * 3)
+    assert (spread([1.0, 2.0, 3.0, 4.0, 5.0]).median, spread([1.0, 2.0, 3.0, 4.0, 5.0]).iqr) == (3.0, 2.0)
+    assert spread([1.0, 2.0, 4.0]).is_noisy
+    assert not spread([100.0, 101.0, 102.0]).is_noisy
+
+
+def test_ratios_are_of_medians_and_none_where_a_row_is_missing() -> None:
+    rates = ("a", 2.0), ("b", 1.0), ("a", 4.0), ("b", 1.0)
+    answers = [{"case": "c", "row": row, "rate": rate} for row, rate in rates]
+    summary = driver.summarized(answers, ["rate"])
+    assert driver.ratio(summary, "c", "a", "b", "rate") == 3.0
+    assert driver.ratio(summary, "c", "a", "nobody", "rate") is None
+
+
+@pytest.mark.parametrize(
+    ("claim", "rounds", "says", "failed"),
+    [
+        (at_least("c", "rate", 2.0, 1.5), 3, "PASS", False),
+        (at_least("c", "rate", 1.0, 1.5), 3, "FAIL", True),
+        (at_least("c", "rate", 1.0, 1.5, must=False), 3, "FAIL", False),
+        (at_most("c", "time", 1.0, 1.5), 3, "PASS", False),
+        (at_most("c", "time", None, 1.5), 3, "not measured", False),
+        (at_least("c", "rate", 1.0, 1.5), 1, "not a conclusion", False),
+    ],
+)
+def test_a_claim_holds_fails_or_is_no_conclusion(claim: Claim, rounds: int, says: str, failed: bool) -> None:
+    verdict = judge(claim, rounds)
+    assert (verdict.says, verdict.failed) == (says, failed)
+
+
+def test_a_turn_that_fails_hangs_or_lacks_its_package_is_a_line_in_the_result(tmp_path: Path) -> None:
+    script = tmp_path / "experiment.py"
+    script.write_text(
+        f"""import sys, time
+sys.path.insert(0, {str(BENCH)!r})
+from driver import Absent, Experiment, command_line, conduct
+
+def take(turn):
+    if turn.row == "fails":
+        raise ValueError("no such luck")
+    if turn.row == "lacks":
+        raise Absent("pip install luck")
+    if turn.row == "hangs":
+        time.sleep(60)
+    return {{"rate": 3.0}}
+
+ROWS = dict.fromkeys(("works", "fails", "lacks", "hangs"), ".")
+EXPERIMENT = Experiment(__file__, "Four rows.", {{"case": "one"}}, ROWS, {{"rate": "rate"}}, take)
+if __name__ == "__main__":
+    sys.exit(conduct(EXPERIMENT, command_line(EXPERIMENT, warmup=0.0, timeout=2.0, seconds=0.1)))
+"""
+    )
+    command = [sys.executable, str(script), "--rounds", "1", "--out", "found.json"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 1
+    turns = {turn["row"]: turn for turn in json.loads((tmp_path / "found.json").read_text())["turns"]}
+    assert turns["works"]["rate"] == 3.0
+    assert "no such luck" in turns["fails"]["error"]
+    assert turns["lacks"]["absent"] == "pip install luck"
+    assert "2" in turns["hangs"]["error"]
+
+
+def test_numbers_have_three_digits() -> None:
+    assert [number(value) for value in (0.0123, 1234.5, 0)] == ["0.0123", "1,234", "0"]
