@@ -21,7 +21,6 @@ ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "bench"
 EXPERIMENTS = list(runpy.run_path(str(BENCH / "__main__.py"))["found"]())
 NEEDS = {  # what an experiment can't do without, and what has it
-    "chainer_training": "chainer",
     "cluster": "ray",
     "dataloader": "torch",
     "resume": "ray",
