@@ -30,12 +30,14 @@ from ..samples.envelope import aligned, reduce_text
 from ..samples.layout import PAGE
 from ..transport.memory import SharedBytes, SharedFile, write_all
 from . import settings, variables
+from .access import users
 
 _COMPARED = 1 << 17  # words at once
 _TOLD = 20  # variables in one warning
 _LARGEST = 1 << 26  # bytes of a variable of a module
 _MANY = 200_000_000  # bytes of pickled objects: each worker takes seconds to open them, and several times the memory
 _LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
+_READ_BY = ("__iter__", "__getitem__", "__len__", "__getitems__")
 _first: list[str] = []
 
 
@@ -116,7 +118,7 @@ class Shipment:
             warn(_told(stays))
         if raw[1].nbytes > _MANY:
             warn(_too_many(raw[1].nbytes))
-        self._first = tuple(_first)
+        self._first, self._methods = tuple(_first), _methods(cargo)
         self._sizes = [buffer.nbytes for buffer in raw]
         self._hold = hold(raw)
 
@@ -130,7 +132,9 @@ class Shipment:
         stays = [*variables.put(held, partial(_variable, self._by_value)), *settings.put(is_set)]
         if stays:
             warnings.warn(_told(stays), RuntimeWarning, stacklevel=2)
-        return pickle.loads(pickled, buffers=buffers)
+        cargo = pickle.loads(pickled, buffers=buffers)
+        _check_methods(cargo, self._methods)
+        return cargo
 
     def holds(self, cargo: Any) -> bool:
         """Would packing ``cargo`` now give the same?"""
@@ -146,6 +150,27 @@ class Shipment:
     def close(self) -> None:
         self._shared = []
         self._hold.close()
+
+
+def _methods(cargo: Any) -> dict[str, str | None]:
+    """Where a dataset's class is defined, and the methods by which it is read."""
+    kind = type(users(cargo[0]))
+    return {"": _defined_at(kind)} | {name: _defined_at(getattr(kind, name, None)) for name in _READ_BY}
+
+
+def _defined_at(found: Any) -> str | None:
+    return found and f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', type(found))}"
+
+
+def _check_methods(cargo: Any, theirs: dict[str, str | None]) -> None:
+    """The same class may have other methods here: its module was changed since, or by the program as it ran."""
+    mine = _methods(cargo)
+    for name, here in mine.items():
+        if here != theirs[name] and mine[""] == theirs[""]:
+            raise DatasetNotPicklable(
+                f"{mine['']}.{name} is {theirs[name]} in the program and {here} in this worker: define it in the "
+                f"class, or pass backend=mpiter.Process(start_method='fork')."
+            )
 
 
 def _same(mine: Any, theirs: Any) -> bool:

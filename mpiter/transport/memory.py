@@ -219,8 +219,11 @@ def memfd() -> int:
 def unnamed_file(portable: bool = False) -> int:
     """A descriptor on memory without a name."""
     if hasattr(os, "memfd_create") and not portable:
-        with contextlib.suppress(OSError):  # a sandbox that knows no memfd
+        try:
             return memfd()
+        except OSError as error:  # a sandbox that knows no memfd
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
     handle, path = tempfile.mkstemp(prefix="mpiter-")
     os.unlink(path)
     return handle

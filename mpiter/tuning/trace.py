@@ -98,7 +98,7 @@ class Trace:
                 file.write(data + b"\n]\n")
                 file.flush()
                 self._size += len(data)
-            except OSError as error:
+            except (OSError, ValueError) as error:  # a loop that outlives the program's files
                 self._is_over = True
                 _log.warning("the trace %s cannot be written, and ends here: %s", self._path, str(error))
 
@@ -116,7 +116,7 @@ class Trace:
             root, ending = os.path.splitext(self._path)
             _log.warning("another program is writing the trace %s; ours has our pid in its name", self._path)
             file = open(f"{root}.{self._pid}{ending}", "w+b")  # noqa: SIM115  # for as long as this lives
-        weakref.finalize(self, file.close).atexit = False  # loops may end later
+        weakref.finalize(self, file.close)
         file.truncate(0)
         return file
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from chainer_models import weights
 from pairs import pairs, slow_if, with_usual_and_another
-from picture_sets import BROKEN, FORMS, KINDS, LENGTH, drawn
+from picture_sets import BROKEN, FORMS, KINDS, drawn
 
 pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
 
@@ -21,7 +21,6 @@ from chainer.training import extensions, triggers
 import mpiter
 from mpiter.chainer import MultiprocessIterator, MultithreadIterator, SerialIterator, converter
 from mpiter.images import ImageFolder
-from mpiter.staging import ResidentFirst, Staging
 
 pytestmark = pytest.mark.chainer
 
@@ -88,20 +87,3 @@ def test_broken_pictures_are_left_out_of_a_training(tmp_path, kind, way):
     assert {index for index, _ in stats.skips} == set(BROKEN)
     with pytest.raises(mpiter.SampleError, match=r"Skip\(most=1\)"):
         trained(tmp_path / "capped", OURS[way](dataset, seed=3, on_error=mpiter.Skip(most=1)))
-
-
-@pytest.mark.slow
-@each_way
-def test_a_training_that_draws_local_ones_first_resumes_whatever_is_local_by_then(whole, tmp_path, way):
-    def sampled(local: int) -> Any:
-        dataset = Staging(tmp_path / f"{local}", "10MB", workers=0).of(ImageFolder(whole, **FORMS["uint8"]))
-        for index in range(local):
-            dataset[index]
-        return dataset, ResidentFirst(dataset, window=10, seed=1)
-
-    dataset, sampler = sampled(LENGTH)
-    wanted, _ = trained(tmp_path / "unbroken", OURS[way](dataset, seed=3, order_sampler=sampler))
-    assert sampler.entropy == 1
-    dataset, sampler = sampled(0)
-    iterator = OURS[way](dataset, seed=3, order_sampler=sampler)
-    assert trained(tmp_path / "again", iterator, saved=tmp_path / "unbroken")[0] == wanted

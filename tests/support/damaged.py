@@ -1,0 +1,60 @@
+"""Damaged files through one decoder, as a program: `python damaged.py DECODER FIRST LAST`; prints what became of them.
+
+A line of JSON: for each file the error's reason, or the picture's shape and sum; what else is raised ends the program.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import warnings
+
+import image_files
+
+from mpiter.images import BrokenImage
+from mpiter.images.decoding import Decoding
+from mpiter.images.pixels import plain
+
+
+def damaged(number: int, files: list[bytes]) -> bytes:
+    """The file of this number: bytes changed, the end cut off, or two halves joined; often several."""
+    rng = random.Random(number)
+    data = bytearray(rng.choice(files))
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        how = rng.randrange(6)
+        if how <= 1:
+            for _ in range(rng.choice((1, 3, 30))):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+        elif how == 2:
+            for _ in range(rng.choice((1, 3))):  # among the headers
+                data[rng.randrange(min(200, len(data)))] = rng.randrange(256)
+        elif how == 3:
+            del data[rng.randrange(1, len(data)) :]
+        elif how == 4:
+            other = rng.choice(files)
+            data = data[: rng.randrange(1, len(data) + 1)] + other[rng.randrange(len(other)) :]
+        else:
+            at = rng.randrange(len(data))
+            del data[at : at + rng.randrange(1, 50)]
+        data = data or bytearray(b"\xff")
+    return bytes(data)
+
+
+def main(decoder: str, first: int, last: int) -> None:
+    warnings.simplefilter("ignore")  # Pillow's, of what is strange in a file
+    files, decoding, told = list(image_files.kinds().values()), Decoding(decoder, "RGB", True), []
+    for number in range(first, last):
+        try:
+            picture = plain(decoding.open(damaged(number, files), f"file {number}")[0])
+        except BrokenImage as error:
+            told.append(f"{error.path}: {error.reason}")
+        else:
+            assert picture.ndim == 3
+            assert picture.shape[2] == 3
+            told.append([*picture.shape, int(picture.sum())])
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
