@@ -129,6 +129,8 @@ def _is_found(name: str, module: ModuleType) -> bool:
     parent = name.rpartition(".")[0]
     if parent and not is_importable(parent):
         return False
+    if parent in sys.stdlib_module_names:  # from Python 3.13 on collections.abc has no file of that name
+        return True
     file = getattr(module, "__dict__", {}).get("__file__")  # asked otherwise, a module may load itself
     path = getattr(sys.modules.get(parent), "__path__", None)
     if parent and (path is None or module.__name__ != name or not isinstance(file, str)):
