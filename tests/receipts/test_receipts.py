@@ -68,7 +68,6 @@ MAKES = {
     "repeating": lambda **k: MultiprocessIterator(Numbers(), 8, n_processes=2, n_prefetch=3, **k),
     "larger than the dataset": lambda **k: SerialIterator(Numbers(), 70, **k),
     "MultithreadIterator": lambda **k: MultithreadIterator(Numbers(), 8, n_threads=2, repeat=False, **k),
-    "SerialIterator": lambda **k: SerialIterator(Numbers(), 8, repeat=False, **k),
     "an order sampler": lambda **k: SerialIterator(Numbers(), 8, order_sampler=lambda order, _: order[::-1], **k),
     "batches": lambda **k: batches(Numbers(), 8, n_processes=2, epochs=2, **k),
     "DataLoader": lambda **k: DataLoader(Numbers(), 8, num_workers=2, shuffle=True, **k),
@@ -76,7 +75,6 @@ MAKES = {
     "a sampler": lambda **k: DataLoader(Numbers(), 3, sampler=[7, 3, 3, 1, 0, 9, 8], **k),
     "a batch sampler": lambda **k: DataLoader(Numbers(), batch_sampler=[[7, 3], [3, 1, 0], [9, 8]], num_workers=1, **k),
     "a shard": lambda **k: batches(Numbers(), 8, n_processes=0, shard=(1, 3), epochs=2, **k),
-    "a loader's shard": lambda **k: DataLoader(Numbers(), 8, shuffle=True, shard=(2, 3), **k),
     "a shard in one": lambda **k: DataLoader(Numbers(), 4, shuffle=True, collate_fn=list, shard=(2, 3), **k),
 }
 
@@ -198,16 +196,6 @@ def test_going_back_within_one_program_makes_void_what_came_after_and_a_reset_be
     assert (epoch.is_sound, epoch.samples) == (True, LENGTH)
 
 
-def test_a_closed_iterator_that_revives_goes_on_in_its_file(tmp_path):
-    it = SerialIterator(Numbers(), 8, repeat=False, receipts=tmp_path)
-    next(it)
-    it.close()
-    list(it)
-    it.close()
-    assert audit(tmp_path).is_sound
-    assert len(logs_in(tmp_path)) == 1
-
-
 TRAINER = """
     import json, os, signal, sys
     import mpiter
@@ -309,15 +297,6 @@ def test_the_rank_is_the_launchers_unless_it_is_said(tmp_path, monkeypatch):
         with batches(Numbers(), 8, n_processes=0, receipts=receipts) as it:
             next(it)
     assert [path.name[:13] for path in logs_in(tmp_path)] == ["rank-1-of-2-1", "rank-3-of-5-1"]
-
-
-def test_ranks_that_all_go_through_everything_are_found(tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank in range(2):
-        monkeypatch.setenv("RANK", str(rank))
-        with batches(Numbers(), 8, n_processes=0, seed=1, receipts=tmp_path) as it:
-            list(it)
-    assert audit(tmp_path).twice == LENGTH
 
 
 def test_two_who_take_each_other_for_a_restart_are_found(tmp_path):
