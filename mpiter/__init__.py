@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING
 from .checkpoint import Checkpoint
 from .datasets.packed import Packed
 from .engine.pilot import Auto, Pilot, Wings
-from .engine.run import Noting
 from .engine.tally import Tracing
 from .errors import (
     BatchTimeout,
@@ -115,12 +114,6 @@ def _pilot(workers: Auto | None, n_prefetch: Auto | None) -> Pilot:
     return AutoPilot(workers, n_prefetch)
 
 
-def _receipts(given: object) -> Noting:
-    from .receipts import receipts_for
-
-    return receipts_for(given)
-
-
 def _mpi() -> Backend:
     from .remote.mpi import MPI
 
@@ -133,7 +126,7 @@ def _ray() -> Backend:
     return Ray()
 
 
-Wings.tracer, Wings.pilot, Wings.receipts = _tracer, _pilot, _receipts
+Wings.tracer, Wings.pilot = _tracer, _pilot
 BY_NAME["ray"], BY_NAME["mpi"] = _ray, _mpi
 
 _ELSEWHERE = {  # names that are looked for here, and lie in a door or a wing

@@ -1,7 +1,8 @@
-"""``mpiter audit``: what was promised against what was handed out, counted over all ranks and restarts.
+"""``mpiter audit folder``: has each sample come exactly once, over all ranks and restarts?
 
-Reads what ``receipts=`` has written, or any other program in that form.  A restart makes void what earlier files noted
-at its place or beyond: those of the same rank, and those of another number of ranks.
+Pure, but for the reading.  A restart makes void what was noted before at its place or beyond, by the same rank and by
+ranks of another number.  Guarantees exit status 0 where nothing was lost or repeated, 1 where something was, 2 for what
+cannot be read; a last line that was torn off with its program is left out.
 """
 
 from __future__ import annotations
@@ -9,77 +10,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .asked import at_least
 from .errors import OptionError
-from .receipts import ENDING, VERSION
+from .receipts import ENDING, Folder
 
-__all__ = ["Verdict", "audit"]
+__all__ = ["audit"]
 
+_Who = tuple[int, int]  # a rank, and how many there are
+_At = tuple[int, int]  # an epoch, and a place in it
+_LARGEST = 1 << 53
+_END = _LARGEST, _LARGEST
 _FIRST = 5  # samples that are named
-_KINDS = "batch", "fill", "skipped", "failed"
-_BATCH, _FILL, _SKIPPED, _FAILED = range(4)
-_ROW = np.dtype([(name, np.int64) for name in ("kind", "epoch", "place", "count", "line", "start", "log")])
-_Place = tuple[int, int]  # an epoch, and a place in it
-
-
-@dataclass
-class _Log:
-    """One file: what one start of one rank was handed."""
-
-    path: Path
-    rank: int = 0
-    size: int = 1
-    time: float = 0.0
-    starts: list[tuple[_Place, int | None, int | None]] = field(default_factory=list)  # length and step with them
-    rows: list[tuple[int, ...]] = field(default_factory=list)  # samples of a line that have one kind
-    keys: list[int | str] = field(default_factory=list)  # of all rows
-    ends: set[int] = field(default_factory=set)  # epochs that came to their end
-    is_torn: bool = False
-
-    def read(self) -> _Log:
-        *lines, last = self.path.read_bytes().split(b"\n")
-        self.is_torn = bool(last)  # by a kill
-        for number, line in enumerate(lines, 1):
-            try:
-                self._take(number, json.loads(line))
-            except (ValueError, TypeError, KeyError, AttributeError, StopIteration) as error:
-                raise OptionError(f"{self.path}: line {number} is no receipt: {line[:60]!r} ({error}).") from None
-        return self
-
-    def _take(self, number: int, told: dict[str, Any]) -> None:
-        if number == 1:
-            if told["receipts"] != VERSION:
-                raise ValueError(f"version {told['receipts']!r}; this mpiter reads {VERSION}")
-            self.rank, self.size, self.time = _whole(told["rank"]), _whole(told["size"]), float(told["time"])
-        elif "from" in told:
-            epoch, place = map(_whole, told["from"])
-            self.starts.append(((epoch, place), told.get("length"), told.get("step")))
-        elif "end" in told:
-            self.ends.add(_whole(told["end"]))
-        elif not self.starts:
-            raise ValueError("it must say first where the training starts")
-        else:
-            kind = next(kind for kind in ("batch", "skipped", "failed") if kind in told)
-            (epoch, place), keys, fills = map(_whole, told[kind]), told["keys"], _whole(told.get("fills", 0))
-            if not {*map(type, keys)} <= {int, str} or fills > len(keys):
-                raise ValueError("its keys are not whole numbers and strings, or fewer than its fills")
-            for sort, count in ((_KINDS.index(kind), len(keys) - fills), (_FILL, fills)):
-                if count:
-                    self.rows.append((sort, epoch, place, count, number, len(self.starts) - 1))
-            self.keys += keys
-
-
-def _whole(number: Any) -> int:
-    if type(number) is not int or not 0 <= number <= 1 << 53:
-        raise ValueError(f"{number!r:.40} is no whole number from 0 to 2^53")
-    return number
+_HANDED, _FILL, _SKIPPED, _FAILED = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,222 +38,229 @@ class Epoch:
     """What came in one epoch."""
 
     epoch: int
-    state: str  # "whole", "incomplete" or "broken off": all ranks went on to a later one
-    length: int | None  # samples that it has; None: no file tells
+    is_over: bool
+    is_sound: bool
+    length: int | None  # samples that it has; None: no log says
     samples: int  # that came, each counted once
-    missing: int = 0  # that never came
-    twice: int = 0
-    failed: int = 0  # in whose place came an error
-    skipped: int = 0  # that were left out, by on_error="skip"
-    fills: int = 0  # that came once more, to fill up a last step
-    dropped: int = 0  # that were left out at the end, by drop_last
-    named: tuple[str, ...] = ()  # the first of those that something is wrong with
-
-    @property
-    def is_sound(self) -> bool:
-        """Has each sample come once, as far as the epoch has come?"""
-        has_more = self.length is not None and self.samples > self.length
-        return not (self.missing or self.twice or self.failed or has_more or self.state == "broken off")
-
-    def line(self) -> str:
-        """The epoch in a line."""
-        told = f"each of {self.samples:,} samples exactly once"
-        if not self.is_sound or self.samples != self.length:
-            of = "" if self.length is None else f" of {self.length:,}"
-            told = f"{self.samples:,}{of} samples" + ", each exactly once" * self.is_sound
-        told += "" if self.state == "whole" else f"; {self.state}"
-        counts = {
-            "never came": self.missing,
-            "came several times": self.twice,
-            "failed": self.failed,
-            "were skipped since they failed": self.skipped,
-            "fill up the last step": self.fills,
-            "were left out by drop_last": self.dropped,
-        }
-        beside = [f"{count:,} {what}" for what, count in counts.items() if count]
-        return f"epoch {self.epoch}: {told}" + (f" ({', '.join(beside)})" if beside else "")
+    missing: int  # samples that never came
+    twice: int  # samples that came several times
+    lines: tuple[str, ...]  # all of it in words, and the first samples that something is wrong with
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a training; ``audit()`` returns it.
+    """What came of a training's receipts."""
 
-    >>> import tempfile, mpiter
-    >>> from mpiter.audit import audit
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     loader = mpiter.DataLoader(range(10), 4, receipts=folder)
-    ...     first = next(iter(loader))
-    ...     verdict = audit(folder)
-    >>> verdict.is_sound, [(epoch.epoch, epoch.state, epoch.samples, epoch.length) for epoch in verdict.epochs]
-    (True, [(0, 'incomplete', 4, 10)])
-    """
-
+    is_sound: bool  # nothing was lost, nothing repeated, and each rank has its log
+    missing: int
+    twice: int
     epochs: tuple[Epoch, ...]
-    absent: tuple[int, ...]  # ranks of the last start that have no file
     starts: tuple[int, ...]  # how many ranks there were, start for start
-    files: int
-    torn: int = 0  # files whose last line was torn off
-
-    @property
-    def missing(self) -> int:
-        """Samples that never came, of all epochs."""
-        return sum(epoch.missing for epoch in self.epochs)
-
-    @property
-    def twice(self) -> int:
-        """Samples that came several times, of all epochs."""
-        return sum(epoch.twice for epoch in self.epochs)
-
-    @property
-    def is_sound(self) -> bool:
-        """Has nothing been lost and nothing repeated, and has each rank left a file?"""
-        return not self.absent and all(epoch.is_sound for epoch in self.epochs)
-
-    def lines(self) -> Iterator[str]:
-        """The verdict in words."""
-        ranks = ", then ".join(f"{size} rank{'s' * (size != 1)}" for size in self.starts)
-        torn = f", {self.torn} with a last line that a kill has torn" if self.torn else ""
-        yield f"{self.files} file{'s' * (self.files != 1)}: {ranks}{torn}"
-        for epoch in self.epochs:
-            yield epoch.line()
-            yield from (f"  {one}" for one in epoch.named)
-        yield from (f"rank {rank} of {self.starts[-1]} has left no file" for rank in self.absent)
-        yield "sound: nothing lost, nothing repeated" if self.is_sound else "not sound"
+    lines: tuple[str, ...]  # the verdict in words; epochs that are alike have one line together
 
 
-def audit(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], length: int | None = None) -> Verdict:
-    """Join the receipts in these folders (or files) and count; an OptionError says that one cannot be read.
-
-    ``length`` promises, where the files don't, that each epoch has each of the samples 0 to ``length - 1`` once.
+def audit(paths: Folder | Iterable[Folder]) -> Verdict:
+    """Join the logs in these folders (or files) and judge them; an OptionError says that one cannot be read.
 
     >>> import tempfile, mpiter
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with mpiter.batches(range(10), 4, n_processes=0, receipts=folder) as stream:
-    ...         for batch in stream:
-    ...             pass
-    ...     print(*audit(folder).lines(), sep="\\n")
-    1 file: 1 rank
+    ...         batches = list(stream)
+    ...     print(*audit(folder).lines, sep="\\n")
+    logs: 1; ranks: 1
     epoch 0: each of 10 samples exactly once
     sound: nothing lost, nothing repeated
     """
-    logs = _read([paths] if isinstance(paths, (str, os.PathLike)) else paths)
-    launches: list[dict[int, _Log]] = []  # the files that began together, by rank
-    for log in logs:
-        if not launches or log.rank in launches[-1] or log.size != next(iter(launches[-1].values())).size:
-            launches.append({})
-        launches[-1][log.rank] = log
-    last = launches[-1]
-    size = next(iter(last.values())).size
-    return Verdict(
-        epochs=tuple(_epochs(logs, [*last.values()], length)),
-        absent=tuple(rank for rank in range(min(size, len(last) + 8)) if rank not in last),
-        starts=tuple(next(iter(launch.values())).size for launch in launches),
-        files=len(logs),
-        torn=sum(log.is_torn for log in logs),
-    )
+    given = [*map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+    files = {one.resolve() for path in given for one in (path.glob(f"*{ENDING}") if path.is_dir() else [path])}
+    runs, lines = list[_Run](), list[_Line]()
+    for path in sorted(files):
+        _read(path, runs, lines)
+    if not runs:
+        raise OptionError(f"{', '.join(map(str, given))}: there are no receipts (*{ENDING}) with anything in them.")
+    runs.sort(key=lambda run: run.began)
+    sizes, faults = _launches(runs)
+    reached, standing = _standing(runs, lines)
+    epochs, begin = list[Epoch](), min(run.at for run in runs)
+    for epoch, some in sorted(standing.items()):
+        if epochs and epoch > epochs[-1].epoch + 1:
+            faults.append(f"of the epochs between {epochs[-1].epoch} and {epoch} nothing was noted")
+        going = {who for who, other in reached.items() if who[1] == sizes[-1] and other <= epoch}
+        epochs.append(_epoch(epoch, some, going, begin > (epoch, 0)))
+    is_sound = not faults and all(epoch.is_sound for epoch in epochs)
+    said = [f"logs: {len(files)}; ranks: {', then '.join(map(str, sizes))}"]
+    for (line, *samples), group in groupby(epochs, lambda epoch: epoch.lines):
+        first, *others = (epoch.epoch for epoch in group)
+        said += [f"epochs {first} to {others[-1]}: {line}" if others else f"epoch {first}: {line}", *samples]
+    said += [*faults, "sound: nothing lost, nothing repeated" if is_sound else "not sound"]
+    missing, twice = sum(epoch.missing for epoch in epochs), sum(epoch.twice for epoch in epochs)
+    return Verdict(is_sound, missing, twice, tuple(epochs), tuple(sizes), tuple(said))
 
 
-def _read(paths: Iterable[str | os.PathLike[str]]) -> list[_Log]:
-    files = []
-    for path in map(Path, paths):
-        found = sorted(path.glob(f"*{ENDING}")) if path.is_dir() else [path]
-        if not found or not found[0].is_file():
-            raise OptionError(f"{path}: there are no receipts (*{ENDING}) here.")
-        files += found
-    logs = [log for path in files if (log := _Log(path).read()).starts]
-    if not logs:
-        raise OptionError(f"{files[0].parent}: the receipts have nothing in them yet.")
-    return sorted(logs, key=lambda log: (log.time, log.path))
+@dataclass(eq=False, slots=True)
+class _Run:
+    """What a rank was handed from a place on, which is void from where a later run begins."""
+
+    file: str
+    who: _Who
+    at: _At
+    length: int | None
+    step: int
+    began: float
+    until: float
+    void: _At = _END
 
 
-def _bounds(at: int, logs: list[_Log]) -> list[_Place]:
-    """For each start of a file, the place from which on what came of it is void."""
-    log, least = logs[at], (1 << 54, 0)
-    for other in logs[at + 1 :]:
-        if other.rank == log.rank or other.size != log.size:
-            least = min(least, *(place for place, _, _ in other.starts))
-    found = []
-    for place, _, _ in reversed(log.starts):
-        found.append(least)
-        least = min(least, place)
-    return found[::-1]
+class _Line(NamedTuple):
+    """A batch; or, at the last place that there is, the end of its epoch."""
+
+    run: _Run
+    at: _At
+    name: str  # where it stands, in words
+    position: int  # of its first sample, in the order of all ranks; -1: that isn't known
+    keys: NDArray[Any]
+    kinds: NDArray[np.uint8]
 
 
-def _epochs(logs: list[_Log], last: list[_Log], promised: int | None) -> Iterator[Epoch]:
-    rows = np.array([(*row, at) for at, log in enumerate(logs) for row in log.rows], _ROW)
-    bounds = [_bounds(at, logs) for at in range(len(logs))]
-    limit = np.array([bounds[row["log"]][row["start"]] for row in rows]).reshape(-1, 2)
-    epoch, place = rows["epoch"], rows["place"]
-    is_valid = (epoch < limit[:, 0]) | ((epoch == limit[:, 0]) & (place < limit[:, 1]))
-    keys = np.array([key for log in logs for key in log.keys])  # text, if any of them is
-    of_key = np.repeat(np.arange(len(rows)), rows["count"])
-    ended = {(one, at) for at, log in enumerate(logs) for one in log.ends if (one + 1, 0) <= bounds[at][-1]}
-    begins = min(place for log in logs for place, _, _ in log.starts)
-    for number in sorted({*epoch[is_valid].tolist(), *(one for one, _ in ended)}):
-        mine = is_valid & (epoch == number)
-        kinds = {kind: np.flatnonzero((mine & (rows["kind"] == kind))[of_key]) for kind in range(4)}
-        tolds = [logs[row["log"]].starts[row["start"]] for row in rows[mine]] or [log.starts[-1] for log in last]
-        length, step = tolds[0][1] if promised is None else promised, max(one[2] or 0 for one in tolds)
-        reached = {at: max((row[1] for row in logs[at].rows), default=-1) for at in map(logs.index, last)}
-        is_behind = any(epoch <= number and (number, at) not in ended for at, epoch in reached.items())
-        has_ended = any(one == number for one, _ in ended)
-        state = "incomplete" if is_behind else "whole" if has_ended else "broken off"
-        at = np.concatenate([kinds[kind] for kind in (_BATCH, _SKIPPED, _FAILED)])
-        came, count = np.unique(keys[at], return_counts=True)
-        begins_within = begins[0] == number and begins[1] > 0  # then no file has what came before
-        may_lack = length is None or state == "incomplete" or begins_within
-        lost, missing = ([], 0) if may_lack else _lost(came, length or 0)
-        dropped = 0
-        if has_ended and missing < step:
-            lost, missing, dropped = [], 0, missing
-        if state == "broken off" and length is not None and not missing:  # a loop that counts batches sees no end
-            state = "whole"
-        named = [f"sample {key} never came" for key in lost]
-        for key in came[count > 1][:_FIRST].tolist():
-            there = [rows[of_key[one]] for one in at[keys[at] == key]]
-            where = "; ".join(f"line {row['line']} of {logs[row['log']].path.name}" for row in there)
-            named.append(f"sample {key} came several times: {where}")
-        named += [f"sample {key} failed" for key in keys[kinds[_FAILED]][:_FIRST].tolist()]
-        named += [f"sample {key} was skipped" for key in keys[kinds[_SKIPPED]][:_FIRST].tolist()]
-        yield Epoch(
-            epoch=number,
-            state=state,
-            length=length,
-            samples=len(np.unique(keys[kinds[_BATCH]])),
-            missing=missing,
-            twice=int((count > 1).sum()),
-            failed=len(kinds[_FAILED]),
-            skipped=len(kinds[_SKIPPED]),
-            fills=len(kinds[_FILL]),
-            dropped=dropped,
-            named=tuple(named),
-        )
+def _read(path: Path, runs: list[_Run], lines: list[_Line]) -> None:
+    """Add what a file says, line by line."""
+    number = 0
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    break
+                record = json.loads(line)
+                at, now = (_whole(record["epoch"]), _whole(record.get("place", _LARGEST))), float(record["time"])
+                if number == 1 or "receipts" in record:
+                    size, length = max(1, _whole(record["size"])), record.get("length")
+                    who, length = (_whole(record["rank"], size - 1), size), length if length is None else _whole(length)
+                    runs.append(_Run(path.name, who, at, length, _whole(record.get("step", 0)), now, now))
+                    continue
+                runs[-1].until, keys = max(runs[-1].until, now), record.get("keys", [])
+                kinds = np.full(len(keys), _FAILED if record.get("failed") else _HANDED, np.uint8)
+                kinds[record.get("skipped", [])] = _SKIPPED
+                kinds[len(keys) - _whole(record.get("fills", 0), len(keys)) :] = _FILL
+                keys = np.array(keys, np.int64) if {*map(type, keys)} <= {int} else np.array([*map(str, keys)])
+                name = f"rank {runs[-1].who[0]} of {runs[-1].who[1]} at place {at[1]}, line {number} of {path.name}"
+                position = _whole(record["at"]) if "at" in record else -1
+                lines.append(_Line(runs[-1], at, name, position, keys, kinds))
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        raise OptionError(f"{path}: line {number} is damaged, or no receipt ({error!r:.90}).") from error
 
 
-def _lost(came: Any, length: int) -> tuple[list[int], int]:
-    """The first of the samples that never came, and how many didn't."""
-    if came.dtype.kind != "i":
-        return [], max(0, length - len(came))
-    is_there = np.zeros(length, bool)
-    is_there[came[(came >= 0) & (came < length)]] = True
-    lost = np.flatnonzero(~is_there)
-    return lost[:_FIRST].tolist(), len(lost)
+def _whole(value: Any, most: int = _LARGEST) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{value!r:.40} is no whole number from 0 to {most}")
+    return value
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
+def _launches(runs: list[_Run]) -> tuple[list[int], list[str]]:
+    """How many ranks there were, start for start; and what is wrong with who began when, and where."""
+    sizes, joined, faults = list[int](), set[_Who](), dict[_Who, str]()
+    latest, begun = dict[_Who, _Run](), dict[_Who, _Run]()  # of each rank, and the first of its file
+    for run in runs:
+        before, (rank, size) = latest.get(run.who), run.who
+        latest[run.who] = run
+        if before is None or before.file != run.file:
+            if not sizes or sizes[-1] != size or run.who in joined:
+                sizes, joined = [*sizes, size], set()
+            joined.add(run.who)
+            begun[run.who] = last = run
+            if before is not None and before.until > run.began:
+                faults[run.who] = f"two loaders were rank {rank} of {size} at the same time: {before.file}, {run.file}"
+    for who in [(rank, sizes[-1]) for rank in range(min(sizes[-1], len(begun) + _FIRST))]:
+        if who not in begun or begun[who].at != last.at:
+            where = f"at epoch {last.at[0]}, place {last.at[1]}"
+            faults.setdefault(who, f"rank {who[0]} of {who[1]} has no log that begins as the last start, {where}")
+    return sizes, [*faults.values()]
+
+
+def _standing(runs: list[_Run], lines: list[_Line]) -> tuple[dict[_Who, int], dict[int, list[_Line]]]:
+    """The last epoch that each rank has begun with, and of each epoch the lines that no later run has made void."""
+    least, reached, standing = dict[_Who, _At](), dict.fromkeys((run.who for run in runs), 0), dict[int, list[_Line]]()
+    for run in reversed(runs):
+        later = (at for (rank, size), at in least.items() if rank == run.who[0] or size != run.who[1])
+        run.void = min(later, default=_END)
+        least[run.who] = min(run.at, least.get(run.who, _END))
+        reached[run.who] = max(reached[run.who], run.at[0] * (run.at < run.void))
+    for line in lines:
+        if line.at < line.run.void:
+            standing.setdefault(line.at[0], []).append(line)
+    return reached, standing
+
+
+def _epoch(epoch: int, lines: list[_Line], going: set[_Who], begins_within: bool) -> Epoch:
+    """What came in it; ``going`` are the ranks that have begun with no later one."""
+    ends = [line for line in lines if line.at[1] == _LARGEST]
+    step, length = max(line.run.step for line in ends or lines), lines[0].run.length
+    reached = []  # positions, by those who may be in this epoch still
+    for who in going - {line.run.who for line in ends}:
+        reached.append(max((line.position + len(line.keys) for line in lines if line.run.who == who), default=0))
+    is_over, has_positions = not reached, all(line.position >= 0 for line in lines if len(line.keys))
+    keys, kinds = np.concatenate([line.keys for line in lines]), np.concatenate([line.kinds for line in lines])
+    positions = np.concatenate([np.arange(len(line.keys)) + line.position for line in lines])
+    own, ids = kinds != _FILL, keys if length is not None or not has_positions else positions
+    came, times = np.unique(ids[own], return_counts=True)
+    there = np.unique(positions[own]) if has_positions else np.arange(len(came))
+    begins, sizes = _gaps(there, max([length or 0, *there[-1:] + 1]))
+    before = begins_within & ((begins == 0) | (not has_positions))
+    dropped = ~before & is_over & (begins + sizes == length) & (sizes < step)
+    not_yet = ~before & (not is_over) & (begins >= min(reached, default=0) * has_positions)
+    lost = ~(before | dropped | not_yet)
+    missing, what, gaps = int(sizes[lost].sum()), "position", (begins[lost], sizes[lost])
+    if length is not None:
+        promised = came if came.dtype.kind == "U" else came[(came >= 0) & (came < length)]
+        missing = max(0, length - len(promised) - int(sizes[~lost].sum()))
+        if lost.all() and came.dtype.kind == "i":
+            what, gaps = "sample", _gaps(promised, length)
+    runs = [f"{one} to {one + more - 1}" if more > 1 else one for one, more in zip(*gaps, strict=True)]
+    named = [f"  never came: {what} {run}" for run in runs[:_FIRST] if missing and (has_positions or what == "sample")]
+    line_of = np.repeat(np.arange(len(lines)), np.array([len(line.keys) for line in lines]))
+    for rows in (np.flatnonzero(own & (ids == one)) for one in came[times > 1][:_FIRST]):
+        position = f" at position {positions[rows[0]]}" * has_positions
+        by = "; ".join(lines[line_of[row]].name for row in rows[:_FIRST])
+        named.append(f"  came several times: sample {keys[rows[0]]}{position}: {by}")
+    samples, twice = len(np.unique(ids[kinds == _HANDED])), int((times > 1).sum())
+    failed, skipped = int((kinds == _FAILED).sum()), int((kinds == _SKIPPED).sum())
+    is_sound = not (missing or twice or failed or (length is not None and samples > length))
+    told = f"{samples:,}{'' if length is None else f' of {length:,}'} samples{', each exactly once' * is_sound}"
+    told = f"each of {length:,} samples exactly once" if is_sound and samples == length else told
+    counts = {
+        "never came": missing,
+        "came several times": twice,
+        "failed, and an error came in their batch's place": failed,
+        "were skipped since they failed": skipped,
+        "came again to fill up the last step": int((~own).sum()),
+        "were left out by drop_last": int(sizes[dropped].sum()),
+        "may have come before the logs begin": int(sizes[before].sum()),
+    }
+    told = "; ".join([told, *(f"{count:,} {what}" for what, count in counts.items() if count)])
+    told += "" if is_over else "; incomplete: it has not come to its end"
+    return Epoch(epoch, is_over, is_sound, length, samples, missing, twice, (told, *named))
+
+
+def _gaps(there: NDArray[Any], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of the numbers below ``length``, the runs that aren't ``there``: where they begin, and how long they are."""
+    edges = np.concatenate([[-1], there, [length]])
+    sizes = np.diff(edges) - 1
+    return (edges[:-1] + 1)[sizes > 0], sizes[sizes > 0]
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The subcommand `mpiter audit`."""
-    about = "Has each sample of each epoch come exactly once, over all ranks and restarts?  Reads what receipts= wrote."
+    """The subcommand."""
+    about = "Has each sample of each epoch come exactly once, over all ranks and restarts?  If not, which ones not?"
     parser = commands.add_parser("audit", help="did each sample come exactly once?", description=about)
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="of receipts, of one training; or single files")
-    parser.add_argument("--length", type=at_least(0), metavar="N", help="samples of an epoch, where no file tells")
-    parser.set_defaults(run=run)
+    parser.add_argument("--json", action="store_true", help="the verdict as JSON")
+    parser.set_defaults(run=_command)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Print the verdict; 1 where something was lost or repeated."""
-    found = audit(options.folders, options.length)
-    print("\n".join(found.lines()))
-    return int(not found.is_sound)
+def _command(options: argparse.Namespace) -> int:
+    try:
+        found = audit(options.folders)
+    except OptionError as error:
+        print(f"mpiter audit: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(asdict(found), indent=1) if options.json else "\n".join(found.lines))
+    return 0 if found.is_sound else 1

@@ -1,9 +1,9 @@
-"""``receipts="folder"``: a JSON line for each batch that this rank was handed, for ``mpiter audit`` to count.
+"""``receipts="folder"``: a line of JSON for each batch that a rank was handed, for ``mpiter audit`` to judge.
 
-Runs in the consumer's thread, between the making of a batch and its being handed out.  A rank writes a file of its own
-for each start of its program.  Guarantees that a line goes to the system before its batch goes to the user, so that a
-trainer which is killed leaves behind what it was handed; that nothing is noted which was only fetched ahead; and that
-a full disk ends the file, with one warning, and never the training.
+Runs in the consumer's thread, between the making of a batch and its being handed out.  A rank writes a file each time
+its program starts; docs/receipts.md has the format.  Guarantees that a line is with the system before its batch is with
+the user, so that a trainer that is killed leaves behind what it was handed, and nothing which was only fetched ahead;
+and that a disk which is full ends the log, with one warning, and never the training.
 """
 
 from __future__ import annotations
@@ -11,222 +11,174 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 import weakref
-from collections.abc import Iterable
-from numbers import Integral
-from typing import Any, Literal, Self
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
-from .engine.run import Delivery
 from .errors import OptionError
-from .loaders.drawing import Sliced
 from .order.cursor import Cursor, Pace, Plan, Plans
-from .order.order import Sampled
+from .order.order import Given, Sequential, Shuffled
 from .order.ranks import Shard
-from .order.share import Share
+from .worker.task import Fault
 
 __all__ = ["Receipts"]
 
-VERSION = 1
-ENDING = ".receipts"
+ENDING = ".receipts.jsonl"
+Folder = str | os.PathLike[str]
+Terms = tuple[int | None, int]  # an epoch's length, if known; at its end fewer samples than so many may be left out
 _log = logging.getLogger("mpiter")
-Kind = Literal["batch", "skipped", "failed"]
+_encoder = json.JSONEncoder(default=lambda key: key.item() if isinstance(key, np.generic) else repr(key)[:200])
 
 
-class Receipts:
+class Receipts(AbstractContextManager["Receipts"]):
     """Writes down what one rank of a training is handed, into a folder that all ranks and restarts share.
 
     Args:
         folder: made if there is none.  One for each loader: what comes later stands for a restart of what is there.
         rank: which of the ``size`` programs this is; None: as their launcher says.
+        length: promises that each epoch has each of the samples 0 to ``length - 1`` once.
+        step: of the last samples of an epoch, fewer than so many may be left out.
 
-    Our own loaders take it, or the folder alone, as ``receipts=``; for any other loader:
+    ``mpiter``'s own take it, or the folder alone, as ``receipts=``; for any other loader:
 
     >>> import tempfile
     >>> from mpiter.audit import audit
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with Receipts(folder, rank=0, size=1) as receipts:
-    ...         receipts.begin(epoch=0, place=0, length=4)  # where the training starts, or goes on
-    ...         receipts.handed(0, 0, keys=[2, 0])  # epoch, place before the batch, its samples
-    ...         receipts.handed(0, 1, keys=[3, 1])
+    ...     with Receipts(folder, rank=0, size=1, length=4) as receipts:
+    ...         receipts.begin(epoch=0, place=0)  # where the training starts, or goes on
+    ...         receipts.handed(0, 0, keys=[2, 0, 3, 1])  # epoch, place before the batch, its samples
     ...         receipts.end(0)
     ...     audit(folder).is_sound
     True
     """
 
-    def __init__(self, folder: str | os.PathLike[str], rank: int | None = None, size: int | None = None) -> None:
-        self.folder = os.path.realpath(folder)
-        self._given = None if rank is None and size is None else Shard(rank, size)
-        self._shard = self._given or Shard()
+    def __init__(
+        self, folder: Folder, rank: int | None = None, size: int | None = None, length: int | None = None, step: int = 0
+    ) -> None:
+        self.shard, self.terms = Shard(rank, size), (length, step)
         try:
+            self.folder = os.path.realpath(folder)
             os.makedirs(self.folder, exist_ok=True)
-        except (OSError, ValueError) as error:
-            raise OptionError(f"receipts={os.fspath(folder)!r:.200}: the folder cannot be made ({error}).") from error
+        except (OSError, ValueError, TypeError) as error:
+            raise OptionError(f"receipts={folder!r:.200}: the folder cannot be made ({error}).") from error
         if not os.access(self.folder, os.W_OK | os.X_OK):
-            raise OptionError(f"receipts={os.fspath(folder)!r:.200}: this program may not write there.")
-        self._promised: tuple[int | None, int | None] = None, None  # the length of an epoch, and its last step's
-        self._writer = (-1, 0, 0)  # the process, and its rank and size: another one takes another file
-        self._file = ""
+            raise OptionError(f"receipts={folder!r:.200}: this program may not write there.")
+        self._lock = threading.RLock()
+        self.writer = (-1, 0, 1)  # the process, and its rank and size: another one takes another file
+        self._file, self._is_broken = "", False
         self._descriptor: int | None = None
         self._release: Any = None
-        self._is_broken = False
 
     def __reduce__(self) -> Any:
-        return _again, (self.folder, self._given, self._promised)
+        return Receipts, (self.folder, self.shard.rank, self.shard.size, *self.terms)
 
-    # -- what our loaders say ------------------------------------------------------------------------------------
-
-    def promise(self, length: int | None, step: int | None) -> None:
-        """Each epoch has each of so many samples once, whatever the sampler, but for fewer than ``step`` at its end."""
-        self._promised = length, step
-
-    def go(self, cursor: Cursor, plans: Plans, shard: Shard | None) -> Notes:
-        """A run begins at ``cursor``; of a loader's epochs, several may be under way."""
-        return Notes(self, self._promised, cursor, plans, shard)
-
-    def sit(self, shard: Shard | None) -> Share:
-        """This rank's share: as the constructor was told, else as ``shard`` says, else the launcher."""
-        if self._given is None and shard is not None:
-            self._shard = shard
-        return self._shard.share()
-
-    # -- what any loader says ------------------------------------------------------------------------------------
-
-    def begin(self, epoch: int, place: int, *, length: int | None = None, step: int | None = None) -> None:
+    def begin(self, epoch: int, place: int, terms: Terms | None = None, shard: Shard | None = None) -> None:
         """The training goes on from here: what was noted before at this place, or beyond it, is void.
 
-        A *place* is a number that grows from batch to batch, and that a saved state brings back: of samples, or of
-        batches.  ``length`` promises that each epoch has each of the samples 0 to ``length - 1`` once; ``step``: of
-        the last samples, fewer than so many may be left out.
+        A *place* is a number that grows from batch to batch, and that a saved state brings back: of samples, say.
+        A loader's own ``shard`` says which rank this is where the constructor wasn't told.
         """
-        share = self._shard.share()
-        if self._writer != (writer := (os.getpid(), share.rank, share.size)):
-            self.close()  # of a forked process it is the parent's descriptor too, which stays open there
-            now = time.time_ns()
-            self._file = os.path.join(self.folder, f"rank-{share.rank}-of-{share.size}-{now:x}-{os.getpid()}{ENDING}")
-            self._writer, self._is_broken = writer, False
-            self._write({"receipts": VERSION, "rank": share.rank, "size": share.size, "time": now / 1e9})
-        self._write({"from": [int(epoch), int(place)], "length": length, "step": step})
+        share = (self.shard if shard is None or self.shard.rank is not None else shard).share()
+        (length, step), writer = terms or self.terms, (os.getpid(), share.rank, share.size)
+        with self._lock:
+            if self.writer != writer:
+                self.close()  # of a forked process it is the parent's descriptor too, which stays open there
+                name = f"rank-{share.rank}-of-{share.size}-{time.time_ns():x}-{os.getpid()}{ENDING}"
+                self._file, self.writer, self._is_broken = os.path.join(self.folder, name), writer, False
+            of = {"receipts": 1, "rank": share.rank, "size": share.size, "length": length, "step": step}
+            self._write({"epoch": int(epoch), "place": int(place)} | of)
 
-    def handed(self, epoch: int, place: int, keys: Any, *, fills: int = 0, kind: Kind = "batch") -> None:
+    def handed(self, epoch: int, place: int, keys: Any, at: int | None = None, **more: Any) -> None:
         """A batch: its place (before it), and the ``keys`` of its samples, which are whole numbers or strings.
 
-        The last ``fills`` of them come a second time, to fill up an epoch's last step.  Of another ``kind`` are samples
-        that were left out because they failed, and those in whose batch's place came an error.
+        They lie from ``at`` on in the order of all ranks.  The last ``fills=`` come once more, to fill up an epoch's
+        last step; the rows ``skipped=`` were left out because they failed; ``failed=True``: an error came instead.
         """
-        self._write({kind: [int(epoch), int(place)], "keys": plain(keys), "fills": fills})
+        record: dict[str, Any] = {"epoch": int(epoch), "place": int(place)} | ({} if at is None else {"at": int(at)})
+        record |= {"keys": keys.tolist() if isinstance(keys, np.ndarray) else list(keys)}
+        self._write(record | {name: value for name, value in more.items() if value})
 
     def end(self, epoch: int) -> None:
         """The epoch was gone through to its end."""
-        self._write({"end": int(epoch)})
+        self._write({"epoch": int(epoch)})
 
     def close(self) -> None:
-        """Close the file; a later note opens it again."""
-        self._descriptor = None
-        if self._release is not None:
-            self._release()
-
-    def __enter__(self) -> Self:
-        return self
+        """Give the file back; a further line opens it again."""
+        with self._lock:
+            self._descriptor = None
+            if self._release is not None:
+                self._release()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, line: dict[str, Any]) -> None:
-        if self._is_broken:
-            return
+    def _write(self, record: dict[str, Any]) -> None:
         if not self._file:
             raise OptionError("receipts begin with begin(epoch, place): where does the training start?")
-        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-        try:
-            if self._descriptor is None:
-                self._descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-                self._release = weakref.finalize(self, os.close, self._descriptor)
-            if os.write(self._descriptor, data) < len(data):
-                raise OSError("the disk is full")
-        except OSError as error:
-            self._is_broken = True
-            _log.warning("the receipts %s cannot be written, and end here: %s", self._file, str(error))
-
-
-def _again(folder: str, given: Shard | None, promised: tuple[int | None, int | None]) -> Receipts:
-    receipts = Receipts(folder) if given is None else Receipts(folder, given.rank, given.size)
-    receipts.promise(*promised)
-    return receipts
-
-
-def receipts_for(given: Any) -> Receipts:
-    """What the option ``receipts=`` stands for."""
-    if isinstance(given, (str, os.PathLike)):
-        return Receipts(given)
-    if not isinstance(given, Receipts):
-        raise OptionError(f"receipts={given!r:.60} is no folder; pass a path, or mpiter.receipts.Receipts.")
-    return given
-
-
-def plain(keys: Iterable[Any]) -> list[int | str]:
-    """Keys as they are written: whole numbers, and others as text."""
-    if isinstance(keys, np.ndarray) and keys.dtype.kind in "iu":
-        return keys.tolist()  # type: ignore[no-any-return]
-    return [int(key) if isinstance(key, Integral) else str(key)[:200] for key in keys]
+        line = _encoder.encode(record | {"time": time.time()}).encode() + b"\n"
+        with self._lock:
+            try:
+                if self._descriptor is None and not self._is_broken:
+                    self._descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+                    self._release = weakref.finalize(self, os.close, self._descriptor)
+                if self._descriptor is not None and os.write(self._descriptor, line) < len(line):
+                    raise OSError("the disk is full")
+            except OSError as error:
+                self.close()
+                self._is_broken = True
+                _log.warning("the receipts %s cannot be written, and end here: %s", self._file, str(error))
 
 
 class Notes:
-    """What is handed out of one run, in the words of receipts."""
+    """Notes what is handed out of one run, which begins at ``cursor``; of a loader's epochs, several may be going."""
 
-    def __init__(
-        self, receipts: Receipts, promised: tuple[int | None, int | None], here: Cursor, plans: Plans, shard: Any
-    ) -> None:
-        self._receipts, self._here, self._shard = receipts, here, shard  # what comes next follows the place
-        self._length, self._step = promised
-        if len(here.order) and not isinstance(here.order, Sampled):
-            self._length = len(here.order)
-        self._end = here.epoch + 1  # an epoch that the run doesn't come to
-        pace = plans.pace(here.epoch) if isinstance(plans, Sliced) else plans
-        if isinstance(pace, Pace):
-            self._step = pace.share.step(pace.batch_size) if pace.drop_last else None
-            self._end = pace.epochs or 0
-        self._samples = plans.samples if isinstance(plans, Sliced) else None  # of all ranks, by our batches
-        self._is_begun = False  # in the file
+    def __init__(self, receipts: Receipts, cursor: Cursor, plans: Plans, shard: Shard | None) -> None:
+        self._receipts, self._plans, self._shard = receipts, plans, shard
+        self._next, self._epoch = cursor, cursor.epoch  # where the next batch follows; the epochs before have ended
+        self._terms: Terms | None = None  # as they stand in the file; None: the next batch says where it begins
 
-    def note(self, delivery: Delivery, has_come: bool) -> None:
-        """This is about to be handed out: as a batch, or as the error or the end that it is."""
-        plan, was_begun, self._is_begun = delivery.plan, self._is_begun, False  # Ctrl-C in here has it begun anew
-        if plan is None and delivery.error is not None:  # the loop's own
-            self._is_begun = was_begun
-            return
-        if not was_begun:
-            self._share = self._receipts.sit(self._shard)
-            self._receipts.begin(self._here.epoch, self._place(self._here), length=self._length, step=self._step)
-        last = self._end if plan is None else plan.after.epoch
-        if plan is not None:
-            bad = {(one.epoch, one.position) for one in delivery.faults}
-            self._note("batch" if has_come else "skipped" if delivery.is_empty else "failed", plan, bad)
-        for epoch in range(self._here.epoch, last):
-            self._receipts.end(epoch)
-        self._here = self._here._replace(epoch=max(last, self._here.epoch)) if plan is None else plan.after
-        self._is_begun = True
-
-    def _place(self, cursor: Cursor) -> int:
-        """In samples, where that is known: loaders count batches."""
-        return cursor.position if self._samples is None else self._samples(cursor.position)
-
-    def _note(self, kind: Any, plan: Plan, bad: set[tuple[int, int]]) -> None:
-        own = (plan.rows if plan.samples is None else plan.samples) - plan.fills
+    def batch(self, plan: Plan, faults: Sequence[Fault], is_skipped: bool = False, is_failed: bool = False) -> None:
+        """This batch is about to be handed out; or all of it was skipped, or an error comes in its place."""
+        self._end_before(plan.before.epoch)
+        own, terms = (plan.rows if plan.samples is None else plan.samples) - plan.fills, self._terms
+        self._terms = None  # what Ctrl-C leaves half noted is begun anew
         for row, epoch, position, indices in plan.stretches:
-            at = epoch, self._place(plan.before if epoch == plan.before.epoch else plan.after._replace(position=0))
-            keys = plain(indices if plan.samples is None else indices[0])
-            if self._length is None:  # its sampler may repeat samples: what is judged is that none of its draws is lost
-                apart = 1 if self._shard else self._share.size  # each rank's sampler draws for itself
-                keys = [(position + one) * apart + self._share.rank * (apart > 1) for one in range(len(keys))]
-            keys, fills = keys[: max(0, own - row)], keys[max(0, own - row) :]
-            if kind != "batch":
-                fills = []  # they have come before
-            elif bad:
-                left_out = [key for one, key in enumerate(keys) if (epoch, position + one) in bad]
-                fills = [key for one, key in enumerate(fills, len(keys)) if (epoch, position + one) not in bad]
-                keys = [key for one, key in enumerate(keys) if (epoch, position + one) not in bad]
-                self._receipts.handed(*at, left_out, kind="skipped")
-            self._receipts.handed(*at, keys + fills, fills=len(fills), kind=kind)
+            here = plan.before if epoch == plan.before.epoch else plan.after._replace(position=0)
+            terms = self._go_by(terms, here)
+            keys: Any = indices if plan.samples is None else indices[0]
+            bad = {fault.position - position for fault in faults if fault.epoch == epoch}
+            rows = [at for at in range(len(keys)) if is_skipped or at in bad] if faults and not is_failed else ()
+            fills = max(0, min(len(keys), row + len(keys) - own))
+            at = position if self._shard is not None or self._receipts.writer[-1] == 1 else None  # else its own order
+            place = self._plans.samples_before(here)
+            self._receipts.handed(epoch, place, keys, at, fills=fills, skipped=rows, failed=is_failed)
+        self._end_before(plan.after.epoch)
+        self._next, self._terms = plan.after, terms
+
+    def end(self) -> None:
+        """There are no more batches."""
+        self._terms = self._go_by(self._terms, self._next)
+        self._end_before(self._plans.epochs or self._epoch + 1)
+
+    def _go_by(self, before: Terms | None, here: Cursor) -> Terms:
+        """The terms from here on; where they aren't those of before, the log says so."""
+        length, step = self._receipts.terms
+        if isinstance(here.order, (Shuffled, Sequential, Given)) and len(here.order):
+            length = len(here.order)
+        if isinstance(self._plans, Pace):
+            step = self._plans.share.step(self._plans.batch_size) * self._plans.drop_last
+        elif self._shard is not None:
+            step *= self._shard.share().size
+        if before != (length, step):
+            self._receipts.begin(here.epoch, self._plans.samples_before(here), (length, step), self._shard)
+        return length, step
+
+    def _end_before(self, epoch: int) -> None:
+        for one in range(self._epoch, epoch):
+            self._receipts.end(one)
+        self._epoch = max(self._epoch, epoch)

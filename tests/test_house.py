@@ -13,7 +13,7 @@ from packages import MODULES, MPITER, PACKAGES, package_of, tree_of
 
 import mpiter
 
-NAMES_OF_WINGS = ("images", "staging", "echo", "receipts", "audit", "remote", "doctor")
+NAMES_OF_WINGS = ("images", "staging", "echo", "audit", "remote", "doctor")
 WINGS = [module for module in MODULES if package_of(module) in NAMES_OF_WINGS]
 CORE = [module for module in MODULES if PACKAGES.index(package_of(module)) < PACKAGES.index("doctor")]
 CORE = [module for module in CORE if module not in WINGS]

@@ -22,6 +22,7 @@ from ..order.share import WHOLE, Share
 from ..order.state import SEEDS
 from ..pool.backends import Serial, backend_for
 from ..pool.starting import interrupts_later
+from ..receipts import Receipts
 from ..rules import DEAR_S, Rules, Skip
 from ..samples.uneven import settle_as
 from ..transport.transport import Transport
@@ -55,7 +56,7 @@ class Options:
     ragged: str = "list"
     trace: Any = None  # the name of a file, or a Tracing that writes one; the name is made a Tracing
     shard: Any = None  # this rank's part of what several go through together; what was asked for is made a Shard
-    receipts: Any = None  # a folder, or a Noting that writes there what is handed out; the folder is made one
+    receipts: Any = None  # a folder where what is handed out is noted; it is made a Receipts
     is_settled: bool = False  # the dataset is what it is, whatever else it could be read as
     workers_name: str = "n_processes"  # as the user knows the argument
     workers: int = field(init=False, default=0)
@@ -108,7 +109,8 @@ class Options:
                     "receipts need in_order=True: of batches that come as they finish nobody can say which are lost "
                     "and which are still to come."
                 )
-            self._set(receipts=Wings.receipts(self.receipts))
+            if not isinstance(self.receipts, Receipts):
+                self._set(receipts=Receipts(self.receipts))
         if (check := getattr(self.backend, "check", None)) is not None:
             check(self)
         transport = self.make_transport()

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ..errors import OptionError
 from ..machine import cores
 from ..stats import Stats
-from .run import Noting
 from .tally import Tracing
 
 
@@ -71,7 +70,6 @@ class Wings:
 
     pilot: Callable[[Auto | None, Auto | None], Pilot]  # of workers, of batches that wait; None: they stay
     tracer: Callable[[str], Tracing]  # who writes to this file
-    receipts: Callable[[Any], Noting]  # who notes in this folder what is handed out
 
 
 def auto(value: object) -> Auto | None:

@@ -23,6 +23,7 @@ from ..pool.crew import Crew
 from ..pool.starting import interrupts_later
 from ..pool.stopwatch import interval_for
 from ..pool.watch import Patience
+from ..receipts import Notes
 from ..samples.batch import Batch, differing, samples_of
 from ..samples.layout import Contents
 from ..stats import Stats
@@ -31,7 +32,7 @@ from .communicator import Terminated
 from .lifetime import Loop
 from .options import Options
 from .prefetch import _PrefetchLoop
-from .run import Delivery, Notes, Run
+from .run import Delivery, Run
 from .serial import SerialLoop
 from .tally import Skipped
 
@@ -107,7 +108,7 @@ class Pump:
         plans = self._plans if self.options.shard is None else self._plans.shared(self.options.share())
         self._taken = 0
         if (receipts := self.options.receipts) is not None:
-            self._notes = receipts.go(self.cursor, plans, self.options.shard)
+            self._notes = Notes(receipts, self.cursor, plans, self.options.shard)
         return Run(self._runs, self.cursor, self.seed, plans)
 
     # -- handing out ---------------------------------------------------------------------------------------------
@@ -185,8 +186,11 @@ class Pump:
 
     def _advance(self, delivery: Delivery, has_come: bool = False) -> None:
         """In this order: whatever Ctrl-C leaves undone, the next ``next()`` then goes on from the cursor."""
-        if self._notes is not None:
-            self._notes.note(delivery, has_come)
+        if self._notes is not None and delivery.plan is not None:
+            is_skipped = delivery.is_empty
+            self._notes.batch(delivery.plan, delivery.faults, is_skipped, is_failed=not (has_come or is_skipped))
+        elif self._notes is not None and delivery.error is None:
+            self._notes.end()
         if delivery.counts:
             self.cursor = self._in_one_step(delivery.after)
             if not delivery.is_empty:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..order.cursor import Cursor, Plan, Plans
-from ..order.ranks import Shard
 from ..samples.layout import Contents
 from ..worker.task import Fault
 
@@ -46,23 +44,3 @@ class Run:
     cursor: Cursor
     seed: int
     plans: Plans
-
-
-class Notes(Protocol):
-    """Of one run."""
-
-    def note(self, delivery: Delivery, has_come: bool) -> None:
-        """This is about to be handed out, as a batch if ``has_come``."""
-
-
-class Noting(Protocol):
-    """Writes down what is handed out: receipts."""
-
-    def promise(self, length: int | None, step: int | None) -> None:
-        """An epoch has each of so many samples once, but for fewer than ``step`` at its end; None: nobody knows."""
-
-    def go(self, cursor: Cursor, plans: Plans, shard: Shard | None) -> Notes:
-        """A run begins here."""
-
-    def close(self) -> None:
-        """Nothing may come any more."""

@@ -55,6 +55,9 @@ class Sliced(Plans):
         """How many of the epoch all ranks have been handed out with so many batches."""
         return self.first + batches * self._share.step(self._each)
 
+    def samples_before(self, cursor: Cursor) -> int:
+        return self.samples(cursor.position)
+
     def draw(self, upto: int) -> None:
         """There is nothing to be asked."""
 

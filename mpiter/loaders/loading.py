@@ -51,7 +51,8 @@ class Loading(Generic[B_co]):
             options.check_drop_last(samples, self.batch_size or 1)
         if options.receipts is not None:
             check_receipts(self._batching is not None)
-            options.receipts.promise(samples, (self.batch_size or 1) if self.drop_last else None)
+            if samples is not None:
+                options.receipts.terms = samples, (self.batch_size or 1) * self.drop_last
         options.prepare()
         self._refreshes = persistent_workers is not True  # are changes of the dataset brought to the workers?
         self._home, self._skipped = Home(persistent_workers is not False), Skipped()

@@ -66,6 +66,8 @@ def batches_of(length: int, batch_size: int, drop_last: bool, share: Share = WHO
 class Plans:
     """What comes after a place."""
 
+    epochs: int | None = None  # that there are in all; None: a loader's, one after the other, or no end
+
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
         """The batch that follows ``cursor``; None at the end."""
         raise NotImplementedError
@@ -81,6 +83,10 @@ class Plans:
     def shared(self, share: Share) -> Plans:
         """The batches that one of several ranks gets."""
         raise NotImplementedError
+
+    def samples_before(self, cursor: Cursor) -> int:
+        """How many of its epoch all ranks have been handed out there; batches, where a sampler makes them."""
+        return cursor.position
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
         """The samples that come after ``cursor``, from the ``start``-th to before the ``stop``-th, or some of the first

@@ -1,25 +1,25 @@
-"""Receipts and their audit: what a rank was handed stands in its file, and what is lost or repeated is found."""
+"""Receipts: what a rank was handed stands in its file, whatever becomes of the program."""
 
 from __future__ import annotations
 
 import errno
-import json
+import logging
+import multiprocessing
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from ledgers import keys_in, lines_in, logs_in
+from pairs import slow_but
 
 import mpiter
 from mpiter import DataLoader, MultiprocessIterator, MultithreadIterator, OptionError, SerialIterator, batches
-from mpiter.__main__ import main as command
+from mpiter import receipts as writing
 from mpiter.audit import audit
 from mpiter.receipts import Receipts
 
@@ -29,382 +29,320 @@ LENGTH = 50
 class Numbers:
     """Samples that say which they are; some fail."""
 
-    def __init__(self, failing: Any = ()) -> None:
-        self.failing = failing
+    def __init__(self, length=LENGTH, failing=()):
+        self.length, self.failing = length, failing
 
-    def __len__(self) -> int:
-        return LENGTH
+    def __len__(self):
+        return self.length
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         if index in self.failing:
             raise ValueError(f"sample {index}")
         return np.full(3, index)
 
 
-class Named(Numbers):
-    def __getitem__(self, index: Any) -> Any:
-        return index
-
-
-def files_in(folder: Path) -> list[Path]:
-    return sorted(Path(folder).glob("*.receipts"))
-
-
-def lines_in(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def keys_in(folder: Path) -> list[Any]:
-    """What was noted as handed out, one file after the other."""
-    found = [line["keys"] for path in files_in(folder) for line in lines_in(path) if "batch" in line]
-    return [key for keys in found for key in keys]
-
-
-def numbers_of(batch: Any) -> list[int]:
+def numbers_of(batch):
+    """The samples of a batch, of whatever kind."""
     return [int(np.asarray(sample).ravel()[0]) for sample in batch]
 
 
-MAKES: dict[str, Callable[..., Any]] = {
+def test_a_file_has_a_line_of_json_for_each_batch(tmp_path):
+    with Receipts(tmp_path, 1, 4, length=5, step=2) as receipts:
+        receipts.begin(0, 0)
+        receipts.handed(0, 0, np.array([3, 1]), at=0)
+        receipts.handed(0, np.int64(1), ["a", np.int64(7), (1, 2), "\udcff", b"x"], fills=1, skipped=[0])
+        receipts.handed(0, 2, [4], failed=True)
+        receipts.end(0)
+    lines = lines_in(logs_in(tmp_path)[0])
+    assert [{**line, "time": 0} for line in lines] == [
+        {"epoch": 0, "place": 0, "receipts": 1, "rank": 1, "size": 4, "length": 5, "step": 2, "time": 0},
+        {"epoch": 0, "place": 0, "at": 0, "keys": [3, 1], "time": 0},
+        {"epoch": 0, "place": 1, "keys": ["a", 7, [1, 2], "\udcff", "b'x'"], "fills": 1, "skipped": [0], "time": 0},
+        {"epoch": 0, "place": 2, "keys": [4], "failed": True, "time": 0},
+        {"epoch": 0, "time": 0},
+    ]
+
+
+MAKES = {
     "MultiprocessIterator": lambda **k: MultiprocessIterator(Numbers(), 8, n_processes=2, repeat=False, **k),
     "repeating": lambda **k: MultiprocessIterator(Numbers(), 8, n_processes=2, n_prefetch=3, **k),
     "larger than the dataset": lambda **k: SerialIterator(Numbers(), 70, **k),
     "MultithreadIterator": lambda **k: MultithreadIterator(Numbers(), 8, n_threads=2, repeat=False, **k),
+    "an order sampler": lambda **k: SerialIterator(Numbers(), 8, order_sampler=lambda order, _: order[::-1], **k),
     "batches": lambda **k: batches(Numbers(), 8, n_processes=2, epochs=2, **k),
-    "batches in sequence": lambda **k: batches(Numbers(), 8, n_processes=0, shuffle=False, drop_last=True, **k),
     "DataLoader": lambda **k: DataLoader(Numbers(), 8, num_workers=2, shuffle=True, **k),
-    "DataLoader without workers": lambda **k: DataLoader(Numbers(), 8, shuffle=True, **k),
     "a collate_fn": lambda **k: DataLoader(Numbers(), 8, shuffle=True, num_workers=1, collate_fn=list, **k),
+    "a sampler": lambda **k: DataLoader(Numbers(), 3, sampler=[7, 3, 3, 1, 0, 9, 8], **k),
+    "a batch sampler": lambda **k: DataLoader(Numbers(), batch_sampler=[[7, 3], [3, 1, 0], [9, 8]], num_workers=1, **k),
     "a shard": lambda **k: batches(Numbers(), 8, n_processes=0, shard=(1, 3), epochs=2, **k),
+    "a shard in one": lambda **k: DataLoader(Numbers(), 4, shuffle=True, collate_fn=list, shard=(2, 3), **k),
 }
 
 
-@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
-def test_what_was_handed_out_is_noted_and_nothing_that_was_only_fetched(make: Any, tmp_path: Path) -> None:
-    with make(receipts=tmp_path) as source:
-        seen = [number for _, batch in zip(range(4), source, strict=False) for number in numbers_of(batch)]
-    assert keys_in(tmp_path) == seen
+@pytest.mark.parametrize("name", MAKES)
+@pytest.mark.parametrize("most", slow_but([2, 9], 2))
+def test_what_was_handed_out_is_noted_and_nothing_that_was_only_fetched(tmp_path, name, most):
+    found: list[int] = []
+    it = MAKES[name](receipts=tmp_path)
+    for _, batch in zip(range(most), it, strict=False):
+        found += numbers_of(batch)
+        [path] = logs_in(tmp_path)
+        assert keys_in(path) == found, "at once"
+    it.close()
+    assert keys_in(path) == found
+    if not name.startswith(("a sampler", "a batch sampler", "a shard", "a loader's")):
+        verdict = audit(tmp_path)
+        assert verdict.is_sound, "\n".join(verdict.lines)
 
 
 @pytest.mark.torch
-def test_torchs_loader_notes_too(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": True, "num_workers": 1, "drop_last": True}])
+def test_torchs_loader_notes_too(tmp_path, options):
+    torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
     from mpiter.torch import DataLoader
 
-    with DataLoader(Numbers(), 8, shuffle=True, num_workers=2, receipts=tmp_path) as loader:
-        seen = [number for batch in loader for number in numbers_of(batch)]
-    assert keys_in(tmp_path) == seen
-    assert audit(tmp_path).is_sound
+    with DataLoader(torch.arange(LENGTH), 8, receipts=tmp_path, **options) as loader:
+        found = [number for _ in range(2) for batch in loader for number in numbers_of(batch)]
+    assert keys_in(logs_in(tmp_path)[0]) == found
+    epochs = audit(tmp_path).epochs
+    assert [(epoch.is_over, epoch.is_sound, epoch.length) for epoch in epochs] == [(True, True, LENGTH)] * 2
 
 
-@pytest.mark.parametrize("sampler", [[7, 3, 3, 1, 0, 9, 8], ["a", "b"]])
-def test_of_a_sampler_that_repeats_samples_its_draws_are_counted(sampler: Any, tmp_path: Path) -> None:
-    dataset: Any = Named() if sampler[0] == "a" else Numbers()
-    with DataLoader(dataset, 3, sampler=sampler, receipts=tmp_path) as loader:
-        assert sum(map(len, loader)) == len(sampler)
+@pytest.mark.chainer
+def test_an_order_out_of_a_snapshot_of_chainers_is_noted_by_its_keys(tmp_path):
+    chainer = pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests --all`")
+    from mpiter.chainer import SerialIterator
+
+    theirs = chainer.iterators.SerialIterator(list(range(LENGTH)), 8)
+    found = [number for _ in range(3) for number in theirs.next()]
+    chainer.serializers.save_npz(tmp_path / "snapshot.npz", theirs)
+    ours = SerialIterator(list(range(LENGTH)), 8, receipts=tmp_path)
+    chainer.serializers.load_npz(tmp_path / "snapshot.npz", ours)
+    for _ in range(6):
+        found += ours.next()
+    ours.close()
+    assert keys_in(logs_in(tmp_path)[0]) == found[24:]
     verdict = audit(tmp_path)
-    assert verdict.is_sound
-    assert verdict.epochs[0].samples == len(sampler)
+    assert verdict.is_sound, "\n".join(verdict.lines)
+    assert [(one.samples, one.is_over) for one in verdict.epochs] == [(26, True), (22, False)]
+    assert "24 may have come before the logs begin" in verdict.epochs[0].lines[0]
 
 
-def test_a_line_is_json_and_the_first_says_who_writes(tmp_path: Path) -> None:
-    with Receipts(tmp_path, 1, 4) as receipts:
-        receipts.begin(0, 0, length=5)
-        receipts.handed(0, 0, np.array([3, 1]))
-        receipts.handed(0, np.int64(1), ["a", 7, (1, 2)], fills=1)
-        receipts.handed(0, 2, [4], kind="failed")
-        receipts.end(0)
-    [path] = files_in(tmp_path)
-    header, *lines = lines_in(path)
-    assert {**header, "time": 0} == {"receipts": 1, "rank": 1, "size": 4, "time": 0}
-    assert lines == [
-        {"from": [0, 0], "length": 5, "step": None},
-        {"batch": [0, 0], "keys": [3, 1], "fills": 0},
-        {"batch": [0, 1], "keys": ["a", 7, "(1, 2)"], "fills": 1},
-        {"failed": [0, 2], "keys": [4], "fills": 0},
-        {"end": 0},
-    ]
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("options", [{}, {"collate_fn": list}], ids=["stacked", "in one"])
+def test_all_ranks_of_one_epoch_are_sound_together(tmp_path, exact, options):
+    for rank in range(4):
+        shard = mpiter.Shard(rank, 4, exact=exact)
+        with DataLoader(Numbers(61), 4, shuffle=True, shard=shard, receipts=tmp_path, **options) as loader:
+            list(loader)
+    found = audit(tmp_path)
+    assert found.is_sound, "\n".join(found.lines)
+    assert found.epochs[0].is_over
+    assert ("3 came again to fill up" in found.epochs[0].lines[0]) is not exact
 
 
-# -- ranks and restarts ------------------------------------------------------------------------------------------------
-
-
-def train(folder: Path, size: int, batch_size: int, steps: int | None = None, state: Any = None, **options: Any) -> Any:
-    """Ranks that are killed two batches after the state was saved."""
-    saved = None
-    for rank in range(size):
-        options = {"n_processes": 0, "seed": 0, "receipts": folder, **options}
-        stream = batches(Numbers(), batch_size, shard=(rank, size), **options)
-        if state is not None:
-            stream.load_state_dict(state)
-        for step, _ in enumerate(stream, 1):
-            if step == steps:
-                saved = stream.state_dict()
-            if steps is not None and step == steps + 2:
-                break
-        stream.close()
-    return saved
-
-
+@pytest.mark.parametrize("options", [{}, {"collate_fn": list}], ids=["stacked", "in one"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_restarts_with_other_numbers_of_ranks_and_batch_sizes_are_joined(workers: int, tmp_path: Path) -> None:
-    state = train(tmp_path, 4, 2, 2, n_processes=workers)
-    state = train(tmp_path, 2, 3, 2, state, n_processes=workers)
-    train(tmp_path, 1, 7, state=state, n_processes=workers)
-    verdict = audit(tmp_path)
-    assert [*verdict.lines()] == [
-        "7 files: 4 ranks, then 2 ranks, then 1 rank",
-        "epoch 0: each of 50 samples exactly once",
-        "sound: nothing lost, nothing repeated",
-    ]
-
-
-@pytest.mark.parametrize("batch_size", [3, 4, 16])
-def test_samples_that_fill_up_a_last_step_are_told_apart(batch_size: int, tmp_path: Path) -> None:
-    train(tmp_path, 3, batch_size)
+def test_skipped_samples_are_noted_as_such(tmp_path, options, workers):
+    dataset = Numbers(20, failing=(1, 2, 8, 9, 10, 11, 19))
+    with DataLoader(dataset, 4, num_workers=workers, on_error="skip", receipts=tmp_path, **options) as loader:
+        found = [number for batch in loader for number in numbers_of(batch)]
+    [path] = logs_in(tmp_path)
+    assert keys_in(path) == found == [0, 3, 4, 5, 6, 7, 12, 13, 14, 15, 16, 17, 18]
+    assert sorted(keys_in(path, "skipped")) == [1, 2, 8, 9, 10, 11, 19]
     [epoch] = audit(tmp_path).epochs
     assert epoch.is_sound
-    assert epoch.fills == -LENGTH % 3 or epoch.fills > 0
-    assert epoch.samples == LENGTH
+    assert "7 were skipped since they failed" in epoch.lines[0]
 
 
-def test_what_drop_last_and_on_error_leave_out_is_told_apart(tmp_path: Path) -> None:
-    with batches(Numbers((3, 17)), 8, n_processes=2, drop_last=True, on_error="skip", receipts=tmp_path) as stream:
-        list(stream)
-    [epoch] = audit(tmp_path).epochs
-    assert (epoch.is_sound, epoch.dropped) == (True, 2)
-    assert epoch.samples + epoch.skipped + epoch.dropped >= LENGTH
-
-
-def test_an_error_in_a_batchs_place_is_a_loss(tmp_path: Path) -> None:
-    with DataLoader(Numbers((9,)), 8, num_workers=2, receipts=tmp_path) as loader:
-        under_way, errors = iter(loader), 0
-        while True:
-            try:
-                next(under_way)
-            except ValueError:
-                errors += 1
-            except StopIteration:
-                break
-    verdict = audit(tmp_path)
-    assert (errors, verdict.is_sound, verdict.epochs[0].failed, verdict.missing) == (1, False, 8, 0)
-    assert "  sample 9 failed" in verdict.lines() or "  sample 8 failed" in verdict.lines()
-
-
-def test_an_epoch_that_has_not_come_to_its_end_is_incomplete_and_nothing_is_lost(tmp_path: Path) -> None:
-    with batches(Numbers(), 8, n_processes=0, receipts=tmp_path) as stream:
-        next(iter(stream))
-    verdict = audit(tmp_path)
-    assert verdict.is_sound
-    assert verdict.epochs[0].state == "incomplete"
-
-
-def test_going_back_within_one_program_makes_void_what_came_after(tmp_path: Path) -> None:
-    with batches(Numbers(), 8, n_processes=0, receipts=tmp_path) as stream:
-        next(stream)
-        state = stream.state_dict()
-        next(stream)
-        stream.load_state_dict(state)
-        list(stream)
-    assert audit(tmp_path).is_sound
-    with batches(Numbers(), 8, n_processes=0, receipts=tmp_path) as stream:  # a training that starts anew
-        list(stream)
-    assert audit(tmp_path).is_sound
-
-
-def test_ctrl_c_before_a_batch_arrives_leaves_one_line_that_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with batches(Numbers(), 8, n_processes=0, seed=1, receipts=tmp_path) as stream:
-        next(stream)
-        note = Receipts.handed
-
-        def interrupted(*args: Any, **options: Any) -> None:
-            note(*args, **options)
-            monkeypatch.undo()
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(Receipts, "handed", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            next(stream)
-        list(stream)
-    assert audit(tmp_path).is_sound
-
-
-TRAINER = """
-import sys, json, mpiter
-folder, rank, state, steps = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-with mpiter.batches(range(50), 4, n_processes=1, seed=0, shard=(rank, 2), receipts=folder) as stream:
-    if state != "-":
-        stream.load_state_dict(json.load(open(state)))
-    for step, _ in enumerate(stream, 1):
-        if step == 2 and steps:
-            json.dump(stream.state_dict(), open(folder + "/state.json", "w"))
-        if step == steps:
-            print("killed", flush=True)
-            sys.stdin.read()
-"""
-
-
-def test_trainers_that_are_killed_and_go_on_are_sound_and_a_lost_line_is_found(tmp_path: Path) -> None:
-    script = tmp_path / "trainer.py"
-    script.write_text(textwrap.dedent(TRAINER))
-    for state, steps in (("-", 4), (f"{tmp_path}/state.json", 0)):
-        for rank in range(2):
-            command = [sys.executable, str(script), str(tmp_path), str(rank), state, str(steps)]
-            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as trainer:
-                if steps:
-                    assert trainer.stdout is not None
-                    assert trainer.stdout.readline() == "killed\n"
-                    trainer.send_signal(signal.SIGKILL)
-                trainer.communicate(timeout=60)
-    verdict = audit(tmp_path)
-    assert verdict.is_sound
-    assert verdict.starts == (2, 2)
-    last = files_in(tmp_path)[-1]
-    lines = last.read_text().splitlines(keepends=True)
-    last.write_text("".join(lines[:3] + lines[4:]))
-    lost = audit(tmp_path)
-    assert (lost.is_sound, lost.missing) == (False, len(json.loads(lines[3])["keys"]))
-    last.write_text("".join([*lines[:3], lines[3], *lines[3:]]))
-    again = audit(tmp_path)
-    assert (again.is_sound, again.twice) == (False, len(json.loads(lines[3])["keys"]))
-    assert any("came several times: line 4 of" in line for line in again.lines())
-
-
-def test_a_rank_without_a_file_is_named(tmp_path: Path) -> None:
-    for rank in (0, 2):
-        with batches(Numbers(), 5, n_processes=0, shard=(rank, 3), receipts=tmp_path) as stream:
-            list(stream)
-    verdict = audit(tmp_path)
-    assert verdict.absent == (1,)
-    assert "rank 1 of 3 has left no file" in verdict.lines()
-    assert verdict.missing > 0
-
-
-def test_an_epoch_that_was_broken_off_is_not_sound(tmp_path: Path) -> None:
-    with DataLoader(Numbers(), 8, receipts=tmp_path) as loader:
-        next(iter(loader))
-        list(loader)
-    verdict = audit(tmp_path)
-    assert [epoch.state for epoch in verdict.epochs] == ["broken off", "whole"]
-    assert not verdict.is_sound
-
-
-def test_a_length_can_be_promised_to_the_audit_and_keys_may_be_strings(tmp_path: Path) -> None:
-    with Receipts(tmp_path, 0, 1) as receipts:
-        receipts.begin(0, 0)
-        receipts.handed(0, 0, ["a", "b", "b"])
-        receipts.end(0)
-    assert (audit(tmp_path).twice, audit(tmp_path).missing) == (1, 0)
-    assert audit(tmp_path, length=5).missing == 3
-
-
-def test_more_samples_than_were_promised_are_not_sound(tmp_path: Path) -> None:
-    with Receipts(tmp_path, 0, 1) as receipts:
-        receipts.begin(0, 0, length=2)
-        receipts.handed(0, 0, [0, 1, 2])
-        receipts.end(0)
+def test_an_error_in_a_batchs_place_is_noted_as_such(tmp_path):
+    with batches(Numbers(12, failing=[5]), 4, n_processes=0, shuffle=False, receipts=tmp_path) as it:
+        next(it)
+        with pytest.raises(ValueError, match="sample 5"):
+            next(it)
+        next(it)
+    [path] = logs_in(tmp_path)
+    assert keys_in(path, "failed") == [4, 5, 6, 7]
+    assert keys_in(path) == [0, 1, 2, 3, 8, 9, 10, 11]
     assert not audit(tmp_path).is_sound
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
+def test_a_batch_that_ctrl_c_kept_from_the_user_is_noted_anew(tmp_path, monkeypatch):
+    def interrupted(receipts, *batch, **more):
+        monkeypatch.undo()
+        receipts.handed(*batch, **more)
+        raise KeyboardInterrupt
+
+    with batches(Numbers(), 8, n_processes=0, receipts=tmp_path) as it:
+        found = numbers_of(next(it))
+        monkeypatch.setattr(Receipts, "handed", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(it)
+        found += [number for batch in it for number in numbers_of(batch)]
+    [epoch] = audit(tmp_path).epochs
+    assert (epoch.is_sound, epoch.samples, sorted(found)) == (True, LENGTH, [*range(LENGTH)])
 
 
-def test_a_torn_last_line_is_left_out_and_a_damaged_one_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with batches(Numbers(), 8, n_processes=0, receipts=tmp_path) as stream:
-        list(stream)
-    [path] = files_in(tmp_path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: whole.rindex(b"\n", 0, -1) - 5])
-    assert audit(tmp_path).torn == 1
-    path.write_bytes(whole.replace(b'"keys":[', b'"keys":{', 1))
-    with pytest.raises(OptionError, match="line 3 is no receipt"):
-        audit(tmp_path)
-    assert command(["audit", str(tmp_path)]) == 1
-    assert "line 3 is no receipt" in capsys.readouterr().err
+def test_going_back_within_one_program_makes_void_what_came_after_and_a_reset_before_that_nothing(tmp_path):
+    with batches(Numbers(), 8, n_processes=2, receipts=tmp_path) as it:
+        next(it), next(it)
+        state = it.state_dict()
+        next(it), next(it)
+        it.reset()
+        it.load_state_dict(state)
+        list(it)
+    assert len(logs_in(tmp_path)) == 1
+    [epoch] = audit(tmp_path).epochs
+    assert (epoch.is_sound, epoch.samples) == (True, LENGTH)
 
 
-@pytest.mark.parametrize("line", [b"3", b"[]", b"{}", b'{"batch":[0]}', b'{"end":-1}', b"\xff"])
-def test_what_no_line_may_be_is_refused_in_a_sentence(line: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "rank-0-of-1.receipts"
-    path.write_bytes(b'{"receipts":1,"rank":0,"size":1,"time":0}\n' + line + b"\n")
-    with pytest.raises(OptionError, match="line 2 is no receipt"):
-        audit(tmp_path)
-    path.write_bytes(b'{"receipts":2,"rank":0,"size":1,"time":0}\n')
-    with pytest.raises(OptionError, match="version 2; this mpiter reads 1"):
-        audit(path)
+TRAINER = """
+    import json, os, signal, sys
+    import mpiter
+
+    rank, size, batch_size, save, die, folder = *map(int, sys.argv[1:6]), sys.argv[6]
+    state = folder + "/state.json"
+    options = dict(shuffle=True, seed=3, shard=(rank, size), receipts=folder)
+    with mpiter.DataLoader(range(103), batch_size, **options) as loader:
+        if os.path.exists(state):
+            loader.load_state_dict(json.load(open(state)))
+        for step, _ in enumerate(loader, 1):
+            if step == save and rank == 0:
+                json.dump(loader.state_dict(), open(state + ".new", "w"))
+            if step == die:
+                os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
-def test_the_command_says_it_all_and_its_status_is_0_or_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with batches(Numbers(), 8, n_processes=0, receipts=tmp_path) as stream:
-        list(stream)
-    assert command(["audit", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "sound: nothing lost, nothing repeated"
-    assert command(["audit", str(tmp_path), "--length", "60"]) == 1
-    assert "10 never came" in capsys.readouterr().out
-    assert command(["audit", str(tmp_path / "nowhere")]) == 1
-    assert "there are no receipts" in capsys.readouterr().err
+def test_trainers_that_are_killed_and_go_on_with_other_ranks_and_batch_sizes_are_sound(tmp_path):
+    script = tmp_path / "trainer.py"
+    script.write_text(textwrap.dedent(TRAINER))
+    (tmp_path / "receipts").mkdir()
+    for size, batch_size, save, die in ((4, 5, 2, 3), (2, 3, 3, 5), (1, 9, 0, 0)):
+        words = [(rank, size, batch_size, save, die and die + rank % 2, tmp_path / "receipts") for rank in range(size)]
+        trainers = [subprocess.Popen([sys.executable, str(script), *map(str, each)]) for each in words]
+        assert {trainer.wait(timeout=120) for trainer in trainers} == {-signal.SIGKILL if die else 0}
+        if save:
+            os.replace(tmp_path / "receipts/state.json.new", tmp_path / "receipts/state.json")
+    found = audit(tmp_path / "receipts")
+    assert found.is_sound, "\n".join(found.lines)
+    assert (found.starts, found.epochs[0].samples) == ((4, 2, 1), 103)
 
 
-def test_a_full_disk_ends_the_file_with_one_warning_and_not_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def full(*_: Any) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with batches(Numbers(), 8, n_processes=0, receipts=tmp_path) as stream:
-        next(stream)
-        monkeypatch.setattr("mpiter.receipts.os.write", full)
-        assert len(list(stream)) == 6
-    assert caplog.text.count("cannot be written, and end here") == 1
-
-
-@pytest.mark.parametrize("given", [3, b"x", object()])
-def test_what_is_no_folder_is_refused(given: Any) -> None:
-    with pytest.raises(OptionError, match="is no folder; pass a path"):
-        batches(Numbers(), 8, receipts=given)
+def test_epochs_may_overlap(tmp_path):
+    with DataLoader(Numbers(), 8, shuffle=True, seed=1, receipts=tmp_path) as loader:
+        held = iter(loader)
+        found = numbers_of(next(held))
+        whole = [*loader]
+        for batch in held:
+            found += numbers_of(batch)
+    assert sorted(found) == sorted(number for batch in whole for number in numbers_of(batch)) == list(range(LENGTH))
+    verdict = audit(tmp_path)
+    assert verdict.is_sound, "\n".join(verdict.lines)
+    assert [epoch.is_over for epoch in verdict.epochs] == [True, True]
 
 
-def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(OptionError, match="the folder cannot be made"):
-        batches(Numbers(), 8, receipts=tmp_path / "file" / "folder")
+class Stream:
+    def __iter__(self):
+        return iter(range(4))
 
 
-def test_batches_as_they_finish_and_streams_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="receipts need in_order=True"):
-        batches(Numbers(), 8, in_order=False, receipts=tmp_path)
-    with pytest.raises(OptionError, match="what is read as a stream has none"):
-        DataLoader(type("Stream", (), {"__iter__": lambda _: iter([1])})(), 8, receipts=tmp_path)
+@pytest.mark.parametrize(
+    ("refused", "why"),
+    [
+        (lambda it: batches(Numbers(), 8, n_processes=2, **it, in_order=False), "receipts need in_order=True"),
+        (lambda it: DataLoader(Stream(), 2, **it), "read as a stream"),
+        (lambda it: batches(Numbers(), 8, receipts=3), "the folder cannot be made"),
+        (lambda it: batches(Numbers(), 8, receipts=__file__ + "/receipts"), "the folder cannot be made"),
+        (lambda it: Receipts(folder=it["receipts"]).handed(0, 0, [1]), "receipts begin with begin"),
+    ],
+)
+def test_what_cannot_be_noted_is_refused_at_once(tmp_path, refused, why):
+    with pytest.raises(OptionError, match=why):
+        refused({"receipts": tmp_path})
 
 
-def test_notes_need_a_beginning(tmp_path: Path) -> None:
-    with Receipts(tmp_path) as receipts, pytest.raises(OptionError, match=r"receipts begin with begin\(epoch, place\)"):
-        receipts.handed(0, 0, [1])
+def test_a_folder_that_may_not_be_written_to_is_refused_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)  # tests may run as root, who may
+    with pytest.raises(OptionError, match="may not write there"):
+        batches(Numbers(), 8, n_processes=0, receipts=tmp_path)
 
 
-def test_a_copy_elsewhere_and_a_fork_have_files_of_their_own(tmp_path: Path) -> None:
-    with batches(Numbers(), 8, n_processes=0, receipts=tmp_path) as stream:
-        next(stream)
-        copy = pickle.loads(pickle.dumps(stream))
-        if (child := os.fork()) == 0:
-            next(stream)
-            os._exit(0)
-        os.waitpid(child, 0)
-        next(copy)
-        copy.close()
-        next(stream)
-    assert len(files_in(tmp_path)) == 3
+@pytest.mark.parametrize("partly", [False, True])
+def test_a_full_disk_ends_the_log_with_one_warning_and_not_the_training(tmp_path, monkeypatch, caplog, partly):
+    class FullAfterTwoBatches:
+        left = 3
+
+        def __getattr__(self, name):
+            return getattr(os, name)
+
+        def write(self, descriptor, data):
+            self.left -= 1
+            if self.left < 0 and not partly:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return os.write(descriptor, data if self.left >= 0 else data[:5])
+
+    monkeypatch.setattr(writing, "os", FullAfterTwoBatches())
+    with batches(Numbers(), 8, n_processes=0, receipts=tmp_path) as it, caplog.at_level(logging.WARNING):
+        assert sum(map(len, it)) == LENGTH
+    assert len([one for one in caplog.records if "cannot be written, and end here" in one.message]) == 1
+    found = audit(tmp_path)
+    assert (found.epochs[0].samples, found.epochs[0].is_over) == (16, False)
 
 
-def test_the_rank_is_the_launchers_unless_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "1")
+def test_the_rank_is_the_launchers_unless_it_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "5")
+    for receipts in (tmp_path, Receipts(tmp_path, 1, 2)):
+        with batches(Numbers(), 8, n_processes=0, receipts=receipts) as it:
+            next(it)
+    assert [path.name[:13] for path in logs_in(tmp_path)] == ["rank-1-of-2-1", "rank-3-of-5-1"]
+
+
+def test_two_who_take_each_other_for_a_restart_are_found(tmp_path):
+    its = [batches(Numbers(), 8, n_processes=0, receipts=tmp_path) for _ in range(2)]
+    for _ in zip(*its, strict=True):
+        pass
+    assert "were rank 0 of 1 at the same time" in "".join(audit(tmp_path).lines)
+    for it in its:
+        it.close()
+
+
+def test_samplers_of_the_ranks_own_are_judged_by_keys(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with mpiter.SerialIterator(Numbers(), 8, receipts=tmp_path / "launcher") as it:
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        receipts = Receipts(tmp_path, length=LENGTH)
+        with DataLoader(Numbers(), 8, sampler=range(rank, LENGTH, 2), receipts=receipts) as loader:
+            for _ in loader:
+                pass
+    [epoch] = audit(tmp_path).epochs
+    assert (epoch.is_sound, epoch.samples, epoch.length) == (True, LENGTH, LENGTH)
+
+
+def test_a_copy_elsewhere_has_a_file_of_its_own(tmp_path):
+    with batches(Numbers(), 8, n_processes=0, receipts=Receipts(tmp_path, 0, 1, 50, 2)) as it:
         next(it)
-    assert files_in(tmp_path / "launcher")[0].name.startswith("rank-1-of-2-")
-    with mpiter.SerialIterator(Numbers(), 8, receipts=Receipts(tmp_path / "said", 4, 5)) as it:
-        next(it)
-    assert files_in(tmp_path / "said")[0].name.startswith("rank-4-of-5-")
+        copy = pickle.loads(pickle.dumps(it))
+        list(copy)
+        copy.close()
+    assert len(logs_in(tmp_path)) == 2
+    assert audit(tmp_path).is_sound
+
+
+def _child(receipts):
+    receipts.begin(0, 0)
+    receipts.handed(0, 0, [1])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_has_a_file_of_its_own(tmp_path):
+    with Receipts(tmp_path, 0, 1) as receipts:
+        receipts.begin(0, 0)
+        child = multiprocessing.get_context("fork").Process(target=_child, args=(receipts,))
+        child.start()
+        child.join()
+        receipts.handed(0, 0, [2])
+    assert child.exitcode == 0
+    assert sorted(keys_in(path) for path in logs_in(tmp_path)) == [[1], [2]]

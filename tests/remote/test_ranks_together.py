@@ -116,10 +116,11 @@ def test_ranks_share_an_epoch_and_fewer_and_fewer_go_on_with_it(tmp_path: Path, 
     assert sorted(given) == list(range(LENGTH))
     assert given.total() == LENGTH + (not trained.exact)  # what is left for two ranks is odd
     verdict = audit(tmp_path / "receipts")
-    assert verdict.is_sound, "\n".join(verdict.lines())
+    assert verdict.is_sound, "\n".join(verdict.lines)
     assert verdict.starts == tuple(ranks for _, _, ranks, *_ in RUNS)
-    epochs = [(epoch.state, epoch.samples, epoch.fills) for epoch in verdict.epochs]
-    assert epochs == [("whole", LENGTH, not trained.exact)]
+    [epoch] = verdict.epochs
+    assert (epoch.is_over, epoch.samples) == (True, LENGTH)
+    assert ("1 came again to fill up the last step" in epoch.lines[0]) is not trained.exact
 
 
 @pytest.mark.timeout(3 * LIMIT_S)
@@ -132,9 +133,9 @@ def test_the_audit_finds_what_a_rank_on_its_own_ways_loses_and_repeats(
     verdict = audit(tmp_path / "receipts")
     assert not verdict.is_sound
     assert verdict.missing == LENGTH - len(given) > 0
-    named = verdict.epochs[0].named
-    assert {int(one.split()[1]) for one in named if one.endswith("never came")}.isdisjoint(given)
-    assert {int(one.split()[1]) for one in named if "came several times" in one} <= repeated
+    lines = verdict.epochs[0].lines[1:]
+    assert {int(line.split()[3]) for line in lines if "never came: sample" in line}.isdisjoint(given)
+    assert {int(line.split()[4]) for line in lines if "several times: sample" in line} <= repeated
     assert (verdict.twice > 0) == (fault == "in another's seat")
 
 

@@ -1,0 +1,309 @@
+"""The audit: what was lost or repeated is found and named, and what was not is not; damaged logs are said to be so."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ledgers import alter, lines_in, logs_in, train
+
+import mpiter
+from mpiter.__main__ import main
+from mpiter.audit import audit
+from mpiter.errors import OptionError
+from mpiter.order.order import Shuffled
+from mpiter.receipts import Receipts
+
+LENGTH = 103
+anew = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def epoch_of(folder, epoch=0):
+    return {found.epoch: found for found in audit(folder).epochs}[epoch]
+
+
+def note(folder, *batches, place=0, rank=0, size=1, end=True, epoch=0, at=None, **promised):
+    """A rank is handed these batches, each a list of keys."""
+    with Receipts(folder, rank, size, **promised) as receipts:
+        receipts.begin(epoch, place)
+        for number, keys in enumerate(batches):
+            receipts.handed(epoch, place + number, keys, None if at is None else at[number])
+        if end:
+            receipts.end(epoch)
+
+
+@pytest.mark.parametrize(("size", "batch_size", "length"), [(1, 10, 103), (8, 3, 7), (3, 5, 1), (2, 4, 16)])
+def test_each_sample_exactly_once_is_said_so(tmp_path, size, batch_size, length):
+    train(tmp_path, size, batch_size, 1000, length, epochs=3)
+    found = audit(tmp_path)
+    assert found.is_sound
+    assert [(epoch.is_over, epoch.samples, epoch.length) for epoch in found.epochs] == [(True, length, length)] * 3
+    assert (found.missing, found.twice, found.starts) == (0, 0, (size,))
+    fills = -length % size if length % (size * batch_size) else 0
+    assert (f"{fills} came again to fill up" in found.lines[1]) == (fills > 0)
+    assert f"epochs 0 to 2: each of {length} samples exactly once" in found.lines[1]
+
+
+@anew
+@given(st.data())
+def test_however_often_a_training_is_killed_and_goes_on_it_is_sound(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("receipts")
+    length = data.draw(st.integers(1, 60), "length")
+    place, epochs = (0, 0), 2
+    for _ in range(data.draw(st.integers(0, 4), "kills")):
+        size, batch_size = data.draw(st.integers(1, 4), "ranks"), data.draw(st.integers(1, 7), "batch")
+        least = data.draw(st.integers(0, 5), "steps")
+        ahead = [least + data.draw(st.integers(0, 1), "ahead") for _ in range(size)]
+        places = train(folder, size, batch_size, ahead, length, start=place, epochs=epochs)
+        saved = [each for each in places[0] if all(each in others for others in places)]
+        place = data.draw(st.sampled_from(saved), "saved")
+    train(folder, data.draw(st.integers(1, 4), "ranks"), 5, 1000, length, start=place, epochs=epochs)
+    found = audit(folder)
+    assert found.is_sound, "\n".join(found.lines)
+    assert all(epoch.samples == length for epoch in found.epochs if epoch.epoch >= place[0])
+
+
+def test_what_came_before_the_logs_begin_is_not_lost(tmp_path):
+    train(tmp_path, 2, 5, 100, LENGTH, start=(3, 40), epochs=4)
+    assert "40 may have come before" in epoch_of(tmp_path, 3).lines[0]
+    assert audit(tmp_path).is_sound
+
+
+@pytest.mark.parametrize("at", [None, (0, 4)], ids=["by keys", "by positions"])
+def test_what_drop_last_leaves_out_is_not_lost(tmp_path, at):
+    note(tmp_path, range(4), range(4, 8), at=at, length=10, step=4)
+    assert "2 were left out by drop_last" in epoch_of(tmp_path).lines[0]
+    assert audit(tmp_path).is_sound
+    note(tmp_path, range(4), range(5, 9), at=at and (0, 5), length=10, step=2)
+    assert (audit(tmp_path).missing, epoch_of(tmp_path).twice) == ((2, 0) if at is None else (1, 0))
+
+
+def test_a_training_that_starts_anew_makes_what_was_there_void(tmp_path):
+    train(tmp_path, 2, 5, 4, LENGTH)
+    train(tmp_path, 2, 5, 100, LENGTH, seeds={0: 6, 1: 6})
+    assert audit(tmp_path).is_sound
+
+
+def test_logs_of_several_folders_are_joined(tmp_path):
+    for rank in range(2):
+        train(tmp_path / str(rank), 2, 5, 100, LENGTH)
+        for path in logs_in(tmp_path / str(rank)):
+            if not path.name.startswith(f"rank-{rank}-"):
+                path.unlink()
+    assert not audit(tmp_path / "0").is_sound
+    assert audit([tmp_path / "0", tmp_path / "1"]).is_sound
+    assert audit([*logs_in(tmp_path / "0"), *logs_in(tmp_path / "1")]).is_sound
+
+
+def test_a_loop_that_stops_at_the_last_batch_is_whole(tmp_path):
+    """As Lightning's, which counts."""
+    for name, options in {"all": {}, "but the last": {"drop_last": True}}.items():
+        with mpiter.DataLoader(range(22), 4, receipts=tmp_path / name, **options) as loader:
+            for _ in range(3):
+                for _, _ in zip(range(len(loader)), loader, strict=False):
+                    pass
+        found = audit(tmp_path / name)
+        assert found.is_sound, "\n".join(found.lines)
+        assert [epoch.samples for epoch in found.epochs] == [20 if options else 22] * 3
+
+
+def test_a_sample_that_was_left_out_is_named_with_its_epoch(tmp_path):
+    train(tmp_path, 4, 5, 100, LENGTH, epochs=2)
+    alter(logs_in(tmp_path)[2], lambda lines: [one for one in lines if (one["epoch"], one.get("place")) != (1, 20)])
+    found = audit(tmp_path)
+    assert [epoch.is_sound for epoch in found.epochs] == [True, False]
+    assert (found.missing, found.twice) == (5, 0)
+    lost = sorted(Shuffled(LENGTH, 5, 1).take(30, 35).tolist())
+    assert found.epochs[1].lines[1:] == tuple(f"  never came: sample {one}" for one in lost)
+
+
+def test_a_batch_that_is_lost_is_found_before_the_epoch_is_over(tmp_path):
+    train(tmp_path, 4, 5, [4, 4, 4, 3], LENGTH)
+    [epoch] = audit(tmp_path).epochs
+    assert (epoch.is_sound, epoch.is_over, epoch.samples) == (True, False, 75)
+    assert "incomplete" in epoch.lines[0]
+    alter(logs_in(tmp_path)[2], lambda lines: [*lines[:2], *lines[3:]])
+    assert epoch_of(tmp_path).lines[1:] == ("  never came: position 30 to 34",)
+    assert audit(tmp_path).missing == 5
+
+
+def test_a_sample_that_came_twice_is_named_with_the_ranks_and_places_that_had_it(tmp_path):
+    train(tmp_path, 4, 5, 100, LENGTH)
+    stolen = lines_in(logs_in(tmp_path)[3])[2]
+    alter(logs_in(tmp_path)[1], lambda lines: [*lines[:4], stolen, *lines[4:]])
+    found = audit(tmp_path)
+    assert (found.twice, found.missing) == (5, 0)
+    first = min(stolen["keys"])
+    [line] = [line for line in found.lines if f"came several times: sample {first} at position" in line]
+    assert "rank 1 of 4 at place 20, line 5 of rank-1-of-4" in line
+    assert "rank 3 of 4 at place 20, line 3 of rank-3-of-4" in line
+
+
+def test_a_restart_that_goes_back_too_far_or_not_far_enough_is_found(tmp_path):
+    train(tmp_path / "not", 2, 5, 4, LENGTH)
+    train(tmp_path / "not", 2, 5, 100, LENGTH, start=(0, 60))
+    assert (audit(tmp_path / "not").missing, audit(tmp_path / "not").twice) == (20, 0)
+    train(tmp_path / "too far", 2, 5, 10, LENGTH)
+    train(tmp_path / "too far", 2, 5, 100, LENGTH, start=(0, 60))
+    for path in logs_in(tmp_path / "too far"):  # which say that the state was of place 80
+        if lines_in(path)[0]["place"] == 60:
+            alter(path, lambda lines: [lines[0] | {"place": 80}, *lines[1:]])
+    assert (audit(tmp_path / "too far").missing, audit(tmp_path / "too far").twice) == (0, 20)
+
+
+def test_a_rank_with_another_seed_is_found(tmp_path):
+    train(tmp_path, 3, 5, 100, LENGTH, seeds={1: 77})
+    found = audit(tmp_path)
+    assert found.missing == found.twice > 0, "two orders: what the one has twice the other has not"
+
+
+def test_a_sampler_that_repeats_is_judged_by_its_positions(tmp_path):
+    note(tmp_path, [3, 3], [1, 3], at=(0, 2))
+    assert audit(tmp_path).is_sound
+    note(tmp_path, [3, 3], [1, 3], at=(0, 1))
+    assert audit(tmp_path).twice == 1
+    note(tmp_path, [3, 3], [1, 3], at=(0, 3))
+    assert audit(tmp_path).missing == 1
+
+
+def test_a_rank_that_does_not_come_along_when_another_goes_back_is_named(tmp_path):
+    for rank, place in ((0, 0), (1, 0), (0, 1)):
+        note(tmp_path, [rank], [2 + rank], place=place, rank=rank, size=2, end=False)
+    [told] = [line for line in audit(tmp_path).lines if line.startswith("rank 1 of 2 has no log")]
+    assert told.endswith("begins as the last start, at epoch 0, place 1")
+
+
+def test_failed_and_skipped_samples_are_told_apart(tmp_path):
+    for failed, counts in ((False, (True, 0, 5)), (True, (False, 0, 3))):
+        with Receipts(tmp_path, 0, 1, length=6) as receipts:
+            receipts.begin(0, 0)
+            receipts.handed(0, 0, [0, 1, 2], skipped=[] if failed else [2], failed=failed)
+            receipts.handed(0, 1, [3, 4, 5])
+            receipts.end(0)
+        found = epoch_of(tmp_path)
+        assert (found.is_sound, found.missing, found.samples) == counts
+        assert ("3 failed" if failed else "1 were skipped") in found.lines[0]
+
+
+def test_keys_may_be_strings(tmp_path):
+    note(tmp_path, ["a.jpg", "b.jpg"], ["ä.jpg", "b.jpg"], length=4)
+    found = epoch_of(tmp_path)
+    assert (found.missing, found.twice) == (1, 1)
+    assert "came several times: sample b.jpg" in found.lines[1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "missing"), [([0, 1, 2, 7], "3"), ([1, 2, 3, 4], "0"), ([-1, 0, 1], "2 to 3"), ([9], "0 to 3")]
+)
+def test_a_number_that_is_none_of_those_promised_stands_for_none_of_them(tmp_path, keys, missing):
+    note(tmp_path, keys, length=4)
+    assert epoch_of(tmp_path).lines[1:] == (f"  never came: sample {missing}",)
+
+
+def test_epochs_that_nobody_noted_are_a_gap(tmp_path):
+    with Receipts(tmp_path, 0, 1, length=1) as receipts:
+        for epoch in (0, 3):
+            receipts.begin(epoch, 0)
+            receipts.handed(epoch, 0, [0])
+            receipts.end(epoch)
+    assert "of the epochs between 0 and 3 nothing was noted" in audit(tmp_path).lines
+    assert not audit(tmp_path).is_sound
+
+
+@anew
+@given(st.data())
+def test_any_line_that_is_dropped_or_repeated_is_found(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("receipts")
+    train(folder, 3, 4, 100, 50, epochs=2)
+    path = logs_in(folder)[data.draw(st.integers(0, 2))]
+    lines = lines_in(path)
+    row = data.draw(st.sampled_from([row for row, one in enumerate(lines) if "keys" in one and "fills" not in one]))
+    again, count = data.draw(st.booleans()), len(lines[row]["keys"])
+    alter(path, lambda lines: lines[:row] + lines[row : row + 1] * 2 * again + lines[row + 1 :])
+    found = audit(folder)
+    assert not found.is_sound
+    assert (found.twice, found.missing) == ((count, 0) if again else (0, count))
+
+
+def test_a_torn_last_line_is_left_out(tmp_path):
+    train(tmp_path, 1, 5, 4, LENGTH)
+    [path] = logs_in(tmp_path)
+    path.write_bytes(path.read_bytes()[:-9])
+    assert (audit(tmp_path).is_sound, epoch_of(tmp_path).samples) == (True, 15)
+
+
+@pytest.mark.parametrize("size", [0, 1, 30])
+def test_a_file_that_ends_before_it_says_where_it_starts_is_as_good_as_none(tmp_path, size):
+    train(tmp_path, 1, 5, 100, LENGTH)
+    [path] = logs_in(tmp_path)
+    (tmp_path / "rank-0-of-1-0-1.receipts.jsonl").write_bytes(path.read_bytes()[:size])
+    assert audit(tmp_path).is_sound
+    path.unlink()
+    with pytest.raises(OptionError, match="no receipts"):
+        audit(tmp_path)
+
+
+START = {"receipts": 1, "rank": 0, "size": 1, "time": 1.0, "epoch": 0, "place": 0, "length": 4, "step": 0}
+BATCH = {"epoch": 0, "place": 0, "time": 1.0, "keys": [0, 1], "at": 0}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [{}],
+        [BATCH],
+        [START | {"rank": 1}],
+        [START | {"time": None}],
+        [START, BATCH | {"at": -4}],
+        [START, BATCH | {"keys": [1 << 70]}],
+        [START, BATCH | {"fills": 3}],
+        [START, BATCH | {"skipped": [2]}],
+    ],
+    ids=lambda lines: repr(lines[-1])[:60],
+)
+def test_what_no_line_may_be_is_refused_in_a_sentence(tmp_path, lines, capfd):
+    (tmp_path / "x.receipts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["audit", str(tmp_path)]) == 2
+    said = capfd.readouterr().err
+    assert said.startswith("mpiter audit: ")
+    assert f": line {len(lines)} is damaged, or no receipt (" in said
+    assert len(said.splitlines()) == 1
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 65), 1 << 65) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@anew
+@given(st.lists(st.dictionaries(st.sampled_from([*START, *BATCH, "fills", "skipped", "failed"]), values), max_size=3))
+def test_any_values_are_judged_or_refused(tmp_path_factory, changes):
+    folder = tmp_path_factory.mktemp("receipts")
+    lines = [START, *({**(START if "receipts" in change else BATCH), **change} for change in changes), BATCH]
+    (folder / "x.receipts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["audit", str(folder)]) in (0, 1, 2)
+
+
+def test_the_command_says_it_all_and_its_status_is_0_1_or_2(tmp_path, capfd):
+    train(tmp_path, 2, 5, 100, LENGTH, epochs=3)
+    assert main(["audit", str(tmp_path)]) == 0
+    assert "epochs 0 to 2: each of 103 samples exactly once" in capfd.readouterr().out
+    alter(logs_in(tmp_path)[0], lambda lines: lines[:3] + lines[4:])
+    assert main(["audit", str(tmp_path)]) == 1
+    assert "5 never came" in capfd.readouterr().out
+    assert main(["audit", "--json", str(tmp_path)]) == 1
+    assert json.loads(capfd.readouterr().out)["epochs"][0]["missing"] == 5
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", tmp_path / "none"):
+        assert main(["audit", str(folder)]) == 2
+        assert str(folder) in capfd.readouterr().err
+
+
+def test_a_length_beyond_all_memory_costs_nothing(tmp_path):
+    note(tmp_path, np.arange(5), length=10**12)
+    assert audit(tmp_path).missing == 10**12 - 5
