@@ -19,9 +19,7 @@ from ..errors import warn
 from .counts import Counts
 from .folder import Folder
 
-# How long a reader waits for a sample that is being copied: longer than a sample of a slow store usually takes, much
-# shorter than a worker may be silent (``sample_timeout``); the process that copies may hang or be stopped.
-_PATIENCE_S = 5.0
+_PATIENCE_S = 5.0  # for a sample that another process copies, which may hang or be stopped: far below sample_timeout
 
 
 class StagedFetch:

@@ -96,7 +96,6 @@ class Staging:
 
 
 def _about(own: Any, staging: Staging) -> dict[str, str]:
-    """What a staged dataset says of itself: ``own``, and what is staged."""
     return {**({} if own is None else own()), "staging": str(staging.stats())}
 
 
