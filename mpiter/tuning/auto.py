@@ -24,6 +24,7 @@ _EARLY, _EARLY_CHANGES, _LATE_CHANGES = 200, 8, 3  # the first batches of a load
 _MOST_PREFETCH = 64
 _MEMORY, _TIGHT = 0.9, 0.95  # of what there is: workers may be added up to there, and stay up to here
 _SAME = 0.03  # rates that differ by less are the same, and less of the time is no waiting
+_DOUBT = 1.15  # what seemed no slower than by so much, and was seen for a moment only, is looked at again
 _URGENT, _CLEARLY = 0.25, 0.8  # who waits so much is helped at once, if the last help has shown by so much
 _ENOUGH = 6  # parts to judge by
 _MARGIN, _MOST_GROWTH, _PREFETCH_GROWS = 1.15, 4, 8  # beyond what the model asks for; times, at once
@@ -152,6 +153,10 @@ class AutoPilot:
                 further = more if all(one.setting < now for one in tried) else None
             if further:
                 return further
+            doubtful = [one for one in tried if not one.is_known and one.batch_s <= _DOUBT * here.batch_s]
+            fewer = min((one.setting for one in doubtful if one.setting < now), default=None)
+            if fewer:  # seen for a moment only, on the way up
+                return fewer, f"{fewer.workers} workers seemed as fast"
         self._is_final, self._again = True, 2 * self._age
         if chosen is here or left < 1:
             return None, ""
