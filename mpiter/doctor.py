@@ -28,12 +28,12 @@ from pathlib import Path
 from . import machine
 from .transport import memory as shared
 
-SCHEMA = "mpiter.doctor/2"
 NEEDED = {"numpy": "1.23", "msgpack": "1", "cloudpickle": "3", "threadpoolctl": "3"}  # as in pyproject.toml
 _TESTED = (3, 13)  # the newest Python that the tests run on
 _KB, _MB, _GB = 1 << 10, 1 << 20, 1 << 30
 _GOOD_CLOCKS = {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"}  # read without a system call
-GOOD, NOTE = "good", "note"  # as it should be; nothing goes wrong, but it is good to know
+GOOD = "good"  # as it should be
+NOTE = "note"  # nothing goes wrong, but it is good to know
 WARN = "WARN"  # something will fail or be slow unless it is attended to
 BAD = "BAD"  # mpiter does not work here as it should by default
 _TRY_START = """
@@ -77,20 +77,17 @@ def run(options: argparse.Namespace) -> int:
     findings = {}
     for check in CHECKS:
         subject = check.__name__.replace("_", " ")
-        findings[subject] = finding = examined(check)
+        try:
+            finding = check()
+        except Exception as error:
+            finding = Finding(NOTE, f"could not be examined ({type(error).__name__}: {error})")
+        findings[subject] = finding
         if not options.json:
             print(as_text(subject, finding), flush=True)
     if options.json:
         told = [{"subject": subject, **dataclasses.asdict(finding)} for subject, finding in findings.items()]
-        print(json.dumps({"schema": SCHEMA, "findings": told}, indent=1))
+        print(json.dumps({"schema": "mpiter.doctor/1", "findings": told}, indent=1))
     return int(any(finding.status is BAD for finding in findings.values()))
-
-
-def examined(check: Callable[[], Finding]) -> Finding:
-    try:
-        return check()
-    except Exception as error:
-        return Finding(NOTE, f"could not be examined ({type(error).__name__}: {error})")
 
 
 def as_text(subject: str, finding: Finding) -> str:
@@ -148,6 +145,8 @@ def shared_memory() -> Finding:
 
 def dev_shm() -> Finding:
     """The mount that other loaders put batches on, and multiprocessing its locks."""
+    if sys.platform != "linux":
+        return Finding(GOOD, "unknown to this system")
     size, _, free = shutil.disk_usage("/dev/shm") if os.access("/dev/shm", os.W_OK) else (0, 0, 0)
     found = f"{_amount(free)} of {_amount(size)} free" if size else "missing or not writable"
     if size >= _GB and free >= 64 * _MB:
