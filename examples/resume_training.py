@@ -24,7 +24,7 @@ from mpiter.torch import DataLoader
 EPOCHS, SAMPLES, BATCH = 2, 400, 20
 
 
-def train(folder: Path, interrupted_at: int | None = None) -> tuple[int, list[Any]]:
+def train(path: Path, interrupted_at: int | None = None) -> tuple[int, list[Any]]:
     """How many steps were left to do, and what has become of everything."""
     torch.manual_seed(0)
     data = torch.utils.data.TensorDataset(torch.randn(SAMPLES, 8), torch.randn(SAMPLES, 1))
@@ -36,7 +36,7 @@ def train(folder: Path, interrupted_at: int | None = None) -> tuple[int, list[An
     loader = DataLoader(data, BATCH, shuffle=True, num_workers=2)
     parts = {"model": model, "average": average, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
     steps = 0
-    with loader, mpiter.Checkpoint(folder, loader, **parts) as c:
+    with loader, mpiter.Checkpoint(path, loader, **parts) as c:
         for _ in c.epochs(EPOCHS):
             for x, y in c.steps(loader):  # a step is all that is done with a batch
                 loss = nn.functional.mse_loss(model(x), y)
@@ -55,10 +55,10 @@ def train(folder: Path, interrupted_at: int | None = None) -> tuple[int, list[An
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        _, expected = train(Path(folder, "undisturbed"))
+        _, expected = train(Path(folder, "undisturbed.npz"))
         with contextlib.suppress(KeyboardInterrupt):
-            train(Path(folder, "run"), interrupted_at=23)
-        steps, found = train(Path(folder, "run"))
+            train(Path(folder, "run.npz"), interrupted_at=23)
+        steps, found = train(Path(folder, "run.npz"))
         same = "identical to" if found == expected else "DIFFERENT from"
         print(f"interrupted in step 24, {steps} steps after that: {same} a training that nobody interrupted")
 

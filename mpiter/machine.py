@@ -7,6 +7,7 @@ what the container allows, so that nothing is sized for a host that isn't ours.
 from __future__ import annotations
 
 import functools
+import glob
 import mmap
 import os
 import secrets
@@ -144,9 +145,11 @@ def write_names(folder: str | os.PathLike[str]) -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file to be written, which takes the place of ``path`` once it is whole and on the disk.
 
-    An error leaves what was there; a kill leaves the new file too, under a name that begins with a dot and this one's.
+    An error leaves what was there. A kill leaves the new file too, with a dot before its name, until the next one.
     """
     unfinished = new_name(path.with_name(f".{path.name}-"))
+    for left in path.parent.glob(glob.escape(f".{path.name}-") + "?" * 16):
+        left.unlink(missing_ok=True)
     try:
         with open(unfinished, "xb") as file:
             yield file

@@ -28,16 +28,20 @@ STATE = {
 }
 
 
-def written(folder, state, steps=1, **options):
-    """The file after so many steps."""
-    with Checkpoint(folder, model=state, every_s=None, **options) as c:
-        for _ in range(steps):
-            c.step()
-    return folder / f"step-{c.finished:09d}"
+def written(path, state, **options):
+    """The file after a step."""
+    with Checkpoint(path, model=state, **options) as c:
+        c.step()
+    return path
 
 
-def found(folder):
-    return Checkpoint.read(folder)["model"]
+def found(path):
+    return Checkpoint.read(path)["model"]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.npz"
 
 
 def same(one, other):
@@ -57,117 +61,110 @@ def same(one, other):
         assert one == other
 
 
-def test_what_is_read_is_what_was_written(tmp_path):
-    written(tmp_path, STATE)
-    same(found(tmp_path), STATE)
+def test_what_is_read_is_what_was_written(path):
+    same(found(written(path, STATE)), STATE)
 
 
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed: python3 tests --all")
-def test_tensors_of_every_dtype_come_back_as_tensors(tmp_path):
+def test_tensors_of_every_dtype_come_back_as_tensors(path):
     import torch
 
     kinds = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.float8_e4m3fn, torch.complex64)
     tensors = {str(kind): torch.ones(2, 3).to(kind) for kind in kinds}
     tensors |= {"parameter": torch.nn.Parameter(torch.ones(2)), "empty": torch.zeros(0, 2), "number": torch.tensor(3)}
-    written(tmp_path, tensors)
+    written(path, tensors)
     for name, tensor in tensors.items():
-        assert found(tmp_path)[name].dtype == tensor.dtype
-        assert torch.equal(found(tmp_path)[name].to(torch.complex64), tensor.detach().to(torch.complex64))
+        assert found(path)[name].dtype == tensor.dtype
+        assert torch.equal(found(path)[name].to(torch.complex64), tensor.detach().to(torch.complex64))
     with torch.no_grad():
         tensors["parameter"].zero_()
-    with Checkpoint(tmp_path, model=tensors):
+    with Checkpoint(path, model=tensors):
         assert tensors["parameter"].tolist() == [1, 1]
 
 
 def test_what_no_file_can_hold_is_refused_before_the_training_and_leaves_nothing(tmp_path):
     with pytest.raises(StateError, match=r"state\['parts'\]\['model'\]\['a'\]\[1\] is of type object"):
-        written(tmp_path, {"a": [1, object()]})
+        written(tmp_path / "run.npz", {"a": [1, object()]})
     (tmp_path / "file").touch()
     with pytest.raises(OSError):
-        written(tmp_path / "file", {})
+        written(tmp_path / "file" / "run.npz", {})
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_file_that_is_cut_or_changed_anywhere_is_told_or_reads_as_it_was(tmp_path):
+def test_a_file_that_is_cut_or_changed_anywhere_is_told_or_reads_as_it_was(path):
     state = {"a": np.arange(4), "b": "text"}
-    path = written(tmp_path, state)
-    whole = path.read_bytes()
+    whole = written(path, state).read_bytes()
     untold = 0
     for at in range(0, len(whole), 11):
         path.write_bytes(whole[:at])
-        with pytest.raises(StateError, match="cannot be read"):
-            found(tmp_path)
+        with pytest.raises(StateError, match=r"run\.npz cannot be read .* Delete it to begin anew"):
+            found(path)
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         try:
-            same(found(tmp_path), state)
+            same(found(path), state)
             untold += 1
         except StateError:
             pass
     assert untold < len(whole) / 22  # a date, say
 
 
-def test_a_damaged_file_is_told_and_without_it_the_one_before_is_taken(tmp_path):
-    written(tmp_path, {"a": 1})
-    last = written(tmp_path, {"a": 2})
-    last.write_bytes(b"rubbish")
-    with pytest.raises(StateError, match=r"step-000000002 cannot be read .* Delete it to go on from the one before"):
-        written(tmp_path, {"a": 3})
-    last.unlink()
-    with Checkpoint(tmp_path, model={}) as c:
-        assert c.finished == 1
+def test_a_damaged_file_is_told_and_not_written_over(path):
+    path.write_bytes(b"rubbish")
+    with pytest.raises(StateError, match="cannot be read"):
+        written(path, {"a": 3})
+    assert path.read_bytes() == b"rubbish"
 
 
 @pytest.mark.parametrize("where", ["fsync", "replace"])
-def test_a_disk_that_is_full_leaves_the_files_that_were_there(tmp_path, monkeypatch, where):
-    written(tmp_path, {"a": 1}, keep=1)
+def test_a_disk_that_is_full_leaves_the_file_that_was_there(path, monkeypatch, where):
+    written(path, {"a": 1})
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, where, full)
-    with pytest.raises(OSError, match=r"No space left on device: ['\"].*step-000000002['\"]"):
-        written(tmp_path, {"a": 2}, keep=1)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
+    with pytest.raises(OSError, match=r"No space left on device: ['\"].*run\.npz['\"]"):
+        written(path, {"a": 2})
+    assert found(path) == {"a": 1}
+    assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_save_that_fails_on_the_way_is_told_and_tried_again(tmp_path, monkeypatch):
-    replace, failures = os.replace, [OSError("the disk is full")]
+def test_a_save_that_fails_on_the_way_is_told_and_tried_again(path, monkeypatch):
+    replace, model = os.replace, {"a": 1}
 
     def full_once(*paths):
-        if failures:
-            raise failures.pop()
-        replace(*paths)
+        monkeypatch.setattr(os, "replace", replace)
+        raise OSError("the disk is full")
 
-    monkeypatch.setattr(os, "replace", full_once)
-    with Checkpoint(tmp_path, model={"a": 1}, every_steps=2) as c:
-        c.step()
-        with pytest.warns(RuntimeWarning, match="nothing could be saved after 2 steps .the disk is full"):
+    with Checkpoint(path, model=model, every_s=1e-9) as c:
+        monkeypatch.setattr(os, "replace", full_once)
+        model["a"] = 2
+        with pytest.warns(RuntimeWarning, match="nothing could be saved after 1 steps .the disk is full"):
             c.step()
+        assert found(path) == {"a": 1}
         c.step()
-        assert found(tmp_path) == {"a": 1}
+        assert found(path) == {"a": 2}
 
 
-def test_other_files_in_the_folder_are_left_alone_and_unfinished_ones_are_cleared_away(tmp_path):
-    (tmp_path / "step-by-step.txt").write_text("mine")
-    (tmp_path / ".step-000000001-0123").write_bytes(b"half of it")
-    (tmp_path / "step-000000007").mkdir()
-    written(tmp_path, {}, steps=3, every_steps=1, keep=1)
-    names = ["step-000000003", "step-000000007", "step-by-step.txt"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
+def test_other_files_are_left_alone_and_unfinished_ones_are_cleared_away(path):
+    others = [".other.npz-0123456789abcdef", ".run.npz-mine", "run.npz.txt"]
+    for name in [*others, ".run.npz-0123456789abcdef"]:
+        (path.parent / name).write_bytes(b"half of it")
+    written(path, {})
+    assert sorted(other.name for other in path.parent.iterdir()) == sorted([*others, "run.npz"])
 
 
 def test_no_link_is_followed_where_a_file_is_written(tmp_path, monkeypatch):
-    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "run"
+    elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("another's")
-    folder.mkdir()
     monkeypatch.setattr(mpiter.machine.secrets, "token_hex", lambda _: "foretold")
-    (folder / ".step-foretold").symlink_to(elsewhere)
+    (tmp_path / ".run.npz-foretold").symlink_to(elsewhere)
     with pytest.raises(FileExistsError):
-        written(folder, {"a": 1})
+        written(tmp_path / "run.npz", {"a": 1})
     assert elsewhere.read_text() == "another's"
 
 
-def test_a_folder_without_checkpoints_has_none_to_read(tmp_path):
-    with pytest.raises(StateError, match="there is no checkpoint in"):
-        Checkpoint.read(tmp_path / "nowhere")
+def test_where_nothing_was_saved_there_is_nothing_to_read(path):
+    with pytest.raises(FileNotFoundError):
+        Checkpoint.read(path)

@@ -42,7 +42,7 @@ def ran(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def model_in(folder: Path) -> Any:
-    return mpiter.Checkpoint.read(folder / "run")["model"]
+    return mpiter.Checkpoint.read(folder / "run.npz")["model"]
 
 
 @pytest.fixture(scope="module")

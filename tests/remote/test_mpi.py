@@ -256,7 +256,7 @@ model = {"seen": []}
 it = mpiter.MultiprocessIterator(
     Deadly(), 5, repeat=False, seed=1, backend="mpi", n_prefetch=1, run_ahead=0, sample_timeout=1
 )
-with it, mpiter.Checkpoint("checkpoints", it, model=model, every_steps=1) as checkpoint:
+with it, mpiter.Checkpoint("run.npz", it, model=model, every_s=1e-9) as checkpoint:
     for batch in it:
         model["seen"] = [*model["seen"], *batch]
         checkpoint.step()
@@ -275,7 +275,7 @@ def test_a_lost_rank_ends_the_run_in_words_and_a_checkpoint_goes_on_with_it(tmp_
     if how == "stopped":
         assert "WorkerCrashed: no MPI rank has answered for 1 s (sample_timeout)" in err
     assert not list(tmp_path.glob("trainer*"))
-    saved = mpiter.Checkpoint.read(tmp_path / "checkpoints")
+    saved = mpiter.Checkpoint.read(tmp_path / "run.npz")
     assert saved["model"]["seen"]
     code, _, err = launch(tmp_path, by_futures(3), TRAINER, "well")
     assert (code, err) == (0, "")

@@ -62,14 +62,14 @@ def test_each_batch_of_a_loader():
 
 def test_a_checkpoint_holds_them_as_numpys(tmp_path):
     states = {"w": jax.numpy.ones(3), "half": jax.numpy.ones(2, jax.numpy.bfloat16)}
-    with mpiter.Checkpoint(tmp_path, model=states) as c:
+    with mpiter.Checkpoint(tmp_path / "run.npz", model=states) as c:
         c.step()
-    found = mpiter.Checkpoint.read(tmp_path)["model"]
+    found = mpiter.Checkpoint.read(tmp_path / "run.npz")["model"]
     assert {type(array) for array in found.values()} == {np.ndarray}
     assert (found["w"].dtype, found["w"].tolist()) == (np.float32, [1.0, 1.0, 1.0])
     assert (found["half"].dtype, found["half"].tolist()) == (jax.numpy.bfloat16, [1.0, 1.0])
     other = {"w": jax.numpy.zeros(3), "half": jax.numpy.zeros(2, jax.numpy.bfloat16)}
-    with mpiter.Checkpoint(tmp_path, model=other):
+    with mpiter.Checkpoint(tmp_path / "run.npz", model=other):
         assert all(isinstance(array, jax.Array) and array.tolist() == [1.0] * len(array) for array in other.values())
 
 

@@ -28,7 +28,7 @@ def of_right_programs() -> None:
         assert_type(numbers, list[int])
     untold = mpiter.DataLoader([1, 2], 2)
     assert_type(untold, mpiter.DataLoader[Any])
-    with mpiter.Checkpoint("run", loader, model={"w": 1}, every_steps=100) as c:
+    with mpiter.Checkpoint("run.npz", loader, model={"w": 1}, every_s=100) as c:
         assert_type(c, mpiter.Checkpoint)
         for epoch in c.epochs(2):
             assert_type(epoch, int)
