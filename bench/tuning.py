@@ -21,7 +21,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from cores import Load, Outcome, Service, simulate
 import mpiter
 from mpiter.engine.pilot import Auto, Setting
 from mpiter.tuning.auto import AutoPilot
-from mpiter.tuning.bracket import Bracket, Trial
+from mpiter.tuning.bracket import Bracket, Measure, Trial
 from mpiter.tuning.tune import Loading
 
 SWEEP_ROUNDS, TRIAL_S, BATCH_SIZE = 5, 0.5, 32
@@ -96,12 +96,12 @@ class Simulated:
         outcome = simulate(self.load, Setting(workers, FEW), COUNTED[1] + 10, most_bytes=self.memory_bytes)
         return pace(outcome), outcome.taken[0] + 0.2, outcome.peak_bytes
 
-    def measure(self, seed: int) -> Callable[[Setting, float], Trial]:
+    def measure(self, seed: int) -> Measure:
         """A trial differs from another by noise alone."""
         draw = random.Random(seed)
 
-        def trial(setting: Setting, limit_s: float) -> Trial:
-            batch_s, before_s, used = self.known(setting.workers)
+        def trial(workers: int, limit_s: float) -> Trial:
+            batch_s, before_s, used = self.known(workers)
             return Trial(batch_s * draw.lognormvariate(0, NOISE), used, before_s + max(TRIAL_S, batch_s))
 
         return trial
@@ -167,7 +167,7 @@ def sweep(dataset: Any) -> dict[str, Any]:
     found: dict[int, list[float]] = {workers: [] for workers in range(MOST + 1)}
     for number in range(SWEEP_ROUNDS):
         for workers in found if number % 2 else reversed(found):
-            found[workers].append(measure(Setting(workers, FEW)).batch_s)
+            found[workers].append(measure(workers).batch_s)
     middle = {workers: statistics.median(times) for workers, times in found.items()}
     return _swept(middle, time.perf_counter() - began)
 
@@ -234,7 +234,7 @@ def sweep_simulated(case: Simulated) -> dict[str, Any]:
 def tuner_simulated(case: Simulated) -> dict[str, Any]:
     """The worst of the choices, and the longest search."""
     searches = [Bracket(case.measure(seed), MOST_SIMULATED, memory_bytes=case.allowed) for seed in SEEDS]
-    chosen = [search.choose()[0].workers for search in searches]
+    chosen = [search.choose()[0] for search in searches]
     batch_s, workers = max((case.known(workers)[0], workers) for workers in chosen)
     spent_s, trials = max(search.spent_s for search in searches), max(len(search.all) for search in searches)
     return {"workers": workers, "batch_ms": 1e3 * batch_s, "spent_s": spent_s, "trials": trials}

@@ -16,12 +16,12 @@ from difflib import get_close_matches
 from typing import Any, NoReturn, TextIO
 
 from . import __version__, audit, doctor
-from .errors import MpiterError
+from .errors import MpiterError, OptionError
 from .images import pack
 from .tuning import command as tune
 from .tuning import top
 
-WRONG, INTERRUPTED = 1, 130
+WRONG, MISUSED, INTERRUPTED = 1, 2, 130
 _INVALID, _QUOTED = re.compile(r"invalid choice: '([^']*)'"), re.compile(r"[\w'-]+")
 
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return WRONG
     except (MpiterError, OSError) as error:
         print(f"mpiter: {error}", file=sys.stderr)
-        return WRONG
+        return MISUSED if isinstance(error, OptionError) else WRONG
     return status
 
 

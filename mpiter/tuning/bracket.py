@@ -3,7 +3,7 @@
 Pure: the measuring is passed in.  Numbers are doubled while that helps, then tried between neighbours where that could
 pay, then the best take turns until they differ or don't.  Guarantees that 0 workers are tried; that of numbers that
 don't differ the fewest are chosen; that a search takes a quarter of the trials of a sweep in five rounds at most, or
-nine, before it looks at ``n_prefetch``; and that nothing is tried that is expected to take more memory than allowed.
+nine; and that nothing is tried that is expected to take more memory than allowed.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
-
-from ..engine.pilot import Setting
 
 _SAME = 0.02  # less is no difference, whatever the spread
 _PRIOR, _PRIOR_COUNTS = 0.03, 2  # the spread where no trial was repeated, and for how many repetitions that counts
@@ -31,15 +29,14 @@ class Trial(NamedTuple):
     cost_s: float = 0.0  # with the start of the workers and the warm-up
 
 
-Measure = Callable[[Setting, float], Trial]  # loads for a while with a setting, for so many seconds at the most
+Measure = Callable[[int, float], Trial]  # loads for a while with so many workers, for so many seconds at the most
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """All that was tried of one setting."""
+    """All that was tried of one number."""
 
     workers: int
-    n_prefetch: int
     seconds: float  # for a batch
     bytes: int | None  # of all processes; None where that isn't counted
     spread: float | None  # the slowest trial less the fastest, as a share of the middle one; None: there was one
@@ -49,51 +46,42 @@ class Row:
 class Bracket:
     """One search, from 0 to ``most`` workers."""
 
-    def __init__(
-        self,
-        measure: Measure,
-        most: int,
-        budget_s: float = math.inf,
-        memory_bytes: float = math.inf,
-        prefetches: Sequence[int] = (2,),
-    ) -> None:
-        self._measure, self._most, self._budget_s = measure, most, budget_s
-        self._memory_bytes, self._prefetches = memory_bytes, prefetches
+    def __init__(self, measure: Measure, most: int, budget_s: float = math.inf, memory_bytes: float = math.inf) -> None:
+        self._measure, self._most, self._budget_s, self._memory_bytes = measure, most, budget_s, memory_bytes
         self._most_trials = max(_LEAST_TRIALS, 5 * (most + 1) // 4)
-        self.of: dict[Setting, list[Trial]] = {}
+        self.of: dict[int, list[Trial]] = {}
         self.all: list[Trial] = []
         self._is_over = self._is_short = False  # the budget has ended the search; memory bounds it
 
-    def choose(self) -> tuple[Setting, str]:
-        """The setting to take, and why."""
+    def choose(self) -> tuple[int, str]:
+        """The number to take, and why."""
         if self._scout():
-            while (between := self._between()) is not None and self._take(self._of(between)):
+            while (between := self._between()) is not None and self._take(between):
                 pass
             self._race()
-            self._prefetch()
         return self._fewest, self._reason()
 
-    def _take(self, setting: Setting) -> bool:
+    def _take(self, workers: int) -> bool:
         """Try that for a turn; False if budget or trials are used up: all but the first have to fit."""
         left = self._budget_s - self.spent_s
-        like_it = self.of.get(setting) or self.all
+        like_it = self.of.get(workers) or self.all
         self._is_over = bool(like_it) and left <= like_it[-1].cost_s
         if self._is_over or len(self.all) >= self._most_trials:
             return False
-        self.all.append(self._measure(setting, left))
-        self.of.setdefault(setting, []).append(self.all[-1])
+        self.all.append(self._measure(workers, left))
+        self.of.setdefault(workers, []).append(self.all[-1])
         return True
 
     @property
     def spent_s(self) -> float:
         return sum(trial.cost_s for trial in self.all)
 
-    def _batch_s(self, setting: Setting) -> float:
+    def _batch_s(self, workers: int) -> float:
         """Seconds for a batch: the middle one of the trials; of two the shorter, disturbances making them longer."""
-        return statistics.median_low(trial.batch_s for trial in self.of[setting])
+        return statistics.median_low(trial.batch_s for trial in self.of[workers])
 
-    def _bytes(self, setting: Setting) -> int:
-        return statistics.median_low(trial.bytes or 0 for trial in self.of[setting])
+    def _bytes(self, workers: int) -> int:
+        return statistics.median_low(trial.bytes or 0 for trial in self.of[workers])
 
     @property
     def _spread(self) -> float:
@@ -103,22 +91,19 @@ class Bracket:
             differences += [abs(math.log(a.batch_s / b.batch_s)) for a, b in itertools.pairwise(trials)]
         return statistics.median(differences) / _MIDDLE
 
-    def row(self, setting: Setting) -> Row:
-        times, middle = [trial.batch_s for trial in self.of[setting]], self._batch_s(setting)
+    def row(self, workers: int) -> Row:
+        times, middle = [trial.batch_s for trial in self.of[workers]], self._batch_s(workers)
         spread = (max(times) - min(times)) / middle if len(times) > 1 else None
-        return Row(*setting, middle, self._bytes(setting) or None, spread, len(times))
-
-    def _of(self, workers: int) -> Setting:
-        return Setting(workers, self._prefetches[0])
+        return Row(workers, middle, self._bytes(workers) or None, spread, len(times))
 
     def _scout(self) -> bool:
         """Double the number while that helps; False: the search is over."""
         before, workers = -1, 0
         while before < workers:
             for _ in range(2):  # lest a disturbance ends it
-                if not self._take(self._of(workers)):
+                if not self._take(workers):
                     return False
-                if before < 1 or self._beats(self._of(workers), self._of(before)):
+                if before < 1 or self._beats(workers, before):
                     break
             else:
                 return True
@@ -128,7 +113,7 @@ class Bracket:
 
     def _between(self) -> int | None:
         """A number between two that were tried, which could be faster than all, or as fast as more workers."""
-        times = {one.workers: self._batch_s(one) for one in self._eligible if one.workers}
+        times = {one: self._batch_s(one) for one in self._eligible if one}
         if not times:
             return None
         enough_s = min(times.values()) * (1 + _SAME)
@@ -149,36 +134,26 @@ class Bracket:
                 if len(self.of[one]) < _ROUNDS and not self._take(one):
                     return
 
-    def _prefetch(self) -> None:
-        """More batches that wait, while that helps."""
-        chosen = self._fewest
-        for n_prefetch in self._prefetches[1:] if chosen.workers else ():
-            self._most_trials = len(self.all) + 3
-            more = chosen._replace(n_prefetch=n_prefetch)
-            if not all(self._take(one) for one in (more, chosen, more)) or not self._beats(more, chosen):
-                return
-            chosen = more
-
     @property
-    def _eligible(self) -> list[Setting]:
+    def _eligible(self) -> list[int]:
         """Those within the memory; if none is, the one that takes least."""
         tried = sorted(self.of)
         return [one for one in tried if self._bytes(one) <= self._memory_bytes] or [min(tried, key=self._bytes)]
 
     @property
-    def _fewest(self) -> Setting:
+    def _fewest(self) -> int:
         """The fewest workers that aren't slower than the fastest by more than can be told."""
         fastest = min(self._eligible, key=self._batch_s)
         return next(one for one in self._eligible if not self._beats(fastest, one))
 
-    def _beats(self, one: Setting, other: Setting, sure: float = 1.0) -> bool:
+    def _beats(self, one: int, other: int, sure: float = 1.0) -> bool:
         """Is one faster than the other, by more than could be chance?"""
         doubt = self._spread * math.sqrt(1 / len(self.of[one]) + 1 / len(self.of[other]))
         return self._batch_s(other) / self._batch_s(one) - 1 > max(_SAME, sure * doubt)
 
     def _that_fits(self, fewer: int, now: int, wanted: int) -> int:
         """So many workers, or as many as memory allows, by what the last ones took."""
-        least, size = (self._bytes(self._of(one)) for one in (fewer, now))
+        least, size = (self._bytes(one) for one in (fewer, now))
         each = max(1.0, (size - least) / (now - fewer))
         fitting = now + max(0.0, (self._memory_bytes - size) / each) if size else math.inf
         self._is_short = fitting < wanted
@@ -186,11 +161,11 @@ class Bracket:
 
     def _reason(self) -> str:
         chosen, parts = self._fewest, []
-        if chosen.workers:
-            parts.append(f"{self._batch_s(self._of(0)) / self._batch_s(chosen):.2g} times as fast as none")
-        if max(self.of).workers > chosen.workers:
+        if chosen:
+            parts.append(f"{self._batch_s(0) / self._batch_s(chosen):.2g} times as fast as none")
+        if max(self.of) > chosen:
             parts.append("more of them gain nothing that could be told from noise")
-        elif chosen.workers == self._most:
+        elif chosen == self._most:
             parts.append("more were not to be tried")
         parts += ["more do not fit into the memory allowed"] * self._is_short
         return "; ".join([*parts, *["the budget ended the search"] * self._is_over])

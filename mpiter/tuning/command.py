@@ -1,24 +1,18 @@
-"""`mpiter tune module:dataset`: are workers worth having, and how many?  The trials as they come, then the table.
-
-Guarantees exit status 2 for what was asked wrongly, and 1, with the line of the user's file, for what he raised there.
-"""
+"""`mpiter tune module:dataset`: are workers worth having, and how many?  The trials as they come, then the table."""
 
 from __future__ import annotations
 
 import argparse
 import logging
-import sys
 
 from ..asked import above_zero, at_least
 from ..datasets.named import named
-from ..errors import MpiterError, OptionError, told
 from .tune import BUDGET_S, tune
 
 _ABOUT = (
     "Find out how many workers a dataset needs on this machine, if any, by loading from it. MODULE:NAME is a dataset, "
     "or a function or class that makes one, found as `python -m` would find it."
 )
-_FAILED, _WRONG = 1, 2
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,14 +36,6 @@ def run(options: argparse.Namespace) -> int:
     try:
         dataset = named(options.dataset)
         print(tune(dataset, options.batch_size, **bounds, backend=options.backend, ragged=options.ragged))
-    except OptionError as error:
-        print(f"mpiter tune: {error}", file=sys.stderr)
-        return _WRONG
-    except MpiterError:
-        raise
-    except Exception as error:  # the user's own
-        print(f"mpiter tune: {options.dataset} raised {told(error)}", file=sys.stderr)
-        return _FAILED
     finally:
         log.removeHandler(tells)
     return 0

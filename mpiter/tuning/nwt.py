@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import math
 
-from ..engine.pilot import Setting
 from .bracket import Measure, Trial
 
 
-def nwt(
-    measure: Measure, most: int, alpha: float = 0.5, iterations: int = 100, n_prefetch: int = 2
-) -> tuple[int, list[Trial]]:
+def nwt(measure: Measure, most: int, alpha: float = 0.5, iterations: int = 100) -> tuple[int, list[Trial]]:
     """The number of workers that the greedy rule takes, and what was measured of each from 0 to ``most``.
 
     A number is taken if ``iterations`` batches take more than ``alpha`` seconds less than with the number taken so
@@ -31,7 +28,7 @@ def nwt(
     >>> workers, len(trials)
     (0, 2)
     """
-    trials, chosen = [measure(Setting(workers, n_prefetch), math.inf) for workers in range(most + 1)], 0
+    trials, chosen = [measure(workers, math.inf) for workers in range(most + 1)], 0
     for workers, trial in enumerate(trials):
         if iterations * (trials[chosen].batch_s - trial.batch_s) > alpha:
             chosen = workers

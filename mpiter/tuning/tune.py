@@ -1,17 +1,14 @@
 """``mpiter.tune()``: tries numbers of workers on the dataset, and says which to take.
 
-Runs in the consumer process.  The trials are real ones, the search is pure.  Guarantees that a
-dataset which opens its files on first use goes to the workers as it came.
+Runs in the consumer process.  The trials are real ones, the search is pure.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -19,7 +16,6 @@ from typing import Any
 from .. import machine
 from ..datasets.columns import as_dataset
 from ..engine.options import Options, whole
-from ..engine.pilot import Setting
 from ..errors import OptionError
 from ..iterators.generate import batches
 from .bracket import Bracket, Row, Trial
@@ -27,7 +23,6 @@ from .bracket import Bracket, Row, Trial
 BUDGET_S = 60.0  # unless told otherwise
 _TRIAL_S, _PART = 0.5, 40  # of a trial; of the budget, the most that is asked of one
 _MEMORY = 0.9  # of what is there
-_PREFETCHES = (2, 4, 8, 16)
 _WARM_S = 0.15  # of a trial
 
 Step = Callable[[Any], object]
@@ -39,7 +34,6 @@ class Tuned:
     """What was found, to be printed: the choice, why, and a row for each setting that was tried."""
 
     n_processes: int
-    n_prefetch: int
     reason: str
     table: tuple[Row, ...]
     spent_s: float
@@ -50,12 +44,10 @@ class Tuned:
         for row in self.table:
             spread = "–" if row.spread is None else f"{row.spread:.0%}"
             size = "–" if row.bytes is None else f"{row.bytes / 1e6:,.0f}"
-            other = f"  n_prefetch={row.n_prefetch}" if row.n_prefetch != self.table[0].n_prefetch else ""
-            mark = "  ← chosen" if (row.workers, row.n_prefetch) == (self.n_processes, self.n_prefetch) else ""
+            mark = "  ← chosen" if row.workers == self.n_processes else ""
             seconds = f"{row.seconds:#.3g}".rstrip(".").rjust(15)
-            lines.append(f"{row.workers:7}  {seconds}  {spread:>6}  {size:>6}  {row.trials:6}{other}{mark}")
-        chosen = f"n_processes={self.n_processes}, n_prefetch={self.n_prefetch}"
-        lines.append(f"{chosen}: {self.reason} (measured in {self.spent_s:.1f} s).")
+            lines.append(f"{row.workers:7}  {seconds}  {spread:>6}  {size:>6}  {row.trials:6}{mark}")
+        lines.append(f"n_processes={self.n_processes}: {self.reason} (measured in {self.spent_s:.1f} s).")
         return "\n".join(lines)
 
 
@@ -67,7 +59,6 @@ def tune(
     budget_s: float = BUDGET_S,
     memory_bytes: int | None = None,
     step: Step | None = None,
-    n_prefetch: int | None = None,
     **loading: Any,
 ) -> Tuned:
     """Find out how many workers to take, by loading from ``dataset`` with several numbers of them.
@@ -79,14 +70,13 @@ def tune(
         budget_s: seconds that all of it may take.
         memory_bytes: that all processes together may take; None: nine tenths of what there is.
         step: what your program does with a batch, so that the choice is for its pace; None: nothing.
-        n_prefetch: batches that wait; None: 2, or with ``step`` more where that helps.
         loading: the other arguments of ``batches()``.
 
     >>> from mpiter import batches
     >>> found = tune(range(100_000), 64, max_workers=1, budget_s=2)
     >>> [row.workers for row in found.table]
     [0, 1]
-    >>> stream = batches(range(100_000), 64, n_processes=found.n_processes, n_prefetch=found.n_prefetch)
+    >>> stream = batches(range(100_000), 64, n_processes=found.n_processes)
     """
     if "n_processes" in loading:
         raise OptionError("n_processes is what tune() finds; pass max_workers= for the most to try.")
@@ -94,7 +84,6 @@ def tune(
         raise OptionError(f"budget_s={budget_s!r:.40} must be a number above 0.")
     whole("memory_bytes", memory_bytes, least=1, optional=True)
     whole("max_workers", max_workers, least=0, optional=True)
-    whole("n_prefetch", n_prefetch, least=1, optional=True)
     dataset = as_dataset(dataset)
     Options(dataset=dataset, batch_size=batch_size)  # which says what is wrong with them
     if not len(dataset):
@@ -104,10 +93,9 @@ def tune(
     load = Loading(dataset, batch_size, loading, step, min(_TRIAL_S, budget_s / _PART))
     memory = memory_bytes or (machine.tree_memory() or 0) + int(_MEMORY * machine.memory_available())
     most = max(8, 2 * machine.cores()) if max_workers is None else max_workers  # samples may wait for a disk
-    prefetches = (n_prefetch,) if n_prefetch else _PREFETCHES if step is not None else _PREFETCHES[:1]
-    search = Bracket(load, most, budget_s, memory, prefetches)
+    search = Bracket(load, most, budget_s, memory)
     chosen, why = search.choose()
-    return Tuned(*chosen, why, tuple(map(search.row, sorted(search.of))), time.perf_counter() - began)
+    return Tuned(chosen, why, tuple(map(search.row, sorted(search.of))), time.perf_counter() - began)
 
 
 class Loading:
@@ -130,17 +118,15 @@ class Loading:
         self._seconds, self._least = seconds, least
         self._options = {"epochs": None, "drop_last": len(as_dataset(dataset)) >= batch_size, **options}
 
-    def __call__(self, setting: Setting, limit_s: float = math.inf) -> Trial:
-        workers, began = setting.workers, time.perf_counter()
-        dataset = self._dataset if workers else apart(self._dataset)  # what opens its files must go to workers unopened
-        options = self._options | {"n_processes": workers, "n_prefetch": setting.n_prefetch}
-        with batches(dataset, self._batch_size, **options) as loading:
+    def __call__(self, workers: int, limit_s: float = math.inf) -> Trial:
+        began = time.perf_counter()
+        with batches(self._dataset, self._batch_size, n_processes=workers, **self._options) as loading:
             self._consume(loading, 0.0, 1, math.inf)
             self._consume(loading, _WARM_S, workers + 1, began + limit_s / 2)
             least = max(self._least, 2 * workers, 1)  # they come in volleys
             batch_s = self._consume(loading, self._seconds, least, began + limit_s)
             used = machine.tree_memory()
-        _log.info("%s workers, n_prefetch=%s: %.3g ms a batch", *setting, 1e3 * batch_s)
+        _log.info("%s workers: %.3g ms a batch", workers, 1e3 * batch_s)
         return Trial(batch_s, used, time.perf_counter() - began)
 
     def _consume(self, loading: Iterator[Any], seconds: float, least: int, ends: float) -> float:
@@ -153,15 +139,3 @@ class Loading:
                 self._step(batch)
             count, now = count + 1, time.perf_counter()
         return (now - began) / count
-
-
-def apart(value: Any, depth: int = 4) -> Any:
-    """A copy of a dataset, and of those within it, in which things may be opened; arrays and the like are shared."""
-    inner = getattr(value, "__dict__", None)
-    if inner is None or not depth or isinstance(value, type) or not hasattr(type(value), "__getitem__"):
-        return value
-    with suppress(Exception):  # one that can't be copied is used as it is
-        twin = copy.copy(value)
-        twin.__dict__.update({name: apart(part, depth - 1) for name, part in inner.items()})
-        return twin
-    return value

@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Callable, Iterator
 
-from mpiter.engine.pilot import Setting
 from mpiter.tuning.bracket import Trial
 
 Curve = Callable[[int], float]
@@ -46,20 +45,16 @@ class Fake:
     ) -> None:
         self._curve, self._noise, self._random = curve, noise, random.Random(seed)
         self._bytes_of, self._start_s, self._disturbed, self._trial_s = bytes_of, start_s, disturbed, trial_s
-        self.asked: list[Setting] = []
+        self.tried: list[int] = []
         self.costs: list[float] = []
 
-    def __call__(self, setting: Setting, limit_s: float) -> Trial:
-        batch_s = self._curve(setting.workers) * math.exp(self._random.gauss(0, self._noise))
-        if len(self.asked) == self._disturbed:
+    def __call__(self, workers: int, limit_s: float) -> Trial:
+        batch_s = self._curve(workers) * math.exp(self._random.gauss(0, self._noise))
+        if len(self.tried) == self._disturbed:
             batch_s *= 3
-        start_s = self._start_s * setting.workers
+        start_s = self._start_s * workers
         within = max(1, math.floor((limit_s - start_s) / batch_s)) if limit_s < math.inf else math.inf
-        self.asked.append(setting)
+        self.tried.append(workers)
         self.costs.append(start_s + batch_s * min(math.ceil(self._trial_s / batch_s), within))
-        used = None if self._bytes_of is None else self._bytes_of(setting.workers)
+        used = None if self._bytes_of is None else self._bytes_of(workers)
         return Trial(batch_s, used, self.costs[-1])
-
-    @property
-    def tried(self) -> set[int]:
-        return {setting.workers for setting in self.asked}

@@ -16,7 +16,7 @@ def chosen(seconds: list[float], **options: Any) -> int:
     """By so many seconds for a hundred batches."""
     fake = Fake(lambda workers: seconds[workers] / 100)
     workers, trials = nwt(fake, len(seconds) - 1, **options)
-    assert [setting.workers for setting in fake.asked] == [*range(len(trials))] == [*range(len(seconds))]
+    assert fake.tried == [*range(len(trials))] == [*range(len(seconds))]
     return workers
 
 

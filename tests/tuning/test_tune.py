@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,53 +18,18 @@ QUICK: dict[str, Any] = {"max_workers": 1, "budget_s": 1.0}
 DATA = np.zeros((64, 8), np.float32)
 
 
-class Opened:
-    """Opens its file on first use, as is recommended."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.file: Any = None
-
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> int:
-        if self.file is None:
-            self.file = open(self.path)  # noqa: SIM115  # for as long as the dataset lives
-        self.file.seek(0)
-        return len(self.file.read())
-
-    def __del__(self) -> None:
-        if self.file is not None:
-            self.file.close()
-
-
-class Part:
-    """A dataset over another one."""
-
-    def __init__(self, whole: Any) -> None:
-        self.whole = whole
-
-    def __len__(self) -> int:
-        return len(self.whole) // 2
-
-    def __getitem__(self, index: int) -> Any:
-        return self.whole[index]
-
-
 def test_the_result_is_a_table_and_a_choice_from_it() -> None:
     found = mpiter.tune(DATA, 8, max_workers=2, budget_s=3)
     rows = {row.workers: row for row in found.table}
     assert {0, 1} <= rows.keys() <= {0, 1, 2}
     assert found.n_processes in rows
-    assert found.n_prefetch == 2
     assert all(row.seconds > 0 and row.trials >= 1 for row in found.table)
     if sys.platform == "linux":
         assert rows[1].bytes > rows[0].bytes > 0
     lines = str(found).splitlines()
     assert len(lines) == len(found.table) + 2
     assert [line for line in lines if line.endswith("← chosen")] == [lines[1 + sorted(rows).index(found.n_processes)]]
-    assert lines[-1].startswith(f"n_processes={found.n_processes}, n_prefetch=2: ")
+    assert lines[-1].startswith(f"n_processes={found.n_processes}: ")
 
 
 def test_each_batch_goes_through_the_users_step() -> None:
@@ -79,14 +45,6 @@ def test_other_arguments_are_those_of_batches() -> None:
     assert set(calls) == {0}
     with pytest.raises(TypeError, match="there is no argument 'colour'"):
         mpiter.tune(DATA, 8, **QUICK, colour=1)
-
-
-def test_what_0_workers_open_is_opened_in_a_copy(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("four")
-    dataset = Part(Opened(tmp_path / "file"))
-    found = mpiter.tune(dataset, 4, **QUICK)
-    assert [row.workers for row in found.table] == [0, 1]
-    assert dataset.whole.file is None
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------
@@ -149,7 +107,7 @@ def test_the_command_shows_the_trials_the_table_and_the_choice(capsys: pytest.Ca
     assert tuned_by_command("mine_to_tune:Own") == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert "1 workers, n_prefetch=2: " in err
+    assert "1 workers: " in err
     assert lines[0].startswith("workers  seconds a batch")
     assert lines[-1].startswith("n_processes=")
     assert max(map(len, lines[:-1])) <= 80
@@ -173,14 +131,12 @@ def test_what_is_asked_wrongly_is_told_with_status_2(
 
 @pytest.mark.usefixtures("mine")
 @pytest.mark.parametrize("name", ["Bad", "BadInWorkers"])
-def test_what_the_dataset_raises_is_told_with_its_line_and_status_1(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
-) -> None:
-    assert tuned_by_command(f"mine_to_tune:{name}") == 1
-    line = 10 if name == "Bad" else 17
-    said = capsys.readouterr().err
-    assert f"mine_to_tune:{name} raised ValueError: no such image\n" in said
-    assert f"{tmp_path / 'mine_to_tune.py'}, line {line}, in __getitem__" in said
+def test_what_the_dataset_raises_is_told_with_its_line(name: str) -> None:
+    command = [sys.executable, "-m", "mpiter", "tune", f"mine_to_tune:{name}", "--max-workers", "1", "--budget", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "ValueError: no such image" in done.stderr
+    assert re.search(rf"mine_to_tune.py\W+line {10 if name == 'Bad' else 17}, in __getitem__", done.stderr)
 
 
 def test_tuning_is_imported_when_it_is_asked_for() -> None:
