@@ -6,6 +6,7 @@ Callbacks may be expected once somebody has waited: ours calls them in the threa
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ import pickle
 import random
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing import resource_tracker
@@ -36,6 +38,7 @@ from mpiter.pool import member
 from mpiter.pool.anypool import AnyPool, Threads
 from mpiter.pool.member import Exit, State
 from mpiter.pool.pool import MOST_OUT, Pool
+from mpiter.transport.transport import OUT_OF_LINE
 from mpiter.worker.board import Line
 from mpiter.worker.lifeline import CUT_OFF
 
@@ -176,6 +179,30 @@ def test_large_arrays_travel_both_ways_and_are_the_callers_own(pool: Any) -> Non
 
 def test_more_tasks_than_a_pipe_holds(pool: Any) -> None:
     assert pool.map(len, [bytes(100_000)] * 100, 1) == [100_000] * 100
+
+
+@pytest.mark.parametrize("near", [OUT_OF_LINE, 1 << 16, 1 << 20])
+def test_answers_of_any_size_arrive_whole_one_after_the_other(pool: Any, near: int) -> None:
+    """Wherever one ends and the next begins in what a pipe brings at a time."""
+    things = [
+        kind(near + more) for more in range(-80, 81, 4) for kind in (bytes, bytearray, partial(np.ones, dtype="b"))
+    ]
+    for thing, back in zip(things, pool.map(chores.same, things, 1), strict=True):
+        assert type(back) is type(thing)
+        assert bytes(back) == bytes(thing)
+
+
+def test_an_answer_may_have_more_buffers_than_one_system_call_writes(pool: Any) -> None:
+    buffers = [np.full(OUT_OF_LINE, at % 251, np.uint8) for at in range(1600)]
+    assert all(map(np.array_equal, pool.apply(chores.same, (buffers,)), buffers))
+
+
+def test_where_pipes_cannot_be_widened_narrow_ones_do(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(fcntl, "fcntl", refused)
+    assert len(pool.apply(chores.same, (np.ones(1 << 20),))) == 1 << 20
 
 
 def test_large_tasks_and_large_answers_at_once_hold_nobody_up(pool: Any) -> None:
@@ -857,6 +884,16 @@ def test_large_buffers_are_received_where_they_belong(ours: Watched) -> None:
     assert not room[3].any()
     assert pool.map(chores.same, [(0, b"small"), (1, np.arange(10))])[0] == (0, b"small")
     assert len(asked) == 4, "small ones are part of the message"
+
+
+def test_what_was_received_is_not_kept(ours: Watched) -> None:
+    rooms = [np.zeros(8000, np.uint8)]
+    received, came = weakref.ref(rooms[0]), []
+    pool = ours(1, destinations=lambda item, sizes: [rooms.pop().data])
+    pool.apply_async(np.ones, (8000, np.uint8), callback=lambda array: came.append(int(array.sum())))
+    until(pool, lambda: came)
+    assert came == [8000]
+    assert received() is None
 
 
 def test_where_there_is_no_place_for_an_answer_its_task_fails_and_the_others_do_not(ours: Watched) -> None:
