@@ -28,7 +28,6 @@ import psutil
 import pytest
 from chores import EndsWhenOpened, Pids, Sore, SoreWhenOpened
 from pairs import slow_but
-from sabotage import have_the_second_start_fail
 from scripts import METHODS, lives_still, run, wait_until
 
 import mpiter
@@ -371,17 +370,6 @@ def test_a_task_is_with_the_worker_that_has_least_to_do_and_at_most_two_are(fork
     assert pool.vacancies == 6
 
 
-def test_nobody_is_given_a_task_before_he_is_ready(forked: Watched, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    pool = forked(2, chores.wait_at, (gate,))
-    call = pool.apply_async(chores.pid)
-    wait_until(lambda: len(chores.waiting_at(gate)) == 2, "both are starting")
-    assert [pool.out(number) for number in range(2)] == [0, 0]
-    assert pool.vacancies == 0  # the first that is ready will have it
-    gate.touch()
-    assert call.get(PATIENCE_S) in pool.pids.values()
-
-
 @however_ours_start
 def test_a_death_loses_the_tasks_of_the_dead_and_no_others(ours: Watched, tmp_path: Path) -> None:
     pool, gate = ready(ours(2)), tmp_path / "gate"
@@ -492,15 +480,6 @@ def test_the_end_of_a_pool_leaves_the_resource_tracker_to_others(
     with ours(1) as pool:
         assert pool.apply(chores.same, (1,)) == 1
     assert tracker._pid == 1
-
-
-def test_an_answer_that_cannot_be_sent_is_not_read_out_in_full(ours: Watched) -> None:
-    pool = ours(1)
-    with pytest.raises(MaybeEncodingError) as caught:
-        pool.apply(chores.unpicklable_and_long)
-    assert len(str(caught.value)) < 300
-    with pytest.raises(MaybeEncodingError, match="holds a lock"):
-        pool.map(chores.raises_unpicklable, [1])
 
 
 def test_who_looks_after_a_pool_is_told_of_an_end_and_fills_the_place(ours: Watched, tmp_path: Path) -> None:
@@ -952,15 +931,6 @@ def test_nothing_is_left_of_a_pool(method: str, end: str, tmp_path: Path) -> Non
     before = household()
     for number in range(1, 3):
         use(number)
-    assert household() == before
-
-
-def test_a_pool_that_cannot_be_started_in_full_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = multiprocessing.get_context("fork")
-    have_the_second_start_fail(monkeypatch, context)
-    before = household()
-    with pytest.raises(BlockingIOError):
-        Pool(2, context=context)
     assert household() == before
 
 
