@@ -14,9 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripts import Script, session
 
-from mpiter.engine import communicator
-from mpiter.engine.communicator import _Communicator
-from mpiter.pool.stopwatch import Stopwatch
 from mpiter.pool.watch import START_S, Watch
 from mpiter.worker.board import Line
 
@@ -89,14 +86,6 @@ def looks(watch: Watch, clock: Clock, seconds: float, lines: list[Line], busy: A
     return []
 
 
-def test_who_moves_is_not_stuck() -> None:
-    clock = Clock()
-    watch = Watch(10, clock)
-    for row in range(1000):
-        clock.now += watch.interval
-        assert watch.look({0: line(row=row)}, {0}) == []
-
-
 def test_who_does_not_move_is_stuck_and_named() -> None:
     clock = Clock()
     watch = Watch(10, clock)
@@ -106,11 +95,6 @@ def test_who_does_not_move_is_stuck_and_named() -> None:
         clock.now += watch.interval
     assert found == [5]
     assert 10 < clock.now - began <= 10 + 2 * watch.interval
-
-
-def test_all_who_do_not_move_are_named_at_once() -> None:
-    clock = Clock()
-    assert looks(Watch(10, clock), clock, 20, [line(), line(active=0), line()], busy={0, 1, 2}) == [0, 1, 2]
 
 
 def test_who_has_nothing_to_do_may_stand_still_for_ever() -> None:
@@ -168,19 +152,3 @@ def test_only_time_counts_in_which_we_ran(gaps: list[float]) -> None:
             assert counted > 10 - 2 * watch.interval
             return
     assert counted <= 10 + 4 * watch.interval
-
-
-def test_neither_does_the_consumer_count_time_in_which_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    told: list[float] = []
-    monkeypatch.setattr(communicator, "Stopwatch", lambda interval: Stopwatch(interval, clock))
-    box: _Communicator[int] = _Communicator(1)
-
-    def stalled(seconds: float) -> None:
-        told.append(seconds)
-        clock.now += 3600  # Ctrl-Z for an hour before the next glance
-        if len(told) == 5:
-            box.put([7], 0)
-
-    assert box.get(lambda: True, stalled, 0.001) == 7
-    assert max(told) <= 5 * 0.002 + 1e-9

@@ -14,14 +14,12 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 from datasets import Gated, plain
 from scripts import METHODS, Script, lives, lives_still, run, wait_until
 
 import mpiter
-from mpiter import machine
 from mpiter.pool import starting
 
 pytestmark = [pytest.mark.death, pytest.mark.slow]
@@ -130,38 +128,6 @@ def test_a_limit_on_address_space_is_an_error_or_a_smaller_run_ahead(megabytes: 
     assert (outcome.code, outcome.left_running) == (0, []), outcome
     (said,) = outcome.lines
     assert said == "complete" or said.split()[0] in ("SharedMemoryFull", "WorkerStartError"), said
-
-
-def large_batches(**options: Any) -> mpiter.MultiprocessIterator:
-    dataset = np.arange(64 * (1 << 18), dtype=np.float32).reshape(64, 1 << 18)  # 1 MB a sample
-    return mpiter.MultiprocessIterator(dataset, 8, repeat=False, shuffle=False, n_processes=2, **options)
-
-
-def test_little_memory_is_a_smaller_run_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A control group that has room for a few slots, as far as we can see."""
-    taken = [0]
-    monkeypatch.setattr(machine, "memory_available", lambda: 64 * (1 << 20) + 40 * (1 << 20) - taken[0])
-    genuine = mpiter.transport.memory.Arena.allocate
-
-    def allocate(arena: Any, size: int) -> int:
-        at = genuine(arena, size)
-        taken[0] += size
-        return at
-
-    monkeypatch.setattr(mpiter.transport.memory.Arena, "allocate", allocate)
-    with large_batches() as it:
-        with pytest.warns(RuntimeWarning, match="memory is short"):
-            rows = [float(sample[0]) for batch in it for sample in batch]
-        assert it.stats().slots <= 5
-    assert rows == [float(at * (1 << 18)) for at in range(64)]
-
-
-def test_no_memory_at_all_is_an_error_with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    with large_batches() as it:
-        available = iter([1 << 40])  # the board still finds room
-        monkeypatch.setattr(machine, "memory_available", lambda: next(available, (64 << 20) + (1 << 20)))
-        with pytest.raises(mpiter.SharedMemoryFull, match=r"a slot of 8\.4 MB does not fit: 1\.0 MB of memory"):
-            next(it)
 
 
 @pytest.fixture

@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from multiprocessing import forkserver as mp_forkserver
 from multiprocessing import get_context, spawn, util
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from sabotage import MANNERS, have_the_second_start_fail
-from scripts import METHODS, Script, run, wait_until
+from sabotage import have_the_second_start_fail
+from scripts import Script, run, wait_until
 
 import mpiter
 from mpiter.pool import starting
 from mpiter.pool.pool import Pool
-from mpiter.worker import blackbox, lifeline
+from mpiter.worker import lifeline
 from mpiter.worker.blackbox import BlackBox
 
 
@@ -31,89 +29,9 @@ def box() -> Iterator[BlackBox]:
     box.close()
 
 
-def _armed(box: BlackBox, manner: str, ready: Path) -> None:
-    box.arm()
-    ready.touch()
-    {**MANNERS, "sleep": lambda: time.sleep(60)}[manner]()
-
-
-@pytest.fixture
-def process(box: BlackBox, tmp_path: Path) -> Iterator[Any]:
-    """Starts a process with a black box that does as it is told."""
-    started = []
-
-    def start(manner: str, method: str = "forkserver") -> Any:
-        ready = tmp_path / "ready"
-        one = get_context(method).Process(target=_armed, args=(box, manner, ready))
-        started.append(one)
-        one.start()
-        wait_until(ready.exists, "the process is armed")
-        return one
-
-    yield start
-    for one in started:
-        one.kill()
-        one.join()
-        one.close()
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("manner", ["sleep", "hold the GIL"])
-def test_a_process_shows_its_stack_when_asked(box: BlackBox, process: Any, manner: str, method: str) -> None:
-    one = process(manner, method)
-    assert box.read() == ""
-    box.ask(one.pid)
-    wait_until(lambda: "in _armed" in box.read(), "it has answered")
-    assert "most recent call first" in box.read()
-
-
-def test_what_has_been_read_is_not_read_again(box: BlackBox, process: Any) -> None:
-    one = process("sleep")
-    for _ in range(3):
-        box.ask(one.pid)
-        wait_until(lambda: box.read().count("in _armed") == 1 and "_bootstrap" in box.read(), "it has answered")
-        wait_until(lambda: box.read().endswith("in <module>"), "it has said all")
-        box.turn_over()
-        assert box.read() == ""
-
-
 def test_a_very_long_stack_is_cut(box: BlackBox) -> None:
     os.write(box.fd, b"x" * 50_000)
     assert box.read() == "x" * 20_000 + "\n…"
-
-
-def test_a_stopped_process_shows_none_but_its_condition_is_seen(box: BlackBox, process: Any) -> None:
-    one = process("SIGSTOP")
-    wait_until(lambda: blackbox.is_stopped(one.pid), "it is stopped")
-    box.ask(one.pid)
-    assert box.read() == ""
-    assert blackbox.condition(one.pid) == "it is stopped, SIGSTOP"
-
-
-def test_a_crash_leaves_its_stack(box: BlackBox, process: Any) -> None:
-    process("SIGSEGV").join()
-    assert "Segmentation fault" in box.read()
-    assert "in _armed" in box.read()
-
-
-def test_a_process_that_is_gone_has_no_condition(process: Any) -> None:
-    one = process("os._exit")
-    one.join()
-    assert blackbox.condition(one.pid) == ""
-
-
-def test_a_thread_shows_its_stack() -> None:
-    release = threading.Event()
-    thread = threading.Thread(target=release.wait, args=(60,))
-    thread.start()
-    try:
-        assert "release.wait" in blackbox.thread_stack(thread.native_id) or "wait" in blackbox.thread_stack(
-            thread.native_id
-        )
-    finally:
-        release.set()
-        thread.join()
-    assert blackbox.thread_stack(-1) == ""
 
 
 def test_the_fork_server_has_no_name_and_is_used_again() -> None:
@@ -218,20 +136,6 @@ def test_the_fork_server_finds_what_the_program_finds(tmp_path: Path) -> None:
         next(it)
     """
     assert run(tmp_path, text).ended_well().lines == ["read"] * 2  # by the program and by the fork server
-
-
-def test_only_the_thread_that_starts_workers_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = {"name": "somebody", "init_main_from_name": "script", "init_main_from_path": "script.py"}
-    monkeypatch.setattr(spawn, "get_preparation_data", lambda name: dict(said))
-    found: list[Any] = []
-    with starting._hidden_main():
-        inside = spawn.get_preparation_data("mine")
-        thread = threading.Thread(target=lambda: found.append(spawn.get_preparation_data("another's")))
-        thread.start()
-        thread.join()
-    assert inside == {"name": "somebody"}
-    assert found == [said]
-    assert spawn.get_preparation_data("mine afterwards") == said
 
 
 @pytest.mark.parametrize("imports_main", [False, True])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import Plain, Point, arrays_in, assert_same, filled, leaves, like, samples
+from samples import Plain, Point, arrays_in, assert_same, leaves, like, samples
 
 from mpiter.datasets import ship
 from mpiter.samples import envelope
@@ -21,7 +21,7 @@ from mpiter.samples.batch import Stacker, collate, columns_of, samples_of
 from mpiter.samples.envelope import Apart, open_envelope, opened, seal
 from mpiter.samples.fitting import Fitting, collect
 from mpiter.samples.jsonable import decoded, encoded
-from mpiter.samples.layout import Contents, Layout, Pen, RowState
+from mpiter.samples.layout import Layout, Pen, RowState
 from mpiter.samples.leaves import Aside
 from mpiter.samples.rows import Rows
 from mpiter.samples.tree import Group, describe, merge
@@ -377,15 +377,6 @@ def test_a_row_that_was_given_up_is_not_read_though_somebody_had_written_it(give
     assert samples_of(room.contents()) == [(row, f"new {row}") for row in others]
 
 
-def test_room_for_what_stands_aside_is_planned_only_where_it_can_lie_there():
-    for has_margins in (True, False):
-        fitting = Fitting(1 << 20, has_margins, pickle.dumps)
-        fitting.begin((0, "a" * 1000))
-        fitting.make_room(4)
-        fitting.follow(Contents(fitting.layout.tree, 4, apart=[4000] * 4))
-        assert (fitting.layout.margin >= 4000) == has_margins
-
-
 @pytest.mark.parametrize("margin", [0, 4096])
 def test_rows_have_nothing_in_common_even_if_they_came_from_one_object(margin):
     shared = {"of all samples"}
@@ -421,27 +412,6 @@ def test_samples_that_lie_in_columns_may_be_odd(sealer):
     pen = Pen(layout, memoryview(bytearray(layout.size)), sealer)
     assert not pen.write(0, Rows((np.arange(3.0), ["a", "b", "c"]), 3))
     assert [pen.asides(row) for row in range(3)] == [[(0.0, "a")], [(1.0, "b")], [(2.0, "c")]]
-
-
-def test_rows_that_failed_are_left_out():
-    journey = Journey([(1, "a"), (2, "b"), (3, "c")]).write(3)
-    journey.pen.states[1] = RowState.FAILED
-    contents = collect(journey.layout, memoryview(journey.room), 3, journey.larges, frozenset({1}))
-    assert samples_of(contents) == [(1, "a"), (3, "c")]
-    assert columns_of(contents)[1] == ["a", "c"]
-
-
-@given(dtype_shapes=st.lists(st.tuples(st.sampled_from("bhdU"), st.tuples(st.integers(0, 3))), max_size=4))
-def test_columns_are_aligned_and_do_not_overlap(dtype_shapes):
-    layout = Layout(describe(tuple(filled(shape, np.dtype(code), 1) for code, shape in dtype_shapes)), 5, margin=10)
-    end = layout.lengths_at + 20
-    for shape, dtype, at in layout.leaves:
-        assert at % 64 == 0
-        assert at >= end
-        end = at + 5 * dtype.itemsize * int(np.prod(shape))
-    assert layout.margin_at >= end
-    assert layout.size >= layout.margin_at + 50
-    assert layout.size % 4096 == 0
 
 
 def test_string_dtype_arrays_come_back():

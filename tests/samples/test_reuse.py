@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import array
-import datetime
 import functools
 import itertools
-import sys
 from collections import deque
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,8 +15,6 @@ from pairs import pairs, slow_but, slow_if
 
 import mpiter
 from mpiter.samples import caution
-from mpiter.samples.caution import Caution, copied
-from mpiter.samples.reuse import Data, Reused, Waiting
 from mpiter.worker import fetch
 
 LENGTH = 100
@@ -216,9 +211,7 @@ def test_so_are_parts_of_a_chunk_that_gives_way_to_the_next(chunk: int, backend:
                 self.read[:] = np.arange(chunk)[:, None] + chunk * self.held
             return self.read[index % chunk]
 
-    with mpiter.MultiprocessIterator(
-        Chunks(4000), 64, repeat=False, shuffle=False, n_processes=1, backend=backend
-    ) as it:
+    with in_order(Chunks(4000), 64, backend) as it:
         assert [sample[0] for batch in it for sample in batch] == list(range(4000))
 
 
@@ -234,9 +227,7 @@ def test_so_is_a_placeholder_that_is_refreshed_rarely(backend: str) -> None:
                 self.buffer[:] = index
             return self.buffer if index % 3 else self.buffer[:]
 
-    with mpiter.MultiprocessIterator(
-        Rarely(5000), 100, repeat=False, shuffle=False, n_processes=1, backend=backend
-    ) as it:
+    with in_order(Rarely(5000), 100, backend) as it:
         found = [sample[0] for batch in it for sample in batch]
     assert found == [index // every * every for index in range(5000)]
 
@@ -250,9 +241,7 @@ def test_so_are_two_buffers_that_take_turns_within_a_sample() -> None:
             now[:], before[:] = index, index - 1
             return now, before
 
-    with mpiter.MultiprocessIterator(
-        Swapping(LENGTH), 2, repeat=False, shuffle=False, n_processes=1, backend="thread"
-    ) as it:
+    with in_order(Swapping(LENGTH), 2, "thread") as it:
         found = [(int(now[0]), int(before[0])) for batch in it for now, before in batch]
     assert found == [(index, index - 1) for index in range(LENGTH)]
 
@@ -303,9 +292,7 @@ class OfNumpy(Squares):
 )
 @pytest.mark.parametrize("backend", ["thread", "process"])
 def test_so_is_memory_in_another_shape(way: str, backend: str) -> None:
-    with mpiter.MultiprocessIterator(
-        OfNumpy(way), 20, repeat=False, shuffle=False, n_processes=1, backend=backend
-    ) as it:
+    with in_order(OfNumpy(way), 20, backend) as it:
         found = [str(sample) for batch in it for sample in batch]
     assert found == [str(OfNumpy(way)[index]) for index in range(LENGTH)]
 
@@ -384,9 +371,7 @@ def test_so_are_kinds_that_nobody_knows(of: Any) -> None:
             getattr(self.held, "add" if of is set else "append")(index)
             return self.held
 
-    with mpiter.MultiprocessIterator(
-        Held(LENGTH), 20, repeat=False, shuffle=False, n_processes=1, backend="thread"
-    ) as it:
+    with in_order(Held(LENGTH), 20, "thread") as it:
         found = [sample.args[0] if of is functools.partial else sample for batch in it for sample in batch]
     assert [next(iter(sample)) for sample in found] == list(range(LENGTH))
 
@@ -409,9 +394,7 @@ def test_so_is_what_a_slot_of_a_private_name_holds() -> None:
             self.buffer[:] = index
             return Hidden(self.buffer)
 
-    with mpiter.MultiprocessIterator(
-        Filled(LENGTH), 20, repeat=False, shuffle=False, n_processes=1, backend="thread"
-    ) as it:
+    with in_order(Filled(LENGTH), 20, "thread") as it:
         assert [sample.first() for batch in it for sample in batch] == list(range(LENGTH))
 
 
@@ -422,52 +405,3 @@ def test_what_must_not_be_fetched_twice_never_is() -> None:
     dataset = Once("an array")
     assert samples_of(dataset, n_processes=1, backend="thread") == expected("an array")
     assert dataset.asked == LENGTH
-
-
-def may_wait(samples: list[Any], data: Data | None = None) -> bool:
-    waiting = Waiting(data or Data())
-    waiting.look_into(samples)
-    return waiting.may_wait()
-
-
-def test_what_never_changes_and_what_is_nobody_elses_may_wait() -> None:
-    day, images = datetime.date(2020, 1, 1), [np.zeros((4, 4)) for _ in range(50)]
-    fresh = [(image, "name", 7, None, day, [image[1:], image.T], b"abc") for image in images]
-    for samples in (fresh, images, [1] * 50, ["x"] * 50, [{"a": [1, "x"]} for _ in range(50)]):
-        assert may_wait(samples)
-    for one in (np.zeros(3), [], {}, {1}, Thing(), deque(), bytearray(3), memoryview(bytearray(3)), [np.zeros(3)]):
-        assert not may_wait([one] * 2)
-
-
-def test_what_is_known_as_data_may_be_in_several() -> None:
-    data, images = Data(), np.zeros((50, 4, 4))
-    samples = [*images, images[3]]
-    assert not may_wait(samples, data)
-    assert data.add(images[0])
-    assert may_wait(samples, data)
-    assert not Data().add(images), "a buffer is no larger than what is shown of it"
-    owner = id(images)
-    del images, samples
-    assert owner not in data
-
-
-def test_samples_are_kept_no_longer_than_until_enough_are_compared() -> None:
-    care, array = Caution(), np.zeros(3)
-    here = sys.getrefcount(array)
-    care.heed(Reused(Data(), can_be_copied=True), 32)
-    for _ in range(64):
-        samples, keep = care.collect()
-        keep(array)
-        samples.clear()
-        care.learn()
-    assert sys.getrefcount(array) == here
-    assert care.copies
-    assert not care.is_singly
-
-
-def test_what_one_knows_how_to_copy_is_copied_with_its_types() -> None:
-    sample = {"a": (np.arange(3), [1, "x"]), "b": SimpleNamespace()}
-    got = copied(sample)
-    assert plain(got["a"]) == plain(sample["a"])
-    assert got["a"][0] is not sample["a"][0]
-    assert got["b"] is sample["b"]

@@ -58,10 +58,6 @@ def unpicklable(_: object) -> Any:
     return threading.Lock()
 
 
-def unpicklable_and_long() -> Any:
-    return [threading.Lock(), "x" * 100_000, (b"y" * 100_000,)]
-
-
 def raises_unpicklable(_: object) -> Any:
     raise Unpicklable
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import os
 import re
 import threading
 import warnings
@@ -112,16 +111,6 @@ def test_iterators_opened_and_closed_one_after_another_leave_nothing():
     assert household() == before
 
 
-@pytest.mark.parametrize("backend", ["process", "thread", "serial"])
-def test_a_list_of_all_batches_keeps_them_all_intact(backend):
-    with mpiter.MultiprocessIterator(Images(), 2, repeat=False, shuffle=False, n_processes=2, backend=backend) as it:
-        batches = list(it)
-        assert len(batches) == 200
-        assert [label for batch in batches for label in batch.columns[1].tolist()] == list(range(400))
-        for batch in batches:
-            assert checksum(batch) == expected(batch.columns[1].tolist())
-
-
 @pytest.fixture
 def little_memory(monkeypatch):
     """A machine on which slots may take two megabytes and no more."""
@@ -217,12 +206,3 @@ def test_a_torch_tensor_made_of_a_batch_keeps_its_slot():
         assert np.array_equal(tensors[0][3].numpy(), image_of(3))
     gc.collect()
     assert np.array_equal(tensors[1].numpy(), image_of(1))
-
-
-def test_nothing_of_an_iterator_lies_in_shared_memory_by_name(tmp_path):
-    before = set(os.listdir("/dev/shm"))
-    with mpiter.MultiprocessIterator(Images(), 4, n_processes=2) as it:
-        take(it, 3)
-        named = {name for name in set(os.listdir("/dev/shm")) - before if not name.startswith("sem.")}
-        ours = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/" in line]
-        assert not [name for name in named if any(name in line for line in ours)]

@@ -221,14 +221,6 @@ def test_a_dataset_that_raises():
     assert "in __getitem__" in str(caught.value.__cause__)
 
 
-def test_a_dataset_that_raises_stop_iteration():
-    it = SerialIterator(Picky(1, StopIteration, "enough"), 4, shuffle=False)
-    with pytest.raises(mpiter.SampleError) as caught:
-        it.next()
-    assert str(caught.value) == "dataset[1] raised StopIteration: enough"
-    assert isinstance(caught.value, RuntimeError)
-
-
 def test_a_sample_that_cannot_be_sent():
     with (
         batches(Handles(), 2, shuffle=False, n_processes=1) as it,

@@ -23,16 +23,6 @@ class DrawsFromGlobals:
         return i, np.random.randint(1 << 40), random.getrandbits(40)
 
 
-class DrawsFromOurs:
-    """From ``get_rng()``, twice."""
-
-    def __len__(self):
-        return LENGTH
-
-    def __getitem__(self, i):
-        return i, int(mpiter.get_rng().integers(1 << 40)), int(mpiter.get_rng().integers(1 << 40))
-
-
 class DrawsRound(DrawsFromGlobals):
     """Draws as many numbers as the generator makes at a time: its position afterwards is what it was."""
 
@@ -65,46 +55,13 @@ def test_draws_from_the_globals_are_the_same_for_any_number_of_workers(kind):
         assert epochs(kind(), workers, backend) == expected, (workers, backend)
 
 
-def test_draws_from_get_rng_are_the_same_on_every_backend():
-    expected = epochs(DrawsFromOurs(), 0, "process")
-    assert len({draw for sample in expected for draw in sample[1:]}) == 2 * len(expected)
-    for workers, backend in [*SETTINGS, (3, "thread")]:
-        assert epochs(DrawsFromOurs(), workers, backend) == expected, (workers, backend)
-
-
-@pytest.mark.parametrize("kind", [DrawsFromGlobals, DrawsFromOurs])
-def test_draws_are_the_same_after_a_resume(kind):
-    expected = epochs(kind(), 0, "process")
-    with opened(kind(), 2, "process") as it:
-        for _ in range(3):
-            next(it)
-        state = it.state_dict()
-    with opened(kind(), 1, "process") as it:
-        it.load_state_dict(state)
-        rest = [sample for _, batch in zip(range(7), it, strict=False) for sample in batch]
-    assert rest == expected[3 * BATCH :]
-
-
-@pytest.mark.parametrize("kind", [DrawsFromGlobals, DrawsFromOurs])
-def test_an_item_that_comes_twice_in_an_epoch_is_drawn_afresh(kind):
+def test_an_item_that_comes_twice_in_an_epoch_is_drawn_afresh():
     def always_seven(order, position):
         return np.full(LENGTH, 7)
 
-    with opened(kind(), 2, "process", order_sampler=always_seven, repeat=False) as it:
+    with opened(DrawsFromGlobals(), 2, "process", order_sampler=always_seven, repeat=False) as it:
         drawn = [sample[1] for batch in it for sample in batch]
     assert len(set(drawn)) == LENGTH
-
-
-def test_the_callers_own_draws_are_undisturbed_by_a_serial_dataset():
-    def state():
-        _, key, *rest = np.random.get_state()
-        return random.getstate(), key.tobytes(), rest
-
-    with opened(DrawsFromGlobals(), 0, "process") as it:
-        before = state()
-        for _ in range(8):
-            next(it)
-            assert state() == before
 
 
 class CountsFetches:

@@ -163,19 +163,6 @@ def test_there_is_no_worker_info_outside_of_a_fetch(backend):
     assert mpiter.get_worker_info() is None
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_an_error_in_worker_init_is_told_at_the_first_next(method):
-    def fail(info):
-        raise OSError("no such disk")
-
-    it = mpiter.MultiprocessIterator(range(10), 2, n_processes=2, worker_init=fail, backend=mpiter.Process(method))
-    with pytest.raises(mpiter.WorkerStartError) as told:
-        next(it)
-    it.close()
-    assert "OSError: no such disk" in str(told.value)
-    assert ", in fail" in str(told.value)
-
-
 VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 

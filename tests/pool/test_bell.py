@@ -1,0 +1,75 @@
+"""The bell that wakes whoever waits: any thread may ring it, and so may the garbage collector."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import weakref
+from collections.abc import Iterator
+from multiprocessing import connection
+from typing import Any
+
+import pytest
+
+from mpiter.bell import Bell
+
+
+@pytest.fixture(params=["eventfd", "pipe"])
+def bell(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bell]:
+    if request.param == "pipe" and hasattr(os, "eventfd"):
+        monkeypatch.delattr(os, "eventfd")
+    bell = Bell()
+    yield bell
+    bell.close()
+
+
+def is_heard(bell: Bell) -> bool:
+    return bool(connection.wait([bell], 0))
+
+
+def test_ringing_often_is_ringing_once_and_holds_nobody_up(bell: Bell) -> None:
+    for _ in range(100_000):  # more than a pipe holds
+        bell.ring()
+    while is_heard(bell):
+        bell.hush()
+    bell.ring()
+    assert is_heard(bell)
+
+
+def test_whoever_is_ringing_when_a_bell_is_closed_rings_nobody_elses(bell: Bell) -> None:
+    number, ring = bell.fileno(), bell.ring
+    bell.close()
+    bell.close()
+    bell.ring()
+    with contextlib.ExitStack() as others:
+        reused = [Bell() for _ in range(3)]
+        for other in reused:
+            others.callback(other.close)
+        ring()
+        assert number not in [other.fileno() for other in reused]
+        assert not any(map(is_heard, reused))
+    del ring
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+
+
+def test_the_garbage_collector_may_ring(bell: Bell) -> None:
+    class Thing:
+        pass
+
+    thing: Any = Thing()
+    thing.itself = thing
+    weakref.finalize(thing, bell.ring)
+    del thing
+    gc.collect()
+    assert is_heard(bell)
+
+
+def test_no_ctrl_c_is_lost_in_a_bell(bell: Bell) -> None:
+    """It is no Python code that rings: the interrupt comes in the one who rang it, after the ringing."""
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT) or bell.ring()
+    bell.ring()
+    assert is_heard(bell)

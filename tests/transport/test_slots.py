@@ -1,0 +1,101 @@
+"""Slots that come home, and the memory they are cut from: what only shows where one asks for them one by one."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import operator
+from collections import deque
+from functools import partial
+
+import pytest
+
+import mpiter.transport.memory
+from mpiter import SharedMemoryFull
+from mpiter.bell import Bell
+from mpiter.transport.memory import Arena
+from mpiter.transport.slots import Slots
+
+PAGE = 4096
+
+
+class Counted(Bell):
+    """Notes each time it is rung."""
+
+    def __init__(self, rung):
+        super().__init__()
+        self.ring = partial(rung.append, 1)
+
+
+@contextlib.contextmanager
+def arena_of(portable):
+    """Not a fixture: pytest would keep it beyond the look into the house."""
+    made = Arena(1 << 26, portable=portable)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("asked", ["nobody waits", "somebody waits"])
+def test_ctrl_c_is_not_lost_while_a_slot_comes_home(asked):
+    returned = []
+    with arena_of(portable=False) as arena:
+        slots = Slots(arena, PAGE, Counted(returned))
+        slots.resize(PAGE)
+        held = [slots.lease(slots.acquire())]
+        if asked == "somebody waits":
+            assert slots.acquire() is None
+        with pytest.raises(KeyboardInterrupt):  # not a step of Python between the interrupt and the return
+            list(map(operator.methodcaller("__call__"), [_thread.interrupt_main, held.clear]))
+        assert len(returned) == (asked == "somebody waits")
+        assert slots.acquire() is not None
+
+
+def test_a_slot_on_its_way_home_is_taken_in_once():
+    class Slow(deque):
+        """The callback's last step has not been taken yet."""
+
+        def __init__(self):
+            super().__init__()
+            self.on_the_way = []
+
+        def append(self, lease):
+            self.on_the_way.append(lease)
+
+    with arena_of(portable=False) as arena:
+        slots = Slots(arena, PAGE, Bell())
+        slots.resize(PAGE)
+        home = slots._home = Slow()
+        seen = slots.lease(slots.acquire())
+        del seen
+        seen = slots.lease(slots.acquire())
+        super(Slow, home).append(home.on_the_way.pop())
+        assert slots.acquire() is None
+        del seen
+        assert len(home.on_the_way) == 1
+        assert slots.acquire() is not None
+
+
+@pytest.mark.parametrize("portable", [False, True], ids=["memfd", "portable"])
+def test_memory_that_the_system_refuses_is_an_error_and_the_range_is_free_again(portable, monkeypatch):
+    with arena_of(portable) as arena:
+
+        def refused(*args):
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(mpiter.transport.memory.os, "posix_fallocate", refused)
+            patch.setattr(mpiter.transport.memory.os, "pwrite", refused)
+            with pytest.raises(SharedMemoryFull) as caught:
+                arena.allocate(PAGE)
+        assert isinstance(caught.value.__cause__, OSError)
+        assert arena.allocate(PAGE) == 0
+
+
+def test_a_full_reserve_is_an_error_with_numbers():
+    with arena_of(portable=False) as arena:
+        arena.allocate(60 << 20)
+        with pytest.raises(SharedMemoryFull, match=r"a slot of 8\.4 MB does not fit: .*67\.1 MB are reserved"):
+            arena.allocate(8 << 20)
+        assert arena.allocate(1 << 20) == 60 << 20
