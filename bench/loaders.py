@@ -292,13 +292,6 @@ class Ours(_OfMpiter):
         }
 
 
-class OursStrict(Ours):
-    """The same, with nothing on its way beyond `n_prefetch` batches."""
-
-    def __init__(self, dataset: Images, setup: Setup) -> None:
-        super().__init__(dataset, setup, run_ahead=0)
-
-
 class OursColumns(_OfMpiter):
     """`mpiter.batches`: columns."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -72,7 +71,7 @@ def audit(paths: Folder | Iterable[Folder]) -> Verdict:
     sound: nothing lost, nothing repeated
     """
     given = [*map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths)]
-    files = {one.resolve() for path in given for one in (path.glob(f"*{ENDING}") if path.is_dir() else [path])}
+    files = {one.resolve() for path in given for one in ([path] if path.is_file() else path.glob(f"*{ENDING}"))}
     runs, lines = list[_Run](), list[_Line]()
     for path in sorted(files):
         _read(path, runs, lines)
@@ -257,10 +256,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _command(options: argparse.Namespace) -> int:
-    try:
-        found = audit(options.folders)
-    except OptionError as error:
-        print(f"mpiter audit: {error}", file=sys.stderr)
-        return 2
+    found = audit(options.folders)
     print(json.dumps(asdict(found), indent=1) if options.json else "\n".join(found.lines))
     return 0 if found.is_sound else 1

@@ -23,6 +23,8 @@ from .engine.options import whole
 from .errors import OptionError, StateError
 from .order.state import VERSION, number_of, typed
 from .samples.batch import Batch
+from .samples.layout import Contents
+from .samples.leaves import Aside
 from .stats import Stats
 from .typevars import B
 from .worker import seeding
@@ -31,6 +33,7 @@ __all__ = ["Bundles", "Echo"]
 
 _FAR = 1 << 48  # positions, so that the place of a further use is no other sample's
 _LARGEST = 1000
+_Rows = np.ndarray[Any, Any]
 
 
 class Bundles(Wrapping):
@@ -78,7 +81,7 @@ class _Repeat(NamedTuple):
     """A batch of further uses, of samples in the block before."""
 
     use: int
-    rows: list[tuple[int, np.ndarray[Any, Any] | None]]  # by number of a batch, some of it or all
+    rows: list[tuple[int, _Rows]]  # by number of a batch; of a whole one that is left empty
 
 
 class Echo(Generic[B]):
@@ -89,7 +92,7 @@ class Echo(Generic[B]):
             sample is augmented anew; else the sample comes again as it is.
         factor: how often, from 1 on; with 1.5, every other batch of further uses is left out.
         shuffle_buffer: samples that are kept at the most, so that the uses of one lie apart, in different batches.
-            With 0, each batch is repeated whole, at once.
+            With 0, each batch is repeated whole, at once; so must those of a ``collate_fn`` or of ``ragged="list"``.
         seed: of the order of the further uses.
 
     >>> import mpiter
@@ -106,6 +109,13 @@ class Echo(Generic[B]):
         if not hasattr(source, "state_dict") or not getattr(source, "batch_size", None):
             raise OptionError(
                 f"an Echo goes around an iterator, batches() or a loader with a batch_size, not around {source!r:.60}."
+            )
+        collates = getattr(getattr(source, "collate_fn", None), "__module__", "torch").partition(".")[0] != "torch"
+        if shuffle_buffer and (collates or getattr(source, "ragged", "") == "list"):
+            raise OptionError(
+                "where a collate_fn or ragged='list' makes the batches, an Echo cannot tell what in them belongs to a "
+                "sample.  Pass shuffle_buffer=0, which repeats whole batches, or a MultiprocessIterator, whose "
+                "batches are lists of samples."
             )
         dataset = getattr(source, "dataset", None)
         self._bundles = dataset.times if isinstance(dataset, Bundles) else 0
@@ -211,7 +221,7 @@ class Echo(Generic[B]):
             if use == int(self._factor):
                 count = int((earlier + count) * part) - int(earlier * part)
             if not self._mixes:
-                found += [_Repeat(use, [(number, None)]) for number in range(count)]
+                found += [_Repeat(use, [(number, np.arange(0))]) for number in range(count)]
                 continue
             order = np.random.default_rng([self._seed, self._passes, self._block, use]).permutation(sum(sizes))
             ends = np.cumsum(sizes)
@@ -227,22 +237,27 @@ class Echo(Generic[B]):
         except StopIteration:
             self._has_ended = True
             return None
-        kept = _Samples(batch) if isinstance(batch, Batch) else batch
-        self._now.append(kept if self._bundles else copy.deepcopy(kept))  # the user may change theirs in place
-        return self._use(kept, 0) if self._bundles else batch
+        self._now.append(batch if self._bundles else _copied(batch))  # the user may change theirs in place
+        return self._use(batch, 0)
 
     def _repeated(self, repeat: _Repeat) -> Any:
-        parts = []
-        for number, rows in repeat.rows:
-            batch = self._use(self._before[number], repeat.use)
-            parts.append(copy.deepcopy(batch) if rows is None else _taken(batch, rows, _length(batch)))
-        return _joined(parts) if len(parts) > 1 else parts[0]
+        batches = [self._use(self._before[number], repeat.use) for number, _ in repeat.rows]
+        if not self._mixes:
+            return _copied(batches[0])
+        rows = [rows for _, rows in repeat.rows]
+        try:
+            return _mixed(batches, rows, [_length(batch) for batch in batches])
+        except (ValueError, RuntimeError) as error:
+            raise OptionError(
+                f"rows of several batches cannot be joined ({error}): their samples differ.  Pass shuffle_buffer=0, "
+                f"which repeats whole batches."
+            ) from error
 
     def _use(self, batch: Any, use: int) -> Any:
         """The batch with this use of each sample."""
         if not self._bundles:
             return batch
-        return _Samples(sample[use] for sample in batch) if isinstance(batch, _Samples) else batch[use]
+        return _batch([sample[use] for sample in batch]) if isinstance(batch, Batch) else batch[use]
 
     def _mark(self) -> Any:
         """The source's state, or why it has none."""
@@ -328,14 +343,10 @@ class Echo(Generic[B]):
 # -- rows of batches, whatever they are made of ------------------------------------------------------------------
 
 
-class _Samples(list[Any]):
-    """A batch of an iterator's, whose rows are samples; other lists hold columns, or the rows of one."""
-
-
 def _length(value: Any) -> int | None:
-    """How many rows a batch has: as many as each of its columns, or as a list whose parts differ in length."""
-    if isinstance(value, _Samples) or _is_array(value):
-        return len(value) if isinstance(value, _Samples) or value.ndim else None
+    """How many rows a batch has: as many as each of its columns."""
+    if isinstance(value, Batch) or _is_array(value):
+        return len(value) if isinstance(value, Batch) or value.ndim else None
     if isinstance(value, Mapping):
         return _length(list(value.values()))
     if not isinstance(value, (list, tuple)):
@@ -358,43 +369,28 @@ def _is_column(value: Any, length: int | None) -> bool:
     return isinstance(value, Mapping) and all(_is_column(part, length) for part in value.values())
 
 
-def _taken(value: Any, rows: np.ndarray[Any, Any], length: int | None) -> Any:
-    """Some rows of a batch that has so many, as the user's own."""
-    if _is_array(value):
-        return value[rows]
-    if isinstance(value, Mapping):
-        return {name: _taken(part, rows, length) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        if not isinstance(value, _Samples) and all(_is_column(part, length) for part in value):
-            return _like(value, [_taken(part, rows, length) for part in value])
-        return _Samples(copy.deepcopy(value[row]) for row in rows.tolist())
-    raise _not_joined()
-
-
-def _joined(parts: list[Any]) -> Any:
-    """One batch of the rows of several."""
-    first = parts[0]
-    try:
-        if isinstance(first, np.ndarray):
-            return np.concatenate(parts)
-        if _is_array(first):
-            return sys.modules["torch"].cat(parts)
-    except (ValueError, RuntimeError) as error:
-        raise _not_joined() from error
+def _mixed(batches: list[Any], rows: list[_Rows], lengths: list[int | None]) -> Any:
+    """Rows of several batches as one, the user's own."""
+    first = batches[0]
+    if _is_array(first):
+        parts = [batch[some] for batch, some in zip(batches, rows, strict=True)]
+        return np.concatenate(parts) if isinstance(first, np.ndarray) else sys.modules["torch"].cat(parts)
     if isinstance(first, Mapping):
-        return {name: _joined([part[name] for part in parts]) for name in first}
-    if isinstance(first, _Samples):
-        return [sample for part in parts for sample in part]
-    return _like(first, [_joined(list(columns)) for columns in zip(*parts, strict=True)])
+        return {name: _mixed([batch[name] for batch in batches], rows, lengths) for name in first}
+    if not isinstance(first, Batch) and all(_is_column(part, lengths[0]) for part in first):
+        return _like(first, [_mixed(list(parts), rows, lengths) for parts in zip(*batches, strict=True)])
+    found = [copy.deepcopy(batch[row]) for batch, some in zip(batches, rows, strict=True) for row in some.tolist()]
+    return _batch(found) if isinstance(first, Batch) else _like(first, found)
+
+
+def _copied(batch: Any) -> Any:
+    return _batch(copy.deepcopy([*batch])) if isinstance(batch, Batch) else copy.deepcopy(batch)
+
+
+def _batch(samples: list[Any]) -> Batch[Any]:
+    return Batch(Contents(Aside(), len(samples), objects=samples))
 
 
 def _like(value: Any, parts: list[Any]) -> Any:
     """The parts in a container of the value's type."""
     return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-
-
-def _not_joined() -> OptionError:
-    return OptionError(
-        "the rows of this source's batches cannot be joined: they differ in shape, or a collate_fn has made them.  "
-        "Pass shuffle_buffer=0, which repeats whole batches."
-    )

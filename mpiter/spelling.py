@@ -61,6 +61,6 @@ def knows(elsewhere: Mapping[str, str]) -> Callable[[Callable[_P, _T]], Callable
 
 
 def _hint(name: str, elsewhere: Mapping[str, str], mine: list[str]) -> str:
-    near = next(iter(get_close_matches(name, [*mine, *elsewhere], 1)), name)
-    meant = elsewhere.get(name) or elsewhere.get(near) or (near if near in mine else None)
+    near = next(iter(get_close_matches(name, [*mine, *elsewhere], 1, 0.7)), name)
+    meant = elsewhere.get(name) or (near if near in mine else elsewhere.get(near))
     return f"; use {meant}" if meant else ""

@@ -87,7 +87,7 @@ def test_a_class_in_the_place_of_a_dataset_is_told(make: Any) -> None:
     [
         ("tun", "did you mean tune?"),
         ("tune --batchsize 3 module:x", "unknown: --batchsize; did you mean --batch-size?"),
-        ("tune --nothing-like-it module:x", "`mpiter tune --help` lists what there is."),
+        ("--nothing-like-it tune module:x", "`mpiter tune --help` lists what there is."),
     ],
 )
 def test_a_word_that_the_command_does_not_know_is_told_with_what_was_meant(
@@ -127,6 +127,8 @@ def test_loaders_and_samplers_likewise() -> None:
         (mpiter.batches, "num_workers", "use n_processes"),
         (mpiter.batches, "n_worker", "use n_processes"),
         (mpiter.batches, "suffle", "use shuffle"),
+        (mpiter.batches, "drop_lst", "use drop_last"),
+        (mpiter.batches, "echo", "no argument 'echo'.$"),
         (mpiter.batches, "collate_fn", "use mpiter.DataLoader"),
         (mpiter.batches, "n_proceses", "use n_processes"),
         (mpiter.MultiprocessIterator, "prefetch_factor", "use n_prefetch"),

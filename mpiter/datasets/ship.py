@@ -273,15 +273,15 @@ class _Bounded(io.BytesIO):
 
     def write(self, data: Any) -> int:
         if self.tell() + memoryview(data).nbytes > _LARGEST:
-            raise ValueError(f"larger than {_LARGEST >> 20} MB")
+            raise OverflowError(f"larger than {_LARGEST >> 20} MB")
         return super().write(data)
 
 
 def _told(stays: list[str]) -> str:
     some = stays[:_TOLD] + [f"and {len(stays) - _TOLD} more"] * (len(stays) > _TOLD)
     return (
-        f"what the program has set does not reach its workers: {', '.join(some)}.  There it is as the module begins.  "
-        f"Hand such things to the dataset, set them in worker_init, or pass "
+        f"what the program may have set does not reach its workers: {', '.join(some)}.  There it is as the module "
+        f"begins.  Hand such things to the dataset, set them in worker_init, or pass "
         f"backend=mpiter.Process(start_method='fork')."
     )
 

@@ -60,7 +60,8 @@ def read(names: Collection[str], dumps: Dumps, with_main: bool) -> tuple[Variabl
                     data, more = dumps(value)
                 except Exception as error:  # the object's own code may raise anything
                     made_by = script.home(type(value).__module__)  # what a library has made, each import makes anew
-                    if len(path) == 1 and (made_by in ("builtins", script.NAME) or _is_own(made_by)):
+                    is_ours = made_by in ("builtins", script.NAME) or _is_own(made_by)
+                    if len(path) == 1 and (is_ours or isinstance(error, OverflowError)):
                         stays.append(f"{name}.{path[0]} ({type(value).__name__}: {error})")
                     continue
                 led_to += sorted(map(script.home, more))

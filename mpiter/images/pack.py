@@ -136,11 +136,10 @@ def _run(options: argparse.Namespace) -> int:
     try:
         report = pack(options.folder, options.out, force=options.force, only=options.only, tell=True)
     except (OSError, KeyboardInterrupt):
-        print(f"what was packed lies in {options.out}.packing; the same command goes on", file=sys.stderr)
+        if os.path.exists(f"{options.out}.packing"):
+            print(f"what was packed lies in {options.out}.packing; the same command goes on", file=sys.stderr)
         raise
     for name, why in report.left_out:
         print(f"left out: {name}: {why}", file=sys.stderr)
-    print(
-        f"{options.out}: {report.files:,} files, {report.resumed:,} of them packed before; {len(report.left_out):,} not"
-    )
+    print(f"{options.out}: {report.files:,} files, {report.resumed:,} packed before; {len(report.left_out):,} not")
     return int(bool(report.left_out))

@@ -103,11 +103,6 @@ class Adjustable:
         self._change(replace(self._sampling, wrap=repeat, epochs=None if repeat else 1))
 
     @property
-    def epochs_of_a_pass(self) -> int | None:
-        """How many a ``for`` goes through; None: it never ends."""
-        return self._sampling.epochs
-
-    @property
     def order_sampler(self) -> Any:
         """Asked for the order of each epoch; a new one governs from the next epoch on.  None: in sequence, at once."""
         return self._sampler.sampler

@@ -30,6 +30,11 @@ from .sampling import Sampling
 class Batches(DatasetIterator[B]):
     """An iterator of stacked batches; ``batches()`` makes it."""
 
+    @property
+    def ragged(self) -> str:
+        """What is made of samples that differ in shape."""
+        return self._pump.options.ragged
+
     def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
         return functools.partial(columns_of, settle=settle_as(options.ragged), stacks=Stacker())
 

@@ -149,6 +149,7 @@ class DataLoader(Loading[B_co]):
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
         self.sampler, self.batch_sampler, self.collate_fn = sampler, batch_sampler, collate_fn
         self.num_workers, self.timeout, self.generator = num_workers, timeout, generator
+        self.ragged = ragged
         self._settle, self._stacks = settle_as(ragged), Stacker()
         self._stack = functools.partial(collate, settle=self._settle)
         self._seed = seed_from(generator, draws=self.shuffle) if seed is None else int(seed)

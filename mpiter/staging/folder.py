@@ -149,7 +149,7 @@ class Ledger:
 
     def __init__(self, fd: int, capacity: int) -> None:
         self._fd, self.changed = fd, os.fstat(fd).st_mtime  # as time.time()
-        self.size, self.copies = _LEDGER.unpack(os.pread(fd, _LEDGER.size, 0) or bytes(_LEDGER.size))
+        self.size, self.copies = _LEDGER.unpack(os.pread(fd, _LEDGER.size, 0).ljust(_LEDGER.size, b"\0"))
         self.is_full = self.size + self.size // max(self.copies, 1) > capacity  # for one more of the average size
 
     def add(self, size: int, copies: int) -> None:
@@ -169,11 +169,10 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def _try_to_lock(fd: int) -> bool:
-    try:
+    with contextlib.suppress(BlockingIOError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _tail(data: bytes) -> bytes:

@@ -25,9 +25,7 @@ from .staged import StagedFetch
 
 
 class ResidentFirst:
-    """An ``order_sampler`` that draws from what is local first, while only part of a staged dataset is.
-
-    It is a loader's ``sampler`` too.
+    """An ``order_sampler``, or a loader's ``sampler``, that draws from what is local first, while only part of it is.
 
     Args:
         dataset: what ``Staging.of()`` gave.
@@ -57,7 +55,7 @@ class ResidentFirst:
         if not isinstance(fetch, StagedFetch):
             raise OptionError("resident first needs a dataset that is staged; pass what Staging(…).of(dataset) gives.")
         self._fetch, self._length, self._seed = fetch, len(dataset), int(seed)
-        self._window = self._length if window is None else int(window)
+        self._window = max(1, self._length) if window is None else int(window)
         self.entropy: float | None = None
         self._place = 0, 0, ""  # in a loader's epochs: the epoch, its samples that were given, what was local
         self._goes_on = False  # from there, which was loaded

@@ -12,17 +12,16 @@ import re
 import time
 from functools import partial
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any
 
 from ..datasets.access import offered
 from ..engine.options import whole
 from ..errors import OptionError
+from ..typevars import T
 from .counts import Counts, StagingStats
 from .folder import Folder
 from .staged import StagedFetch
 from .stager import Stager
-
-D = TypeVar("D")
 
 _AHEAD = 1 << 14  # samples: enough for any store, and their numbers are made in one go
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGTP]?)(i?)B?\s*", re.IGNORECASE)
@@ -68,7 +67,7 @@ class Staging:
             raise OptionError(f"copies cannot be kept in {name}: {error.strerror}; take another tier.") from error
         self._ahead, self._workers = int(ahead), int(workers)
 
-    def of(self, dataset: D) -> D:
+    def of(self, dataset: T) -> T:
         """The same dataset, staged."""
         _check(dataset)
         staged: Any = copy.copy(dataset)
@@ -84,12 +83,16 @@ class Staging:
 
     def stats(self) -> StagingStats:
         """A snapshot of what has been read and copied, in whatever process."""
-        total, used = self._counts.totals(), self._folder.used()
+        total, capacity = self._counts.totals(), self._folder.capacity
+        try:
+            used = self._folder.used()
+        except OSError:  # the tier is gone
+            return StagingStats(total["hits"], total["fallbacks"], capacity=capacity)
         has_all = total["samples"] > 0 and (used.is_full or total["held"] >= total["samples"])
         return StagingStats(
             **total,
             held_bytes=used.size,
-            capacity=self._folder.capacity,
+            capacity=capacity,
             is_full=used.is_full,
             staged_s=max(0.0, used.changed - self._began) if has_all else None,
         )
@@ -117,6 +120,5 @@ def _check(dataset: Any) -> None:
     if missing:
         raise OptionError(
             f"{type(dataset).__name__} has no method {' and no '.join(missing)}, so it cannot be staged: source(i) "
-            f"says where a sample's bytes lie, fetch(i) brings them, and dataset[i] makes the sample of what fetch(i) "
-            f"gives."
+            f"says where a sample's bytes lie, fetch(i) brings them, dataset[i] makes the sample of them."
         )

@@ -22,7 +22,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add("dataset", metavar="MODULE:NAME")
     add("--batch-size", type=at_least(1), default=32, metavar="B", help="(default 32)")
     add("--budget", type=above_zero, default=BUDGET_S, metavar="S", help="seconds (default %(default)g)")
-    add("--max-workers", type=at_least(0), metavar="N", help="the most to try (default: twice the cores)")
+    add("--max-workers", type=at_least(0), metavar="N", help="the most to try (default: 8, or twice the cores)")
     add("--backend", choices=("process", "thread"), default="process", help="(default process)")
     add("--ragged", choices=("raise", "list", "pad"), default="raise", help="samples that differ in shape (raise)")
     parser.set_defaults(run=run)

@@ -116,7 +116,7 @@ class Loading:
     ) -> None:
         self._dataset, self._batch_size, self._step = dataset, batch_size, step
         self._seconds, self._least = seconds, least
-        self._options = {"epochs": None, "drop_last": len(as_dataset(dataset)) >= batch_size, **options}
+        self._options = {"drop_last": len(as_dataset(dataset)) >= batch_size, **options, "epochs": None}
 
     def __call__(self, workers: int, limit_s: float = math.inf) -> Trial:
         began = time.perf_counter()

@@ -35,7 +35,7 @@ _here = _Here()
 
 
 def tell(hearer: Hearer | None) -> Hearer | None:
-    """From now on, in this thread, to whom; returns to whom until now."""
+    """Set who hears of this thread's failures; returns who did before."""
     before, _here.hearer = _here.hearer, hearer
     return before
 

@@ -4,6 +4,7 @@ import json
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 from scripts import METHODS, run
 
@@ -311,11 +312,12 @@ def test_what_is_the_same_is_left_alone_and_names_of_one_object_share_one(module
     assert module.PATTERN is pattern
 
 
-def test_a_large_variable_is_told(module, monkeypatch):
+@pytest.mark.parametrize("kind", [bytes, np.zeros])
+def test_a_large_variable_is_told(module, monkeypatch, kind):
     monkeypatch.setattr(ship, "_LARGEST", 1 << 20)
-    module.TABLE = bytes(1 << 21)
+    module.TABLE = kind(1 << 21)
     _, stays = variables.read({module.__name__}, dumps, with_main=False)
-    assert stays == [f"{module.__name__}.TABLE (bytes: larger than 1 MB)"]
+    assert stays == [f"{module.__name__}.TABLE ({type(module.TABLE).__name__}: larger than 1 MB)"]
 
 
 def test_what_is_installed_is_not_the_programs():

@@ -200,19 +200,41 @@ def test_samples_of_every_structure_are_joined() -> None:
             assert (batch["x"][0] == batch["x"][1][:, None]).all()
 
 
-def test_ragged_rows_are_joined_as_lists_and_refused_as_padded_arrays() -> None:
-    ragged = [np.full(1 + index % 5, index) for index in range(LENGTH)]
-    with stream(ragged, ragged="list") as source:
-        found = Counter(int(row[0]) for batch in Echo(source, 2) for row in batch)
-    assert found == dict.fromkeys(range(LENGTH), 2)
-    uneven = [ragged[0], *ragged[-2:], *ragged]
-    with (
-        stream(uneven, ragged="pad", shuffle=False) as source,
-        pytest.raises(mpiter.OptionError, match=r"cannot be joined.*Pass shuffle_buffer=0"),
-    ):
+def test_rows_that_differ_are_mixed_as_samples_and_else_repeated_as_batches() -> None:
+    ragged = [np.full((4, 1 + index % 5), index) for index in range(LENGTH)]
+    with iterator(ragged) as source:
+        found = [row for batch in Echo(source, 2) for row in batch]
+    assert Counter(int(row[0, 0]) for row in found) == dict.fromkeys(range(LENGTH), 2)
+    assert all((row == ragged[row[0, 0]]).all() for row in found)
+    with stream(ragged, ragged="pad") as source, pytest.raises(mpiter.OptionError, match="Pass shuffle_buffer=0"):
         [*Echo(source, 2)]
-    with stream(ragged, ragged="pad") as source:
-        assert len([*Echo(source, 2, shuffle_buffer=0)]) == 12
+    for source in (stream(ragged, ragged="list"), loader(ragged, collate_fn=list)):
+        with source:
+            with pytest.raises(mpiter.OptionError, match=r"a collate_fn or ragged='list' .* Pass shuffle_buffer=0"):
+                Echo(source, 2)
+            found = [*Echo(source, 2, shuffle_buffer=0)]
+        assert all(
+            all((a == b).all() for a, b in zip(*pair, strict=True))
+            for pair in zip(found[::2], found[1::2], strict=True)
+        )
+
+
+@each_source
+@pytest.mark.parametrize("buffer", [0, 8])
+def test_further_uses_are_of_the_types_of_the_first(make: Make, buffer: int) -> None:
+    class Named(Augmented):
+        def __getitem__(self, index: int) -> Any:
+            return np.full(2, index), f"number {index}", {"label": index}
+
+    with make(Named(8), shuffle=False) as source:
+        batches = [*Echo(source, 2, shuffle_buffer=buffer)]
+    for found in zip(*(getattr(batch, "columns", batch) for batch in batches), strict=True):
+        assert len({type(column) for column in found}) == 1
+    assert len({type(batch) for batch in batches}) == 1
+    for batch in batches:
+        numbers, names, labels = getattr(batch, "columns", batch)
+        assert list(names) == [f"number {number}" for number in numbers[:, 0].tolist()]
+        assert labels["label"].tolist() == numbers[:, 0].tolist()
 
 
 def test_a_stream_of_elements_is_echoed() -> None:

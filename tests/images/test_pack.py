@@ -229,12 +229,12 @@ def test_a_file_that_comes_goes_or_cannot_be_read_between_two_runs_is_noticed(fo
 def test_the_command_says_what_it_packed_and_ends_with_1_when_something_was_left_out(folder, tmp_path, capsys):
     assert main(["pack", str(folder), str(tmp_path / "out.zip")]) == 0
     out, err = capsys.readouterr()
-    assert out == f"{tmp_path / 'out.zip'}: 6 files, 0 of them packed before; 0 not\n"
+    assert out == f"{tmp_path / 'out.zip'}: 6 files, 0 packed before; 0 not\n"
     assert err == "pack 0/6  a-b.txt\n"
     (folder / "gone.jpg").symlink_to("nowhere")
     assert main(["pack", str(folder), str(tmp_path / "out.zip"), "--only", "*.jpg", "--force"]) == 1
     out, err = capsys.readouterr()
-    assert out.endswith("2 files, 0 of them packed before; 1 not\n")
+    assert out.endswith("2 files, 0 packed before; 1 not\n")
     assert err.endswith("left out: gone.jpg: No such file or directory\n")
 
 
@@ -254,7 +254,7 @@ def test_the_command_says_what_is_wrong_with_what_it_is_asked(folder, tmp_path, 
     (tmp_path / "there.zip").touch()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").mkdir()
-    assert main(["pack", *words]) == 1
+    assert main(["pack", *words]) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "new.zip").exists()
 

@@ -268,7 +268,7 @@ def test_what_no_line_may_be_is_refused_in_a_sentence(tmp_path, lines, capfd):
     (tmp_path / "x.receipts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert main(["audit", str(tmp_path)]) == 2
     said = capfd.readouterr().err
-    assert said.startswith("mpiter audit: ")
+    assert said.startswith("mpiter: ")
     assert f": line {len(lines)} is damaged, or no receipt (" in said
     assert len(said.splitlines()) == 1
 

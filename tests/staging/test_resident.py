@@ -107,6 +107,9 @@ def test_a_loader_resumes_exactly_whatever_is_local_by_then(staged, at):
         assert sorted(flat(indices_of(drawn, 10))) == list(range(40))
 
 
+def test_an_empty_dataset_has_an_empty_order(tmp_path):
+    store = Store(tmp_path, 0)
+    assert list(ResidentFirst(Staging(tmp_path / "tier", "1MB").of(store))) == []
 
 
 def test_a_state_that_is_none_is_refused(staged):

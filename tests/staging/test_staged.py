@@ -168,6 +168,7 @@ def test_a_tier_that_is_gone_ends_the_copying_and_nothing_else(backend, tmp_path
         found, _ = gone_through(staged, backend=backend, n_processes=2)
     assert found == gone_through(store)[0]
     assert not (tmp_path / "tier").exists()
+    assert (staging.stats().held_bytes, staging.stats().hits) == (0, 0)
 
 
 @pytest.mark.death
