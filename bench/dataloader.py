@@ -1,6 +1,6 @@
 """torch's `DataLoader` and ours, argument for argument: rates, first batches, memory; prints tables, verdicts and JSON.
 
-    python bench/dataloader.py --out bench/results/dataloader.json
+    python bench/dataloader.py --out bench/results/dataloader_memory.json
     python bench/dataloader.py --small                # one short round: a smoke test, never a conclusion
 
 Needs torch and Pillow. Guarantees: what is timed is `next()` and the sum of the batch's first tensor, in the midst of

@@ -23,7 +23,6 @@ EXPERIMENTS = list(runpy.run_path(str(BENCH / "__main__.py"))["found"]())
 NEEDS = {  # what an experiment can't do without, and what has it
     "cluster": "ray",
     "dataloader": "torch",
-    "resume": "ray",
 }
 QUICK = ("order", "workers")  # a few seconds each
 
