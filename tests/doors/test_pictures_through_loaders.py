@@ -67,25 +67,6 @@ def test_batches_and_the_loader_give_what_the_folder_holds(whole, tmp_path, kind
     assert are_same(loaded(mpiter.DataLoader(dataset, 4, shuffle=True, seed=3, num_workers=2)), wanted)
 
 
-@pytest.mark.slow
-@each_kind
-def test_batches_and_the_loader_resume_within_an_epoch(whole, tmp_path, kind):
-    wanted = alone(ImageFolder(whole, **FORMS["uint8"]), epochs=1)
-    dataset = KINDS[kind](whole, tmp_path, **FORMS["uint8"])
-    with mpiter.batches(dataset, 4, seed=3, n_processes=2) as stream:
-        assert are_same(plain(stream, 2), wanted[:2])
-        state = stream.state_dict()
-    with mpiter.batches(dataset, 4, seed=9, n_processes=1) as stream:
-        stream.load_state_dict(state)
-        assert are_same(plain(stream), wanted[2:])
-    with mpiter.DataLoader(dataset, 4, shuffle=True, seed=3, num_workers=2) as loader:
-        assert are_same(plain(loader, 2), wanted[:2])
-        state = loader.state_dict()
-    with mpiter.DataLoader(dataset, 4, shuffle=True, num_workers=1) as loader:
-        loader.load_state_dict(state)
-        assert are_same(plain(loader), wanted[2:])
-
-
 @pytest.mark.parametrize("kind", slow_but(KINDS, "folder", "packed and staged"))
 def test_broken_pictures_are_left_out_or_named(broken, tmp_path, kind):
     dataset = KINDS[kind](broken, tmp_path, **FORMS["uint8"])
@@ -97,21 +78,6 @@ def test_broken_pictures_are_left_out_or_named(broken, tmp_path, kind):
             plain(stream)
     with mpiter.DataLoader(dataset, 4, num_workers=2) as loader, pytest.raises(BrokenImage, match=r"04\.jpg"):
         plain(loader)
-
-
-@pytest.mark.slow
-@each_kind
-@both_doors
-def test_loaders_leave_out_broken_pictures(broken, tmp_path, kind, door):
-    dataset, found = KINDS[kind](broken, tmp_path, **FORMS["fixed"]), []
-    for workers in (0, 2):
-        with loader_class(door)(dataset, 4, num_workers=workers, on_error=mpiter.Skip(most=2)) as loader:
-            found.append(plain(loader))
-            assert sorted(index for index, _ in loader.stats().skips) == list(BROKEN)
-            with pytest.raises(mpiter.SampleError, match=r"Skip\(most=2\)"):
-                plain(loader)
-    assert are_same(*found)
-    assert len(labels_of(found[0])) == LENGTH - len(BROKEN)
 
 
 def labels_of(found: Any) -> list[int]:
@@ -163,20 +129,6 @@ def test_the_loader_for_torch_gives_what_the_folder_holds(torch, whole, tmp_path
     assert wanted[0][0].dtype == (np.uint8 if form == "uint8" else np.float32)
     assert sorted(labels_of(wanted)) == sorted([0, 1, 2] * (2 * LENGTH // 3))
     assert are_same(seeded(KINDS[kind](whole, tmp_path, **FORMS[form]), 2), wanted)
-
-
-@pytest.mark.torch
-@each_kind
-def test_the_loader_for_torch_resumes_within_an_epoch(torch, whole, tmp_path, kind):
-    dataset = KINDS[kind](whole, tmp_path, **FORMS["uint8"])
-    with mpiter.torch.DataLoader(dataset, 4, shuffle=True, num_workers=2) as loader:
-        numbers = iter(loader)
-        plain(numbers, 2)
-        state = loader.state_dict()
-        rest = plain(numbers)
-    with mpiter.torch.DataLoader(dataset, 4, shuffle=True, num_workers=1) as loader:
-        loader.load_state_dict(state)
-        assert are_same(plain(loader), rest)
 
 
 @pytest.mark.torch

@@ -107,8 +107,6 @@ def test_a_loader_resumes_exactly_whatever_is_local_by_then(staged, at):
         assert sorted(flat(indices_of(drawn, 10))) == list(range(40))
 
 
-
-
 def test_a_state_that_is_none_is_refused(staged):
     sampler = ResidentFirst(staged)
     for state in ({}, {"epoch": 0, "given": 41, "local": ""}, {"epoch": -1, "given": 0, "local": ""}):
