@@ -301,16 +301,6 @@ def test_what_each_process_has_for_itself_stays_without_a_word(module):
     assert (names, [one.path for one in found], stays) == ([module.__name__], [("PATTERN",), ("TABLE",)], [])
 
 
-def test_what_is_the_same_is_left_alone_and_names_of_one_object_share_one(module):
-    module.TABLE, module.also = (shared := {"a": 1}), shared
-    held, _ = variables.read({module.__name__}, dumps, with_main=False)
-    module.TABLE, pattern, module.also = None, module.PATTERN, None
-    assert list(variables.put(held, dumps)) == []
-    assert module.TABLE is module.also is not shared
-    assert module.TABLE == {"a": 1}
-    assert module.PATTERN is pattern
-
-
 def test_a_large_variable_is_told(module, monkeypatch):
     monkeypatch.setattr(ship, "_LARGEST", 1 << 20)
     module.TABLE = bytes(1 << 21)

@@ -729,17 +729,6 @@ class OfAnother:
         return itertools.islice(self.batch_sampler, self.process_index, None, self.num_processes)
 
 
-def test_the_generator_of_a_sampler_in_a_sampler_is_found() -> None:
-    def loader(seed: int) -> Any:
-        sampler = data.RandomSampler(range(LENGTH), generator=torch.Generator().manual_seed(seed))
-        return Ours(range(LENGTH), batch_sampler=OfAnother(data.BatchSampler(sampler, 4, False)))
-
-    state, rest = state_within(loader(1))
-    other = loader(2)
-    other.load_state_dict(state)
-    assert epoch(other) == rest
-
-
 def test_a_process_goes_on_from_the_state_of_another_by_a_sampler_in_a_sampler() -> None:
     def loader(process: int, seed: int) -> Any:
         sampler = data.RandomSampler(range(LENGTH), generator=torch.Generator().manual_seed(seed))

@@ -384,6 +384,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "negative prefetching": {"num_workers": 2, "prefetch_factor": -1},
     "half prefetching": {"num_workers": 2, "prefetch_factor": 1.5},
     "an unknown way to start": {"num_workers": 2, "multiprocessing_context": "teleport"},
+    "a number for a way to start": {"num_workers": 1, "multiprocessing_context": 42},
+    "a number for a sampler": {"sampler": 5},
+    "a number for a batch_sampler": {"batch_sampler": 5},
 }
 
 
@@ -394,7 +397,9 @@ def test_what_makes_no_sense_is_refused_at_construction(without_workers: Maker, 
     assert any(name in str(caught.value) for name in (*options, "batch", "teleport"))
 
 
-@pytest.mark.parametrize("options", [{"num_workers": 1.5}, {"num_workers": True}])
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 1.5}, {"num_workers": True}, {"num_workers": "2"}, {"num_workers": None}]
+)
 def test_values_of_wrong_types_are_refused_at_construction(with_workers: Maker, options: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError)):
         with_workers.class_([1, 2, 3], **{"num_workers": 2, **options})

@@ -221,22 +221,10 @@ def test_an_iterator_within_a_dataset_leaves_its_randomness_alone():
     assert together == wanted
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_workers": "2"},
-        {"num_workers": None},
-        {"num_workers": -1},
-        {"num_workers": 1, "multiprocessing_context": 42},
-        {"sampler": 5},
-        {"batch_sampler": 5},
-        {"collate_fn": 5},
-        {"worker_init_fn": 5},
-    ],
-)
-def test_garbage_is_refused_at_once(options):
+@pytest.mark.parametrize("name", ["collate_fn", "worker_init_fn"])
+def test_what_is_no_function_is_refused_at_once(name):
     with pytest.raises(OptionError):
-        DataLoader(DATA, **options)
+        DataLoader(DATA, **{name: 5})
 
 
 @pytest.mark.parametrize("dataset", [None, 5, type("Unsized", (), {"__getitem__": None})()])
@@ -298,10 +286,3 @@ def test_an_iterator_of_ones_own_is_told_of_when_an_epoch_is_empty(name):
 def test_a_sampler_without_keys_is_nobodys_fault():
     loader = DataLoader(DATA, sampler=[])
     assert listed(loader) == listed(loader) == []
-
-
-def test_an_epoch_says_of_what_it_is_and_how_far():
-    epoch = iter(DataLoader(DATA[:3], 2))
-    assert repr(epoch) == "<Epoch of DataLoader over ndarray of 3 in batches of 2: epoch 0, 0 batches handed out>"
-    next(epoch)
-    assert repr(epoch).endswith("epoch 0, 1 batch handed out>")

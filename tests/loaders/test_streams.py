@@ -9,6 +9,7 @@ import warnings
 
 import numpy as np
 import pytest
+from loader_kinds import KINDS
 from pairs import pairs, slow_but, slow_if
 
 import mpiter
@@ -685,13 +686,11 @@ def at_each_place(make, batch_size):
 
 
 @pytest.mark.parametrize("batch_size", [2, 4])
-def test_a_stream_that_is_read_here_goes_on_from_wherever_it_was(batch_size):
-    assert at_each_place(DataLoader, batch_size) == {}
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("batch_size", [2, 4])
-def test_a_stream_of_torchs_that_is_read_here_goes_on_from_wherever_it_was(batch_size):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_that_is_read_here_goes_on_from_wherever_it_was(batch_size, kind):
+    if kind == "numpy":
+        assert at_each_place(DataLoader, batch_size) == {}
+        return
     torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
     import mpiter.torch
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mpiter
-from mpiter.order.cursor import Cursor, Pace, step
-from mpiter.order.order import Given, Sequential, Shuffled
+from mpiter.order.order import Shuffled
 
 
 class Model:
@@ -174,22 +173,3 @@ def test_every_step_is_the_step_of_chainers_own_iterator(n, batch_size, repeat, 
     assert place(ours) == place(them)
     if shuffle:
         assert [(o, int(at)) for o, at in ours.order_sampler.calls] == them.order_sampler.calls
-
-
-@pytest.mark.parametrize("kind", ["sequential", "shuffled", "given"])
-def test_a_batch_of_countless_epochs_is_not_enumerated_before_somebody_asks(kind):
-    orders = {
-        "sequential": lambda: Sequential(40),
-        "shuffled": lambda: Shuffled(40, 1),
-        "given": lambda: Given(np.arange(40), Shuffled(40, 1, 1)),
-    }
-    order = orders[kind]()
-    plan = step(Cursor(10, 0, False, order), Pace(10**12 + 3))
-    assert (plan.rows, plan.after.epoch, plan.after.position) == (10**12 + 3, 25 * 10**9, 13)
-    stretches = iter(plan.stretches)
-    assert next(stretches).indices.tolist() == order.take(10, 40).tolist()
-    second = next(stretches)
-    assert (second.row, second.epoch, second.position) == (30, 1, 0)
-    assert second.indices.tolist() == order.following(10).take(0, 40).tolist()
-    expected = Shuffled(40, 1, plan.after.epoch) if kind != "sequential" else order
-    assert plan.after.order.take(0, 40).tolist() == expected.take(0, 40).tolist()
