@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from typing import Any
 
 import numpy as np
 import pytest
-from datasets import plain, plain_batch
+from datasets import plain_batch
 from pairs import slow_but
 
 import mpiter
-from mpiter.datasets.access import reader_of
-from mpiter.datasets.columns import Table
-from mpiter.samples.rows import Rows
 from mpiter.worker import fetch
 
 BACKENDS: dict[str, dict[str, Any]] = {
@@ -158,16 +154,3 @@ def test_an_error_is_blamed_on_its_own_sample() -> None:
             next(it)
         assert any("dataset[13]" in note for note in caught.value.__notes__)
         assert [sample[0] for sample in next(it)] == list(range(16, 24))
-
-
-def test_rows_are_a_sequence_of_samples() -> None:
-    rows = Rows({"x": IMAGES, "y": LABELS}, 50)
-    assert len(rows) == len(list(rows)) == 50
-    assert plain(rows[3]) == plain({"x": IMAGES[3], "y": LABELS[3]})
-
-
-def test_nobody_else_is_asked_for_many_at_once() -> None:
-    Pair = namedtuple("Pair", "x y")
-    for dataset in ([1, 2], range(3), OneByOne(IMAGES), Pair(1, 2), np.ma.masked_array([1, 2])):
-        assert reader_of(dataset) is None
-    assert reader_of(Table((IMAGES,))) is not None

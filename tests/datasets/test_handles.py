@@ -168,18 +168,6 @@ def test_the_same_dataset_works_without_workers(tmp_path, kind):
     dataset.file.close()
 
 
-def test_a_handle_that_was_not_left_behind_is_named(tmp_path):
-    dataset = SqliteInWorkerInit(str(tmp_path / "rows"))
-    dataset.make()
-    dataset.file = dataset.open()
-    with (
-        pytest.raises(mpiter.DatasetNotPicklable, match=r"dataset\.file \(Connection\) cannot be pickled.*worker_init"),
-        mpiter.MultiprocessIterator(dataset, BATCH, n_processes=1, backend=mpiter.Process("spawn")) as it,
-    ):
-        next(it)
-    dataset.file.close()
-
-
 OPEN = {
     "text file": partial(open, __file__),
     "text file for writing": partial(open, os.devnull, "w"),

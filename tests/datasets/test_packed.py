@@ -123,17 +123,6 @@ def test_classes_and_functions_of_no_name() -> None:
     assert (function(), number) == (3, 4)
 
 
-def test_a_number_that_looks_like_a_name_makes_no_item_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    items = [(number,) for number in range(256)]  # one is the opcode by which pickle finds classes
-
-    def never(self: Any) -> Any:
-        raise AssertionError
-
-    mine = Packed(items)
-    monkeypatch.setattr(packed._ByName, "load", never)
-    assert mine == items
-
-
 # -- a sequence --------------------------------------------------------------------------------------------------------
 
 SLICES = [slice(3, 7), slice(None, None, -1), slice(-5, None), slice(40, 5, -7), slice(60, 70), slice(None)]

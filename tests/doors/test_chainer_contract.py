@@ -16,14 +16,13 @@ import threading
 import numpy as np
 import pytest
 from datasets import Gated, Squares
-from pairs import pairs, slow_but
+from pairs import slow_but
 from scripts import METHODS, Script, run
 
 pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
 
-from chainer import datasets, serializers
 from chainer import iterators as theirs
-from chainer.dataset import tabular
+from chainer import serializers
 
 from mpiter import IteratorClosed, OptionError, Process
 from mpiter import chainer as ours
@@ -124,14 +123,17 @@ def test_one_epoch_ends_twice(make):
 
 def test_one_epoch_that_does_not_divide_ends_at_exactly_one(make):
     it = make([1, 2, 3, 4, 5], repeat=False)
-    places = [place(it)]
+    batches, places = [], [place(it)]
     for _ in range(3):
-        it.next()
+        batches.append(list(it.next()))
         places.append(place(it))
+    assert list(map(len, batches)) == [2, 2, 1]
+    assert sorted(flat(batches)) == [1, 2, 3, 4, 5]
     assert places == [(0, 0.0, None, False), (0, 0.4, 0.0, False), (0, 0.8, 0.4, False), (1, 1.0, 0.8, True)]
-    with pytest.raises(StopIteration):
-        it.next()
-    assert place(it) == (1, 1.0, 1.0, True)
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            it.next()
+        assert place(it) == (1, 1.0, 1.0, True)
     assert it.current_position == 0
 
 
@@ -627,36 +629,3 @@ def test_workers_start_in_each_way(method):
     with ours.MultiprocessIterator(Squares(6), 3, **options) as it:
         assert [label for batch in it for _, label in batch] == list(range(6))
         assert os.getpid() not in it.worker_pids
-
-
-# -- datasets that can be read many at once ----------------------------------------------------------------------
-
-IMAGES, LABELS = np.arange(22, dtype=np.float32).reshape(11, 2), np.arange(11)
-DATASETS = {
-    "arrays": lambda: datasets.TupleDataset(IMAGES, LABELS),
-    "lists": lambda: datasets.TupleDataset(list(IMAGES), LABELS.tolist()),
-    "arrays and lists": lambda: datasets.TupleDataset(IMAGES, LABELS.tolist()),
-    "within each other": lambda: datasets.TupleDataset(datasets.TupleDataset(IMAGES, LABELS), LABELS),
-    "dict of arrays": lambda: datasets.DictDataset(x=IMAGES, y=LABELS),
-    "dict of lists": lambda: datasets.DictDataset(x=list(IMAGES), y=LABELS.tolist()),
-    "tabular": lambda: tabular.from_data((IMAGES, LABELS)),
-    "tabular, named": lambda: tabular.from_data({"x": IMAGES, "y": LABELS}),
-    "tabular, bare": lambda: tabular.from_data(IMAGES),
-}
-
-
-def described(value):
-    if isinstance(value, (tuple, list)):
-        return type(value), [described(part) for part in value]
-    if isinstance(value, dict):
-        return {name: described(part) for name, part in value.items()}
-    return type(value), getattr(value, "dtype", None), np.asarray(value).tolist()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("make", "build", "batch_size"), pairs(WAYS, DATASETS, [1, 2, 3, 4]), indirect=["make"])
-def test_chainers_datasets_give_the_samples_that_they_give_one_by_one(make, build, batch_size):
-    dataset = DATASETS[build]()
-    it = make(dataset, batch_size, repeat=False, shuffle=False)
-    found = [described(sample) for batch in it for sample in batch]
-    assert found == [described(dataset[index]) for index in range(11)]

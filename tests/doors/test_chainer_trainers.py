@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import multiprocessing
 import pickle
 import time
 import zipfile
 
 import numpy as np
 import pytest
-from chainer_models import Breaking, classifier, double, pairs, taken_in_a_child, weights
-from datasets import plain, plain_batch
+from chainer_models import Breaking, classifier, double, pairs, weights
+from datasets import plain
 from pairs import slow_but
 from PIL import Image
 
@@ -84,37 +83,6 @@ def test_a_training_is_the_same_to_the_last_bit(tmp_path, way, convert):
     assert printed.getvalue().count("validation/main/accuracy") == 2
 
 
-@every_way
-def test_early_stopping_and_snapshots_by_epoch(tmp_path, way):
-    iterator = OURS[way](pairs(20), 5, seed=0)
-    stop = triggers.EarlyStoppingTrigger(monitor="main/loss", patience=1, max_trigger=(3, "epoch"))
-    trainer = make_trainer(tmp_path, iterator, stop)
-    trainer.extend(extensions.snapshot(filename="epoch-{.updater.epoch}"))
-    trainer.run()
-    assert (tmp_path / "epoch-1").exists()
-
-
-class LastOnesBroken:
-    """The last batch of an epoch is lost."""
-
-    def __len__(self):
-        return 20
-
-    def __getitem__(self, index):
-        if index >= 15:
-            raise OSError(f"file {index} is broken")
-        return pairs(20)[index]
-
-
-@every_way
-def test_each_epoch_is_counted_though_nothing_is_left_of_its_last_batch(tmp_path, way):
-    with OURS[way](LastOnesBroken(), 5, shuffle=False, on_error="skip") as iterator:
-        trainer = make_trainer(tmp_path, iterator, (3, "epoch"))
-        trainer.run()
-        assert trainer.updater.epoch == trainer.updater.get_optimizer("main").epoch == 3
-    assert [entry["epoch"] for entry in log_of(tmp_path)] == [1, 2, 3]
-
-
 def test_parallel_updater_splits_the_batches(tmp_path):
     def trained(make):
         model = classifier()
@@ -126,23 +94,6 @@ def test_parallel_updater_splits_the_batches(tmp_path):
         return weights(model)
 
     assert trained(OURS["processes"]) == trained(theirs.SerialIterator)
-
-
-@pytest.mark.slow
-@every_way
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_an_iterator_crosses_into_a_child_and_is_used_there(way, method):
-    context = multiprocessing.get_context(method)
-    answers = context.Queue()
-    with OURS[way](pairs(20), 4, seed=0) as iterator:
-        child = context.Process(target=taken_in_a_child, args=(iterator, answers))
-        child.start()
-        there = answers.get(timeout=60)
-        child.join()
-        answers.close()
-        answers.join_thread()
-        assert there == (20, [plain_batch(iterator.next()) for _ in range(3)])
 
 
 # -- stopping and going on ---------------------------------------------------------------------------------------
@@ -252,6 +203,9 @@ DATASETS = {
     "TransformDataset, a function": lambda folder: datasets.TransformDataset(labeled_images(folder), double),
     "TupleDataset": lambda folder: datasets.TupleDataset(np.arange(12.0).reshape(6, 2), np.arange(6), list("abcdef")),
     "DictDataset": lambda folder: datasets.DictDataset(x=np.arange(12.0).reshape(6, 2), y=np.arange(6)),
+    "TupleDataset within another": lambda folder: datasets.TupleDataset(pairs(12), list(range(12))),
+    "DictDataset of lists": lambda folder: datasets.DictDataset(x=list(np.ones((6, 2))), y=list(range(6))),
+    "TabularDataset, bare": lambda folder: chainer.dataset.tabular.from_data(np.arange(24.0).reshape(12, 2)),
     "SubDataset": lambda folder: datasets.split_dataset_random(pairs(20), 12, seed=0)[0],
     "ConcatenatedDataset": lambda folder: datasets.ConcatenatedDataset(pairs(5), pairs(4)),
     "TabularDataset, tuples": lambda folder: table(tuple),

@@ -26,7 +26,7 @@ pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 te
 from chainer import serializers
 
 from mpiter import Process, SharedMemoryFull, machine
-from mpiter.chainer import MultiprocessIterator, MultithreadIterator, SerialIterator
+from mpiter.chainer import MultiprocessIterator, MultithreadIterator
 from mpiter.samples.batch import columns_in_place
 
 pytestmark = pytest.mark.chainer
@@ -336,11 +336,3 @@ def test_27_an_empty_dataset_ends_at_once_and_finalized_is_finalized():
         it.reset()
     with pytest.raises(ValueError, match="empty"):
         make([])
-
-
-def test_snapshots_are_worth_the_same_whoever_fetches():
-    with make(Squares(), shuffle=True, seed=5) as it, SerialIterator(Squares(), 4) as other:
-        for _ in range(7):
-            it.next()
-        serializers.NpzDeserializer(saved(it)).load(other)
-        assert [plain_batch(other.next()) for _ in range(9)] == [plain_batch(it.next()) for _ in range(9)]

@@ -278,23 +278,6 @@ def test_synchronized_ranks_stay_in_step_when_they_go_on_from_a_snapshot(tmp_pat
     assert resumed[:2] == back[:2] == following[:2]
 
 
-SCATTERED = """
-    def visit(length, shuffle):
-        dataset = Pairs(length) if comm.rank == 0 else None
-        part = chainermn.scatter_dataset(dataset, comm, shuffle=shuffle, seed=1, force_equal_length=False)
-        return [label for batch in make(part, 4, repeat=False, shuffle=shuffle) for label in labels(batch)]
-
-    tell({"shuffled": visit(23, True), "in sequence": visit(23, False)})
-"""
-
-
-@with_threads
-def test_the_parts_of_a_scattered_dataset_are_visited_once_each(tmp_path, way):
-    one, other = facts(tmp_path, SCATTERED, way)
-    assert sorted(one["shuffled"] + other["shuffled"]) == list(range(23))
-    assert one["in sequence"] + other["in sequence"] == list(range(23))
-
-
 EVALUATED = """
     class Mean(chainer.Chain):
         def __call__(self, images, labels):

@@ -132,20 +132,6 @@ def test_the_loader_for_torch_gives_what_the_folder_holds(torch, whole, tmp_path
 
 
 @pytest.mark.torch
-@each_kind
-def test_the_loader_for_torch_resumes_within_an_epoch(torch, whole, tmp_path, kind):
-    dataset = KINDS[kind](whole, tmp_path, **FORMS["uint8"])
-    with mpiter.torch.DataLoader(dataset, 4, shuffle=True, num_workers=2) as loader:
-        numbers = iter(loader)
-        plain(numbers, 2)
-        state = loader.state_dict()
-        rest = plain(numbers)
-    with mpiter.torch.DataLoader(dataset, 4, shuffle=True, num_workers=1) as loader:
-        loader.load_state_dict(state)
-        assert are_same(plain(loader), rest)
-
-
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("kind", "method"),
     [*itertools.product(KINDS, [None, "fork"]), ("packed and staged", "spawn"), ("staged", "forkserver")],

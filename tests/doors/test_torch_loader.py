@@ -186,12 +186,6 @@ def test_what_gives_no_batches_or_no_second_epoch_is_told_of() -> None:
         Ours(range(3), batch_sampler=([at] for at in range(3)))
 
 
-def test_a_split_is_loaded_as_torch_loads_it() -> None:
-    for part in data.random_split(list(range(20)), [15, 5], generator()):
-        with Ours(part, 4, num_workers=2) as ours:
-            assert epoch(ours) == epoch(Theirs(part, 4))
-
-
 # -- collating ---------------------------------------------------------------------------------------------------
 
 
@@ -311,17 +305,11 @@ BUILDS: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "multiprocessing_context": "fork"}], ids=["here", "forked"])
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
-def test_batches_are_what_torchs_default_collate_makes(build: Any) -> None:
+def test_batches_are_what_torchs_default_collate_makes(build: Any, options: dict[str, Any]) -> None:
     expected = outcomes(iter(Theirs(Built(build, 7), 3)))
-    with Ours(Built(build, 7), 3) as ours:
-        assert outcomes(iter(ours)) == expected
-
-
-@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
-def test_batches_from_workers_are_what_torchs_default_collate_makes(build: Any) -> None:
-    expected = outcomes(iter(Theirs(Built(build, 7), 3)))
-    with Ours(Built(build, 7), 3, num_workers=1, multiprocessing_context="fork") as ours:
+    with Ours(Built(build, 7), 3, **options) as ours:
         assert outcomes(iter(ours)) == expected
 
 
@@ -354,11 +342,6 @@ def test_collating_that_has_been_registered_is_used(type_: Any, workers: int, mo
     values = {Record: Record(1, "x"), torch.Tensor: torch.zeros(2), np.ndarray: np.zeros(2), int: 3}
     with Ours([(values[type_], 0.5)] * 3, 2, num_workers=workers) as loader:
         assert [batch[0] for batch in loader] == ["2 of them", "1 of them"]
-
-
-def test_default_collate_may_be_given_by_name() -> None:
-    with Ours(Squares(), 4, num_workers=2, collate_fn=data.default_collate) as loader:
-        assert [described(batch) for batch in loader] == [described(batch) for batch in Theirs(Squares(), 4)]
 
 
 @both_workers
@@ -744,17 +727,6 @@ class OfAnother:
 
     def __iter__(self) -> Iterator[list[int]]:
         return itertools.islice(self.batch_sampler, self.process_index, None, self.num_processes)
-
-
-def test_the_generator_of_a_sampler_in_a_sampler_is_found() -> None:
-    def loader(seed: int) -> Any:
-        sampler = data.RandomSampler(range(LENGTH), generator=torch.Generator().manual_seed(seed))
-        return Ours(range(LENGTH), batch_sampler=OfAnother(data.BatchSampler(sampler, 4, False)))
-
-    state, rest = state_within(loader(1))
-    other = loader(2)
-    other.load_state_dict(state)
-    assert epoch(other) == rest
 
 
 def test_a_process_goes_on_from_the_state_of_another_by_a_sampler_in_a_sampler() -> None:

@@ -263,8 +263,8 @@ def test_what_is_kept_does_not_grow() -> None:
 @each_echo
 @pytest.mark.parametrize("augments", [False, True])
 def test_a_state_resumes_exactly_from_every_place(make: Make, options: Any, augments: bool) -> None:
-    def made(workers: int = 0) -> Echo[Any]:
-        return Echo(make(Bundles(Augmented(), 4) if augments else Augmented(), n_processes=workers), **options)
+    def made() -> Echo[Any]:
+        return Echo(make(Bundles(Augmented(), 4) if augments else Augmented()), **options)
 
     echo = made()
     if make is not iterator:
@@ -374,14 +374,9 @@ def test_a_death_changes_nothing(augments: bool, tmp_path: Path) -> None:
     with iterator(Bundles(Augmented(), 2) if augments else Augmented()) as source:
         expected = [plain(batch) for batch in Echo(source, 2)]
     dying = Dying(tmp_path)
-    if augments:
-        with iterator(Bundles(dying, 2), n_processes=2) as source:
-            assert [plain(batch) for batch in Echo(source, 2)] == expected
-        assert (tmp_path / "died").exists()
-    else:
-        with iterator(dying, n_processes=2) as source:
-            assert [plain(batch) for batch in Echo(source, 2)] == expected
-        assert (tmp_path / "died").exists()
+    with iterator(Bundles(dying, 2) if augments else dying, n_processes=2) as source:
+        assert [plain(batch) for batch in Echo(source, 2)] == expected
+    assert (tmp_path / "died").exists()
 
 
 @each_echo

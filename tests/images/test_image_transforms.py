@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import random
-from collections import Counter
 
 import image_files
 import numpy as np
@@ -102,22 +101,6 @@ def test_albumentations_pipelines_are_taken_as_they_are_and_seeded_per_sample(ro
     assert same(alone, epochs(dataset, n_processes=2))
     first, second = halves(alone)
     assert all((first[label] != second[label]).any() for label in first), "each epoch draws anew"
-
-
-@pytest.mark.parametrize("decoder", ["pillow", "auto"])
-def test_torchvision_pipelines_get_images_of_pillows(root, decoder):
-    seen = Counter()
-
-    class Transform:
-        def __call__(self, image):
-            seen[type(image).__module__.partition(".")[0], image.mode] += 1
-            return np.asarray(image.resize((8, 8))).transpose(2, 0, 1)
-
-    Transform.__module__ = "torchvision.transforms.transforms"
-    dataset = files(root, Transform(), decoder=decoder)
-    assert dataset[0][0].shape == (3, 8, 8)
-    assert dataset[1][0].shape == (3, 8, 8)
-    assert seen == {("PIL", "RGB"): 2}
 
 
 @pytest.mark.parametrize(

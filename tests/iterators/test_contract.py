@@ -222,12 +222,6 @@ def test_the_end_comes_again_and_again(any_way: dict[str, Any]) -> None:
         assert it.epoch_detail == it.previous_epoch_detail == 1.0
 
 
-def test_a_batch_may_be_larger_than_the_dataset(default: dict[str, Any]) -> None:
-    with mpiter.MultiprocessIterator([10, 20, 30], 8, shuffle=False, **default) as it:
-        assert next(it) == [10, 20, 30, 10, 20, 30, 10, 20]
-        assert (it.epoch, it.current_position) == (2, 2)
-
-
 @pytest.mark.parametrize(("length", "size"), [(2, 3), (100, 150)])
 @pytest.mark.parametrize("workers", [{"backend": "thread", "n_processes": n} for n in (2, 3)] + [{"n_processes": 3}])
 def test_batches_larger_than_the_dataset_follow_an_order_sampler(workers: Any, length: int, size: int) -> None:
@@ -536,18 +530,6 @@ def test_stacked_batches_have_a_length_and_end_each_epoch(default: dict[str, Any
         assert [len(labels) for _, labels in stream] == [4, 4, 2] * 2
     with mpiter.batches(Squares(10), 4, drop_last=True, **default) as stream:
         assert len(stream) == len(list(stream)) == 2
-
-
-def test_iterators_of_all_kinds_give_the_same_batches() -> None:
-    expected = reference(Squares())
-    options = {"repeat": False, "seed": 3}
-    for it in (
-        mpiter.MultiprocessIterator(Squares(), 6, n_processes=2, **options),
-        mpiter.MultithreadIterator(Squares(), 6, n_threads=2, **options),
-        mpiter.SerialIterator(Squares(), 6, **options),
-    ):
-        with it:
-            assert [plain_batch(batch) for batch in it] == expected
 
 
 def test_a_dataset_of_which_every_sample_fails_is_not_skipped_for_ever(default: dict[str, Any]) -> None:

@@ -499,15 +499,6 @@ def test_skipping_leaves_the_rest_as_it_is(loader: Maker, way: Way) -> None:
     assert epoch(other) == expected[4:]
 
 
-def test_skipping_is_part_of_the_state(loader: Maker) -> None:
-    data = list(range(12))
-    batches = loader(data, 4)
-    batches.skip(2)
-    other = loader(data, 4)
-    other.load_state_dict(saved(batches))
-    assert epoch(batches) == epoch(other) == [[8, 9, 10, 11]]
-
-
 @pytest.mark.parametrize("too_many", [3, 4, 1000])
 def test_one_can_skip_to_the_end_and_beyond(loader: Maker, too_many: int) -> None:
     for options in ({}, {"sampler": range(12)}):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -105,21 +104,6 @@ def test_with_workers_each_epoch_begins_with_the_stream_as_it_is_here(stream: An
         if persistent is None:
             mine.epoch = 5
             assert batches(loader)[0] == [600, 601, 602]
-
-
-@pytest.mark.parametrize("handed_out", [1, 2])
-def test_a_stream_that_tells_its_epoch_goes_on_in_a_later_one(handed_out: int) -> None:
-    with mpiter.DataLoader(Telling(), 3) as loader:
-        batches(loader)
-        epoch = iter(loader)
-        given = batches(next(epoch) for _ in range(handed_out))
-        state = json.loads(json.dumps(loader.state_dict()))
-        rest, after = batches(epoch), batches(loader)
-    assert given + rest == [[200, 201, 202], [203, 204, 205], [206]]
-    with mpiter.DataLoader(Telling(), 3) as loader:
-        loader.load_state_dict(state)
-        assert batches(loader) == rest
-        assert batches(loader) == after
 
 
 @pytest.mark.torch

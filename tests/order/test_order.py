@@ -159,14 +159,6 @@ def test_an_iterator_uses_this_order():
     assert list(it.next()) == Shuffled(1000, 42, 0).take(0, 10).tolist()
 
 
-def test_numpys_global_seed_governs_when_no_seed_is_given():
-    orders = []
-    for _ in range(2):
-        np.random.seed(5)
-        orders.append(list(mpiter.SerialIterator(list(range(100)), 100).next()))
-    assert orders[0] == orders[1]
-
-
 @given(length=st.integers(0, 100), start=st.integers(0, 100), more=st.integers(0, 100))
 def test_in_sequence_means_in_sequence(length, start, more):
     order = Sequential(length)
@@ -244,15 +236,6 @@ def test_starting_over_asks_with_a_range_as_chainer_does():
     order.following(0).following(0)
     assert order.following(0).over_again(5).array().tolist() == [4, 0, 1, 2, 3]
     assert order.over_again(7).array().tolist() == [6, 0, 1, 2, 3, 4, 5]
-
-
-def test_another_sampler_is_asked_even_if_the_old_one_has_answered():
-    sampling = drawing(4)
-    order = first_of(sampling)
-    chain(order, 3)
-    sampling.sampler = lambda order, position: order
-    assert order.following(0).array().tolist() == order.array().tolist()
-    assert order.over_again(12).array().tolist() == list(range(12))
 
 
 @given(st.integers(4097, 10**5), st.integers(1, 64), st.integers(1, 50), st.integers(0, 49))

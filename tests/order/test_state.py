@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import copy
 import json
 import pickle
@@ -259,58 +258,3 @@ def test_a_closed_iterator_refuses_a_state():
     it.close()
     with pytest.raises(mpiter.IteratorClosed):
         it.load_state_dict(state)
-
-
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=5)
-    | st.just(base64.b64encode(BOMB).decode()),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-def mutated(draw, value):
-    """The value with something in it replaced, left out, added or shifted."""
-    if isinstance(value, dict) and value and draw(st.booleans()):
-        key = draw(st.sampled_from(list(value)))
-        action = draw(st.sampled_from(["drop", "deeper", "rename"]))
-        rest = {name: part for name, part in value.items() if name != key}
-        if action == "drop":
-            return rest
-        return {**rest, key if action == "deeper" else key + "_": mutated(draw, value[key])}
-    if isinstance(value, list) and value and draw(st.booleans()):
-        at = draw(st.integers(0, len(value) - 1))
-        return [*value[:at], mutated(draw, value[at]), *value[at + 1 + draw(st.integers(0, 1)) :]]
-    if type(value) in (int, float) and draw(st.booleans()):
-        return value + draw(st.integers(-30, 30))
-    return draw(json_values)
-
-
-@pytest.mark.slow
-@settings(max_examples=300)
-@given(kind=st.sampled_from(list(KINDS)), repeat=st.booleans(), steps=st.integers(0, 5), data=st.data())
-def test_a_mutated_state_is_refused_or_describes_a_place_to_go_on_from(kind, repeat, steps, data):
-    it = KINDS[kind](repeat=repeat)
-    advance(it, steps)
-    before, saved = place(it), it.state_dict()
-    state = saved
-    for _ in range(data.draw(st.integers(1, 3))):
-        state = mutated(data.draw, state)
-    try:
-        it.load_state_dict(state)
-    except StateError:
-        assert place(it) == before
-        assert it.state_dict() == saved
-        return
-    assert 0 <= it.current_position < 10
-    assert it.epoch >= 0
-    assert it.epoch_detail == it.epoch + it.current_position / 10
-    assert through_json(it.state_dict()) == state
-    if kind != "sampled":  # a sampler's indices are its own affair
-        batches = [batch for batch in advance(it, 3) if batch is not None]
-        assert all(100 <= sample < 110 for batch in batches for sample in batch)
-    assert not touched

@@ -108,7 +108,6 @@ def test_every_option_is_in_an_example(cls):
     assert set(options) <= set().union(*said)
 
 
-
 def test_every_option_of_packing_is_in_an_example():
     parser = argparse.ArgumentParser()
     pack.add_to(parser.add_subparsers())

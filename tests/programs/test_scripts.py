@@ -103,41 +103,6 @@ def test_a_script_that_is_not_guarded_is_never_run_again(tmp_path):
     assert "Forking the workers instead" in outcome.err
 
 
-UNPICKLABLE = """
-    import sys, threading
-    import mpiter
-
-    class Numbers:
-        def __init__(self):
-            self.held = threading.Lock() if sys.argv[1] == "lock" else (i for i in range(3))
-        def __len__(self):
-            return 10
-        def __getitem__(self, i):
-            return i
-
-    backend = mpiter.Process(sys.argv[2]) if sys.argv[2:] else "process"
-    it = mpiter.MultiprocessIterator(Numbers(), 5, repeat=False, shuffle=False, n_processes=2, backend=backend)
-    print([list(batch) for batch in it])
-"""
-
-
-@pytest.mark.parametrize("held", ["lock", "generator"])
-def test_a_dataset_that_cannot_travel_at_all_is_forked_with_one_warning(tmp_path, held):
-    outcome = run(tmp_path, UNPICKLABLE, held)
-    assert outcome.code == 0
-    assert outcome.lines == ["[[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]"]
-    assert outcome.err.count("RuntimeWarning") == 1
-    assert f"dataset.held ({held})" in outcome.err
-    assert "Traceback" not in outcome.err
-
-
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_it_is_not_forked_where_another_start_method_was_asked_for(tmp_path, method):
-    outcome = run(tmp_path, UNPICKLABLE, "lock", method)
-    assert (outcome.code, outcome.out, outcome.left_running) == (1, "", [])
-    assert "DatasetNotPicklable: dataset.held (lock) cannot be pickled" in outcome.err
-
-
 @every_method
 def test_workers_see_later_changes_of_the_environment(tmp_path, method):
     script = """

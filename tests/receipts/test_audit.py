@@ -176,18 +176,6 @@ def test_a_rank_that_does_not_come_along_when_another_goes_back_is_named(tmp_pat
     assert told.endswith("begins as the last start, at epoch 0, place 1")
 
 
-def test_failed_and_skipped_samples_are_told_apart(tmp_path):
-    for failed, counts in ((False, (True, 0, 5)), (True, (False, 0, 3))):
-        with Receipts(tmp_path, 0, 1, length=6) as receipts:
-            receipts.begin(0, 0)
-            receipts.handed(0, 0, [0, 1, 2], skipped=[] if failed else [2], failed=failed)
-            receipts.handed(0, 1, [3, 4, 5])
-            receipts.end(0)
-        found = epoch_of(tmp_path)
-        assert (found.is_sound, found.missing, found.samples) == counts
-        assert ("3 failed" if failed else "1 were skipped") in found.lines[0]
-
-
 def test_keys_may_be_strings(tmp_path):
     note(tmp_path, ["a.jpg", "b.jpg"], ["ä.jpg", "b.jpg"], length=4)
     found = epoch_of(tmp_path)

@@ -9,7 +9,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -60,37 +59,6 @@ def test_what_does_not_fit_is_not_kept_and_something_smaller_is(folder):
     assert folder.keep(folder.key("/3"), bytes(500))
     assert len(folder.held()) == 2
     assert folder.used().size == 9_500 + 2 * TAIL
-
-
-def test_a_claim_is_one_threads_and_one_processes_and_a_wait_for_it_ends(folder):
-    key, other = folder.key("/5"), folder.key("/6")
-    with folder.claim(key):
-        assert not is_free(folder, key, 0.01), "this process has it"
-        assert not in_a_child(is_free, folder, key, 0.01)
-        assert in_a_child(is_free, folder, other)
-    assert in_a_child(is_free, folder, key)
-
-
-def test_a_claim_is_free_when_its_owner_is_killed(folder):
-    key = folder.key("/5")
-    here, there = FORK.Pipe()
-
-    def hold():
-        with folder.claim(key):
-            there.send("mine")
-            signal.pause()
-
-    child = FORK.Process(target=hold)
-    child.start()
-    assert here.recv() == "mine"
-    got = threading.Event()
-    waiting = threading.Thread(target=lambda: got.set() if is_free(folder, key, 60.0) else None)
-    waiting.start()
-    assert not got.is_set()
-    child.kill()
-    child.join()
-    waiting.join(20)
-    assert got.is_set()
 
 
 def test_a_process_that_was_forked_meanwhile_holds_no_claim_on(folder):

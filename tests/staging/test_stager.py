@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,102 +10,9 @@ from stores import Watched
 
 import mpiter
 from mpiter.echo import Bundles
-from mpiter.order.cursor import Cursor, Pace, step
-from mpiter.order.order import Sampled, SamplerOfTheMoment, Sequential, Shuffled
+from mpiter.order.cursor import Cursor, Pace
+from mpiter.order.order import Sampled, SamplerOfTheMoment
 from mpiter.staging import Staging
-from mpiter.staging.stager import Stager
-
-
-class Noting:
-    """Takes the place of what copies: each sample waits for leave."""
-
-    def __init__(self):
-        self.copied = []
-        self.may, self.has = threading.Semaphore(0), threading.Semaphore(0)
-
-    def copy(self, index):
-        self.may.acquire()
-        self.copied.append(index)
-        self.has.release()
-        return True
-
-    def let(self, samples):
-        for _ in range(samples):
-            self.may.release()
-        for _ in range(samples):
-            assert self.has.acquire(timeout=20)
-
-    def end(self, stager):
-        stager.close()
-        self.may.release()
-
-
-def plans_of(pace, cursor, count):
-    for number in range(count):
-        plan = step(cursor, pace, number)
-        yield plan
-        cursor = plan.after
-
-
-def test_samples_are_copied_in_the_order_in_which_they_will_be_wanted():
-    pace, order = Pace(4), Shuffled(100, 7)
-    noting = Noting()
-    stager = Stager(noting, 100, 1)
-    first, *_ = plans_of(pace, Cursor(0, 0, False, order), 1)
-    stager.planned(first, pace)
-    noting.let(120 - 24)
-    assert noting.copied[:96] == order.array()[4:].tolist(), "what is planned already is the workers' to fetch"
-    noting.end(stager)
-
-
-def test_no_more_than_so_many_are_copied_beyond_what_is_planned():
-    pace, order = Pace(4), Sequential(1000)
-    noting = Noting()
-    stager = Stager(noting, 10, 1)
-    first, second, *_ = plans_of(pace, Cursor(0, 0, False, order), 3)
-    stager.planned(first, pace)
-    noting.let(10)
-    assert noting.copied == list(range(4, 14))
-    stager.planned(second, pace)
-    assert not noting.may.acquire(blocking=False)
-    noting.end(stager)
-    assert max(noting.copied) <= 17
-
-
-def test_another_place_counts_from_the_next_plan_on():
-    pace, order = Pace(4), Sequential(1000)
-    noting = Noting()
-    stager = Stager(noting, 10, 1)
-    first, *_ = plans_of(pace, Cursor(0, 0, False, order), 1)
-    stager.planned(first, pace)
-    noting.let(2)
-    there, *_ = plans_of(pace, Cursor(500, 0, False, order), 1)
-    stager.planned(there, pace)
-    noting.let(5)
-    assert noting.copied[:2] == [4, 5]
-    assert noting.copied[-4:] == [504, 505, 506, 507]
-    noting.end(stager)
-
-
-def taken_step_by_step(pace, cursor, count):
-    found = []
-    while len(found) < count and (plan := step(cursor, pace)) is not None:
-        found += [index for stretch in plan.stretches for index in stretch.indices.tolist()]
-        cursor = plan.after
-    return found[:count]
-
-
-@pytest.mark.parametrize("wrap", [True, False])
-@pytest.mark.parametrize("order", [Sequential(10), Shuffled(10, 3)])
-@pytest.mark.parametrize("position", [0, 4, 9])
-def test_what_comes_after_a_place_is_what_will_be_planned(order, position, wrap):
-    pace, cursor = Pace(3, wrap=wrap, epochs=None if wrap else 3), Cursor(position, 1, False, order)
-    wanted = taken_step_by_step(pace, cursor, 15)
-    found, start = [], 0
-    while len(piece := pace.beyond(cursor, start, 15)):
-        found += piece.tolist()
-        start += len(piece)
-    assert found == wanted
 
 
 def test_what_a_sampler_will_say_is_not_asked_for():
@@ -151,6 +58,28 @@ def test_an_observer_that_fails_is_told_nothing_more_and_stops_nobody():
         assert sum(len(batch) for batch in stream) == 20
     assert dataset.told == [0, 1, 2]
     assert dataset.closed == 1
+
+
+def read_of(store, since=0):
+    """The samples that were read of the store, in order."""
+    return list(map(int, Path(store.log).read_text().split()))[since:]
+
+
+def test_samples_are_copied_in_the_order_in_which_they_will_be_wanted_and_no_more_than_so_many(tmp_path):
+    with mpiter.batches(range(100), 4, n_processes=0, seed=7) as plain:
+        wanted = [int(index) for batch in plain for index in batch]
+    store = Watched(tmp_path, 100)
+    staged = Staging(tmp_path / "tier", "1MB", ahead=10, workers=1).of(store)
+    with mpiter.batches(staged, 4, n_processes=0, seed=7) as stream:
+        start = stream.state_dict()
+        next(stream)
+        store.wait_until_copied(10)
+        assert sorted(read_of(store)) == sorted(wanted[:14])
+        assert [index for index in read_of(store) if index not in wanted[:4]] == wanted[4:14]
+        stream.load_state_dict({**start, "position": 60})
+        next(stream)
+        store.wait_until_copied(10)
+        assert sorted(read_of(store, 14)) == sorted(wanted[60:74])
 
 
 def test_copies_run_ahead_of_bundles(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-from datasets import plain_batch
 
 if int(np.__version__.partition(".")[0]) >= 2 or sys.version_info >= (3, 12):
     import mpiter.chainer_compat  # noqa: F401
@@ -36,12 +35,6 @@ def pairs(length):
 
     images = np.random.RandomState(length).rand(length, 6).astype(np.float32)
     return TupleDataset(images, (images.reshape(length, 3, 2).sum(2).argmax(1)).astype(np.int32))
-
-
-def taken_in_a_child(iterator, answers):
-    """What MultiprocessParallelUpdater's workers do with the iterators that they are handed."""
-    answers.put((len(iterator.dataset), [plain_batch(iterator.next()) for _ in range(3)]))
-    iterator.finalize()
 
 
 def classifier():
