@@ -13,12 +13,20 @@ import os
 import threading
 import weakref
 from multiprocessing import util  # registers its own exit function first, so that ours runs before it
-from typing import Any
+from typing import Any, Protocol
 
-from .prefetch import _PrefetchLoop
-from .serial import SerialLoop
 
-Loop = _PrefetchLoop | SerialLoop
+class Loop(Protocol):
+    """What fetches for a pump."""
+
+    pid: int
+
+    def stop(self) -> None:
+        """Have it end."""
+
+    def join(self) -> None:
+        """Wait for that."""
+
 
 _is_over = False  # the interpreter is on its way out
 _running: weakref.WeakSet[Loop] = weakref.WeakSet()

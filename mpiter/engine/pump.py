@@ -28,12 +28,11 @@ from ..samples.batch import Batch, differing, samples_of
 from ..samples.layout import Contents
 from ..stats import Stats
 from . import lifetime
+from .alone import Alone
 from .communicator import Terminated
-from .lifetime import Loop
 from .options import Options
 from .prefetch import _PrefetchLoop
 from .run import Delivery, Run
-from .serial import SerialLoop
 from .tally import Skipped
 
 Late = Callable[[float, float, str], Exception]  # the limit, the seconds waited, what the workers do → what is said
@@ -58,7 +57,7 @@ class Pump:
     ) -> None:
         self.options, self._opens, self._late, self._counts = options, opens, late, counts
         self._all_skipped = skipped or Skipped()
-        self.loop: Loop | None = None
+        self.loop: _PrefetchLoop | None = None
         self.is_closed = False
         self.cursor: Cursor
         self.seed = 0
@@ -139,7 +138,7 @@ class Pump:
         with self._one_at_a_time:
             self._running_loop()
 
-    def _wait_for(self, loop: Loop) -> Delivery:
+    def _wait_for(self, loop: _PrefetchLoop) -> Delivery:
         began, glance_s = loop.tally.asked(), interval_for(self.options.dataset_timeout)
         try:
             delivery = loop.get(self._waits, glance_s)
@@ -154,7 +153,7 @@ class Pump:
             loop.tally.waited(began, time.monotonic())
             loop.show_wait(False)
 
-    def _hand_out(self, loop: Loop, delivery: Delivery) -> Any:
+    def _hand_out(self, loop: _PrefetchLoop, delivery: Delivery) -> Any:
         if not delivery.counts:
             self._has_stopped = True
         if delivery.contents is None:
@@ -228,7 +227,7 @@ class Pump:
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
-    def _running_loop(self) -> Loop:
+    def _running_loop(self) -> _PrefetchLoop:
         if self.is_closed:
             raise IteratorClosed("the iterator is closed; make a new one.")
         if self.loop is not None and self.loop.pid != os.getpid():
@@ -269,12 +268,10 @@ class Pump:
             self.close()
             raise IteratorClosed("the iterator was closed while next() waited.")
 
-    def _new_loop(self) -> Loop:
+    def _new_loop(self) -> _PrefetchLoop:
         options = self.options
         rules = options.rules(self.seed, as_samples=self._opens is Batch)
         tally, observe = options.make_tally(self._all_skipped), offered(users(options.dataset), "plan_observer")
-        if not options.has_workers:
-            return SerialLoop(rules, options.cargo, tally, observe, options.copy)
         transport = options.make_transport()
         make_crew = partial(Crew, rules, options.backend, transport, options.cargo)
         return _PrefetchLoop(rules, transport, make_crew, tally, options.make_pilot(), observe)
@@ -298,9 +295,9 @@ class Pump:
         """Samples that were left out."""
         return self._all_skipped.count
 
-    def stats(self) -> Stats:
-        """A snapshot of the counters, with what the dataset says of itself."""
-        found = self._last_stats if self.loop is None else self.loop.stats()
+    def stats(self, looks: bool = True) -> Stats:
+        """A snapshot of the counters, with what the dataset says of itself; ``looks`` as the tally has it."""
+        found = self._last_stats if self.loop is None else self.loop.stats(looks)
         skipped = self._all_skipped
         return replace(found, dataset=about(self.options.dataset), skipped=skipped.count, skips=skipped.first)
 
@@ -317,3 +314,16 @@ class Pump:
             loop.join()
         if self.options.receipts is not None:
             self.options.receipts.close()
+
+
+def pump_for(
+    options: Options,
+    opens: Callable[[Contents], Any],
+    late: Late,
+    counts: Callable[[Any], int | None] | None = None,
+    skipped: Skipped | None = None,
+) -> Pump | Alone:
+    """A pump; where there are no workers, what does the same by itself."""
+    if options.has_workers:
+        return Pump(options, opens, late, counts, skipped)
+    return Alone(options, opens, counts, skipped)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.alone import Alone
 from ..engine.pump import Pump
 from ..errors import OptionError
 from ..order.cursor import Cursor
@@ -22,7 +23,7 @@ from .sampling import Sampling
 class Adjustable:
     """Those that can be read, then those that can be set."""
 
-    _pump: Pump
+    _pump: Pump | Alone
     _sampling: Sampling
     _sampler: SamplerOfTheMoment
 

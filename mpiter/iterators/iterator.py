@@ -14,7 +14,7 @@ import numpy as np
 
 from ..datasets.columns import described
 from ..engine.options import Options
-from ..engine.pump import Pump
+from ..engine.pump import pump_for
 from ..errors import IteratorClosed
 from ..order.cursor import Cursor
 from ..order.order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
@@ -42,7 +42,7 @@ class DatasetIterator(Adjustable, Generic[B]):
         options.prepare()
         self._sampling = sampling
         self._sampler = SamplerOfTheMoment(sampling.order_sampler)
-        self._pump = Pump(options, self._way_to_open(options), _late)
+        self._pump = pump_for(options, self._way_to_open(options), _late)
         self._pump.seed = seed_for(draws=sampling.shuffles) if options.seed is None else options.seed
         self._go(Cursor(0, 0, False, self._first_order()))
         self._own = frozenset(self.__dict__) - subclass_attributes | {"_own"}  # what a copy makes anew

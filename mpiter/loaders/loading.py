@@ -14,8 +14,9 @@ from typing import Any, Generic, Self
 
 from ..datasets.access import users
 from ..datasets.columns import described
+from ..engine.alone import Alone
 from ..engine.options import Options
-from ..engine.pump import Pump
+from ..engine.pump import Pump, pump_for
 from ..engine.tally import Skipped
 from ..errors import BatchTimeout, IteratorClosed, StateError, warn
 from ..order.cursor import batches_of
@@ -207,7 +208,7 @@ class Loading(Generic[B_co]):
         if pump is None and self._batching is not None:
             pump = ShardPumps(self._recipe, users(self._recipe.dataset), self._batching, _late)
         elif pump is None:
-            pump = Pump(self._recipe, self._opens, _late, skipped=self._skipped)
+            pump = pump_for(self._recipe, self._opens, _late, skipped=self._skipped)
         elif self._refreshes:
             pump.refresh()
         self._home.going.add(pump)
@@ -306,7 +307,7 @@ class Loading(Generic[B_co]):
         pump = self._somebody()
         return Stats(skipped=self._skipped.count, skips=self._skipped.first) if pump is None else pump.stats()
 
-    def _somebody(self) -> Pump | ShardPumps | None:
+    def _somebody(self) -> Pump | Alone | ShardPumps | None:
         under_way = None if self._pass is None else self._pass.pump
         return under_way or self._home.resting
 

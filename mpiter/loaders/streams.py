@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..engine.alone import Alone
 from ..engine.options import Options
-from ..engine.pump import Late, Pump
+from ..engine.pump import Late, Pump, pump_for
 from ..errors import StateError, warn
 from ..order.cursor import Cursor, Plan, Plans, Stretch
 from ..order.order import Sequential
@@ -57,7 +58,7 @@ class ShardPumps:
         self._runs = 0
         in_loop = not recipe.n_workers
         self._shards = [Streamed(stream, batching, shard, count, is_callers=in_loop) for shard in range(count)]
-        self.pumps = [Pump(self._options(recipe, shard), samples_of, late, _elements_of) for shard in range(count)]
+        self.pumps = [pump_for(self._options(recipe, shard), samples_of, late, _elements_of) for shard in range(count)]
 
     def _options(self, recipe: Options, shard: int) -> Options:
         init, count = recipe.worker_init, recipe.workers
@@ -217,7 +218,7 @@ class StreamPass:
             self._turn = (self._turn + 1) % len(self._shards)
         raise StopIteration
 
-    def _take(self, shard: _Shard, pump: Pump) -> Any:
+    def _take(self, shard: _Shard, pump: Pump | Alone) -> Any:
         """What comes of a shard: a parcel, its end, or an error in a batch's place.  Then it is the next one's turn."""
         try:
             parcel = pump.next()[0]

@@ -11,10 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Self, TextIO
 
-from ..datasets.access import about
+from ..engine.alone import Alone
 from ..engine.pump import Pump
 from ..errors import OptionError
 from ..iterators.iterator import DatasetIterator
@@ -72,7 +71,7 @@ class Live:
             _log.debug("the live view could not be drawn: %r", problem)
 
 
-def pumps_of(source: Any) -> list[Pump]:
+def pumps_of(source: Any) -> list[Pump | Alone]:
     """What fetches for an iterator, a loader or an epoch of one: nothing before the first batch was asked for."""
     if isinstance(source, DatasetIterator):
         found: Any = source._pump
@@ -92,8 +91,7 @@ def look(source: Any, watcher: Watcher) -> View:
     pids: list[int] = []
     for pump in pumps_of(source):
         loop = pump.loop
-        own = pump.stats() if loop is None else loop.stats(looks=False)
-        parts.append(replace(own, dataset=about(pump.options.dataset)))
+        parts.append(pump.stats(looks=False))
         if loop is not None and parts[-1].workers:
             lines += loop.lines
             pids += loop.pids

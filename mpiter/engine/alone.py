@@ -1,0 +1,536 @@
+"""No workers: each batch is fetched in the consumer's thread, when it is asked for.
+
+Has the interface of the pump.  There is nothing to schedule, to pack or to recover: indices come from the plans,
+samples from the dataset, and a list holds the very objects that the dataset has returned.  Guarantees that ``cursor``
+tells what has been handed out; that Ctrl-C in ``next()`` passes through, and loses and repeats nothing; that the caller's
+random generators are found as they were; and that a dataset which fills memory again that the batch's first sample
+lies in is found out: from then on its samples are copied as they come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import islice
+from operator import attrgetter, is_
+from typing import Any
+
+import numpy as np
+
+from ..datasets.access import Reader, about, offered, reader_of, users
+from ..errors import IteratorClosed, SharedMemoryFull, UnevenSamples, WorkerStartError, name_samples
+from ..machine import memory_total
+from ..order.cursor import Cursor, Plan, Plans, Stretch
+from ..receipts import Notes
+from ..samples import tensors
+from ..samples.batch import Batch, differing, samples_of, stacked
+from ..samples.caution import copied
+from ..samples.layout import Contents, Layout
+from ..samples.leaves import Aside
+from ..samples.rows import Rows
+from ..samples.tree import describe
+from ..stats import Stats
+from ..transport.memory import Arena
+from ..worker import forks, info, parts, seeding
+from ..worker.board import COUNTED, FIGURES, Board
+from ..worker.faults import Faults
+from ..worker.mail import Inbox
+from ..worker.task import Fault, Piece, Ticket
+from ..worker.worker import call_hooks
+from . import lifetime
+from .observing import Observing
+from .options import Options
+from .outcome import error_of, named
+from .tally import Skipped
+
+_PUBLISH_S = 0.25  # `mpiter top` looks once a second
+_BOARD_BYTES = 1 << 14
+_FEW, _LOOKED_AT = 16, 1024  # parts of a sample, and elements of an array, that tell whether it has changed
+_MANY = 100_000  # rows
+_ASIDE = Aside()
+_counted = attrgetter(*COUNTED)
+
+
+class Alone:
+    """A place, and the dataset that is asked for the batches from there on; ``opens`` and ``counts`` as for a pump."""
+
+    loop = None
+    worker_pids: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        options: Options,
+        opens: Callable[[Contents], Any],
+        counts: Callable[[Any], int | None] | None = None,
+        skipped: Skipped | None = None,
+    ) -> None:
+        self.options, self._opens, self._counts = options, opens, counts
+        self._all_skipped = skipped or Skipped()
+        self.is_closed = False
+        self.cursor: Cursor
+        self.seed = 0
+        self._plans: Plans
+        self._course: Plans  # the plans, as this rank goes through them
+        self._number = 0  # of the next batch, never used twice
+        self._notes: Notes | None = None  # of the run, for receipts
+        self._before: Cursor | None = None  # where the user was when batches began to be passed by
+        self._has_ended = False  # all of it has been handed out
+        self._is_torn = True  # another run begins with the next batch
+        self._one_at_a_time = threading.RLock()  # next() may be called by several threads
+        self._reading: _Reading | None = None
+        self._last_stats = Stats()
+
+    # -- places --------------------------------------------------------------------------------------------------
+
+    def go(self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None) -> None:
+        """Go on from ``cursor``."""
+        self.cursor = cursor
+        if plans is not None:
+            self._plans = plans
+        if seed is not None:
+            self.seed = seed
+        self._before, self._has_ended, self._is_torn = None, False, True
+
+    def change(self, options: Options) -> None:
+        """From the next batch on under other options."""
+        was_closed = self.is_closed
+        self.close()
+        self.is_closed, self.options = was_closed, options
+
+    def refresh(self) -> None:
+        """See the dataset as it is now."""
+        if self._reading is not None and not all(map(is_, self._reading.cargo, self.options.cargo)):
+            self.close()
+            self.is_closed = False
+
+    # -- handing out ---------------------------------------------------------------------------------------------
+
+    def next(self, passed: Callable[[], object] | None = None) -> Any:
+        """The next batch of which anything is left; StopIteration when there is none.
+
+        ``passed`` is called for each of which nothing is: the cursor is then behind it.
+        """
+        with self._one_at_a_time:
+            while True:
+                if self._has_ended:
+                    raise StopIteration
+                reading = self._ready()
+                began = reading.tally.asked()
+                try:
+                    plan = self._planned(reading)
+                    contents = reading.fetch(plan, self.seed)
+                except BaseException:
+                    self._is_torn = True
+                    raise
+                finally:
+                    reading.tally.waited(began, time.monotonic())
+                if self.is_closed:  # meanwhile, by another thread or by the dataset
+                    lifetime.go_quietly()
+                    raise IteratorClosed("the iterator was closed while next() waited.")
+                reading.mail.deliver()
+                if reading.error is not None:
+                    self._advance(plan, reading.faults)
+                    raise reading.error
+                if contents is not None:
+                    return self._handed_out(reading, plan, contents)
+                self._before = self._before or self.cursor
+                self._advance(plan, reading.faults, is_skipped=True)
+                if passed is not None:
+                    passed()
+
+    def _ready(self) -> _Reading:
+        """The dataset, open, and a run under way."""
+        if self.is_closed:
+            raise IteratorClosed("the iterator is closed; make a new one.")
+        reading = self._reading
+        if reading is None or reading.born != forks.generation:  # the parent's: this process has been forked
+            if self._plans.end_at(self.cursor):
+                self._has_ended = True
+                raise StopIteration
+            reading = self._reading = _Reading(self.options, self._opens is Batch, self.seed, self._all_skipped)
+            self._letting_go = lifetime.end_with(self, reading)
+        if self._is_torn:
+            self._course = self._plans if self.options.shard is None else self._plans.shared(self.options.share())
+            if self.options.receipts is not None:
+                self._notes = Notes(self.options.receipts, self.cursor, self._course, self.options.shard)
+            self._is_torn = False
+        return reading
+
+    def _planned(self, reading: _Reading) -> Plan:
+        """What comes next; StopIteration if that is nothing."""
+        began = time.monotonic()
+        try:
+            plan = self._course.step(self.cursor, self._number)
+        except StopIteration as error:  # which would mean something else to whoever calls next()
+            raise RuntimeError("the order_sampler raised StopIteration") from error
+        if plan is None:
+            if self._notes is not None:
+                self._notes.end()
+            self._has_ended = True
+            raise StopIteration
+        self._number += 1
+        reading.observing.planned(plan, self._course)
+        reading.tally.ordered(began, time.monotonic())
+        return plan
+
+    def _handed_out(self, reading: _Reading, plan: Plan, contents: Contents) -> Any:
+        began = time.monotonic()
+        try:
+            batch = self._opens(contents)
+        except Exception as error:  # samples that cannot be stacked; unlike Ctrl-C, they would come again
+            self._advance(plan, reading.faults, is_failed=True)
+            if plan.samples is None:
+                keys = [key for stretch in plan.stretches for key in stretch.indices]
+                keys = [key for row, key in enumerate(keys) if row not in contents.failed]
+                rows = error.rows if isinstance(error, UnevenSamples) else ()
+                name_samples(error, keys, rows or differing(samples_of(contents)))
+            raise
+        reading.tally.opened(began, time.monotonic())
+        if self._counts is not None:
+            samples = self._counts(batch)
+        elif plan.samples is not None:
+            samples = plan.samples - len(reading.faults)
+        else:
+            samples = contents.rows - len(contents.failed)
+        if samples is not None:
+            reading.tally.handed_out(samples, 0)
+        self._advance(plan, reading.faults)
+        return batch
+
+    def _advance(self, plan: Plan, faults: list[Fault], is_skipped: bool = False, is_failed: bool = False) -> None:
+        """In this order: whatever Ctrl-C leaves undone, the next ``next()`` then goes on from the cursor."""
+        if self._notes is not None:
+            self._notes.batch(plan, faults, is_skipped, is_failed)
+        after = plan.after
+        if self._before is not None:  # to the user, the batches passed by and this one are one step
+            is_new_epoch = after.epoch > self._before.epoch
+            after = after._replace(is_new_epoch=is_new_epoch, previous_epoch_detail=self._before.epoch_detail)
+        self.cursor = after
+        if not is_skipped:
+            self._before = None
+
+    # -- what a pump with workers does -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Nothing is fetched ahead; the dataset is opened."""
+        with self._one_at_a_time, contextlib.suppress(WorkerStartError):  # the first batch says so
+            self._ready().open(self.seed)
+
+    def wake(self) -> None:
+        """There is no thread to wake."""
+
+    def was_hungry(self) -> bool:
+        """It never fetches ahead."""
+        return False
+
+    @property
+    def skipped(self) -> int:
+        """Samples that were left out."""
+        return self._all_skipped.count
+
+    def stats(self, looks: bool = True) -> Stats:
+        """A snapshot of the counters, with what the dataset says of itself."""
+        found = self._last_stats if self._reading is None else self._reading.stats(looks)
+        skipped = self._all_skipped
+        return replace(found, dataset=about(self.options.dataset), skipped=skipped.count, skips=skipped.first)
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give everything back; batches already handed out stay valid."""
+        self.is_closed, self._is_torn = True, True
+        reading, self._reading = self._reading, None
+        if reading is not None and reading.born == forks.generation:
+            self._letting_go.detach()
+            self._last_stats = reading.stats()
+            reading.stop()
+        if self.options.receipts is not None:
+            self.options.receipts.close()
+
+
+class _Reading:
+    """A dataset that is read here: how it is asked, what it draws from, and what has been counted."""
+
+    def __init__(self, options: Options, as_samples: bool, seed: int, skipped: Skipped) -> None:
+        self.pid, self.born = os.getpid(), forks.generation
+        self.cargo = options.cargo
+        self.mail = Inbox()
+        self.tally = options.make_tally(skipped)
+        self.observing = Observing(offered(users(options.dataset), "plan_observer"), self.mail.warn)
+        self.error: BaseException | None = None  # that comes in place of the batch fetched last
+        self.faults: list[Fault] = []  # what has failed of it
+        self._rules = options.rules(seed, as_samples)
+        self._copies = options.copy
+        self._here: info.WorkerInfo | None = None  # what the dataset's code is told of its worker; None: not yet open
+        self._reader: Reader | None = None
+        self._seeds, self._callers = seeding.NONE, seeding.Kept()  # the generators that the dataset draws from
+        self._seed = seed
+        self._rows: list[Any] = []  # of the batch that is fetched
+        self._together: Any = None  # …or all of it, where it lies in columns already
+        self._found = Faults()
+        self._stretch: Stretch
+        self._number = 0  # the batch's
+        self._board: Board | None = None
+        self._arena: Arena | None = None
+        self._published = 0.0
+        self._is_fetching = self._stopping = False
+
+    def stop(self) -> None:
+        """End, once a fetch that is under way comes back."""
+        self._stopping = True
+        if not self._is_fetching:
+            self._dispose()
+
+    def join(self) -> None:
+        """There is no thread to wait for."""
+
+    def stats(self, looks: bool = True) -> Stats:
+        """The counters."""
+        return Stats(**self.tally.counters(), **self.tally.look(looks))
+
+    # -- a batch -------------------------------------------------------------------------------------------------
+
+    def fetch(self, plan: Plan, seed: int) -> Contents | None:
+        """The batch; None where an ``error`` comes in its place, or nothing is left of it."""
+        if self._here is None:
+            self.open(seed)
+        self._is_fetching, self._number, self._seed, self.error = True, plan.number, seed, None
+        try:
+            return self._fetched(plan)
+        except Exception as error:
+            problem = named(error)
+            if problem is error:
+                raise
+            raise problem from error
+        finally:
+            self._is_fetching = False
+            if self._stopping:
+                self._dispose()
+
+    def _fetched(self, plan: Plan) -> Contents | None:
+        began, cpu_ns = time.monotonic(), time.thread_time_ns()
+        outer, place, hearer = info.here(), seeding.at(None), parts.tell(self)  # of a fetch that we are a part of
+        info.enter(self._here)
+        try:
+            self._fetch_seeded(plan)
+            rows, together, faults = self._rows, self._together, self._found.found
+        finally:
+            self._rows, self._together, self._found = [], None, Faults()
+            info.enter(outer)
+            seeding.back(place)
+            parts.tell(hearer)
+        seconds, cpu_s = time.monotonic() - began, (time.thread_time_ns() - cpu_ns) / 1e9
+        self.tally.answered(Ticket(plan.number, 0, 0, plan.rows, seconds, (), began=began, cpu_s=cpu_s), again=False)
+        self._publish(began)
+        self.faults, failed = faults, frozenset[int]()
+        if faults:
+            self.error = error_of(plan, faults, self._rules, self.tally)
+            failed = frozenset(fault.row for fault in faults if fault.ends_row)
+            if self.error is not None or len(failed) == plan.rows:
+                return None
+        else:
+            self.tally.barren = 0
+        contents = None if together is None else stacked(together)
+        if contents is None:
+            contents = Contents(_ASIDE, plan.rows, objects=rows or list(together), failed=failed)
+        return contents
+
+    def _fetch_seeded(self, plan: Plan) -> None:
+        """Fetch with the global generators as the guarantee wants them, and leave them to the caller as they were."""
+        if not self._rules.seeds_samples:
+            self._fetch(plan)
+            return
+        before = seeding.globals_mark()
+        callers = self._callers.now(before)
+        try:
+            while True:
+                self._fetch(plan)
+                if self._seeds == seeding.GLOBALS:
+                    return
+                drawn = seeding.drawn_between(before, seeding.globals_mark())
+                if seeding.has_used_reserve(callers):
+                    drawn |= {"numpy"}
+                if drawn <= self._seeds:
+                    return
+                self._seeds |= drawn  # and this batch is fetched again
+                seeding.restore_globals(callers)
+        except BaseException:  # Ctrl-C, before it was known what is drawn from
+            seeding.restore_globals(callers)
+            raise
+        finally:
+            if self._seeds:
+                seeding.restore_globals(callers)
+
+    def _fetch(self, plan: Plan) -> None:
+        while True:
+            self._rows, self._together, self._found, first = [], None, Faults(), None
+            for self._stretch in plan.stretches:
+                if not self._read_together(plan):
+                    first = self._read_each(plan, first)
+                if self._found.found and not self._rules.skips_errors:
+                    return
+            if first is None or _glimpse(self._rows[0]) == first:
+                return
+            self._copies = True  # and this batch is fetched again
+
+    def _read_each(self, plan: Plan, first: Any) -> Any:
+        """Ask for the samples of a stretch one by one; gives back what the batch's first one looks like."""
+        row, epoch, position, indices = self._stretch
+        keys = indices.tolist() if isinstance(indices, np.ndarray) else list(indices)
+        rows, rest, stop, seed, born = self._rows, iter(keys), row + len(keys), self._seed, forks.generation
+        dataset = self.cargo[0]
+        if self._seeds or self._copies:
+            dataset = _WithCare(dataset, bool(self._seeds), self._copies)
+        seeding.at(lambda: (seed, epoch, position - row + len(rows)), self._seeds)
+        outer = forks.asks_for(keys)
+        try:
+            while len(rows) < stop:
+                try:
+                    for key in rest if rows else islice(rest, 1):
+                        rows.append(dataset[key])
+                    forks.end_child(born)
+                except BaseException as error:
+                    forks.end_child(born, error)
+                    self.let_pass(error)
+                    self._add_fault(error, keys[len(rows) - row])
+                    if not self._rules.skips_errors:
+                        break
+                    rows.append(None)
+                if len(rows) == 1 < plan.rows:
+                    first = self._look_at_first(rows[0], plan.rows)
+        finally:
+            forks.asks_for(outer)
+        return first
+
+    def _look_at_first(self, sample: Any, rows: int) -> list[bytes] | None:
+        """What it looks like; raises SharedMemoryFull if no memory could hold so many of them."""
+        if rows > _MANY and (size := Layout(describe(sample), rows).size) > memory_total():
+            raise SharedMemoryFull(
+                f"a batch of {rows} samples like the first one takes {size / 1e9:.0f} GB, more than there is; lower "
+                f"batch_size."
+            )
+        return None if self._copies else _glimpse(sample)
+
+    def _read_together(self, plan: Plan) -> bool:
+        """Ask for the samples of a stretch at once; False where they must be asked for one by one."""
+        _, epoch, position, indices = self._stretch
+        if self._reader is None or self._copies or self._seeds or len(indices) < 2 or type(indices) is tuple:
+            return False
+        seeding.at(lambda: (self._seed, epoch, position))
+        samples: Any = ()
+        try:
+            samples = forks.called(self._reader, indices)
+        except BaseException as error:
+            self.let_pass(error)  # the dataset is asked again, sample by sample
+        if seeding.begin_anew():
+            self._reader = None  # what it draws belongs to each sample's own place
+            return False
+        if len(samples) != len(indices):
+            return False
+        if type(samples) in (Rows, np.ndarray) and len(indices) == plan.rows:
+            self._together = samples
+        else:
+            self._rows.extend(samples)
+        return True
+
+    # -- what has failed -----------------------------------------------------------------------------------------
+
+    def _add_fault(self, error: BaseException, key: Any) -> None:
+        assert self._here is not None
+        row, epoch, position, indices = self._stretch
+        piece = Piece(self._number, row, epoch, position, tuple(indices), ())
+        self._found.add(error, piece, len(self._rows), key, self._here)
+
+    def part(self, error: BaseException, key: Any, at: int) -> None:
+        """One of the samples of the row under way has failed."""
+        self.let_pass(error)
+        assert self._here is not None
+        row, epoch, position, _ = self._stretch
+        self._found.add_part(
+            error, Piece(self._number, row, epoch, position, (), ()), len(self._rows), key, at, self._here
+        )
+
+    def let_pass(self, error: BaseException) -> None:
+        """Raise Ctrl-C again, which is for the caller."""
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+
+    # -- the beginning and the end -------------------------------------------------------------------------------
+
+    def open(self, seed: int) -> None:
+        """Call ``worker_init``, and find out how the dataset is read."""
+        if self._here is not None:
+            return
+        dataset, worker_init = self.cargo
+        theirs = users(dataset)
+        here = info.WorkerInfo(0, 1, seed, theirs, "serial")
+        try:
+            if any(getattr(one, "repeatable", True) is False for one in (dataset, theirs)):  # nothing is fetched twice
+                self._seeds = seeding.GLOBALS if self._rules.seeds_samples else seeding.NONE
+                self._copies = self._rules.batch_size > 1
+            self._reader = reader_of(dataset)
+            info.was_asked()
+            call_hooks(here, worker_init)
+        except Exception as error:
+            raise WorkerStartError(f"worker 0 could not start:\n\n{traceback.format_exc()}") from error
+        try:
+            self._arena = Arena(_BOARD_BYTES)
+            self._board = Board(1, self._arena)
+        except OSError:
+            self._arena = None  # and `mpiter top` doesn't see it
+        self._here = here
+
+    def _publish(self, now: float) -> None:
+        """What has been counted, for `mpiter top`."""
+        is_due = now > self._published + _PUBLISH_S or self.tally.batches == 1
+        if self._board is not None and is_due:
+            self._published = now
+            figures = (*_counted(self.tally), *[0] * (len(FIGURES) - len(COUNTED)))
+            self._board.publish(self.tally.began or 0.0, 0.0, figures)
+
+    def _dispose(self) -> None:
+        board, self._board, arena, self._arena = self._board, None, self._arena, None
+        if board is not None:
+            board.close()
+        if arena is not None:
+            arena.close()
+        self.observing.close()
+        self.tally.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _WithCare:
+    """A dataset whose samples each need seeds, or a copy."""
+
+    dataset: Any
+    seeds: bool
+    copies: bool
+
+    def __getitem__(self, key: Any) -> Any:
+        if self.seeds:
+            seeding.step_to(0)
+        sample = self.dataset[key]
+        return copied(sample) if self.copies else sample
+
+
+def _glimpse(sample: Any) -> list[bytes]:
+    """Some bytes of each array in a sample, which others would hardly have in common with it."""
+    kind = type(sample)
+    if kind in (tuple, list):
+        return [some for part in sample[:_FEW] for some in _glimpse(part)]
+    if kind is dict:
+        return [some for part in islice(sample.values(), _FEW) for some in _glimpse(part)]
+    if isinstance(sample, np.generic):
+        return []
+    array = sample if kind is np.ndarray else tensors.as_array(sample)
+    if array is None:
+        return []
+    if array.size <= _LOOKED_AT:
+        return [array.tobytes()]
+    elements = array.ravel("K") if array.flags.forc else array.flat  # never a copy of all of them
+    return [elements[:: 1 + array.size // _LOOKED_AT].tobytes()]
