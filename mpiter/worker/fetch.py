@@ -22,6 +22,7 @@ from ..transport.transport import WorkerPen
 from . import forks, info, lifeline, limits, parts, seeding
 from .board import Cell
 from .faults import Faults, take_down, unsendable
+from .here import NONE
 from .registry import Worker, worker_for
 from .task import Piece, Task, Ticket
 
@@ -76,9 +77,9 @@ def _watched(task: Task, worker: Worker) -> Ticket:
     """Fetch with the global generators as the guarantee wants them, at no cost where nobody draws from them."""
     habits = worker.habits
     if not habits.seeds_samples:
-        return _fetch(task, worker, seeding.NONE)
+        return _fetch(task, worker, NONE)
     if not habits.owns_globals:
-        return _with_a_warning(task, worker) if worker.tasks == 0 else _fetch(task, worker, seeding.NONE)
+        return _with_a_warning(task, worker) if worker.tasks == 0 else _fetch(task, worker, NONE)
     while True:
         seeds = habits.seeds
         if seeds == seeding.GLOBALS:
@@ -95,7 +96,7 @@ def _watched(task: Task, worker: Worker) -> Ticket:
 def _with_a_warning(task: Task, worker: Worker) -> Ticket:
     """A thread's first task: the caller waits in next(), so whoever draws from the global generators is the dataset."""
     before = seeding.globals_mark()
-    ticket = _fetch(task, worker, seeding.NONE)
+    ticket = _fetch(task, worker, NONE)
     if seeding.globals_mark() == before:
         return ticket
     name = type(worker.dataset).__qualname__

@@ -10,19 +10,13 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
 
+from .here import here as _here
+
 generation = 0  # counts the forks between this process and the first
-
-
-class _Here(threading.local):
-    keys: list[Any] | None = None  # that this thread asks a dataset for, one after the other
-
-
-_here = _Here()
 
 
 def asks_for(keys: list[Any] | None) -> list[Any] | None:

@@ -5,9 +5,10 @@ Runs in workers (and, for the serial backend, in the caller during a fetch).  Gu
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Any
+
+from .here import here as _here
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,6 @@ class WorkerInfo:
         return f"{self.backend} worker {self.id}"
 
 
-_here = threading.local()
-
-
 def get_worker_info() -> WorkerInfo | None:
     """The worker this code runs in, or None outside of a fetch.
 
@@ -58,20 +56,20 @@ def get_worker_info() -> WorkerInfo | None:
     True
     """
     _here.asked = True
-    return here()
+    return _here.worker  # type: ignore[no-any-return]
 
 
 def here() -> WorkerInfo | None:
     """The same, for ourselves."""
-    return getattr(_here, "info", None)
+    return _here.worker  # type: ignore[no-any-return]
 
 
 def was_asked() -> bool:
     """Has somebody wanted to know since this was asked last?"""
-    asked, _here.asked = getattr(_here, "asked", False), False
+    asked, _here.asked = _here.asked, False
     return asked
 
 
 def enter(info: WorkerInfo | None) -> None:
     """Say from now on who we are."""
-    _here.info = info
+    _here.worker = info

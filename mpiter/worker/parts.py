@@ -5,8 +5,9 @@ Runs in workers: whoever makes such rows says here what has failed, and ``fetch`
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Protocol
+
+from .here import here as _here
 
 
 class Hearer(Protocol):
@@ -27,16 +28,10 @@ class NotOfASample(Exception):
     """It is no sample that has failed, but what was to be made of them; the cause says how."""
 
 
-class _Here(threading.local):
-    hearer: Hearer | None = None
-
-
-_here = _Here()
-
-
 def tell(hearer: Hearer | None) -> Hearer | None:
     """Set who hears of this thread's failures; returns who did before."""
-    before, _here.hearer = _here.hearer, hearer
+    before: Hearer | None = _here.hearer
+    _here.hearer = hearer
     return before
 
 

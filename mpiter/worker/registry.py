@@ -15,7 +15,8 @@ from typing import Any
 from ..datasets.access import Reader
 from ..samples.caution import Caution
 from ..transport.transport import Writer
-from . import info, seeding
+from . import info
+from .here import NONE
 from .mail import Outbox
 from .reading import Reading, RunDelay
 
@@ -49,7 +50,7 @@ class Habits:
 
     owns_globals: bool = True  # the global generators are this worker's to seed
     seeds_samples: bool = True  # …for each sample
-    seeds: frozenset[str] = seeding.NONE  # the global generators that the dataset draws from, as far as we know
+    seeds: frozenset[str] = NONE  # the global generators that the dataset draws from, as far as we know
     mark: Any = field(default=None)  # of the global generators after the last task
     unseen: int = 1  # samples between two looks at the clock
     caution: Caution = field(default_factory=Caution)  # with samples that wait to be written

@@ -13,7 +13,6 @@ import ctypes
 import hashlib
 import random
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,25 +20,14 @@ import numpy as np
 import numpy.random  # which NumPy would load at the first draw, in the midst of a start
 
 from ..samples.tensors import torch_with
+from .here import NONE
+from .here import here as _place
 
 GLOBALS = frozenset({"random", "numpy", "torch"})  # the generators that code draws from which knows nothing of us
-NONE: frozenset[str] = frozenset()
 _MERSENNE_WORDS = 624
 _PHILOX_WORDS = 4
 _MERSENNE_BYTES = 4 * _MERSENNE_WORDS + 4  # the words and the position among them
 _STREAM = 0x5A3
-
-
-class _Place(threading.local):
-    """The sample that this thread fetches right now."""
-
-    at: Callable[[], tuple[int, int, int]] | None = None
-    seeds: frozenset[str] = NONE  # the global generators that are seeded too
-    beyond: int = 0  # samples into a row that is made of several
-    drawn: tuple[tuple[int, int, int], np.random.Generator] | None = None
-
-
-_place = _Place()
 
 
 def get_rng() -> np.random.Generator:
@@ -62,7 +50,7 @@ def get_rng() -> np.random.Generator:
     key = _here(_place.at)
     if _place.drawn is None or _place.drawn[0] != key:
         _place.drawn = key, np.random.Generator(np.random.PCG64(np.random.SeedSequence([*map(_word, key), _STREAM])))
-    return _place.drawn[1]
+    return _place.drawn[1]  # type: ignore[no-any-return]
 
 
 def begin_anew() -> bool:
