@@ -385,8 +385,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "half prefetching": {"num_workers": 2, "prefetch_factor": 1.5},
     "an unknown way to start": {"num_workers": 2, "multiprocessing_context": "teleport"},
     "a number for a way to start": {"num_workers": 1, "multiprocessing_context": 42},
-    "a number for a sampler": {"sampler": 5},
-    "a number for a batch_sampler": {"batch_sampler": 5},
 }
 
 
@@ -395,6 +393,12 @@ def test_what_makes_no_sense_is_refused_at_construction(without_workers: Maker, 
     with pytest.raises((ValueError, TypeError)) as caught:
         without_workers.class_([1, 2, 3], **options)
     assert any(name in str(caught.value) for name in (*options, "batch", "teleport"))
+
+
+@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
+def test_a_sampler_that_cannot_be_gone_through_is_refused_at_construction(name: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=name):
+        mpiter.DataLoader([1, 2, 3], **{name: 5})
 
 
 @pytest.mark.parametrize(
