@@ -78,6 +78,7 @@ class Alone:
         skipped: Skipped | None = None,
     ) -> None:
         self.options, self._opens, self._counts = options, opens, counts
+        self._opens_rows = getattr(opens, "of_rows", self._as_contents)
         self._all_skipped = skipped or Skipped()
         self.is_closed = False
         self.cursor: Cursor
@@ -132,8 +133,11 @@ class Alone:
             while True:
                 if self._has_ended:
                     raise StopIteration
-                reading = self._ready()
-                began = reading.tally.asked()
+                reading = self._reading
+                if reading is None or self._is_torn or self.is_closed or reading.born != forks.generation:
+                    reading = self._ready()
+                tally, began = reading.tally, _now()
+                tally.waits = tally.waits[0], began  # at once, for those who look from another thread
                 try:
                     if self._each and (batch := self._usual(reading, began)) is not None:
                         return batch
@@ -143,7 +147,8 @@ class Alone:
                     self._is_torn = True
                     raise
                 finally:
-                    reading.tally.waited(began, time.monotonic())
+                    if tally.waits[1] is not None:
+                        tally.waited(began, _now())
                 if self.is_closed:
                     raise self._closed_meanwhile()
                 reading.mail.deliver()
@@ -156,6 +161,9 @@ class Alone:
                 self._advance(plan, reading.faults, is_skipped=True)
                 if passed is not None:
                     passed()
+
+    def _as_contents(self, rows: list[Any]) -> Any:
+        return self._opens(Contents(_ASIDE, len(rows), objects=rows))
 
     def _closed_meanwhile(self) -> IteratorClosed:
         """By another thread, or by the dataset."""
@@ -203,7 +211,7 @@ class Alone:
         if self.is_closed:
             raise self._closed_meanwhile()
         try:
-            batch = self._opens(Contents(_ASIDE, each, objects=rows))
+            batch = self._opens_rows(rows)
         except Exception:
             return None  # the long way says whose fault it is
         ended = _now()
@@ -213,6 +221,7 @@ class Alone:
         tally.fetch_s += seconds
         tally.fetch_cpu_s += seconds * reading.cpu_share
         tally.deliver_s += ended - fetched
+        tally.waits = tally.waits[0] + fetched - began, None
         seconds /= each
         tally.sample_s = 0.75 * tally.sample_s + 0.25 * seconds if tally.sample_s else seconds
         tally.barren = 0
@@ -405,12 +414,11 @@ class _Reading:
         self._turns += 1
         cpu_ns = 0 if self._turns % _MEASURED else time.thread_time_ns()
         began = time.monotonic() if cpu_ns else 0.0
-        append = rows.append
         try:
-            append(dataset[next(rest)])
+            rows.append(dataset[next(rest)])
             first = None if _is_its_own(rows) else _glimpse(rows[0])
             for key in rest:
-                append(dataset[key])
+                rows.append(dataset[key])
         except BaseException as error:
             if forks.generation != born:
                 forks.end_child(born, error)
@@ -677,8 +685,14 @@ def _is_its_own(rows: list[Any]) -> bool:
 def _glimpse(sample: Any) -> list[bytes]:
     """Some bytes of each array in a sample, which others would hardly have in common with it."""
     kind = type(sample)
-    if kind in (tuple, list):
-        return [some for part in sample[:_FEW] for some in _glimpse(part)]
+    if kind is np.ndarray and sample.size <= _LOOKED_AT:
+        return [sample.tobytes()]
+    if kind is tuple or kind is list:
+        found: list[bytes] = []
+        for part in sample[:_FEW]:
+            if type(part) not in _CONSTANT:
+                found += _glimpse(part)
+        return found
     if kind is dict:
         return [some for part in islice(sample.values(), _FEW) for some in _glimpse(part)]
     if isinstance(sample, np.generic):

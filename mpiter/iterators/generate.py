@@ -6,7 +6,6 @@ epoch with a short (or dropped) last batch.  A *pass* is what one ``for`` goes t
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,9 +17,9 @@ from ..order.cursor import Cursor, batches_of
 from ..order.ranks import Sharding
 from ..order.state import Surroundings
 from ..rules import Skip
-from ..samples.batch import Stacker, columns_of
+from ..samples.batch import Stacker, collate, columns_of
 from ..samples.layout import Contents
-from ..samples.uneven import settle_as
+from ..samples.uneven import Settle, settle_as
 from ..spelling import OF_ITERATORS, knows
 from ..typevars import B
 from .iterator import DatasetIterator
@@ -36,7 +35,7 @@ class Batches(DatasetIterator[B]):
         return self._pump.options.ragged
 
     def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
-        return functools.partial(columns_of, settle=settle_as(options.ragged), stacks=Stacker())
+        return _Columns(settle_as(options.ragged))
 
     def __iter__(self) -> Self:
         """What is left of this pass; the next one, if that is nothing."""
@@ -68,6 +67,20 @@ class Batches(DatasetIterator[B]):
             return in_epoch * sampling.epochs  # the next one
         left = in_epoch * (sampling.passes * sampling.epochs - began.epoch)
         return left - -(-began.position // share.step(self.batch_size))
+
+
+class _Columns:
+    """What makes columns of a batch's contents."""
+
+    def __init__(self, settle: Settle) -> None:
+        self._settle, self._stacks = settle, Stacker()
+
+    def __call__(self, contents: Contents) -> Any:
+        return columns_of(contents, self._settle, self._stacks)
+
+    def of_rows(self, samples: list[Any]) -> Any:
+        """The same of samples that have not travelled."""
+        return collate(samples, self._settle, self._stacks)
 
 
 @knows(OF_ITERATORS)

@@ -148,6 +148,9 @@ def _detaching(name: str) -> Callable[..., Any]:
     return changed
 
 
+_ROWS = Contents(Aside(), 0)  # of a batch that is its list and nothing else
+
+
 class Batch(list[T]):
     """A list of samples with ``columns``: the same memory, stacked.
 
@@ -163,9 +166,17 @@ class Batch(list[T]):
     _contents: Contents | None
 
     def __init__(self, contents: Contents) -> None:
-        super().__init__(samples_of(contents))
+        super().__init__(samples_of(contents) if contents.failed or contents.objects is None else contents.objects)
         self._contents = contents
         self._stacked: Any = None
+
+    @classmethod
+    def of_rows(cls, samples: list[T]) -> Batch[T]:
+        """The same of samples that have not travelled."""
+        batch = cls.__new__(cls)
+        list.__init__(batch, samples)
+        batch._contents, batch._stacked = _ROWS, None
+        return batch
 
     @property
     def columns(self) -> Any:
@@ -173,7 +184,7 @@ class Batch(list[T]):
         if self._contents is None:
             return collate(self)
         if self._stacked is None:
-            self._stacked = columns_of(self._contents)
+            self._stacked = collate([*self]) if self._contents is _ROWS else columns_of(self._contents)
         return self._stacked
 
     def _repr_html_(self) -> str:

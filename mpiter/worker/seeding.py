@@ -128,8 +128,13 @@ def globals_mark() -> tuple[Any, ...]:
     Of a Mersenne twister the index, and a word, which another 624 draws change.  The one thing left out is the normal
     number that numpy keeps in reserve: ``seed_globals`` clears it, the loop without workers looks at it separately.
     """
-    torch = torch_with("default_generator")
-    return _twister_of_random(), _twister_of_numpy(), torch and torch.get_rng_state().numpy().tobytes()
+    torch = torch_with("default_generator") if "torch" in sys.modules else None
+    mine = random.getstate() if _own_words is None else (_own_words[0], _own_words[1], _own.gauss_next)
+    if _global._bit_generator is not _Numpys.generator:
+        _look_at_numpys()
+    words = _Numpys.words
+    numpys = str(_Numpys.generator.state) if words is None else (words[_MERSENNE_WORDS], words[0])
+    return mine, numpys, torch and torch.get_rng_state().numpy().tobytes()
 
 
 def drawn_between(before: tuple[Any, ...], after: tuple[Any, ...]) -> frozenset[str]:
@@ -153,15 +158,15 @@ class _Numpys:
     words: memoryview | None = None  # None: it is no Mersenne twister
 
 
-def _twister_of_numpy() -> Any:
-    """The state of numpy's global generator in two numbers; in full where that isn't a Mersenne twister."""
-    generator = np.random.mtrand._rand._bit_generator
-    if generator is not _Numpys.generator:
-        is_known = type(generator) is np.random.MT19937
-        _Numpys.words = _words_at(generator.ctypes.state_address) if is_known else None
-        _Numpys.generator = generator
-    words = _Numpys.words
-    return str(generator.state) if words is None else (words[_MERSENNE_WORDS], words[0])
+_global = np.random.mtrand._rand
+
+
+def _look_at_numpys() -> None:
+    """Find out where the generator that numpy has now keeps its state."""
+    generator = _global._bit_generator
+    is_known = type(generator) is np.random.MT19937
+    _Numpys.words = _words_at(generator.ctypes.state_address) if is_known else None
+    _Numpys.generator = generator
 
 
 def _words_of(generator: random.Random) -> memoryview:
@@ -179,11 +184,6 @@ def _is_there(generator: random.Random) -> bool:
 _own = random.getstate.__self__  # type: ignore[attr-defined]
 _is_readable = sys.implementation.name == "cpython" and type(_own) is random.Random and _is_there(random.Random(0))
 _own_words = _words_of(_own) if _is_readable else None
-
-
-def _twister_of_random() -> Any:
-    """The state of Python's global generator in two numbers, and the normal number that it keeps in reserve."""
-    return random.getstate() if _own_words is None else (_own_words[0], _own_words[1], _own.gauss_next)
 
 
 def _mersenne_memory() -> Any:
