@@ -42,7 +42,7 @@ from ..transport.memory import Arena
 from ..worker import forks, info, parts, seeding
 from ..worker.board import COUNTED, FIGURES, Board
 from ..worker.faults import Faults
-from ..worker.here import NONE, here
+from ..worker.here import NONE, Frame, here
 from ..worker.mail import Inbox
 from ..worker.task import Fault, Piece, Ticket
 from ..worker.worker import call_hooks
@@ -357,6 +357,8 @@ class _Reading:
         self.is_usual = type(self.tally) is Tally and offered(users(options.dataset), "plan_observer") is None
         self.cpu_share = 1.0  # of the seconds of fetching, how many were work; measured now and then
         self._first = 0, 0  # epoch and position of the first row
+        self._frame = Frame()  # of a batch that is read in one piece
+        self._frame.at, self._frame.hearer = self._place, self
         self._turns = 0  # batches read in one piece
         self._is_fetching = self._stopping = False
 
@@ -408,9 +410,9 @@ class _Reading:
         callers, born, rest = self._callers.now(before), forks.generation, iter(keys)
         rows: list[Any] = []
         self._rows, self._first, self._seed, dataset = rows, (epoch, position), seed, self.cargo[0]
-        outer = here.worker, here.at, here.seeds, here.beyond, here.drawn, here.hearer, here.keys
-        here.worker, here.at, here.seeds, here.beyond, here.drawn = self._here, self._place, NONE, 0, None
-        here.hearer, here.keys = self, keys
+        frame, outer = self._frame, here.now
+        frame.beyond, frame.drawn, frame.keys = 0, None, keys
+        here.now = frame
         self._turns += 1
         cpu_ns = 0 if self._turns % _MEASURED else time.thread_time_ns()
         began = time.monotonic() if cpu_ns else 0.0
@@ -429,7 +431,7 @@ class _Reading:
             self._begun = rows, error
             return None
         finally:
-            here.worker, here.at, here.seeds, here.beyond, here.drawn, here.hearer, here.keys = outer
+            here.now, frame.keys = outer, None
             self._rows, self._is_fetching = [], False
             if self._stopping:
                 self._dispose()
@@ -629,7 +631,7 @@ class _Reading:
             self._board = Board(1, self._arena)
         except OSError:
             self._arena = None  # and `mpiter top` doesn't see it
-        self._here = here
+        self._here = self._frame.worker = here
 
     def publish(self, now: float) -> None:
         """What has been counted, for `mpiter top`."""

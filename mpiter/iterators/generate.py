@@ -80,7 +80,8 @@ class _Columns:
 
     def of_rows(self, samples: list[Any]) -> Any:
         """The same of samples that have not travelled."""
-        return collate(samples, self._settle, self._stacks)
+        found = self._stacks.columns(samples)
+        return collate(samples, self._settle, self._stacks) if found is None else found
 
 
 @knows(OF_ITERATORS)

@@ -18,8 +18,8 @@ import numpy as np
 
 from ..typevars import T
 from .layout import Contents
-from .leaves import Aside
-from .tree import Node, describe, gather, is_mutable, merge, scatter, shows, stack
+from .leaves import Array, Aside, Leaf
+from .tree import Group, Node, describe, gather, is_mutable, merge, scatter, shows, stack
 from .tree import columns_of as leaves_of
 from .uneven import Settle, listed
 
@@ -119,6 +119,27 @@ class Stacker:
         found = stacked(samples)
         self._tree = None if found is None or found.asides else found.tree
         return found
+
+    def columns(self, samples: list[Any]) -> Any:
+        """The columns of samples like those before, if each is an array or a tuple of such; else None."""
+        tree, rows = self._tree, len(samples)
+        if isinstance(tree, Array):
+            column = np.empty((rows, *tree.shape), tree.dtype)
+            return tree.stack(column) if tree.write(column, 0, samples) else None
+        if (
+            not isinstance(tree, Group)
+            or tree.kind != "tuple"
+            or not all(isinstance(part, Leaf) for part in tree.parts)
+        ):
+            return None
+        found = []
+        for leaf, values in zip(tree.parts, tree.split(samples) or (), strict=False):
+            assert isinstance(leaf, Leaf)
+            column = np.empty((rows, *leaf.shape), leaf.dtype)
+            if not leaf.write(column, 0, values):
+                return None
+            found.append(leaf.stack(column))
+        return tuple(found) if found else None
 
 
 def differing(samples: Any) -> tuple[int, ...]:

@@ -22,15 +22,15 @@ generation = 0  # counts the forks between this process and the first
 def asks_for(keys: list[Any] | None) -> list[Any] | None:
     """This thread asks a dataset for these from now on; in a child they are gone, so that it asks for no more of them.
     Returns what it asked for before."""
-    before, _here.keys = _here.keys, keys
+    before, _here.now.keys = _here.now.keys, keys
     return before
 
 
 def _is_child() -> None:
     global generation
     generation += 1
-    if _here.keys is not None:
-        _here.keys.clear()
+    if _here.now.keys is not None:
+        _here.now.keys.clear()
 
 
 if hasattr(os, "register_at_fork"):

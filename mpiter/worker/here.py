@@ -1,6 +1,7 @@
 """What this thread is fetching: for dataset code that asks, and for what must be found as it was.
 
-Set by whatever fetches, for the time of a fetch, and read by ``info``, ``seeding``, ``parts`` and ``forks``.
+Whatever fetches puts a ``Frame`` of its own in place for the time of a fetch; ``info``, ``seeding``, ``parts`` and
+``forks`` read it.
 """
 
 from __future__ import annotations
@@ -12,17 +13,27 @@ from typing import Any
 NONE: frozenset[str] = frozenset()
 
 
-class Here(threading.local):
-    """Each thread's own; outside of a fetch all is as it stands here."""
+class Frame:
+    """One fetch; as it is made here, none."""
 
-    worker: Any = None  # the WorkerInfo
-    asked = False  # has somebody wanted to know that?
-    at: Callable[[], tuple[int, int, int]] | None = None  # the sample that is fetched: seed, epoch, position
-    seeds: frozenset[str] = NONE  # the global generators that are seeded for each
-    beyond = 0  # samples into a row that is made of several
-    drawn: Any = None  # the generator that this sample has asked for, and its place
-    hearer: Any = None  # of failures of parts of a row
-    keys: list[Any] | None = None  # that a dataset is asked for, one after the other
+    __slots__ = ("at", "beyond", "drawn", "hearer", "keys", "seeds", "worker")
+
+    def __init__(self) -> None:
+        self.worker: Any = None  # the WorkerInfo
+        self.at: Callable[[], tuple[int, int, int]] | None = None  # the sample: its seed, epoch and position
+        self.seeds = NONE  # the global generators that are seeded for each sample
+        self.beyond = 0  # samples into a row that is made of several
+        self.drawn: Any = None  # the generator that this sample has asked for, and its place
+        self.hearer: Any = None  # of failures of parts of a row
+        self.keys: list[Any] | None = None  # that the dataset is asked for, one after the other
+
+
+class Here(threading.local):
+    """Each thread's own."""
+
+    def __init__(self) -> None:
+        self.now = Frame()
+        self.asked = False  # has somebody wanted to know what worker this is?
 
 
 here = Here()

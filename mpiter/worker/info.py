@@ -56,12 +56,12 @@ def get_worker_info() -> WorkerInfo | None:
     True
     """
     _here.asked = True
-    return _here.worker  # type: ignore[no-any-return]
+    return _here.now.worker  # type: ignore[no-any-return]
 
 
 def here() -> WorkerInfo | None:
     """The same, for ourselves."""
-    return _here.worker  # type: ignore[no-any-return]
+    return _here.now.worker  # type: ignore[no-any-return]
 
 
 def was_asked() -> bool:
@@ -72,4 +72,4 @@ def was_asked() -> bool:
 
 def enter(info: WorkerInfo | None) -> None:
     """Say from now on who we are."""
-    _here.worker = info
+    _here.now.worker = info

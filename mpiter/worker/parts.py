@@ -30,20 +30,20 @@ class NotOfASample(Exception):
 
 def tell(hearer: Hearer | None) -> Hearer | None:
     """Set who hears of this thread's failures; returns who did before."""
-    before: Hearer | None = _here.hearer
-    _here.hearer = hearer
+    before: Hearer | None = _here.now.hearer
+    _here.now.hearer = hearer
     return before
 
 
 def leave_out(error: BaseException, key: Any, at: int) -> None:
     """This sample has failed, which is number ``at`` of the row's."""
-    if _here.hearer is None:
+    if _here.now.hearer is None:
         raise error
-    _here.hearer.part(error, key, at)
+    _here.now.hearer.part(error, key, at)
 
 
 def let_pass(error: BaseException) -> None:
     """Raise again what must not be taken for a sample's failure: Ctrl-C in the caller's own thread."""
-    if _here.hearer is None:
+    if _here.now.hearer is None:
         raise error
-    _here.hearer.let_pass(error)
+    _here.now.hearer.let_pass(error)

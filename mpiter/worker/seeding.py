@@ -21,7 +21,7 @@ import numpy.random  # which NumPy would load at the first draw, in the midst of
 
 from ..samples.tensors import torch_with
 from .here import NONE
-from .here import here as _place
+from .here import here as _thread
 
 GLOBALS = frozenset({"random", "numpy", "torch"})  # the generators that code draws from which knows nothing of us
 _MERSENNE_WORDS = 624
@@ -45,17 +45,19 @@ def get_rng() -> np.random.Generator:
     >>> all(next(batches(Noise(), 4, n_processes=2, seed=0)) == alone)
     True
     """
-    if _place.at is None:
+    now = _thread.now
+    if now.at is None:
         return np.random.default_rng()
-    key = _here(_place.at)
-    if _place.drawn is None or _place.drawn[0] != key:
-        _place.drawn = key, np.random.Generator(np.random.PCG64(np.random.SeedSequence([*map(_word, key), _STREAM])))
-    return _place.drawn[1]  # type: ignore[no-any-return]
+    key = _here(now.at)
+    if now.drawn is None or now.drawn[0] != key:
+        now.drawn = key, np.random.Generator(np.random.PCG64(np.random.SeedSequence([*map(_word, key), _STREAM])))
+    return now.drawn[1]  # type: ignore[no-any-return]
 
 
 def begin_anew() -> bool:
     """The place's generator starts afresh; was it asked for?"""
-    before, _place.drawn = _place.drawn, None
+    now = _thread.now
+    before, now.drawn = now.drawn, None
     return before is not None
 
 
@@ -74,32 +76,35 @@ def _word(number: int) -> int:
 
 def at(place: Callable[[], tuple[int, int, int]] | None, seeds: frozenset[str] = NONE) -> Any:
     """Tell this thread how to find out (seed, epoch, position) when somebody asks; returns what ``back`` takes."""
-    before = _place.at, _place.seeds, _place.beyond, _place.drawn
-    _place.at, _place.seeds, _place.beyond, _place.drawn = place, seeds, 0, None
+    now = _thread.now
+    before = now.at, now.seeds, now.beyond, now.drawn
+    now.at, now.seeds, now.beyond, now.drawn = place, seeds, 0, None
     return before
 
 
 def back(before: Any) -> None:
     """Where this thread was before ``at``."""
-    _place.at, _place.seeds, _place.beyond, _place.drawn = before
+    now = _thread.now
+    now.at, now.seeds, now.beyond, now.drawn = before
 
 
 def step_to(beyond: int, seeds: bool = True) -> None:
     """Go to a sample of the row: the first one, or a later one where the row is made of several."""
-    _place.beyond = beyond
-    if seeds and _place.seeds and _place.at is not None:
-        seed_globals(*_here(_place.at), _place.seeds)
+    now = _thread.now
+    now.beyond = beyond
+    if seeds and now.seeds and now.at is not None:
+        seed_globals(*_here(now.at), now.seeds)
 
 
 def go_to(position: int, seeds: bool = True) -> None:
     """The next sample of a row that knows better than the row's number where it stands."""
-    if _place.at is not None:
-        step_to(position - _place.at()[2], seeds)
+    if (at := _thread.now.at) is not None:
+        step_to(position - at()[2], seeds)
 
 
 def _here(place: Callable[[], tuple[int, int, int]]) -> tuple[int, int, int]:
     seed, epoch, position = place()
-    return seed, epoch, position + _place.beyond
+    return seed, epoch, position + _thread.now.beyond
 
 
 def seed_globals(seed: int, epoch: int, position: int, which: frozenset[str] = GLOBALS) -> None:
