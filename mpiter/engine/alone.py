@@ -28,6 +28,7 @@ from ..datasets.access import Reader, about, offered, reader_of, users
 from ..errors import IteratorClosed, SharedMemoryFull, UnevenSamples, WorkerStartError, name_samples
 from ..machine import memory_total
 from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch
+from ..order.order import Order
 from ..order.share import WHOLE
 from ..receipts import Notes
 from ..samples import tensors
@@ -59,7 +60,7 @@ _MANY = 100_000  # rows
 _ASIDE = Aside()
 _counted = attrgetter(*COUNTED)
 _now = time.monotonic
-_MEASURED = 32  # of so many batches one
+_KEYS = 1 << 12  # that an order is asked for at once
 _HELD = 3  # references: of the list or tuple that holds it, of the variable, of the call that counts them
 _CONSTANT = {int, float, complex, bool, str, bytes, type(None), np.float32, np.float64, np.int64}
 
@@ -90,11 +91,10 @@ class Alone:
         self._before: Cursor | None = None  # where the user was when batches began to be passed by
         self._has_ended = False  # all of it has been handed out
         self._is_torn = True  # another run begins with the next batch
-        self._each, self._wraps = (
-            0,
-            False,
-        )  # rows of a usual batch, if there are any; does it run on into the next epoch?
+        self._each = self._room = 0  # rows of a usual batch, and what must be left of an epoch behind one
         self._epochs = math.inf
+        self._keys_of: Order | None = None  # the order that these are of…
+        self._keys_from, self._keys = 0, list[Any]()  # …from there on
         self._one_at_a_time = threading.RLock()  # next() may be called by several threads
         self._reading: _Reading | None = None
         self._last_stats = Stats()
@@ -153,7 +153,7 @@ class Alone:
                     raise self._closed_meanwhile()
                 reading.mail.deliver()
                 if reading.error is not None:
-                    self._advance(plan, reading.faults)
+                    self._advance(plan, reading.faults, is_failed=True)
                     raise reading.error
                 if contents is not None:
                     return self._handed_out(reading, plan, contents)
@@ -187,7 +187,8 @@ class Alone:
                 self._notes = Notes(self.options.receipts, self.cursor, self._course, self.options.shard)
             self._each = 0
             if type(self._course) is Pace and self._course.share is WHOLE and reading.is_usual and self._notes is None:
-                self._each, self._wraps = self._course.batch_size, self._course.wrap
+                self._each = self._course.batch_size if self._course.batch_size <= _MANY else 0
+                self._room = 1 if self._course.wrap else self._each
                 self._epochs = math.inf if self._course.epochs is None else self._course.epochs
             self._is_torn = False
         return reading
@@ -200,11 +201,19 @@ class Alone:
         cursor, each = self.cursor, self._each
         position, order = cursor.position, cursor.order
         stop, length = position + each, len(order)
-        if stop + (1 if self._wraps else each) > length or cursor.epoch >= self._epochs or self._before is not None:
+        if (
+            stop + self._room > length
+            or cursor.epoch >= self._epochs
+            or not reading.is_plain
+            or self._before is not None
+        ):
             return None
-        keys: list[Any] = order.take(position, stop).tolist()
-        planned = _now()
-        rows = reading.read(keys, cursor.epoch, position, self.seed)
+        at = position - self._keys_from
+        if order is not self._keys_of or not 0 <= at <= len(self._keys) - each:
+            self._keys_of, self._keys_from, at = order, position, 0
+            self._keys = order.take(position, min(length, position + max(each, _KEYS))).tolist()
+            reading.tally.order_s += _now() - began
+        rows = reading.read(self._keys[at : at + each], cursor.epoch, position, self.seed)
         if rows is None:
             return None
         fetched = _now()
@@ -215,8 +224,7 @@ class Alone:
         except Exception:
             return None  # the long way says whose fault it is
         ended = _now()
-        tally, seconds = reading.tally, fetched - planned
-        tally.order_s += planned - began
+        tally, seconds = reading.tally, fetched - began
         tally.tasks += 1
         tally.fetch_s += seconds
         tally.fetch_cpu_s += seconds * reading.cpu_share
@@ -224,12 +232,8 @@ class Alone:
         tally.waits = tally.waits[0] + fetched - began, None
         seconds /= each
         tally.sample_s = 0.75 * tally.sample_s + 0.25 * seconds if tally.sample_s else seconds
-        tally.barren = 0
-        if tally.began is None:
-            tally.handed_out(each, 0)
-        else:
-            tally.batches += 1
-            tally.samples += each
+        tally.batches += 1
+        tally.samples += each
         if ended > reading.next_published:
             reading.publish(ended)
         self._number += 1
@@ -359,7 +363,7 @@ class _Reading:
         self._first = 0, 0  # epoch and position of the first row
         self._frame = Frame()  # of a batch that is read in one piece
         self._frame.at, self._frame.hearer = self._place, self
-        self._turns = 0  # batches read in one piece
+        self.is_measured = True  # the processor time of the next batch that is read in one piece
         self._is_fetching = self._stopping = False
 
     def stop(self) -> None:
@@ -394,6 +398,11 @@ class _Reading:
             if self._stopping:
                 self._dispose()
 
+    @property
+    def is_plain(self) -> bool:
+        """Are the samples asked for one by one, as they come?"""
+        return self.tally.began is not None and self._reader is None and not (self._seeds or self._copies)
+
     def _place(self) -> tuple[int, int, int]:
         """Of the sample that is asked for."""
         epoch, position = self._first
@@ -404,8 +413,6 @@ class _Reading:
 
         An error stays with the samples that came before it, and ``fetch`` goes on from there.
         """
-        if self._here is None or self._reader is not None or self._seeds or self._copies or len(keys) > _MANY:
-            return None
         before, self._is_fetching = seeding.globals_mark(), True
         callers, born, rest = self._callers.now(before), forks.generation, iter(keys)
         rows: list[Any] = []
@@ -413,9 +420,7 @@ class _Reading:
         frame, outer = self._frame, here.now
         frame.beyond, frame.drawn, frame.keys = 0, None, keys
         here.now = frame
-        self._turns += 1
-        cpu_ns = 0 if self._turns % _MEASURED else time.thread_time_ns()
-        began = time.monotonic() if cpu_ns else 0.0
+        cpu_ns, began = (time.thread_time_ns(), _now()) if self.is_measured else (0, 0.0)
         try:
             rows.append(dataset[next(rest)])
             first = None if _is_its_own(rows) else _glimpse(rows[0])
@@ -438,13 +443,12 @@ class _Reading:
         if forks.generation != born:
             forks.end_child(born)
         if cpu_ns:
-            self.cpu_share = (time.thread_time_ns() - cpu_ns) / 1e9 / max(1e-9, time.monotonic() - began)
+            self.cpu_share = (time.thread_time_ns() - cpu_ns) / 1e9 / max(1e-9, _now() - began)
+            self.is_measured = False
         if self._rules.seeds_samples:
-            drawn = seeding.drawn_between(before, seeding.globals_mark())
-            if seeding.has_used_reserve(callers):
-                drawn |= {"numpy"}
-            if drawn:
-                self._seeds |= drawn  # and this batch is fetched again
+            after = seeding.globals_mark()
+            if after != before or seeding.has_used_reserve(callers):  # and this batch is fetched again
+                self._seeds |= seeding.drawn_between(before, after) or {"numpy"}
                 seeding.restore_globals(callers)
                 return None
         if first is not None and _glimpse(rows[0]) != first:
@@ -636,7 +640,7 @@ class _Reading:
     def publish(self, now: float) -> None:
         """What has been counted, for `mpiter top`."""
         if self._board is not None:
-            self.next_published = now + _PUBLISH_S if self.tally.batches else 0.0
+            self.next_published, self.is_measured = now + _PUBLISH_S if self.tally.batches else 0.0, True
             figures = (*_counted(self.tally), *[0] * (len(FIGURES) - len(COUNTED)))
             self._board.publish(self.tally.began or 0.0, 0.0, figures)
 
