@@ -277,7 +277,7 @@ class Alone:
         else:
             samples = contents.rows - len(contents.failed)
         if samples is not None:
-            reading.tally.handed_out(samples, 0)
+            reading.handed_out(samples)
         self._advance(plan, reading.faults)
         return batch
 
@@ -363,6 +363,7 @@ class _Reading:
         self._first = 0, 0  # epoch and position of the first row
         self._frame = Frame()  # of a batch that is read in one piece
         self._frame.at, self._frame.hearer = self._place, self
+        self.is_plain = False  # are samples asked for one by one, and as they come?
         self.is_measured = True  # the processor time of the next batch that is read in one piece
         self._is_fetching = self._stopping = False
 
@@ -398,10 +399,10 @@ class _Reading:
             if self._stopping:
                 self._dispose()
 
-    @property
-    def is_plain(self) -> bool:
-        """Are the samples asked for one by one, as they come?"""
-        return self.tally.began is not None and self._reader is None and not (self._seeds or self._copies)
+    def handed_out(self, samples: int) -> None:
+        """A batch that took the long way; the next one may be shorter."""
+        self.tally.handed_out(samples, 0)
+        self.is_plain = self._reader is None and not (self._seeds or self._copies)
 
     def _place(self) -> tuple[int, int, int]:
         """Of the sample that is asked for."""
@@ -449,10 +450,11 @@ class _Reading:
             after = seeding.globals_mark()
             if after != before or seeding.has_used_reserve(callers):  # and this batch is fetched again
                 self._seeds |= seeding.drawn_between(before, after) or {"numpy"}
+                self.is_plain = False
                 seeding.restore_globals(callers)
                 return None
         if first is not None and _glimpse(rows[0]) != first:
-            self._copies = True  # and this batch is fetched again
+            self._copies, self.is_plain = True, False  # and this batch is fetched again
             return None
         return rows
 
