@@ -60,6 +60,7 @@ _MANY = 100_000  # rows
 _ASIDE = Aside()
 _counted = attrgetter(*COUNTED)
 _now = time.monotonic
+_Fetched = tuple[Contents | None, BaseException | None, list[Fault]]  # …and what has failed of the batch
 _KEYS = 1 << 12  # that an order is asked for at once
 _HELD = 3  # references: of the list or tuple that holds it, of the variable, of the call that counts them
 _CONSTANT = {int, float, complex, bool, str, bytes, type(None), np.float32, np.float64, np.int64}
@@ -142,7 +143,7 @@ class Alone:
                     if self._each and (batch := self._usual(reading, began)) is not None:
                         return batch
                     plan = self._planned(reading)
-                    contents = reading.fetch(plan, self.seed)
+                    contents, error, faults = reading.fetch(plan, self.seed)
                 except BaseException:
                     self._is_torn = True
                     raise
@@ -152,13 +153,13 @@ class Alone:
                 if self.is_closed:
                     raise self._closed_meanwhile()
                 reading.mail.deliver()
-                if reading.error is not None:
-                    self._advance(plan, reading.faults, is_failed=True)
-                    raise reading.error
+                if error is not None:
+                    self._advance(plan, faults, is_failed=True)
+                    raise error
                 if contents is not None:
-                    return self._handed_out(reading, plan, contents)
+                    return self._handed_out(reading, plan, contents, faults)
                 self._before = self._before or self.cursor
-                self._advance(plan, reading.faults, is_skipped=True)
+                self._advance(plan, faults, is_skipped=True)
                 if passed is not None:
                     passed()
 
@@ -257,12 +258,12 @@ class Alone:
         reading.tally.ordered(began, time.monotonic())
         return plan
 
-    def _handed_out(self, reading: _Reading, plan: Plan, contents: Contents) -> Any:
+    def _handed_out(self, reading: _Reading, plan: Plan, contents: Contents, faults: list[Fault]) -> Any:
         began = time.monotonic()
         try:
             batch = self._opens(contents)
         except Exception as error:  # samples that cannot be stacked; unlike Ctrl-C, they would come again
-            self._advance(plan, reading.faults, is_failed=True)
+            self._advance(plan, faults, is_failed=True)
             if plan.samples is None:
                 keys = [key for stretch in plan.stretches for key in stretch.indices]
                 keys = [key for row, key in enumerate(keys) if row not in contents.failed]
@@ -273,12 +274,12 @@ class Alone:
         if self._counts is not None:
             samples = self._counts(batch)
         elif plan.samples is not None:
-            samples = plan.samples - len(reading.faults)
+            samples = plan.samples - len(faults)
         else:
             samples = contents.rows - len(contents.failed)
         if samples is not None:
             reading.handed_out(samples)
-        self._advance(plan, reading.faults)
+        self._advance(plan, faults)
         return batch
 
     def _advance(self, plan: Plan, faults: list[Fault], is_skipped: bool = False, is_failed: bool = False) -> None:
@@ -341,8 +342,6 @@ class _Reading:
         self.mail = Inbox()
         self.tally = options.make_tally(skipped)
         self.observing = Observing(offered(users(options.dataset), "plan_observer"), self.mail.warn)
-        self.error: BaseException | None = None  # that comes in place of the batch fetched last
-        self.faults: list[Fault] = []  # what has failed of it
         self._rules = options.rules(seed, as_samples)
         self._copies = options.copy
         self._here: info.WorkerInfo | None = None  # what the dataset's code is told of its worker; None: not yet open
@@ -382,11 +381,11 @@ class _Reading:
 
     # -- a batch -------------------------------------------------------------------------------------------------
 
-    def fetch(self, plan: Plan, seed: int) -> Contents | None:
-        """The batch; None where an ``error`` comes in its place, or nothing is left of it."""
+    def fetch(self, plan: Plan, seed: int) -> _Fetched:
+        """The batch; neither contents nor error where nothing is left of it."""
         if self._here is None:
             self.open(seed)
-        self._is_fetching, self._number, self._seed, self.error = True, plan.number, seed, None
+        self._is_fetching, self._number, self._seed = True, plan.number, seed
         try:
             return self._fetched(plan)
         except Exception as error:
@@ -458,7 +457,7 @@ class _Reading:
             return None
         return rows
 
-    def _fetched(self, plan: Plan) -> Contents | None:
+    def _fetched(self, plan: Plan) -> _Fetched:
         began, cpu_ns = time.monotonic(), time.thread_time_ns()
         outer, place, hearer = info.here(), seeding.at(None), parts.tell(self)  # of a fetch that we are a part of
         info.enter(self._here)
@@ -474,18 +473,18 @@ class _Reading:
         self.tally.answered(Ticket(plan.number, 0, 0, plan.rows, seconds, (), began=began, cpu_s=cpu_s), again=False)
         if began > self.next_published:
             self.publish(began)
-        self.faults, failed = faults, frozenset[int]()
+        failed = frozenset[int]()
         if faults:
-            self.error = error_of(plan, faults, self._rules, self.tally)
+            error = error_of(plan, faults, self._rules, self.tally)
             failed = frozenset(fault.row for fault in faults if fault.ends_row)
-            if self.error is not None or len(failed) == plan.rows:
-                return None
+            if error is not None or len(failed) == plan.rows:
+                return None, error, faults
         else:
             self.tally.barren = 0
         contents = None if together is None else stacked(together)
         if contents is None:
             contents = Contents(_ASIDE, plan.rows, objects=rows or list(together), failed=failed)
-        return contents
+        return contents, None, faults
 
     def _fetch_seeded(self, plan: Plan) -> None:
         """Fetch with the global generators as the guarantee wants them, and leave them to the caller as they were."""
