@@ -222,8 +222,8 @@ class Alone:
             raise self._closed_meanwhile()
         try:
             batch = self._opens_rows(rows)
-        except Exception:
-            return None  # the long way says whose fault it is
+        except Exception:  # the long way says whose fault it is
+            return self._handed_out(reading, self._planned(reading), Contents(_ASIDE, each, objects=rows), [])
         ended = _now()
         tally, seconds = reading.tally, fetched - began
         tally.tasks += 1
@@ -353,7 +353,7 @@ class _Reading:
         self._found = Faults()
         self._stretch: Stretch
         self._number = 0  # the batch's
-        self._begun: tuple[list[Any], BaseException] | None = None  # an error, and what came before it
+        self._begun: tuple[list[Any], BaseException, Any] | None = None  # an error, and what came before it
         self._board: Board | None = None
         self._arena: Arena | None = None
         self.next_published = 0.0
@@ -421,6 +421,7 @@ class _Reading:
         frame.beyond, frame.drawn, frame.keys = 0, None, keys
         here.now = frame
         cpu_ns, began = (time.thread_time_ns(), _now()) if self.is_measured else (0, 0.0)
+        first = None
         try:
             rows.append(dataset[next(rest)])
             first = None if _is_its_own(rows) else _glimpse(rows[0])
@@ -433,7 +434,8 @@ class _Reading:
                 if self._rules.seeds_samples:
                     seeding.restore_globals(callers)
                 raise
-            self._begun = rows, error
+            if not self._has_drawn(before, callers):
+                self._begun = rows, error, first
             return None
         finally:
             here.now, frame.keys = outer, None
@@ -445,17 +447,22 @@ class _Reading:
         if cpu_ns:
             self.cpu_share = (time.thread_time_ns() - cpu_ns) / 1e9 / max(1e-9, _now() - began)
             self.is_measured = False
-        if self._rules.seeds_samples:
-            after = seeding.globals_mark()
-            if after != before or seeding.has_used_reserve(callers):  # and this batch is fetched again
-                self._seeds |= seeding.drawn_between(before, after) or {"numpy"}
-                self.is_plain = False
-                seeding.restore_globals(callers)
-                return None
+        if self._rules.seeds_samples and self._has_drawn(before, callers):
+            return None
         if first is not None and _glimpse(rows[0]) != first:
             self._copies, self.is_plain = True, False  # and this batch is fetched again
             return None
         return rows
+
+    def _has_drawn(self, before: tuple[Any, ...], callers: dict[str, Any]) -> bool:
+        """Has the dataset drawn from the global generators?  Then they are as they were, and it is asked once more."""
+        after = seeding.globals_mark()
+        if not self._rules.seeds_samples or not (after != before or seeding.has_used_reserve(callers)):
+            return False
+        self._seeds |= seeding.drawn_between(before, after) or {"numpy"}
+        self.is_plain = False
+        seeding.restore_globals(callers)
+        return True
 
     def _fetched(self, plan: Plan) -> _Fetched:
         began, cpu_ns = time.monotonic(), time.thread_time_ns()
@@ -532,6 +539,7 @@ class _Reading:
         begun, self._begun = self._begun, None
         if begun is not None:
             rows += begun[0]
+            first = begun[2]
             rest = iter(keys[len(rows) + 1 :])
         dataset = self.cargo[0]
         if self._seeds or self._copies:

@@ -365,3 +365,39 @@ def test_a_column_that_is_kept_keeps_no_other() -> None:
     gc.collect()
     assert image_memory() is None
     assert labels.base is None
+
+
+class Failing:
+    """Sample 10 fails; from some sample on each draws from Python's generator."""
+
+    def __init__(self, draws_from: int = 24) -> None:
+        self.draws_from, self.asked = draws_from, list[int]()
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked.append(index)
+        drawn = random.random() if index >= self.draws_from else 0.0
+        if index == 10:
+            raise ValueError("a sample that fails")
+        return index, drawn
+
+
+def drawn_by(data: Failing) -> dict[int, float]:
+    with mpiter.batches(data, 4, shuffle=False, n_processes=0, seed=5, on_error="skip") as stream:
+        return {index: drawn for batch in stream for index, drawn in zip(*map(list, batch), strict=True)}
+
+
+def test_an_error_within_an_epoch_leaves_out_its_sample_and_asks_for_no_other_twice() -> None:
+    data = Failing()
+    assert list(drawn_by(data)) == [index for index in range(24) if index != 10]
+    assert data.asked == list(range(24))
+
+
+@pytest.mark.parametrize("first", [8, 9, 10, 11])
+def test_what_is_drawn_before_an_error_depends_on_its_place_alone(first: int) -> None:
+    always, later = drawn_by(Failing(0)), drawn_by(Failing(first))
+    assert {index: drawn for index, drawn in later.items() if index >= first} == {
+        index: drawn for index, drawn in always.items() if index >= first
+    }
