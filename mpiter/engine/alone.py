@@ -195,9 +195,9 @@ class Alone:
         return reading
 
     def _usual(self, reading: _Reading, began: float) -> Any:
-        """The next batch in one piece, where it is a whole one within an epoch; None: the long way has to be gone.
+        """The next batch in one piece, if it is a whole one within an epoch; None if it must be planned first.
 
-        All that happens is what happens there.  Where a batch takes ten microseconds, each call is one in a hundred.
+        It does what ``next`` does otherwise, in fewer calls: a batch of 16 small samples takes 6 µs, and a call 0.1.
         """
         cursor, each = self.cursor, self._each
         position, order = cursor.position, cursor.order
@@ -222,7 +222,7 @@ class Alone:
             raise self._closed_meanwhile()
         try:
             batch = self._opens_rows(rows)
-        except Exception:  # the long way says whose fault it is
+        except Exception:  # this time with a plan, which says whose fault it is
             return self._handed_out(reading, self._planned(reading), Contents(_ASIDE, each, objects=rows), [])
         ended = _now()
         tally, seconds = reading.tally, fetched - began
@@ -399,7 +399,7 @@ class _Reading:
                 self._dispose()
 
     def handed_out(self, samples: int) -> None:
-        """A batch that took the long way; the next one may be shorter."""
+        """Count a batch that was planned; the next one may be read in one piece."""
         self.tally.handed_out(samples, 0)
         self.is_plain = self._reader is None and not (self._seeds or self._copies)
 
@@ -409,9 +409,9 @@ class _Reading:
         return self._seed, epoch, position + len(self._rows)
 
     def read(self, keys: list[Any], epoch: int, position: int, seed: int) -> list[Any] | None:
-        """The samples of a whole batch, one by one; None where that isn't all there is to it.
+        """The samples of a whole batch, one by one; None if ``fetch`` must do it.
 
-        An error stays with the samples that came before it, and ``fetch`` goes on from there.
+        After an error ``fetch`` goes on with the samples that came before it; else it asks for all of them again.
         """
         before, self._is_fetching = seeding.globals_mark(), True
         callers, born, rest = self._callers.now(before), forks.generation, iter(keys)
