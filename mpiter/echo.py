@@ -23,8 +23,6 @@ from .engine.options import whole
 from .errors import OptionError, StateError
 from .order.state import VERSION, number_of, typed
 from .samples.batch import Batch
-from .samples.layout import Contents
-from .samples.leaves import Aside
 from .stats import Stats
 from .typevars import B
 from .worker import seeding
@@ -257,7 +255,7 @@ class Echo(Generic[B]):
         """The batch with this use of each sample."""
         if not self._bundles:
             return batch
-        return _batch([sample[use] for sample in batch]) if isinstance(batch, Batch) else batch[use]
+        return Batch.of_rows([sample[use] for sample in batch]) if isinstance(batch, Batch) else batch[use]
 
     def _mark(self) -> Any:
         """The source's state, or why it has none."""
@@ -380,15 +378,11 @@ def _mixed(batches: list[Any], rows: list[_Rows], lengths: list[int | None]) -> 
     if not isinstance(first, Batch) and all(_is_column(part, lengths[0]) for part in first):
         return _like(first, [_mixed(list(parts), rows, lengths) for parts in zip(*batches, strict=True)])
     found = [copy.deepcopy(batch[row]) for batch, some in zip(batches, rows, strict=True) for row in some.tolist()]
-    return _batch(found) if isinstance(first, Batch) else _like(first, found)
+    return Batch.of_rows(found) if isinstance(first, Batch) else _like(first, found)
 
 
 def _copied(batch: Any) -> Any:
-    return _batch(copy.deepcopy([*batch])) if isinstance(batch, Batch) else copy.deepcopy(batch)
-
-
-def _batch(samples: list[Any]) -> Batch[Any]:
-    return Batch(Contents(Aside(), len(samples), objects=samples))
+    return Batch.of_rows(copy.deepcopy([*batch])) if isinstance(batch, Batch) else copy.deepcopy(batch)
 
 
 def _like(value: Any, parts: list[Any]) -> Any:

@@ -12,11 +12,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter, is_
 from sys import getrefcount
@@ -24,15 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from ..datasets.access import Reader, about, offered, reader_of, users
-from ..errors import IteratorClosed, SharedMemoryFull, UnevenSamples, WorkerStartError, name_samples
+from ..datasets.access import Reader, offered, reader_of, users
+from ..errors import IteratorClosed, SharedMemoryFull, WorkerStartError
 from ..machine import memory_total
 from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch
 from ..order.order import Order
 from ..order.share import WHOLE
-from ..receipts import Notes
 from ..samples import tensors
-from ..samples.batch import Batch, differing, samples_of, stacked
+from ..samples.batch import Batch, stacked
 from ..samples.caution import copied
 from ..samples.layout import Contents, Layout
 from ..samples.leaves import Aside
@@ -41,7 +39,7 @@ from ..samples.tree import describe
 from ..stats import Stats
 from ..transport.memory import Arena
 from ..worker import forks, info, parts, seeding
-from ..worker.board import COUNTED, FIGURES, Board
+from ..worker.board import COUNTED, FIGURES, Board, Line
 from ..worker.faults import Faults
 from ..worker.here import NONE, Frame, here
 from ..worker.mail import Inbox
@@ -51,6 +49,7 @@ from . import lifetime
 from .observing import Observing
 from .options import Options
 from .outcome import error_of, named
+from .pumping import Pumping
 from .tally import Skipped, Tally
 
 _PUBLISH_S = 0.25  # `mpiter top` looks once a second
@@ -66,10 +65,10 @@ _HELD = 3  # references: of the list or tuple that holds it, of the variable, of
 _CONSTANT = {int, float, complex, bool, str, bytes, type(None), np.float32, np.float64, np.int64}
 
 
-class Alone:
-    """A place, and the dataset that is asked for the batches from there on; ``opens`` and ``counts`` as for a pump."""
+class Alone(Pumping):
+    """A place, and the dataset that is asked for the batches from there on."""
 
-    loop = None
+    loop: _Reading | None
     worker_pids: tuple[int, ...] = ()
 
     def __init__(
@@ -79,49 +78,19 @@ class Alone:
         counts: Callable[[Any], int | None] | None = None,
         skipped: Skipped | None = None,
     ) -> None:
-        self.options, self._opens, self._counts = options, opens, counts
+        super().__init__(options, opens, counts, skipped)
         self._opens_rows = getattr(opens, "of_rows", self._as_contents)
-        self._all_skipped = skipped or Skipped()
-        self.is_closed = False
-        self.cursor: Cursor
-        self.seed = 0
-        self._plans: Plans
-        self._course: Plans  # the plans, as this rank goes through them
+        self._going: Plans  # the plans of the run
         self._number = 0  # of the next batch, never used twice
-        self._notes: Notes | None = None  # of the run, for receipts
-        self._before: Cursor | None = None  # where the user was when batches began to be passed by
-        self._has_ended = False  # all of it has been handed out
         self._is_torn = True  # another run begins with the next batch
         self._each = self._room = 0  # rows of a usual batch, and what must be left of an epoch behind one
         self._epochs = math.inf
         self._keys_of: Order | None = None  # the order that these are of…
         self._keys_from, self._keys = 0, list[Any]()  # …from there on
-        self._one_at_a_time = threading.RLock()  # next() may be called by several threads
-        self._reading: _Reading | None = None
-        self._last_stats = Stats()
-
-    # -- places --------------------------------------------------------------------------------------------------
 
     def go(self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None) -> None:
-        """Go on from ``cursor``."""
-        self.cursor = cursor
-        if plans is not None:
-            self._plans = plans
-        if seed is not None:
-            self.seed = seed
-        self._before, self._has_ended, self._is_torn = None, False, True
-
-    def change(self, options: Options) -> None:
-        """From the next batch on under other options."""
-        was_closed = self.is_closed
-        self.close()
-        self.is_closed, self.options = was_closed, options
-
-    def refresh(self) -> None:
-        """See the dataset as it is now."""
-        if self._reading is not None and not all(map(is_, self._reading.cargo, self.options.cargo)):
-            self.close()
-            self.is_closed = False
+        super().go(cursor, plans, seed)
+        self._is_torn = True
 
     # -- handing out ---------------------------------------------------------------------------------------------
 
@@ -134,7 +103,7 @@ class Alone:
             while True:
                 if self._has_ended:
                     raise StopIteration
-                reading = self._reading
+                reading = self.loop
                 if reading is None or self._is_torn or self.is_closed or reading.born != forks.generation:
                     reading = self._ready()
                 tally, began = reading.tally, _now()
@@ -175,22 +144,19 @@ class Alone:
         """The dataset, open, and a run under way."""
         if self.is_closed:
             raise IteratorClosed("the iterator is closed; make a new one.")
-        reading = self._reading
+        reading = self.loop
         if reading is None or reading.born != forks.generation:  # the parent's: this process has been forked
             if self._plans.end_at(self.cursor):
                 self._has_ended = True
                 raise StopIteration
-            reading = self._reading = _Reading(self.options, self._opens is Batch, self.seed, self._all_skipped)
+            reading = self.loop = _Reading(self.options, self._opens is Batch, self.seed, self._all_skipped)
             self._letting_go = lifetime.end_with(self, reading)
         if self._is_torn:
-            self._course = self._plans if self.options.shard is None else self._plans.shared(self.options.share())
-            if self.options.receipts is not None:
-                self._notes = Notes(self.options.receipts, self.cursor, self._course, self.options.shard)
-            self._each = 0
-            if type(self._course) is Pace and self._course.share is WHOLE and reading.is_usual and self._notes is None:
-                self._each = self._course.batch_size if self._course.batch_size <= _MANY else 0
-                self._room = 1 if self._course.wrap else self._each
-                self._epochs = math.inf if self._course.epochs is None else self._course.epochs
+            self._going, self._each = self._course(), 0
+            if type(self._going) is Pace and self._going.share is WHOLE and reading.is_usual and self._notes is None:
+                self._each = self._going.batch_size if self._going.batch_size <= _MANY else 0
+                self._room = 1 if self._going.wrap else self._each
+                self._epochs = math.inf if self._going.epochs is None else self._going.epochs
             self._is_torn = False
         return reading
 
@@ -245,7 +211,7 @@ class Alone:
         """What comes next; StopIteration if that is nothing."""
         began = time.monotonic()
         try:
-            plan = self._course.step(self.cursor, self._number)
+            plan = self._going.step(self.cursor, self._number)
         except StopIteration as error:  # which would mean something else to whoever calls next()
             raise RuntimeError("the order_sampler raised StopIteration") from error
         if plan is None:
@@ -254,7 +220,7 @@ class Alone:
             self._has_ended = True
             raise StopIteration
         self._number += 1
-        reading.observing.planned(plan, self._course)
+        reading.observing.planned(plan, self._going)
         reading.tally.ordered(began, time.monotonic())
         return plan
 
@@ -264,11 +230,7 @@ class Alone:
             batch = self._opens(contents)
         except Exception as error:  # samples that cannot be stacked; unlike Ctrl-C, they would come again
             self._advance(plan, faults, is_failed=True)
-            if plan.samples is None:
-                keys = [key for stretch in plan.stretches for key in stretch.indices]
-                keys = [key for row, key in enumerate(keys) if row not in contents.failed]
-                rows = error.rows if isinstance(error, UnevenSamples) else ()
-                name_samples(error, keys, rows or differing(samples_of(contents)))
+            self._name_samples(error, contents, plan)
             raise
         reading.tally.opened(began, time.monotonic())
         if self._counts is not None:
@@ -286,11 +248,7 @@ class Alone:
         """In this order: whatever Ctrl-C leaves undone, the next ``next()`` then goes on from the cursor."""
         if self._notes is not None:
             self._notes.batch(plan, faults, is_skipped, is_failed)
-        after = plan.after
-        if self._before is not None:  # to the user, the batches passed by and this one are one step
-            is_new_epoch = after.epoch > self._before.epoch
-            after = after._replace(is_new_epoch=is_new_epoch, previous_epoch_detail=self._before.epoch_detail)
-        self.cursor = after
+        self.cursor = self._in_one_step(plan.after)
         if not is_skipped:
             self._before = None
 
@@ -308,33 +266,16 @@ class Alone:
         """It never fetches ahead."""
         return False
 
-    @property
-    def skipped(self) -> int:
-        """Samples that were left out."""
-        return self._all_skipped.count
-
-    def stats(self, looks: bool = True) -> Stats:
-        """A snapshot of the counters, with what the dataset says of itself."""
-        found = self._last_stats if self._reading is None else self._reading.stats(looks)
-        skipped = self._all_skipped
-        return replace(found, dataset=about(self.options.dataset), skipped=skipped.count, skips=skipped.first)
-
-    # -- ending --------------------------------------------------------------------------------------------------
-
     def close(self) -> None:
-        """Give everything back; batches already handed out stay valid."""
-        self.is_closed, self._is_torn = True, True
-        reading, self._reading = self._reading, None
-        if reading is not None and reading.born == forks.generation:
-            self._letting_go.detach()
-            self._last_stats = reading.stats()
-            reading.stop()
-        if self.options.receipts is not None:
-            self.options.receipts.close()
+        self._is_torn = True
+        super().close()
 
 
 class _Reading:
     """A dataset that is read here: how it is asked, what it draws from, and what has been counted."""
+
+    lines: tuple[Line, ...] = ()  # there are no workers
+    pids: tuple[int, ...] = ()
 
     def __init__(self, options: Options, as_samples: bool, seed: int, skipped: Skipped) -> None:
         self.pid, self.born = os.getpid(), forks.generation
@@ -374,6 +315,10 @@ class _Reading:
 
     def join(self) -> None:
         """There is no thread to wait for."""
+
+    def carries(self, cargo: tuple[Any, Any]) -> bool:
+        """Is it about these very objects, however they have changed?"""
+        return all(map(is_, self.cargo, cargo))
 
     def stats(self, looks: bool = True) -> Stats:
         """The counters."""
@@ -447,7 +392,7 @@ class _Reading:
         if cpu_ns:
             self.cpu_share = (time.thread_time_ns() - cpu_ns) / 1e9 / max(1e-9, _now() - began)
             self.is_measured = False
-        if self._rules.seeds_samples and self._has_drawn(before, callers):
+        if self._has_drawn(before, callers):
             return None
         if first is not None and _glimpse(rows[0]) != first:
             self._copies, self.is_plain = True, False  # and this batch is fetched again
@@ -456,10 +401,10 @@ class _Reading:
 
     def _has_drawn(self, before: tuple[Any, ...], callers: dict[str, Any]) -> bool:
         """Has the dataset drawn from the global generators?  Then they are as they were, and it is asked once more."""
-        after = seeding.globals_mark()
-        if not self._rules.seeds_samples or not (after != before or seeding.has_used_reserve(callers)):
+        drawn = _drawn(before, callers) if self._rules.seeds_samples else NONE
+        if not drawn:
             return False
-        self._seeds |= seeding.drawn_between(before, after) or {"numpy"}
+        self._seeds |= drawn
         self.is_plain = False
         seeding.restore_globals(callers)
         return True
@@ -505,9 +450,7 @@ class _Reading:
                 self._fetch(plan)
                 if self._seeds == seeding.GLOBALS:
                     return
-                drawn = seeding.drawn_between(before, seeding.globals_mark())
-                if seeding.has_used_reserve(callers):
-                    drawn |= {"numpy"}
+                drawn = _drawn(before, callers)
                 if drawn <= self._seeds:
                     return
                 self._seeds |= drawn  # and this batch is fetched again
@@ -676,6 +619,12 @@ class _WithCare:
             seeding.step_to(0)
         sample = self.dataset[key]
         return copied(sample) if self.copies else sample
+
+
+def _drawn(before: tuple[Any, ...], callers: dict[str, Any]) -> frozenset[str]:
+    """The generators that were drawn from since."""
+    drawn = seeding.drawn_between(before, seeding.globals_mark())
+    return drawn | {"numpy"} if seeding.has_used_reserve(callers) else drawn
 
 
 def _is_its_own(rows: list[Any]) -> bool:

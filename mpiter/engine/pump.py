@@ -9,43 +9,40 @@ times, and ends in bounded time, as do dropping the pump and leaving the interpr
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..datasets.access import about, offered, users
-from ..errors import IteratorClosed, MpiterError, UnevenSamples, could_not_start, name_samples, warn
+from ..datasets.access import offered, users
+from ..errors import IteratorClosed, MpiterError, could_not_start, warn
 from ..order.cursor import Cursor, Plans
 from ..pool.crew import Crew
 from ..pool.starting import interrupts_later
 from ..pool.stopwatch import interval_for
 from ..pool.watch import Patience
-from ..receipts import Notes
-from ..samples.batch import Batch, differing, samples_of
+from ..samples.batch import Batch
 from ..samples.layout import Contents
-from ..stats import Stats
 from . import lifetime
 from .alone import Alone
 from .communicator import Terminated
 from .options import Options
 from .prefetch import _PrefetchLoop
+from .pumping import Pumping
 from .run import Delivery, Run
 from .tally import Skipped
 
 Late = Callable[[float, float, str], Exception]  # the limit, the seconds waited, what the workers do → what is said
 
 
-class Pump:
+class Pump(Pumping):
     """A place, and a loop that fetches from there on.
 
-    ``opens`` makes of a batch's contents what is handed out.  ``late`` says what becomes of a batch that has been
-    overdue for longer than ``dataset_timeout``: a warning, which is given, or an error, which is raised.  ``counts``
-    says how many samples are in what ``opens`` has made, where rows are something else; None where it is no batch.
-    ``skipped`` is told of what is left out, and is the owner's where that has one pump after the other.
+    ``late`` says what becomes of a batch that has been overdue for longer than ``dataset_timeout``: a warning, which is
+    given, or an error, which is raised.
     """
+
+    loop: _PrefetchLoop | None
 
     def __init__(
         self,
@@ -55,60 +52,31 @@ class Pump:
         counts: Callable[[Any], int | None] | None = None,
         skipped: Skipped | None = None,
     ) -> None:
-        self.options, self._opens, self._late, self._counts = options, opens, late, counts
-        self._all_skipped = skipped or Skipped()
-        self.loop: _PrefetchLoop | None = None
-        self.is_closed = False
-        self.cursor: Cursor
-        self.seed = 0
-        self._plans: Plans
+        super().__init__(options, opens, counts, skipped)
+        self._late = late
         self._runs = 0
-        self._notes: Notes | None = None  # of the run, for receipts
-        self._letting_go: Any = None
         self._in_hand: Delivery | None = None  # taken from the loop, not yet handed out
         self._taken = 0  # deliveries of the run that have been handed out
-        self._before: Cursor | None = None  # where the user was when batches began to be passed by
-        self._has_ended = False  # all of it has been handed out
         self._has_stopped = False  # the loop, which another run would set going
-        self._one_at_a_time = threading.RLock()  # next() may be called by several threads
         self._patience = Patience(options.dataset_timeout)
         self._lateness: Any = ()  # the type of what was said of a batch that may still come
-        self._last_stats = Stats()
 
     # -- places --------------------------------------------------------------------------------------------------
 
     def go(self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None) -> None:
-        """Go on from ``cursor``; whatever is on its way is dropped."""
-        self.cursor = cursor
-        if plans is not None:
-            self._plans = plans
-        if seed is not None:
-            self.seed = seed
-        self._in_hand = self._before = None
-        self._has_ended = self._has_stopped = False
+        super().go(cursor, plans, seed)
+        self._in_hand, self._has_stopped = None, False
         if self.loop is not None and self.loop.pid == os.getpid():
             self.loop.go(self._run())
 
     def change(self, options: Options) -> None:
-        """From the next batch on under other options: by other workers."""
-        was_closed = self.is_closed
-        self.close()
-        self.is_closed, self.options = was_closed, options
+        super().change(options)
         self._patience = Patience(options.dataset_timeout)
-
-    def refresh(self) -> None:
-        """Have the workers see the dataset as it is now."""
-        if self.loop is not None and not self.loop.carries(self.options.cargo):
-            self.close()
-            self.is_closed = False
 
     def _run(self) -> Run:
         self._runs += 1
-        plans = self._plans if self.options.shard is None else self._plans.shared(self.options.share())
         self._taken = 0
-        if (receipts := self.options.receipts) is not None:
-            self._notes = Notes(receipts, self.cursor, plans, self.options.shard)
-        return Run(self._runs, self.cursor, self.seed, plans)
+        return Run(self._runs, self.cursor, self.seed, self._course())
 
     # -- handing out ---------------------------------------------------------------------------------------------
 
@@ -168,11 +136,7 @@ class Pump:
             batch = self._opens(contents)
         except Exception as error:  # samples that cannot be stacked; unlike Ctrl-C, they would come again
             self._advance(delivery)
-            if delivery.plan is not None and delivery.plan.samples is None:
-                keys = [key for stretch in delivery.plan.stretches for key in stretch.indices]
-                keys = [key for row, key in enumerate(keys) if row not in contents.failed]
-                rows = error.rows if isinstance(error, UnevenSamples) else ()
-                name_samples(error, keys, rows or differing(samples_of(contents)))
+            self._name_samples(error, contents, delivery.plan)
             raise
         loop.tally.opened(began, time.monotonic())
         samples = contents.rows - len(contents.failed) if delivery.samples is None else delivery.samples
@@ -195,12 +159,6 @@ class Pump:
             if not delivery.is_empty:
                 self._before = None
         self._taken += 1
-
-    def _in_one_step(self, after: Cursor) -> Cursor:
-        """To the user, the batches passed by and this one: an epoch that ends with one of those mustn't be lost."""
-        if (before := self._before) is None:
-            return after
-        return after._replace(is_new_epoch=after.epoch > before.epoch, previous_epoch_detail=before.epoch_detail)
 
     def _interrupted(self, error: BaseException) -> None:
         """next() was left by Ctrl-C or the end of the loop: nothing has been handed out."""
@@ -289,31 +247,6 @@ class Pump:
     def worker_pids(self) -> tuple[int, ...]:
         """The worker processes of the moment; others after they have been replaced."""
         return () if self.loop is None else self.loop.pids
-
-    @property
-    def skipped(self) -> int:
-        """Samples that were left out."""
-        return self._all_skipped.count
-
-    def stats(self, looks: bool = True) -> Stats:
-        """A snapshot of the counters, with what the dataset says of itself; ``looks`` as the tally has it."""
-        found = self._last_stats if self.loop is None else self.loop.stats(looks)
-        skipped = self._all_skipped
-        return replace(found, dataset=about(self.options.dataset), skipped=skipped.count, skips=skipped.first)
-
-    # -- ending --------------------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """End the workers and give everything back; batches already handed out stay valid."""
-        self.is_closed = True
-        loop, self.loop = self.loop, None
-        if loop is not None and loop.pid == os.getpid():
-            self._letting_go.detach()
-            self._last_stats = loop.stats()
-            loop.stop()
-            loop.join()
-        if self.options.receipts is not None:
-            self.options.receipts.close()
 
 
 def pump_for(

@@ -142,7 +142,7 @@ def test_only_what_is_ours_can_be_looked_at() -> None:
 def test_looking_does_not_change_what_the_user_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     with mpiter.batches(range(400), 4, n_processes=0) as stream:
         next(stream)
-        tally = stream._pump._reading.tally  # type: ignore[union-attr]
+        tally = stream._pump.loop.tally  # type: ignore[union-attr]
         tally.looked = tally.since = (tally.looked[0] - 100.0, 0.0, 0)  # one looked long ago
         before = tally.looked, tally.since
         for _ in range(3):

@@ -212,7 +212,7 @@ def test_of_two_programs_with_one_path_the_later_takes_a_name_of_its_own(
     path = tmp_path / "run.json"
     with mpiter.batches(range(80), 4, n_processes=0, trace=path) as stream:
         next(stream)
-        stream._pump._reading.tally._write()
+        stream._pump.loop.tally._write()
         subprocess.run([sys.executable, "-c", _PROGRAM, str(path)], timeout=60, check=True)
     assert len(named(events_of(path), "open")) == 1
     (other,) = set(left_in(tmp_path)) - {"run.json"}
