@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -43,18 +43,25 @@ OF_LOADERS = {
 }
 
 
-def knows(elsewhere: Mapping[str, str]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """A function that names its own argument where another name was given, or the nearest one."""
+def knows(elsewhere: Mapping[str, str], more: Mapping[str, Any]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """A function that names its own argument where another name was given, or the nearest one.
+
+    Its ``**options`` are those of ``more``, each with its default.
+    """
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
-        mine = inspect.signature(function).parameters
+        own = inspect.signature(function)
+        named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        named += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=more[name]) for name in more]
+        mine = [one.name for one in named]
 
         @functools.wraps(function)
         def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            for name in kwargs.keys() - mine.keys():
-                raise TypeError(f"there is no argument {name!r}{_hint(name, elsewhere, list(mine))}.")
+            for name in kwargs.keys() - set(mine):
+                raise TypeError(f"there is no argument {name!r}{_hint(name, elsewhere, mine)}.")
             return function(*args, **kwargs)
 
+        called.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]
         return called
 
     return decorate

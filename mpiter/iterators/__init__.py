@@ -2,7 +2,7 @@
 
 ::
 
-    sampling ────────► iterator ────────────────────────► iterators, generate
-    how epochs go on   over a pump; with adjustable:      Chainer's names,
-                       what is read of it, and set        and batches()
+    options ───────────► iterator ────────────────► iterators, generate
+    which all have        how epochs go on, a pump,  Chainer's names,
+    in common             attributes and the state   and batches()
 """

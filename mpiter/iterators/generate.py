@@ -6,24 +6,21 @@ epoch with a short (or dropped) last batch.  A *pass* is what one ``for`` goes t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 from ..engine.options import Options
 from ..engine.pilot import Auto
 from ..order.cursor import Cursor, batches_of
-from ..order.ranks import Sharding
 from ..order.state import Surroundings
-from ..rules import Skip
 from ..samples.batch import Stacker, collate, columns_of
 from ..samples.layout import Contents
 from ..samples.uneven import Settle, settle_as
-from ..spelling import OF_ITERATORS, knows
+from ..spelling import OF_ITERATORS
 from ..typevars import B
-from .iterator import DatasetIterator
-from .sampling import Sampling
+from .iterator import DatasetIterator, Sampling
+from .options import OfWorkers, takes
 
 
 class Batches(DatasetIterator[B]):
@@ -84,14 +81,13 @@ class _Columns:
         return collate(samples, self._settle, self._stacks) if found is None else found
 
 
-@knows(OF_ITERATORS)
+@takes(OfWorkers, OF_ITERATORS)
 def batches(
     dataset: Any,
     batch_size: int,
     *,
     n_processes: int | Literal["auto"] | Auto | None = None,
     shuffle: bool | None = None,
-    seed: int | None = None,
     epochs: int | None = 1,
     drop_last: bool = False,
     n_prefetch: int | Literal["auto"] | Auto = 2,
@@ -99,17 +95,8 @@ def batches(
     dataset_timeout: float | None = 30.0,
     maxtasksperchild: int | None = None,
     backend: Any = "process",
-    serializer: Any = "slots",
-    copy: bool = False,
-    on_error: Literal["raise", "skip"] | Skip = "raise",
-    run_ahead: int | None = None,
-    worker_init: Any = None,
-    in_order: bool = True,
-    sample_timeout: float | None = 600.0,
     ragged: Literal["raise", "list", "pad"] = "raise",
-    trace: str | os.PathLike[str] | None = None,
-    shard: Sharding = None,
-    receipts: Any = None,
+    **options: Unpack[OfWorkers],
 ) -> Batches[Any]:
     """Iterate over ``dataset`` in stacked batches.
 
@@ -133,21 +120,11 @@ def batches(
             batch_size=batch_size,
             n_workers=n_processes,
             n_prefetch=n_prefetch,
-            seed=seed,
             dataset_timeout=dataset_timeout,
             max_samples=maxtasksperchild,
             backend=backend,
-            serializer=serializer,
-            copy=copy,
-            on_error=on_error,
-            run_ahead=run_ahead,
-            worker_init=worker_init,
-            in_order=in_order,
-            sample_timeout=sample_timeout,
             ragged=ragged,
-            trace=trace,
-            shard=shard,
-            receipts=receipts,
+            **options,
         ),
         Sampling(epochs=epochs, drop_last=drop_last, shuffle=shuffle, order_sampler=order_sampler),
     )

@@ -1,22 +1,25 @@
 """What all iterators are: Chainer's contract, over a pump.
 
-Runs in the consumer's thread.  Guarantees that constructing starts no worker (the fork server at most), and that
-attributes and ``state_dict()`` describe what has been handed out, never what is prefetched.
+Runs in the consumer's thread.  Guarantees that constructing starts no worker (the fork server at most); that attributes
+and ``state_dict()`` describe what has been handed out, never what is prefetched; and that what may be changed is simply
+assigned to: an order sampler governs from the next epoch on and disturbs nothing, while another dataset, batch size or
+way of repeating means other workers, which begin with the next batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Self
 
 import numpy as np
 
 from ..datasets.columns import described
-from ..engine.options import Options
+from ..engine.options import Options, whole
 from ..engine.pump import pump_for
-from ..errors import IteratorClosed
-from ..order.cursor import Cursor
+from ..errors import IteratorClosed, OptionError
+from ..machine import memory_total
+from ..order.cursor import Cursor, Pace
 from ..order.order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
 from ..order.state import Surroundings, load, save
 from ..samples.batch import Batch
@@ -24,12 +27,64 @@ from ..samples.layout import Contents
 from ..stats import Stats
 from ..typevars import B
 from ..worker.seeding import seed_for
-from .adjustable import Adjustable
-from .sampling import Sampling
+
+_ROW_BYTES = 16  # the least that a sample takes: its number, and its place in the list
 
 
-class DatasetIterator(Adjustable, Generic[B]):
-    """What all iterators are: a place in the epochs, and a pump that brings the batches from there on."""
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How epochs follow each other, and in which order each is gone through."""
+
+    wrap: bool = False  # batches run on into the next epoch
+    epochs: int | None = 1  # of a pass
+    passes: int = 1
+    drop_last: bool = False
+    shuffle: bool | None = None
+    order_sampler: Any = None
+
+    def __post_init__(self) -> None:
+        whole("epochs", self.epochs, least=0, optional=True)
+        if self.order_sampler is not None and not callable(self.order_sampler):
+            raise OptionError(f"order_sampler={self.order_sampler!r:.60} cannot be called; pass a function.")
+        if self.shuffle is not None and self.order_sampler is not None:
+            raise OptionError("shuffle and order_sampler exclude each other; leave shuffle at None to use the sampler.")
+
+    def check(self, options: Options) -> None:
+        """Refuse a dataset that one cannot go through like that."""
+        try:
+            length = len(options.dataset)
+        except TypeError as error:  # an array without a dimension, too
+            raise OptionError(
+                f"a dataset needs len(dataset), which {type(options.dataset).__name__} has not; pass a list, an array "
+                f"or an object with __len__ and __getitem__."
+            ) from error
+        if self.wrap and length == 0 and self.order_sampler is None:
+            raise OptionError("the dataset is empty, so it cannot be repeated; pass repeat=False or fill it.")
+        if self.wrap and options.batch_size > (most := memory_total() // _ROW_BYTES):
+            raise OptionError(
+                f"batch_size={options.batch_size}: a batch of more than {most} samples cannot be held in the memory "
+                f"there is, however small they are; pass a smaller one, or repeat=False to stop at the end."
+            )
+        if options.shard is not None and self.order_sampler is not None:
+            raise OptionError(
+                "shard and order_sampler exclude each other: each rank would ask a sampler of its own, and these need "
+                "not agree.  Leave order_sampler out: shuffle and seed= make one order for all ranks."
+            )
+        if self.drop_last:
+            options.check_drop_last(length, options.batch_size)
+
+    def pace(self, batch_size: int) -> Pace:
+        """The same in Python's own types, whatever ``np.int64(32)`` or ``repeat=1`` the user passed."""
+        epochs = None if self.epochs is None else int(self.epochs) * self.passes
+        return Pace(batch_size, bool(self.wrap), epochs, bool(self.drop_last))
+
+    @property
+    def shuffles(self) -> bool:
+        return self.order_sampler is None and (self.shuffle is None or bool(self.shuffle))
+
+
+class DatasetIterator(Generic[B]):
+    """A place in the epochs, and a pump that brings the batches from there on."""
 
     class TimeoutWarning(RuntimeWarning):
         """A batch has been longer in coming than ``dataset_timeout``."""
@@ -77,9 +132,18 @@ class DatasetIterator(Adjustable, Generic[B]):
 
     # -- places --------------------------------------------------------------------------------------------------
 
+    @property
+    def _cursor(self) -> Cursor:
+        return self._pump.cursor
+
     def _go(self, cursor: Cursor, seed: int | None = None) -> None:
         """Go on from ``cursor``; whatever is on its way is dropped."""
         self._pump.go(cursor, self._sampling.pace(self.batch_size), seed)
+
+    def _go_by(self, order: Order) -> None:
+        """Go on in another order from the same position, if that has so many."""
+        here = self._cursor
+        self._go(here._replace(order=order, position=min(here.position, max(len(order) - 1, 0))))
 
     def _order_of(self, epoch: int, indices: Any = None) -> Order:
         """The order of an epoch; ``indices`` where they don't follow from the seed."""
@@ -94,10 +158,10 @@ class DatasetIterator(Adjustable, Generic[B]):
         return Given(indices, Shuffled(length, self.seed, epoch + 1))
 
     def _first_order(self) -> Order:
-        sampler, length = self._sampler.sampler, len(self.dataset)
+        sampler = self._sampler.sampler
         if sampler is None:
             return self._order_of(0)
-        return Sampled(sampler(np.arange(length), 0), self._sampler)
+        return Sampled(sampler(np.arange(len(self.dataset)), 0), self._sampler)
 
     def reset(self) -> None:
         """Start over, from the first epoch."""
@@ -105,6 +169,105 @@ class DatasetIterator(Adjustable, Generic[B]):
         now = self._cursor.order
         order = now.over_again(len(self.dataset)) if isinstance(now, Sampled) else self._first_order()
         self._go(Cursor(0, 0, False, order))
+
+    # -- what trainers, triggers and progress bars read ------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The number of epochs that are complete."""
+        return self._cursor.epoch
+
+    @property
+    def current_position(self) -> int:
+        """The number of samples of the epoch under way that were handed out."""
+        return self._cursor.position
+
+    @property
+    def is_new_epoch(self) -> bool:
+        """Did the last batch complete an epoch?"""
+        return self._cursor.is_new_epoch
+
+    @property
+    def epoch_detail(self) -> float:
+        """The number of epochs, with the part of the one under way."""
+        return self._cursor.epoch_detail
+
+    @property
+    def previous_epoch_detail(self) -> float | None:
+        """What that was before the last batch; None before the first."""
+        detail = self._cursor.previous_epoch_detail
+        return None if detail < 0 else detail
+
+    @property
+    def seed(self) -> int:
+        """What the order and the samples' randomness are drawn from."""
+        return self._pump.seed
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """The worker processes of the moment; others after they have been replaced."""
+        return self._pump.worker_pids
+
+    def stats(self) -> Stats:
+        """A snapshot of the counters."""
+        return self._pump.stats()
+
+    # -- what may be changed while it is in use --------------------------------------------------------------------
+
+    def _change(self, sampling: Sampling | None = None, **options: Any) -> None:
+        """Go on under other options from the next batch on; they are checked anew."""
+        changed = replace(self._pump.options, **options)
+        (sampling or self._sampling).check(changed)
+        self._sampling = sampling or self._sampling
+        self._pump.change(changed)
+        self._go(self._cursor)
+
+    @property
+    def dataset(self) -> Any:
+        """Where the samples come from.  One of another length has an order of its own from here on."""
+        return self._pump.options.dataset
+
+    @dataset.setter
+    def dataset(self, dataset: Any) -> None:
+        length = len(self.dataset)
+        self._change(dataset=dataset)
+        if len(self.dataset) != length and self._sampler.sampler is None:
+            self._go_by(self._order_of(self.epoch))
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a batch, from the next one on."""
+        return self._pump.options.batch_size
+
+    @batch_size.setter
+    def batch_size(self, batch_size: int) -> None:
+        self._change(batch_size=batch_size)
+
+    @property
+    def repeat(self) -> bool:
+        """Does it go on for ever?"""
+        return bool(self._sampling.wrap)
+
+    @repeat.setter
+    def repeat(self, repeat: bool) -> None:
+        self._change(replace(self._sampling, wrap=repeat, epochs=None if repeat else 1))
+
+    @property
+    def order_sampler(self) -> Any:
+        """Asked for the order of each epoch; a new one governs from the next epoch on.  None: in sequence, at once."""
+        return self._sampler.sampler
+
+    @order_sampler.setter
+    def order_sampler(self, sampler: Any) -> None:
+        sampling = replace(self._sampling, shuffle=False if sampler is None else None, order_sampler=sampler)
+        sampling.check(self._pump.options)
+        self._sampler.sampler = sampler
+        order = self._cursor.order
+        if sampler is None:
+            self._sampling, order = sampling, Sequential(len(self.dataset))
+        elif not isinstance(order, Sampled):
+            order = Sampled(np.arange(len(order)) if order.array() is None else order.array(), self._sampler)
+        self._go_by(order)
 
     # -- ending --------------------------------------------------------------------------------------------------
 
@@ -165,22 +328,6 @@ class DatasetIterator(Adjustable, Generic[B]):
         self.__dict__.update(state["extra"])
         here = state["place"]
         self._go(here._replace(order=self._order_of(here.epoch, state["indices"])))
-
-    # -- what Chainer's trainers read ----------------------------------------------------------------------------
-
-    @property
-    def seed(self) -> int:
-        """What the order and the samples' randomness are drawn from."""
-        return self._pump.seed
-
-    @property
-    def worker_pids(self) -> tuple[int, ...]:
-        """The worker processes of the moment; others after they have been replaced."""
-        return self._pump.worker_pids
-
-    def stats(self) -> Stats:
-        """A snapshot of the counters."""
-        return self._pump.stats()
 
 
 def _late(limit: float, waited: float, doings: str) -> Warning:

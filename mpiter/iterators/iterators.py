@@ -1,22 +1,19 @@
 """The three iterators with Chainer's names and arguments: they differ in who runs the fetches, and in nothing else.
 
-Switchable with each other: the same order, the same state, the same batches.
+They can be exchanged for each other: they have the same order, the same state and the same batches.
 """
 
 from __future__ import annotations
 
-import os
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from ..engine.options import Options
 from ..engine.pilot import Auto
-from ..order.ranks import Sharding
-from ..rules import Skip
 from ..samples.batch import Batch
-from ..spelling import OF_ITERATORS, knows
+from ..spelling import OF_ITERATORS
 from ..typevars import T
-from .iterator import DatasetIterator
-from .sampling import Sampling
+from .iterator import DatasetIterator, Sampling
+from .options import OfIterators, OfWorkers, takes
 
 _OF_THREADS = {**OF_ITERATORS, **dict.fromkeys(("n_processes", "num_workers"), "n_threads")}
 _OF_NONE = {**OF_ITERATORS, **dict.fromkeys(("n_processes", "num_workers"), "MultiprocessIterator, which has workers")}
@@ -62,7 +59,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
     [[10, 20], [30]]
     """
 
-    @knows(OF_ITERATORS)
+    @takes(OfWorkers, OF_ITERATORS)
     def __init__(
         self,
         dataset: Any,
@@ -76,46 +73,26 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         dataset_timeout: float | None = 30.0,
         maxtasksperchild: int | None = None,
         *,
-        seed: int | None = None,
         backend: Any = "process",
-        serializer: Any = "slots",
-        copy: bool = False,
-        on_error: Literal["raise", "skip"] | Skip = "raise",
-        run_ahead: int | None = None,
-        worker_init: Any = None,
-        in_order: bool = True,
-        sample_timeout: float | None = 600.0,
-        trace: str | os.PathLike[str] | None = None,
-        shard: Sharding = None,
-        receipts: Any = None,
+        **options: Unpack[OfWorkers],
     ) -> None:
         self.n_prefetch = n_prefetch
         self.shared_mem = shared_mem
         self.shuffle = shuffle
         self.dataset_timeout = dataset_timeout
         self.maxtasksperchild = maxtasksperchild
-        options = Options(
+        made = Options(
             dataset=dataset,
             batch_size=batch_size,
             n_workers=n_processes,
             n_prefetch=n_prefetch,
             dataset_timeout=dataset_timeout,
             max_samples=maxtasksperchild,
-            seed=seed,
             backend=backend,
-            serializer=serializer,
-            copy=copy,
-            on_error=on_error,
-            run_ahead=run_ahead,
-            worker_init=worker_init,
-            in_order=in_order,
-            sample_timeout=sample_timeout,
-            trace=trace,
-            shard=shard,
-            receipts=receipts,
+            **options,
         )
-        self.n_processes = options.workers
-        super().__init__(options, _chainers(repeat, shuffle, order_sampler))
+        self.n_processes = made.workers
+        super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
 
 class MultithreadIterator(DatasetIterator[Batch[T]]):
@@ -129,7 +106,7 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
 
     _revives = True
 
-    @knows(_OF_THREADS)
+    @takes(OfWorkers, _OF_THREADS)
     def __init__(
         self,
         dataset: Any,
@@ -140,18 +117,8 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
         order_sampler: Any = None,
         *,
         n_prefetch: int | Literal["auto"] | Auto = 1,
-        seed: int | None = None,
         dataset_timeout: float | None = 30.0,
-        serializer: Any = "slots",
-        copy: bool = False,
-        on_error: Literal["raise", "skip"] | Skip = "raise",
-        run_ahead: int | None = None,
-        worker_init: Any = None,
-        in_order: bool = True,
-        sample_timeout: float | None = 600.0,
-        trace: str | os.PathLike[str] | None = None,
-        shard: Sharding = None,
-        receipts: Any = None,
+        **options: Unpack[OfWorkers],
     ) -> None:
         self.n_threads = n_threads
         self.shuffle = shuffle
@@ -161,20 +128,10 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
                 batch_size=batch_size,
                 n_workers=n_threads,
                 n_prefetch=n_prefetch,
+                dataset_timeout=dataset_timeout,
                 backend="thread",
                 workers_name="n_threads",
-                seed=seed,
-                dataset_timeout=dataset_timeout,
-                serializer=serializer,
-                copy=copy,
-                on_error=on_error,
-                run_ahead=run_ahead,
-                worker_init=worker_init,
-                in_order=in_order,
-                sample_timeout=sample_timeout,
-                trace=trace,
-                shard=shard,
-                receipts=receipts,
+                **options,
             ),
             _chainers(repeat, shuffle, order_sampler),
         )
@@ -189,7 +146,7 @@ class SerialIterator(DatasetIterator[Batch[T]]):
 
     _revives = True
 
-    @knows(_OF_NONE)
+    @takes(OfIterators, _OF_NONE)
     def __init__(
         self,
         dataset: Any,
@@ -197,31 +154,10 @@ class SerialIterator(DatasetIterator[Batch[T]]):
         repeat: bool = True,
         shuffle: bool | None = None,
         order_sampler: Any = None,
-        *,
-        seed: int | None = None,
-        serializer: Any = "slots",
-        copy: bool = False,
-        on_error: Literal["raise", "skip"] | Skip = "raise",
-        worker_init: Any = None,
-        trace: str | os.PathLike[str] | None = None,
-        shard: Sharding = None,
-        receipts: Any = None,
+        **options: Unpack[OfIterators],
     ) -> None:
         self.shuffle = shuffle
         super().__init__(
-            Options(
-                dataset=dataset,
-                batch_size=batch_size,
-                n_workers=0,
-                backend="serial",
-                seed=seed,
-                serializer=serializer,
-                copy=copy,
-                on_error=on_error,
-                worker_init=worker_init,
-                trace=trace,
-                shard=shard,
-                receipts=receipts,
-            ),
+            Options(dataset=dataset, batch_size=batch_size, n_workers=0, backend="serial", **options),
             _chainers(repeat, shuffle, order_sampler),
         )

@@ -94,7 +94,7 @@ class DataLoader(Loading[B_co]):
     (2, 2) [2 3]
     """
 
-    @knows(OF_LOADERS)
+    @knows(OF_LOADERS, {})
     def __init__(
         self,
         dataset: Any,

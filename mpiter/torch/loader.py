@@ -74,7 +74,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     _marks_every: int | None = 1  # batches of a stream to one account of its place
 
-    @knows(OF_LOADERS)
+    @knows(OF_LOADERS, {})
     def __init__(
         self,
         dataset: Any,
