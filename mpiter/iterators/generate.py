@@ -32,7 +32,7 @@ class Batches(DatasetIterator[B]):
         return self._pump.options.ragged
 
     def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
-        return _Columns(settle_as(options.ragged))
+        return Columns(settle_as(options.ragged))
 
     def __iter__(self) -> Self:
         """What is left of this pass; the next one, if that is nothing."""
@@ -66,7 +66,7 @@ class Batches(DatasetIterator[B]):
         return left - -(-began.position // share.step(self.batch_size))
 
 
-class _Columns:
+class Columns:
     """What makes columns of a batch's contents."""
 
     def __init__(self, settle: Settle) -> None:

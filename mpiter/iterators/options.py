@@ -35,21 +35,31 @@ class OfIterators(Common, total=False):
     worker_init: Any
 
 
-class OfWorkers(OfIterators, total=False):
-    """The options of iterators that have workers."""
+class Ahead(Common, total=False):
+    """The options of all that have workers."""
 
-    run_ahead: int | None
     in_order: bool
     sample_timeout: float | None
 
 
-class OfLoaders(Common, total=False):
+class OfWorkers(OfIterators, Ahead, total=False):
+    """The options of iterators that have workers."""
+
+    run_ahead: int | None
+
+
+class OfLoaders(Ahead, total=False):
     """The options of both loaders."""
 
+    seeding: Literal["sample", "worker"]
     backend: Any
-    sample_timeout: float | None
 
 
-def takes(more: type, elsewhere: Mapping[str, str], **defaults: Any) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+def defaults(more: type, **others: Any) -> dict[str, Any]:
+    """What is taken for the options of ``more`` where they aren't given."""
+    return {name: _DEFAULTS.get(name) for name in more.__annotations__} | others
+
+
+def takes(more: type, elsewhere: Mapping[str, str], **others: Any) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """A function whose ``**options`` are those of ``more``, and that names its own argument where another was given."""
-    return knows(elsewhere, {name: _DEFAULTS[name] for name in more.__annotations__} | defaults)
+    return knows(elsewhere, defaults(more, **others))

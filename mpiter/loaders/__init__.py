@@ -7,7 +7,7 @@
                         and exact resume     that rests in between
                         ├── drawing: what a sampler gives; batched: a batch made by one worker
                         ├── streams, shards, walk: what can only be iterated over
-                        └── resuming, generators: what a state says
+                        └── place, generators: what a state says
 
 ``ragged`` pads and buckets samples of different lengths.
 """

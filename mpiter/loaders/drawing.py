@@ -1,203 +1,134 @@
 """The batches of one epoch of a loader: slices of an order, or what a sampler gives.
 
-A place in such an epoch is the number of batches handed out.  ``Sliced`` is arithmetic.  ``Drawn`` asks a sampler, in
-the user's own thread and no further ahead than is useful, since samplers draw from generators that belong to the user;
-the loop plans what has been drawn.  Guarantees that a sampler is asked for each batch once, however often the loop
-starts again, that its error comes in the place of the batch, and that a checksum tells whether two samplers have given
-the same."""
+``Drawn`` asks a sampler, in the user's own thread and no further ahead than is useful, since samplers draw from
+generators that belong to the user; the loop plans what has been drawn.  Guarantees that a sampler is asked for each
+batch once, however often the loop starts again, that its error comes in the place of the batch, and that a checksum
+tells whether two samplers have given the same."""
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from ..errors import StateError
-from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch, batches_of
+from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch
 from ..order.order import Indices
-from ..order.share import WHOLE, Share
-from .walk import Told, Walk
+from .place import Place
+from .walk import Walk
 
-_SHORT_RUN = 1 << 16  # keys that are drawn ahead at the least
-
+_MANY = 1 << 12  # keys that are passed by at once
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # which is another in each process
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
-    """What a sampler has given before, and its place, if it told that: then it goes on from there."""
-
-    batches: int = 0
-    samples: int = 0
-    checksum: int = 0
-    told: Told | None = None
-
-
-class Sliced(Plans):
-    """``batch_size`` samples after ``batch_size`` samples of the cursor's order, after the ``first`` of them."""
-
-    def __init__(self, batch_size: int, drop_last: bool, in_one: bool, first: int = 0, share: Share = WHOLE) -> None:
-        self._each, self._drop_last, self._in_one = batch_size, drop_last, in_one
-        self.first, self._share = first, share
-
-    def pace(self, epoch: int) -> Pace:
-        """The batches of an epoch in the words of iterators, whose places are numbers of samples."""
-        return Pace(self._each, wrap=False, epochs=epoch + 1, drop_last=self._drop_last, share=self._share)
-
-    def shared(self, share: Share) -> Sliced:
-        return Sliced(self._each, self._drop_last, self._in_one, self.first, share)
-
-    def samples(self, batches: int) -> int:
-        """How many of the epoch all ranks have been handed out with so many batches."""
-        return self.first + batches * self._share.step(self._each)
-
-    def samples_before(self, cursor: Cursor) -> int:
-        return self.samples(cursor.position)
-
-    def draw(self, upto: int) -> None:
-        """There is nothing to be asked."""
-
-    def forget(self, before: int) -> None:
-        """There is nothing to be forgotten."""
-
-    def forget_error(self, error: Exception) -> None:
-        """There is no sampler that it could come from."""
-
-    def checksum(self, batches: int) -> int:
-        """None is needed."""
-        return 0
-
-    def since(self, batches: int) -> Since | None:
-        """There is no sampler that could go on."""
-        return None
-
-    def batches(self, length: int) -> int:
-        """How many come of ``length`` samples."""
-        return batches_of(length - self.first, self._each, self._drop_last, self._share)
+class InOne(Pace):
+    """Slices of an order of which each travels as one row, since one worker makes the batch."""
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
-        if cursor.position >= self.batches(len(cursor.order)):
+        plan = Pace.step(self, cursor, number)
+        if plan is None:
             return None
-        plan = self.pace(cursor.epoch).step(self._place(cursor), number)
-        assert plan is not None
-        plan = plan._replace(before=cursor, after=cursor._replace(position=cursor.position + 1))
-        if not self._in_one:
-            return plan
         stretches = tuple(plan.stretches)
         keys = np.concatenate([stretch.indices for stretch in stretches]).tolist()
         stretch = Stretch(0, cursor.epoch, stretches[0].position, (keys,))
         return plan._replace(rows=1, stretches=(stretch,), samples=len(keys))
 
-    def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        return self.pace(cursor.epoch).beyond(self._place(cursor), start, stop)
-
-    def _place(self, cursor: Cursor) -> Cursor:
-        return cursor._replace(position=self.samples(cursor.position))
-
-
-@dataclass(frozen=True, slots=True)
-class _Lot:
-    """A batch that has been drawn."""
-
-    keys: list[Any]
-    start: int  # samples before it
-    checksum: int  # of all keys up to here
-    error: Exception | None = None
-    told: Told | StateError | None = None  # the sampler's place after it, if it tells
-
 
 class Drawn(Plans):
-    """The batches that an iterator of lists of keys gives, which are those of ``walk``, or made of it."""
+    """The batches that are made of the keys that ``walk`` gives, or of its lists of keys where there is no size."""
 
-    def __init__(self, batches: Iterator[Sequence[Any]], batch_size: int | None, walk: Walk, since: Since) -> None:
-        self._batches, self._walk = batches, walk
-        self._in_one = batch_size is None
-        self.batch_size = batch_size or 1
-        self._count, self._samples, self._checksum = since.batches, since.samples, since.checksum
-        before = _Lot([], self._samples, self._checksum, told=_place_told(walk))
-        self._lots: dict[int, _Lot] = {self._count - 1: before}
+    def __init__(self, walk: Walk, batch_size: int | None, drop_last: bool, in_one: bool, place: Place) -> None:
+        self._walk, self._elements, self._size = walk, walk.elements(), batch_size
+        self._drop_last, self._in_one = drop_last, in_one
+        begun = place if place.told else Place(place.epoch, told=walk.state())
+        self._last = begun._replace(position=begun.drawn, generators=None)  # what follows isn't drawn yet
+        self._places = {self._last.position: self._last}
+        self._lots: dict[int, tuple[int, list[Any] | Exception]] = {}  # by position: samples before it, and its keys
         self._has_ended = False
 
-    def draw(self, upto: int) -> None:
-        """Have the batches before the ``upto``-th drawn; what was drawn long ago is forgotten."""
-        while self._count < upto and not self._has_ended:
-            error = None
-            try:
-                keys = list(next(self._batches))
-            except StopIteration:
-                self._has_ended = True
-                return
-            except Exception as problem:
-                keys, error = [], problem
-            self._checksum = zlib.crc32(_ADDRESS.sub("", repr(keys)).encode(), self._checksum)
-            self._lots[self._count] = _Lot(keys, self._samples, self._checksum, error, _place_told(self._walk))
-            self._samples += len(keys)
-            self._count += 1
-            self._has_ended = error is not None  # not before the loop can find it
+    def go_to(self, place: Place, generators: dict[str, Any]) -> None:
+        """Leave out what lies before a place, unless the sampler, which has these ``generators``, gives other keys."""
+        self.skip(place.drawn)
+        saved, mine = (place.generators or {}).get("share"), generators.get("share")
+        if place.drawn and isinstance(saved, list) and len(saved) == 2 and mine and saved != mine:
+            if saved[1:] != mine[1:]:
+                raise StateError(f"the state was saved by one of {saved[-1]} processes, this is one of {mine[-1]}.")
+            # else it was saved by another of them, which is as far in its own share
+        elif place.drawn and (self._last.drawn, self._last.checksum) != (place.drawn, place.checksum):
+            raise StateError(
+                "the sampler gives other batches than before the state was saved.  Give it a generator of its own to "
+                "draw from (an attribute: torch.Generator, numpy Generator or RandomState), or restore what it needs."
+            )
+        self.skip(place.position)
 
-    def forget(self, before: int) -> None:
-        """Nobody will go back to the batches before this one, the last of them excepted."""
-        for number in [number for number in self._lots if number < before - 1]:
-            del self._lots[number]
+    def skip(self, position: int) -> None:
+        """Have the sampler asked for what lies before a position, if it hasn't been."""
+        while self._last.position < position and not self._has_ended:
+            self._ask(min(position - self._last.position, _MANY))
+        self._places.setdefault(position, self._last._replace(position=position))  # if it has ended before
+
+    def draw(self, here: int, batches: int) -> None:
+        """Have so many batches drawn from here on; what lies before is forgotten."""
+        for position in [position for position in self._places if position < here]:
+            self._lots.pop(position, None)
+            del self._places[position]
+        while len(self._lots) < batches and not self._has_ended:
+            last = self._last
+            keys = self._ask(self._size, self._drop_last)
+            if keys is not None:
+                self._lots[last.position] = last.samples, keys
+                self._has_ended = isinstance(keys, Exception)  # not before the loop can find it
+
+    def _ask(self, count: int | None, whole: bool = False) -> list[Any] | Exception | None:
+        """The next so many keys, or the next list of them; an error of the sampler's; or None at the end."""
+        last = self._last
+        try:
+            keys = list(next(self._elements) if self._size is None else islice(self._elements, count))
+        except StopIteration:
+            keys = None
+        except Exception as error:
+            return error
+        if keys is None or (self._size and (not keys or (whole and len(keys) < self._size))):
+            self._has_ended = True
+            return None
+        position = last.position + (1 if self._size is None else len(keys))
+        checksum = zlib.crc32(_ADDRESS.sub("", repr(keys)[1:-1] + ", ").encode(), last.checksum)
+        samples, told = last.samples + len(keys), self._walk.state()
+        self._last = Place(last.epoch, position, None, position, checksum, samples, told)
+        self._places[position] = self._last
+        return keys
 
     def forget_error(self, error: Exception) -> None:
         """The user has it; the sampler's own comes once, and then the end."""
-        self._lots = {number: lot for number, lot in self._lots.items() if lot.error is not error}
+        self._lots = {position: lot for position, lot in self._lots.items() if lot[1] is not error}
 
-    def checksum(self, batches: int) -> int:
-        """What tells this sampler from others, after so many batches."""
-        lot = self._lots.get(batches - 1)
-        return lot.checksum if lot else 0
-
-    def since(self, batches: int) -> Since | None:
-        """Where the sampler can go on after so many batches, if it tells its place."""
-        lot = self._lots.get(batches - 1)
-        if lot is None or lot.told is None:
-            return None
-        return Since(batches, lot.start + len(lot.keys), lot.checksum, _known(lot.told))
+    def place(self, position: int) -> Place:
+        """Where the sampler can go on."""
+        return self._places.get(position, self._last)
 
     def knows(self, cursor: Cursor) -> bool:
         return self._has_ended or cursor.position in self._lots
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
-        lot = self._lots.get(cursor.position)
-        if lot is None:
+        if cursor.position not in self._lots:
             return None
-        if lot.error is not None:
-            raise lot.error
-        return _plan(cursor, number, lot.start, _compact(lot.keys), self._in_one)
+        start, keys = self._lots[cursor.position]
+        if isinstance(keys, Exception):
+            raise keys
+        count = len(keys)
+        after = cursor._replace(position=cursor.position + (1 if self._size is None else count))
+        if self._in_one:
+            return Plan(number, 1, (Stretch(0, cursor.epoch, start, (keys,)),), cursor, after, count)
+        return Plan(number, count, (Stretch(0, cursor.epoch, start, _compact(keys)),), cursor, after)
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        last = self._lots.get(cursor.position - 1)
-        if last is None:
-            return np.empty(0, np.int64)
-        before = last.start + len(last.keys)
+        before = self.place(cursor.position).samples
         return np.array(self._walk.foreseen()[before + start : before + stop], np.int64)
-
-
-def _plan(cursor: Cursor, number: int, start: int, keys: Indices | tuple[Any, ...], in_one: bool) -> Plan:
-    samples = len(keys)
-    if in_one:
-        keys = (keys.tolist() if isinstance(keys, np.ndarray) else list(keys),)
-    after = cursor._replace(position=cursor.position + 1)
-    return Plan(number, len(keys), (Stretch(0, cursor.epoch, start, keys),), cursor, after, samples if in_one else None)
-
-
-def _place_told(walk: Walk) -> Told | StateError | None:
-    try:
-        return walk.state()
-    except StateError as error:  # for those who want the state
-        return error
-
-
-def _known(told: Told | StateError) -> Told:
-    if isinstance(told, StateError):
-        raise StateError(f"what the sampler's state_dict() returns cannot be saved: {told}")
-    return told
 
 
 def _compact(keys: list[Any]) -> Indices | tuple[Any, ...]:

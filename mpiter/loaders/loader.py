@@ -7,9 +7,9 @@ make no sense are refused at construction.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from numbers import Integral
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
@@ -17,37 +17,39 @@ from ..datasets.columns import Table, as_dataset
 from ..engine.options import Options, is_object
 from ..engine.pilot import Auto, auto
 from ..errors import OptionError
-from ..order.order import Order, Sequential, Shuffled
-from ..order.ranks import Sharding
+from ..iterators.generate import Columns
+from ..iterators.options import Ahead, OfLoaders, takes
 from ..pool.backends import Process
-from ..rules import Skip
-from ..samples.batch import Stacker, collate, columns_of, samples_of
+from ..samples.batch import collate, samples_of
+from ..samples.layout import Contents
 from ..samples.tensors import torch_with
 from ..samples.uneven import settle_as
-from ..spelling import OF_LOADERS, knows
+from ..spelling import OF_LOADERS
 from ..typevars import B_co
 from ..worker.info import WorkerInfo
 from ..worker.seeding import seed_for
 from .batched import Batched, Single, unchanged
-from .checks import check_batches, check_sharing, check_skipping, check_workers
-from .drawing import Drawn, Since
-from .epochs import known
-from .generators import Generators
 from .loading import Loading
 from .shards import Batching, Streamed
-from .walk import Walk, warn_of_iterators
+from .walk import warn_of_iterators
 
 _FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler", "shuffle"}
+NOT_OF_OPTIONS = {"backend": None, "seeding": "sample"}  # defaults
 
 
 class ById:
-    """torch's ``worker_init_fn``, which wants to know the worker's number only."""
+    """torch's ``worker_init_fn``, which is told the worker's number only."""
 
     def __init__(self, function: Callable[[int], Any]) -> None:
         self._function = function
 
     def __call__(self, info: WorkerInfo) -> None:
         self._function(info.id)
+
+
+def only_one(contents: Contents) -> Any:
+    """The batch that one worker has made."""
+    return samples_of(contents)[0]
 
 
 class DataLoader(Loading[B_co]):
@@ -94,7 +96,7 @@ class DataLoader(Loading[B_co]):
     (2, 2) [2 3]
     """
 
-    @knows(OF_LOADERS, {})
+    @takes(OfLoaders, OF_LOADERS, **NOT_OF_OPTIONS)
     def __init__(
         self,
         dataset: Any,
@@ -113,75 +115,76 @@ class DataLoader(Loading[B_co]):
         *,
         prefetch_factor: int | None = None,
         persistent_workers: bool | None = None,
-        in_order: bool = True,
         seed: int | None = None,
-        seeding: Literal["sample", "worker"] = "sample",
         ragged: Literal["raise", "list", "pad"] = "raise",
-        trace: str | os.PathLike[str] | None = None,
-        on_error: Literal["raise", "skip"] | Skip = "raise",
-        shard: Sharding = None,
-        backend: Any = None,
-        receipts: Any = None,
-        sample_timeout: float | None = 600.0,
+        **options: Unpack[OfLoaders],
     ) -> None:
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
-        check_workers(num_workers, timeout, persistent_workers, worker_init_fn)
-        check_batches(batch_size, shuffle, sampler, batch_sampler, drop_last, collate_fn)
+        for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+            if given is not None and not (hasattr(given, "__iter__") or hasattr(given, "__getitem__")):
+                raise OptionError(f"{name}={given!r:.60} cannot be iterated over; pass a list, or the like.")
+        for name, called in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
+            if called is not None and not callable(called):
+                raise OptionError(f"{name}={called!r:.60} cannot be called; pass a function.")
+        if sampler is not None and shuffle:
+            raise OptionError("sampler and shuffle=True exclude each other; shuffle in the sampler.")
+        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
+            raise OptionError("batch_sampler excludes batch_size, shuffle, sampler and drop_last; it says all of it.")
+        if batch_size is None and drop_last:
+            raise OptionError("batch_size=None makes no batches, so there is none for drop_last to leave out.")
+        if batch_size is not None and not is_whole(batch_size, 1):
+            raise OptionError(f"batch_size={batch_size!r:.60} must be a whole number of at least 1, or None.")
         for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
             is_object(name, given)
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
+        is_drawn = sampler is not None or batch_sampler is not None
         if is_stream and not hasattr(type(dataset), "__iter__"):
             raise OptionError(f"a dataset has [] or can be iterated over, which {type(dataset).__name__} can't.")
-        if not (is_stream or sampler is not None or batch_sampler is not None or hasattr(type(dataset), "__len__")):
+        if not (is_stream or is_drawn or hasattr(type(dataset), "__len__")):
             raise OptionError(f"{type(dataset).__name__} has no len(), so there must be a sampler.")
-        if is_stream and (shuffle or sampler is not None or batch_sampler is not None):
+        if is_stream and (shuffle or is_drawn):
             raise OptionError(
                 "an iterable dataset has no keys: shuffle, sampler and batch_sampler make no sense with it."
             )
-        if shard is not None:
+        if options.get("shard") is not None:
             check_sharing(dataset, is_stream, sampler, batch_sampler, generator)
             seed = seed or 0
-        check_skipping(dataset, is_stream, on_error)
         warn_of_iterators({"dataset": dataset, "sampler": sampler, "batch_sampler": batch_sampler})
         self.dataset = as_dataset(dataset)
         self.batch_size = None if batch_sampler is not None else batch_size
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
         self.sampler, self.batch_sampler, self.collate_fn = sampler, batch_sampler, collate_fn
         self.num_workers, self.timeout, self.generator = num_workers, timeout, generator
-        self.ragged = ragged
-        self._settle, self._stacks = settle_as(ragged), Stacker()
-        self._stack = functools.partial(collate, settle=self._settle)
+        self.ragged, self._shuffles = ragged, self.shuffle
         self._seed = seed_from(generator, draws=self.shuffle) if seed is None else int(seed)
-        self._skips = on_error != "raise"
-        self._in_one = self._makes_batches_in_workers()
+        stack = functools.partial(collate, settle=settle_as(ragged))
         if is_stream:
-            collate_batch = self._stack if batch_size else unchanged
-            self._batching = Batching(batch_size, self.drop_last, collate_fn or collate_batch, shards_itself=None)
-        options = worker_options(
-            Streamed(dataset, self._batching, 0, 1)
-            if self._batching
-            else self._served()
-            if self._in_one
-            else self.dataset,
-            rows=1 if self._in_one or is_stream else self.batch_size,
+            collate_batch = collate_fn or (stack if batch_size else unchanged)
+            self._batching = Batching(batch_size, self.drop_last, collate_batch, shards_itself=None)
+        self._in_one = is_stream or self._makes_batches_in_workers()
+        self._opens = only_one if self._in_one else Columns(settle_as(ragged))
+        skips = options.get("on_error", "raise") != "raise"
+        served = self.dataset
+        if self._batching is not None:
+            served = Streamed(dataset, self._batching, 0, 1)
+        elif self._in_one and self._cut()[0] and batch_size is None:
+            served = Single(served, collate_fn or unchanged, skips)
+        elif self._in_one:
+            served = Batched(served, collate_fn or stack, skips, stacks=collate_fn is None)
+        made = worker_options(
+            served,
+            rows=1 if self._in_one else self.batch_size,
             num_workers=num_workers,
             timeout=timeout,
             worker_init=ById(worker_init_fn) if worker_init_fn is not None and num_workers else None,
             context=multiprocessing_context,
             prefetch_factor=prefetch_factor,
-            in_order=in_order,
+            persistent_workers=persistent_workers,
             seed=self._seed,
-            seeding=seeding,
-            trace=trace,
-            on_error=on_error,
-            shard=shard,
-            backend=backend,
-            receipts=receipts,
-            sample_timeout=sample_timeout,
+            **options,
         )
-        has_length = sampler is None and batch_sampler is None and not is_stream
-        self._begin(options, persistent_workers, samples=len(self.dataset) if has_length else None)
+        self._begin(made, persistent_workers)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and "_home" in self.__dict__:
@@ -195,101 +198,54 @@ class DataLoader(Loading[B_co]):
         reads_whole_batches = callable(getattr(self.dataset, "__getitems__", None)) and type(self.dataset) is not Table
         return reads_whole_batches or not hasattr(type(self.dataset), "__len__")
 
-    def _served(self) -> Any:
-        if self.batch_sampler is None and self.batch_size is None:
-            return Single(self.dataset, self.collate_fn or unchanged, self._skips)
-        return Batched(self.dataset, self.collate_fn or self._stack, self._skips, stacks=self.collate_fn is None)
-
     def __len__(self) -> int:
         """Batches in an epoch; after a resume, those that are left of it."""
-        return max(0, known(self._length()) - self._left_out())
-
-    def _length(self) -> int | None:
-        given = self.batch_sampler if self.batch_sampler is not None else self.sampler
-        try:
-            length = len(self.dataset if given is None else given)  # type: ignore[arg-type]
-        except (TypeError, NotImplementedError):
-            return None
-        return self._batches_of(length)
-
-    def _sampled(self) -> Any:
-        return self.batch_sampler if self.batch_sampler is not None else self.sampler
-
-    def _plans(self, since: Since) -> Drawn:
-        walk = Walk(self._sampled(), since.told, begins=not since.batches)
-        if self.batch_sampler is not None:
-            return Drawn(walk.begin(), None, walk, since)
-        batches = walk.begin().in_batches(self.batch_size or 1, self.drop_last)
-        return Drawn(batches, None if self._in_one else self.batch_size, walk, since)
-
-    def _order(self, epoch: int) -> Order:
-        if self.sampler is not None or self.batch_sampler is not None:
-            return Sequential(0)
-        length = len(self.dataset)
-        return Shuffled(length, self._seed, epoch) if self.shuffle else Sequential(length)
-
-    def _opens(self, contents: Any) -> Any:
-        return samples_of(contents)[0] if self._in_one else columns_of(contents, self._settle, self._stacks)
-
-    def _seed_of_epoch(self) -> int:
-        return self._seed
-
-    def _generators(self) -> Generators:
-        given = [one for one in (self.sampler, self.batch_sampler) if one is not None]
-        given += [one.sampler for one in given if hasattr(one, "sampler")]
-        return Generators(given, ("random", "numpy", "torch")) if given else Generators()
-
-    def _agreed(self) -> dict[str, Any]:
-        given = self.sampler is not None or self.batch_sampler is not None or self._batching is not None
-        length = {} if given else {"dataset_length": len(self.dataset), "shuffle": self.shuffle}
-        kinds = {"stream": self._batching, "batch_sampler": self.batch_sampler, "sampler": self.sampler}
-        kind = next((name for name, one in kinds.items() if one is not None), "dataset")
-        return {"kind": kind} | length | {"batch_size": self.batch_size, "drop_last": self.drop_last}
-
-
-def workers_of(num_workers: int | str | Auto) -> int:
-    """How many there may be."""
-    found = auto(num_workers)
-    return int(num_workers) if found is None else found.bound  # type: ignore[arg-type]
+        current = self._pass
+        is_between = current is None or current.has_ended or self._next.is_elsewhere
+        return self.length_of(None if is_between else current)
 
 
 def worker_options(
     dataset: Any,
     rows: int | None,
+    *,
     num_workers: int | str | Auto,
     timeout: float,
     worker_init: Any,
     context: Any,
     prefetch_factor: int | None,
-    in_order: bool,
-    seed: int | None,
-    seeding: str,
-    trace: str | os.PathLike[str] | None = None,
-    on_error: Any = "raise",
-    shard: Any = None,
+    persistent_workers: bool | None,
+    seed: int,
+    seeding: str = "sample",
     backend: Any = None,
-    receipts: Any = None,
-    sample_timeout: float | None = 600.0,
+    **options: Unpack[Ahead],
 ) -> Options:
     """The engine's options for a loader's, which knows what its dataset is."""
-    if seeding not in ("sample", "worker"):
-        raise OptionError(f"seeding={seeding!r:.60} is unknown; use 'sample' or 'worker'.")
+    found, run_ahead = auto(num_workers), None
+    if found is None and not is_whole(num_workers, 0):
+        raise OptionError(f"num_workers={num_workers!r:.60} must be a whole number, 0 for none.")
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+        raise OptionError(f"timeout={timeout!r:.60} must be a number of seconds, 0 for none.")
+    if num_workers == 0 and timeout:
+        raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
+    if num_workers == 0 and persistent_workers:
+        raise OptionError("persistent_workers=True needs workers: num_workers is 0.")
     if num_workers == 0 and (prefetch_factor is not None or context is not None):
         raise OptionError("prefetch_factor and multiprocessing_context need workers: num_workers is 0.")
-    whole = isinstance(prefetch_factor, int) and not isinstance(prefetch_factor, bool)
-    if prefetch_factor is not None and not (whole and prefetch_factor >= 1):
+    if prefetch_factor is not None and not is_whole(prefetch_factor, 1):
         raise OptionError(f"prefetch_factor={prefetch_factor!r:.60} must be a whole number of at least 1, or None.")
-    found, run_ahead = auto(num_workers), None
+    if seeding not in ("sample", "worker"):
+        raise OptionError(f"seeding={seeding!r:.60} is unknown; use 'sample' or 'worker'.")
+    if not (context is None or isinstance(context, str) or hasattr(context, "get_start_method")):
+        raise OptionError(f"multiprocessing_context={context!r:.60} is neither a start method nor a context.")
+    if context is not None and backend is not None:
+        raise OptionError("multiprocessing_context says how processes start here: there are none with backend=.")
     most_workers = workers_of(num_workers)
     n_prefetch: Any = max(2, most_workers) if found is None else "auto"
     if prefetch_factor is not None:
         most = prefetch_factor * most_workers
         n_prefetch = min(max(2, most_workers), most)
         run_ahead = most - n_prefetch
-    if not (context is None or isinstance(context, str) or hasattr(context, "get_start_method")):
-        raise OptionError(f"multiprocessing_context={context!r:.60} is neither a start method nor a context.")
-    if context is not None and backend is not None:
-        raise OptionError("multiprocessing_context says how processes start here: there are none with backend=.")
     method = context if context is None or isinstance(context, str) else context.get_start_method()
     return Options(
         dataset=dataset,
@@ -299,18 +255,38 @@ def worker_options(
         n_prefetch=n_prefetch,
         run_ahead=run_ahead,
         dataset_timeout=timeout or None,
-        sample_timeout=sample_timeout,
         seed=seed,
         backend=Process(method) if backend is None else backend,
         worker_init=worker_init,
-        in_order=in_order,
         seeds_samples=seeding == "sample",
-        trace=trace,
-        on_error=on_error,
-        shard=shard,
-        receipts=receipts,
         workers_name="num_workers",
+        **options,
     )
+
+
+def is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def workers_of(num_workers: Any) -> int:
+    """How many there may be."""
+    found = auto(num_workers)
+    return int(num_workers) if found is None else found.bound
+
+
+def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:
+    """Refuse what ranks cannot share in one order."""
+    if is_stream:
+        raise OptionError(
+            f"shard needs a dataset with [] and len(), and {type(dataset).__name__} is read as a stream; have its "
+            f"__iter__ yield this rank's part."
+        )
+    for draws in given:  # a sampler, a batch_sampler, a generator
+        if draws is not None:
+            raise OptionError(
+                f"shard goes without sampler, batch_sampler and generator, and one is {draws!r:.60}: each rank's would "
+                f"draw by itself.  shuffle=True and seed= make one order for all ranks."
+            )
 
 
 def is_torchs_stream(dataset: Any) -> bool:

@@ -1,132 +1,173 @@
 """Loaders: epoch after epoch over one dataset, each ``iter()`` one of them, by workers that stay.
 
 Runs in the consumer process.  ``Loading`` is what ``mpiter.DataLoader`` and ``mpiter.torch.DataLoader`` have in common:
-exact state, and the workers between epochs.  A state says which epoch, how many batches of it were handed out,
-and what the sampler's draws depended on when the epoch began; to go on from it, the sampler is asked once more and the
-batches already handed out are left out, unloaded.
+exact state, and the workers between epochs.  A state says which epoch, how much of it was handed out, and what the
+sampler's draws depended on when the epoch began; to go on from it, the sampler is asked once more and what was handed
+out already is left out, unloaded.
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from collections.abc import Callable
+from numbers import Integral
 from typing import Any, Generic, Self
 
 from ..datasets.access import users
 from ..datasets.columns import described
-from ..engine.alone import Alone
 from ..engine.options import Options
-from ..engine.pump import Pump, pump_for
+from ..engine.pump import pump_for
 from ..engine.tally import Skipped
-from ..errors import BatchTimeout, IteratorClosed, StateError, warn
-from ..order.cursor import batches_of
-from ..order.order import Order
+from ..errors import BatchTimeout, IteratorClosed, OptionError, StateError, warn
+from ..order.cursor import Pace, batches_of
+from ..order.order import Order, Sequential, Shuffled
 from ..stats import Stats
 from ..typevars import B_co
-from . import resuming
-from .checks import check_receipts
-from .drawing import Drawn, Since, Sliced
-from .epochs import Epoch, Home, Pass, how_far
+from . import place as places
+from .drawing import Drawn, InOne
+from .epochs import Epoch, Home, Pass
 from .generators import Aside, Generators
-from .resuming import Place
+from .place import Place
 from .shards import Batching
 from .streams import ShardPumps, StreamPass, begun
-from .walk import Told, Walk, warn_of_iterators
-
-_FEW = 4  # batches that a sampler is asked for at once, when nobody knows yet how many are needed
+from .walk import Walk, savable, warn_of_iterators
 
 
 class Loading(Generic[B_co]):
-    """What loaders have in common; a subclass says what an epoch's batches are."""
+    """What loaders have in common; a subclass says what else an epoch's batches are made of."""
 
-    _batching: Batching | None = None  # how batches are made of a stream; None where the dataset has keys
+    dataset: Any
     batch_size: int | None
+    sampler: Any
+    batch_sampler: Any
     drop_last: bool
+    _shuffles: bool
+    _seed: int  # of the order and of the samples' randomness
+    _opens: Callable[[Any], Any]  # what makes of the contents of a batch what the user gets
     _in_one: bool  # is a batch one worker's work, and travels as one row?
+    _batching: Batching | None = None  # how batches are made of a stream; None where the dataset has keys
     _has_given = False  # has there been a batch, or an epoch without any?
 
-    def _begin(self, options: Options, persistent_workers: bool | None, samples: int | None) -> None:
-        """To be called by constructors; an epoch has so many ``samples``, if that is known."""
-        self._recipe = options
-        if self.drop_last and samples is not None:
-            options.check_drop_last(samples, self.batch_size or 1)
-        if options.receipts is not None:
-            check_receipts(self._batching is not None)
-            if samples is not None:
-                options.receipts.terms = samples, (self.batch_size or 1) * self.drop_last
+    def _begin(self, options: Options, persistent_workers: bool | None) -> None:
+        """To be called by constructors."""
+        self._recipe, is_stream = options, self._batching is not None
+        name = type(users(options.dataset)).__name__
+        if is_stream and options.on_error != "raise":
+            raise OptionError(
+                f"on_error={options.on_error!r:.60} leaves out what dataset[i] raises for, and {name} is read as a "
+                f"stream, which may be at its end once it has raised; have its __iter__ catch the error."
+            )
+        if is_stream and options.receipts is not None:
+            raise OptionError(
+                "receipts note the keys of samples, and what is read as a stream has none; pass a dataset with [] and "
+                "len(), or note what comes yourself (mpiter.receipts.Receipts)."
+            )
+        if not is_stream and self._goes_through_all():
+            if self.drop_last:
+                options.check_drop_last(len(self.dataset), self.batch_size or 1)
+            if options.receipts is not None:
+                options.receipts.terms = len(self.dataset), (self.batch_size or 1) * self.drop_last
         options.prepare()
         self._refreshes = persistent_workers is not True  # are changes of the dataset brought to the workers?
         self._home, self._skipped = Home(persistent_workers is not False), Skipped()
         self._pass: Pass | StreamPass | None = None
-        self._next = Place(epoch=0)  # where the next iter() begins
+        self._next = Place()  # where the next iter() begins
 
-    # -- what a subclass says ------------------------------------------------------------------------------------
+    # -- what an epoch is made of ----------------------------------------------------------------------------------
 
-    def _plans(self, since: Since) -> Drawn:
-        """The batches of an epoch by a sampler, which is asked for an iterator, not yet for batches."""
-        raise NotImplementedError
+    def _goes_through_all(self) -> bool:
+        """Is each of the dataset's samples in an epoch?  No, where the user has given a sampler."""
+        return self._sampled() is None
 
     def _sampled(self) -> Any:
-        """What is asked for keys; None where nobody is."""
-        raise NotImplementedError
+        """What is asked for keys, or for lists of them; None: slices are cut from an order."""
+        return self.batch_sampler if self.batch_sampler is not None else self.sampler
+
+    def _cut(self) -> tuple[int | None, bool]:
+        """How many keys make a batch, and whether a short one is left out; None where lists of keys are given."""
+        return None if self.batch_sampler is not None else self.batch_size or 1, self.drop_last
+
+    def _plans(self, place: Place) -> Pace | Drawn:
+        """The batches of an epoch; a sampler is asked for an iterator, not yet for keys."""
+        sampled, (size, drop_last) = self._sampled(), self._cut()
+        if sampled is None:
+            kind = InOne if self._in_one else Pace
+            return kind(size or 1, False, place.epoch + 1, drop_last, self._recipe.share())
+        return Drawn(self._walk(sampled, place), size, drop_last, self._in_one, place)
+
+    def _walk(self, sampled: Any, place: Place) -> Walk:
+        return Walk(sampled, place.told, begins=not place.drawn).begin()
 
     def _order(self, epoch: int) -> Order:
         """What slices are cut from."""
-        raise NotImplementedError
-
-    def _opens(self, contents: Any) -> Any:
-        """What the user gets for the contents of a batch."""
-        raise NotImplementedError
+        if self._sampled() is not None:
+            return Sequential(0)
+        return Shuffled(len(self.dataset), self._seed, epoch) if self._shuffles else Sequential(len(self.dataset))
 
     def _seed_of_epoch(self) -> int:
-        """Of the samples' randomness."""
-        raise NotImplementedError
+        """What the samples' randomness is drawn from."""
+        return self._seed
 
     def _generators(self) -> Generators:
         """The random generators that the sampler may draw from."""
-        raise NotImplementedError
+        given = [one for one in (self.sampler, self.batch_sampler) if one is not None]
+        given += [one.sampler for one in given if hasattr(one, "sampler")]
+        return Generators(given, ("random", "numpy", "torch")) if given else Generators()
 
     def _agreed(self) -> dict[str, Any]:
         """What a state must agree with."""
-        raise NotImplementedError
+        if self._batching is not None:
+            return {"kind": "stream", "batch_size": self.batch_size, "drop_last": self.drop_last}
+        if self._goes_through_all():
+            found = {"kind": "dataset", "dataset_length": len(self.dataset), "drop_last": self.drop_last}
+            return found if self._sampled() is not None else found | {"shuffle": self._shuffles}
+        return {"kind": "sampler" if self._cut()[0] else "batch_sampler", "drop_last": self.drop_last}
 
-    def _length(self) -> int | None:
-        """Batches in an epoch, if that is known."""
-        raise NotImplementedError
+    def _rest(self, position: int) -> int | None:
+        """How many batches come from a position of an epoch on; None if that isn't known."""
+        sampled, (size, drop_last) = self._sampled(), self._cut()
+        try:
+            length = len(self.dataset if sampled is None else sampled)
+        except (TypeError, NotImplementedError):
+            return None
+        if self._batching is not None:
+            return max(0, batches_of(length, size or 1, drop_last) - position)
+        left = max(0, length - position)
+        return batches_of(left, size or 1, drop_last, *[self._recipe.share()] * (sampled is None))
 
-    def _count(self, batches: int) -> None:
-        """So many have been handed out; 0 says that the epoch has ended without any."""
-        if not batches and self._has_given:
+    def length_of(self, current: Pass | StreamPass | None) -> int:
+        """The batches that a pass gives: after a resume, those that were left; of None, the next pass."""
+        rest = self._rest(self._next.position if current is None else current.begun)
+        if rest is None:
+            raise TypeError("it isn't known how many batches come: the sampler has no length.")
+        return max(0, rest - (0 if current is None else current.left_out))
+
+    def _count(self, handed_out: int) -> None:
+        """So much has been handed out; 0 says that the epoch has ended without any batch."""
+        if not handed_out and self._has_given:
             names = ("sampler", "batch_sampler", *["dataset"] * (self._batching is not None))
             warn_of_iterators({name: getattr(self, name, None) for name in names}, is_empty=True)
-        elif not batches and self._batching is not None and not hasattr(type(users(self._recipe.dataset)), "__len__"):
+        elif not handed_out and self._batching is not None and not hasattr(type(self._users), "__len__"):
             warn(
-                f"{described(users(self._recipe.dataset))} gave no batch in a whole epoch: its __iter__ gives nothing, "
-                f"or, with drop_last, less than a batch."
+                f"{described(self._users)} gave no batch in a whole epoch: its __iter__ gives nothing, or, with "
+                f"drop_last, less than a batch."
             )
         self._has_given = True
 
-    def __repr__(self) -> str:
-        current = getattr(self, "_pass", None)
-        return f"<{self._task()}: {'no epoch yet' if current is None else how_far(current)}>"
+    @property
+    def _users(self) -> Any:
+        return users(self._recipe.dataset)
 
-    def _task(self) -> str:
-        """What is loaded, and by whom."""
+    def __repr__(self) -> str:
+        return f"<{self.told_of(getattr(self, '_pass', None))}>"
+
+    def told_of(self, current: Pass | StreamPass | None) -> str:
+        """What is loaded, and how much of it has been handed out."""
         dataset, size = (getattr(self, name, None) for name in ("dataset", "batch_size"))
         batches = "" if size is None else f" in batches of {size}"
-        return f"{type(self).__name__} over {described(dataset)}{batches}"
-
-    def _batches_of(self, samples: int) -> int:
-        """How many come of an epoch of so many."""
-        left = samples - self._samples_before()
-        return batches_of(left, self.batch_size or 1, self.drop_last, self._recipe.share())
-
-    def _samples_before(self) -> int:
-        """What of the epoch under way, or the next one, came before its batches were counted."""
-        if self._next.is_elsewhere:
-            return self._next.samples
-        current = self._pass
-        return current.samples if isinstance(current, Pass) and not current.has_ended else 0
+        count = 0 if current is None else current.batches
+        far = f"epoch {current.epoch}, {count} batch{'es' * (count != 1)} handed out" if current else "no epoch yet"
+        return f"{type(self).__name__} over {described(dataset)}{batches}: {far}"
 
     # -- epochs --------------------------------------------------------------------------------------------------
 
@@ -136,11 +177,10 @@ class Loading(Generic[B_co]):
         place = self._next
         aside = self._aside(place)
         with aside or contextlib.nullcontext():
-            current = self._pass_over_stream(place) if self._batching is not None else self._pass_over_keys(place)
+            current = self._pass_over_keys(place) if self._batching is None else self._pass_over_stream(place)
         current.aside = aside or current.aside
-        current.left_out = current.batches
         current.pump = self._pump()
-        epoch: Epoch[B_co] = Epoch(current, self._home, self._length, self._count, self._task, self)
+        epoch: Epoch[B_co] = Epoch(self, current, self._home)
         current.go()
         self._pass, self._next = current, Place(place.epoch + 1)
         return epoch
@@ -149,54 +189,31 @@ class Loading(Generic[B_co]):
         begun_with = self._generators().save()
         return StreamPass(place, self._seed_of_epoch(), self._recipe.workers, begun_with, self._told_by_stream)
 
-    def _told_by_stream(self) -> Told | None:
-        """The place of a stream that is read here, and keeps what it notes of itself from epoch to epoch."""
+    def _told_by_stream(self) -> dict[str, Any] | None:
+        """How far a stream has got that is read here, and keeps what it notes of itself from epoch to epoch."""
         if self._batching is None or self._recipe.n_workers:
             return None
-        return Walk(users(self._recipe.dataset)).state()
+        told = savable(Walk(self._users).state(), "stream's")
+        return None if told is None else begun(told)
 
     def _pass_over_keys(self, place: Place) -> Pass:
         generators = self._generators()
         begun_with = generators.save()
-        # Before the seed, as torch: a sampler may draw when asked.
-        plans = self._plans_since(place.since or Since(samples=place.samples))
+        plans = self._plans(place)  # before the seed, as torch: a sampler may draw when asked
         seed = self._seed_of_epoch()
-        current = Pass(
-            epoch=place.epoch,
-            plans=plans,
-            seed=seed,
-            order=self._order(place.epoch),
-            generators=begun_with,
-            batches=place.batches,
-            samples=place.samples,
-            is_shared=self._recipe.shard is not None,
-            ahead=min(_FEW, self._recipe.most_ahead),
-            most=self._recipe.most_ahead,
-        )
-        try:  # as far as when the last of them was handed out
-            current.plans.draw(max(current.batches - 1, 0) + current.ahead)
-            resuming.verify(place, current.plans, begun_with)
+        try:
+            return Pass(place, plans, seed, self._order(place.epoch), begun_with, self._recipe.most_ahead)
         except StateError:
             generators.restore(begun_with)
             raise
-        if place.skipped:
-            current.batches += place.skipped
-            current.draw()
-        return current
-
-    def _plans_since(self, since: Since) -> Sliced | Drawn:
-        sampler = self._sampled()
-        if sampler is None:
-            return Sliced(self.batch_size or 1, self.drop_last, self._in_one, since.samples, self._recipe.share())
-        return self._plans(since)
 
     def _aside(self, place: Place) -> Aside | None:
-        """Have the sampler find its generators as they were; None where nobody else draws from them."""
+        """Have the sampler find its generators as they were; None where nothing else draws from them."""
         if place.generators is None:
             return None
         mine = self._generators()
         now = mine.globals_now()
-        mine.restore(place.generators, within_epoch=place.batches + place.samples > 0)
+        mine.restore(place.generators, within_epoch=place.drawn > 0)
         saved = mine.globals_now()
         if saved == now:  # restored by the user: then they go on from here, as they did the first time
             return None
@@ -204,9 +221,9 @@ class Loading(Generic[B_co]):
         return Aside(mine, saved)
 
     def _pump(self) -> Any:
-        pump = self._home.leave()
+        pump, self._home.resting = self._home.resting, None
         if pump is None and self._batching is not None:
-            pump = ShardPumps(self._recipe, users(self._recipe.dataset), self._batching, _late)
+            pump = ShardPumps(self._recipe, self._users, self._batching, _late)
         elif pump is None:
             pump = pump_for(self._recipe, self._opens, _late, skipped=self._skipped)
         elif self._refreshes:
@@ -218,58 +235,45 @@ class Loading(Generic[B_co]):
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last batch handed out, as JSON-able values; its size doesn't depend on the dataset."""
-        current, agreed = self._pass, self._must_agree()
-        if current is None or current.has_ended or self._next.is_elsewhere:
-            place = self._next
-            if place.generators is None:
-                told = Walk(self._sampled()).state()
-                place = place.as_now(self._generators().save(), told)
-                if (at := self._told_by_stream()) is not None:
-                    place = replace(place, stream=begun(at))
-            if self._recipe.shard is not None and place.skipped:
-                place = place.of_ranks(self._recipe.share().step(self.batch_size or 1), agreed["dataset_length"])
-        else:
+        current, agreed = self._pass, self._agreed()
+        if not (current is None or current.has_ended or self._next.is_elsewhere):
             place = current.place()
-        return resuming.save(place, self._seed, agreed)
+        elif (place := self._next).generators is None:
+            told, stream = Walk(self._sampled()).state(), self._told_by_stream()
+            place = place._replace(generators=self._generators().save(), told=told, stream=stream)
+        if (length := agreed.get("dataset_length")) is not None:  # less than a batch may be left, which is left out
+            left = length - place.position
+            place = place._replace(
+                position=length if left < self._step() * self.drop_last else min(length, place.position)
+            )
+        return places.save(place, self._seed, agreed)
 
     def load_state_dict(self, state: Any) -> None:
         """Have the next ``iter()`` go on from where ``state`` was saved, by whatever number of workers."""
         self._recipe.warn_of_disorder()
-        self._next, self._seed = resuming.load(state, self._must_agree())
+        self._next, self._seed = places.load(state, self._agreed())
 
-    def _must_agree(self) -> dict[str, Any]:
-        agreed = self._agreed()
-        if self._recipe.shard is not None:
-            del agreed["batch_size"]
-        return agreed
+    def _step(self) -> int:
+        """How far a batch goes."""
+        size = 1 if self._batching is not None else self._cut()[0] or 1
+        return self._recipe.share().step(size)
 
     def skip(self, batches: int) -> None:
         """Leave out the next ``batches``, without loading them: of the epoch under way, or of the next one."""
-        batches = resuming.checked_skip(batches)
-        current = self._pass
+        if not isinstance(batches, Integral) or isinstance(batches, bool) or batches < 0:
+            raise OptionError(f"skip({batches!r:.40}): pass a whole number of batches, 0 or more.")
+        current, beyond = self._pass, int(batches) * self._step()
         if current is None or current.pump is None or self._next.is_elsewhere:
-            self._next = self._next.beyond(batches)
+            self._next = self._next._replace(position=self._next.position + beyond)
         else:
-            current.skip(batches)
-            current.left_out += batches
-
-    def _left_out(self) -> int:
-        """Batches that the ``for`` under way doesn't give, or the next one."""
-        if self._next.is_elsewhere:
-            return self._next.batches + self._next.skipped
-        return 0 if self._pass is None or self._pass.has_ended else self._pass.left_out
+            current.left_out += int(batches)
+            current.skip(beyond)
 
     @property
     def is_new_epoch(self) -> bool:
-        """Did the last batch complete an epoch?  No, where nobody knows how many there are."""
+        """Did the last batch complete an epoch?  No, where it isn't known how many there are."""
         current = self._pass
-        if current is None or self._next.is_elsewhere:
-            return False
-        if isinstance(current, Pass) and current.samples:  # ranks share it, or its batches were of another size before
-            plans = current.plans
-            whole = plans.batches(len(current.order)) if isinstance(plans, Sliced) else self._length()
-            return current.has_ended or current.batches == whole
-        return current.batches == self._length()
+        return current is not None and not self._next.is_elsewhere and self._rest(current.position) == 0
 
     # -- ending --------------------------------------------------------------------------------------------------
 
@@ -299,15 +303,17 @@ class Loading(Generic[B_co]):
     @property
     def worker_pids(self) -> tuple[int, ...]:
         """The worker processes of the moment."""
-        pump = self._somebody()
+        pump = self.pump
         return () if pump is None else pump.worker_pids
 
     def stats(self) -> Stats:
         """A snapshot of the counters: of the workers of the moment, but of all epochs for what was skipped."""
-        pump = self._somebody()
+        pump = self.pump
         return Stats(skipped=self._skipped.count, skips=self._skipped.first) if pump is None else pump.stats()
 
-    def _somebody(self) -> Pump | Alone | ShardPumps | None:
+    @property
+    def pump(self) -> Any:
+        """What fetches at the moment, or rests between two epochs."""
         under_way = None if self._pass is None else self._pass.pump
         return under_way or self._home.resting
 

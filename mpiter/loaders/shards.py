@@ -188,13 +188,9 @@ class _Reading:
 
     def mark(self) -> Mark | None:
         """Where it is now; None if the stream doesn't tell."""
-        told: Any
-        try:
-            told = self._walk.state()
-            told = told and json.dumps(told)
-        except StateError as error:  # for those who want the state
-            told = error
-        return told and Mark(self.batches, self._elements, self.is_at_end, told)
+        told = self._walk.state()
+        text = json.dumps(told) if isinstance(told, list) else told
+        return None if text is None else Mark(self.batches, self._elements, self.is_at_end, text)
 
 
 def _tried(elements: Iterator[Any]) -> Iterator[Any]:

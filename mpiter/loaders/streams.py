@@ -13,18 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..engine.alone import Alone
 from ..engine.options import Options
-from ..engine.pump import Late, Pump, pump_for
+from ..engine.pump import Late, pump_for
 from ..errors import StateError, warn
 from ..order.cursor import Cursor, Plan, Plans, Stretch
 from ..order.order import Sequential
 from ..samples.batch import samples_of
 from ..stats import Stats, total
 from ..worker.info import WorkerInfo, enter
-from .resuming import Place
+from .place import Place
 from .shards import Batching, Mark, Streamed, Wanted
-from .walk import Told
+from .walk import Told, savable
 
 
 class _Numbers(Plans):
@@ -54,31 +53,33 @@ class ShardPumps:
     """A pump for each shard."""
 
     def __init__(self, recipe: Options, stream: Any, batching: Batching, late: Late) -> None:
-        count = recipe.workers
-        self._runs = 0
-        in_loop = not recipe.n_workers
-        self._shards = [Streamed(stream, batching, shard, count, is_callers=in_loop) for shard in range(count)]
-        self.pumps = [pump_for(self._options(recipe, shard), samples_of, late, _elements_of) for shard in range(count)]
+        count, self._runs = recipe.workers, 0
+        self._shards = [Streamed(stream, batching, at, count, is_callers=not recipe.n_workers) for at in range(count)]
+        self.pumps = [
+            pump_for(
+                replace(
+                    recipe,
+                    dataset=shard,
+                    worker_init=recipe.worker_init and _AsShard(recipe.worker_init, at, count),
+                    n_workers=1 if recipe.n_workers else 0,
+                    n_prefetch=max(1, recipe.first_n_prefetch // count),
+                    run_ahead=None if recipe.run_ahead is None else recipe.run_ahead // count,
+                ),
+                samples_of,
+                late,
+                _elements_of,
+            )
+            for at, shard in enumerate(self._shards)
+        ]
 
-    def _options(self, recipe: Options, shard: int) -> Options:
-        init, count = recipe.worker_init, recipe.workers
-        return replace(
-            recipe,
-            dataset=self._shards[shard],
-            worker_init=None if init is None else _AsShard(init, shard, count),
-            n_workers=1 if recipe.n_workers else 0,
-            n_prefetch=max(1, recipe.first_n_prefetch // count),
-            run_ahead=None if recipe.run_ahead is None else recipe.run_ahead // count,
-        )
-
-    def send(self, epoch: int, seed: int, starts: list[int], marks: list[Mark | None], is_own: bool) -> None:
-        """Have each shard's batches fetched from its start on; ``is_own`` says of those with marks who sharded."""
+    def send(self, epoch: int, seed: int, shards: list[Shard], is_own: bool) -> None:
+        """Have each shard's batches fetched from there on; ``is_own`` says of those with marks who sharded."""
         self._runs += 1
-        for pump, shard, start, mark in zip(self.pumps, self._shards, starts, marks, strict=True):
-            if mark is not None:
-                shard.marks = {self._runs: (mark, is_own)}
+        for pump, streamed, shard in zip(self.pumps, self._shards, shards, strict=True):
+            if shard.mark is not None:
+                streamed.marks = {self._runs: (shard.mark, is_own)}
                 pump.refresh()
-            pump.go(Cursor(start, epoch, False, Sequential(0)), _Numbers(self._runs), seed)
+            pump.go(Cursor(shard.batches, epoch, False, Sequential(0)), _Numbers(self._runs), seed)
         for pump in self.pumps:
             pump.start()
 
@@ -108,14 +109,8 @@ def _is_end(parcel: tuple[Any, ...]) -> bool:
     return len(parcel) < 2
 
 
-def begun(told: Told) -> dict[str, Any]:
-    """How far the shards of a stream have got that has told its place and gives its next batch first."""
-    mark = Mark(0, 0, False, json.dumps(told))
-    return {"is_own": False, "turn": 0, "shards": [_Shard(mark=mark).saved()]}
-
-
 @dataclass
-class _Shard:
+class Shard:
     """How far one shard has been handed out."""
 
     batches: int = 0
@@ -123,72 +118,73 @@ class _Shard:
     mark: Mark | None = None  # where its stream could go on, if that tells its place
 
     def saved(self) -> dict[str, Any]:
-        """As JSON-able values."""
-        mark = self.mark
-        if mark is not None and isinstance(mark.told, StateError):
-            raise StateError(f"what the stream's state_dict() returns cannot be saved: {mark.told}")
-        values = [] if mark is None else [*mark._replace(told=json.loads(mark.told))]
-        return {"batches": self.batches, "has_ended": self.has_ended, "mark": values}
+        """The same as JSON-able values."""
+        mark: list[Any] = []
+        if self.mark is not None:
+            savable(self.mark.told, "stream's")
+            mark = [*self.mark._replace(told=json.loads(self.mark.told))]
+        return {"batches": self.batches, "has_ended": self.has_ended, "mark": mark}
 
 
-def _loaded(saved: dict[str, Any]) -> _Shard:
-    values = saved["mark"]
-    mark = Mark(*values)._replace(told=json.dumps(values[3])) if values else None
-    return _Shard(saved["batches"], saved["has_ended"], mark)
+def _loaded(saved: dict[str, Any]) -> Shard:
+    mark = Mark(*saved["mark"]) if saved["mark"] else None
+    return Shard(saved["batches"], saved["has_ended"], mark and mark._replace(told=json.dumps(mark.told)))
+
+
+def begun(told: Told) -> dict[str, Any]:
+    """How far the shards of a stream have got that has told its place and gives its next batch first."""
+    return {"is_own": False, "turn": 0, "shards": [Shard(mark=Mark(0, 0, False, json.dumps(told))).saved()]}
 
 
 class StreamPass:
     """One epoch of a stream under way."""
 
-    def __init__(
-        self, place: Place, seed: int, shards: int, generators: dict[str, Any], tell: Callable[[], Told | None]
-    ) -> None:
-        self.epoch, self.seed, self.generators = place.epoch, seed, generators
-        self._tell = tell  # of the stream itself, if it is read here
-        self.pump: ShardPumps | None = None
-        self.aside: Any = None  # no sampler draws
-        self.has_ended = False
-        self._to_skip = place.skipped
-        self._shards = [_Shard() for _ in range(shards)]
-        self._turn = 0  # whose batch is next
-        self.batches = self.left_out = 0
-        self._is_own = False  # do the streams shard themselves?
-        if place.stream is not None:
-            self._set_out_from(place, place.stream)
+    aside: Any = None  # no sampler draws
+    pump: ShardPumps | None = None
+    batches = 0  # that have been handed out
+    left_out = 0  # …and that were skipped on the way
+    has_ended = False
 
-    def _set_out_from(self, place: Place, saved: dict[str, Any]) -> None:
-        shards, count = [_loaded(shard) for shard in saved["shards"]], len(self._shards)
-        self.batches, self._is_own = place.batches, bool(saved["is_own"])
+    def __init__(
+        self, place: Place, seed: int, count: int, generators: dict[str, Any], tell: Callable[[], Any]
+    ) -> None:
+        self.epoch, self.begun, self._seed, self._generators = place.epoch, place.position, seed, generators
+        self._tell = tell  # how far the stream itself is, if it is read here
+        self._read, self._to_skip = place.drawn, place.position - place.drawn
+        saved = place.stream or {"is_own": False}
+        self._is_own: bool = saved["is_own"]  # do the streams shard themselves?
         if not self._is_own:
-            mark = shards[0].mark
-            self._shards = [_Shard(len(range(at, place.batches, count)), mark=mark) for at in range(count)]
-            self._turn = place.batches % count
+            mark = _loaded(saved["shards"][0]).mark if place.stream else None
+            self._shards = [Shard(len(range(at, self._read, count)), mark=mark) for at in range(count)]
+            self._turn = self._read % count  # whose batch is next
             return
-        if len(shards) != count:
+        self._shards, self._turn = [_loaded(shard) for shard in saved["shards"]], saved["turn"]
+        if len(self._shards) != count:
             raise StateError(
-                f"the state is of {len(shards)} workers, each with a shard of its own making; this loader has "
+                f"the state is of {len(self._shards)} workers, each with a shard of its own making; this loader has "
                 f"{count}.  Use as many, or have the library shard: a stream that doesn't ask get_worker_info()."
             )
-        self._turn, self._shards = saved["turn"], shards
+
+    @property
+    def position(self) -> int:
+        return self._read + self._to_skip
 
     def place(self) -> Place:
         """Where it could go on."""
-        shards = self._shards
-        if not self._is_own:  # each reads all: who has read most tells
+        shards, stream = self._shards, None
+        if not self._is_own:  # each reads all: the one that has read most tells
             shards = [max(shards, key=lambda shard: shard.mark.elements if shard.mark else -1)]
-        if not self.batches and shards[0].mark is None and (told := self._tell()) is not None:
-            return Place(self.epoch, generators=self.generators, skipped=self._to_skip, stream=begun(told))
-        stream = {"is_own": self._is_own, "turn": self._turn, "shards": [shard.saved() for shard in shards]}
-        return Place(self.epoch, self.batches, generators=self.generators, skipped=self._to_skip, stream=stream)
+        if not self._read and shards[0].mark is None:
+            stream = self._tell()
+        stream = stream or {"is_own": self._is_own, "turn": self._turn, "shards": [shard.saved() for shard in shards]}
+        return Place(self.epoch, self.position, self._generators, self._read, stream=stream)
 
     def go(self) -> None:
         """Have the batches from here on fetched."""
         assert self.pump is not None
-        starts = [shard.batches for shard in self._shards]
-        marks = [shard.mark for shard in self._shards]
-        if self.batches and not any(marks):
-            warn(f"the stream has no state_dict(), so its first {self.batches} batches are read again to go on after.")
-        self.pump.send(self.epoch, self.seed, starts, marks, self._is_own)
+        if self._read and not any(shard.mark for shard in self._shards):
+            warn(f"the stream has no state_dict(), so its first {self._read} batches are read again to go on after.")
+        self.pump.send(self.epoch, self._seed, self._shards, self._is_own)
 
     def skip(self, batches: int) -> None:
         """Leave some out: a stream must read them all the same."""
@@ -202,9 +198,11 @@ class StreamPass:
                 self._next()
             except StopIteration:
                 raise
-            except Exception:  # of a batch that nobody wants
+            except Exception:  # of a batch that isn't wanted
                 continue
-        return self._next()
+        batch = self._next()
+        self.batches += 1
+        return batch
 
     def _next(self) -> Any:
         while self.pump is not None and not all(shard.has_ended for shard in self._shards):
@@ -218,7 +216,7 @@ class StreamPass:
             self._turn = (self._turn + 1) % len(self._shards)
         raise StopIteration
 
-    def _take(self, shard: _Shard, pump: Pump | Alone) -> Any:
+    def _take(self, shard: Shard, pump: Any) -> Any:
         """What comes of a shard: a parcel, its end, or an error in a batch's place.  Then it is the next one's turn."""
         try:
             parcel = pump.next()[0]
@@ -227,6 +225,6 @@ class StreamPass:
             came = pump.cursor.position > shard.batches
             shard.batches = pump.cursor.position
             if came and not shard.has_ended:
-                self.batches += 1
+                self._read += 1
                 self._turn = (self._turn + 1) % len(self._shards)
         return parcel

@@ -8,7 +8,6 @@ may have ``state_dict`` and ``load_state_dict``.  Guarantees torchdata's order: 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from types import FunctionType
 from typing import Any
 
@@ -16,17 +15,17 @@ from ..errors import StateError, warn
 from ..samples.jsonable import decoded, encoded
 
 Told = list[Any]  # the states of what is iterable and of its iterator, encoded; None for one that has none
+_UNTOLD: Told = [None, None]
 
 
 class Walk:
     """One pass over ``iterable``, from where it was when ``state()`` told ``told``.
 
-    An iterator, which begins when it is told to, or asked for an element.  ``begins`` says that this is an epoch's
-    beginning, so that a place at the end of the epoch before is left behind.
+    ``begins`` says that this is an epoch's beginning, so that a place at the end of the epoch before is left behind.
     """
 
     def __init__(self, iterable: Any, told: Told | None = None, *, begins: bool = False) -> None:
-        self._iterable, self._told, self._begins = iterable, told or [None, None], begins
+        self._iterable, self._told, self._begins = iterable, told or _UNTOLD, begins
         self._iterator: Any = None
         self._ahead: list[Any] = []  # what has been read already
 
@@ -35,11 +34,10 @@ class Walk:
         _load(self._iterable, self._told[0])
 
     def begin(self) -> Walk:
-        _, then = self._told
         self.load()
         self._iterator = iter(self._iterable)
-        _load(self._iterator, then)
-        if self._begins and self._told != [None, None]:
+        _load(self._iterator, self._told[1])
+        if self._begins and self._told != _UNTOLD:
             for element in self:
                 self._ahead.append(element)
                 return self
@@ -47,22 +45,13 @@ class Walk:
         return self
 
     def __iter__(self) -> Walk:
-        return self  # and not the iterator, which would be asked for one once more by whoever reads on
+        return self  # and not the iterator, which would be asked for one once more
 
     def __next__(self) -> Any:
-        if self._iterator is None:
-            self.begin()
         return self._ahead.pop() if self._ahead else next(self._iterator)
 
-    def in_batches(self, batch_size: int, drop_last: bool, left_out: int = 0) -> Iterator[list[Any]]:
-        """Lists of ``batch_size`` elements after those that are left out, the last one shorter unless it is dropped."""
-        elements = islice(self._elements(), left_out, None)
-        while batch := list(islice(elements, batch_size)):
-            if len(batch) == batch_size or not drop_last:
-                yield batch
-
-    def _elements(self) -> Iterator[Any]:
-        """The same elements, given faster; ``iter()`` of an iterator might begin anew, and isn't called."""
+    def elements(self) -> Iterator[Any]:
+        """The same elements, given faster; it begins with the first of them, if it hasn't begun."""
         if self._iterator is None:
             self.begin()
         while True:
@@ -72,12 +61,16 @@ class Walk:
                 return
             yield element
 
-    def state(self) -> Told | None:
-        """The place, as JSON-able values; None if nobody tells."""
-        if self._ahead or (self._iterator is None and self._told != [None, None]):
+    def state(self) -> Told | StateError | None:
+        """The place, as JSON-able values; None if it isn't told, an error if it cannot be saved."""
+        if self._ahead or (self._iterator is None and self._told != _UNTOLD):
             return self._told
-        told = [None if teller is None else _asked(teller) for teller in self._tellers()]
-        return told if any(part is not None for part in told) else None
+        is_same = self._iterator is self._iterable
+        try:
+            told = [None if is_same else _asked(self._iterable), _asked(self._iterator)]
+        except StateError as error:  # which concerns only those who want the state
+            return error
+        return None if told == _UNTOLD else told
 
     def foreseen(self) -> range:
         """All that it will give, where that is plain: of a range, and of torch's SequentialSampler; else nothing."""
@@ -86,14 +79,16 @@ class Walk:
             return range(len(given))
         return given if kind is range else range(0)
 
-    def _tellers(self) -> tuple[Any, Any]:
-        if self._iterator is None:
-            return self._iterable, None
-        return None if self._iterator is self._iterable else self._iterable, self._iterator
+
+def savable(told: Told | StateError | None, whose: str) -> Told | None:
+    """What ``state()`` has told, or a StateError that says why it cannot be saved."""
+    if isinstance(told, StateError):
+        raise StateError(f"what the {whose} state_dict() returns cannot be saved: {told}")
+    return told
 
 
 def warn_of_iterators(given: dict[str, Any], is_empty: bool = False) -> None:
-    """Of an iterator nothing is left after an epoch.
+    """Warn that of an iterator nothing is left after an epoch.
 
     That is said beforehand, unless its ``__iter__`` is written in Python and may begin anew: then once an epoch
     ``is_empty``.

@@ -7,10 +7,8 @@ the memory that the workers wrote.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, Unpack
 
 import torch
 import torch.utils.data
@@ -21,21 +19,19 @@ from ..device import can_pin, pinned
 from ..engine.options import is_object
 from ..engine.pilot import Auto
 from ..errors import OptionError, warn
+from ..iterators.options import OfLoaders, defaults, takes
 from ..loaders.batched import Batched, Single
-from ..loaders.checks import check_sharing, check_skipping
-from ..loaders.drawing import Drawn, Since
 from ..loaders.generators import Generators, samplers_in
-from ..loaders.loader import is_torchs_stream, worker_options, workers_of
+from ..loaders.loader import NOT_OF_OPTIONS, check_sharing, is_torchs_stream, worker_options, workers_of
 from ..loaders.loading import Loading
+from ..loaders.place import Place
 from ..loaders.shards import Batching, Streamed
 from ..loaders.walk import Walk, warn_of_iterators
-from ..order.order import Order, Sequential
-from ..order.ranks import Sharding, shard_for
+from ..order.ranks import shard_for
 from ..pool import starting
-from ..rules import Skip
 from ..samples.batch import Stacker, samples_of
 from ..samples.layout import Contents
-from ..spelling import OF_LOADERS, knows
+from ..spelling import OF_LOADERS
 from ..typevars import B_co as T_co  # of a dataset's samples, as torch has it
 from ..worker.info import WorkerInfo
 from .sampler import ShardSampler
@@ -74,7 +70,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     _marks_every: int | None = 1  # batches of a stream to one account of its place
 
-    @knows(OF_LOADERS, {})
+    @takes(OfLoaders, OF_LOADERS, **NOT_OF_OPTIONS)
     def __init__(
         self,
         dataset: Any,
@@ -94,15 +90,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         prefetch_factor: int | None = None,
         persistent_workers: bool | None = None,
         pin_memory_device: str = "",
-        in_order: bool = True,
-        seeding: Literal["sample", "worker"] = "sample",
-        trace: str | os.PathLike[str] | None = None,
-        on_error: Literal["raise", "skip"] | Skip = "raise",
-        shard: Sharding = None,
         seed: int | None = None,
-        backend: Any = None,
-        receipts: Any = None,
-        sample_timeout: float | None = 600.0,
+        **options: Unpack[OfLoaders],
     ) -> None:
         if num_workers == 0 and timeout > 0:
             raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
@@ -117,8 +106,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
                 f"mpiter.DataLoader, which takes anything iterable."
             )
         warn_of_iterators({"sampler": sampler, "batch_sampler": batch_sampler})
-        self._seed = seed or 0  # of the samples' randomness in this epoch
-        if (shared := shard_for(shard)) is not None:
+        self._seed, self._shuffles = seed or 0, bool(shuffle)
+        if (shared := shard_for(options.get("shard"))) is not None:
             check_sharing(dataset, is_torchs_stream(dataset), sampler, batch_sampler, generator)
             sampler = ShardSampler(dataset, batch_size or 1, drop_last, bool(shuffle), self._seed, shared)
             shuffle = None
@@ -142,18 +131,15 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             prefetch_factor=prefetch_factor,
             persistent_workers=bool(persistent_workers),
             pin_memory_device=pin_memory_device,
-            in_order=in_order,
+            in_order=options.get("in_order", True),
         )
         # As they were given: frameworks make a loader anew, of our class or of torch's, from what these say.
-        self.__dict__.update(prefetch_factor=prefetch_factor, persistent_workers=persistent_workers)
-        self.seeding, self.trace, self.on_error = seeding, trace, on_error
-        self.shard, self.seed, self.backend, self.receipts = shard, seed, backend, receipts
-        self.sample_timeout = sample_timeout
-        is_stream = is_torchs_stream(dataset)
-        check_skipping(dataset, is_stream, on_error)
+        given = {"prefetch_factor": prefetch_factor, "persistent_workers": persistent_workers, "seed": seed}
+        self.__dict__.update(given | defaults(OfLoaders, **NOT_OF_OPTIONS) | options)
+        options["shard"] = shared
         self._pins = can_pin() if pin_memory else False
         self._in_one, self._stacks = self._makes_batches_in_workers(), Stacker()
-        options = worker_options(
+        made = worker_options(
             self._served() if self._in_one else dataset,
             rows=1 if self._in_one else batch_size,
             num_workers=num_workers,
@@ -161,18 +147,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             worker_init=_AtHome(worker_init_fn) if num_workers else None,
             context=self.multiprocessing_context,
             prefetch_factor=prefetch_factor,
-            in_order=in_order,
+            persistent_workers=persistent_workers,
             seed=0,
-            seeding=seeding,
-            trace=trace,
-            on_error=on_error,
-            shard=shared,
-            backend=backend,
-            receipts=receipts,
-            sample_timeout=sample_timeout,
+            **options,
         )
-        has_length = self._has_own_sampler and not is_stream
-        self._begin(options, persistent_workers, samples=len(dataset) if has_length else None)
+        self._begin(made, persistent_workers)
 
     def _makes_batches_in_workers(self) -> bool:
         is_stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
@@ -189,7 +168,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
                 self.batch_size, self.drop_last, collate, shards_itself=True, marks_every=self._marks_every
             )
             return Streamed(self.dataset, self._batching, 0, 1)
-        skips, stacks = self.on_error != "raise", collate is _collated
+        skips, stacks = self.__dict__["on_error"] != "raise", collate is _collated
         return (
             Batched(self.dataset, collate, skips, stacks)
             if self._auto_collation
@@ -201,37 +180,32 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     _get_iterator = __iter__  # which some frameworks call
 
-    def _length(self) -> int | None:
-        if isinstance(self.sampler, ShardSampler):
-            return self._batches_of(len(self.dataset))
-        if self._batching is not None:  # whose own len() is for those who ask the loader: torch warns them
-            return None
-        try:  # torch's length is that of a whole epoch
-            return self._batches_of(len(self._sampled())) if self._samples_before() else len(self)
-        except (TypeError, NotImplementedError):
-            return None
+    def _goes_through_all(self) -> bool:
+        return self._has_own_sampler
+
+    def _rest(self, position: int) -> int | None:
+        """As for other loaders; the length of a stream is for those who ask the loader: torch warns them."""
+        return None if self._batching is not None else super()._rest(position)
 
     def _sampled(self) -> Any:
         """torch's own batches are made of its sampler's keys, which may tell its place; any others tell theirs."""
-        if isinstance(self.sampler, ShardSampler):  # there is one for frameworks to see; nobody asks it
+        if isinstance(self.sampler, ShardSampler):  # there is one for frameworks to see; it isn't asked
             return None
         makes_batches = self.batch_sampler
         return makes_batches.sampler if type(makes_batches) is torch.utils.data.BatchSampler else self._index_sampler
 
-    def _plans(self, since: Since) -> Drawn:
-        walk = Walk(self._sampled(), since.told, begins=not since.batches)
-        left_out = since.samples if since.told is None and not since.batches else 0  # in batches of another size
-        batches: Iterator[Any]
+    def _cut(self) -> tuple[int | None, bool]:
         if not self._auto_collation:
-            batches = ([key] for key in islice(walk.begin(), left_out, None))
-        elif type(self.batch_sampler) is torch.utils.data.BatchSampler:  # which begins when it is asked for a batch
-            batches = walk.in_batches(self.batch_sampler.batch_size, self.batch_sampler.drop_last, left_out)
-        else:
-            batches = walk.begin()
-        return Drawn(batches, None if self._in_one else self.batch_size, walk, since)
+            return 1, False
+        makes_batches: Any = self.batch_sampler
+        if type(makes_batches) is torch.utils.data.BatchSampler:
+            return makes_batches.batch_size, makes_batches.drop_last
+        return None, False
 
-    def _order(self, epoch: int) -> Order:
-        return self.sampler.order(epoch, self._seed) if isinstance(self.sampler, ShardSampler) else Sequential(0)
+    def _walk(self, sampled: Any, place: Place) -> Walk:
+        walk = Walk(sampled, place.told, begins=not place.drawn)
+        begins_late = type(self.batch_sampler) is torch.utils.data.BatchSampler  # when it is asked for a batch
+        return walk if begins_late else walk.begin()
 
     def _opens(self, contents: Contents) -> Any:
         batch = samples_of(contents)[0] if self._in_one else tensors_of(contents, self._stacks)
@@ -245,14 +219,14 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         self._seed = int(drawn.item())
         return self._seed
 
-    def _count(self, batches: int) -> None:
+    def _count(self, handed_out: int) -> None:
         """torch's warning to those who were told another length."""
-        super()._count(batches)
+        super()._count(handed_out)
         told = self._IterableDataset_len_called
-        if self._batching is not None and told is not None and batches > told:
+        if self._batching is not None and told is not None and handed_out > told:
             warn(
                 f"Length of IterableDataset {self.dataset} was reported to be {told} (when accessing len(dataloader)), "
-                f"but {batches} samples have been fetched.",
+                f"but {handed_out} samples have been fetched.",
                 UserWarning,
             )
 
@@ -264,13 +238,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         return Generators([self.generator, *samplers], ("torch",) if known else ("torch", "numpy", "random"))
 
     def _agreed(self) -> dict[str, Any]:
-        kind = "stream" if self._batching is not None else "dataset" if self._has_own_sampler else "sampler"
-        length = {"dataset_length": len(self.dataset)} if kind == "dataset" else {}
-        if isinstance(self.sampler, ShardSampler):
-            length["shuffle"] = self.sampler.shuffle
-        sampler = type(self.sampler).__qualname__
-        own = {"batch_size": self.batch_size, "drop_last": self.drop_last, "sampler": sampler}
-        return {"kind": kind} | length | own
+        return super()._agreed() | {"sampler": type(self.sampler).__qualname__}
 
 
 class StatefulDataLoader(DataLoader[T_co]):

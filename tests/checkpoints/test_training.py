@@ -445,7 +445,7 @@ def test_a_step_of_several_batches_ends_where_step_is_called(path):
     for number in range(0, 9, 2):
         with pytest.raises(KeyboardInterrupt):
             accumulate(number)
-        assert mpiter.Checkpoint.read(path)["0"]["batches"] == number // 3 * 3 + 3
+        assert mpiter.Checkpoint.read(path)["0"]["position"] == 2 * (number // 3 * 3 + 3)
         assert accumulate() == [15, 51, 87]
         path.unlink()
 
@@ -456,7 +456,7 @@ def test_steps_goes_through_whatever_wraps_a_loader(path, wrapped):
     with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, loader) as c:
         for _ in c.steps(wrapped(loader)):
             signal.raise_signal(signal.SIGINT)
-    assert mpiter.Checkpoint.read(path)["0"]["batches"] == 1
+    assert mpiter.Checkpoint.read(path)["0"]["position"] == 2
 
 
 def test_a_step_that_is_left_by_break_is_finished(path):
@@ -551,4 +551,4 @@ def test_a_loop_without_steps_is_told_and_nothing_of_it_is_saved(path):
         mpiter.Checkpoint(path, loader),
     ):
         list(loader)
-    assert mpiter.Checkpoint.read(path)["0"]["batches"] == 0
+    assert mpiter.Checkpoint.read(path)["0"]["position"] == 0

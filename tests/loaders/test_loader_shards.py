@@ -153,21 +153,11 @@ def test_ranks_go_on_from_a_state_of_one_process():
     assert Counter(seen) == Counter(range(LENGTH))
 
 
-@pytest.mark.parametrize("size", ["7", -3, True, 10**30])
-def test_a_state_of_one_process_with_a_batch_size_that_is_none_is_refused(size):
-    alone = DataLoader(Drawing(), 7, shuffle=True, seed=5)
-    next(iter(alone))
-    state = alone.state_dict()
-    state["loader"] = {**state["loader"], "batch_size": size}
-    with pytest.raises(StateError, match="batch_size"):
-        of_ranks(DataLoader, 2)[0].load_state_dict(state)
-
-
 def test_a_place_beyond_the_epoch_is_refused(make):
     loader = of_ranks(make, 2)[0]
     next(iter(loader))
     with pytest.raises(StateError, match=f"after {LENGTH + 1} samples of an epoch that has {LENGTH}"):
-        loader.load_state_dict({**loader.state_dict(), "samples": LENGTH + 1})
+        loader.load_state_dict({**loader.state_dict(), "position": LENGTH + 1})
 
 
 def test_a_state_after_the_last_batch_has_nothing_left(make):
@@ -175,7 +165,7 @@ def test_a_state_after_the_last_batch_has_nothing_left(make):
         epoch = iter(loader)
         for _ in range(len(loader)):
             next(epoch)
-        assert loader.state_dict()["samples"] == LENGTH
+        assert loader.state_dict()["position"] == LENGTH
         again.load_state_dict(loader.state_dict())
         assert list(again) == []
 

@@ -414,7 +414,7 @@ def test_the_streams_state_is_loaded_before_its_iterator_is_made_and_the_iterato
         state = loader.state_dict()
         state["stream"]["shards"][0]["mark"][:2] = [2, 6]
     with DataLoader(Eager(11), 3) as loader:
-        loader.load_state_dict({**state, "batches": 2})
+        loader.load_state_dict({**state, "position": 2, "drawn": 2})
         assert numbers(loader) == WHOLE[2:]
 
 
