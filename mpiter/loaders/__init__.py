@@ -2,12 +2,11 @@
 
 ::
 
-    loader ───────────► loading ───────────► epochs
-    torch's arguments   epoch after epoch,   each iter(), over a pump
-                        and exact resume     that rests in between
-                        ├── drawing: what a sampler gives; batched: a batch made by one worker
-                        ├── streams, shards, walk: what can only be iterated over
-                        └── place, generators: what a state says
+    loader ───────────► loading
+    torch's arguments   epoch after epoch, each iter() one, over a pump that rests in between
+                        ├── drawing, samplers: what comes next and from where, and what a state says
+                        ├── batched: a batch made by one worker
+                        └── streams, shards: what can only be iterated over
 
 ``ragged`` pads and buckets samples of different lengths.
 """

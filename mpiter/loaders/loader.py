@@ -30,8 +30,8 @@ from ..worker.info import WorkerInfo
 from ..worker.seeding import seed_for
 from .batched import Batched, Single, unchanged
 from .loading import Loading
+from .samplers import warn_of_iterators
 from .shards import Batching, Streamed
-from .walk import warn_of_iterators
 
 _FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler", "shuffle"}
 NOT_OF_OPTIONS = {"backend": None, "seeding": "sample"}  # defaults

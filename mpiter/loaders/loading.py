@@ -9,6 +9,8 @@ out already is left out, unloaded.
 from __future__ import annotations
 
 import contextlib
+import threading
+import weakref
 from collections.abc import Callable
 from numbers import Integral
 from typing import Any, Generic, Self
@@ -18,19 +20,168 @@ from ..datasets.columns import described
 from ..engine.options import Options
 from ..engine.pump import pump_for
 from ..engine.tally import Skipped
-from ..errors import BatchTimeout, IteratorClosed, OptionError, StateError, warn
-from ..order.cursor import Pace, batches_of
+from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, StateError, warn
+from ..order.cursor import Cursor, Pace, batches_of
 from ..order.order import Order, Sequential, Shuffled
 from ..stats import Stats
 from ..typevars import B_co
-from . import place as places
-from .drawing import Drawn, InOne
-from .epochs import Epoch, Home, Pass
-from .generators import Aside, Generators
-from .place import Place
+from .drawing import Drawn, InOne, Place, load, save
+from .samplers import Aside, Generators, Walk, savable, warn_of_iterators
 from .shards import Batching
-from .streams import ShardPumps, StreamPass, begun
-from .walk import Walk, savable, warn_of_iterators
+from .streams import ShardPumps, Streaming, begun
+
+_FEW = 4  # batches that a sampler is asked for at once, until it is known how many are needed
+
+
+class Pass:
+    """One epoch under way."""
+
+    aside: Any = None  # where the sampler's generators are not those that all others draw from
+    pump: Any = None  # None: nothing goes on with it
+    batches = 0  # that have been handed out
+    left_out = 0  # …and that were skipped on the way
+    has_ended = False
+    _skipped = 0  # samples that the pump had left out when the epoch began
+    _has_come = False  # a batch, or an error in its place
+
+    def __init__(
+        self,
+        place: Place,
+        plans: Pace | Drawn | Streaming,
+        seed: int,
+        order: Order,
+        generators: dict[str, Any],
+        most: int,
+    ) -> None:
+        self.epoch, self.begun, self.position = place.epoch, place.position, place.position
+        self.plans, self.generators = plans, generators
+        self._seed, self._order, self._most = seed, order, most
+        self._ahead = min(_FEW, most)  # batches that are drawn beyond those handed out, for now
+        if isinstance(plans, Drawn):  # as far as when the last of them was handed out
+            plans.go_to(place, generators)
+            plans.draw(self.position, self._ahead - (place.drawn > 0))
+
+    def go(self) -> None:
+        """Have the batches from here on fetched."""
+        self._skipped = self.pump.skipped
+        self.pump.go(Cursor(self.position, self.epoch, False, self._order), self.plans, self._seed)
+        with contextlib.suppress(StopIteration):  # it is plain that nothing comes
+            self.pump.start()
+
+    def skip(self, positions: int) -> None:
+        """Leave some out."""
+        self.position += positions
+        if isinstance(self.plans, Drawn):
+            with self.aside or contextlib.nullcontext():
+                self.plans.skip(self.position)
+                self.plans.draw(self.position, self._ahead)
+        self.go()
+
+    def place(self) -> Place:
+        """Where it could go on."""
+        known = Place(self.epoch) if isinstance(self.plans, Pace) else self.plans.place(self.position)
+        return known._replace(position=self.position, generators=self.generators)
+
+    def next(self) -> Any:
+        """The next batch."""
+        pump = self.pump
+        if pump is None:
+            raise StopIteration
+        self._go_on()
+        try:
+            batch = pump.next(passed=self._go_on)
+            self._has_come = True
+            self.batches += 1
+            return batch
+        except StopIteration:
+            if not (self._has_come or self.begun or self.left_out) and pump.skipped > self._skipped:
+                self._has_come = True
+                raise SampleError("on_error='skip' has left out a whole epoch: stats().skips has the first.") from None
+            raise
+        except Exception as error:
+            self._has_come = True
+            if isinstance(self.plans, Drawn):
+                self.plans.forget_error(error)
+            raise
+        finally:
+            self._note()
+
+    def _note(self) -> None:
+        """Where the pump is."""
+        here = self.pump.cursor
+        self.position = here.position if here.epoch == self.epoch else len(self._order)
+
+    def _go_on(self) -> None:
+        """Ask for what comes next, in the consumer's thread, whose the sampler is."""
+        self._note()
+        if isinstance(self.plans, Drawn):
+            if self.pump.was_hungry():  # one more each time, so that nothing waits for many
+                self._ahead = min(self._ahead + 1, self._most)
+            with self.aside or contextlib.nullcontext():
+                self.plans.draw(self.position, self._ahead)
+            self.pump.wake()
+
+
+class Home:
+    """Where workers stay between epochs."""
+
+    def __init__(self, persistent: bool) -> None:
+        self.persistent, self.closed = persistent, False
+        self.going: weakref.WeakSet[Any] = weakref.WeakSet()  # the pumps that have been sent out
+        self.under_way: weakref.WeakSet[Epoch[Any]] = weakref.WeakSet()
+        self.resting: Any = None  # the pump that waits for the next epoch
+
+    def take_back(self, current: Any) -> None:
+        """The rest of this epoch isn't wanted.  Called by the garbage collector too, so nothing is waited for: a pump
+        that nothing holds ends by itself."""
+        pump, current.pump = current.pump, None
+        if self.persistent and not self.closed and self.resting is None:
+            self.resting = pump
+
+    def close(self) -> None:
+        """End all pumps."""
+        self.closed = True
+        for pump in list(self.going):
+            pump.close()
+        for epoch in list(self.under_way):  # what an error has come by (its traceback holds them) need not be kept
+            epoch.end.detach()
+
+
+class Epoch(Generic[B_co]):
+    """An iterator over the batches of one epoch: what ``iter(loader)`` returns."""
+
+    def __init__(self, loader: Any, current: Any, home: Home) -> None:
+        self._loader, self.current, self._home = loader, current, home
+        self._one_at_a_time = threading.RLock()
+        self.end = weakref.finalize(self, home.take_back, current)
+        self.end.atexit = False
+        home.under_way.add(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._loader.told_of(self.current)}>"
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __len__(self) -> int:
+        """The batches that it gives: after a resume, those that are left."""
+        return self._loader.length_of(self.current)  # type: ignore[no-any-return]
+
+    def __next__(self) -> B_co:
+        with self._one_at_a_time:
+            pump = self.current.pump
+            try:
+                batch: B_co = self.current.next()
+            except StopIteration:
+                self.current.has_ended = self.current.has_ended or pump is not None
+                self.end()
+                if pump is not None and not self._home.persistent:
+                    pump.close()
+                if pump is not None and not self.current.position:
+                    self._loader._count(0)
+                raise
+            self._loader._count(self.current.position)
+        return batch
 
 
 class Loading(Generic[B_co]):
@@ -70,7 +221,7 @@ class Loading(Generic[B_co]):
         options.prepare()
         self._refreshes = persistent_workers is not True  # are changes of the dataset brought to the workers?
         self._home, self._skipped = Home(persistent_workers is not False), Skipped()
-        self._pass: Pass | StreamPass | None = None
+        self._pass: Pass | None = None
         self._next = Place()  # where the next iter() begins
 
     # -- what an epoch is made of ----------------------------------------------------------------------------------
@@ -87,8 +238,10 @@ class Loading(Generic[B_co]):
         """How many keys make a batch, and whether a short one is left out; None where lists of keys are given."""
         return None if self.batch_sampler is not None else self.batch_size or 1, self.drop_last
 
-    def _plans(self, place: Place) -> Pace | Drawn:
+    def _plans(self, place: Place) -> Pace | Drawn | Streaming:
         """The batches of an epoch; a sampler is asked for an iterator, not yet for keys."""
+        if self._batching is not None:
+            return Streaming(place, self._recipe.workers, self._told_by_stream)
         sampled, (size, drop_last) = self._sampled(), self._cut()
         if sampled is None:
             kind = InOne if self._in_one else Pace
@@ -100,7 +253,7 @@ class Loading(Generic[B_co]):
 
     def _order(self, epoch: int) -> Order:
         """What slices are cut from."""
-        if self._sampled() is not None:
+        if self._batching is not None or self._sampled() is not None:
             return Sequential(0)
         return Shuffled(len(self.dataset), self._seed, epoch) if self._shuffles else Sequential(len(self.dataset))
 
@@ -135,7 +288,7 @@ class Loading(Generic[B_co]):
         left = max(0, length - position)
         return batches_of(left, size or 1, drop_last, *[self._recipe.share()] * (sampled is None))
 
-    def length_of(self, current: Pass | StreamPass | None) -> int:
+    def length_of(self, current: Pass | None) -> int:
         """The batches that a pass gives: after a resume, those that were left; of None, the next pass."""
         rest = self._rest(self._next.position if current is None else current.begun)
         if rest is None:
@@ -161,7 +314,7 @@ class Loading(Generic[B_co]):
     def __repr__(self) -> str:
         return f"<{self.told_of(getattr(self, '_pass', None))}>"
 
-    def told_of(self, current: Pass | StreamPass | None) -> str:
+    def told_of(self, current: Pass | None) -> str:
         """What is loaded, and how much of it has been handed out."""
         dataset, size = (getattr(self, name, None) for name in ("dataset", "batch_size"))
         batches = "" if size is None else f" in batches of {size}"
@@ -177,17 +330,13 @@ class Loading(Generic[B_co]):
         place = self._next
         aside = self._aside(place)
         with aside or contextlib.nullcontext():
-            current = self._pass_over_keys(place) if self._batching is None else self._pass_over_stream(place)
-        current.aside = aside or current.aside
+            current = self._pass_from(place)
+        current.aside = aside
         current.pump = self._pump()
         epoch: Epoch[B_co] = Epoch(self, current, self._home)
         current.go()
         self._pass, self._next = current, Place(place.epoch + 1)
         return epoch
-
-    def _pass_over_stream(self, place: Place) -> StreamPass:
-        begun_with = self._generators().save()
-        return StreamPass(place, self._seed_of_epoch(), self._recipe.workers, begun_with, self._told_by_stream)
 
     def _told_by_stream(self) -> dict[str, Any] | None:
         """How far a stream has got that is read here, and keeps what it notes of itself from epoch to epoch."""
@@ -196,12 +345,12 @@ class Loading(Generic[B_co]):
         told = savable(Walk(self._users).state(), "stream's")
         return None if told is None else begun(told)
 
-    def _pass_over_keys(self, place: Place) -> Pass:
+    def _pass_from(self, place: Place) -> Pass:
         generators = self._generators()
         begun_with = generators.save()
-        plans = self._plans(place)  # before the seed, as torch: a sampler may draw when asked
-        seed = self._seed_of_epoch()
         try:
+            plans = self._plans(place)  # before the seed, as torch: a sampler may draw when asked
+            seed = self._seed_of_epoch()
             return Pass(place, plans, seed, self._order(place.epoch), begun_with, self._recipe.most_ahead)
         except StateError:
             generators.restore(begun_with)
@@ -246,12 +395,12 @@ class Loading(Generic[B_co]):
             place = place._replace(
                 position=length if left < self._step() * self.drop_last else min(length, place.position)
             )
-        return places.save(place, self._seed, agreed)
+        return save(place, self._seed, agreed)
 
     def load_state_dict(self, state: Any) -> None:
         """Have the next ``iter()`` go on from where ``state`` was saved, by whatever number of workers."""
         self._recipe.warn_of_disorder()
-        self._next, self._seed = places.load(state, self._agreed())
+        self._next, self._seed = load(state, self._agreed())
 
     def _step(self) -> int:
         """How far a batch goes."""

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ..datasets.access import Wrapping
 from ..errors import StateError
 from ..worker import forks, info, seeding
-from .walk import Walk
+from .samplers import Walk
 
 _OWN_SHARD = 1 << 40  # elements between the places of one worker's randomness and another's
 _LATE = (

@@ -21,9 +21,9 @@ from ..order.order import Sequential
 from ..samples.batch import samples_of
 from ..stats import Stats, total
 from ..worker.info import WorkerInfo, enter
-from .place import Place
+from .drawing import Place
+from .samplers import Told, savable
 from .shards import Batching, Mark, Streamed, Wanted
-from .walk import Told, savable
 
 
 class _Numbers(Plans):
@@ -49,8 +49,66 @@ class _AsShard:
         self._worker_init(info_here)
 
 
+@dataclass
+class _Shard:
+    """How far one shard has been handed out."""
+
+    batches: int = 0
+    has_ended: bool = False
+    mark: Mark | None = None  # where its stream could go on, if that tells its place
+
+    def saved(self) -> dict[str, Any]:
+        """The same as JSON-able values."""
+        if self.mark is not None:
+            savable(self.mark.told, "stream's")
+        return {**vars(self), "mark": [*(self.mark or ())]}
+
+
+def begun(told: Told) -> dict[str, Any]:
+    """How far the shards of a stream have got that has told its place and gives its next batch first."""
+    return {"is_own": False, "turn": 0, "shards": [_Shard(mark=Mark(0, 0, False, json.dumps(told))).saved()]}
+
+
+class Streaming:
+    """How far the shards of a stream have got in an epoch, of which ``place`` says where it begins."""
+
+    def __init__(self, place: Place, count: int, tell: Callable[[], Any]) -> None:
+        self._epoch, self._tell = place.epoch, tell  # how far the stream itself is, if it is read here
+        self.read = place.drawn  # batches
+        saved: dict[str, Any] = place.stream or {"is_own": False, "shards": [], "turn": 0}
+        self.is_own: bool = saved["is_own"]  # do the streams shard themselves?
+        self.turn = saved["turn"]  # whose batch is next
+        self.shards = [
+            _Shard(shard["batches"], shard["has_ended"], Mark(*shard["mark"]) if shard["mark"] else None)
+            for shard in saved["shards"]
+        ]
+        if not self.is_own:  # each reads all, and one has told of it
+            mark = self.shards[0].mark if self.shards else None
+            self.shards = [_Shard(len(range(at, self.read, count)), mark=mark) for at in range(count)]
+            self.turn = self.read % count
+        elif len(self.shards) != count:
+            raise StateError(
+                f"the state is of {len(self.shards)} workers, each with a shard of its own making; this loader has "
+                f"{count}.  Use as many, or have the library shard: a stream that doesn't ask get_worker_info()."
+            )
+
+    def place(self, position: int) -> Place:
+        """Where it could go on."""
+        shards, stream = self.shards, None
+        if not self.is_own:  # each reads all: the one that has read most tells
+            shards = [max(shards, key=lambda shard: shard.mark.elements if shard.mark else -1)]
+        if not self.read and shards[0].mark is None:
+            stream = self._tell()
+        stream = stream or {"is_own": self.is_own, "turn": self.turn, "shards": [shard.saved() for shard in shards]}
+        return Place(self._epoch, position, drawn=self.read, stream=stream)
+
+
 class ShardPumps:
-    """A pump for each shard."""
+    """A pump for each shard, and the interface of one pump: its cursor counts batches."""
+
+    cursor: Cursor
+    skipped = 0
+    _plans: Streaming | None = None
 
     def __init__(self, recipe: Options, stream: Any, batching: Batching, late: Late) -> None:
         count, self._runs = recipe.workers, 0
@@ -72,16 +130,64 @@ class ShardPumps:
             for at, shard in enumerate(self._shards)
         ]
 
-    def send(self, epoch: int, seed: int, shards: list[Shard], is_own: bool) -> None:
-        """Have each shard's batches fetched from there on; ``is_own`` says of those with marks who sharded."""
+    def go(self, cursor: Cursor, plans: Streaming, seed: int) -> None:
+        """Have each shard's batches fetched from where the plans are; those before the cursor are left out."""
+        self.cursor = cursor
+        if plans is self._plans:
+            return
+        self._plans = plans
+        if plans.read and not any(shard.mark for shard in plans.shards):
+            warn(f"the stream has no state_dict(), so its first {plans.read} batches are read again to go on after.")
         self._runs += 1
-        for pump, streamed, shard in zip(self.pumps, self._shards, shards, strict=True):
+        for pump, streamed, shard in zip(self.pumps, self._shards, plans.shards, strict=True):
             if shard.mark is not None:
-                streamed.marks = {self._runs: (shard.mark, is_own)}
+                streamed.marks = {self._runs: (shard.mark, plans.is_own)}
                 pump.refresh()
-            pump.go(Cursor(shard.batches, epoch, False, Sequential(0)), _Numbers(self._runs), seed)
+            pump.go(Cursor(shard.batches, cursor.epoch, False, Sequential(0)), _Numbers(self._runs), seed)
+
+    def start(self) -> None:
         for pump in self.pumps:
             pump.start()
+
+    def next(self, passed: Any = None) -> Any:
+        """The next batch; a stream must read those that are left out all the same."""
+        assert self._plans is not None
+        while self._plans.read < self.cursor.position:
+            try:
+                self._next(self._plans)
+            except StopIteration:
+                raise
+            except Exception:  # of a batch that isn't wanted
+                continue
+        try:
+            return self._next(self._plans)
+        finally:
+            self.cursor = self.cursor._replace(position=self._plans.read)
+
+    def _next(self, plans: Streaming) -> Any:
+        while not all(shard.has_ended for shard in plans.shards):
+            shard, pump = plans.shards[plans.turn], self.pumps[plans.turn]
+            if not shard.has_ended:
+                parcel = self._take(plans, shard, pump)
+                if not shard.has_ended:
+                    batch, plans.is_own, _, *mark = parcel
+                    shard.mark = Mark(*mark) if mark else shard.mark
+                    return batch
+            plans.turn = (plans.turn + 1) % len(plans.shards)
+        raise StopIteration
+
+    def _take(self, plans: Streaming, shard: _Shard, pump: Any) -> Any:
+        """What comes of a shard: a parcel, its end, or an error in a batch's place.  Then it is the next one's turn."""
+        try:
+            parcel = pump.next()[0]
+            shard.has_ended = _is_end(parcel)
+        finally:
+            came = pump.cursor.position > shard.batches
+            shard.batches = pump.cursor.position
+            if came and not shard.has_ended:
+                plans.read += 1
+                plans.turn = (plans.turn + 1) % len(plans.shards)
+        return parcel
 
     def refresh(self) -> None:
         for pump in self.pumps:
@@ -107,124 +213,3 @@ def _elements_of(opened: Any) -> int | None:
 
 def _is_end(parcel: tuple[Any, ...]) -> bool:
     return len(parcel) < 2
-
-
-@dataclass
-class Shard:
-    """How far one shard has been handed out."""
-
-    batches: int = 0
-    has_ended: bool = False
-    mark: Mark | None = None  # where its stream could go on, if that tells its place
-
-    def saved(self) -> dict[str, Any]:
-        """The same as JSON-able values."""
-        mark: list[Any] = []
-        if self.mark is not None:
-            savable(self.mark.told, "stream's")
-            mark = [*self.mark._replace(told=json.loads(self.mark.told))]
-        return {"batches": self.batches, "has_ended": self.has_ended, "mark": mark}
-
-
-def _loaded(saved: dict[str, Any]) -> Shard:
-    mark = Mark(*saved["mark"]) if saved["mark"] else None
-    return Shard(saved["batches"], saved["has_ended"], mark and mark._replace(told=json.dumps(mark.told)))
-
-
-def begun(told: Told) -> dict[str, Any]:
-    """How far the shards of a stream have got that has told its place and gives its next batch first."""
-    return {"is_own": False, "turn": 0, "shards": [Shard(mark=Mark(0, 0, False, json.dumps(told))).saved()]}
-
-
-class StreamPass:
-    """One epoch of a stream under way."""
-
-    aside: Any = None  # no sampler draws
-    pump: ShardPumps | None = None
-    batches = 0  # that have been handed out
-    left_out = 0  # …and that were skipped on the way
-    has_ended = False
-
-    def __init__(
-        self, place: Place, seed: int, count: int, generators: dict[str, Any], tell: Callable[[], Any]
-    ) -> None:
-        self.epoch, self.begun, self._seed, self._generators = place.epoch, place.position, seed, generators
-        self._tell = tell  # how far the stream itself is, if it is read here
-        self._read, self._to_skip = place.drawn, place.position - place.drawn
-        saved = place.stream or {"is_own": False}
-        self._is_own: bool = saved["is_own"]  # do the streams shard themselves?
-        if not self._is_own:
-            mark = _loaded(saved["shards"][0]).mark if place.stream else None
-            self._shards = [Shard(len(range(at, self._read, count)), mark=mark) for at in range(count)]
-            self._turn = self._read % count  # whose batch is next
-            return
-        self._shards, self._turn = [_loaded(shard) for shard in saved["shards"]], saved["turn"]
-        if len(self._shards) != count:
-            raise StateError(
-                f"the state is of {len(self._shards)} workers, each with a shard of its own making; this loader has "
-                f"{count}.  Use as many, or have the library shard: a stream that doesn't ask get_worker_info()."
-            )
-
-    @property
-    def position(self) -> int:
-        return self._read + self._to_skip
-
-    def place(self) -> Place:
-        """Where it could go on."""
-        shards, stream = self._shards, None
-        if not self._is_own:  # each reads all: the one that has read most tells
-            shards = [max(shards, key=lambda shard: shard.mark.elements if shard.mark else -1)]
-        if not self._read and shards[0].mark is None:
-            stream = self._tell()
-        stream = stream or {"is_own": self._is_own, "turn": self._turn, "shards": [shard.saved() for shard in shards]}
-        return Place(self.epoch, self.position, self._generators, self._read, stream=stream)
-
-    def go(self) -> None:
-        """Have the batches from here on fetched."""
-        assert self.pump is not None
-        if self._read and not any(shard.mark for shard in self._shards):
-            warn(f"the stream has no state_dict(), so its first {self._read} batches are read again to go on after.")
-        self.pump.send(self.epoch, self._seed, self._shards, self._is_own)
-
-    def skip(self, batches: int) -> None:
-        """Leave some out: a stream must read them all the same."""
-        self._to_skip += batches
-
-    def next(self) -> Any:
-        """The next batch."""
-        while self._to_skip:
-            self._to_skip -= 1
-            try:
-                self._next()
-            except StopIteration:
-                raise
-            except Exception:  # of a batch that isn't wanted
-                continue
-        batch = self._next()
-        self.batches += 1
-        return batch
-
-    def _next(self) -> Any:
-        while self.pump is not None and not all(shard.has_ended for shard in self._shards):
-            shard, pump = self._shards[self._turn], self.pump.pumps[self._turn]
-            if not shard.has_ended:
-                parcel = self._take(shard, pump)
-                if not shard.has_ended:
-                    batch, self._is_own, _, *mark = parcel
-                    shard.mark = Mark(*mark) if mark else shard.mark
-                    return batch
-            self._turn = (self._turn + 1) % len(self._shards)
-        raise StopIteration
-
-    def _take(self, shard: Shard, pump: Any) -> Any:
-        """What comes of a shard: a parcel, its end, or an error in a batch's place.  Then it is the next one's turn."""
-        try:
-            parcel = pump.next()[0]
-            shard.has_ended = _is_end(parcel)
-        finally:
-            came = pump.cursor.position > shard.batches
-            shard.batches = pump.cursor.position
-            if came and not shard.has_ended:
-                self._read += 1
-                self._turn = (self._turn + 1) % len(self._shards)
-        return parcel

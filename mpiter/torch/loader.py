@@ -21,12 +21,11 @@ from ..engine.pilot import Auto
 from ..errors import OptionError, warn
 from ..iterators.options import OfLoaders, defaults, takes
 from ..loaders.batched import Batched, Single
-from ..loaders.generators import Generators, samplers_in
+from ..loaders.drawing import Place
 from ..loaders.loader import NOT_OF_OPTIONS, check_sharing, is_torchs_stream, worker_options, workers_of
 from ..loaders.loading import Loading
-from ..loaders.place import Place
+from ..loaders.samplers import Generators, Walk, samplers_in, warn_of_iterators
 from ..loaders.shards import Batching, Streamed
-from ..loaders.walk import Walk, warn_of_iterators
 from ..order.ranks import shard_for
 from ..pool import starting
 from ..samples.batch import Stacker, samples_of

@@ -17,8 +17,7 @@ from ..engine.alone import Alone
 from ..engine.pump import Pump
 from ..errors import OptionError
 from ..iterators.iterator import DatasetIterator
-from ..loaders.epochs import Epoch
-from ..loaders.loading import Loading
+from ..loaders.loading import Epoch, Loading
 from ..stats import Stats, total
 from ..worker.board import Line
 from .screen import View, Watcher
