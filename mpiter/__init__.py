@@ -48,8 +48,7 @@ from .errors import (
     WorkerCrashed,
     WorkerStartError,
 )
-from .iterators.generate import batches
-from .iterators.iterators import MultiprocessIterator, MultithreadIterator, SerialIterator
+from .iterators.iterators import MultiprocessIterator, MultithreadIterator, SerialIterator, batches
 from .loaders.loader import DataLoader
 from .loaders.ragged import Buckets, pad
 from .order.ranks import Shard

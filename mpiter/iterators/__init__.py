@@ -2,7 +2,7 @@
 
 ::
 
-    options ───────────► iterator ────────────────► iterators, generate
-    which all have        how epochs go on, a pump,  Chainer's names,
-    in common             attributes and the state   and batches()
+    iterator ─────────────────────────► iterators
+    how epochs go on, over a pump;      Chainer's names, and batches(),
+    what may be changed; the state      and their options
 """

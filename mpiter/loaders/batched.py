@@ -22,16 +22,17 @@ from ..worker import forks, parts, seeding
 class Batched(Wrapping):
     """The batches of ``dataset``, each made by ``collate`` of its samples; an error of that is no sample's.
 
-    ``stacks`` says that ``collate`` wants samples that are alike, so that one which isn't is at fault.
+    ``stacks`` says that ``collate`` wants samples that are alike, so that one which isn't is at fault; ``alone`` that
+    there are no batches, but samples one by one.
     """
 
-    def __init__(self, dataset: Any, collate: Callable[[Any], Any], skips: bool = False, stacks: bool = False) -> None:
-        self.dataset, self._collate, self._skips, self._stacks = dataset, collate, skips, stacks
+    def __init__(self, dataset: Any, collate: Callable[[Any], Any], skips: bool, stacks: bool, alone: bool) -> None:
+        self.dataset, self._collate, self._skips, self._stacks, self._alone = dataset, collate, skips, stacks, alone
 
     def __getitem__(self, keys: Sequence[Any]) -> Any:
         samples, keys = self._samples(keys)
         try:
-            return forks.called(self._collate, samples)
+            return forks.called(self._collate, samples[0] if self._alone else samples)
         except BaseException as error:
             if isinstance(error, Exception):
                 name_samples(error, keys, self._rows_of(error, samples, keys))
@@ -48,6 +49,10 @@ class Batched(Wrapping):
             return error.rows
         return differing(samples) if self._stacks else ()
 
+    @property
+    def _reads_many(self) -> bool:
+        return not self._alone and bool(getattr(self.dataset, "__getitems__", None))
+
     def _samples(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         """The samples, and the keys of those that have not failed."""
         if self._reads_many:
@@ -61,13 +66,7 @@ class Batched(Wrapping):
                     for at, key in enumerate(keys):
                         parts.leave_out(error, key, at)
                     raise parts.AllLeftOut from error
-        if self._skips:
-            return self._good_ones(keys)
-        return self._each(keys), keys
-
-    @property
-    def _reads_many(self) -> bool:
-        return bool(getattr(self.dataset, "__getitems__", None))
+        return self._good_ones(keys) if self._skips else (self._each(keys), keys)
 
     def _together(self, keys: Sequence[Any]) -> Any:
         """What the dataset gives for all of these, as it is: a list, or whatever else ``collate`` takes."""
@@ -76,16 +75,18 @@ class Batched(Wrapping):
         return forks.called(list, samples) if isinstance(samples, Iterator) else samples
 
     def _good_ones(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """The samples that don't fail, each asked for by itself."""
-        good, found = [], list[Any]()
+        """The samples that don't fail, each asked for by itself, if need be as all that is read at once."""
+        good, found, reads_many = [], list[Any](), self._reads_many
         for at, key in enumerate(keys):
             try:
-                found.append(self._sample(at, key))
+                seeding.step_to(at)
+                found.append(self._together([key]) if reads_many else forks.called(getitem, self.dataset, key))
                 good.append(key)
             except BaseException as error:
+                self._note(error, key, at)
                 parts.leave_out(error, key, at)
-        if self._reads_many:
-            if not all(isinstance(some, (list, tuple)) for some in found):  # whoever made them can join them
+        if reads_many:
+            if not all(isinstance(some, (list, tuple)) for some in found):  # only the dataset can join them
                 seeding.step_to(0)
                 return self._together(good), good
             found = [sample for some in found for sample in some]
@@ -103,36 +104,13 @@ class Batched(Wrapping):
                     forks.end_child(born)
         except BaseException as error:
             forks.end_child(born, error)
-            _note(error, keys[len(found)], len(found))
+            self._note(error, keys[len(found)], len(found))
             raise
         return found
 
-    def _sample(self, at: int, key: Any) -> Any:
-        """The sample; where the dataset reads many at once, what it gives for this one alone."""
-        seeding.step_to(at)
-        try:
-            return self._together([key]) if self._reads_many else forks.called(getitem, self.dataset, key)
-        except BaseException as error:
-            _note(error, key, at)
-            raise
-
-
-def _note(error: BaseException, key: Any, at: int) -> None:
-    if isinstance(error, Exception):
-        error.add_note(f"mpiter: dataset[{key!r:.60}], number {at} of the samples of this batch")
-
-
-class Single(Batched):
-    """The samples of ``dataset`` one by one, each passed through ``collate``: no batches."""
-
-    def _samples(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        try:
-            return forks.called(getitem, self.dataset, keys[0]), keys
-        except BaseException as error:
-            if not self._skips:
-                raise
-            parts.leave_out(error, keys[0], 0)
-            raise parts.AllLeftOut from error
+    def _note(self, error: BaseException, key: Any, at: int) -> None:
+        if isinstance(error, Exception) and not self._alone:
+            error.add_note(f"mpiter: dataset[{key!r:.60}], number {at} of the samples of this batch")
 
 
 def unchanged(sample: Any) -> Any:

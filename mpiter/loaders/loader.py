@@ -17,8 +17,7 @@ from ..datasets.columns import Table, as_dataset
 from ..engine.options import Options, is_object
 from ..engine.pilot import Auto, auto
 from ..errors import OptionError
-from ..iterators.generate import Columns
-from ..iterators.options import Ahead, OfLoaders, takes
+from ..iterators.iterators import Ahead, Columns, OfLoaders, takes
 from ..pool.backends import Process
 from ..samples.batch import collate, samples_of
 from ..samples.layout import Contents
@@ -28,7 +27,7 @@ from ..spelling import OF_LOADERS
 from ..typevars import B_co
 from ..worker.info import WorkerInfo
 from ..worker.seeding import seed_for
-from .batched import Batched, Single, unchanged
+from .batched import Batched, unchanged
 from .loading import Loading
 from .samplers import warn_of_iterators
 from .shards import Batching, Streamed
@@ -164,14 +163,14 @@ class DataLoader(Loading[B_co]):
             self._batching = Batching(batch_size, self.drop_last, collate_batch, shards_itself=None)
         self._in_one = is_stream or self._makes_batches_in_workers()
         self._opens = only_one if self._in_one else Columns(settle_as(ragged))
-        skips = options.get("on_error", "raise") != "raise"
         served = self.dataset
         if self._batching is not None:
             served = Streamed(dataset, self._batching, 0, 1)
-        elif self._in_one and self._cut()[0] and batch_size is None:
-            served = Single(served, collate_fn or unchanged, skips)
         elif self._in_one:
-            served = Batched(served, collate_fn or stack, skips, stacks=collate_fn is None)
+            alone = batch_sampler is None and batch_size is None
+            skips = options.get("on_error", "raise") != "raise"
+            collates = collate_fn or (unchanged if alone else stack)
+            served = Batched(served, collates, skips, stacks=not alone and collate_fn is None, alone=alone)
         made = worker_options(
             served,
             rows=1 if self._in_one else self.batch_size,

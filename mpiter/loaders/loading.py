@@ -30,6 +30,7 @@ from .samplers import Aside, Generators, Walk, savable, warn_of_iterators
 from .shards import Batching
 from .streams import ShardPumps, Streaming, begun
 
+Coming = Pace | Drawn | Streaming  # what an epoch's batches come from
 _FEW = 4  # batches that a sampler is asked for at once, until it is known how many are needed
 
 
@@ -45,13 +46,7 @@ class Pass:
     _has_come = False  # a batch, or an error in its place
 
     def __init__(
-        self,
-        place: Place,
-        plans: Pace | Drawn | Streaming,
-        seed: int,
-        order: Order,
-        generators: dict[str, Any],
-        most: int,
+        self, place: Place, plans: Coming, seed: int, order: Order, generators: dict[str, Any], most: int
     ) -> None:
         self.epoch, self.begun, self.position = place.epoch, place.position, place.position
         self.plans, self.generators = plans, generators
@@ -195,14 +190,16 @@ class Loading(Generic[B_co]):
     _shuffles: bool
     _seed: int  # of the order and of the samples' randomness
     _opens: Callable[[Any], Any]  # what makes of the contents of a batch what the user gets
+    _stream: Any  # the dataset as the user knows it
     _in_one: bool  # is a batch one worker's work, and travels as one row?
     _batching: Batching | None = None  # how batches are made of a stream; None where the dataset has keys
+    _begins_late = False  # is the sampler asked for an iterator with the first batch only?
     _has_given = False  # has there been a batch, or an epoch without any?
 
     def _begin(self, options: Options, persistent_workers: bool | None) -> None:
         """To be called by constructors."""
-        self._recipe, is_stream = options, self._batching is not None
-        name = type(users(options.dataset)).__name__
+        self._recipe, self._stream, is_stream = options, users(options.dataset), self._batching is not None
+        name = type(self._stream).__name__
         if is_stream and options.on_error != "raise":
             raise OptionError(
                 f"on_error={options.on_error!r:.60} leaves out what dataset[i] raises for, and {name} is read as a "
@@ -238,7 +235,7 @@ class Loading(Generic[B_co]):
         """How many keys make a batch, and whether a short one is left out; None where lists of keys are given."""
         return None if self.batch_sampler is not None else self.batch_size or 1, self.drop_last
 
-    def _plans(self, place: Place) -> Pace | Drawn | Streaming:
+    def _plans(self, place: Place) -> Coming:
         """The batches of an epoch; a sampler is asked for an iterator, not yet for keys."""
         if self._batching is not None:
             return Streaming(place, self._recipe.workers, self._told_by_stream)
@@ -246,16 +243,10 @@ class Loading(Generic[B_co]):
         if sampled is None:
             kind = InOne if self._in_one else Pace
             return kind(size or 1, False, place.epoch + 1, drop_last, self._recipe.share())
-        return Drawn(self._walk(sampled, place), size, drop_last, self._in_one, place)
-
-    def _walk(self, sampled: Any, place: Place) -> Walk:
-        return Walk(sampled, place.told, begins=not place.drawn).begin()
-
-    def _order(self, epoch: int) -> Order:
-        """What slices are cut from."""
-        if self._batching is not None or self._sampled() is not None:
-            return Sequential(0)
-        return Shuffled(len(self.dataset), self._seed, epoch) if self._shuffles else Sequential(len(self.dataset))
+        walk = Walk(sampled, place.told, begins=not place.drawn)
+        if not self._begins_late:
+            walk.begin()
+        return Drawn(walk, size, drop_last, self._in_one, place)
 
     def _seed_of_epoch(self) -> int:
         """What the samples' randomness is drawn from."""
@@ -300,16 +291,12 @@ class Loading(Generic[B_co]):
         if not handed_out and self._has_given:
             names = ("sampler", "batch_sampler", *["dataset"] * (self._batching is not None))
             warn_of_iterators({name: getattr(self, name, None) for name in names}, is_empty=True)
-        elif not handed_out and self._batching is not None and not hasattr(type(self._users), "__len__"):
+        elif not handed_out and self._batching is not None and not hasattr(type(self._stream), "__len__"):
             warn(
-                f"{described(self._users)} gave no batch in a whole epoch: its __iter__ gives nothing, or, with "
+                f"{described(self._stream)} gave no batch in a whole epoch: its __iter__ gives nothing, or, with "
                 f"drop_last, less than a batch."
             )
         self._has_given = True
-
-    @property
-    def _users(self) -> Any:
-        return users(self._recipe.dataset)
 
     def __repr__(self) -> str:
         return f"<{self.told_of(getattr(self, '_pass', None))}>"
@@ -342,7 +329,7 @@ class Loading(Generic[B_co]):
         """How far a stream has got that is read here, and keeps what it notes of itself from epoch to epoch."""
         if self._batching is None or self._recipe.n_workers:
             return None
-        told = savable(Walk(self._users).state(), "stream's")
+        told = savable(Walk(self._stream).state(), "stream's")
         return None if told is None else begun(told)
 
     def _pass_from(self, place: Place) -> Pass:
@@ -350,8 +337,9 @@ class Loading(Generic[B_co]):
         begun_with = generators.save()
         try:
             plans = self._plans(place)  # before the seed, as torch: a sampler may draw when asked
-            seed = self._seed_of_epoch()
-            return Pass(place, plans, seed, self._order(place.epoch), begun_with, self._recipe.most_ahead)
+            seed, length = self._seed_of_epoch(), len(self.dataset) if isinstance(plans, Pace) else 0
+            order = Shuffled(length, self._seed, place.epoch) if length and self._shuffles else Sequential(length)
+            return Pass(place, plans, seed, order, begun_with, self._recipe.most_ahead)
         except StateError:
             generators.restore(begun_with)
             raise
@@ -372,7 +360,7 @@ class Loading(Generic[B_co]):
     def _pump(self) -> Any:
         pump, self._home.resting = self._home.resting, None
         if pump is None and self._batching is not None:
-            pump = ShardPumps(self._recipe, self._users, self._batching, _late)
+            pump = ShardPumps(self._recipe, self._stream, self._batching, _late)
         elif pump is None:
             pump = pump_for(self._recipe, self._opens, _late, skipped=self._skipped)
         elif self._refreshes:

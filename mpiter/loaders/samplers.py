@@ -12,6 +12,8 @@ values, and that nothing of them is unpickled.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import operator
 import random
 from collections.abc import Iterator, Sequence
@@ -115,7 +117,9 @@ def warn_of_iterators(given: dict[str, Any], is_empty: bool = False) -> None:
 
 
 def check_told(told: Any) -> Told:
-    """Raise a StateError unless this is what ``state()`` may have told."""
+    """Raise a StateError unless this is what ``state()`` may have told, perhaps as text."""
+    with contextlib.suppress(ValueError):
+        told = json.loads(told) if type(told) is str else told
     if type(told) is not list or len(decoded(told)) != 2:
         raise StateError("the state tells no place of something iterable.")
     return told

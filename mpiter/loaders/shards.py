@@ -42,11 +42,6 @@ class Batching:
     shards_itself: bool | None  # None: if it asks who it is
     marks_every: int | None = 1  # batches; None: the first only
 
-    @property
-    def elements(self) -> int:
-        """In a batch."""
-        return self.batch_size or 1
-
 
 class Mark(NamedTuple):
     """A place that a stream can go on from by itself."""
@@ -89,31 +84,14 @@ class Streamed(Wrapping):
 
         At the end there is no batch, and only the second is told.
         """
-        run, number = key.run, key.number
         if self._sharded_before is None:
             self._sharded_before = info.was_asked()
-        here = info.here()
-        if here is not None:
+        if (here := info.here()) is not None:
             info.enter(replace(here, id=self._shard, num_workers=self._shards))
-        if self._reading is None or self._reading.run != run or self._reading.batches > number:
-            mark, was_own = self.marks.get(run, (None, None))
-            if mark is not None and not mark.batches:
-                was_own = None  # told before anything was read, and so before anybody could see who shards
-            is_own = self._sharded_before or was_own
-            batching = self._batching if is_own is None else replace(self._batching, shards_itself=is_own)
-            stream = self.dataset if self._is_callers else _fresh(self.dataset)
-            self._reading = _Reading(stream, batching, self._shard, self._shards, run, mark)
         reading = self._reading
-        while reading.batches < number and not reading.ends_early:
-            with contextlib.suppress(Exception):  # it was told in its time
-                reading.take()
-                reading.ends_early = reading.is_at_end and reading.batches < number
-            if reading.ends_early:
-                raise StateError(
-                    f"the stream ends after {reading.batches - 1} batches of its shard, before the place that it is to "
-                    f"go on from, after {number}: it is another one than before, or can be read only once."
-                )
-        batch = None if reading.ends_early else reading.take()
+        if reading is None or reading.run != key.run or reading.batches > key.number:
+            reading = self._reading = self._begun(key.run)
+        batch = reading.take_number(key.number)
         if batch is None:
             return (reading.is_own,)
         collated = forks.called(self._batching.collate, batch if self._batching.batch_size else batch[0])
@@ -121,48 +99,69 @@ class Streamed(Wrapping):
         is_marked = reading.batches == 1 or (every is not None and reading.batches % every == 0)
         return collated, reading.is_own, len(batch), *((is_marked and reading.mark()) or ())
 
+    def _begun(self, run: int) -> _Reading:
+        mark, was_own = self.marks.get(run, (None, None))
+        if mark is not None and not mark.batches:
+            was_own = None  # told before anything was read, and so before it could be seen who shards
+        is_own = self._sharded_before or was_own
+        batching = self._batching if is_own is None else replace(self._batching, shards_itself=is_own)
+        stream = self.dataset if self._is_callers else _fresh(self.dataset)
+        return _Reading(stream, batching, self._shard, self._shards, run, mark or Mark(0, 0, False, "null"))
+
 
 class _Reading:
-    """One pass over a stream."""
+    """One pass over a stream, from a mark on."""
 
-    def __init__(self, stream: Any, batching: Batching, shard: int, shards: int, run: int, mark: Mark | None) -> None:
-        self._batching, self._shard, self._shards = batching, shard, shards
-        self.ends_early = False  # before the place that it was to be read up to
-        self.run, self._elements = run, 0 if mark is None else mark.elements
+    def __init__(self, stream: Any, batching: Batching, shard: int, shards: int, run: int, mark: Mark) -> None:
+        self._size, self._drop_last = batching.batch_size or 1, batching.drop_last
+        self._shard, self._shards = shard, shards
+        self.run, self.batches, self._elements, self._is_at_end = run, *mark[:3]
+        self._ends_early = False  # before the place that it was to be read up to
         info.was_asked()  # by others, in an earlier epoch
         seeding.go_to(shard * _OWN_SHARD)  # where the first element stands, whoever shards
-        self._walk = Walk(stream, None if mark is None else json.loads(mark.told))
-        self.is_at_end = mark is not None and mark.is_end
-        if self.is_at_end:
+        self._walk = Walk(stream, json.loads(mark.told))
+        if self._is_at_end:
             self._walk.load()  # for the next epoch, if it is the user's own stream
-        self._rest: Iterator[Any] = iter(()) if self.is_at_end else self._walk.begin()
+        self._rest: Iterator[Any] = iter(()) if self._is_at_end else self._walk.begin()
         says = getattr(stream, "shards_itself", batching.shards_itself)
-        self.is_own = bool(says)
-        self._has_first = says is None  # read already, to see who shards
-        if says is None:
-            self._rest = chain(_tried(self._rest), self._rest)
-            self.is_own = info.was_asked()
-        self._may_ask_late = says is None and not self.is_own and shard == 1  # one alone loses nothing
-        self.batches = 0 if mark is None else mark.batches
+        self._has_first = says is None  # read already, to see who shards; an error is raised when it is asked for
+        if self._has_first:
+            try:
+                first = iter(forks.called(list, islice(self._rest, 1)))
+            except Exception as error:
+                first = _raising(error)
+            self._rest = chain(first, self._rest)
+        self.is_own = info.was_asked() if says is None else bool(says)
+        self._may_ask_late = self._has_first and not self.is_own and shard == 1  # one alone loses nothing
         if not self.is_own:  # those that begin before its place
-            size = self._batching.elements
-            self.batches = len(range(shard * size, self._elements, shards * size))
+            self.batches = len(range(shard * self._size, self._elements, shards * self._size))
 
-    def take(self) -> list[Any] | None:
-        """The elements of the shard's next batch; None at the end."""
-        size = self._batching.elements
+    def take_number(self, number: int) -> list[Any] | None:
+        """The elements of the shard's batch with this number, which is read up to; None at the end."""
+        while self.batches < number and not self._ends_early:
+            with contextlib.suppress(Exception):  # it was told in its time
+                self._take()
+                self._ends_early = self._is_at_end and self.batches < number
+            if self._ends_early:
+                raise StateError(
+                    f"the stream ends after {self.batches - 1} batches of its shard, before the place that it is to go "
+                    f"on from, after {number}: it is another one than before, or can be read only once."
+                )
+        return None if self._ends_early else self._take()
+
+    def _take(self) -> list[Any] | None:
         batch: list[Any] = []
         info.was_asked()  # by a collate_fn, say
         try:
             if not self.is_own:
-                self._skip_to((self.batches * self._shards + self._shard) * size)
-            for at in range(0 if self.is_at_end else size):  # some go on when they are asked once more
+                self._skip_to((self.batches * self._shards + self._shard) * self._size)
+            for at in range(0 if self._is_at_end else self._size):  # some go on when they are asked once more
                 place = self._elements + (self._shard * _OWN_SHARD if self.is_own else 0)
                 seeding.go_to(place, seeds=at == 0 and not (self._has_first and not self._elements))
                 self._elements += 1  # one that fails has its place too, for all shards alike
                 batch += forks.called(list, islice(self._rest, 1))
                 if len(batch) <= at:
-                    self.is_at_end = True
+                    self._is_at_end = True
                     self._elements -= 1
                     break
         finally:
@@ -170,13 +169,13 @@ class _Reading:
             if self._may_ask_late and info.was_asked():
                 self._may_ask_late = False
                 warnings.warn(_LATE, RuntimeWarning, stacklevel=1)  # which comes out at the user's line
-        return None if not batch or (len(batch) < size and self._batching.drop_last) else batch
+        return None if not batch or (len(batch) < self._size and self._drop_last) else batch
 
     def _skip_to(self, element: int) -> None:
         """Read what belongs to others; so do its errors."""
-        while self._elements < element and not self.is_at_end:
+        while self._elements < element and not self._is_at_end:
             try:
-                self.is_at_end = not forks.called(self._passed, element)
+                self._is_at_end = not forks.called(self._passed, element)
             except Exception:
                 self._elements += 1
 
@@ -190,15 +189,7 @@ class _Reading:
         """Where it is now; None if the stream doesn't tell."""
         told = self._walk.state()
         text = json.dumps(told) if isinstance(told, list) else told
-        return None if text is None else Mark(self.batches, self._elements, self.is_at_end, text)
-
-
-def _tried(elements: Iterator[Any]) -> Iterator[Any]:
-    """The first one alone, read now; an error is raised when it is asked for."""
-    try:
-        return iter(forks.called(list, islice(elements, 1)))
-    except Exception as error:
-        return _raising(error)
+        return None if text is None else Mark(self.batches, self._elements, self._is_at_end, text)
 
 
 def _raising(error: Exception) -> Iterator[Any]:

@@ -19,12 +19,11 @@ from ..device import can_pin, pinned
 from ..engine.options import is_object
 from ..engine.pilot import Auto
 from ..errors import OptionError, warn
-from ..iterators.options import OfLoaders, defaults, takes
-from ..loaders.batched import Batched, Single
-from ..loaders.drawing import Place
+from ..iterators.iterators import OfLoaders, defaults, takes
+from ..loaders.batched import Batched
 from ..loaders.loader import NOT_OF_OPTIONS, check_sharing, is_torchs_stream, worker_options, workers_of
 from ..loaders.loading import Loading
-from ..loaders.samplers import Generators, Walk, samplers_in, warn_of_iterators
+from ..loaders.samplers import Generators, samplers_in, warn_of_iterators
 from ..loaders.shards import Batching, Streamed
 from ..order.ranks import shard_for
 from ..pool import starting
@@ -138,6 +137,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         options["shard"] = shared
         self._pins = can_pin() if pin_memory else False
         self._in_one, self._stacks = self._makes_batches_in_workers(), Stacker()
+        self._begins_late = type(self.batch_sampler) is torch.utils.data.BatchSampler
         made = worker_options(
             self._served() if self._in_one else dataset,
             rows=1 if self._in_one else batch_size,
@@ -168,11 +168,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             )
             return Streamed(self.dataset, self._batching, 0, 1)
         skips, stacks = self.__dict__["on_error"] != "raise", collate is _collated
-        return (
-            Batched(self.dataset, collate, skips, stacks)
-            if self._auto_collation
-            else Single(self.dataset, collate, skips)
-        )
+        return Batched(self.dataset, collate, skips, stacks, alone=not self._auto_collation)
 
     def __iter__(self) -> Any:
         return Loading.__iter__(self)
@@ -200,11 +196,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         if type(makes_batches) is torch.utils.data.BatchSampler:
             return makes_batches.batch_size, makes_batches.drop_last
         return None, False
-
-    def _walk(self, sampled: Any, place: Place) -> Walk:
-        walk = Walk(sampled, place.told, begins=not place.drawn)
-        begins_late = type(self.batch_sampler) is torch.utils.data.BatchSampler  # when it is asked for a batch
-        return walk if begins_late else walk.begin()
 
     def _opens(self, contents: Contents) -> Any:
         batch = samples_of(contents)[0] if self._in_one else tensors_of(contents, self._stacks)

@@ -17,7 +17,7 @@ from .. import machine
 from ..datasets.columns import as_dataset
 from ..engine.options import Options, whole
 from ..errors import OptionError
-from ..iterators.generate import batches
+from ..iterators.iterators import batches
 from .bracket import Bracket, Row, Trial
 
 BUDGET_S = 60.0  # unless told otherwise

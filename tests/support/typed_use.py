@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, assert_type
 
 import mpiter
-from mpiter.iterators.generate import Batches
+from mpiter.iterators.iterators import Batches
 
 
 def of_right_programs() -> None:
