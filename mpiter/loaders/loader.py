@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from numbers import Integral
 from typing import Any, Literal, Unpack
 
 import numpy as np
 
 from ..datasets.columns import Table, as_dataset
-from ..engine.options import Options, is_object
-from ..engine.pilot import Auto, auto
+from ..engine.options import is_object
+from ..engine.pilot import Auto
 from ..errors import OptionError
-from ..iterators.iterators import Ahead, Columns, OfLoaders, takes
-from ..pool.backends import Process
+from ..iterators.iterators import Columns, OfLoaders, takes
 from ..samples.batch import collate, samples_of
 from ..samples.layout import Contents
 from ..samples.tensors import torch_with
@@ -28,7 +26,7 @@ from ..typevars import B_co
 from ..worker.info import WorkerInfo
 from ..worker.seeding import seed_for
 from .batched import Batched, unchanged
-from .loading import Loading
+from .loading import Loading, is_whole
 from .samplers import warn_of_iterators
 from .shards import Batching, Streamed
 
@@ -154,8 +152,9 @@ class DataLoader(Loading[B_co]):
         self.batch_size = None if batch_sampler is not None else batch_size
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
         self.sampler, self.batch_sampler, self.collate_fn = sampler, batch_sampler, collate_fn
-        self.num_workers, self.timeout, self.generator = num_workers, timeout, generator
-        self.ragged, self._shuffles = ragged, self.shuffle
+        self.num_workers, self.timeout, self.generator, self.ragged = num_workers, timeout, generator, ragged
+        self.multiprocessing_context, self._shuffles = multiprocessing_context, self.shuffle
+        self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
         self._seed = seed_from(generator, draws=self.shuffle) if seed is None else int(seed)
         stack = functools.partial(collate, settle=settle_as(ragged))
         if is_stream:
@@ -171,19 +170,8 @@ class DataLoader(Loading[B_co]):
             skips = options.get("on_error", "raise") != "raise"
             collates = collate_fn or (unchanged if alone else stack)
             served = Batched(served, collates, skips, stacks=not alone and collate_fn is None, alone=alone)
-        made = worker_options(
-            served,
-            rows=1 if self._in_one else self.batch_size,
-            num_workers=num_workers,
-            timeout=timeout,
-            worker_init=ById(worker_init_fn) if worker_init_fn is not None and num_workers else None,
-            context=multiprocessing_context,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            seed=self._seed,
-            **options,
-        )
-        self._begin(made, persistent_workers)
+        worker_init = ById(worker_init_fn) if worker_init_fn is not None and num_workers else None
+        self._begin(served, num_workers, worker_init, **options)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and "_home" in self.__dict__:
@@ -202,75 +190,6 @@ class DataLoader(Loading[B_co]):
         current = self._pass
         is_between = current is None or current.has_ended or self._next.is_elsewhere
         return self.length_of(None if is_between else current)
-
-
-def worker_options(
-    dataset: Any,
-    rows: int | None,
-    *,
-    num_workers: int | str | Auto,
-    timeout: float,
-    worker_init: Any,
-    context: Any,
-    prefetch_factor: int | None,
-    persistent_workers: bool | None,
-    seed: int,
-    seeding: str = "sample",
-    backend: Any = None,
-    **options: Unpack[Ahead],
-) -> Options:
-    """The engine's options for a loader's, which knows what its dataset is."""
-    found, run_ahead = auto(num_workers), None
-    if found is None and not is_whole(num_workers, 0):
-        raise OptionError(f"num_workers={num_workers!r:.60} must be a whole number, 0 for none.")
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
-        raise OptionError(f"timeout={timeout!r:.60} must be a number of seconds, 0 for none.")
-    if num_workers == 0 and timeout:
-        raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
-    if num_workers == 0 and persistent_workers:
-        raise OptionError("persistent_workers=True needs workers: num_workers is 0.")
-    if num_workers == 0 and (prefetch_factor is not None or context is not None):
-        raise OptionError("prefetch_factor and multiprocessing_context need workers: num_workers is 0.")
-    if prefetch_factor is not None and not is_whole(prefetch_factor, 1):
-        raise OptionError(f"prefetch_factor={prefetch_factor!r:.60} must be a whole number of at least 1, or None.")
-    if seeding not in ("sample", "worker"):
-        raise OptionError(f"seeding={seeding!r:.60} is unknown; use 'sample' or 'worker'.")
-    if not (context is None or isinstance(context, str) or hasattr(context, "get_start_method")):
-        raise OptionError(f"multiprocessing_context={context!r:.60} is neither a start method nor a context.")
-    if context is not None and backend is not None:
-        raise OptionError("multiprocessing_context says how processes start here: there are none with backend=.")
-    most_workers = workers_of(num_workers)
-    n_prefetch: Any = max(2, most_workers) if found is None else "auto"
-    if prefetch_factor is not None:
-        most = prefetch_factor * most_workers
-        n_prefetch = min(max(2, most_workers), most)
-        run_ahead = most - n_prefetch
-    method = context if context is None or isinstance(context, str) else context.get_start_method()
-    return Options(
-        dataset=dataset,
-        is_settled=True,
-        batch_size=rows or 1,
-        n_workers=num_workers,
-        n_prefetch=n_prefetch,
-        run_ahead=run_ahead,
-        dataset_timeout=timeout or None,
-        seed=seed,
-        backend=Process(method) if backend is None else backend,
-        worker_init=worker_init,
-        seeds_samples=seeding == "sample",
-        workers_name="num_workers",
-        **options,
-    )
-
-
-def is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
-
-
-def workers_of(num_workers: Any) -> int:
-    """How many there may be."""
-    found = auto(num_workers)
-    return int(num_workers) if found is None else found.bound
 
 
 def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:

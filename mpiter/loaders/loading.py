@@ -12,32 +12,49 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from numbers import Integral
-from typing import Any, Generic, Self
+from typing import Any, Generic, Self, Unpack
 
 from ..datasets.access import users
 from ..datasets.columns import described
 from ..engine.options import Options
+from ..engine.pilot import auto
 from ..engine.pump import pump_for
 from ..engine.tally import Skipped
 from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, StateError, warn
+from ..iterators.iterators import Ahead
 from ..order.cursor import Cursor, Pace, batches_of
 from ..order.order import Order, Sequential, Shuffled
+from ..pool.backends import Process
 from ..stats import Stats
 from ..typevars import B_co
 from .drawing import Drawn, InOne, Place, load, save
-from .samplers import Aside, Generators, Walk, savable, warn_of_iterators
+from .samplers import Generators, Walk, savable, warn_of_iterators
 from .shards import Batching
 from .streams import ShardPumps, Streaming, begun
 
+Aside = Callable[[], contextlib.AbstractContextManager[None]]
 Coming = Pace | Drawn | Streaming  # what an epoch's batches come from
 _FEW = 4  # batches that a sampler is asked for at once, until it is known how many are needed
+
+
+def is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def workers_of(num_workers: Any) -> int:
+    """How many there may be."""
+    found = auto(num_workers)
+    if found is None and not is_whole(num_workers, 0):
+        raise OptionError(f"num_workers={num_workers!r:.60} must be a whole number, 0 for none.")
+    return int(num_workers) if found is None else found.bound
 
 
 class Pass:
     """One epoch under way."""
 
-    aside: Any = None  # where the sampler's generators are not those that all others draw from
+    aside: Aside = contextlib.nullcontext  # where the sampler's generators are not those that all others draw from
     pump: Any = None  # None: nothing goes on with it
     batches = 0  # that have been handed out
     left_out = 0  # …and that were skipped on the way
@@ -67,7 +84,7 @@ class Pass:
         """Leave some out."""
         self.position += positions
         if isinstance(self.plans, Drawn):
-            with self.aside or contextlib.nullcontext():
+            with self.aside():
                 self.plans.skip(self.position)
                 self.plans.draw(self.position, self._ahead)
         self.go()
@@ -112,7 +129,7 @@ class Pass:
         if isinstance(self.plans, Drawn):
             if self.pump.was_hungry():  # one more each time, so that nothing waits for many
                 self._ahead = min(self._ahead + 1, self._most)
-            with self.aside or contextlib.nullcontext():
+            with self.aside():
                 self.plans.draw(self.position, self._ahead)
             self.pump.wake()
 
@@ -187,6 +204,10 @@ class Loading(Generic[B_co]):
     sampler: Any
     batch_sampler: Any
     drop_last: bool
+    timeout: float
+    prefetch_factor: int | None
+    persistent_workers: bool | None
+    multiprocessing_context: Any
     _shuffles: bool
     _seed: int  # of the order and of the samples' randomness
     _opens: Callable[[Any], Any]  # what makes of the contents of a batch what the user gets
@@ -196,8 +217,54 @@ class Loading(Generic[B_co]):
     _begins_late = False  # is the sampler asked for an iterator with the first batch only?
     _has_given = False  # has there been a batch, or an epoch without any?
 
-    def _begin(self, options: Options, persistent_workers: bool | None) -> None:
-        """To be called by constructors."""
+    def _begin(
+        self,
+        served: Any,
+        num_workers: Any,
+        worker_init: Any,
+        seeding: str = "sample",
+        backend: Any = None,
+        **more: Unpack[Ahead],
+    ) -> None:
+        """To be called by constructors: ``served`` is what workers ask for rows."""
+        found, run_ahead, most_workers = auto(num_workers), None, workers_of(num_workers)
+        factor, context, timeout = self.prefetch_factor, self.multiprocessing_context, self.timeout
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+            raise OptionError(f"timeout={timeout!r:.60} must be a number of seconds, 0 for none.")
+        if num_workers == 0 and timeout:
+            raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
+        if num_workers == 0 and self.persistent_workers:
+            raise OptionError("persistent_workers=True needs workers: num_workers is 0.")
+        if num_workers == 0 and (factor is not None or context is not None):
+            raise OptionError("prefetch_factor and multiprocessing_context need workers: num_workers is 0.")
+        if factor is not None and not is_whole(factor, 1):
+            raise OptionError(f"prefetch_factor={factor!r:.60} must be a whole number of at least 1, or None.")
+        if seeding not in ("sample", "worker"):
+            raise OptionError(f"seeding={seeding!r:.60} is unknown; use 'sample' or 'worker'.")
+        if not (context is None or isinstance(context, str) or hasattr(context, "get_start_method")):
+            raise OptionError(f"multiprocessing_context={context!r:.60} is neither a start method nor a context.")
+        if context is not None and backend is not None:
+            raise OptionError("multiprocessing_context says how processes start here: there are none with backend=.")
+        n_prefetch: Any = max(2, most_workers) if found is None else "auto"
+        if factor is not None:
+            n_prefetch = min(max(2, most_workers), factor * most_workers)
+            run_ahead = factor * most_workers - n_prefetch
+        method = context if context is None or isinstance(context, str) else context.get_start_method()
+        options = Options(
+            dataset=served,
+            is_settled=True,
+            batch_size=1 if self._in_one else self.batch_size or 1,
+            n_workers=num_workers,
+            n_prefetch=n_prefetch,
+            run_ahead=run_ahead,
+            dataset_timeout=timeout or None,
+            seed=self._seed,
+            backend=Process(method) if backend is None else backend,
+            worker_init=worker_init,
+            seeds_samples=seeding == "sample",
+            workers_name="num_workers",
+            **more,
+        )
         self._recipe, self._stream, is_stream = options, users(options.dataset), self._batching is not None
         name = type(self._stream).__name__
         if is_stream and options.on_error != "raise":
@@ -216,8 +283,7 @@ class Loading(Generic[B_co]):
             if options.receipts is not None:
                 options.receipts.terms = len(self.dataset), (self.batch_size or 1) * self.drop_last
         options.prepare()
-        self._refreshes = persistent_workers is not True  # are changes of the dataset brought to the workers?
-        self._home, self._skipped = Home(persistent_workers is not False), Skipped()
+        self._home, self._skipped = Home(self.persistent_workers is not False), Skipped()
         self._pass: Pass | None = None
         self._next = Place()  # where the next iter() begins
 
@@ -316,7 +382,7 @@ class Loading(Generic[B_co]):
             raise IteratorClosed("the loader is closed; make a new one.")
         place = self._next
         aside = self._aside(place)
-        with aside or contextlib.nullcontext():
+        with aside():
             current = self._pass_from(place)
         current.aside = aside
         current.pump = self._pump()
@@ -344,18 +410,18 @@ class Loading(Generic[B_co]):
             generators.restore(begun_with)
             raise
 
-    def _aside(self, place: Place) -> Aside | None:
-        """Have the sampler find its generators as they were; None where nothing else draws from them."""
+    def _aside(self, place: Place) -> Aside:
+        """What has the sampler find its generators as they were, if anything else draws from them."""
         if place.generators is None:
-            return None
+            return contextlib.nullcontext
         mine = self._generators()
         now = mine.globals_now()
         mine.restore(place.generators, within_epoch=place.drawn > 0)
         saved = mine.globals_now()
         if saved == now:  # restored by the user: then they go on from here, as they did the first time
-            return None
+            return contextlib.nullcontext
         mine.put_back(now)
-        return Aside(mine, saved)
+        return partial(mine.aside, saved)
 
     def _pump(self) -> Any:
         pump, self._home.resting = self._home.resting, None
@@ -363,7 +429,7 @@ class Loading(Generic[B_co]):
             pump = ShardPumps(self._recipe, self._stream, self._batching, _late)
         elif pump is None:
             pump = pump_for(self._recipe, self._opens, _late, skipped=self._skipped)
-        elif self._refreshes:
+        elif self.persistent_workers is not True:  # changes of the dataset are brought to the workers
             pump.refresh()
         self._home.going.add(pump)
         return pump
@@ -397,7 +463,7 @@ class Loading(Generic[B_co]):
 
     def skip(self, batches: int) -> None:
         """Leave out the next ``batches``, without loading them: of the epoch under way, or of the next one."""
-        if not isinstance(batches, Integral) or isinstance(batches, bool) or batches < 0:
+        if not is_whole(batches, 0):
             raise OptionError(f"skip({batches!r:.40}): pass a whole number of batches, 0 or more.")
         current, beyond = self._pass, int(batches) * self._step()
         if current is None or current.pump is None or self._next.is_elsewhere:

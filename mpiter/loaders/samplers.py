@@ -196,20 +196,16 @@ class Generators:
             if name in self._globals:
                 give_back(self._globals[name], decoded(state))
 
-
-class Aside:
-    """A ``with`` block in which the global generators are as a sampler left them; others find them undisturbed."""
-
-    def __init__(self, generators: Generators, states: dict[str, Any]) -> None:
-        self._generators, self._states = generators, states
-
-    def __enter__(self) -> None:
-        self._others = self._generators.globals_now()
-        self._generators.put_back(self._states)
-
-    def __exit__(self, *_: object) -> None:
-        self._states = self._generators.globals_now()
-        self._generators.put_back(self._others)
+    @contextlib.contextmanager
+    def aside(self, states: dict[str, Any]) -> Iterator[None]:
+        """The global ones as a sampler left them, which keeps these ``states``; others find them undisturbed."""
+        others = self.globals_now()
+        self.put_back(states)
+        try:
+            yield
+        finally:
+            states.update(self.globals_now())
+            self.put_back(others)
 
 
 def _held_by(holders: Sequence[Any]) -> Iterator[Any]:

@@ -21,8 +21,8 @@ from ..engine.pilot import Auto
 from ..errors import OptionError, warn
 from ..iterators.iterators import OfLoaders, defaults, takes
 from ..loaders.batched import Batched
-from ..loaders.loader import NOT_OF_OPTIONS, check_sharing, is_torchs_stream, worker_options, workers_of
-from ..loaders.loading import Loading
+from ..loaders.loader import NOT_OF_OPTIONS, check_sharing, is_torchs_stream
+from ..loaders.loading import Loading, workers_of
 from ..loaders.samplers import Generators, samplers_in, warn_of_iterators
 from ..loaders.shards import Batching, Streamed
 from ..order.ranks import shard_for
@@ -138,19 +138,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         self._pins = can_pin() if pin_memory else False
         self._in_one, self._stacks = self._makes_batches_in_workers(), Stacker()
         self._begins_late = type(self.batch_sampler) is torch.utils.data.BatchSampler
-        made = worker_options(
-            self._served() if self._in_one else dataset,
-            rows=1 if self._in_one else batch_size,
-            num_workers=num_workers,
-            timeout=timeout,
-            worker_init=_AtHome(worker_init_fn) if num_workers else None,
-            context=self.multiprocessing_context,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            seed=0,
-            **options,
-        )
-        self._begin(made, persistent_workers)
+        served = self._served() if self._in_one else dataset
+        self._begin(served, num_workers, _AtHome(worker_init_fn) if num_workers else None, **options)
 
     def _makes_batches_in_workers(self) -> bool:
         is_stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
