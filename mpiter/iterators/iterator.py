@@ -92,15 +92,16 @@ class DatasetIterator(Generic[B]):
     _revives = False  # may be used again after close()
 
     def __init__(self, options: Options, sampling: Sampling) -> None:
-        subclass_attributes = frozenset(self.__dict__)
         sampling.check(options)
-        options.prepare()
         self._sampling = sampling
         self._sampler = SamplerOfTheMoment(sampling.order_sampler)
-        self._pump = pump_for(options, self._way_to_open(options), _late)
-        self._pump.seed = seed_for(draws=sampling.shuffles) if options.seed is None else options.seed
+        self._begin(options)
         self._go(Cursor(0, 0, False, self._first_order()))
-        self._own = frozenset(self.__dict__) - subclass_attributes | {"_own"}  # what a copy makes anew
+
+    def _begin(self, options: Options) -> None:
+        options.prepare()
+        self._pump = pump_for(options, self._way_to_open(options), _late)
+        self._pump.seed = seed_for(draws=self._sampling.shuffles) if options.seed is None else options.seed
 
     def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
         """What makes of a batch's contents what is handed out."""
@@ -311,23 +312,18 @@ class DatasetIterator(Generic[B]):
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        sampler, here = self._sampler.sampler, self._cursor
-        shuffle = self._sampling.shuffle if sampler is None else None
-        return {
-            "options": replace(self._pump.options, seed=self.seed),
-            "sampling": replace(self._sampling, order_sampler=sampler, shuffle=shuffle),
-            "extra": {name: value for name, value in self.__dict__.items() if name not in self._own},
-            "place": here._replace(order=None),  # type: ignore[arg-type]
-            "indices": here.order.array() if isinstance(here.order, Listed) else None,
-        }
+        """A pickle or a copy is an iterator like this one, at the same place, with workers of its own."""
+        here: Any = self._cursor
+        here = here._replace(order=here.order.array() if isinstance(here.order, Listed) else None)
+        pump = replace(self._pump.options, seed=self.seed), here
+        return {**self.__dict__, "_sampler": self._sampler.sampler, "_pump": pump}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        sampling = state["sampling"]
-        DatasetIterator.__init__(self, state["options"], replace(sampling, order_sampler=None))
-        self._sampling, self._sampler.sampler = sampling, sampling.order_sampler
-        self.__dict__.update(state["extra"])
-        here = state["place"]
-        self._go(here._replace(order=self._order_of(here.epoch, state["indices"])))
+        options, here = state["_pump"]
+        self.__dict__.update(state, _sampler=SamplerOfTheMoment(state["_sampler"]))
+        self._begin(options)
+        self._pump.cursor = here
+        self._go(here._replace(order=self._order_of(here.epoch, here.order)))
 
 
 def _late(limit: float, waited: float, doings: str) -> Warning:

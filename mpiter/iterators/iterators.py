@@ -239,7 +239,7 @@ class Batches(DatasetIterator[B]):
 
     def __iter__(self) -> Self:
         """What is left of this pass; the next one, if that is nothing."""
-        self._began = self._cursor
+        self._began = self.epoch, self.current_position
         if self._sampling.pace(self.batch_size).end_at(self._cursor):
             self._sampling = replace(self._sampling, passes=self._sampling.passes + 1)
             super()._go(self._cursor)
@@ -249,7 +249,7 @@ class Batches(DatasetIterator[B]):
         if self._sampling.epochs:  # the pass that ends with the place, if it has got there
             number = max(1, -(-(cursor.epoch + (cursor.position > 0)) // self._sampling.epochs))
             self._sampling = replace(self._sampling, passes=number)
-        self._began = cursor
+        self._began = cursor.epoch, cursor.position
         super()._go(cursor, seed)
 
     def _surroundings(self) -> Surroundings:
@@ -258,15 +258,15 @@ class Batches(DatasetIterator[B]):
 
     def __len__(self) -> int:
         """The number of batches in a pass; after a resume, of those that are left of it."""
-        sampling, began = self._sampling, self._began
+        sampling, (epoch, position) = self._sampling, self._began
         if sampling.epochs is None:
             raise TypeError("endless batches have no length; pass epochs=.")
         share = self._pump.options.share()
         in_epoch = batches_of(len(self._cursor.order), self.batch_size, bool(sampling.drop_last), share)
         if sampling.pace(self.batch_size).end_at(self._cursor):
             return in_epoch * sampling.epochs  # the next one
-        left = in_epoch * (sampling.passes * sampling.epochs - began.epoch)
-        return left - -(-began.position // share.step(self.batch_size))
+        left = in_epoch * (sampling.passes * sampling.epochs - epoch)
+        return left - -(-position // share.step(self.batch_size))
 
 
 class Columns:
