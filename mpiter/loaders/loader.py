@@ -34,14 +34,9 @@ _FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "
 NOT_OF_OPTIONS = {"backend": None, "seeding": "sample"}  # defaults
 
 
-class ById:
-    """torch's ``worker_init_fn``, which is told the worker's number only."""
-
-    def __init__(self, function: Callable[[int], Any]) -> None:
-        self._function = function
-
-    def __call__(self, info: WorkerInfo) -> None:
-        self._function(info.id)
+def by_id(function: Callable[[int], Any], info: WorkerInfo) -> None:
+    """Call torch's ``worker_init_fn``, which is told the worker's number only."""
+    function(info.id)
 
 
 def only_one(contents: Contents) -> Any:
@@ -71,19 +66,15 @@ class DataLoader(Loading[B_co]):
         persistent_workers: None: workers stay, and a changed dataset is sent to them at the next ``iter()``.  True: it
             isn't.  False: workers end with the epoch.  What an iterable dataset notes of itself while a worker reads it
             is gone with the epoch in any case; with ``num_workers=0`` your own object is read, and keeps it.
-        in_order: False hands batches out as they finish, without exact resume.
         seed: of the order and of the samples' randomness; None draws one from ``generator`` or NumPy's global one.
         seeding: whom the global generators are seeded for: each "sample", by its place in the epoch, or each "worker",
             once, as torch does, before ``worker_init_fn``, whose own seeds are then left alone.
         ragged: where samples of a batch differ in shape, or one of them has None, say: "raise", "list", or "pad" with
             zeros, at the end.
-        trace: a file, "run.json" say, that will tell who did what when, for ui.perfetto.dev or chrome://tracing.
-        on_error: "raise" what ``dataset[i]`` raises, in place of the batch, or "skip" the sample; ``Skip(most=100)``.
-        shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
         backend: who fetches, as ``batches()`` has it: "ray" or "mpi", say.  None: worker processes here.
-        receipts: a folder where what is handed out is noted, for `mpiter audit`; or a ``Receipts``.
         sample_timeout: seconds that one sample may take (or a batch that one worker makes); then the workers are
             replaced and it is tried once more.  None: for ever.
+        in_order, on_error, trace, shard, receipts: as ``MultiprocessIterator`` has them.
 
     >>> import numpy as np
     >>> loader = DataLoader([(np.full(2, i), i) for i in range(4)], batch_size=2)
@@ -170,7 +161,7 @@ class DataLoader(Loading[B_co]):
             skips = options.get("on_error", "raise") != "raise"
             collates = collate_fn or (unchanged if alone else stack)
             served = Batched(served, collates, skips, stacks=not alone and collate_fn is None, alone=alone)
-        worker_init = ById(worker_init_fn) if worker_init_fn is not None and num_workers else None
+        worker_init = functools.partial(by_id, worker_init_fn) if worker_init_fn is not None and num_workers else None
         self._begin(served, num_workers, worker_init, **options)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -76,6 +76,8 @@ class Pass:
     def go(self) -> None:
         """Have the batches from here on fetched."""
         self._skipped = self.pump.skipped
+        if isinstance(self.plans, Pace):  # skip() may have gone beyond the end
+            self.position = min(self.position, len(self._order))
         self.pump.go(Cursor(self.position, self.epoch, False, self._order), self.plans, self._seed)
         with contextlib.suppress(StopIteration):  # it is plain that nothing comes
             self.pump.start()

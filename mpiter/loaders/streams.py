@@ -180,7 +180,7 @@ class ShardPumps:
         """What comes of a shard: a parcel, its end, or an error in a batch's place.  Then it is the next one's turn."""
         try:
             parcel = pump.next()[0]
-            shard.has_ended = _is_end(parcel)
+            shard.has_ended = len(parcel) < 2
         finally:
             came = pump.cursor.position > shard.batches
             shard.batches = pump.cursor.position
@@ -207,9 +207,4 @@ class ShardPumps:
 
 def _elements_of(opened: Any) -> int | None:
     """How many are in the batch of a shard; None where it has come to its end."""
-    parcel = opened[0]
-    return None if _is_end(parcel) else parcel[2]
-
-
-def _is_end(parcel: tuple[Any, ...]) -> bool:
-    return len(parcel) < 2
+    return None if len(opened[0]) < 2 else opened[0][2]
