@@ -27,7 +27,7 @@ from .iterator import DatasetIterator, Sampling
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_DEFAULTS = {field.name: field.default for field in fields(Options)}
+_DEFAULTS = {field.name: field.default for field in fields(Options)} | {"seeding": "sample", "backend": None}
 
 
 class Common(TypedDict, total=False):
@@ -68,14 +68,14 @@ class OfLoaders(Ahead, total=False):
     backend: Any
 
 
-def defaults(more: type, **others: Any) -> dict[str, Any]:
+def defaults(more: type) -> dict[str, Any]:
     """What is taken for the options of ``more`` where they aren't given."""
-    return {name: _DEFAULTS.get(name) for name in more.__annotations__} | others
+    return {name: _DEFAULTS[name] for name in more.__annotations__}
 
 
-def takes(more: type, elsewhere: Mapping[str, str], **others: Any) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+def takes(more: type, elsewhere: Mapping[str, str]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """A function whose ``**options`` are those of ``more``, and that names its own argument where another was given."""
-    return knows(elsewhere, defaults(more, **others))
+    return knows(elsewhere, defaults(more))
 
 
 _OF_THREADS = {**OF_ITERATORS, **dict.fromkeys(("n_processes", "num_workers"), "n_threads")}

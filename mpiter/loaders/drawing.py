@@ -74,7 +74,7 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
     for name, mine in agreed.items():
         if name not in saved or saved[name] != mine:
             if ("sampler" in saved) != ("sampler" in agreed):
-                raise of_another_kind(_door(saved), _door(agreed))
+                raise of_another_kind(*(f"mpiter.{'torch.' * ('sampler' in one)}DataLoader" for one in (saved, agreed)))
             raise StateError(
                 f"the state was saved with {name}={saved.get(name)!r:.40}, this loader has {name}={mine!r}."
             )
@@ -85,7 +85,7 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
         generators=typed(state, "generators", dict),
         drawn=number_of(state, "drawn", high=position),
         checksum=number_of(state, "checksum"),
-        stream=_stream(state, agreed["batch_size"] or 1) if "stream" in state else None,
+        stream=_stream(state, agreed["batch_size"] or 1) if agreed["kind"] == "stream" and "stream" in state else None,
     )
     if "sampler" in state:
         sampler = typed(state, "sampler", dict)
@@ -98,10 +98,6 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
     return place, seed_of(state)
 
 
-def _door(agreed: dict[str, Any]) -> str:
-    return "mpiter.torch.DataLoader" if "sampler" in agreed else "mpiter.DataLoader"
-
-
 def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
     """How far the shards have got, checked."""
     stream: dict[str, Any] = typed(state, "stream", dict)
@@ -112,8 +108,8 @@ def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
     for shard in shards:
         if not isinstance(shard, Mapping):
             raise StateError(f"the state's shard {shard!r:.40} is not of type dict.")
-        batches = number_of(shard, "batches")
-        batches = batches if is_own else number_of(state, "drawn")
+        own = number_of(shard, "batches")
+        batches = own if is_own else number_of(state, "drawn")
         typed(shard, "has_ended", bool)
         if mark := typed(shard, "mark", list):
             if [*map(type, mark)] != [int, int, bool, str] or min(mark[:2]) < 0:

@@ -31,7 +31,6 @@ from .samplers import warn_of_iterators
 from .shards import Batching, Streamed
 
 _FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler", "shuffle"}
-NOT_OF_OPTIONS = {"backend": None, "seeding": "sample"}  # defaults
 
 
 def by_id(function: Callable[[int], Any], info: WorkerInfo) -> None:
@@ -84,7 +83,7 @@ class DataLoader(Loading[B_co]):
     (2, 2) [2 3]
     """
 
-    @takes(OfLoaders, OF_LOADERS, **NOT_OF_OPTIONS)
+    @takes(OfLoaders, OF_LOADERS)
     def __init__(
         self,
         dataset: Any,
@@ -180,7 +179,7 @@ class DataLoader(Loading[B_co]):
         """Batches in an epoch; after a resume, those that are left of it."""
         current = self._pass
         is_between = current is None or current.has_ended or self._next.is_elsewhere
-        return self.length_of(None if is_between else current)
+        return self._length_of(None if is_between else current)
 
 
 def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:

@@ -158,43 +158,43 @@ class Home:
         for pump in list(self.going):
             pump.close()
         for epoch in list(self.under_way):  # what an error has come by (its traceback holds them) need not be kept
-            epoch.end.detach()
+            epoch._end.detach()
 
 
 class Epoch(Generic[B_co]):
     """An iterator over the batches of one epoch: what ``iter(loader)`` returns."""
 
     def __init__(self, loader: Any, current: Any, home: Home) -> None:
-        self._loader, self.current, self._home = loader, current, home
+        self._loader, self._current, self._home = loader, current, home
         self._one_at_a_time = threading.RLock()
-        self.end = weakref.finalize(self, home.take_back, current)
-        self.end.atexit = False
+        self._end = weakref.finalize(self, home.take_back, current)
+        self._end.atexit = False
         home.under_way.add(self)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._loader.told_of(self.current)}>"
+        return f"<{type(self).__name__} of {self._loader._told_of(self._current)}>"
 
     def __iter__(self) -> Self:
         return self
 
     def __len__(self) -> int:
         """The batches that it gives: after a resume, those that are left."""
-        return self._loader.length_of(self.current)  # type: ignore[no-any-return]
+        return self._loader._length_of(self._current)  # type: ignore[no-any-return]
 
     def __next__(self) -> B_co:
         with self._one_at_a_time:
-            pump = self.current.pump
+            pump = self._current.pump
             try:
-                batch: B_co = self.current.next()
+                batch: B_co = self._current.next()
             except StopIteration:
-                self.current.has_ended = self.current.has_ended or pump is not None
-                self.end()
+                self._current.has_ended = self._current.has_ended or pump is not None
+                self._end()
                 if pump is not None and not self._home.persistent:
                     pump.close()
-                if pump is not None and not self.current.position:
+                if pump is not None and not self._current.position:
                     self._loader._count(0)
                 raise
-            self._loader._count(self.current.position)
+            self._loader._count(self._current.position)
         return batch
 
 
@@ -347,7 +347,7 @@ class Loading(Generic[B_co]):
         left = max(0, length - position)
         return batches_of(left, size or 1, drop_last, *[self._recipe.share()] * (sampled is None))
 
-    def length_of(self, current: Pass | None) -> int:
+    def _length_of(self, current: Pass | None) -> int:
         """The batches that a pass gives: after a resume, those that were left; of None, the next pass."""
         rest = self._rest(self._next.position if current is None else current.begun)
         if rest is None:
@@ -367,9 +367,9 @@ class Loading(Generic[B_co]):
         self._has_given = True
 
     def __repr__(self) -> str:
-        return f"<{self.told_of(getattr(self, '_pass', None))}>"
+        return f"<{self._told_of(getattr(self, '_pass', None))}>"
 
-    def told_of(self, current: Pass | None) -> str:
+    def _told_of(self, current: Pass | None) -> str:
         """What is loaded, and how much of it has been handed out."""
         dataset, size = (getattr(self, name, None) for name in ("dataset", "batch_size"))
         batches = "" if size is None else f" in batches of {size}"
@@ -508,16 +508,16 @@ class Loading(Generic[B_co]):
     @property
     def worker_pids(self) -> tuple[int, ...]:
         """The worker processes of the moment."""
-        pump = self.pump
+        pump = self._fetching
         return () if pump is None else pump.worker_pids
 
     def stats(self) -> Stats:
         """A snapshot of the counters: of the workers of the moment, but of all epochs for what was skipped."""
-        pump = self.pump
+        pump = self._fetching
         return Stats(skipped=self._skipped.count, skips=self._skipped.first) if pump is None else pump.stats()
 
     @property
-    def pump(self) -> Any:
+    def _fetching(self) -> Any:
         """What fetches at the moment, or rests between two epochs."""
         under_way = None if self._pass is None else self._pass.pump
         return under_way or self._home.resting

@@ -210,10 +210,12 @@ class Generators:
 
 def _held_by(holders: Sequence[Any]) -> Iterator[Any]:
     """The generators among these objects and their attributes, each once."""
+    torch = torch_with("Generator")
+    kinds = (np.random.Generator, np.random.RandomState, random.Random, *([torch.Generator] if torch else ()))
     seen: set[int] = set()
     for holder in holders:
         for value in [holder, *getattr(holder, "__dict__", {}).values()]:
-            if _is_generator(value) and id(value) not in seen:
+            if isinstance(value, kinds) and id(value) not in seen:
                 seen.add(id(value))
                 yield value
 
@@ -225,12 +227,6 @@ def _share_of(holder: Any) -> list[int] | None:
         if len(found) == len(names):
             return found
     return None
-
-
-def _is_generator(value: Any) -> bool:
-    torch = torch_with("Generator")
-    kinds = (np.random.Generator, np.random.RandomState, random.Random)
-    return isinstance(value, kinds) or (torch is not None and isinstance(value, torch.Generator))
 
 
 def samplers_in(sampler: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from ..engine.pilot import Auto
 from ..errors import OptionError, warn
 from ..iterators.iterators import OfLoaders, defaults, takes
 from ..loaders.batched import Batched
-from ..loaders.loader import NOT_OF_OPTIONS, check_sharing, is_torchs_stream
+from ..loaders.loader import check_sharing, is_torchs_stream
 from ..loaders.loading import Loading, workers_of
 from ..loaders.samplers import Generators, samplers_in, warn_of_iterators
 from ..loaders.shards import Batching, Streamed
@@ -68,7 +68,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     _marks_every: int | None = 1  # batches of a stream to one account of its place
 
-    @takes(OfLoaders, OF_LOADERS, **NOT_OF_OPTIONS)
+    @takes(OfLoaders, OF_LOADERS)
     def __init__(
         self,
         dataset: Any,
@@ -133,7 +133,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         )
         # As they were given: frameworks make a loader anew, of our class or of torch's, from what these say.
         given = {"prefetch_factor": prefetch_factor, "persistent_workers": persistent_workers, "seed": seed}
-        self.__dict__.update(given | defaults(OfLoaders, **NOT_OF_OPTIONS) | options)
+        self.__dict__.update(given | defaults(OfLoaders) | options)
         options["shard"] = shared
         self._pins = can_pin() if pin_memory else False
         self._in_one, self._stacks = self._makes_batches_in_workers(), Stacker()

@@ -75,9 +75,9 @@ def pumps_of(source: Any) -> list[Pump | Alone]:
     if isinstance(source, DatasetIterator):
         found: Any = source._pump
     elif isinstance(source, Loading):
-        found = source.pump
+        found = source._fetching
     elif isinstance(source, Epoch):
-        found = source.current.pump
+        found = source._current.pump
     else:
         raise OptionError(f"a live view is of mpiter's iterators and loaders, not of {type(source).__name__}.")
     return [] if found is None else list(getattr(found, "pumps", [found]))
