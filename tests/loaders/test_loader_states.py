@@ -639,6 +639,19 @@ def test_a_state_changes_its_batches_size_again_and_again(loader: Maker) -> None
     assert found == expected
 
 
+def test_the_keys_of_a_sampler_go_on_in_batches_of_another_size(loader: Maker) -> None:
+    def made(batch_size: int) -> Any:
+        return loader(list(range(LENGTH)), batch_size, sampler=Picks(1))
+
+    expected = flat(epoch(made(4)))
+    batches = made(4)
+    some(iter(batches), 3)
+    other = made(5)
+    other.load_state_dict(saved(batches))
+    assert len(under_way := iter(other)) == 3
+    assert flat(epoch(under_way)) == expected[12:]
+
+
 def another(way: Any, options: dict[str, Any]) -> Any:
     return way(list(range(LENGTH)), 4, shuffle=True, **options)
 
