@@ -12,7 +12,7 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 
-from ..datasets.columns import Table, as_dataset
+from ..datasets.columns import as_dataset
 from ..engine.options import is_object
 from ..engine.pilot import Auto
 from ..errors import OptionError
@@ -150,7 +150,7 @@ class DataLoader(Loading[B_co]):
         if is_stream:
             collate_batch = collate_fn or (stack if batch_size else unchanged)
             self._batching = Batching(batch_size, self.drop_last, collate_batch, shards_itself=None)
-        self._in_one = is_stream or self._makes_batches_in_workers()
+        self._in_one = is_stream or self._is_one_workers(collates=collate_fn is not None)
         self._opens = only_one if self._in_one else Columns(settle_as(ragged))
         served = self.dataset
         if self._batching is not None:
@@ -167,13 +167,6 @@ class DataLoader(Loading[B_co]):
         if name in _FIXED and "_home" in self.__dict__:
             raise OptionError(f"{name} is fixed once the loader is made; make a new one.")
         super().__setattr__(name, value)
-
-    def _makes_batches_in_workers(self) -> bool:
-        """Is a batch one worker's work?  Otherwise several may write their rows into the same columns."""
-        if self.batch_sampler is not None or self.batch_size is None or self.collate_fn is not None:
-            return True
-        reads_whole_batches = callable(getattr(self.dataset, "__getitems__", None)) and type(self.dataset) is not Table
-        return reads_whole_batches or not hasattr(type(self.dataset), "__len__")
 
     def __len__(self) -> int:
         """Batches in an epoch; after a resume, those that are left of it."""

@@ -17,7 +17,7 @@ from numbers import Integral
 from typing import Any, Generic, Self, Unpack
 
 from ..datasets.access import users
-from ..datasets.columns import described
+from ..datasets.columns import Table, described
 from ..engine.options import Options
 from ..engine.pilot import auto
 from ..engine.pump import pump_for
@@ -290,6 +290,11 @@ class Loading(Generic[B_co]):
         self._next = Place()  # where the next iter() begins
 
     # -- what an epoch is made of ----------------------------------------------------------------------------------
+
+    def _is_one_workers(self, collates: bool) -> bool:
+        """Does one worker make a batch?  Otherwise several may write their rows into the same columns."""
+        reads_many = bool(getattr(self.dataset, "__getitems__", None)) and type(self.dataset) is not Table
+        return collates or self.batch_size is None or reads_many or not hasattr(type(self.dataset), "__len__")
 
     def _goes_through_all(self) -> bool:
         """Is each of the dataset's samples in an epoch?  No, where the user has given a sampler."""

@@ -14,7 +14,7 @@ import torch
 import torch.utils.data
 from torch.utils.data import _utils
 
-from ..datasets.columns import Table, as_dataset
+from ..datasets.columns import as_dataset
 from ..device import can_pin, pinned
 from ..engine.options import is_object
 from ..engine.pilot import Auto
@@ -136,18 +136,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         self.__dict__.update(given | defaults(OfLoaders) | options)
         options["shard"] = shared
         self._pins = can_pin() if pin_memory else False
-        self._in_one, self._stacks = self._makes_batches_in_workers(), Stacker()
+        collates = self.collate_fn is not _default_collate or isinstance(dataset, Mapping) or is_torchs_stream(dataset)
+        self._in_one, self._stacks = self._is_one_workers(collates), Stacker()
         self._begins_late = type(self.batch_sampler) is torch.utils.data.BatchSampler
         served = self._served() if self._in_one else dataset
         self._begin(served, num_workers, _AtHome(worker_init_fn) if num_workers else None, **options)
-
-    def _makes_batches_in_workers(self) -> bool:
-        is_stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
-        if is_stream or self.batch_size is None or self.collate_fn is not _default_collate:
-            return True
-        if isinstance(self.dataset, Mapping) or not hasattr(type(self.dataset), "__len__"):
-            return True
-        return bool(getattr(self.dataset, "__getitems__", None)) and type(self.dataset) is not Table
 
     def _served(self) -> Any:
         collate: Any = _collated if self.collate_fn is _default_collate else self.collate_fn
