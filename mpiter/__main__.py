@@ -74,9 +74,7 @@ class _Parser(argparse.ArgumentParser):
         command = next(word for word in words if word in self.commands.choices)
         found = self.commands.choices[command]._option_string_actions
         near = [match for word in unknown for match in get_close_matches(word.partition("=")[0], found, 1)]
-        told = (
-            f"; did you mean {' '.join(near)}?" if near else f"; `{self.prog} {command} --help` lists what there is."
-        )
+        told = f"; did you mean {' '.join(near)}?" if near else f"; `{self.prog} {command} --help` lists what there is."
         options = [word for word in unknown if word.startswith("-")] or unknown
         self.error(f"unknown: {' '.join(options)}{told}")
 
