@@ -1,18 +1,19 @@
 """What this process may use of the machine: cores by affinity and cgroup quota, memory by availability and limit.
 
-Reads /proc and /sys where they exist and falls back on the standard library elsewhere.  Guarantees numbers within
-what the container allows, so that nothing is sized for a host that isn't ours.
+/proc and /sys are read where they exist; the standard library answers elsewhere.  The numbers are within what the
+container allows, so that nothing is sized for a host that isn't ours.
 """
 
 from __future__ import annotations
 
-import functools
 import glob
 import mmap
 import os
+import re
 import secrets
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -43,16 +44,12 @@ def quota() -> float | None:
 
 def gil_is_in_use() -> bool:
     """Do threads take turns?  Before Python 3.13 they always do."""
-    asked = getattr(sys, "_is_gil_enabled", None)
-    return asked is None or bool(asked())
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
 def memory_available() -> int:
     """Bytes that can be used now without driving anyone out."""
-    free = meminfo("MemAvailable")
-    for limit, used in _memory_limits():
-        free = min(free, max(0, limit - used))
-    return free
+    return min([meminfo("MemAvailable"), *(max(0, limit - used) for limit, used in _memory_limits())])
 
 
 def memory_total() -> int:
@@ -62,13 +59,10 @@ def memory_total() -> int:
 
 def out_of_memory_kills() -> int:
     """How many processes of our control groups the out-of-memory killer has ended so far; 0 where nobody counts."""
-    found = [0]
-    for folder in control_groups():
-        for line in (text_of(folder / "memory.events") or text_of(folder / "memory.oom_control")).splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill" and count.isdigit():
-                found.append(int(count))
-    return max(found)
+    files = (folder / name for folder in control_groups() for name in ("memory.events", "memory.oom_control"))
+    return max(
+        (int(count) for file in files for count in re.findall(r"^oom_kill (\d+)$", text_of(file), re.M)), default=0
+    )
 
 
 def address_space() -> int:
@@ -84,27 +78,20 @@ def limit(name: str) -> tuple[int | None, int | None]:
     """A limit of this process, soft and hard; None: there is none."""
     try:
         import resource
-    except ImportError:
+
+        soft, hard = resource.getrlimit(getattr(resource, name))
+    except (ImportError, AttributeError):
         return None, None
-    number = getattr(resource, name, None)
-    if number is None:
-        return None, None
-    soft, hard = (None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(number))
-    return soft, hard
+    return (None if soft == resource.RLIM_INFINITY else soft), (None if hard == resource.RLIM_INFINITY else hard)
 
 
 def _memory_limits() -> Iterator[tuple[int, int]]:
-    for limit_file, used_file in _memory_files():
-        limit, used = text_of(limit_file), text_of(used_file)
-        if limit.isdigit() and used.isdigit():
-            yield int(limit), int(used)
-
-
-@functools.cache
-def _memory_files() -> list[tuple[Path, Path]]:
-    names = [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")]
-    files = [(folder / limit, folder / used) for folder in control_groups() for limit, used in names]
-    return [(limit, used) for limit, used in files if limit.exists()]
+    """The limit of each of our control groups, and how much of it is used."""
+    for folder in control_groups():
+        for most, now in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            limit = text_of(folder / most)
+            if limit.isdigit() and (used := text_of(folder / now)).isdigit():
+                yield int(limit), int(used)
 
 
 def control_groups() -> Iterator[Path]:
@@ -127,11 +114,6 @@ def cpu_s(pid: int) -> float | None:
         return None
 
 
-def new_name(path: str | os.PathLike[str], ending: str = "") -> Path:
-    """A name beside ``path`` that nobody can foretell, for a file to be opened with "x"."""
-    return Path(f"{os.fspath(path)}{secrets.token_hex(8)}{ending}")
-
-
 def write_names(folder: str | os.PathLike[str]) -> None:
     """Have the system write down the names in a folder too, as ``os.fsync`` does with a file."""
     number = os.open(folder, os.O_RDONLY)
@@ -147,7 +129,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     An error leaves what was there. A kill leaves the new file too, with a dot before its name, until the next one.
     """
-    unfinished = new_name(path.with_name(f".{path.name}-"))
+    unfinished = path.with_name(f".{path.name}-{secrets.token_hex(8)}")  # which nobody can foretell
     for left in path.parent.glob(glob.escape(f".{path.name}-") + "?" * 16):
         left.unlink(missing_ok=True)
     try:
@@ -176,33 +158,22 @@ def own_bytes(pid: int) -> int:
 
 def descendants(root: int) -> set[int]:
     """Every live process below `root`: workers may be children of a fork server."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (stat := stat_of(entry.name)):  # else gone since it was listed
-            children.setdefault(int(stat[1]), []).append(int(entry.name))
-    found: set[int] = set()
-    pending = [root]
-    while pending:
-        below = children.get(pending.pop(), [])
-        found.update(below)
-        pending.extend(below)
+    parents = {int(name): int(stat[1]) for name in os.listdir("/proc") if name.isdigit() and (stat := stat_of(name))}
+    found, below = set[int](), {root}
+    while below := {pid for pid, parent in parents.items() if parent in below} - found:
+        found |= below
     return found
 
 
 def tree_memory() -> int | None:
     """Bytes held by this process and all below it: private ones, files mapped, shared memory; None: nobody counts."""
     pids = {os.getpid(), *descendants(os.getpid())}
-    sums: dict[str, int] = {}
+    sums = Counter[str]()
     for pid in pids:
-        for line in text_of(Path(f"/proc/{pid}/smaps_rollup")).splitlines():
-            if line.startswith("Pss_"):
-                name, kilobytes = line.split()[:2]
-                sums[name] = sums.get(name, 0) + 1024 * int(kilobytes)
-    if not sums:
-        return None
+        for name, kilobytes in re.findall(r"^Pss_(\w+): +(\d+)", text_of(Path(f"/proc/{pid}/smaps_rollup")), re.M):
+            sums[name] += 1024 * int(kilobytes)
     # A page that nobody has mapped is nobody's; one that is mapped without a descriptor is in no open file.
-    shared = max(sums["Pss_Shmem:"], _open_shared_memory(pids))
-    return sums["Pss_Anon:"] + sums["Pss_File:"] + shared
+    return sums["Anon"] + sums["File"] + max(sums["Shmem"], _open_shared_memory(pids)) if sums else None
 
 
 def _open_shared_memory(pids: Iterable[int]) -> int:
@@ -219,9 +190,8 @@ def _open_shared_memory(pids: Iterable[int]) -> int:
 
 
 def meminfo(name: str) -> int:
-    for line in text_of(Path("/proc/meminfo")).splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) * 1024
+    if said := re.search(rf"^{name}: +(\d+) kB", text_of(Path("/proc/meminfo")), re.M):
+        return int(said[1]) * 1024
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
