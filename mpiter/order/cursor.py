@@ -1,6 +1,6 @@
 """Chainer's iterator state machine: from one place in the epochs to the next, and what lies between.
 
-Pure: functions of values, no thread, no clock.  Guarantees Chainer's epoch arithmetic exactly (``wrap=True`` is its
+Pure: functions of values, no thread, no clock.  The epoch arithmetic is exactly Chainer's (``wrap=True`` is its
 ``repeat=True``: a batch runs on into the next epoch, several times if it is larger than the dataset; ``wrap=False``
 with ``epochs=1`` its ``repeat=False``: the last batch is short).  A place is that of all ranks, where there are
 several.  The order sampler is asked once per epoch boundary, with the order and the position that Chainer passes.
@@ -16,10 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import OptionError
-from .order import Indices, Listed, Order, Sampled
+from .order import NO_INDICES, Indices, Listed, Order, Sampled
 from .share import WHOLE, Share
-
-_NONE: Indices = np.empty(0, np.int64)
 
 
 class Cursor(NamedTuple):
@@ -89,9 +87,8 @@ class Plans:
         return cursor.position
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """The samples that come after ``cursor``, from the ``start``-th to before the ``stop``-th, or some of the first
-        of these; none where that isn't known yet."""
-        return _NONE
+        """The ``start``-th to ``stop``-th samples after ``cursor``, or the first of these; none if that isn't known."""
+        return NO_INDICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +111,7 @@ class Pace(Plans):
         """They are found by planning on, beside the order itself, which keeps what was asked for last."""
         is_asked_for = isinstance(cursor.order, Sampled)  # its next epochs are: the sampler isn't to be asked here
         order = Listed(cursor.order.array()) if is_asked_for else copy.copy(cursor.order)
-        place, seen, found = cursor._replace(order=order), 0, [_NONE]
+        place, seen, found = cursor._replace(order=order), 0, [NO_INDICES]
         while seen < stop and len(order) and (plan := self.step(place)) is not None:
             place = plan.after
             for stretch in plan.stretches:

@@ -1,8 +1,7 @@
 """In which order the samples of an epoch are visited: pure functions of (seed, epoch, position).
 
-Runs wherever it is asked, mostly in the prefetch thread.  Guarantees that ``take(a, b)`` of an order depends on
-nothing but the order's own few numbers, and that the shuffle visits each index exactly once whatever the length:
-10**12 samples cost what 10**3 cost.  Assumes lengths below 2**62.
+``take(a, b)`` of an order depends on nothing but the order's own few numbers, and the shuffle visits each index exactly
+once whatever the length: 10**12 samples cost what 10**3 cost.  Lengths are below 2**62.
 
 The shuffle is a bijection evaluated at a position.  Positions are written as (left, right) digits of a rectangle
 just larger than the epoch; each round adds to one digit a keyed hash of the other, which can always be undone, so
@@ -27,7 +26,7 @@ _ROUNDS = 8  # the uniformity tests pass from 5 on; the rest is margin and costs
 _SHORT = 4096  # epochs up to here are sorted: rounds mix a small rectangle slowly, and 3 × 3 never evenly
 _BLOCK = 1 << 14  # positions evaluated at once, so that numpy's per-call cost vanishes
 _LARGEST = np.iinfo(np.int64).max
-_NOTHING: Indices = np.empty(0, np.int64)
+NO_INDICES: Indices = np.empty(0, np.int64)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
@@ -42,10 +41,8 @@ def mix(x: Any) -> Any:
 
 def keys(count: int, *words: int) -> NDArray[np.uint64]:
     """Draw ``count`` independent words from a few integers of any size."""
-    state: NDArray[np.uint64] = np.random.SeedSequence([w & (1 << 128) - 1 for w in words]).generate_state(
-        count, np.uint64
-    )  # type: ignore[assignment]
-    return state
+    sequence = np.random.SeedSequence([word & (1 << 128) - 1 for word in words])
+    return sequence.generate_state(count, np.uint64)  # type: ignore[return-value]
 
 
 def shuffled(positions: Indices, length: int, round_keys: NDArray[np.uint64]) -> Indices:
@@ -65,21 +62,15 @@ def _scramble(at: NDArray[np.uint64], height: int, width: int, round_keys: NDArr
     rows, columns = np.uint64(height), np.uint64(width)
     left, right = at // columns, at % columns
     for even, odd in zip(round_keys[::2], round_keys[1::2], strict=True):
-        left = _sum_below(rows, left, _below(rows, mix(right * _GOLDEN + even)))
-        right = _sum_below(columns, right, _below(columns, mix(left * _GOLDEN + odd)))
+        left = _added(left, mix(right * _GOLDEN + even), rows)
+        right = _added(right, mix(left * _GOLDEN + odd), columns)
     return left * columns + right
 
 
-def _below(limit: np.uint64, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """``words % limit``, by the division by one number that numpy does at a third of the remainder's cost."""
-    below: NDArray[np.uint64] = words - words // limit * limit
-    return below
-
-
-def _sum_below(limit: np.uint64, one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """(one + other) % limit of what is below it, without another division: what is negative wraps to the far end."""
-    found = one + other
-    least: NDArray[np.uint64] = np.minimum(found, found - limit)
+def _added(digit: NDArray[np.uint64], words: NDArray[np.uint64], limit: np.uint64) -> NDArray[np.uint64]:
+    """(digit + words) % limit: NumPy divides by one number at a third of the remainder's cost."""
+    found = digit + (words - words // limit * limit)
+    least: NDArray[np.uint64] = np.minimum(found, found - limit)  # what is negative wraps to the far end
     return least
 
 
@@ -133,7 +124,7 @@ class Shuffled(Order):
         """Evaluates ahead as far apart as it is being asked: one rank of many jumps over what is the others'."""
         stop, ahead = min(stop, self._length), start - self._last
         if stop <= start:
-            return _NOTHING
+            return NO_INDICES
         self._last = start
         row, column = divmod(start - self._first, self._stride)
         if not (0 <= row < len(self._rows) and column + stop - start <= self._rows.shape[1]):
@@ -151,10 +142,6 @@ class Shuffled(Order):
         positions = starts[:, None] + np.arange(each, dtype=np.int64)
         self._rows = shuffled(positions.ravel(), self._length, self._keys).reshape(count, each)
         self._first, self._stride = start, ahead
-
-    def at(self, positions: Indices) -> Indices:
-        """What comes at each of these."""
-        return shuffled(positions, self._length, self._keys)
 
     def later(self, epochs: int) -> Shuffled:
         return Shuffled(self._length, self.seed, self._epoch + epochs) if epochs else self
@@ -204,8 +191,8 @@ class SamplerOfTheMoment:
 class Sampled(Listed):
     """The order that a Chainer ``order_sampler`` returned, and what it returned after that.
 
-    The loop asks ahead of the user, by no fixed number of epochs.  What it has been told is kept, so that whoever goes
-    back, or starts over, reads the same stream of orders on, as if nobody had asked ahead.
+    The loop asks ahead of the user, by no fixed number of epochs.  What it was told is kept, so that going back, or
+    starting over, reads the same stream of orders on, as if none had been asked for ahead.
     """
 
     def __init__(self, array: Any, sampling: SamplerOfTheMoment, later: _Later | None = None) -> None:
@@ -273,14 +260,9 @@ class _Later:
 def _as_indices(array: Any) -> Indices:
     """Check what an order_sampler returned; a private copy, since samplers may shuffle in place."""
     found = np.array(array)
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-        raise OptionError(
-            f"order_sampler returned {found.dtype} values of shape {found.shape}; "
-            f"return a 1-D array of integer indices."
-        )
-    if found.dtype.kind == "u" and found.size and found.max() > _LARGEST:
-        raise OptionError(
-            f"order_sampler returned index {found.max()}, which is beyond 64 bits with a sign; return indices of the "
-            f"dataset."
-        )
-    return found.astype(np.int64)
+    told = f"{found.dtype} values of shape {found.shape}"
+    if found.ndim == 1 and found.size and found.dtype.kind == "u" and found.max() > _LARGEST:
+        told = f"index {found.max()}, which is beyond 64 bits with a sign"
+    elif found.ndim == 1 and (not found.size or found.dtype.kind in "iu"):
+        return found.astype(np.int64)
+    raise OptionError(f"order_sampler returned {told}; return a 1-D array of integer indices.")

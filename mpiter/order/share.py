@@ -1,9 +1,9 @@
 """A rank's part of an order that all ranks go through together: arithmetic, so that they need not talk.
 
-Pure.  What all ranks are handed out at one time is a *step*: one stretch of the order, cut into a batch for each.  So
-a place, the number of samples that all of them together have been handed out, is the same on every rank, and another
-number of ranks can go on from it.  Guarantees that the batches of a step are all of it and nothing twice, but for the
-samples from the epoch's beginning that fill up its last step.
+What all ranks are handed out at one time is a *step*: one stretch of the order, cut into a batch for each.  So a place,
+the number of samples that all of them together have been handed out, is the same on every rank, and another number of
+ranks can go on from it.  The batches of a step are all of it and nothing twice, but for the samples from the epoch's
+beginning that fill up its last step.
 """
 
 from __future__ import annotations
