@@ -37,8 +37,10 @@ _LARGEST = 1 << 26  # bytes of a variable of a module
 _MANY = 200_000_000  # bytes of pickled objects: each worker takes seconds to open them, and several times the memory
 _LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
 _READ_BY = ("__iter__", "__getitem__", "__len__", "__getitems__")
-_FORK = "backend=mpiter.Process(start_method='fork')"
-_REMEDY = f"Open such things in worker_init or on first use, leave them out in __getstate__, or pass {_FORK}."
+_REMEDY = (
+    "Open such things in worker_init or on first use, leave them out in __getstate__, or pass "
+    "backend=mpiter.Process(start_method='fork')."
+)
 _OPEN_IT = (
     "Open it in worker_init or on first use, and leave it out in __getstate__: forked workers would share its place in "
     "the file or the connection."
@@ -90,7 +92,7 @@ class Mapped:
             self.close()
             raise SharedMemoryFull(
                 f"the arrays of the dataset ({size / 1e6:.0f} MB) do not fit into shared memory: {error}. "
-                f"Use np.memmap, free memory, or pass {_FORK}."
+                f"Use np.memmap, free memory, or pass backend=mpiter.Process(start_method='fork')."
             ) from error
 
     def buffers(self, is_own: bool) -> list[Any]:
@@ -147,7 +149,7 @@ class Shipment:
             if here != (there := self._methods[name]) and mine[""] == self._methods[""]:
                 raise DatasetNotPicklable(
                     f"{mine['']}.{name} is {there} in the program and {here} in this worker: define it in the class, "
-                    f"or pass {_FORK}."
+                    f"or pass backend=mpiter.Process(start_method='fork')."
                 )
         return cargo
 
@@ -186,7 +188,8 @@ def _told(stays: list[str]) -> str:
     some = stays[:_TOLD] + [f"and {len(stays) - _TOLD} more"] * (len(stays) > _TOLD)
     return (
         f"what the program may have set does not reach its workers: {', '.join(some)}.  There it is as the module "
-        f"begins.  Hand such things to the dataset, set them in worker_init, or pass {_FORK}."
+        f"begins.  Hand such things to the dataset, set them in worker_init, or pass "
+        f"backend=mpiter.Process(start_method='fork')."
     )
 
 
