@@ -1,8 +1,7 @@
 """Columns as a dataset: ``(X, y)``, a dict of arrays, a data frame.
 
-Pure.  ``as_dataset`` finds out what the user has given: columns of one length, each row of which is a sample, or
-samples.  Guarantees that what could be either is refused with the spelling of both, and that rows come in the container
-in which the columns lie.
+``as_dataset`` finds out what the user has given: columns of one length, each row of which is a sample, or samples.
+What could be either is refused with the spelling of both; rows come in the container in which the columns lie.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from ..samples.rows import Rows, container
 _FEW = 4  # parts of a list, which may be columns: hardly anybody has so few samples
 _SEQUENCES = (list, tuple, range, deque, array)  # which may be columns beside an array
 _MAPPINGS = ("builtins", "collections", "numpy", "h5py")  # whose mappings name arrays; others know what they stand for
+_FRAMES = ("pandas", "polars", "pyarrow")  # whose [] takes labels, or gives objects
 _ORDINALS = ("the first", "the second", "the third", "the fourth")
 _SPELLINGS = (
     "For columns, each row of which is a sample, pass arrays of one length in a tuple or a dict; for samples, whatever "
@@ -99,7 +99,7 @@ def _is_container(data: Any) -> bool:
     for kind in (list, tuple, dict, UserDict):
         if isinstance(data, kind):
             return type(data).__getitem__ is kind.__getitem__
-    return isinstance(data, Mapping) and type(data).__module__.partition(".")[0] in _MAPPINGS
+    return isinstance(data, Mapping) and _package(data) in _MAPPINGS
 
 
 def _refuse(data: Sequence[Any], columns: str) -> NoReturn:
@@ -160,9 +160,9 @@ def _as_column(part: Any) -> Any:
         return list(part)
     if isinstance(part, array):
         return np.asarray(part)
-    if _package(part) in ("pandas", "polars", "pyarrow"):  # whose [] takes labels, or gives objects
+    if _package(part) in _FRAMES:
         return np.asarray(part.to_numpy())
-    return InFile(part) if type(part).__module__.partition(".")[0] == "h5py" else part
+    return InFile(part) if _package(part) == "h5py" else part
 
 
 class InFile:
@@ -187,17 +187,16 @@ class InFile:
 
 def _taken_from_frame(data: Any) -> Any:
     """A data frame's columns, or one column by itself as an array."""
-    package = _package(data)
-    if package in ("pandas", "polars") and hasattr(data, "columns"):
-        return {name: data[name] for name in data.columns}
-    if package == "pyarrow" and hasattr(data, "column_names"):
-        return {name: data.column(name) for name in data.column_names}
-    return _as_column(data) if package and hasattr(data, "to_numpy") else data
+    if _package(data) not in _FRAMES:
+        return data
+    names = getattr(data, "column_names", None) if _package(data) == "pyarrow" else getattr(data, "columns", None)
+    if names is not None:
+        return {name: data[name] for name in names}
+    return _as_column(data) if hasattr(data, "to_numpy") else data
 
 
 def _package(value: Any) -> str:
-    package = type(value).__module__.partition(".")[0]
-    return package if package in ("pandas", "polars", "pyarrow") else ""
+    return type(value).__module__.partition(".")[0]
 
 
 def _part(column: Any, indices: Any) -> Any:
