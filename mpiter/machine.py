@@ -6,18 +6,14 @@ container allows, so that nothing is sized for a host that isn't ours.
 
 from __future__ import annotations
 
-import glob
 import mmap
 import os
 import re
-import secrets
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 BEYOND_REACH = 1 << 62
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -40,11 +36,6 @@ def quota() -> float | None:
         if most.isdigit() and period.isdigit() and int(period):
             found.append(int(most) / int(period))
     return min(found, default=None)
-
-
-def gil_is_in_use() -> bool:
-    """Do threads take turns?  Before Python 3.13 they always do."""
-    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
 def memory_available() -> int:
@@ -121,29 +112,6 @@ def write_names(folder: str | os.PathLike[str]) -> None:
         os.fsync(number)
     finally:
         os.close(number)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file to be written, which takes the place of ``path`` once it is whole and on the disk.
-
-    An error leaves what was there. A kill leaves the new file too, with a dot before its name, until the next one.
-    """
-    unfinished = path.with_name(f".{path.name}-{secrets.token_hex(8)}")  # which nobody can foretell
-    for left in path.parent.glob(glob.escape(f".{path.name}-") + "?" * 16):
-        left.unlink(missing_ok=True)
-    try:
-        with open(unfinished, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except BaseException as error:
-        unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename is None:  # a full disk says no more than that
-            error.filename = str(path)
-        raise
-    write_names(path.parent)
 
 
 def own_bytes(pid: int) -> int:

@@ -45,13 +45,15 @@ def knows(elsewhere: Mapping[str, str]) -> Callable[[Callable[_P, _T]], Callable
         @functools.wraps(function)
         def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
             for name in kwargs.keys() - mine.keys():
-                near = (
-                    name if name in elsewhere else next(iter(get_close_matches(name, [*mine, *elsewhere], 1, 0.7)), "")
-                )
-                meant = near if near in mine else elsewhere.get(near)
-                raise TypeError(f"there is no argument {name!r}{f'; use {meant}' if meant else ''}.")
+                raise TypeError(f"there is no argument {name!r}{_hint(name, elsewhere, list(mine))}.")
             return function(*args, **kwargs)
 
         return called
 
     return decorate
+
+
+def _hint(name: str, elsewhere: Mapping[str, str], mine: list[str]) -> str:
+    near = next(iter(get_close_matches(name, [*mine, *elsewhere], 1, 0.7)), name)
+    meant = elsewhere.get(name) or (near if near in mine else elsewhere.get(near))
+    return f"; use {meant}" if meant else ""

@@ -43,13 +43,6 @@ def offered(dataset: Any, name: str) -> Callable[..., Any] | None:
     return getattr(dataset, name) if callable(found) or isinstance(found, _CALLABLE_WHEN_BOUND) else None
 
 
-def of_class(dataset: Any, name: str) -> Callable[..., Any]:
-    """The method that the dataset's class has, whatever the dataset has under that name itself."""
-    found = inspect.getattr_static(type(dataset), name)
-    bind = getattr(type(found), "__get__", None)
-    return found if bind is None else bind(found, dataset, type(dataset))  # type: ignore[no-any-return]
-
-
 def about(dataset: Any) -> dict[str, str]:
     """What the dataset says of itself, if it has a method ``about`` that says it in words; for ``stats()``."""
     try:
