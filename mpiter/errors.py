@@ -18,25 +18,19 @@ from typing import Any
 class MpiterError(Exception):
     """Base of all errors that mpiter raises of its own accord.
 
-    >>> from mpiter import DataLoader
-    >>> try:
-    ...     DataLoader([1, 2, 3], batch_size=0)
-    ... except MpiterError as error:
-    ...     print(type(error).__name__)
-    OptionError
+    >>> from mpiter import OptionError, WorkerCrashed
+    >>> issubclass(OptionError, MpiterError), issubclass(WorkerCrashed, MpiterError)
+    (True, True)
     """
 
 
 class UnevenSamples(MpiterError, ValueError):
-    """The samples of a batch fit no array: see ``ragged`` of ``batches()`` and ``DataLoader``.
+    """The samples of a batch fit no array; its ``rows`` are two that differ.  See ``ragged`` of ``batches()``.
 
     >>> from mpiter import batches
     >>> next(batches([1, None], 2, n_processes=0, shuffle=False))
     Traceback (most recent call last):
     mpiter.errors.UnevenSamples: the samples of this batch are uneven: 1 in its row 0, None in row 1.  Pass ragged=...
-
-    Attributes:
-        rows: two rows of the batch that differ.
     """
 
     rows: tuple[int, ...] = ()
@@ -53,9 +47,7 @@ class OptionError(MpiterError, ValueError):
 
 
 class StateError(MpiterError, ValueError):
-    """A saved state cannot be loaded here; the iterator is unchanged.
-
-    Make the iterator or loader as the one was made that the state is of.
+    """A saved state cannot be loaded here; the iterator is unchanged.  Make it as the one was made that was saved.
 
     >>> from mpiter import DataLoader
     >>> state = DataLoader(range(10), batch_size=5).state_dict()
@@ -68,10 +60,8 @@ class StateError(MpiterError, ValueError):
 class DatasetNotPicklable(MpiterError, TypeError):
     """The dataset cannot be sent to worker processes; the text names the attribute.
 
-    Open such things in ``worker_init`` or on first use, or leave them out in ``__getstate__``.
-
-    Attributes:
-        is_handle: whether it is a file, a connection or the like, which a forked worker would share with others.
+    Open such things in ``worker_init`` or on first use, or leave them out in ``__getstate__``.  Its ``is_handle`` is
+    True for a file, a connection or the like, which a forked worker would share with others.
 
     >>> import threading
     >>> from mpiter import Process, batches
@@ -84,9 +74,7 @@ class DatasetNotPicklable(MpiterError, TypeError):
 
 
 class SampleNotSendable(MpiterError, TypeError):
-    """A sample cannot be brought back from a worker; the text names index and type.
-
-    Return arrays, numbers, strings or containers of them.
+    """A sample cannot be brought back from a worker: return arrays, numbers, strings or containers of them.
 
     >>> import threading
     >>> from mpiter import DataLoader
@@ -112,9 +100,7 @@ class WorkerStartError(MpiterError, RuntimeError):
     The text has the worker's traceback; the next ``next()`` tries afresh.
 
     >>> from mpiter import batches
-    >>> def connect(info):
-    ...     raise OSError("nobody answers")
-    >>> next(batches([1, 2], 1, n_processes=1, worker_init=connect))
+    >>> next(batches([1, 2], 1, n_processes=1, worker_init=lambda info: 1 // 0))
     Traceback (most recent call last):
     mpiter.errors.WorkerStartError: worker 0 could not start: ...
     """

@@ -30,11 +30,11 @@ def quota() -> float | None:
     """How many cores at a time the control groups allow; None: all."""
     found = []
     for folder in control_groups():
-        most, _, period = text_of(folder / "cpu.max").partition(" ")
-        if not most:
-            most, period = text_of(folder / "cpu.cfs_quota_us"), text_of(folder / "cpu.cfs_period_us")
-        if most.isdigit() and period.isdigit() and int(period):
-            found.append(int(most) / int(period))
+        said = text_of(folder / "cpu.max") or " ".join(
+            text_of(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")
+        )
+        if match := re.fullmatch(r"(\d+) ([1-9]\d*)", said):
+            found.append(int(match[1]) / int(match[2]))
     return min(found, default=None)
 
 
@@ -59,10 +59,8 @@ def out_of_memory_kills() -> int:
 def address_space() -> int:
     """Bytes that may still be mapped; an amount beyond reach where there is no limit."""
     soft, _ = limit("RLIMIT_AS")
-    if soft is None:
-        return BEYOND_REACH
     used = int((text_of(Path("/proc/self/statm")) or "0").split()[0]) * mmap.PAGESIZE
-    return max(0, soft - used)
+    return BEYOND_REACH if soft is None else max(0, soft - used)
 
 
 def limit(name: str) -> tuple[int | None, int | None]:
@@ -89,7 +87,7 @@ def control_groups() -> Iterator[Path]:
     """The folders of our own control groups and all above them, version 2 and 1."""
     for line in text_of(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
-        for base in [_CGROUPS / name for name in controllers.split(",")] if controllers else [_CGROUPS]:
+        for base in [_CGROUPS / name for name in controllers.split(",")]:  # one of version 2 has none: / "" is itself
             here = base / path.lstrip("/")
             while here != base and base in here.parents:
                 yield here

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from . import machine
@@ -21,14 +22,15 @@ _TO_SPARE, _MOST_TOLD = 1.02, 64  # of loading that is hidden; workers: beyond, 
 _RARE = ("errors", "skipped", "restarts", "renewals", "odd_rows", "copies")
 
 
-def _counter(says: str, merge: Callable[[list[Any]], Any] = sum) -> Any:
-    """A number that only grows as long as the workers stay; ``merge`` makes one of those of several engines."""
-    return field(default=0, metadata={"says": f"{says}.", "type": "counter", "merge": merge})
+def _gauge(says: str, merge: Callable[[list[Any]], Any] = sum, kind: str = "gauge") -> Any:
+    """A number of the moment.
+
+    ``merge`` makes one of those of several engines: the greatest, where it is of one thing, as a time or a size.
+    """
+    return field(default=0, metadata={"says": f"{says}.", "kind": kind, "merge": merge})
 
 
-def _gauge(says: str, merge: Callable[[list[Any]], Any] = sum) -> Any:
-    """A number of the moment; where it is of one thing, as a time or a size, the greatest of several counts."""
-    return field(default=0, metadata={"says": f"{says}.", "type": "gauge", "merge": merge})
+_counter = partial(_gauge, kind="counter")  # a number that only grows as long as the workers stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +153,19 @@ class Stats:
         mpiter_batches_total{loader="train"} 2
         ...
         """
-        shown = ",".join(f'{_name_of_label(name)}="{_escaped(value)}"' for name, value in (labels or {}).items())
-        lines = []
+        shown, lines = [], []
+        for label, value in (labels or {}).items():
+            if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", label) or label.startswith("__"):
+                raise OptionError(f"{label!r} is no name that a label may have; use letters, digits and _.")
+            text = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            shown.append(f'{label}="{text}"')
+        braced = f"{{{','.join(shown)}}}" if shown else ""
         for name, about in NUMBERS.items():
             if not name.startswith("recent_"):
                 seconds = f"{name[:-2]}_seconds" if name.endswith("_s") else name
-                told = f"mpiter_{seconds}{'_total' * (about['type'] == 'counter')}"
-                lines += [f"# HELP {told} {about['says']}", f"# TYPE {told} {about['type']}"]
-                lines.append(f"{told}{f'{{{shown}}}' * bool(shown)} {getattr(self, name)!r}")
+                told = f"mpiter_{seconds}{'_total' * (about['kind'] == 'counter')}"
+                lines += [f"# HELP {told} {about['says']}", f"# TYPE {told} {about['kind']}"]
+                lines.append(f"{told}{braced} {getattr(self, name)!r}")
         return "\n".join(lines) + "\n"
 
     @property
@@ -197,17 +204,6 @@ if Stats.__doc__:  # under -OO there is none
 
 def _counted(count: int, one: str, several: str) -> str:
     return f"{count:,} {one if count == 1 else several}"
-
-
-def _name_of_label(name: str) -> str:
-    if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", name) or name.startswith("__"):
-        raise OptionError(f"{name!r} is no name that a label may have; use letters, digits and _.")
-    return name
-
-
-def _escaped(value: object) -> str:
-    """A label's value, as the exposition format has it."""
-    return str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def total(parts: list[Stats]) -> Stats:

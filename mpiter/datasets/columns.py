@@ -85,7 +85,8 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
         if isinstance(data, tuple) and are_columns and are_long:
             _refuse(data, "a dict of them")
     elif isinstance(data, list):
-        if are_columns and (are_long or len({*map(_kind, data)}) > 1 < max(rows)):
+        kinds = {(type(part), len(getattr(part, "shape", ()))) for part in data} if are_columns else ()
+        if are_columns and (are_long or len(kinds) > 1 < max(rows)):
             _refuse(data, "a tuple, (X, y),")
     elif len(data) > _FEW and len(data) >= _rows(data[0]):
         _refuse(data, "a dict of them")
@@ -103,11 +104,12 @@ def _is_container(data: Any) -> bool:
 
 
 def _refuse(data: Sequence[Any], columns: str) -> NoReturn:
-    kind = type(data).__name__
-    parts = ", ".join(map(_told, data[:_FEW])) + ", …" * (len(data) > _FEW)
+    kind, some = type(data).__name__, data[:_FEW]
+    each = (f"{type(one).__name__} {tuple(one.shape)}" if _is_array(one) else described(one) for one in some)
+    told = ", ".join(each) + ", …" * (len(data) > _FEW)
     raise OptionError(
-        f"a {kind} of {parts} may be {len(data)} samples or {len(data)} columns.  Pass "
-        f"{columns} for columns, or mpiter.Packed({kind}) for samples."
+        f"a {kind} of {told} may be {len(data)} samples or {len(data)} columns.  "
+        f"Pass {columns} for columns, or mpiter.Packed({kind}) for samples."
     )
 
 
@@ -124,14 +126,6 @@ def _rows(part: Any) -> int:
         rows = {*map(_rows, part.values() if isinstance(part, Mapping) else part)}
         return rows.pop() if len(rows) == 1 else 0
     return _length(part) if _is_array(part) or isinstance(part, _SEQUENCES) else 0
-
-
-def _kind(part: Any) -> tuple[type, int]:
-    return type(part), len(part.shape) if _is_array(part) else 0
-
-
-def _told(part: Any) -> str:
-    return f"{type(part).__name__} {tuple(part.shape)}" if _is_array(part) else described(part)
 
 
 def _is_array(part: Any) -> bool:

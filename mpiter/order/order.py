@@ -39,12 +39,6 @@ def mix(x: Any) -> Any:
     return x ^ (x >> _S31)
 
 
-def keys(count: int, *words: int) -> NDArray[np.uint64]:
-    """Draw ``count`` independent words from a few integers of any size."""
-    sequence = np.random.SeedSequence([word & (1 << 128) - 1 for word in words])
-    return sequence.generate_state(count, np.uint64)  # type: ignore[return-value]
-
-
 def shuffled(positions: Indices, length: int, round_keys: NDArray[np.uint64]) -> Indices:
     """Where each of ``positions`` of an epoch of ``length`` samples points to."""
     if length <= _SHORT:
@@ -112,7 +106,8 @@ class Shuffled(Order):
 
     def __init__(self, length: int, seed: int, epoch: int = 0) -> None:
         self._length, self.seed, self._epoch = length, seed, epoch
-        self._keys = keys(_ROUNDS, seed, epoch, 0x0D3)
+        words = np.random.SeedSequence([word & (1 << 128) - 1 for word in (seed, epoch, 0x0D3)])
+        self._keys: NDArray[np.uint64] = words.generate_state(_ROUNDS, np.uint64)  # type: ignore[assignment]
         self._last = 0  # where it was asked for last
         self._first, self._stride = 0, 1  # where the rows begin that were evaluated ahead, and how far apart
         self._rows: Indices = np.empty((0, 1), np.int64)
@@ -151,10 +146,16 @@ class Shuffled(Order):
 
 
 class Listed(Order):
-    """An order that is held in memory, as an array."""
+    """An order that is held in memory, as an array: a private copy, since samplers may shuffle in place."""
 
     def __init__(self, array: Any) -> None:
-        self._array = _as_indices(array)
+        found = np.array(array)
+        told = f"{found.dtype} values of shape {found.shape}"
+        is_large = found.ndim == 1 and found.size and found.dtype.kind == "u" and found.max() > _LARGEST
+        if is_large or found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+            told = f"index {found.max()}, which is beyond 64 bits with a sign" if is_large else told
+            raise OptionError(f"order_sampler returned {told}; return a 1-D array of integer indices.")
+        self._array: Indices = found.astype(np.int64)
 
     def __len__(self) -> int:
         return len(self._array)
@@ -255,14 +256,3 @@ class _Later:
         while last._answer is not None:
             last = last._answer._later
         last._question, last._answer = (sampler, again.array(), 0), again
-
-
-def _as_indices(array: Any) -> Indices:
-    """Check what an order_sampler returned; a private copy, since samplers may shuffle in place."""
-    found = np.array(array)
-    told = f"{found.dtype} values of shape {found.shape}"
-    if found.ndim == 1 and found.size and found.dtype.kind == "u" and found.max() > _LARGEST:
-        told = f"index {found.max()}, which is beyond 64 bits with a sign"
-    elif found.ndim == 1 and (not found.size or found.dtype.kind in "iu"):
-        return found.astype(np.int64)
-    raise OptionError(f"order_sampler returned {told}; return a 1-D array of integer indices.")
