@@ -189,6 +189,13 @@ class SamplerOfTheMoment:
         self.asked = threading.RLock()  # one thread at a time
 
 
+class _Later:
+    """What came after an order, once the sampler has been asked."""
+
+    question: tuple[Any, Any, int] = (None, None, 0)  # the sampler, and what it was called with
+    answer: Sampled | None = None
+
+
 class Sampled(Listed):
     """The order that a Chainer ``order_sampler`` returned, and what it returned after that.
 
@@ -198,17 +205,24 @@ class Sampled(Listed):
 
     def __init__(self, array: Any, sampling: SamplerOfTheMoment, later: _Later | None = None) -> None:
         super().__init__(array)
-        self._sampling = sampling
-        self._later = later or _Later()
+        self._sampling, self._later = sampling, later or _Later()
 
     def following(self, position: int) -> Sampled:
-        found = self._later.ask(self._sampling, self._array, position)
-        if len(found) != len(self._array):
+        found = self._ask(self._array, position)
+        if len(found) != len(self):
             raise OptionError(
                 f"The size of order does not match the size of the previous order: the order_sampler returned "
-                f"{len(found)} indices after {len(self._array)}; return as many at each call."
+                f"{len(found)} indices after {len(self)}; return as many at each call."
             )
         return found
+
+    def _ask(self, order: Any, position: int) -> Sampled:
+        later, sampling = self._later, self._sampling
+        with sampling.asked:
+            if later.answer is None or later.question[0] is not sampling.sampler:
+                later.question = sampling.sampler, order, position
+                later.answer = Sampled(sampling.sampler(order.copy(), position), sampling)
+            return later.answer
 
     def later(self, epochs: int) -> Sampled:
         order = self
@@ -222,37 +236,17 @@ class Sampled(Listed):
 
     def over_again(self, length: int) -> Sampled:
         """The first order of a start over, for which Chainer asks with a range."""
-        return self._later.ask_anew(self._sampling, np.arange(length))
-
-
-class _Later:
-    """What came after an order."""
-
-    def __init__(self) -> None:
-        self._question: tuple[Any, Any, int] = (None, None, 0)
-        self._answer: Sampled | None = None
-
-    def ask(self, sampling: SamplerOfTheMoment, order: Any, position: int) -> Sampled:
+        order, sampling = np.arange(length), self._sampling
         with sampling.asked:
-            if self._answer is None or self._question[0] is not sampling.sampler:
-                self._question = sampling.sampler, order, position
-                self._answer = Sampled(sampling.sampler(order.copy(), position), sampling)
-            return self._answer
-
-    def ask_anew(self, sampling: SamplerOfTheMoment, order: Any) -> Sampled:
-        with sampling.asked:
-            sampler, asked_with, position = self._question
-            if self._answer is None or sampler is not sampling.sampler:
-                return self.ask(sampling, order, 0)
-            if len(self._answer) == len(order):
+            (sampler, asked_with, position), answer = self._later.question, self._later.answer
+            if answer is None or sampler is not sampling.sampler:
+                return self._ask(order, 0)
+            if len(answer) == length:
                 again = Sampled(sampler(asked_with.copy(), position), sampling)
-                if not np.array_equal(again.array(), self._answer.array()):
-                    self._append(again, sampler)  # a stream of random numbers: what was read ahead comes first
-                    return self._answer
+                if not np.array_equal(again._array, answer._array):  # a stream of random numbers…
+                    last = answer
+                    while last._later.answer is not None:
+                        last = last._later.answer
+                    last._later.question, last._later.answer = (sampler, again._array, 0), again
+                    return answer  # …of which that comes first which was read ahead
             return Sampled(sampler(order, 0), sampling)  # a function of its arguments, which are others now
-
-    def _append(self, again: Sampled, sampler: Any) -> None:
-        last = self
-        while last._answer is not None:
-            last = last._answer._later
-        last._question, last._answer = (sampler, again.array(), 0), again
