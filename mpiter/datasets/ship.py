@@ -64,8 +64,7 @@ class Kept:
         return self._cargo
 
     def holds(self, cargo: Any) -> bool:
-        """Forked workers have it as it was, which cannot be compared."""
-        return False
+        return False  # forked workers have it as it was, which cannot be compared
 
     def close(self) -> None: ...
 
@@ -243,11 +242,10 @@ class _ByValue(ByValue):
     renews_locks: bool  # those of a module's variable, whose other attributes matter
 
     def reducer_override(self, value: Any) -> Any:
-        reduced = _reduced(value, self)
-        if reduced is None:
-            reduced = super().reducer_override(value)
-            return variables.share(reduced) if isinstance(value, FunctionType) else reduced
-        return reduced
+        if (reduced := _reduced(value, self)) is not None:
+            return reduced
+        reduced = super().reducer_override(value)
+        return variables.share(reduced) if isinstance(value, FunctionType) else reduced
 
 
 class _ByReference(pickle.Pickler):

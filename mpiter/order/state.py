@@ -40,17 +40,10 @@ def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
     order: dict[str, Any] = {"kind": _KINDS[type(cursor.order)]}
     if isinstance(cursor.order, Listed):
         order["indices"] = cursor.order.array().tolist()
-    return {
-        "mpiter": VERSION,
-        "epoch": cursor.epoch,
-        "position": cursor.position,
-        "is_new_epoch": cursor.is_new_epoch,
-        "previous_epoch_detail": cursor.previous_epoch_detail,
-        "seed": str(seed),  # as text: seeds may exceed what JSON readers keep exactly
-        "order": order,
-        **({"shared": True} if around.is_shared else {}),
-        **_pace(around),
-    }
+    place = {name: getattr(cursor, name) for name in ("epoch", "position", "is_new_epoch", "previous_epoch_detail")}
+    shared = {"shared": True} if around.is_shared else {}
+    # the seed as text: it may exceed what JSON readers keep exactly
+    return {"mpiter": VERSION, **place, "seed": str(seed), "order": order, **shared, **_pace(around)}
 
 
 def _pace(around: Surroundings) -> dict[str, Any]:
