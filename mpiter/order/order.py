@@ -150,11 +150,12 @@ class Listed(Order):
 
     def __init__(self, array: Any) -> None:
         found = np.array(array)
-        told = f"{found.dtype} values of shape {found.shape}"
-        is_large = found.ndim == 1 and found.size and found.dtype.kind == "u" and found.max() > _LARGEST
-        if is_large or found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-            told = f"index {found.max()}, which is beyond 64 bits with a sign" if is_large else told
-            raise OptionError(f"order_sampler returned {told}; return a 1-D array of integer indices.")
+        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+            told = f"{found.dtype} values of shape {found.shape}; return a 1-D array of integer indices."
+            raise OptionError(f"order_sampler returned {told}")
+        if found.size and found.dtype.kind == "u" and found.max() > _LARGEST:
+            told = f"index {found.max()}, which is beyond 64 bits with a sign; return indices of the dataset."
+            raise OptionError(f"order_sampler returned {told}")
         self._array: Indices = found.astype(np.int64)
 
     def __len__(self) -> int:
