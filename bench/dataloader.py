@@ -23,7 +23,7 @@ from driver import Claim, Experiment, Summary, Turn, at_least, at_most, command_
 from loader_cases import BIG, CASES, Big, Case, write_files
 from measuring import CpuWindow, consume
 
-from mpiter.machine import tree_memory
+from mpiter.tuning.memory import tree_memory
 
 FILES = ROOT / ".demo" / "dataloader"
 FIGURES = {

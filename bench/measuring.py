@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mpiter import machine
+from mpiter.tuning import memory
 
 _LOOK_S = 0.002  # between two looks at the memory, which take some milliseconds themselves
 
@@ -42,7 +43,7 @@ class CpuWindow:
     """Finds the workers when made, reads their clocks at `start()` and `stop()`, which also notices changed workers."""
 
     def __init__(self) -> None:
-        self._workers = machine.descendants(os.getpid())
+        self._workers = memory.descendants(os.getpid())
 
     def start(self) -> None:
         self._before = {pid: machine.cpu_s(pid) for pid in self._workers}
@@ -55,7 +56,7 @@ class CpuWindow:
         both = zip(self._before.values(), after.values(), strict=True)
         spent = [now - then for then, now in both if now is not None and then is not None]
         piped = sum(max(0, written_bytes(pid) - before) for pid, before in self._written.items())
-        return Cpu(parent_s, sum(spent), machine.descendants(os.getpid()) != self._workers, piped)
+        return Cpu(parent_s, sum(spent), memory.descendants(os.getpid()) != self._workers, piped)
 
 
 def written_bytes(pid: int) -> int:
@@ -76,7 +77,7 @@ class MemoryWatch(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(_LOOK_S):
-            self.most = max(machine.tree_memory() or 0, self.most)
+            self.most = max(memory.tree_memory() or 0, self.most)
 
     def __enter__(self) -> MemoryWatch:
         self.start()

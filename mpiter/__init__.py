@@ -27,11 +27,9 @@
 Arrows are the way of the data; each package imports only from those before it.  ``docs/design.md`` is the tour.
 """
 
-from difflib import get_close_matches
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .checkpoint import Checkpoint
-from .datasets.packed import Packed
 from .engine.pilot import Auto, Pilot, Wings
 from .engine.tally import Tracing
 from .errors import (
@@ -48,19 +46,33 @@ from .errors import (
     WorkerCrashed,
     WorkerStartError,
 )
-from .iterators.iterators import MultiprocessIterator, MultithreadIterator, SerialIterator, batches
-from .loaders.loader import DataLoader
-from .loaders.ragged import Buckets, pad
-from .order.ranks import Shard
 from .pool.backends import BY_NAME, Backend, Process, Serial, Thread
 from .rules import Skip
-from .samples.batch import Batch
 from .stats import Stats
 from .worker.info import WorkerInfo, get_worker_info
 from .worker.seeding import get_rng
 
-if TYPE_CHECKING:  # else imported when it is asked for
+if TYPE_CHECKING:  # else imported when it is asked for: workers, which import this too, need none of it
+    from .checkpoint import Checkpoint
+    from .datasets.packed import Packed
+    from .iterators.iterators import MultiprocessIterator, MultithreadIterator, SerialIterator, batches
+    from .loaders.loader import DataLoader
+    from .loaders.ragged import Buckets, pad
+    from .order.ranks import Shard
+    from .samples.batch import Batch
     from .tuning.tune import tune
+
+_WHEN_ASKED = {
+    "Checkpoint": "checkpoint",
+    "Packed": "datasets.packed",
+    **dict.fromkeys(("MultiprocessIterator", "MultithreadIterator", "SerialIterator"), "iterators.iterators"),
+    "batches": "iterators.iterators",
+    "DataLoader": "loaders.loader",
+    **dict.fromkeys(("Buckets", "pad"), "loaders.ragged"),
+    "Shard": "order.ranks",
+    "Batch": "samples.batch",
+    "tune": "tuning.tune",
+}
 
 __version__ = "0.1.0"
 
@@ -150,10 +162,11 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # to which it would mean that any name will do
 
     def __getattr__(name: str) -> object:
-        if name == "tune":
-            from .tuning.tune import tune
+        if name in _WHEN_ASKED:
+            found = getattr(import_module(f"mpiter.{_WHEN_ASKED[name]}"), name)
+            return globals().setdefault(name, found)
+        from difflib import get_close_matches
 
-            return globals().setdefault(name, tune)
         nearest = get_close_matches(name, __all__, 1)
         remedy = f"; did you mean {nearest[0]!r}?" if nearest else ""
         if name in _ELSEWHERE:

@@ -7,9 +7,11 @@ Guarantees that a file is of the last finished step, is there whole or not at al
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import math
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -17,7 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
@@ -189,7 +191,7 @@ class Checkpoint:
         arrays: list[Any] = []
         plain = json.dumps(encoded(states, arrays), allow_nan=False).encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with machine.replacing(self.path) as file:
+        with _replacing(self.path) as file:
             np.savez(file, states=np.frombuffer(plain, np.uint8), **{str(at): array for at, array in enumerate(arrays)})
         self._saved_at = time.monotonic()
 
@@ -206,6 +208,29 @@ class Checkpoint:
             if name in states["generators"]:
                 give_back(generator, states["generators"][name])
         self._finish()
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file to be written, which takes the place of ``path`` once it is whole and on the disk.
+
+    An error leaves what was there. A kill leaves the new file too, with a dot before its name, until the next one.
+    """
+    unfinished = path.with_name(f".{path.name}-{secrets.token_hex(8)}")  # which nobody can foretell
+    for left in path.parent.glob(glob.escape(f".{path.name}-") + "?" * 16):
+        left.unlink(missing_ok=True)
+    try:
+        with open(unfinished, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException as error:
+        unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:  # a full disk says no more than that
+            error.filename = str(path)
+        raise
+    machine.write_names(path.parent)
 
 
 def _say(text: str) -> None:

@@ -97,7 +97,7 @@ def as_text(subject: str, finding: Finding) -> str:
 
 def software() -> Finding:
     build = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
-    build += "" if machine.gil_is_in_use() else " without the GIL"
+    build += "" if getattr(sys, "_is_gil_enabled", lambda: True)() else " without the GIL"
     told = [f"{name} {_version(name) or 'missing'}" for name in NEEDED]
     told += [f"{name} {version}" for name in ("torch", "jax", "chainer") if (version := _version(name))]
     found = ", ".join([build, *told])

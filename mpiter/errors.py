@@ -1,8 +1,7 @@
 """Every error that mpiter raises of its own accord: the type names the cause, the text the remedy.
 
-Plain values, raised in the consumer's thread.  An error that a *dataset* raises keeps its own type; what is
-here is only what mpiter itself has to say.  Each class also derives from the builtin that a caller would
-expect for that cause, so ``except ValueError`` goes on working.
+An error that a *dataset* raises keeps its own type.  Each class here also derives from the builtin that a caller would
+expect for its cause, so ``except ValueError`` goes on working.
 """
 
 import contextlib
@@ -19,25 +18,19 @@ from typing import Any
 class MpiterError(Exception):
     """Base of all errors that mpiter raises of its own accord.
 
-    >>> from mpiter import DataLoader
-    >>> try:
-    ...     DataLoader([1, 2, 3], batch_size=0)
-    ... except MpiterError as error:
-    ...     print(type(error).__name__)
-    OptionError
+    >>> from mpiter import OptionError, WorkerCrashed
+    >>> issubclass(OptionError, MpiterError), issubclass(WorkerCrashed, MpiterError)
+    (True, True)
     """
 
 
 class UnevenSamples(MpiterError, ValueError):
-    """The samples of a batch fit no array: see ``ragged`` of ``batches()`` and ``DataLoader``.
+    """The samples of a batch fit no array; its ``rows`` are two that differ.  See ``ragged`` of ``batches()``.
 
     >>> from mpiter import batches
     >>> next(batches([1, None], 2, n_processes=0, shuffle=False))
     Traceback (most recent call last):
     mpiter.errors.UnevenSamples: the samples of this batch are uneven: 1 in its row 0, None in row 1.  Pass ragged=...
-
-    Attributes:
-        rows: two rows of the batch that differ.
     """
 
     rows: tuple[int, ...] = ()
@@ -54,9 +47,7 @@ class OptionError(MpiterError, ValueError):
 
 
 class StateError(MpiterError, ValueError):
-    """A saved state cannot be loaded here; the iterator is unchanged.
-
-    Make the iterator or loader as the one was made that the state is of.
+    """A saved state cannot be loaded here; the iterator is unchanged.  Make it as the one was made that was saved.
 
     >>> from mpiter import DataLoader
     >>> state = DataLoader(range(10), batch_size=5).state_dict()
@@ -69,10 +60,8 @@ class StateError(MpiterError, ValueError):
 class DatasetNotPicklable(MpiterError, TypeError):
     """The dataset cannot be sent to worker processes; the text names the attribute.
 
-    Open such things in ``worker_init`` or on first use, or leave them out in ``__getstate__``.
-
-    Attributes:
-        is_handle: whether it is a file, a connection or the like, which a forked worker would share with others.
+    Open such things in ``worker_init`` or on first use, or leave them out in ``__getstate__``.  Its ``is_handle`` is
+    True for a file, a connection or the like, which a forked worker would share with others.
 
     >>> import threading
     >>> from mpiter import Process, batches
@@ -85,35 +74,23 @@ class DatasetNotPicklable(MpiterError, TypeError):
 
 
 class SampleNotSendable(MpiterError, TypeError):
-    """A sample cannot be brought back from a worker; the text names index and type.
-
-    Return arrays, numbers, strings or containers of them.
+    """A sample cannot be brought back from a worker: return arrays, numbers, strings or containers of them.
 
     >>> import threading
-    >>> from mpiter import batches
-    >>> class Locks:
-    ...     def __len__(self):
-    ...         return 2
-    ...     def __getitem__(self, index):
-    ...         return threading.Lock()
-    >>> next(batches(Locks(), 1, n_processes=1))
+    >>> from mpiter import DataLoader
+    >>> next(iter(DataLoader([1], num_workers=1, collate_fn=lambda samples: threading.Lock())))
     Traceback (most recent call last):
-    mpiter.errors.SampleNotSendable: dataset[...] returned lock, which cannot be sent from a worker: ...
+    mpiter.errors.SampleNotSendable: ... returned lock, which cannot be sent from a worker: ...
     """
 
 
 class SampleError(MpiterError, RuntimeError):
     """A dataset raised something that cannot travel (or must not, like StopIteration); the text has what it was.
 
-    >>> from mpiter import batches
-    >>> class Exhausted:
-    ...     def __len__(self):
-    ...         return 2
-    ...     def __getitem__(self, index):
-    ...         return next(iter([]))
-    >>> next(batches(Exhausted(), 1, n_processes=0, shuffle=False))
+    >>> from mpiter import DataLoader
+    >>> next(iter(DataLoader([1], num_workers=1, collate_fn=lambda samples: next(iter([])))))
     Traceback (most recent call last):
-    mpiter.errors.SampleError: dataset[0] raised StopIteration: ...
+    mpiter.errors.SampleError: ... raised StopIteration: ...
     """
 
 
@@ -123,32 +100,23 @@ class WorkerStartError(MpiterError, RuntimeError):
     The text has the worker's traceback; the next ``next()`` tries afresh.
 
     >>> from mpiter import batches
-    >>> def connect(info):
-    ...     raise OSError("nobody answers")
-    >>> next(batches([1, 2], 1, n_processes=1, worker_init=connect))
+    >>> next(batches([1, 2], 1, n_processes=1, worker_init=lambda info: 1 // 0))
     Traceback (most recent call last):
     mpiter.errors.WorkerStartError: worker 0 could not start: ...
     """
 
 
 def could_not_start(error: Exception) -> WorkerStartError:
-    """For what the system refuses."""
-    if isinstance(error, FileNotFoundError) and _has_no_working_directory():
-        return WorkerStartError(
-            f"the workers cannot be started: {error}. This program's working directory has been deleted, in which they "
-            f"would begin; go to one that exists (os.chdir), or pass n_processes=0 (num_workers=0)."
-        )
-    return WorkerStartError(
-        f"the workers cannot be started: {error}. Look at the limits (ulimit -u, -n, -v), or use fewer."
-    )
-
-
-def _has_no_working_directory() -> bool:
+    """The error for what the system refuses."""
+    remedy = "Look at the limits (ulimit -u, -n, -v), or use fewer."
     try:
         os.getcwd()
     except OSError:
-        return True
-    return False
+        remedy = (
+            "This program's working directory has been deleted, in which they would begin; go to one that exists "
+            "(os.chdir), or pass n_processes=0 (num_workers=0)."
+        )
+    return WorkerStartError(f"the workers cannot be started: {error}. {remedy}")
 
 
 class WorkerCrashed(MpiterError, RuntimeError):
@@ -157,15 +125,10 @@ class WorkerCrashed(MpiterError, RuntimeError):
     The next ``next()`` goes on behind the sample. ``on_error="skip"`` leaves such samples out and counts them.
 
     >>> import os
-    >>> from mpiter import batches
-    >>> class Crashes:
-    ...     def __len__(self):
-    ...         return 2
-    ...     def __getitem__(self, index):
-    ...         os._exit(1)
-    >>> next(batches(Crashes(), 1, n_processes=1, shuffle=False))
+    >>> from mpiter import DataLoader
+    >>> next(iter(DataLoader([1], num_workers=1, collate_fn=lambda samples: os._exit(1))))
     Traceback (most recent call last):
-    mpiter.errors.WorkerCrashed: sample 0 has ended its worker twice: worker 0 (pid ...) exited with code 1 ...
+    mpiter.errors.WorkerCrashed: ... has ended its worker twice: worker 0 (pid ...) exited with code 1 ...
     """
 
 
@@ -174,12 +137,7 @@ class BatchTimeout(MpiterError, RuntimeError, TimeoutError):
 
     >>> import time
     >>> from mpiter import DataLoader
-    >>> class Slow:
-    ...     def __len__(self):
-    ...         return 1
-    ...     def __getitem__(self, index):
-    ...         time.sleep(60)
-    >>> with DataLoader(Slow(), num_workers=1, timeout=0.1) as loader:
+    >>> with DataLoader([1], num_workers=1, timeout=0.1, collate_fn=lambda samples: time.sleep(60)) as loader:
     ...     next(iter(loader))
     Traceback (most recent call last):
     mpiter.errors.BatchTimeout: DataLoader timed out after 0.1 seconds; ...
@@ -191,14 +149,9 @@ class SharedMemoryFull(MpiterError, MemoryError):
 
     >>> import numpy as np
     >>> from mpiter import batches
-    >>> class Huge:
-    ...     def __len__(self):
-    ...         return 2
-    ...     def __getitem__(self, index):
-    ...         return np.broadcast_to(np.int8(0), 1 << 45)
-    >>> next(batches(Huge(), 2, n_processes=1, backend="thread"))
+    >>> next(batches([np.broadcast_to(np.int8(0), 1 << 45)] * 5, 5, n_processes=1, backend="thread"))
     Traceback (most recent call last):
-    mpiter.errors.SharedMemoryFull: a slot of 70368744.2 MB does not fit: ...
+    mpiter.errors.SharedMemoryFull: a slot of 175921860.4 MB does not fit: ...
     """
 
 
@@ -225,24 +178,19 @@ OURS = os.path.dirname(__file__) + os.sep  # a line of ours says nothing to the 
 _LINE = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
-def users_line(error: BaseException) -> tuple[str, int, str] | None:
-    """The user's own file, line and function that an error comes from, in a worker maybe; None: there is only ours."""
-    if isinstance(error.__cause__, RemoteTraceback):
-        lines = [(file, int(line), name) for file, line, name in _LINE.findall(str(error.__cause__))]
-    else:
-        lines = [(one.filename, one.lineno or 0, one.name) for one in traceback.extract_tb(error.__traceback__)]
-    theirs = [line for line in lines if not line[0].startswith((OURS, "<"))]
-    return theirs[-1] if theirs else None
-
-
 def told(error: Exception) -> str:
-    """What was raised, and in which line of the user's."""
-    line = users_line(error)
-    return f"{type(error).__name__}: {error}" + ("\n  {}, line {}, in {}".format(*line) if line else "")
+    """The error in words, with the line of the user's own code that it comes from, in a worker maybe."""
+    if isinstance(error.__cause__, RemoteTraceback):
+        lines = _LINE.findall(str(error.__cause__))
+    else:
+        lines = [(one.filename, one.lineno, one.name) for one in traceback.extract_tb(error.__traceback__)]
+    theirs = [line for line in lines if not line[0].startswith((OURS, "<"))]
+    where = "\n  {}, line {}, in {}".format(*theirs[-1]) if theirs else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def name_samples(error: BaseException, keys: Sequence[Any], rows: Sequence[int]) -> None:
-    """Note which samples a batch could not be made of: those in ``rows``, or all of them where nobody knows."""
+    """Note which samples a batch could not be made of: those in ``rows``, or all of them where that is unknown."""
     keys = [int(key) if isinstance(key, Integral) else key for key in keys]  # NumPy's, which say so
     with contextlib.suppress(Exception):  # classes may forbid it
         for row in rows:
@@ -253,7 +201,7 @@ def name_samples(error: BaseException, keys: Sequence[Any], rows: Sequence[int])
 
 
 def warn(message: str | Warning, category: type[Warning] = RuntimeWarning) -> None:
-    """Warn at the user's line: where he calls what has come to this."""
+    """Warn at the line of the user's code from which this was called."""
     frame, level = sys._getframe(1), 2
     while frame is not None and frame.f_code.co_filename.startswith(OURS):
         frame, level = frame.f_back, level + 1  # type: ignore[assignment]

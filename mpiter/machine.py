@@ -1,22 +1,17 @@
 """What this process may use of the machine: cores by affinity and cgroup quota, memory by availability and limit.
 
-Reads /proc and /sys where they exist and falls back on the standard library elsewhere.  Guarantees numbers within
-what the container allows, so that nothing is sized for a host that isn't ours.
+/proc and /sys are read where they exist; the standard library answers elsewhere.  The numbers are within what the
+container allows, so that nothing is sized for a host that isn't ours.
 """
 
 from __future__ import annotations
 
-import functools
-import glob
 import mmap
 import os
-import secrets
-import sys
+import re
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 BEYOND_REACH = 1 << 62
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -33,26 +28,17 @@ def quota() -> float | None:
     """How many cores at a time the control groups allow; None: all."""
     found = []
     for folder in control_groups():
-        most, _, period = text_of(folder / "cpu.max").partition(" ")
-        if not most:
-            most, period = text_of(folder / "cpu.cfs_quota_us"), text_of(folder / "cpu.cfs_period_us")
-        if most.isdigit() and period.isdigit() and int(period):
-            found.append(int(most) / int(period))
+        said = text_of(folder / "cpu.max") or " ".join(
+            text_of(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")
+        )
+        if match := re.fullmatch(r"(\d+) ([1-9]\d*)", said):
+            found.append(int(match[1]) / int(match[2]))
     return min(found, default=None)
-
-
-def gil_is_in_use() -> bool:
-    """Do threads take turns?  Before Python 3.13 they always do."""
-    asked = getattr(sys, "_is_gil_enabled", None)
-    return asked is None or bool(asked())
 
 
 def memory_available() -> int:
     """Bytes that can be used now without driving anyone out."""
-    free = meminfo("MemAvailable")
-    for limit, used in _memory_limits():
-        free = min(free, max(0, limit - used))
-    return free
+    return min([meminfo("MemAvailable"), *(max(0, limit - used) for limit, used in _memory_limits())])
 
 
 def memory_total() -> int:
@@ -62,56 +48,44 @@ def memory_total() -> int:
 
 def out_of_memory_kills() -> int:
     """How many processes of our control groups the out-of-memory killer has ended so far; 0 where nobody counts."""
-    found = [0]
-    for folder in control_groups():
-        for line in (text_of(folder / "memory.events") or text_of(folder / "memory.oom_control")).splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill" and count.isdigit():
-                found.append(int(count))
-    return max(found)
+    files = (folder / name for folder in control_groups() for name in ("memory.events", "memory.oom_control"))
+    return max(
+        (int(count) for file in files for count in re.findall(r"^oom_kill (\d+)$", text_of(file), re.M)), default=0
+    )
 
 
 def address_space() -> int:
     """Bytes that may still be mapped; an amount beyond reach where there is no limit."""
     soft, _ = limit("RLIMIT_AS")
-    if soft is None:
-        return BEYOND_REACH
     used = int((text_of(Path("/proc/self/statm")) or "0").split()[0]) * mmap.PAGESIZE
-    return max(0, soft - used)
+    return BEYOND_REACH if soft is None else max(0, soft - used)
 
 
 def limit(name: str) -> tuple[int | None, int | None]:
     """A limit of this process, soft and hard; None: there is none."""
     try:
         import resource
-    except ImportError:
+
+        soft, hard = resource.getrlimit(getattr(resource, name))
+    except (ImportError, AttributeError):
         return None, None
-    number = getattr(resource, name, None)
-    if number is None:
-        return None, None
-    soft, hard = (None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(number))
-    return soft, hard
+    return (None if soft == resource.RLIM_INFINITY else soft), (None if hard == resource.RLIM_INFINITY else hard)
 
 
 def _memory_limits() -> Iterator[tuple[int, int]]:
-    for limit_file, used_file in _memory_files():
-        limit, used = text_of(limit_file), text_of(used_file)
-        if limit.isdigit() and used.isdigit():
-            yield int(limit), int(used)
-
-
-@functools.cache
-def _memory_files() -> list[tuple[Path, Path]]:
-    names = [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")]
-    files = [(folder / limit, folder / used) for folder in control_groups() for limit, used in names]
-    return [(limit, used) for limit, used in files if limit.exists()]
+    """The limit of each of our control groups, and how much of it is used."""
+    for folder in control_groups():
+        for most, now in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            limit = text_of(folder / most)
+            if limit.isdigit() and (used := text_of(folder / now)).isdigit():
+                yield int(limit), int(used)
 
 
 def control_groups() -> Iterator[Path]:
     """The folders of our own control groups and all above them, version 2 and 1."""
     for line in text_of(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
-        for base in [_CGROUPS / name for name in controllers.split(",")] if controllers else [_CGROUPS]:
+        for base in [_CGROUPS / name for name in controllers.split(",")]:  # one of version 2 has none: / "" is itself
             here = base / path.lstrip("/")
             while here != base and base in here.parents:
                 yield here
@@ -127,11 +101,6 @@ def cpu_s(pid: int) -> float | None:
         return None
 
 
-def new_name(path: str | os.PathLike[str], ending: str = "") -> Path:
-    """A name beside ``path`` that nobody can foretell, for a file to be opened with "x"."""
-    return Path(f"{os.fspath(path)}{secrets.token_hex(8)}{ending}")
-
-
 def write_names(folder: str | os.PathLike[str]) -> None:
     """Have the system write down the names in a folder too, as ``os.fsync`` does with a file."""
     number = os.open(folder, os.O_RDONLY)
@@ -139,29 +108,6 @@ def write_names(folder: str | os.PathLike[str]) -> None:
         os.fsync(number)
     finally:
         os.close(number)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file to be written, which takes the place of ``path`` once it is whole and on the disk.
-
-    An error leaves what was there. A kill leaves the new file too, with a dot before its name, until the next one.
-    """
-    unfinished = new_name(path.with_name(f".{path.name}-"))
-    for left in path.parent.glob(glob.escape(f".{path.name}-") + "?" * 16):
-        left.unlink(missing_ok=True)
-    try:
-        with open(unfinished, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except BaseException as error:
-        unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename is None:  # a full disk says no more than that
-            error.filename = str(path)
-        raise
-    write_names(path.parent)
 
 
 def own_bytes(pid: int) -> int:
@@ -174,54 +120,9 @@ def own_bytes(pid: int) -> int:
     return max(0, int(resident) - int(shared)) * mmap.PAGESIZE
 
 
-def descendants(root: int) -> set[int]:
-    """Every live process below `root`: workers may be children of a fork server."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (stat := stat_of(entry.name)):  # else gone since it was listed
-            children.setdefault(int(stat[1]), []).append(int(entry.name))
-    found: set[int] = set()
-    pending = [root]
-    while pending:
-        below = children.get(pending.pop(), [])
-        found.update(below)
-        pending.extend(below)
-    return found
-
-
-def tree_memory() -> int | None:
-    """Bytes held by this process and all below it: private ones, files mapped, shared memory; None: nobody counts."""
-    pids = {os.getpid(), *descendants(os.getpid())}
-    sums: dict[str, int] = {}
-    for pid in pids:
-        for line in text_of(Path(f"/proc/{pid}/smaps_rollup")).splitlines():
-            if line.startswith("Pss_"):
-                name, kilobytes = line.split()[:2]
-                sums[name] = sums.get(name, 0) + 1024 * int(kilobytes)
-    if not sums:
-        return None
-    # A page that nobody has mapped is nobody's; one that is mapped without a descriptor is in no open file.
-    shared = max(sums["Pss_Shmem:"], _open_shared_memory(pids))
-    return sums["Pss_Anon:"] + sums["Pss_File:"] + shared
-
-
-def _open_shared_memory(pids: Iterable[int]) -> int:
-    """Bytes of the memfds and the files in /dev/shm that these processes have open, each once."""
-    sizes = {}
-    for pid in pids:
-        with suppress(OSError):
-            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-                with suppress(OSError):
-                    if os.readlink(descriptor).startswith(("/memfd:", "/dev/shm/")):
-                        about = descriptor.stat()
-                        sizes[about.st_dev, about.st_ino] = 512 * about.st_blocks
-    return sum(sizes.values())
-
-
 def meminfo(name: str) -> int:
-    for line in text_of(Path("/proc/meminfo")).splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) * 1024
+    if said := re.search(rf"^{name}: +(\d+) kB", text_of(Path("/proc/meminfo")), re.M):
+        return int(said[1]) * 1024
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

@@ -1,7 +1,4 @@
-"""What binds everybody who works for one iterator: the loop, its workers, the memory between them.
-
-Made once, of the options, and passed on as it is; plain values, since it travels to the workers too.
-"""
+"""The options that bind the loop, its workers and the memory between them: plain values, made once, passed on as is."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class Skip:
     most: int | None = None
 
     def __post_init__(self) -> None:
-        if self.most is not None and (isinstance(self.most, bool) or not isinstance(self.most, int) or self.most < 0):
+        if self.most is not None and (type(self.most) is not int or self.most < 0):
             raise OptionError(f"most={self.most!r:.60} must be a whole number from 0 on, or None.")
 
 

@@ -1,7 +1,4 @@
-"""The TypeError for an argument under the name that it has in torch, in Chainer or at another of our doors says ours.
-
-Pure.
-"""
+"""A TypeError for an argument under the name that it has in torch, in Chainer or at another of our doors says ours."""
 
 from __future__ import annotations
 
@@ -22,14 +19,11 @@ OF_ITERATORS = {
     "generator": "seed",
     "sampler": "order_sampler",
     "multiprocessing_context": "backend=mpiter.Process(…)",
-    "collate_fn": "mpiter.DataLoader, which has it",
-    "batch_sampler": "mpiter.DataLoader, which has it",
     "pin_memory": "mpiter.torch.DataLoader, which has it",
     "persistent_workers": "none: workers stay from epoch to epoch",
     "repeat": "epochs=; epochs=None is without end",
-    "epochs": "mpiter.batches(), which has it",
-    "drop_last": "mpiter.batches(), which has it",
-    "ragged": "mpiter.batches(), which has it",
+    **dict.fromkeys(("collate_fn", "batch_sampler"), "mpiter.DataLoader, which has it"),
+    **dict.fromkeys(("epochs", "drop_last", "ragged"), "mpiter.batches(), which has it"),
 }
 OF_LOADERS = {
     "n_processes": "num_workers",
@@ -38,8 +32,7 @@ OF_LOADERS = {
     "worker_init": "worker_init_fn",
     "dataset_timeout": "timeout",
     "order_sampler": "sampler",
-    "epochs": "a `for` over the loader for each epoch",
-    "repeat": "a `for` over the loader for each epoch",
+    **dict.fromkeys(("epochs", "repeat"), "a `for` over the loader for each epoch"),
 }
 
 

@@ -1,6 +1,6 @@
 """The frozen snapshot that ``stats()`` returns: what an iterator has done, and where the time went.
 
-For everybody: the progress line, the tuner, the report, the tests.
+The progress line, the tuner, the report, Prometheus and the tests all read the one table of fields below.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from . import machine
@@ -18,58 +19,23 @@ from .errors import OptionError
 _WORTH_TELLING = 0.05  # of the time
 _TOO_SHORT_S = 0.2  # to tell anything
 _TO_SPARE, _MOST_TOLD = 1.02, 64  # of loading that is hidden; workers: beyond, the step takes no time to speak of
-_IN_WORDS = ("skips", "dataset")  # what is no number
 _RARE = ("errors", "skipped", "restarts", "renewals", "odd_rows", "copies")
+
+
+def _gauge(says: str, merge: Callable[[list[Any]], Any] = sum, kind: str = "gauge") -> Any:
+    """A number of the moment.
+
+    ``merge`` makes one of those of several engines: the greatest, where it is of one thing, as a time or a size.
+    """
+    return field(default=0, metadata={"says": f"{says}.", "kind": kind, "merge": merge})
+
+
+_counter = partial(_gauge, kind="counter")  # a number that only grows as long as the workers stay
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
     """What an iterator has done so far, and what it holds at the moment: ``it.stats()``.
-
-    Attributes:
-        batches: batches handed out.
-        samples: samples in them.
-        odd_rows: samples that fitted no column and travelled as objects.
-        copies: batches handed out as copies.
-        errors: samples whose fetch raised.
-        skipped: samples whose fetch raised and that ``on_error="skip"`` left out, also by workers that are gone.
-        restarts: workers replaced because they had died or were stuck.
-        renewals: workers replaced because they had fetched ``maxtasksperchild`` samples.
-        tasks: tasks that workers have answered.
-        cut_again: tasks that ran over their time budget.
-        payload_bytes: bytes of the rooms of the batches handed out.
-        order_s: seconds spent on the order of the samples.
-        queue_s: seconds that tasks were on their way to a worker, added up.
-        fetch_s: seconds of workers in ``dataset[i]``.
-        fetch_cpu_s: seconds of ``fetch_s`` and ``pack_s`` that were work, not waiting.
-        fetch_delay_s: seconds of ``fetch_s`` and ``pack_s`` in which a worker waited for a core, where that is counted.
-        read_s: seconds of ``fetch_s`` in the dataset's ``read(i)``, where a worker process sees inside the dataset.
-        pack_s: seconds of workers on writing samples.
-        deliver_s: seconds spent on handing batches out.
-        sample_s: seconds that fetching a sample takes, lately.
-        wait_s: seconds that ``next()`` waited, up to now.
-        start_s: seconds of ``wait_s`` until the first batch came: workers had to start.
-        seconds: seconds since the first batch came.
-        own_cpu_s: seconds of ``seconds`` that this process computed, all its threads together; 0 where unknown.
-        recent_s: seconds since one has looked last, a second and a batch ago or more.
-        recent_wait_s: seconds of ``recent_s`` that ``next()`` waited.
-        recent_batches: batches handed out in ``recent_s``.
-        workers: workers that fetch; 0 where ``next()`` does.
-        threads: workers that are threads of this process.
-        worker_bytes: of the worker processes' own memory: without the dataset's arrays and the slots, which they share.
-        worker_cpu_s: processor time of the worker processes of the moment, their start included.
-        ready_batches: batches that are finished and wait to be taken.
-        in_flight_batches: batches planned and not yet taken, the ready ones included.
-        in_flight_bytes: bytes of the batches in flight.
-        peak_in_flight_batches: the most batches that were in flight.
-        peak_in_flight_bytes: the most bytes that were in flight.
-        room_bytes: bytes of one batch on its way.
-        leased_batches: batches handed out and still referenced.
-        slots: slots of shared memory.
-        free_slots: slots that nobody uses.
-        slot_bytes: bytes of all slots.
-        skips: index and error of the samples that were left out, of the first hundred.
-        dataset: what the dataset's ``about()`` says of it, where it has one.
 
     >>> from mpiter import batches
     >>> it = batches(range(10), 4, n_processes=0)
@@ -81,49 +47,51 @@ class Stats:
     ...
     """
 
-    batches: int = 0
-    samples: int = 0
-    odd_rows: int = 0
-    copies: int = 0
-    errors: int = 0
-    skipped: int = 0
-    restarts: int = 0
-    renewals: int = 0
-    tasks: int = 0
-    cut_again: int = 0
-    payload_bytes: int = 0
-    order_s: float = field(default=0.0, compare=False)
-    queue_s: float = field(default=0.0, compare=False)
-    fetch_s: float = field(default=0.0, compare=False)
-    fetch_cpu_s: float = field(default=0.0, compare=False)
-    fetch_delay_s: float = field(default=0.0, compare=False)
-    read_s: float = field(default=0.0, compare=False)
-    pack_s: float = field(default=0.0, compare=False)
-    deliver_s: float = field(default=0.0, compare=False)
-    sample_s: float = 0.0
-    wait_s: float = 0.0
-    start_s: float = 0.0
-    seconds: float = field(default=0.0, compare=False)
-    own_cpu_s: float = field(default=0.0, compare=False)
-    recent_s: float = field(default=0.0, compare=False)
-    recent_wait_s: float = field(default=0.0, compare=False)
-    recent_batches: int = field(default=0, compare=False)
-    workers: int = field(default=0, compare=False)
-    threads: int = field(default=0, compare=False)
-    worker_bytes: int = field(default=0, compare=False)
-    worker_cpu_s: float = field(default=0.0, compare=False)
-    ready_batches: int = 0
-    in_flight_batches: int = 0
-    in_flight_bytes: int = 0
-    peak_in_flight_batches: int = 0
-    peak_in_flight_bytes: int = 0
-    room_bytes: int = 0
-    leased_batches: int = 0
-    slots: int = 0
-    free_slots: int = 0
-    slot_bytes: int = 0
-    skips: tuple[tuple[Any, str], ...] = ()
-    dataset: Mapping[str, str] = field(default_factory=dict, compare=False)
+    batches: int = _counter("batches handed out")
+    samples: int = _counter("samples in them")
+    odd_rows: int = _counter("samples that fitted no column and travelled as objects")
+    copies: int = _counter("batches handed out as copies")
+    errors: int = _counter("samples whose fetch raised")
+    skipped: int = _counter("samples whose fetch raised and that on_error='skip' left out, also by workers now gone")
+    restarts: int = _counter("workers replaced because they had died or were stuck")
+    renewals: int = _counter("workers replaced because they had fetched maxtasksperchild samples")
+    tasks: int = _counter("tasks that workers have answered")
+    cut_again: int = _counter("tasks that ran over their time budget")
+    payload_bytes: int = _counter("bytes of the rooms of the batches handed out")
+    order_s: float = _counter("seconds spent on the order of the samples")
+    queue_s: float = _counter("seconds that tasks were on their way to a worker, added up")
+    fetch_s: float = _counter("seconds of workers in dataset[i]")
+    fetch_cpu_s: float = _counter("seconds of fetch_s and pack_s that were work, not waiting")
+    fetch_delay_s: float = _counter("seconds of fetch_s and pack_s in which a worker waited for a core, where known")
+    read_s: float = _counter("seconds of fetch_s in the dataset's read(i), where a worker process sees inside it")
+    pack_s: float = _counter("seconds of workers on writing samples")
+    deliver_s: float = _counter("seconds spent on handing batches out")
+    sample_s: float = _gauge("seconds that fetching a sample takes, lately", max)
+    wait_s: float = _counter("seconds that next() waited, up to now")
+    start_s: float = _gauge("seconds of wait_s until the first batch came: workers had to start", max)
+    seconds: float = _gauge("seconds since the first batch came", max)
+    own_cpu_s: float = _counter("of these, seconds that all threads of this process computed; 0 where unknown", max)
+    recent_s: float = _gauge("seconds since one has looked last, a second and a batch ago or more", max)
+    recent_wait_s: float = _gauge("seconds of recent_s that next() waited")
+    recent_batches: int = _gauge("batches handed out in recent_s")
+    workers: int = _gauge("workers that fetch; 0 where next() does")
+    threads: int = _gauge("workers that are threads of this process")
+    worker_bytes: int = _gauge(
+        "memory that worker processes have beside the dataset's arrays and slots, which they share"
+    )
+    worker_cpu_s: float = _gauge("processor time of the worker processes of the moment, their start included")
+    ready_batches: int = _gauge("batches that are finished and wait to be taken")
+    in_flight_batches: int = _gauge("batches planned and not yet taken, the ready ones included")
+    in_flight_bytes: int = _gauge("bytes of the batches in flight")
+    peak_in_flight_batches: int = _gauge("the most batches that were in flight")
+    peak_in_flight_bytes: int = _gauge("the most bytes that were in flight")
+    room_bytes: int = _gauge("bytes of one batch on its way", max)
+    leased_batches: int = _gauge("batches handed out and still referenced")
+    slots: int = _gauge("slots of shared memory")
+    free_slots: int = _gauge("slots that nobody uses")
+    slot_bytes: int = _gauge("bytes of all slots")
+    skips: tuple[tuple[Any, str], ...] = ()  # index and error of the samples that were left out, of the first hundred
+    dataset: Mapping[str, str] = field(default_factory=dict)  # what its about() says of it, where it has one
 
     def __str__(self) -> str:
         """A few lines to read: does one wait for data, and who could help?"""
@@ -185,16 +153,19 @@ class Stats:
         mpiter_batches_total{loader="train"} 2
         ...
         """
-        shown = ",".join(f'{_name_of_label(name)}="{_escaped(value)}"' for name, value in (labels or {}).items())
-        lines = []
-        for name in NUMBERS:
-            if name.startswith("recent_"):
-                continue
-            told = f"mpiter_{f'{name[:-2]}_seconds' if name.endswith('_s') else name}{'_total' * (name in _COUNTERS)}"
-            if name in _MEANING:
-                lines.append(f"# HELP {told} {_MEANING[name]}")
-            lines.append(f"# TYPE {told} {'counter' if name in _COUNTERS else 'gauge'}")
-            lines.append(f"{told}{f'{{{shown}}}' * bool(shown)} {getattr(self, name)!r}")
+        shown, lines = [], []
+        for label, value in (labels or {}).items():
+            if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", label) or label.startswith("__"):
+                raise OptionError(f"{label!r} is no name that a label may have; use letters, digits and _.")
+            text = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            shown.append(f'{label}="{text}"')
+        braced = f"{{{','.join(shown)}}}" if shown else ""
+        for name, about in NUMBERS.items():
+            if not name.startswith("recent_"):
+                seconds = f"{name[:-2]}_seconds" if name.endswith("_s") else name
+                told = f"mpiter_{seconds}{'_total' * (about['kind'] == 'counter')}"
+                lines += [f"# HELP {told} {about['says']}", f"# TYPE {told} {about['kind']}"]
+                lines.append(f"{told}{braced} {getattr(self, name)!r}")
         return "\n".join(lines) + "\n"
 
     @property
@@ -224,47 +195,20 @@ class Stats:
         return math.ceil(_TO_SPARE * batch_s / step_s)
 
 
-NUMBERS = tuple(name for name in Stats.__dataclass_fields__ if name not in _IN_WORDS)
+NUMBERS = {name: one.metadata for name, one in Stats.__dataclass_fields__.items() if one.metadata}
+if Stats.__doc__:  # under -OO there is none
+    Stats.__doc__ += "\n    Attributes:\n" + "".join(
+        f"        {name}: {one['says']}\n" for name, one in NUMBERS.items()
+    )
 
 
 def _counted(count: int, one: str, several: str) -> str:
     return f"{count:,} {one if count == 1 else several}"
 
 
-# What only grows as long as the workers stay, and what each line of the docstring says; under -OO there is none.
-_COUNTERS = {
-    "batches",
-    "samples",
-    "odd_rows",
-    "copies",
-    "errors",
-    "skipped",
-    "restarts",
-    "renewals",
-    "tasks",
-    "cut_again",
-}
-_COUNTERS |= {"payload_bytes", "order_s", "queue_s", "fetch_s", "fetch_cpu_s", "fetch_delay_s", "read_s", "pack_s"}
-_COUNTERS |= {"deliver_s", "wait_s", "own_cpu_s"}
-_MEANING = {name: said.replace("``", "") for name, said in re.findall(r"^ +(\w+): (.+)$", Stats.__doc__ or "", re.M)}
-
-
-def _name_of_label(name: str) -> str:
-    if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", name) or name.startswith("__"):
-        raise OptionError(f"{name!r} is no name that a label may have; use letters, digits and _.")
-    return name
-
-
-def _escaped(value: object) -> str:
-    """A label's value, as the exposition format has it."""
-    return str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
 def total(parts: list[Stats]) -> Stats:
-    """Of several engines: what adds up, added up; of times and sizes of one thing, the greatest."""
+    """The numbers of several engines as one's."""
     if not parts:
         return Stats()
-    of_one = {"sample_s", "room_bytes", "start_s", "seconds", "own_cpu_s", "recent_s"}
-    merge = {name: max if name in of_one else sum for name in NUMBERS}
-    numbers = {name: how([getattr(part, name) for part in parts]) for name, how in merge.items()}
+    numbers = {name: about["merge"]([getattr(part, name) for part in parts]) for name, about in NUMBERS.items()}
     return Stats(**numbers, skips=sum((part.skips for part in parts), ()), dataset=parts[0].dataset)

@@ -17,7 +17,7 @@ PACKAGES = (
     *("ground", "order", "samples", "transport", "datasets", "worker", "pool", "receipts", "engine", "iterators"),
     *("loaders", "checkpoint", "images", "staging", "echo", "audit", "remote", "doors", "tuning", "doctor", "face"),
 )
-GROUND = {"errors", "rules", "machine", "stats", "script", "spelling", "bell", "asked", "typevars"}
+GROUND = {"errors", "rules", "machine", "stats", "script", "spelling", "bell", "typevars"}
 DOORS = {"chainer", "chainer_compat", "device", "jax", "torch"}
 
 MODULES = sorted(str(path.relative_to(MPITER).with_suffix("")) for path in MPITER.rglob("*.py"))

@@ -1,10 +1,4 @@
-"""A dataset on its way to the workers, with what the program has set.
-
-::
-
-    ship            pickled once, mapped by all
-    ├── settings    what is set in the process and in known libraries
-    └── variables   what is set in the program's own modules
+"""A dataset on its way to the workers: ``ship`` pickles it once, mapped by all, with what ``variables`` finds set.
 
 ``columns`` says whether it is columns or samples, ``access`` how its samples are read; ``packed`` holds many small
 objects in one piece of memory.

@@ -1,9 +1,9 @@
 """How the samples of a dataset are read: many at once where it offers that, else one by one.
 
-Runs in workers.  ``reader_of`` finds out once what a dataset offers: torch's ``__getitems__``, numpy's indexing by
-arrays (``np.memmap`` too), that of Chainer's ``TupleDataset`` and ``DictDataset`` where they hold arrays, and the
-``slice`` of its ``TabularDataset``.  What is read at once is asked for once more, sample by sample, if it raises or if
-the dataset draws random numbers, which belong to a sample's own place.
+``reader_of`` finds out once, in a worker, what a dataset offers: torch's ``__getitems__``, NumPy's indexing by arrays
+(``np.memmap`` too), that of Chainer's ``TupleDataset`` and ``DictDataset`` where they hold arrays, and the ``slice`` of
+its ``TabularDataset``.  What is read at once is asked for once more, sample by sample, if it raises or if the dataset
+draws random numbers, which belong to a sample's own place.
 """
 
 from __future__ import annotations
@@ -43,59 +43,40 @@ def offered(dataset: Any, name: str) -> Callable[..., Any] | None:
     return getattr(dataset, name) if callable(found) or isinstance(found, _CALLABLE_WHEN_BOUND) else None
 
 
-def of_class(dataset: Any, name: str) -> Callable[..., Any]:
-    """The method that the dataset's class has, whatever the dataset has under that name itself."""
-    found = inspect.getattr_static(type(dataset), name)
-    bind = getattr(type(found), "__get__", None)
-    return found if bind is None else bind(found, dataset, type(dataset))  # type: ignore[no-any-return]
-
-
 def about(dataset: Any) -> dict[str, str]:
     """What the dataset says of itself, if it has a method ``about`` that says it in words; for ``stats()``."""
-    says = offered(users(dataset), "about")
-    if says is None:
-        return {}
     try:
-        said = says()
-        return {str(name): str(words) for name, words in said.items()}
+        says = offered(users(dataset), "about") or dict
+        return {str(name): str(words) for name, words in says().items()}
     except Exception:
         return {}  # it means something else there
 
 
 def reader_of(dataset: Any) -> Reader | None:
     """What reads the samples of an array of indices, or None where they must be read one by one."""
-    kind = type(dataset)
+    kind, chainer = type(dataset), sys.modules.get("chainer")
     if kind is Table:
         return lambda indices: dataset.__getitems__(indices)
     if kind in (np.ndarray, np.memmap):
         return lambda indices: np.asarray(dataset[indices])
     if callable(getattr(kind, "__getitems__", None)):
         return lambda indices: _in_sequence(dataset.__getitems__(indices.tolist()))
-    return _chainers(dataset)
+    if chainer is not None and kind in (chainer.datasets.TupleDataset, chainer.datasets.DictDataset):
+        parts = dataset._datasets
+        if all(type(part) is np.ndarray for part in (parts.values() if isinstance(parts, dict) else parts)):
+            return lambda indices: Rows(dataset[indices], len(indices))  # a tuple or a dict of columns
+    if chainer is not None and isinstance(dataset, chainer.dataset.TabularDataset):
+        return lambda indices: _fetched(dataset, indices)
+    return None
 
 
 def _in_sequence(samples: Any) -> Any:
-    """What a generator gives, too; of a mapping nobody knows what it stands for, so its samples are read one by one."""
+    """What a generator gives, too; a mapping may stand for anything, so its samples are read one by one."""
     if isinstance(samples, Mapping):
         return ()
     return samples if isinstance(samples, Sequence) else list(samples)
 
 
-def _chainers(dataset: Any) -> Reader | None:
-    chainer = sys.modules.get("chainer")
-    if chainer is None:
-        return None
-    if type(dataset) in (chainer.datasets.TupleDataset, chainer.datasets.DictDataset):
-        parts = dataset._datasets
-        if all(type(part) is np.ndarray for part in (parts.values() if isinstance(parts, dict) else parts)):
-            return lambda indices: Rows(dataset[indices], len(indices))  # a tuple or a dict of columns
-    if isinstance(dataset, chainer.dataset.TabularDataset):
-        return lambda indices: _fetched(dataset, indices)
-    return None
-
-
 def _fetched(dataset: Any, indices: Any) -> Any:
     columns = dataset.slice[indices.tolist()].fetch()
-    if dataset.mode is None:
-        return columns
-    return Rows(columns, len(indices))
+    return columns if dataset.mode is None else Rows(columns, len(indices))

@@ -1,8 +1,7 @@
 """Columns as a dataset: ``(X, y)``, a dict of arrays, a data frame.
 
-Pure.  ``as_dataset`` finds out what the user has given: columns of one length, each row of which is a sample, or
-samples.  Guarantees that what could be either is refused with the spelling of both, and that rows come in the container
-in which the columns lie.
+``as_dataset`` finds out what the user has given: columns of one length, each row of which is a sample, or samples.
+What could be either is refused with the spelling of both; rows come in the container in which the columns lie.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from ..samples.rows import Rows, container
 _FEW = 4  # parts of a list, which may be columns: hardly anybody has so few samples
 _SEQUENCES = (list, tuple, range, deque, array)  # which may be columns beside an array
 _MAPPINGS = ("builtins", "collections", "numpy", "h5py")  # whose mappings name arrays; others know what they stand for
+_FRAMES = ("pandas", "polars", "pyarrow")  # whose [] takes labels, or gives objects
 _ORDINALS = ("the first", "the second", "the third", "the fourth")
 _SPELLINGS = (
     "For columns, each row of which is a sample, pass arrays of one length in a tuple or a dict; for samples, whatever "
@@ -85,7 +85,8 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
         if isinstance(data, tuple) and are_columns and are_long:
             _refuse(data, "a dict of them")
     elif isinstance(data, list):
-        if are_columns and (are_long or len({*map(_kind, data)}) > 1 < max(rows)):
+        kinds = {(type(part), len(getattr(part, "shape", ()))) for part in data} if are_columns else ()
+        if are_columns and (are_long or len(kinds) > 1 < max(rows)):
             _refuse(data, "a tuple, (X, y),")
     elif len(data) > _FEW and len(data) >= _rows(data[0]):
         _refuse(data, "a dict of them")
@@ -99,15 +100,16 @@ def _is_container(data: Any) -> bool:
     for kind in (list, tuple, dict, UserDict):
         if isinstance(data, kind):
             return type(data).__getitem__ is kind.__getitem__
-    return isinstance(data, Mapping) and type(data).__module__.partition(".")[0] in _MAPPINGS
+    return isinstance(data, Mapping) and _package(data) in _MAPPINGS
 
 
 def _refuse(data: Sequence[Any], columns: str) -> NoReturn:
-    kind = type(data).__name__
-    parts = ", ".join(map(_told, data[:_FEW])) + ", …" * (len(data) > _FEW)
+    kind, some = type(data).__name__, data[:_FEW]
+    each = (f"{type(one).__name__} {tuple(one.shape)}" if _is_array(one) else described(one) for one in some)
+    told = ", ".join(each) + ", …" * (len(data) > _FEW)
     raise OptionError(
-        f"a {kind} of {parts} may be {len(data)} samples or {len(data)} columns.  Pass "
-        f"{columns} for columns, or mpiter.Packed({kind}) for samples."
+        f"a {kind} of {told} may be {len(data)} samples or {len(data)} columns.  "
+        f"Pass {columns} for columns, or mpiter.Packed({kind}) for samples."
     )
 
 
@@ -124,14 +126,6 @@ def _rows(part: Any) -> int:
         rows = {*map(_rows, part.values() if isinstance(part, Mapping) else part)}
         return rows.pop() if len(rows) == 1 else 0
     return _length(part) if _is_array(part) or isinstance(part, _SEQUENCES) else 0
-
-
-def _kind(part: Any) -> tuple[type, int]:
-    return type(part), len(part.shape) if _is_array(part) else 0
-
-
-def _told(part: Any) -> str:
-    return f"{type(part).__name__} {tuple(part.shape)}" if _is_array(part) else described(part)
 
 
 def _is_array(part: Any) -> bool:
@@ -160,9 +154,9 @@ def _as_column(part: Any) -> Any:
         return list(part)
     if isinstance(part, array):
         return np.asarray(part)
-    if _package(part) in ("pandas", "polars", "pyarrow"):  # whose [] takes labels, or gives objects
+    if _package(part) in _FRAMES:
         return np.asarray(part.to_numpy())
-    return InFile(part) if type(part).__module__.partition(".")[0] == "h5py" else part
+    return InFile(part) if _package(part) == "h5py" else part
 
 
 class InFile:
@@ -187,17 +181,16 @@ class InFile:
 
 def _taken_from_frame(data: Any) -> Any:
     """A data frame's columns, or one column by itself as an array."""
-    package = _package(data)
-    if package in ("pandas", "polars") and hasattr(data, "columns"):
-        return {name: data[name] for name in data.columns}
-    if package == "pyarrow" and hasattr(data, "column_names"):
-        return {name: data.column(name) for name in data.column_names}
-    return _as_column(data) if package and hasattr(data, "to_numpy") else data
+    if _package(data) not in _FRAMES:
+        return data
+    names = getattr(data, "column_names", None) if _package(data) == "pyarrow" else getattr(data, "columns", None)
+    if names is not None:
+        return {name: data[name] for name in names}
+    return _as_column(data) if hasattr(data, "to_numpy") else data
 
 
 def _package(value: Any) -> str:
-    package = type(value).__module__.partition(".")[0]
-    return package if package in ("pandas", "polars", "pyarrow") else ""
+    return type(value).__module__.partition(".")[0]
 
 
 def _part(column: Any, indices: Any) -> Any:

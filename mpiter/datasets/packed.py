@@ -1,11 +1,11 @@
 """Many small objects in one piece of memory that all processes share: ``Packed``, a sequence to be read.
 
-Runs wherever its dataset does.  The memory is an unnamed file: the items one after another, then where each ends.  An
-item is written in msgpack if that says exactly the same, else as a pickle; the classes and functions that pickles name
-stand in a table, which travels beside the memory as the dataset's pickler has it (those of ``__main__`` by value).
-Guarantees that items come back with value and type, each time as a new object that is the caller's own; that whoever
-is started with it, by whatever method, maps the same memory, and whoever gets it otherwise gets a copy; that nothing is
-left behind.  Assumes that pickles are ours: nothing here comes from a network.
+The memory is an unnamed file: the items one after another, then where each ends.  An item is written in msgpack if that
+says exactly the same, else as a pickle; the classes and functions that pickles name stand in a table, which travels
+beside the memory as the dataset's pickler has it (those of ``__main__`` by value).  Items come back with value and
+type, each time as a new object that is the caller's own.  A process that is started with it, by whatever method, maps
+the same memory; one that gets it otherwise gets a copy; nothing is left behind.  Pickles are ours: nothing here comes
+from a network.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 _AT_ONCE = 1 << 20  # bytes written
 _PICKLED = pickle.PROTO[0]  # begins a pickle; in msgpack it is the empty dict, a single byte
-_NAMING = 0xC1  # begins a pickle that names something; msgpack never uses it
+_NAMING = b"\xc1"  # before a pickle that names something; msgpack never uses it
 _LEAVES = {str, int, float, bool, bytes, type(None)}
 _REMEDY = "Leave such things out of the items, and open them in worker_init or on first use."
 
@@ -95,7 +95,7 @@ class Packed(Sequence[T]):
     def _open(self, at: int) -> Any:
         data = self._data[self._ends[at] : self._ends[at + 1]]
         first = data[0]
-        if first == _NAMING:
+        if first == _NAMING[0]:
             return _ByName(data[1:], self._names).load()
         if first == _PICKLED and len(data) > 1:
             return pickle.loads(data)
@@ -128,33 +128,27 @@ def _attached(*about: Any) -> Packed[Any]:
 
 def _packed(items: Iterable[Any], names: list[Any]) -> tuple[SharedBytes, tuple[int, str], int]:
     """The memory; where and how the ends of the items stand in it; how many items there are."""
-    file = SharedFile()
+    waiting, ends, scribe = bytearray(), array("Q", [0]), _Scribe(names)
+    file, written = SharedFile(), 0
     try:
-        ends = _write_items(file.fd, items, names)
+        for item in items:
+            try:
+                waiting += scribe.written(item)
+            except MemoryError:
+                raise
+            except Exception as error:
+                raise explain(item, f"items[{len(ends) - 1}]", error, _REMEDY) from error
+            ends.append(written + len(waiting))
+            if len(waiting) > _AT_ONCE:
+                _write(file.fd, memoryview(waiting), written)
+                written, waiting = ends[-1], bytearray()
+        _write(file.fd, memoryview(waiting), written)
         start, code = aligned(ends[-1]), "I" if ends[-1] < 1 << 32 else "Q"
         _write(file.fd, memoryview(array(code, ends)).cast("B"), start)
         return SharedBytes(file), (start, code), len(ends) - 1
     except BaseException:
         file.close()
         raise
-
-
-def _write_items(fd: int, items: Iterable[Any], names: list[Any]) -> array[int]:
-    """Where each item ends, after where the first begins."""
-    written, waiting, ends, scribe = 0, bytearray(), array("Q", [0]), _Scribe(names)
-    for item in items:
-        try:
-            waiting += scribe.written(item)
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise explain(item, f"items[{len(ends) - 1}]", error, _REMEDY) from error
-        ends.append(written + len(waiting))
-        if len(waiting) > _AT_ONCE:
-            _write(fd, memoryview(waiting), written)
-            written, waiting = ends[-1], bytearray()
-    _write(fd, memoryview(waiting), written)
-    return ends
 
 
 def _write(fd: int, data: memoryview, at: int) -> None:
@@ -169,13 +163,16 @@ def _write(fd: int, data: memoryview, at: int) -> None:
         ) from error
 
 
-class _Scribe:
-    """Writes items down, one by one."""
+class _Scribe(pickle.Pickler):
+    """Writes items down, one by one; pickles have the numbers of classes and functions in a table of ``names``."""
 
     def __init__(self, names: list[Any]) -> None:
+        self._out = io.BytesIO()
+        super().__init__(self._out, protocol=5)
+        self.dispatch_table = {**copyreg.dispatch_table, **reducers()}
         self._pack = msgpack.Packer().pack
-        self._naming = _Naming(names)
-        self._kinds_that_name = set[type]()  # something: what is tried first would be in vain
+        self._names, self._numbers = names, dict[int, int]()
+        self._has_named = False  # anything, in this item
 
     def written(self, item: Any) -> bytes:
         try:  # contextlib.suppress would take as long as all the rest
@@ -183,22 +180,21 @@ class _Scribe:
                 return self._pack(item)  # type: ignore[no-any-return]
         except (ValueError, OverflowError, RecursionError):
             pass  # surrogates in a string, integers of more than 64 bits, an item within itself
-        return self._pickled(item)
+        self._out.seek(0)
+        self._out.truncate()
+        self.clear_memo()
+        self._has_named = False
+        self.dump(item)
+        return _NAMING * self._has_named + self._out.getvalue()
 
-    def _pickled(self, item: Any) -> bytes:
-        plain = None
-        if type(item) not in self._kinds_that_name:
-            try:
-                plain = pickle.dumps(item, protocol=5)
-                if pickle.STACK_GLOBAL not in plain:
-                    return plain
-            except Exception:
-                pass  # what pickle cannot find by name may stand in the table; if not, the error comes again
-        named = self._naming.pickled(item)
-        if plain is not None and not self._naming.has_named:  # the opcode was a byte of something else
-            return plain
-        self._kinds_that_name.add(type(item))
-        return named
+    def persistent_id(self, value: Any) -> int | None:
+        if not isinstance(value, (type, FunctionType)):
+            return None
+        self._has_named = True
+        number = self._numbers.setdefault(id(value), len(self._names))
+        if number == len(self._names):
+            self._names.append(value)
+        return number
 
 
 def _is_plain(value: Any) -> bool:
@@ -217,37 +213,8 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
-class _Naming(pickle.Pickler):
-    """Has classes and functions stand in a table, each once, and pickles their numbers."""
-
-    def __init__(self, names: list[Any]) -> None:
-        self._out = io.BytesIO()
-        super().__init__(self._out, protocol=5)
-        self.dispatch_table = {**copyreg.dispatch_table, **reducers()}
-        self._names, self._numbers = names, dict[int, int]()
-        self.has_named = False  # anything, in the last item
-
-    def pickled(self, item: Any) -> bytes:
-        self._out.seek(0)
-        self._out.truncate()
-        self._out.write(bytes([_NAMING]))
-        self.clear_memo()
-        self.has_named = False
-        self.dump(item)
-        return self._out.getvalue()
-
-    def persistent_id(self, value: Any) -> int | None:
-        if not isinstance(value, (type, FunctionType)):
-            return None
-        self.has_named = True
-        number = self._numbers.setdefault(id(value), len(self._names))
-        if number == len(self._names):
-            self._names.append(value)
-        return number
-
-
 class _ByName(pickle.Unpickler):
-    """Finds them there again."""
+    """Finds classes and functions in the table again."""
 
     def __init__(self, data: memoryview, names: list[Any]) -> None:
         super().__init__(io.BytesIO(data))

@@ -1,9 +1,8 @@
-"""The variables of the program's own modules: read in the program, set in its workers.
+"""What the program has set: the variables of its own modules and known settings, read there and set in its workers.
 
 A worker imports the modules that the dataset leads to, and has then what they begin with; what the program has set
-since is set in the worker too, before the dataset is opened.  Guarantees that a variable whose pickle is the same here
-and there is left alone, so that ``is`` goes on holding, and that one which can't be pickled stays as the worker's
-import has made it.
+since is set in the worker too, before the dataset is opened.  A variable whose pickle is the same here and there is
+left alone, so that ``is`` goes on holding, and one that can't be pickled stays as the worker's import has made it.
 """
 
 from __future__ import annotations
@@ -12,13 +11,18 @@ import contextlib
 import functools
 import importlib
 import inspect
+import os
 import pickle
 import sys
 import sysconfig
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
+from operator import attrgetter, methodcaller
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from .. import script
 from ..samples.byvalue import is_importable, place_of
@@ -40,12 +44,19 @@ class Variable(NamedTuple):
     data: bytes
 
 
-Variables = tuple[list[str], list[Variable]]  # of which modules, in the order in which the program has imported them
+class Held(NamedTuple):
+    """What is set."""
+
+    modules: list[str]  # in the order in which the program has imported them
+    variables: list[Variable]
+    settings: Mapping[tuple[str, str], Any]
+
+
 Dumps = Callable[[Any], tuple[bytes, Collection[str]]]  # a pickle, and the modules that it names
 
 
-def read(names: Collection[str], dumps: Dumps, with_main: bool) -> tuple[Variables, list[str]]:
-    """The variables of the program's modules with these names, and of what they lead to; and what can't travel."""
+def read(names: Collection[str], dumps: Dumps, with_main: bool) -> tuple[Held, list[str]]:
+    """What is set in the modules with these names and in those that they lead to; and what can't travel."""
     found, stays, seen, places = list[Variable](), list[str](), set[str](), dict[int, int]()
     led_to = sorted(map(script.home, names))
     for name in led_to:  # which grows
@@ -66,24 +77,22 @@ def read(names: Collection[str], dumps: Dumps, with_main: bool) -> tuple[Variabl
                     continue
                 led_to += sorted(map(script.home, more))
                 found.append(Variable(name, path, places.setdefault(id(value), len(found)), data))
-    return ([name for name in list(sys.modules) if name in seen], found), stays
+    return Held([name for name in list(sys.modules) if name in seen], found, settings()), stays
 
 
-def put(variables: Variables, dumps: Dumps) -> Iterator[str]:
-    """Import the modules and set what differs in them; yields what can't be set, and why."""
-    modules, found = variables
-    for name in modules:
+def put(held: Held, dumps: Dumps) -> Iterator[str]:
+    """Import the modules and set what differs in them, then the settings; yields what can't be set, and why."""
+    for name in held.modules:
         if name != script.NAME:
             with contextlib.suppress(Exception):  # if the dataset needs it, opening the dataset says so
                 importlib.import_module(name)
     made = dict[int, Any]()
-    for module, path, identity, data in found:
+    for module, path, identity, data in held.variables:
         for space in script.spaces(sys.modules[module]) if module == script.NAME else [_space(module)]:
             try:
                 holder = functools.reduce(getattr, path[1:-1], space[path[0]]) if path[1:] else None
-                held = space if holder is None else vars(holder)
                 with contextlib.suppress(Exception):  # there is none here, or it can't be pickled
-                    if dumps(held[path[-1]])[0] == data:
+                    if dumps((space if holder is None else vars(holder))[path[-1]])[0] == data:
                         continue
                 if identity not in made:
                     made[identity] = pickle.loads(data)
@@ -93,6 +102,12 @@ def put(variables: Variables, dumps: Dumps) -> Iterator[str]:
                     setattr(holder, path[-1], made[identity])
             except Exception as error:
                 yield f"{module}.{'.'.join(path)} ({type(error).__name__}: {error})"
+    for module, name, _, set_, _ in _SETTINGS:
+        try:
+            if (module, name) in held.settings:
+                set_(importlib.import_module(module), held.settings[module, name])
+        except Exception as problem:
+            yield f"{module}.{name} ({problem})"
 
 
 def share(reduced: Any) -> Any:
@@ -105,11 +120,11 @@ def share(reduced: Any) -> Any:
         if not isinstance(value, _CODE) and (type(value).__dictoffset__ or isinstance(value, (dict, list, set))):
             holders = (one for one in list(sys.modules) if _space(one).get(name) is value and _is_own(one))
             if (module := next(holders, None)) is not None:
-                named[name] = _Held(sys.modules[module], name)
+                named[name] = _Shared(sys.modules[module], name)
     return reduced
 
 
-class _Held(NamedTuple):
+class _Shared(NamedTuple):
     """Stands for a module's variable."""
 
     module: ModuleType
@@ -160,3 +175,66 @@ def _is_of_its_process(value: Any) -> bool:
     kind = type(value)
     names = str(kind.__module__).split(".")
     return names[0] in _OF_ITS_PROCESS or hasattr(kind, "__next__") or kind.__name__ in ("Generator", "RandomState")
+
+
+# -- settings of the process and of well-known libraries ---------------------------------------------------------------
+
+
+class Setting(NamedTuple):
+    """One thing that can be set: how it is read from its module, and how it is set there."""
+
+    module: str
+    name: str
+    get: Callable[[Any], Any]
+    put: Callable[[Any, Any], object]
+    default: Any = None  # the library's own, which isn't sent
+
+
+def _attribute(module: str, name: str, default: Any) -> Setting:
+    return Setting(module, name, attrgetter(name), lambda found, value: setattr(found, name, value), default)
+
+
+def _function(module: str, get: str, put: str, default: Any = None) -> Setting:
+    return Setting(module, put, methodcaller(get), lambda found, value: getattr(found, put)(value), default)
+
+
+def _umask(_: Any) -> int:
+    """The mask, read without setting it, as ``os.umask`` would for a moment."""
+    return int(Path("/proc/self/status").read_text().partition("Umask:")[2].split()[0], 8)
+
+
+_ZONE = ("tzname", "timezone", "daylight", "tzset.__name__")  # the environment, which says it, is the program's already
+_SETTINGS = (
+    _function("sys", "getrecursionlimit", "setrecursionlimit"),
+    _function("sys", "get_int_max_str_digits", "set_int_max_str_digits"),
+    Setting("os", "umask", _umask, lambda _, mask: os.umask(mask)),
+    Setting("time", "tzset", attrgetter(*_ZONE), lambda time, _: time.tzset()),
+    Setting("locale", "setlocale", lambda it: it.setlocale(it.LC_ALL), lambda it, all: it.setlocale(it.LC_ALL, all)),
+    Setting("decimal", "setcontext", lambda it: it.getcontext().copy(), lambda it, value: it.setcontext(value.copy())),
+    _function("csv", "field_size_limit", "field_size_limit"),
+    _function("socket", "getdefaulttimeout", "setdefaulttimeout"),
+    Setting("numpy", "seterr", methodcaller("geterr"), lambda numpy, errors: numpy.seterr(**errors)),
+    _attribute("PIL.Image", "MAX_IMAGE_PIXELS", (1 << 30) // 4 // 3),
+    _attribute("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES", False),
+    _attribute("PIL.PngImagePlugin", "MAX_TEXT_CHUNK", 1 << 20),
+    _attribute("PIL.PngImagePlugin", "MAX_TEXT_MEMORY", 1 << 26),
+    _function("torch", "get_default_dtype", "set_default_dtype", "torch.float32"),
+    _function("torch", "get_float32_matmul_precision", "set_float32_matmul_precision", "highest"),
+    Setting(
+        *("chainer", "dtype", attrgetter("config.dtype")),
+        lambda chainer, dtype: setattr(chainer.global_config, "dtype", dtype),
+        np.float32,
+    ),
+)
+
+
+def settings() -> dict[tuple[str, str], Any]:
+    """What is set now, by module and name."""
+    found = {}
+    for module, name, get, _, default in _SETTINGS:
+        if module in sys.modules:
+            with contextlib.suppress(Exception):  # another version of the library, which hasn't got it
+                value = get(sys.modules[module])
+                if default not in (value, str(value)):  # torch's is known by its name
+                    found[module, name] = value
+    return found

@@ -16,10 +16,10 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 
 from ..datasets.packed import Packed
-from ..datasets.store import bytes_at
 from ..errors import OptionError
 from .decoding import Decoding, check_size
 from .pixels import check_is_one, is_pillows, plain
+from .store import bytes_at
 from .transforms import LAYOUTS, adapted
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")

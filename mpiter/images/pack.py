@@ -20,12 +20,12 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from .. import machine
-from ..datasets.store import bytes_at
 from ..errors import MpiterError, OptionError
 from ..transport.memory import write_all
 from .dataset import Path, walk
 from .decoding import check_size
 from .packed import LOCAL_BYTES, index_comment, pread
+from .store import bytes_at
 
 _FIRST, _LAST = 315532800, 4354819198  # times that the format has room for: 1980 to 2107
 _A_FILE, _A_FOLDER = 0o100644 << 16, 0o40755 << 16 | 0x10  # what `unzip` makes of a member

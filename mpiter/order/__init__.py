@@ -1,10 +1,6 @@
-"""Which samples come next: pure values.
+"""Which samples come next, as pure values.
 
-::
-
-    order ───────► cursor ───────────────► horizon             checkpoint
-    of an epoch,   a place between two     the next batch      a cursor as JSON,
-    at any place   batches, and its step   to be asked for     and back, carefully
-
-``share`` is one rank's part of an order; ``ranks``, which looks around in its process, says which rank that is.
+``order`` says it at any place of an epoch; a ``cursor`` is a place between two batches, and makes the plan of the next;
+``horizon`` says which batch is to be asked for; ``state`` writes a cursor as JSON.  ``share`` is one rank's part of an
+order; ``ranks``, which looks around in its process, says which rank that is.
 """

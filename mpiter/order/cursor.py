@@ -1,6 +1,6 @@
 """Chainer's iterator state machine: from one place in the epochs to the next, and what lies between.
 
-Pure: functions of values, no thread, no clock.  Guarantees Chainer's epoch arithmetic exactly (``wrap=True`` is its
+Pure: functions of values, no thread, no clock.  The epoch arithmetic is exactly Chainer's (``wrap=True`` is its
 ``repeat=True``: a batch runs on into the next epoch, several times if it is larger than the dataset; ``wrap=False``
 with ``epochs=1`` its ``repeat=False``: the last batch is short).  A place is that of all ranks, where there are
 several.  The order sampler is asked once per epoch boundary, with the order and the position that Chainer passes.
@@ -16,10 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import OptionError
-from .order import Indices, Order, Sampled
-from .share import WHOLE, Range, Share
-
-_NONE: Indices = np.empty(0, np.int64)
+from .order import NO_INDICES, Indices, Listed, Order, Sampled
+from .share import WHOLE, Share
 
 
 class Cursor(NamedTuple):
@@ -89,9 +87,8 @@ class Plans:
         return cursor.position
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """The samples that come after ``cursor``, from the ``start``-th to before the ``stop``-th, or some of the first
-        of these; none where that isn't known yet."""
-        return _NONE
+        """The ``start``-th to ``stop``-th samples after ``cursor``, or the first of these; none if that isn't known."""
+        return NO_INDICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +101,6 @@ class Pace(Plans):
     drop_last: bool = False
     share: Share = WHOLE
 
-    def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
-        return step(cursor, self, number)
-
     def end_at(self, cursor: Cursor) -> bool:
         return self.epochs is not None and (cursor.epoch >= self.epochs or len(cursor.order) == 0)
 
@@ -114,118 +108,87 @@ class Pace(Plans):
         return replace(self, share=share)
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        if not (length := len(cursor.order)):
-            return _NONE
-        epochs, positions = self._ahead(cursor.position, length, start, stop)
-        if self.epochs is not None and cursor.epoch + epochs >= self.epochs:
-            return _NONE
-        if epochs and isinstance(cursor.order, Sampled):
-            return _NONE  # its sampler would have to be asked
-        return taken_at(positions, cursor.order.later(epochs) if epochs else cursor.order)
+        """They are found by planning on, beside the order itself, which keeps what was asked for last."""
+        is_asked_for = isinstance(cursor.order, Sampled)  # its next epochs are: the sampler isn't to be asked here
+        order = Listed(cursor.order.array()) if is_asked_for else copy.copy(cursor.order)
+        place, seen, found = cursor._replace(order=order), 0, [NO_INDICES]
+        while seen < stop and len(order) and (plan := self.step(place)) is not None:
+            place = plan.after
+            for stretch in plan.stretches:
+                if is_asked_for and stretch.epoch > cursor.epoch:
+                    return np.concatenate(found)
+                found.append(np.asarray(stretch.indices)[max(0, start - seen) : max(0, stop - seen)])
+                seen += len(stretch.indices)
+        return np.concatenate(found)
 
-    def _ahead(self, position: int, length: int, start: int, stop: int) -> tuple[int, Indices]:
-        """How many epochs on our ``start``-th sample comes, and the positions of those up to the ``stop``-th there."""
-        each, share = self.batch_size, self.share
-        if self.wrap:  # one epoch after the other, without a seam
-            found = position + share.positions(each, start, stop)
-            epochs = int(found[0]) // length if len(found) else 0
-            return epochs, found[found < (epochs + 1) * length] - epochs * length
-        left, whole = (share.samples(one, each, self.drop_last) for one in (length - position, length))
-        if start < left:
-            return 0, (position + share.positions(each, start, min(stop, left), length - position)) % length
-        epochs, within = divmod(start - left, max(1, whole))
-        return 1 + epochs, share.positions(each, within, min(within + stop - start, whole), length) % length
+    def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
+        if self.epochs is not None and cursor.epoch >= self.epochs:
+            return None
+        return self._wrapped(cursor, number) if self.wrap else self._bounded(cursor, number)
 
+    def _wrapped(self, cursor: Cursor, number: int) -> Plan:
+        stop, length = cursor.position + self.share.step(self.batch_size), len(cursor.order)
+        first, end = self.share.rows(self.batch_size, stop - cursor.position)
+        if stop < length:  # as most do
+            return _within(cursor, cursor.position + first, cursor.position + end, stop, number)
+        if length == 0:
+            raise OptionError("Epoch size must be positive for an iterator that repeats: the dataset is empty.")
+        epochs, position = divmod(stop, length)
+        order = cursor.order.following(cursor.position).later(epochs - 1)
+        after = Cursor(position, cursor.epoch + epochs, True, order, cursor.epoch_detail)
+        ours = _Stretches(cursor, cursor.position + first, cursor.position + end, runs_on=True)
+        return Plan(number, self.batch_size, ours, cursor, after)
 
-def taken_at(positions: Indices, order: Order) -> Indices:
-    """What an order has at these positions; it is not disturbed."""
-    order = copy.copy(order)  # which keeps what was asked for last
-    runs = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
-    return np.concatenate([order.take(int(run[0]), int(run[-1]) + 1) for run in runs]) if len(positions) else _NONE
-
-
-def step(cursor: Cursor, pace: Pace, number: int = 0) -> Plan | None:
-    """The batch that follows ``cursor``, or None at the end."""
-    if pace.epochs is not None and cursor.epoch >= pace.epochs:
-        return None
-    return _wrapped(cursor, pace, number) if pace.wrap else _bounded(cursor, pace, number)
-
-
-def _wrapped(cursor: Cursor, pace: Pace, number: int) -> Plan:
-    together = pace.share.step(pace.batch_size)
-    ours = pace.share.rows(pace.batch_size, together)
-    stop = cursor.position + together
-    if stop < len(cursor.order):  # as most do
-        after = Cursor(stop, cursor.epoch, False, cursor.order, cursor.epoch_detail)
-        stretch = _stretch(cursor, cursor.position + ours[0], cursor.position + ours[1])
-        return Plan(number, pace.batch_size, (stretch,), cursor, after)
-    if len(cursor.order) == 0:
-        raise OptionError("Epoch size must be positive for an iterator that repeats: the dataset is empty.")
-    epochs, position = divmod(stop, len(cursor.order))
-    order = cursor.order.following(cursor.position).later(epochs - 1)
-    after = Cursor(position, cursor.epoch + epochs, True, order, cursor.epoch_detail)
-    return Plan(number, pace.batch_size, _Crossing(cursor, after, ours), cursor, after)
+    def _bounded(self, cursor: Cursor, number: int) -> Plan | None:
+        length, each, share = len(cursor.order), self.batch_size, self.share
+        stop = cursor.position + each
+        if share is WHOLE and stop + each <= length:  # as most do: another whole one follows
+            return _within(cursor, cursor.position, stop, stop, number)
+        left = length - cursor.position
+        if not share.has_more(each, left, self.drop_last):
+            return self.step(_next_epoch(cursor), number) if share.has_more(each, length, self.drop_last) else None
+        first, end = share.rows(each, left)
+        stop = cursor.position + min(left, share.step(each))
+        over = not share.has_more(each, length - stop, self.drop_last)
+        after = _next_epoch(cursor) if over else cursor._replace(position=stop, is_new_epoch=False)
+        after = after._replace(previous_epoch_detail=cursor.epoch_detail)
+        ours = _Stretches(cursor, cursor.position + first, cursor.position + end, runs_on=False)
+        return Plan(number, end - first, ours, cursor, after, fills=max(0, end - max(first, left)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Crossing:
-    """Our stretches of a step that runs on into other epochs, perhaps millions: found as they are asked for."""
-
-    before: Cursor
-    after: Cursor
-    ours: Range
-
-    def __iter__(self) -> Iterator[Stretch]:
-        place, row, last = self.before, 0, self.after._replace(position=0)
-        while place.epoch < last.epoch:
-            yield from self._part(place, len(place.order), row)
-            row += len(place.order) - place.position
-            place = last if place.epoch + 1 == last.epoch else _next_epoch(place)
-        yield from self._part(last, self.after.position, row)
-
-    def _part(self, place: Cursor, stop: int, row: int) -> Iterator[Stretch]:
-        """What is ours from ``place`` to ``stop``, where the step's ``row``-th row comes first."""
-        low, high = (max(0, one - row) + place.position for one in self.ours)
-        if low < (high := min(high, stop)):
-            yield _stretch(place, low, high, row + low - place.position - self.ours[0])
-
-
-def _bounded(cursor: Cursor, pace: Pace, number: int) -> Plan | None:
-    length, each, share = len(cursor.order), pace.batch_size, pace.share
-    stop = cursor.position + each
-    if share is WHOLE and stop + each <= length:  # as most do: another whole one follows
-        after = Cursor(stop, cursor.epoch, False, cursor.order, cursor.epoch_detail)
-        return Plan(number, each, (_stretch(cursor, cursor.position, stop),), cursor, after)
-    left = length - cursor.position
-    if not share.has_more(each, left, pace.drop_last):
-        return step(_next_epoch(cursor), pace, number) if share.has_more(each, length, pace.drop_last) else None
-    first, end = share.rows(each, left)
-    stop = cursor.position + min(left, share.step(each))
-    over = not share.has_more(each, length - stop, pace.drop_last)
-    place = _next_epoch(cursor) if over else cursor._replace(position=stop, is_new_epoch=False)
-    place = place._replace(previous_epoch_detail=cursor.epoch_detail)
-    ours = tuple(_filled(cursor, cursor.position + first, cursor.position + end))
-    return Plan(number, end - first, ours, cursor, place, fills=max(0, end - max(first, left)))
-
-
-def _filled(cursor: Cursor, start: int, stop: int) -> Iterator[Stretch]:
-    """From one position to another; beyond the epoch's end lie its first samples, once more."""
-    row, length = 0, len(cursor.order)
-    while row < stop - start:
-        first = (start + row) % length
-        stretch = _stretch(cursor, first, min(length, first + stop - start - row), row)
-        row += len(stretch.indices)
-        yield stretch
-
-
-def _stretch(cursor: Cursor, start: int, stop: int, row: int = 0) -> Stretch:
-    return Stretch(row, cursor.epoch, start, cursor.order.take(start, stop))
+def _within(cursor: Cursor, start: int, end: int, stop: int, number: int) -> Plan:
+    """The batch of a step that ends, at ``stop``, within its epoch."""
+    after = Cursor(stop, cursor.epoch, False, cursor.order, cursor.epoch_detail)
+    stretch = Stretch(0, cursor.epoch, start, cursor.order.take(start, end))
+    return Plan(number, end - start, (stretch,), cursor, after)
 
 
 def _next_epoch(cursor: Cursor) -> Cursor:
-    return cursor._replace(
-        position=0,
-        epoch=cursor.epoch + 1,
-        is_new_epoch=True,
-        order=cursor.order.following(cursor.position),
-    )
+    order = cursor.order.following(cursor.position)
+    return cursor._replace(position=0, epoch=cursor.epoch + 1, is_new_epoch=True, order=order)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretches:
+    """What lies from one position to another, found as it is asked for: there may be millions.
+
+    Beyond the epoch's end come the next epochs, or, to fill up its last step, its own first samples once more.
+    """
+
+    cursor: Cursor
+    start: int
+    stop: int
+    runs_on: bool
+
+    def __iter__(self) -> Iterator[Stretch]:
+        epoch, order, length, row = self.cursor.epoch, self.cursor.order, len(self.cursor.order), 0
+        passed, first = divmod(self.start, length)
+        if passed and self.runs_on:
+            epoch, order = epoch + passed, order.following(self.cursor.position).later(passed - 1)
+        while row < self.stop - self.start:
+            stretch = Stretch(row, epoch, first, order.take(first, min(length, first + self.stop - self.start - row)))
+            yield stretch
+            row, first = row + len(stretch.indices), 0
+            if self.runs_on and row < self.stop - self.start:
+                order = order.following(self.cursor.position if epoch == self.cursor.epoch else 0)
+                epoch += 1

@@ -1,8 +1,7 @@
 """In which order the samples of an epoch are visited: pure functions of (seed, epoch, position).
 
-Runs wherever it is asked, mostly in the prefetch thread.  Guarantees that ``take(a, b)`` of an order depends on
-nothing but the order's own few numbers, and that the shuffle visits each index exactly once whatever the length:
-10**12 samples cost what 10**3 cost.  Assumes lengths below 2**62.
+``take(a, b)`` of an order depends on nothing but the order's own few numbers, and the shuffle visits each index exactly
+once whatever the length: 10**12 samples cost what 10**3 cost.  Lengths are below 2**62.
 
 The shuffle is a bijection evaluated at a position.  Positions are written as (left, right) digits of a rectangle
 just larger than the epoch; each round adds to one digit a keyed hash of the other, which can always be undone, so
@@ -27,7 +26,7 @@ _ROUNDS = 8  # the uniformity tests pass from 5 on; the rest is margin and costs
 _SHORT = 4096  # epochs up to here are sorted: rounds mix a small rectangle slowly, and 3 × 3 never evenly
 _BLOCK = 1 << 14  # positions evaluated at once, so that numpy's per-call cost vanishes
 _LARGEST = np.iinfo(np.int64).max
-_NOTHING: Indices = np.empty(0, np.int64)
+NO_INDICES: Indices = np.empty(0, np.int64)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
@@ -38,14 +37,6 @@ def mix(x: Any) -> Any:
     x = (x ^ (x >> _S30)) * _MIX_1
     x = (x ^ (x >> _S27)) * _MIX_2
     return x ^ (x >> _S31)
-
-
-def keys(count: int, *words: int) -> NDArray[np.uint64]:
-    """Draw ``count`` independent words from a few integers of any size."""
-    state: NDArray[np.uint64] = np.random.SeedSequence([w & (1 << 128) - 1 for w in words]).generate_state(
-        count, np.uint64
-    )  # type: ignore[assignment]
-    return state
 
 
 def shuffled(positions: Indices, length: int, round_keys: NDArray[np.uint64]) -> Indices:
@@ -65,21 +56,15 @@ def _scramble(at: NDArray[np.uint64], height: int, width: int, round_keys: NDArr
     rows, columns = np.uint64(height), np.uint64(width)
     left, right = at // columns, at % columns
     for even, odd in zip(round_keys[::2], round_keys[1::2], strict=True):
-        left = _sum_below(rows, left, _below(rows, mix(right * _GOLDEN + even)))
-        right = _sum_below(columns, right, _below(columns, mix(left * _GOLDEN + odd)))
+        left = _added(left, mix(right * _GOLDEN + even), rows)
+        right = _added(right, mix(left * _GOLDEN + odd), columns)
     return left * columns + right
 
 
-def _below(limit: np.uint64, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """``words % limit``, by the division by one number that numpy does at a third of the remainder's cost."""
-    below: NDArray[np.uint64] = words - words // limit * limit
-    return below
-
-
-def _sum_below(limit: np.uint64, one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """(one + other) % limit of what is below it, without another division: what is negative wraps to the far end."""
-    found = one + other
-    least: NDArray[np.uint64] = np.minimum(found, found - limit)
+def _added(digit: NDArray[np.uint64], words: NDArray[np.uint64], limit: np.uint64) -> NDArray[np.uint64]:
+    """(digit + words) % limit: NumPy divides by one number at a third of the remainder's cost."""
+    found = digit + (words - words // limit * limit)
+    least: NDArray[np.uint64] = np.minimum(found, found - limit)  # what is negative wraps to the far end
     return least
 
 
@@ -121,7 +106,8 @@ class Shuffled(Order):
 
     def __init__(self, length: int, seed: int, epoch: int = 0) -> None:
         self._length, self.seed, self._epoch = length, seed, epoch
-        self._keys = keys(_ROUNDS, seed, epoch, 0x0D3)
+        words = np.random.SeedSequence([word & (1 << 128) - 1 for word in (seed, epoch, 0x0D3)])
+        self._keys: NDArray[np.uint64] = words.generate_state(_ROUNDS, np.uint64)  # type: ignore[assignment]
         self._last = 0  # where it was asked for last
         self._first, self._stride = 0, 1  # where the rows begin that were evaluated ahead, and how far apart
         self._rows: Indices = np.empty((0, 1), np.int64)
@@ -133,7 +119,7 @@ class Shuffled(Order):
         """Evaluates ahead as far apart as it is being asked: one rank of many jumps over what is the others'."""
         stop, ahead = min(stop, self._length), start - self._last
         if stop <= start:
-            return _NOTHING
+            return NO_INDICES
         self._last = start
         row, column = divmod(start - self._first, self._stride)
         if not (0 <= row < len(self._rows) and column + stop - start <= self._rows.shape[1]):
@@ -152,10 +138,6 @@ class Shuffled(Order):
         self._rows = shuffled(positions.ravel(), self._length, self._keys).reshape(count, each)
         self._first, self._stride = start, ahead
 
-    def at(self, positions: Indices) -> Indices:
-        """What comes at each of these."""
-        return shuffled(positions, self._length, self._keys)
-
     def later(self, epochs: int) -> Shuffled:
         return Shuffled(self._length, self.seed, self._epoch + epochs) if epochs else self
 
@@ -164,16 +146,26 @@ class Shuffled(Order):
 
 
 class Listed(Order):
-    """An order that is held in memory, as an array."""
+    """An order that is held in memory, as an array: a private copy, since samplers may shuffle in place."""
 
     def __init__(self, array: Any) -> None:
-        self._array = _as_indices(array)
+        found = np.array(array)
+        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+            told = f"{found.dtype} values of shape {found.shape}; return a 1-D array of integer indices."
+            raise OptionError(f"order_sampler returned {told}")
+        if found.size and found.dtype.kind == "u" and found.max() > _LARGEST:
+            told = f"index {found.max()}, which is beyond 64 bits with a sign; return indices of the dataset."
+            raise OptionError(f"order_sampler returned {told}")
+        self._array: Indices = found.astype(np.int64)
 
     def __len__(self) -> int:
         return len(self._array)
 
     def take(self, start: int, stop: int) -> Indices:
         return self._array[start:stop]
+
+    def later(self, epochs: int) -> Order:
+        return self
 
     def array(self) -> Indices:
         return self._array
@@ -198,26 +190,40 @@ class SamplerOfTheMoment:
         self.asked = threading.RLock()  # one thread at a time
 
 
+class _Later:
+    """What came after an order, once the sampler has been asked."""
+
+    question: tuple[Any, Any, int] = (None, None, 0)  # the sampler, and what it was called with
+    answer: Sampled | None = None
+
+
 class Sampled(Listed):
     """The order that a Chainer ``order_sampler`` returned, and what it returned after that.
 
-    The loop asks ahead of the user, by no fixed number of epochs.  What it has been told is kept, so that whoever goes
-    back, or starts over, reads the same stream of orders on, as if nobody had asked ahead.
+    The loop asks ahead of the user, by no fixed number of epochs.  What it was told is kept, so that going back, or
+    starting over, reads the same stream of orders on, as if none had been asked for ahead.
     """
 
     def __init__(self, array: Any, sampling: SamplerOfTheMoment, later: _Later | None = None) -> None:
         super().__init__(array)
-        self._sampling = sampling
-        self._later = later or _Later()
+        self._sampling, self._later = sampling, later or _Later()
 
     def following(self, position: int) -> Sampled:
-        found = self._later.ask(self._sampling, self._array, position)
-        if len(found) != len(self._array):
+        found = self._ask(self._array, position)
+        if len(found) != len(self):
             raise OptionError(
                 f"The size of order does not match the size of the previous order: the order_sampler returned "
-                f"{len(found)} indices after {len(self._array)}; return as many at each call."
+                f"{len(found)} indices after {len(self)}; return as many at each call."
             )
         return found
+
+    def _ask(self, order: Any, position: int) -> Sampled:
+        later, sampling = self._later, self._sampling
+        with sampling.asked:
+            if later.answer is None or later.question[0] is not sampling.sampler:
+                later.question = sampling.sampler, order, position
+                later.answer = Sampled(sampling.sampler(order.copy(), position), sampling)
+            return later.answer
 
     def later(self, epochs: int) -> Sampled:
         order = self
@@ -231,53 +237,17 @@ class Sampled(Listed):
 
     def over_again(self, length: int) -> Sampled:
         """The first order of a start over, for which Chainer asks with a range."""
-        return self._later.ask_anew(self._sampling, np.arange(length))
-
-
-class _Later:
-    """What came after an order."""
-
-    def __init__(self) -> None:
-        self._question: tuple[Any, Any, int] = (None, None, 0)
-        self._answer: Sampled | None = None
-
-    def ask(self, sampling: SamplerOfTheMoment, order: Any, position: int) -> Sampled:
+        order, sampling = np.arange(length), self._sampling
         with sampling.asked:
-            if self._answer is None or self._question[0] is not sampling.sampler:
-                self._question = sampling.sampler, order, position
-                self._answer = Sampled(sampling.sampler(order.copy(), position), sampling)
-            return self._answer
-
-    def ask_anew(self, sampling: SamplerOfTheMoment, order: Any) -> Sampled:
-        with sampling.asked:
-            sampler, asked_with, position = self._question
-            if self._answer is None or sampler is not sampling.sampler:
-                return self.ask(sampling, order, 0)
-            if len(self._answer) == len(order):
+            (sampler, asked_with, position), answer = self._later.question, self._later.answer
+            if answer is None or sampler is not sampling.sampler:
+                return self._ask(order, 0)
+            if len(answer) == length:
                 again = Sampled(sampler(asked_with.copy(), position), sampling)
-                if not np.array_equal(again.array(), self._answer.array()):
-                    self._append(again, sampler)  # a stream of random numbers: what was read ahead comes first
-                    return self._answer
+                if not np.array_equal(again._array, answer._array):  # a stream of random numbers…
+                    last = answer
+                    while last._later.answer is not None:
+                        last = last._later.answer
+                    last._later.question, last._later.answer = (sampler, again._array, 0), again
+                    return answer  # …of which that comes first which was read ahead
             return Sampled(sampler(order, 0), sampling)  # a function of its arguments, which are others now
-
-    def _append(self, again: Sampled, sampler: Any) -> None:
-        last = self
-        while last._answer is not None:
-            last = last._answer._later
-        last._question, last._answer = (sampler, again.array(), 0), again
-
-
-def _as_indices(array: Any) -> Indices:
-    """Check what an order_sampler returned; a private copy, since samplers may shuffle in place."""
-    found = np.array(array)
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-        raise OptionError(
-            f"order_sampler returned {found.dtype} values of shape {found.shape}; "
-            f"return a 1-D array of integer indices."
-        )
-    if found.dtype.kind == "u" and found.size and found.max() > _LARGEST:
-        raise OptionError(
-            f"order_sampler returned index {found.max()}, which is beyond 64 bits with a sign; return indices of the "
-            f"dataset."
-        )
-    return found.astype(np.int64)

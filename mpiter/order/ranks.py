@@ -1,8 +1,8 @@
-"""Which of how many ranks this process is: what the user says, or else whoever has started it.
+"""Which of how many ranks this process is: what the user says, or else what started it.
 
-Runs in the consumer process, when a loop begins and not before: at construction a process group may not be there yet,
-and all ranks would take themselves for the only one.  Guarantees that nothing is imported to find out (mpi4py would
-start MPI), and that the choice and its source are logged.
+This is asked when a loop begins and not before: at construction a process group may not be there yet, and all ranks
+would take themselves for the only one.  Nothing is imported to find out (mpi4py would start MPI); the choice and its
+source are logged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
 from numbers import Integral
 from typing import Any, Literal
 
@@ -53,9 +52,8 @@ class Shard:
         if (rank is None) != (size is None):
             raise OptionError(f"Shard({rank=}, {size=}): pass both, or none to have it found out.")
         if rank is not None and size is not None:
-            for value in (rank, size):
-                if not isinstance(value, Integral) or isinstance(value, bool):
-                    raise OptionError(f"Shard({rank!r:.40}, {size!r:.40}): rank and size must be whole numbers.")
+            if not all(isinstance(value, Integral) and not isinstance(value, bool) for value in (rank, size)):
+                raise OptionError(f"Shard({rank!r:.40}, {size!r:.40}): rank and size must be whole numbers.")
             if not 0 <= rank < size:
                 raise OptionError(f"rank {rank} of {size}: ranks are numbers from 0 to before size.")
         self.rank, self.size = rank, size
@@ -63,7 +61,7 @@ class Shard:
         self._told: Place | None = None
 
     def __repr__(self) -> str:
-        given = [] if self.rank is None else [str(self.rank), str(self.size)]
+        given = [] if self.rank is None else [f"{self.rank}, {self.size}"]
         return f"Shard({', '.join(given + ['exact=True'] * self.exact)})"
 
     def share(self) -> Share:
@@ -96,56 +94,25 @@ def shard_for(shard: Any) -> Shard | None:
 
 def ranks_here() -> int:
     """How many share this machine's cores, as far as their launcher says."""
-    told = [os.environ[name] for name in _HERE if os.environ.get(name, "").isdecimal()]
-    return max(1, int(told[0])) if told else 1
+    told = (os.environ.get(name, "") for name in _HERE)
+    return max(1, int(next(filter(str.isdecimal, told), 1)))
 
 
 def _found() -> Place:
-    for ask in (_by_torch, _by_jax, _by_mpi, _by_variables):
-        if (place := ask()) is not None:
-            return place
+    torch, jax, mpi = (sys.modules.get(name) for name in ("torch", "jax", "mpi4py.MPI"))
+    group = getattr(torch, "distributed", None)
+    if group is not None and group.is_available() and group.is_initialized():
+        return group.get_rank(), group.get_world_size(), "torch.distributed"
+    if jax is not None and getattr(getattr(jax, "distributed", None), "is_initialized", lambda: False)():
+        return jax.process_index(), jax.process_count(), "jax.distributed"
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() > 1:
+        return mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size(), "MPI.COMM_WORLD"
+    for names in _BY_VARIABLES:
+        rank, size = values = [os.environ.get(name, "") for name in names]
+        if names[0].startswith("SLURM") and (not size or os.environ.get("SLURM_JOB_NAME") in _INTERACTIVE):
+            continue  # srun has not started this process as a task
+        if all(value.isdecimal() and len(value) < 10 for value in values) and int(rank) < int(size):
+            return int(rank), int(size), f"{names[0]} and {names[1]}"
+        if any(values):
+            _log.warning("shard: %s=%r and %s=%r say no rank, and are passed over", names[0], rank, names[1], size)
     return 0, 1, "nobody: no process group, no MPI and no variables of a launcher were found"
-
-
-def _by_torch() -> Place | None:
-    distributed = getattr(sys.modules.get("torch"), "distributed", None)
-    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
-        return None
-    return distributed.get_rank(), distributed.get_world_size(), "torch.distributed"
-
-
-def _by_jax() -> Place | None:
-    distributed = getattr(sys.modules.get("jax"), "distributed", None)
-    is_initialized: Callable[[], bool] | None = getattr(distributed, "is_initialized", None)
-    if is_initialized is None or not is_initialized():
-        return None
-    jax = sys.modules["jax"]
-    return jax.process_index(), jax.process_count(), "jax.distributed"
-
-
-def _by_mpi() -> Place | None:
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.Get_size() == 1:
-        return None
-    return mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size(), "MPI.COMM_WORLD"
-
-
-def _by_variables() -> Place | None:
-    for rank, size in _BY_VARIABLES:
-        if rank.startswith("SLURM") and not _is_in_a_step(size):
-            continue
-        values = os.environ.get(rank, ""), os.environ.get(size, "")
-        is_clear = all(value.isdecimal() and len(value) < 10 for value in values) and int(values[0]) < int(values[1])
-        if not is_clear:
-            if any(values):
-                _log.warning(
-                    "shard: %s=%r and %s=%r say no rank, and are passed over", rank, values[0], size, values[1]
-                )
-            continue
-        return int(values[0]), int(values[1]), f"{rank} and {size}"
-    return None
-
-
-def _is_in_a_step(size: str) -> bool:
-    """Has srun started this process, as a task?"""
-    return bool(os.environ.get(size)) and os.environ.get("SLURM_JOB_NAME") not in _INTERACTIVE

@@ -1,8 +1,8 @@
 """``state_dict()``: an iterator's place as JSON-able plain values, and the careful way back.
 
-Pure.  Guarantees that whatever is loaded has been checked key by key before anything changes, and that nothing of it
-is ever unpickled, imported or evaluated: a state is numbers, strings and lists of numbers.  The size is constant with
-our own orders; with an ``order_sampler`` the current order goes along.
+What is loaded has been checked key by key before anything changes, and nothing of it is ever unpickled, imported or
+evaluated: a state is numbers, strings and lists of numbers.  Its size is constant with our own orders; with an
+``order_sampler`` the current order goes along.
 """
 
 from __future__ import annotations
@@ -40,26 +40,15 @@ def save(cursor: Cursor, seed: int, around: Surroundings) -> dict[str, Any]:
     order: dict[str, Any] = {"kind": _KINDS[type(cursor.order)]}
     if isinstance(cursor.order, Listed):
         order["indices"] = cursor.order.array().tolist()
-    return {
-        "mpiter": VERSION,
-        "epoch": cursor.epoch,
-        "position": cursor.position,
-        "is_new_epoch": cursor.is_new_epoch,
-        "previous_epoch_detail": cursor.previous_epoch_detail,
-        "seed": str(seed),  # as text: seeds may exceed what JSON readers keep exactly
-        "order": order,
-        **({"shared": True} if around.is_shared else {}),
-        **_pace(around),
-    }
+    place = {name: getattr(cursor, name) for name in ("epoch", "position", "is_new_epoch", "previous_epoch_detail")}
+    shared = {"shared": True} if around.is_shared else {}
+    # the seed as text: it may exceed what JSON readers keep exactly
+    return {"mpiter": VERSION, **place, "seed": str(seed), "order": order, **shared, **_pace(around)}
 
 
 def _pace(around: Surroundings) -> dict[str, Any]:
     """What must agree; a place is a number of samples, whatever the batch size."""
-    return {
-        "dataset_length": around.dataset_length,
-        "wrap": around.pace.wrap,
-        "drop_last": around.pace.drop_last,
-    }
+    return {"dataset_length": around.dataset_length, "wrap": around.pace.wrap, "drop_last": around.pace.drop_last}
 
 
 def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
@@ -69,17 +58,14 @@ def load(state: Any, around: Surroundings) -> tuple[Cursor, int]:
         saved = typed(state, name, type(mine))
         if saved != mine:
             raise StateError(f"the state was saved with {name}={saved!r:.40}, this iterator has {name}={mine!r}.")
-    seed = seed_of(state)
-    order = _order(state, seed, number_of(state, "epoch", 0, LARGEST), around)
-    epoch = number_of(state, "epoch", 0, LARGEST if around.pace.epochs is None else around.pace.epochs)
-    cursor = Cursor(
-        position=number_of(state, "position", 0, 0 if epoch == around.pace.epochs else max(len(order) - 1, 0)),
-        epoch=epoch,
-        is_new_epoch=typed(state, "is_new_epoch", bool),
-        order=order,
-        previous_epoch_detail=_detail(state),
-    )
-    return cursor, seed
+    seed, last = seed_of(state), around.pace.epochs
+    epoch = number_of(state, "epoch", 0, LARGEST if last is None else last)
+    order = _order(state, seed, epoch, around)
+    position = number_of(state, "position", 0, 0 if epoch == last else max(len(order) - 1, 0))
+    detail: float = typed(state, "previous_epoch_detail", float)
+    if not isfinite(detail) or not -1 <= detail <= LARGEST:
+        raise StateError(f"the state's 'previous_epoch_detail' is {detail!r}.")
+    return Cursor(position, epoch, typed(state, "is_new_epoch", bool), order, detail), seed
 
 
 def check_kind(state: Any, key: str) -> None:
@@ -129,13 +115,6 @@ def seed_of(state: Mapping[str, Any]) -> int:
     if not SEEDS[0] <= seed <= SEEDS[1]:
         raise StateError(f"the state's 'seed' has {seed.bit_length()} bits; at most 128 are possible.")
     return seed
-
-
-def _detail(state: Mapping[str, Any]) -> float:
-    detail: float = typed(state, "previous_epoch_detail", float)
-    if not isfinite(detail) or not -1 <= detail <= LARGEST:
-        raise StateError(f"the state's 'previous_epoch_detail' is {detail!r}.")
-    return detail
 
 
 def number_of(state: Mapping[str, Any], name: str, low: int = 0, high: int = LARGEST) -> int:

@@ -9,12 +9,13 @@ dataset's, and an error of the tier ends the copying only.
 from __future__ import annotations
 
 import contextlib
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..datasets.access import of_class
 from ..errors import warn
 from .counts import Counts
 from .folder import Folder
@@ -61,7 +62,7 @@ class StagedFetch:
             return data
 
     def _from_store(self, index: int) -> bytes:
-        fetch = of_class(self._dataset, "fetch") if self._before is None else self._before
+        fetch = _of_class(self._dataset, "fetch") if self._before is None else self._before
         found = fetch(index)
         if not isinstance(found, (bytes, bytearray, memoryview)):
             raise TypeError(f"fetch({index}) of the dataset returned {type(found).__name__}; staging keeps bytes.")
@@ -97,3 +98,10 @@ class StagedFetch:
         """Which of the samples the tier has."""
         there, samples = self._folder.held(), len(self._dataset)
         return np.fromiter((self._key(index) in there for index in range(samples)), bool, samples)
+
+
+def _of_class(dataset: Any, name: str) -> Callable[..., Any]:
+    """The method that the dataset's class has, whatever the dataset has under that name itself."""
+    found = inspect.getattr_static(type(dataset), name)
+    bind = getattr(type(found), "__get__", None)
+    return found if bind is None else bind(found, dataset, type(dataset))  # type: ignore[no-any-return]

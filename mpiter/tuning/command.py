@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
+import os
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
 
-from ..asked import above_zero, at_least
-from ..datasets.named import named
+from ..errors import OptionError
 from .tune import BUDGET_S, tune
 
 _ABOUT = (
     "Find out how many workers a dataset needs on this machine, if any, by loading from it. MODULE:NAME is a dataset, "
     "or a function or class that makes one, found as `python -m` would find it."
 )
+_LARGEST = 1 << 53
+_MOST_S = 1e9  # no more than one can sleep
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,3 +46,51 @@ def run(options: argparse.Namespace) -> int:
     finally:
         log.removeHandler(tells)
     return 0
+
+
+def at_least(bound: int) -> Callable[[str], int]:
+    """An argument that is a whole number from ``bound`` on."""
+
+    def whole(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r:.40} is no whole number") from None
+        if not bound <= value <= _LARGEST:
+            raise argparse.ArgumentTypeError(f"{text:.40} must be at least {bound}, and at most 2^53")
+        return value
+
+    return whole
+
+
+def above_zero(text: str) -> float:
+    """An argument that is a number of seconds above zero."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+    if not 0 < value <= _MOST_S:
+        raise argparse.ArgumentTypeError(f"{text} must be above 0, and at most {_MOST_S:g}")
+    return value
+
+
+def named(name: str) -> Any:
+    """The dataset that ``module:name`` names, or that calling it returns."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise OptionError(
+            f"{name!r} names no dataset; write module:name, of a dataset or of a function that makes one."
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise OptionError(f"{name} cannot be imported: {error}") from error
+    if not hasattr(found, attribute):
+        nearest = get_close_matches(attribute, vars(found), 1)
+        meant = f"; did you mean {module}:{nearest[0]}?" if nearest else ""
+        raise OptionError(f"{name} cannot be imported: {module} has no {attribute!r}{meant}")
+    made = getattr(found, attribute)
+    is_maker = isinstance(made, type) or not hasattr(made, "__getitem__")
+    return made() if is_maker and callable(made) else made

@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ..asked import above_zero
 from ..errors import MpiterError
 from ..stats import Stats
 from ..worker.board import FIGURES, HEAD, LINE_BYTES, MARK, Line
+from .command import above_zero
 from .live import screen_for
 from .screen import View, Watcher
 

@@ -19,6 +19,7 @@ from ..engine.options import Options, whole
 from ..errors import OptionError
 from ..iterators.iterators import batches
 from .bracket import Bracket, Row, Trial
+from .memory import tree_memory
 
 BUDGET_S = 60.0  # unless told otherwise
 _TRIAL_S, _PART = 0.5, 40  # of a trial; of the budget, the most that is asked of one
@@ -91,7 +92,7 @@ def tune(
 
     began = time.perf_counter()
     load = Loading(dataset, batch_size, loading, step, min(_TRIAL_S, budget_s / _PART))
-    memory = memory_bytes or (machine.tree_memory() or 0) + int(_MEMORY * machine.memory_available())
+    memory = memory_bytes or (tree_memory() or 0) + int(_MEMORY * machine.memory_available())
     most = max(8, 2 * machine.cores()) if max_workers is None else max_workers  # samples may wait for a disk
     search = Bracket(load, most, budget_s, memory)
     chosen, why = search.choose()
@@ -125,7 +126,7 @@ class Loading:
             self._consume(loading, _WARM_S, workers + 1, began + limit_s / 2)
             least = max(self._least, 2 * workers, 1)  # they come in volleys
             batch_s = self._consume(loading, self._seconds, least, began + limit_s)
-            used = machine.tree_memory()
+            used = tree_memory()
         _log.info("%s workers: %.3g ms a batch", workers, 1e3 * batch_s)
         return Trial(batch_s, used, time.perf_counter() - began)
 

@@ -10,10 +10,12 @@ import contextlib
 import os
 import sys
 import threading
-
-import threadpoolctl
+from typing import TYPE_CHECKING
 
 from ..samples.tensors import torch_with
+
+if TYPE_CHECKING:
+    import threadpoolctl
 
 VARIABLES = (
     "OMP_NUM_THREADS",
@@ -43,6 +45,8 @@ def look_around() -> threadpoolctl.ThreadpoolController:
 
     Whoever is about to fork workers looks for all of them.
     """
+    import threadpoolctl  # here, since it takes 10 ms, and most programs that import mpiter start no worker yet
+
     global _seen
     if _seen is None or _seen[0] != len(sys.modules):
         found = threadpoolctl.ThreadpoolController()

@@ -158,7 +158,7 @@ def test_other_files_are_left_alone_and_unfinished_ones_are_cleared_away(path):
 def test_no_link_is_followed_where_a_file_is_written(tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("another's")
-    monkeypatch.setattr(mpiter.machine.secrets, "token_hex", lambda _: "foretold")
+    monkeypatch.setattr(mpiter.checkpoint.secrets, "token_hex", lambda _: "foretold")
     (tmp_path / ".run.npz-foretold").symlink_to(elsewhere)
     with pytest.raises(FileExistsError):
         written(tmp_path / "run.npz", {"a": 1})

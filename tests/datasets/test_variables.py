@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scripts import METHODS, run
 
-from mpiter.datasets import settings, ship, variables
+from mpiter.datasets import ship, variables
 
 pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
 
@@ -298,7 +298,7 @@ def dumps(value):
 
 def test_what_each_process_has_for_itself_stays_without_a_word(module):
     with open(__file__) as module.file:
-        (names, found), stays = variables.read({module.__name__}, dumps, with_main=False)
+        (names, found, _), stays = variables.read({module.__name__}, dumps, with_main=False)
     assert (names, [one.path for one in found], stays) == ([module.__name__], [("PATTERN",), ("TABLE",)], [])
 
 
@@ -321,11 +321,12 @@ def test_a_large_variable_is_told(module, monkeypatch, kind):
 
 
 def test_what_is_installed_is_not_the_programs():
-    assert variables.read({"json", "numpy", "pytest", "mpiter"}, dumps, with_main=False) == (([], []), [])
+    held, stays = variables.read({"json", "numpy", "pytest", "mpiter"}, dumps, with_main=False)
+    assert (held.modules, held.variables, stays) == ([], [], [])
 
 
 def test_a_library_in_which_nothing_is_set_is_not_imported(monkeypatch):
     image = pytest.importorskip("PIL.Image")
-    assert ("PIL.Image", "MAX_IMAGE_PIXELS") not in settings.read()
+    assert ("PIL.Image", "MAX_IMAGE_PIXELS") not in variables.settings()
     monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", None)
-    assert settings.read()["PIL.Image", "MAX_IMAGE_PIXELS"] is None
+    assert variables.settings()["PIL.Image", "MAX_IMAGE_PIXELS"] is None

@@ -1,6 +1,6 @@
 """The bytes at a place: a path, or a URL of a store that fsspec knows ("s3://…", "gs://…", "https://…").
 
-Runs wherever a dataset does.  fsspec is imported where a URL is asked for; it keeps one connection for each process.
+fsspec is imported where a URL is asked for; it keeps one connection for each process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def bytes_at(source: str, check: Callable[[int], None] = lambda size: None) -> b
     ``check`` is told their number before any is read, and may raise; not of a URL elsewhere: it takes a request more.
     """
     if "://" not in source:
-        with open(source, "rb", opener=_without_waiting) as file:
+        # without waiting for something to write into a pipe
+        with open(source, "rb", opener=lambda path, flags: os.open(path, flags | getattr(os, "O_NONBLOCK", 0))) as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 raise OSError(errno.EINVAL, "Not a regular file", source)
@@ -34,8 +35,3 @@ def bytes_at(source: str, check: Callable[[int], None] = lambda size: None) -> b
         check(system.size(path))
     data: bytes = system.cat_file(path)
     return data
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """For somebody to write into a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
