@@ -102,6 +102,8 @@ class Case:
 CASES = {
     case.name: case
     for case in (
+        Case("16x8", 16, (8,)),
+        Case("128x8", 128, (8,)),
         Case("28x28", 128, (28, 28)),
         Case("3x64x64", 128, (3, 64, 64)),
         Case("3x224x224", 64, (3, 224, 224)),

@@ -138,6 +138,17 @@ class ChainerSerial(Chainer):
         )
 
 
+class ChainerThreads(Chainer):
+    """Chainer's MultithreadIterator: lists of the dataset's own samples."""
+
+    def __init__(self, dataset: Images, setup: Setup) -> None:
+        from chainer.iterators import MultithreadIterator
+
+        self._iterator = self.batches = MultithreadIterator(
+            dataset, setup.batch_size, repeat=setup.repeat, shuffle=setup.shuffle, n_threads=setup.workers
+        )
+
+
 class Torch(Peer):
     """torch's DataLoader with its default collate: columns, as tensors."""
 
@@ -327,4 +338,15 @@ class OursSerial(Ours):
 
         self._iterator = self.batches = mpiter.SerialIterator(
             dataset, setup.batch_size, repeat=setup.repeat, shuffle=setup.shuffle
+        )
+
+
+class OursThreads(Ours):
+    """mpiter's MultithreadIterator: lists of the dataset's own samples."""
+
+    def __init__(self, dataset: Images, setup: Setup) -> None:
+        import mpiter
+
+        self._iterator = self.batches = mpiter.MultithreadIterator(
+            dataset, setup.batch_size, repeat=setup.repeat, shuffle=setup.shuffle, n_threads=setup.workers
         )

@@ -10,12 +10,14 @@ from limit import Limit
 from loaders import (
     Chainer,
     ChainerSerial,
+    ChainerThreads,
     Grain,
     InProcess,
     Ours,
     OursAlone,
     OursColumns,
     OursSerial,
+    OursThreads,
     OursTorch,
     OursTorchAlone,
     Peer,
@@ -54,6 +56,8 @@ ROWS = {
     "ours_alone": Row("ours", OursAlone, {}, "batches(n_processes=0), columns"),
     "ours_serial": Row("chainer", OursSerial, {}, "SerialIterator, lists, no workers"),
     "chainer_serial": Row("chainer", ChainerSerial, {}, "SerialIterator, lists, no workers"),
+    "ours_threads": Row("chainer", OursThreads, {}, "MultithreadIterator, lists"),
+    "chainer_threads": Row("chainer", ChainerThreads, {}, "MultithreadIterator, lists"),
     "ours_torch_alone": Row("torch", OursTorchAlone, {}, "mpiter.torch.DataLoader, no workers"),
     "torch_alone": Row("torch", TorchAlone, {}, "DataLoader, no workers"),
     "ours_copy": Row("ours", Ours, {"copy": True}, "lists, copy=True", variant=True),
@@ -64,4 +68,5 @@ ROWS = {
 }
 OURS, PEERS = ("ours", "ours_columns"), ("chainer", "torch")
 ALONE = {"ours_alone": "in_process", "ours_serial": "chainer_serial", "ours_torch_alone": "torch_alone"}
+NO_WORKERS = (*ALONE, *ALONE.values())
 FEW_ROWS = ("in_process", "limit", "chainer", "torch", "ours", "ours_columns", "ours_torch", "ours_alone")

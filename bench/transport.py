@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 from cases import CASES, Case, Digest, expected_digest
-from driver import Claim, Experiment, Summary, Turn, at_least, at_most, command_line, conduct, ratio
+from driver import Claim, Experiment, Summary, Turn, at_least, at_most, command_line, conduct, median, ratio
 from limit import Limit, filling
 from loaders import Peer, Setup
 from measuring import Cpu, flowing
-from peers import ALONE, FEW_ROWS, OURS, PEERS, ROWS, Row
+from peers import ALONE, FEW_ROWS, NO_WORKERS, OURS, PEERS, ROWS, Row
 from photographs import SMALL
 
-DEFAULT_CASES = ("28x28", "3x64x64", "3x224x224", "straggler", "jpeg")
+DEFAULT_CASES = ("16x8", "128x8", "28x28", "3x64x64", "3x224x224", "straggler", "jpeg")
 WARM = 8  # batches, besides the seconds
 FIGURES = {
     "batches_per_s": "batches/s",
@@ -40,12 +40,12 @@ FIGURES = {
     "peak_in_flight_bytes": "bytes in flight",
 }
 MUST_BE_FASTER = {
-    ("28x28", "chainer"): 18.0,
-    ("28x28", "torch"): 15.0,
-    ("3x64x64", "chainer"): 12.0,
-    ("3x64x64", "torch"): 15.0,
-    ("3x224x224", "chainer"): 5.0,
-    ("3x224x224", "torch"): 9.0,
+    ("28x28", "chainer"): 14.0,
+    ("28x28", "torch"): 12.0,
+    ("3x64x64", "chainer"): 7.0,
+    ("3x64x64", "torch"): 9.0,
+    ("3x224x224", "chainer"): 3.5,
+    ("3x224x224", "torch"): 7.0,
     ("straggler", "chainer"): 1.5,
     ("straggler", "torch"): 1.5,
     ("jpeg", "chainer"): 1.0,
@@ -53,13 +53,22 @@ MUST_BE_FASTER = {
 }
 MUST_BE_CHEAPER = ("28x28", "3x64x64", "3x224x224")  # CPU seconds per batch, both sides
 MOST_CPU_OF_LIMIT = {"28x28": 2.0, "3x64x64": 2.0, "3x224x224": 1.2}  # the same, as a multiple of the limit's
-MUST_ALONE = {"ours_alone": 0.7, "ours_serial": 0.4, "ours_torch_alone": 0.7}  # of their peer's, without workers
-MUST_OF_LIMIT = {"28x28": 0.5, "3x64x64": 0.5, "3x224x224": 0.85, "straggler": 0.85}
-AIM_OF_LIMIT = {"28x28": 0.65, "3x64x64": 0.65, "3x224x224": 0.95, "straggler": 0.95}
+MUST_ALONE = {  # of their peer's without workers, case by case
+    "ours_alone": {"16x8": 0.6, "128x8": 0.85, "28x28": 0.9, "3x64x64": 0.9},
+    "ours_serial": {"16x8": 0.7, "128x8": 0.7, "28x28": 0.7, "3x64x64": 0.7},
+    "ours_torch_alone": {"16x8": 0.7, "128x8": 0.9, "28x28": 0.95, "3x64x64": 0.95},
+}
+MUST_BY_THREADS = {"28x28": 1.0, "3x64x64": 1.0}  # of Chainer's
+MUST_OF_LIMIT = {"28x28": 0.38, "3x64x64": 0.36, "3x224x224": 0.8, "straggler": 0.8}
+AIM_OF_LIMIT = {"28x28": 0.5, "3x64x64": 0.5, "3x224x224": 0.95, "straggler": 0.9}
+MOST_IN_FLIGHT = {"28x28": 4e6, "3x64x64": 50e6}  # bytes
+MOST_CPU_S = {"parent_cpu_s_per_batch": 80e-6, "workers_cpu_s_per_batch": 200e-6}  # of columns of 28x28
 STRICT_MUST_OF_LIMIT = {"28x28": 0.35, "3x64x64": 0.4, "3x224x224": 0.75}  # with run_ahead=0
 
 
 def rows_of(case: str) -> Iterable[str]:
+    if case in ("16x8", "128x8"):
+        return NO_WORKERS
     return FEW_ROWS if case.startswith("straggler") or case == "jpeg" else ROWS
 
 
@@ -156,9 +165,13 @@ def claims(summary: Summary) -> Iterator[Claim]:
     for (case, peer), least in MUST_BE_FASTER.items():
         for ours in OURS:
             yield at_least(case, ours, ratio(summary, case, ours, peer, "batches_per_s"), least, f" x {peer}")
-    for case, (ours, least) in product(("28x28", "3x64x64"), MUST_ALONE.items()):
-        peer = ALONE[ours]
-        yield at_least(case, ours, ratio(summary, case, ours, peer, "batches_per_s"), least, f" x {peer}")
+    for ours, shares in MUST_ALONE.items():
+        for case, least in shares.items():
+            found = ratio(summary, case, ours, ALONE[ours], "batches_per_s")
+            yield at_least(case, ours, found, least, f" x {ALONE[ours]}")
+    for case, least in MUST_BY_THREADS.items():
+        found = ratio(summary, case, "ours_threads", "chainer_threads", "batches_per_s")
+        yield at_least(case, "ours_threads", found, least, " x chainer_threads")
     for case, ours, peer in product(MUST_BE_CHEAPER, OURS, PEERS):
         found = ratio(summary, case, ours, peer, "cpu_s_per_batch")
         claim = f"{case}: {ours} CPU (parent + workers) < {peer}'s"
@@ -168,6 +181,12 @@ def claims(summary: Summary) -> Iterator[Claim]:
         for (case, share), row in product(shares.items(), rows):
             found = ratio(summary, case, row, "limit", "batches_per_s")
             yield at_least(case, row, found, share, " of the limit", must)
+    for (case, bytes_), ours in product(MOST_IN_FLIGHT.items(), OURS):
+        found = median(summary, case, ours, "peak_in_flight_bytes")
+        yield at_most(case, f"{ours} bytes in flight", found, bytes_)
+    for figure, most in MOST_CPU_S.items():
+        found = median(summary, "28x28", "ours_columns", figure)
+        yield at_most("28x28", f"ours_columns {FIGURES[figure]}", found, most)
     for (case, most), ours in product(MOST_CPU_OF_LIMIT.items(), OURS):
         found = ratio(summary, case, ours, "limit", "cpu_s_per_batch")
         yield at_most(case, f"{ours} CPU (parent + workers)", found, most, " x the limit's")

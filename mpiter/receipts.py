@@ -24,7 +24,7 @@ from .errors import OptionError
 from .order.cursor import Cursor, Pace, Plan, Plans
 from .order.order import Given, Sequential, Shuffled
 from .order.ranks import Shard
-from .worker.task import Fault
+from .worker.block import Fault
 
 __all__ = ["Receipts"]
 

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from .errors import OptionError
 
-_RUN_AHEAD = 64  # batches beyond n_prefetch, unless told otherwise; the bytes bind first where batches are large…
-_EACH = 3  # …or where there are many workers so many for each: two that it may have, one that waits for an earlier one
-DEAR_S = 0.1  # a batch that takes longer to fetch is split over the workers, unless handing over is dear as well
+DEAR_S = 0.05  # a batch that takes longer to fetch is split over the workers, unless handing over is dear as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +56,14 @@ class Rules:
     sample_timeout: float | None = None
     max_samples: int | None = None  # that a worker fetches before it is replaced
 
-    def most_run_ahead(self, workers: int) -> int:
-        """Batches beyond ``n_prefetch`` that so many workers may have begun, however small they are."""
-        return max(_RUN_AHEAD, _EACH * workers) if self.run_ahead is None else self.run_ahead
+    def most_ahead(self, workers: int) -> int:
+        """Batches beyond ``n_prefetch`` that so many workers may have begun: two each, and one that is planned."""
+        return 2 * workers + 1 if self.run_ahead is None else self.run_ahead
 
     @property
     def most(self) -> int:
         """Batches that may be on their way to the consumer."""
-        return self.n_prefetch + self.most_run_ahead(self.workers)
+        return self.n_prefetch + self.most_ahead(self.workers)
 
     @property
     def reserve(self) -> int:

@@ -56,15 +56,13 @@ class Stats:
     restarts: int = _counter("workers replaced because they had died or were stuck")
     renewals: int = _counter("workers replaced because they had fetched maxtasksperchild samples")
     tasks: int = _counter("tasks that workers have answered")
-    cut_again: int = _counter("tasks that ran over their time budget")
     payload_bytes: int = _counter("bytes of the rooms of the batches handed out")
     order_s: float = _counter("seconds spent on the order of the samples")
     queue_s: float = _counter("seconds that tasks were on their way to a worker, added up")
-    fetch_s: float = _counter("seconds of workers in dataset[i]")
-    fetch_cpu_s: float = _counter("seconds of fetch_s and pack_s that were work, not waiting")
-    fetch_delay_s: float = _counter("seconds of fetch_s and pack_s in which a worker waited for a core, where known")
+    fetch_s: float = _counter("seconds of workers in dataset[i], and writing what it gives")
+    fetch_cpu_s: float = _counter("seconds of fetch_s that were work, not waiting")
+    fetch_delay_s: float = _counter("seconds of fetch_s in which a worker waited for a core, where known")
     read_s: float = _counter("seconds of fetch_s in the dataset's read(i), where a worker process sees inside it")
-    pack_s: float = _counter("seconds of workers on writing samples")
     deliver_s: float = _counter("seconds spent on handing batches out")
     sample_s: float = _gauge("seconds that fetching a sample takes, lately", max)
     wait_s: float = _counter("seconds that next() waited, up to now")
@@ -189,7 +187,7 @@ class Stats:
         """
         step_s = (self.recent_s - self.recent_wait_s) / max(self.recent_batches, 1)
         batch_s = self.sample_s * self.samples / max(self.batches, 1)
-        cpu_s = batch_s * min(1.0, self.fetch_cpu_s / max(self.fetch_s + self.pack_s, 1e-9))
+        cpu_s = batch_s * min(1.0, self.fetch_cpu_s / max(self.fetch_s, 1e-9))
         if not batch_s or cpu_s > step_s * machine.cores() or batch_s > step_s * _MOST_TOLD:
             return None
         return math.ceil(_TO_SPARE * batch_s / step_s)

@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 from ours import our_memory
 
-from mpiter.engine import cutting
 from mpiter.pool import starting
 
 if importlib.util.find_spec("chainer"):  # while its own warnings are no errors yet; unaided where that is possible
@@ -164,13 +163,3 @@ def clean_house(request: pytest.FixtureRequest, _staff: None) -> Iterator[None]:
             break
         time.sleep(0.02)  # polling with a deadline: ends as soon as the house is clean
     assert not any(left.values()), f"left behind: { {k: v for k, v in left.items() if v} }"
-
-
-@pytest.fixture
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No task gives back what it has not done because the machine stood still for a moment.
-
-    For datasets that hold up every worker: what was given back would wait behind the samples that are held up.  And for
-    those whose samples depend on what the worker has fetched before.
-    """
-    monkeypatch.setattr(cutting, "_BUDGETS", 1e-5)

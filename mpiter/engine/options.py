@@ -25,9 +25,8 @@ from ..pool.starting import interrupts_later
 from ..receipts import Receipts
 from ..rules import DEAR_S, Rules, Skip
 from ..samples.uneven import settle_as
-from ..transport.transport import Transport
-from ..transport.transports import transport_for
 from .pilot import Pilot, Steady, Wings, auto
+from .rooms import check_serializer
 from .tally import Skipped, Tally
 
 _FIRST_N_PREFETCH = 2
@@ -113,9 +112,7 @@ class Options:
                 self._set(receipts=Receipts(self.receipts))
         if (check := getattr(self.backend, "check", None)) is not None:
             check(self)
-        transport = self.make_transport()
-        if not self.backend.shares_memory and getattr(transport, "needs_shared_memory", False):
-            raise OptionError(f"the workers of {self.backend!r} share no memory with us; pass serializer='packed'.")
+        check_serializer(self.serializer)
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -177,10 +174,6 @@ class Options:
                 "in_order=False: a state counts the batches that were handed out, and does not say which; going on "
                 "from it, some samples come twice and as many never. Pass in_order=True where that matters."
             )
-
-    def make_transport(self) -> Transport:
-        is_there = self.serializer != "slots" or self.backend.shares_memory  # else rows are packed and sent
-        return transport_for(self.serializer if is_there else "packed", self.copy)
 
     def prepare(self) -> None:
         """Have the backend start what takes time: workers are wanted soon."""

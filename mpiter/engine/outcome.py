@@ -1,20 +1,21 @@
 """What becomes of a finished batch: its contents, an error in their place, or neither where all of it was left out.
 
-Runs in the prefetch thread.  Guarantees that a batch that cannot be handed out gives its room back, and that one bad
-batch never stands in the way of the next.
+Runs in the prefetch thread, or in the consumer's where there are no workers.  Guarantees that one bad batch never
+stands in the way of the next.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
 from ..errors import SampleError, SampleNotSendable, SharedMemoryFull
 from ..order.cursor import Plan
 from ..rules import Rules
+from ..samples.layout import Contents
+from ..worker.block import Fault
 from ..worker.faults import raised
-from ..worker.task import Fault
-from .ledger import Assembly
 from .run import Delivery
 from .tally import Tally
 
@@ -22,26 +23,32 @@ _row = attrgetter("row")
 _Error = TypeVar("_Error", bound=BaseException)
 
 
-def delivery_of(assembly: Assembly, rules: Rules, tally: Tally) -> Delivery:
-    """What ``next()`` gets for this batch: without contents if all its rows are skipped."""
-    faults, room, after = assembly.faults, assembly.room, assembly.plan.after
-    error = error_of(assembly.plan, faults, rules, tally, assembly.error)
-    if room is None or error is not None or sum(fault.ends_row for fault in faults) == assembly.plan.rows:
-        if room is not None:
-            room.discard()
-        return Delivery(after, error=error)
-    try:
-        contents = room.contents()
-    except Exception as problem:
-        return Delivery(after, error=not_received(problem))
-    tally.odd_rows += len(contents.odd)
-    tally.copies += contents.copied
-    samples = assembly.plan.samples
-    return Delivery(after, contents, samples=None if samples is None else samples - len(faults))
+def delivery_of(
+    plan: Plan,
+    faults: Sequence[Fault],
+    rules: Rules,
+    tally: Tally,
+    contents: Callable[[frozenset[int]], Contents],
+    error: Exception | None = None,
+) -> Delivery:
+    """What ``next()`` gets for this batch; ``contents`` makes them of the rows that are left, if any."""
+    failed = frozenset[int]()
+    if faults:
+        error = error_of(plan, faults, rules, tally, error)
+        failed = frozenset(fault.row for fault in faults if fault.ends_row)
+    elif error is None:
+        tally.barren = 0
+    found = None
+    if error is None and len(failed) < plan.rows:
+        try:
+            found = contents(failed)
+        except MemoryError as problem:  # for a copy
+            error = named(problem)
+    return Delivery(plan.after, found, error, plan, faults)
 
 
 def error_of(
-    plan: Plan, faults: list[Fault], rules: Rules, tally: Tally, error: Exception | None = None
+    plan: Plan, faults: Sequence[Fault], rules: Rules, tally: Tally, error: Exception | None = None
 ) -> Exception | None:
     """What is raised in place of a batch, if anything: the first fault, unless those are left out; count them."""
     tally.errors += len(faults)

@@ -8,46 +8,57 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from ..datasets.access import about
-from ..errors import UnevenSamples, name_samples
+from ..errors import IteratorClosed, UnevenSamples, name_samples
 from ..order.cursor import Cursor, Plan, Plans
 from ..receipts import Notes
 from ..samples.batch import differing, samples_of
 from ..samples.layout import Contents
 from ..stats import Stats
+from . import lifetime
 from .options import Options
+from .run import Delivery
 from .tally import Skipped
+
+Late = Callable[[float, float, str], Exception]  # the limit, the seconds waited, what the workers do → what is said
 
 
 class Pumping:
     """``opens`` makes of a batch's contents what is handed out.
 
-    ``counts`` says how many samples are in that, where rows are something else; None where it is no batch.  ``skipped``
-    is told of what is left out, and is the owner's where that has one pump after the other.
+    ``late`` says what becomes of a batch that has been overdue for longer than ``dataset_timeout``: a warning, which is
+    given, or an error, which is raised.  ``counts`` says how many samples are in what ``opens`` has made, where rows
+    are something else; None where it is no batch.  ``skipped`` is told of what is left out, and is the owner's where
+    that has one pump after the other.
     """
+
+    loop: Any = None  # what fetches
+    is_closed = False
+    cursor: Cursor
+    seed = 0
+    _plans: Plans
+    _notes: Notes | None = None  # of the run, for receipts
+    _letting_go: Any = None
+    _before: Cursor | None = None  # where the user was when batches began to be passed by
+    _has_ended = False  # all of it has been handed out
+    _has_stopped = False  # the run: another one begins with the next batch
+    _taken = 0  # deliveries of the run that have been handed out
 
     def __init__(
         self,
         options: Options,
         opens: Callable[[Contents], Any],
+        late: Late,
         counts: Callable[[Any], int | None] | None = None,
         skipped: Skipped | None = None,
     ) -> None:
-        self.options, self._opens, self._counts = options, opens, counts
+        self.options, self._opens, self._late, self._counts = options, opens, late, counts
         self._all_skipped = skipped or Skipped()
-        self.loop: Any = None  # what fetches
-        self.is_closed = False
-        self.cursor: Cursor
-        self.seed = 0
-        self._plans: Plans
-        self._notes: Notes | None = None  # of the run, for receipts
-        self._letting_go: Any = None
-        self._before: Cursor | None = None  # where the user was when batches began to be passed by
-        self._has_ended = False  # all of it has been handed out
         self._one_at_a_time = threading.RLock()  # next() may be called by several threads
         self._last_stats = Stats()
 
@@ -58,7 +69,7 @@ class Pumping:
             self._plans = plans
         if seed is not None:
             self.seed = seed
-        self._before, self._has_ended = None, False
+        self._before, self._has_ended, self._has_stopped = None, False, True
 
     def change(self, options: Options) -> None:
         """From the next batch on under other options."""
@@ -72,6 +83,110 @@ class Pumping:
             self.close()
             self.is_closed = False
 
+    # -- handing out ---------------------------------------------------------------------------------------------
+
+    def next(self, passed: Callable[[], object] | None = None) -> Any:
+        """The next batch of which anything is left; StopIteration when there is none.
+
+        ``passed`` is called for each of which nothing is: the cursor is then behind it.
+        """
+        with self._one_at_a_time:
+            while True:
+                if self._has_ended:
+                    raise StopIteration
+                loop = self._ready()
+                delivery = self._take(loop)
+                if not delivery.is_empty:
+                    return self._hand_out(loop, delivery)
+                self._before = self._before or self.cursor
+                self._advance(delivery)
+                if passed is not None:
+                    passed()
+
+    def start(self) -> None:
+        """Fetch ahead from now on, not only when a batch is asked for."""
+        with self._one_at_a_time:
+            self._ready()
+
+    def _ready(self) -> Any:
+        """What fetches, with a run under way."""
+        if self.is_closed:
+            raise IteratorClosed("the iterator is closed; make a new one.")
+        if self.loop is None or self.loop.pid != os.getpid():  # the parent's: this process has been forked
+            self.loop = None
+            if self._plans.end_at(self.cursor):
+                self._has_ended = True
+                raise StopIteration
+            self._launch()
+        if self._has_stopped:
+            self._begin(self.loop)
+        self._has_stopped = False
+        return self.loop
+
+    def _launch(self) -> None:
+        """Make the loop."""
+        raise NotImplementedError
+
+    def _begin(self, loop: Any) -> None:
+        """Have another run begin."""
+        raise NotImplementedError
+
+    def _take(self, loop: Any) -> Delivery:
+        """What comes next."""
+        raise NotImplementedError
+
+    def _hand_out(self, loop: Any, delivery: Delivery) -> Any:
+        contents, plan = delivery.contents, delivery.plan
+        if contents is None or plan is None:
+            self._advance(delivery)
+            if delivery.error is not None:
+                raise delivery.error
+            self._has_ended = True
+            raise StopIteration
+        began = time.monotonic()
+        try:
+            batch = self._opens(contents)
+        except Exception as error:  # samples that cannot be stacked; unlike Ctrl-C, they would come again
+            self._advance(delivery)
+            self._name_samples(error, contents, plan)
+            raise
+        loop.tally.opened(began, time.monotonic())
+        if self._counts is not None:
+            samples = self._counts(batch)
+        elif plan.samples is not None:
+            samples = plan.samples - len(delivery.faults)
+        else:
+            samples = contents.rows - len(contents.failed)
+        if samples is not None:
+            loop.tally.handed_out(samples, loop.room_bytes)
+        self._advance(delivery, has_come=True)
+        return batch
+
+    def _advance(self, delivery: Delivery, has_come: bool = False) -> None:
+        """In this order: whatever Ctrl-C leaves undone, the next ``next()`` then goes on from the cursor."""
+        plan, is_skipped = delivery.plan, delivery.is_empty
+        if self._notes is not None and plan is not None:
+            self._notes.batch(plan, delivery.faults, is_skipped, is_failed=not (has_come or is_skipped))
+        elif self._notes is not None and delivery.error is None:
+            self._notes.end()
+        if plan is not None:
+            after, before = plan.after, self._before
+            if before is not None:  # to the user all this is one step: an epoch that ends within it mustn't be lost
+                is_new, detail = after.epoch > before.epoch, before.epoch_detail
+                after = after._replace(is_new_epoch=is_new, previous_epoch_detail=detail)
+            self.cursor = after
+            if not is_skipped:
+                self._before = None
+        self._taken += 1
+
+    def _name_samples(self, error: Exception, contents: Contents, plan: Plan) -> None:
+        """Say in the error which samples cannot be stacked."""
+        if plan.samples is None:
+            keys = [key for stretch in plan.stretches for key in stretch.indices]
+            keys = [key for row, key in enumerate(keys) if row not in contents.failed]
+            rows = error.rows if isinstance(error, UnevenSamples) else ()
+            name_samples(error, keys, rows or differing(samples_of(contents)))
+
     def _course(self) -> Plans:
         """The plans of a run that begins here, as this rank goes through them."""
         plans = self._plans if self.options.shard is None else self._plans.shared(self.options.share())
@@ -79,19 +194,28 @@ class Pumping:
             self._notes = Notes(receipts, self.cursor, plans, self.options.shard)
         return plans
 
-    def _name_samples(self, error: Exception, contents: Contents, plan: Plan | None) -> None:
-        """Say in the error which samples cannot be stacked."""
-        if plan is not None and plan.samples is None:
-            keys = [key for stretch in plan.stretches for key in stretch.indices]
-            keys = [key for row, key in enumerate(keys) if row not in contents.failed]
-            rows = error.rows if isinstance(error, UnevenSamples) else ()
-            name_samples(error, keys, rows or differing(samples_of(contents)))
+    def _closed_meanwhile(self) -> IteratorClosed:
+        """Another thread has closed it, or the dataset, or the interpreter ends."""
+        lifetime.go_quietly()
+        if self.is_closed:
+            self.close()  # what was begun since
+        return IteratorClosed("the iterator was closed while next() waited.")
 
-    def _in_one_step(self, after: Cursor) -> Cursor:
-        """To the user, the batches passed by and this one: an epoch that ends with one of those mustn't be lost."""
-        if (before := self._before) is None:
-            return after
-        return after._replace(is_new_epoch=after.epoch > before.epoch, previous_epoch_detail=before.epoch_detail)
+    # -- what fetches --------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """More is known now of what comes next."""
+        if self.loop is not None:
+            self.loop.wake()
+
+    def was_hungry(self) -> bool:
+        """Would it have fetched more since it was last asked, had it known what?"""
+        return self.loop is not None and self.loop.was_hungry()
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """The worker processes of the moment; others after they have been replaced."""
+        return () if self.loop is None else self.loop.pids
 
     @property
     def skipped(self) -> int:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..errors import RemoteTraceback, WorkerCrashed, WorkerStartError
-from ..pool.crew import Crew
 from ..pool.endings import End
 from ..samples.envelope import dumps
-from ..worker.task import Fault
+from ..worker.block import Fault
+from ..worker.board import Line
 from .ledger import Ledger, Suspect
 
 _log = logging.getLogger("mpiter")
@@ -47,7 +47,7 @@ class Recovery:
     def recover(self, end: End, ledger: Ledger) -> None:
         """Make the book right again after a worker's end; raises if it makes no sense to go on."""
         suspect = ledger.in_hand(end.line) if end.line.active == 1 else None  # of several at once it may be any
-        rows = ledger.recall(end.tasks, quarantined=not end.is_gone)
+        rows = ledger.recall(end.blocks, is_lost=not end.is_gone)
         self.restarts += 1
         text = f"{end} while fetching sample {suspect.index!r:.60}" if suspect else str(end)
         fault = self._judged(end, suspect, text)
@@ -108,10 +108,10 @@ _ON_STARTING = (
 )
 
 
-def doings(crew: Crew, ledger: Ledger) -> str:
+def doings(lines: Sequence[Line], ledger: Ledger) -> str:
     """Which samples the workers have in hand right now; may be asked by any thread."""
     told = []
-    for worker, line in enumerate(crew.board()):
+    for worker, line in enumerate(lines):
         if line.pid and not line.ready:
             told.append(f"worker {worker} (pid {line.pid}) is still loading the dataset")
         elif line.active and (sample := ledger.in_hand(line)):
@@ -124,12 +124,13 @@ def _fault(end: End, suspect: Suspect, text: str) -> Fault:
         f"sample {suspect.index!r:.60} has ended its worker twice: {text}. on_error='skip' would leave it out"
         f"{'; sample_timeout= says how long a sample may take' if end.was_stuck else ''}."
     )
+    batch, row, epoch, position = suspect.place
     return Fault(
-        batch=suspect.batch,
-        row=suspect.row,
+        batch=batch,
+        row=row,
         index=suspect.index,
-        epoch=suspect.epoch,
-        position=suspect.position,
+        epoch=epoch,
+        position=position,
         worker=f"worker {end.worker}",
         summary=f"WorkerCrashed: {error}",
         trace=end.stack,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..order.cursor import Cursor, Plan, Plans
 from ..samples.layout import Contents
-from ..worker.task import Fault
+from ..worker.block import Fault
 
 
 @dataclass(slots=True)
@@ -20,20 +20,18 @@ class Delivery:
     after: Cursor
     contents: Contents | None = None
     error: BaseException | None = None
-    counts: bool = True  # as handed out: ``after`` is where the consumer then stands
-    number: int = 0  # among the deliveries of its run
-    samples: int | None = None  # of the batch, if a row isn't one
-    plan: Plan | None = None  # what was asked for
+    plan: Plan | None = None  # what was asked for; None: nothing was, and it doesn't count as handed out
     faults: Sequence[Fault] = ()  # what has failed of it
+    number: int = 0  # among the deliveries of its run
 
     @property
     def is_empty(self) -> bool:
         """Is nothing left of the batch?  Then it is passed by: the user never gets an empty one."""
-        return self.counts and self.contents is None and self.error is None
+        return self.plan is not None and self.contents is None and self.error is None
 
     @property
     def holds_a_slot(self) -> bool:
-        return self.contents is not None and not self.contents.copied
+        return self.contents is not None and bool(self.contents.columns) and not self.contents.copied
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ..rules import Rules
 from ..stats import Stats
-from ..worker.task import Fault, Ticket
+from ..worker.block import Done, Fault
 
 _LISTED = 100  # samples that were skipped
 _LOOK_S = 1.0  # between two looks that count as two
@@ -45,7 +45,6 @@ class Tally:
     errors: int = 0
     renewals: int = 0
     tasks: int = 0
-    cut_again: int = 0
     payload_bytes: int = 0
     order_s: float = 0.0
     queue_s: float = 0.0
@@ -53,7 +52,6 @@ class Tally:
     fetch_cpu_s: float = 0.0
     fetch_delay_s: float = 0.0
     read_s: float = 0.0
-    pack_s: float = 0.0
     deliver_s: float = 0.0
     sample_s: float = 0.0
     start_s: float = 0.0
@@ -112,6 +110,17 @@ class Tally:
         self.samples += samples
         self.payload_bytes += size
 
+    def came(self, samples: int, fetch_s: float, cpu_share: float, open_s: float) -> None:
+        """A batch was fetched and made ready where there are no workers: all of it in one call."""
+        self.tasks += 1
+        self.batches += 1
+        self.samples += samples
+        self.fetch_s += fetch_s
+        self.fetch_cpu_s += fetch_s * cpu_share
+        self.deliver_s += open_s
+        each = fetch_s / samples
+        self.sample_s = 0.75 * self.sample_s + 0.25 * each if self.sample_s else each
+
     def look(self, looks: bool = True) -> dict[str, Any]:
         """What goes into ``Stats`` of the time: since the first batch, and since the user has looked last.
 
@@ -138,19 +147,17 @@ class Tally:
         """A batch has been planned."""
         self.order_s += ended - began
 
-    def answered(self, ticket: Ticket, again: bool) -> None:
-        """A task has come back; follow the time that a sample takes."""
+    def answered(self, done: Done) -> None:
+        """A block has come back; follow the time that a sample takes."""
         self.tasks += 1
-        self.cut_again += again
-        self.queue_s += ticket.queue_s
-        self.fetch_s += ticket.seconds - ticket.pack_s
-        self.fetch_cpu_s += ticket.cpu_s
-        self.fetch_delay_s += ticket.delay_s
-        self.read_s += ticket.read_s
-        self.pack_s += ticket.pack_s
-        if ticket.rows:
-            now = ticket.seconds / ticket.rows
-            self.sample_s = now if not self.sample_s else 0.75 * self.sample_s + 0.25 * now
+        self.queue_s += done.queue_s
+        self.fetch_s += done.seconds
+        self.fetch_cpu_s += done.cpu_s
+        self.fetch_delay_s += done.delay_s
+        self.read_s += done.read_s
+        if done.rows:
+            now = done.seconds / done.rows
+            self.sample_s = 0.75 * self.sample_s + 0.25 * now if self.sample_s else now
 
     def left_out(self, faults: list[Fault]) -> None:
         """Samples that have failed were skipped."""

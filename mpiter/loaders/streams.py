@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..engine.options import Options
-from ..engine.pump import Late, pump_for
+from ..engine.pump import pump_for
+from ..engine.pumping import Late
 from ..errors import StateError, warn
 from ..order.cursor import Cursor, Plan, Plans, Stretch
 from ..order.order import Sequential

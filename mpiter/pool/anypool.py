@@ -1,27 +1,24 @@
-"""Any other Pool, made to look like ours: ``multiprocessing.Pool``, say, or a ``ThreadPool``.
+"""Any other Pool, made to look like ours: ``multiprocessing.Pool``, say.
 
-Whoever has ``map_async`` with both callbacks, and ``terminate``, will do; the callbacks may come in any thread, and are
-passed on by ``wait``.  Of such a Pool nothing is known of one worker alone: it is ended and made anew as a whole, and
+Whatever has ``map_async`` with both callbacks, and ``terminate``, will do; the callbacks may come in any thread, and
+leave word for ``wait``.  Of such a Pool nothing is known of one worker alone: it is ended and made anew as a whole, and
 what it promises when a worker dies is its own affair (the stock Pool waits for ever for what that had in hand).
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from multiprocessing import connection
-from multiprocessing.pool import ThreadPool
 from typing import Any
 
 from ..bell import Bell
+from ..worker.block import Block, Lost
 from ..worker.board import Line
-from .member import Exit, State
-from .pool import MOST_OUT
+from .member import Died, State
 
 _FOR_THE_END_S = 2.0  # that a Pool may take to end, when it has to be made anew
 _FOR_ANSWERS_S = 0.5  # that its workers have for what they have in hand
@@ -30,7 +27,7 @@ _FOR_ANSWERS_S = 0.5  # that its workers have for what they have in hand
 class AnyPool:
     """``make(workers, initializer, initargs)`` gives the Pool."""
 
-    shares_fate = True  # who ends a worker ends all
+    shares_fate = True  # the end of a worker is the end of all
 
     def __init__(
         self,
@@ -40,112 +37,94 @@ class AnyPool:
         initargs: tuple[Any, ...],
         *,
         bell: Bell,
-        ended: Callable[[Exit], object],
-        destinations: Any = None,
     ) -> None:
         self._make = partial(make, workers, initializer, initargs)
-        self._workers, self._bell, self._tell = workers, bell, ended
+        self._workers, self._bell = workers, bell
         self._width = workers  # of them that may be at work
-        self._arrived: deque[tuple[int, Callable[[Any], object], Any]] = deque()
-        self._out: dict[int, list[Any]] = {}
-        self._waiting: deque[tuple[int, tuple[Any, ...]]] = deque()  # for a Pool, or until one more may be at work
-        self._numbers = itertools.count()
-        self._pool = self._make()
-        self._has_ended = False
+        self._arrived: deque[tuple[Block, Any]] = deque()  # a block, and what came of it
+        self._events: list[Any] = []
+        self._out: dict[int, Block] = {}
+        self._pool: Any = self._make()  # None: it has been ended, and is made anew
 
-    def map_async(
-        self,
-        func: Callable[[Any], Any],
-        iterable: Any,
-        chunksize: int | None = None,
-        callback: Any = None,
-        error_callback: Any = None,
-    ) -> None:
-        """As it is; the callbacks are called by ``wait``."""
-        number, items = next(self._numbers), list(iterable)
-        answered, failed = partial(self._post, number, callback), partial(self._post, number, error_callback)
-        self._waiting.append((number, (func, items, chunksize, answered, failed)))
-        self._hand_on()
+    def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Block]) -> None:
+        """Have the Pool call ``func`` with each block; ``wait`` gives what comes of it."""
+        for block in blocks:
+            self._out[block.number] = block
+            post = partial(self._post, block)
+            try:
+                self._pool.map_async(func, [block], 1, post, post)
+            except BaseException:
+                del self._out[block.number]
+                raise
 
     def limit(self, width: int) -> None:
         """From now on so many of its workers may be at work; the others stay, idle."""
         self._width = width
-        self._hand_on()
 
-    def _hand_on(self) -> None:
-        """Give the Pool what it may have: it hands that to all of its workers, so no more than may be at work."""
-        most = math.inf if self._width == self._workers else self._width
-        while self._waiting and not self._has_ended and len(self._out) < most:
-            number, asked = self._waiting.popleft()
-            self._out[number] = asked[1]
-            try:
-                self._pool.map_async(*asked)
-            except BaseException:  # Ctrl-C in the caller's own thread, most likely
-                del self._out[number]
-                raise
-
-    def _post(self, number: int, callback: Callable[[Any], object], value: Any) -> None:
-        """In whichever thread the Pool calls back."""
-        self._arrived.append((number, callback, value))
+    def _post(self, block: Block, value: Any) -> None:
+        """Leave word, in whichever thread the Pool calls back: of a list of one answer, or of an error."""
+        self._arrived.append((block, value))
         self._bell.ring()
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait until something happens, and pass it on."""
-        if not self._arrived:
+    def wait(self, timeout: float | None = None) -> list[Any]:
+        """Wait until something happens: answers, Lost and Died, or nothing of these."""
+        if not (self._arrived or self._events):
             connection.wait([self._bell.fileno()], timeout)
         self._bell.hush()
+        events, self._events = self._events, []
         while self._arrived:
-            number, callback, value = self._arrived.popleft()
-            if self._out.pop(number, None) is not None:
-                self._hand_on()
-                callback(value)
+            block, value = self._arrived.popleft()
+            if self._out.get(block.number) is block:
+                del self._out[block.number]
+                events.append(Lost(block.number, value) if isinstance(value, BaseException) else value[0])
+        return events
 
-    @property
-    def vacancies(self) -> int:
-        return MOST_OUT * self._width - self.out(0)
+    def vacancies(self, most: int) -> int:
+        """How many more blocks they can take if each may have ``most``.
 
-    @property
-    def has_idle_worker(self) -> bool:
-        return self.out(0) < self._width
+        It hands what it has to all of its workers, so if some are to idle there are no more than may be at work.
+        """
+        if self._pool is None:
+            return 0
+        return max(0, (most if self._width == self._workers else 1) * self._width - len(self._out))
 
     @property
     def pids(self) -> dict[int, int]:
-        """Nobody says."""
+        """None: it does not say."""
         return {}
 
     def out(self, number: int) -> int:
-        """Tasks that are with somebody, or wait here."""
-        return len(self._out) + len(self._waiting)
+        """How many blocks are with any of them."""
+        return len(self._out)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
-        """Who works; or everybody, if something is out and nobody does."""
+        """Those at work; or all, if something is out and none is."""
         working = {number for number, line in lines.items() if line.active}
         return working or (set(lines) if self._out else working)
 
     def start(self, number: int) -> None:
         """Make the Pool anew."""
         self._pool = self._make()
-        self._has_ended = False
-        self._hand_on()
 
     def retire(self, number: int) -> None:
         """Its workers stay."""
 
     def kill(self, number: int) -> None:
         """End the Pool, since this worker has to go."""
-        self._has_ended = True
+        if self._pool is None:
+            return
         is_gone = _end(self._pool, _FOR_THE_END_S)
-        items = tuple([item for some in self._out.values() for item in some])
+        blocks, self._pool = tuple(self._out.values()), None
         self._out.clear()
-        self._tell(Exit(number, 0, 0 if is_gone else None, State.READY, items))
+        self._events.append(Died(number, 0, 0 if is_gone else None, State.READY, blocks))
+        self._bell.ring()
 
     def abandon(self, number: int) -> None:
         """As ``kill`` has done already."""
 
-    def dispose(self, timeout: float = 5.0) -> bool:
+    def close(self, timeout: float = 5.0) -> bool:
         self._out.clear()
-        self._waiting.clear()
-        return _end(self._pool, timeout)
+        return self._pool is None or _end(self._pool, timeout)
 
 
 def _end(pool: Any, timeout: float) -> bool:
@@ -155,8 +134,6 @@ def _end(pool: Any, timeout: float) -> bool:
     which the Pool needs to end.
     """
     end = time.monotonic() + timeout
-    if isinstance(pool, Threads):
-        return pool.end(end)
     if hasattr(pool, "close") and hasattr(pool, "join"):
         pool.close()
         comes_back(pool.join, min(_FOR_ANSWERS_S, timeout))
@@ -171,21 +148,3 @@ def comes_back(step: Callable[[], object], timeout: float) -> bool:
         return False
     thread.join(max(0.0, timeout))
     return not thread.is_alive()
-
-
-class Threads(ThreadPool):
-    """A ThreadPool that knows its threads: one that is stuck in a dataset is left to itself."""
-
-    def __init__(self, workers: int, initializer: Callable[..., object], initargs: tuple[Any, ...]) -> None:
-        self._threads: list[threading.Thread] = []
-        super().__init__(workers, self._begin, (initializer, initargs))
-
-    def _begin(self, initializer: Callable[..., object], initargs: tuple[Any, ...]) -> None:
-        self._threads.append(threading.current_thread())
-        initializer(*initargs)
-
-    def end(self, end: float) -> bool:
-        self.terminate()
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)

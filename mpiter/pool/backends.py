@@ -12,10 +12,9 @@ import errno
 import multiprocessing
 import pickle
 import sys
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import is_
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from .. import script
 from ..datasets import ship
@@ -23,32 +22,29 @@ from ..errors import OptionError, WorkerStartError, warn
 from ..samples.envelope import dumps
 from ..samples.tensors import torch_with
 from ..worker.board import Line
-from .anypool import AnyPool, Threads
+from .anypool import AnyPool
 from .pool import Pool
 from .starting import as_workers_start, start_server
+from .threads import Threads
 
 
 class Workers(Protocol):
     """What the engine needs of whoever runs the fetches: our own Pool, or any other by way of ``AnyPool``."""
 
-    shares_fate: bool  # who ends a worker ends all
+    shares_fate: bool  # the end of a worker is the end of all
 
-    @property
-    def map_async(self) -> Callable[..., Any]: ...
-    @property
-    def vacancies(self) -> int: ...
-    @property
-    def has_idle_worker(self) -> bool: ...
-    @property
-    def pids(self) -> dict[int, int]: ...  # of worker processes on this machine, by number
-    def out(self, number: int) -> int: ...
-    def busy(self, lines: Mapping[int, Line]) -> Collection[int]: ...  # who has something to do
-    def wait(self, timeout: float | None = ...) -> None: ...
+    def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Any]) -> None: ...
+    def wait(self, timeout: float | None = ...) -> list[Any]: ...  # Done, Lost and Died
     def start(self, number: int) -> None: ...
     def retire(self, number: int) -> None: ...
     def kill(self, number: int) -> None: ...
-    def abandon(self, number: int) -> None: ...
-    def dispose(self, timeout: float = ...) -> bool: ...
+    def abandon(self, number: int) -> None: ...  # one that was killed and would not die
+    def close(self, timeout: float = ...) -> bool: ...
+    def vacancies(self, most: int) -> int: ...
+    def out(self, number: int) -> int: ...
+    def busy(self, lines: Mapping[int, Line]) -> Collection[int]: ...  # those who have something to do
+    @property
+    def pids(self) -> dict[int, int]: ...  # of worker processes on this machine, by number
 
 
 class Launch(Protocol):
@@ -210,7 +206,7 @@ class Thread:
     name, shares_memory, in_process = "thread", True, True
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        return _InProcess(cargo, Threads)
+        return _InProcess(cargo)
 
 
 class Serial:
@@ -227,11 +223,11 @@ class Serial:
 class _InProcess:
     """Threads: nothing has to travel."""
 
-    grows = False
+    grows = True
+    pool: ClassVar[Any] = Threads
 
-    def __init__(self, cargo: tuple[Any, Any], make: Callable[..., Any]) -> None:
+    def __init__(self, cargo: tuple[Any, Any]) -> None:
         self.cargo = ship.Kept(cargo)
-        self.pool = partial(AnyPool, make)
 
     def dumps(self, value: Any) -> bytes:
         return pickle.dumps(value)

@@ -1,66 +1,51 @@
-"""The workers of one iterator, each in its place, and what they share with us.
+"""The workers of one iterator, each in its place.
 
 Runs in the consumer process.  ``Crew`` is made, and its workers started, in the caller's thread (a fork happens where
-the caller expects it), and from then on used by the prefetch thread.  Guarantees that the dataset is shipped once,
-that a worker's end is told once and concerns its own place alone, and that ``dismiss`` and ``dispose`` are idempotent,
-come back in bounded time and leave neither process nor descriptor.
+the caller expects it), and from then on used by the prefetch thread.  Guarantees that a worker's end is told once and
+concerns its own place alone, and that ``dismiss`` is idempotent, comes back in bounded time and leaves neither process
+nor descriptor.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from multiprocessing import connection
 from typing import Any
 
 from .. import machine
-from ..bell import Bell
 from ..errors import MpiterError, could_not_start
 from ..rules import Rules
-from ..samples.envelope import Apart, seal
 from ..transport.memory import Arena
-from ..transport.transport import Host, Transport
 from ..worker.blackbox import BlackBox
+from ..worker.block import Block, Done
 from ..worker.board import Board, Line
 from ..worker.fetch import _fetch_run
 from ..worker.registry import forget, new_key
-from ..worker.task import Lost, Task
+from ..worker.sheets import Writer
 from ..worker.worker import Setup, begin
 from . import endings
 from .anypool import AnyPool
-from .backends import Backend, Workers
+from .backends import Backend, Launch, Workers
 from .endings import End, Eviction
-from .member import Exit, State
+from .member import Died, State
 from .watch import Watch
 
-_SHARE = 8  # of the memory: what batches may take unless told otherwise
-_FOR_AN_EXIT_S = 1.0  # that a worker has to leave when it has done its last task
+_FOR_AN_EXIT_S = 1.0  # that a worker has to leave when it has done its last block
 _FOR_THE_END_S = 2.0  # that all have to go when they are killed: more, and they sit in the kernel
-
-
-@dataclass(frozen=True, slots=True)
-class Callbacks:
-    """Whom a crew tells of what."""
-
-    bell: Bell  # rung when something has happened, by whichever thread
-    warn: Callable[[str], None]  # something for the user to know
-    ended: Callable[[End], None]  # a worker is no more; in the thread that waits
-    destinations: Callable[[Task, Sequence[int]], Sequence[memoryview] | None]  # where an answer's buffers go
 
 
 class Crew:
     """Workers for one dataset: as many as there should be, or none."""
 
-    def __init__(
-        self, rules: Rules, backend: Backend, transport: Transport, cargo: tuple[Any, Any], callbacks: Callbacks
-    ) -> None:
-        self._rules, self._backend, self._callbacks = rules, backend, callbacks
+    def __init__(self, rules: Rules, backend: Backend, launch: Launch, arena: Arena, writer: Writer, bell: Any) -> None:
+        self._rules, self._launch, self._arena, self._writer, self._bell = rules, launch, arena, writer, bell
+        self._name, self._in_process, self._is_here = backend.name, backend.in_process, backend.shares_memory
+        self._are_ours = self._is_here and not self._in_process  # processes of this machine that we start and end
         self._pool: Workers | None = None
         self.width = rules.workers if rules.workers_first is None else rules.workers_first  # workers there should be
         self._taken: set[int] = set()  # places with a worker, until we are told of its end
@@ -69,44 +54,10 @@ class Crew:
         self._samples: Counter[int] = Counter()  # that the worker in each place has fetched
         self._drawn: set[str] = set()  # the global generators that the dataset draws from: new workers are told
         self._starts: Counter[int] = Counter()  # of replacements in each place, so that none draws what another drew
-        self._retiring: dict[int, float] = {}  # workers that end after their last task: until when they may take
+        self._retiring: dict[int, float] = {}  # workers that end after their last block: until when they may take
         self._has_answered = self._is_settled = False
-        self._arena: Arena | None = None
-        self._transport: Transport | None = None
         self.dataset = new_key()  # key in the registry
-        self._in_process, self._is_here = backend.in_process, backend.shares_memory  # here: on this machine
-        self._are_ours = self._is_here and not self._in_process  # processes that we start and end
-        self._launch = backend.launch(cargo)
-        self.most_bytes = machine.memory_total() // _SHARE
-        try:
-            self._transport = self._bound(transport)
-            self.staff()
-        except BaseException:
-            self.dispose()
-            raise
-
-    def _bound(self, transport: Transport) -> Transport:
-        host = Host(
-            rules=self._rules,
-            most_bytes=self.most_bytes,
-            dumps=self._launch.dumps,
-            arena=self._shared,
-            sealer=Apart if self._in_process else seal,
-            bell=self._callbacks.bell,
-            warn=self._callbacks.warn,
-        )
-        transport.bind(host)
-        return transport
-
-    def _shared(self) -> Arena:
-        """The arena, made when somebody needs it."""
-        if self._arena is None:
-            self._arena = Arena(min(machine.memory_total() // 2, machine.address_space() // 4))
-        return self._arena
-
-    def carries(self, cargo: Any) -> bool:
-        """Is ``cargo`` what was shipped?"""
-        return self._launch.carries(cargo)
+        self.staff()
 
     # -- workers come ------------------------------------------------------------------------------------------------
 
@@ -117,8 +68,7 @@ class Crew:
     def staff(self) -> None:
         """Start all workers; there must be none."""
         assert self._pool is None
-        assert self._transport is not None
-        self._board = Board(self._rules.workers, self._shared() if self._is_here else None)
+        self._board = Board(self._rules.workers, self._arena if self._is_here else None)
         self._box = BlackBox() if self._are_ours else None
         self._watch = Watch(timeout) if (timeout := self._rules.sample_timeout) else None
         self._oom_kills = machine.out_of_memory_kills()
@@ -127,26 +77,18 @@ class Crew:
         setup = Setup(
             dataset=self.dataset,
             cargo=self._launch.cargo,
-            writer=self._transport.writer(),
+            writer=self._writer,
             board=self._board,
             box=self._box,
             rules=self._rules,
-            backend=self._backend.name,
+            backend=self._name,
             environment=dict(os.environ) if self._are_ours else None,
             log_level=logging.getLogger().level,
-            numbers=itertools.count() if self._in_process else None,
             drawn=self._drawn,
             starts=self._starts,
         )
         try:
-            self._pool = self._launch.pool(
-                len(self._places),
-                begin,
-                (setup,),
-                bell=self._callbacks.bell,
-                ended=self._ended,
-                destinations=self._callbacks.destinations,
-            )
+            self._pool = self._launch.pool(len(self._places), begin, (setup,), bell=self._bell)
         except BaseException as error:
             self._clear(is_clean=True)
             if isinstance(error, (OSError, RuntimeError)) and not isinstance(error, MpiterError):
@@ -155,7 +97,7 @@ class Crew:
         self.resize(self.width)
 
     def resize(self, width: int) -> None:
-        """From now on so many workers: new ones come beside the others, who goes ends after its last task."""
+        """From now on so many workers: new ones come beside the others, who goes ends after its last block."""
         self.width, self._is_settled = width, False
         if isinstance(self._pool, AnyPool):
             self._pool.limit(width)
@@ -196,50 +138,44 @@ class Crew:
 
     # -- what they do ------------------------------------------------------------------------------------------------
 
-    @property
-    def vacancies(self) -> int:
-        """How many more tasks they can be given now."""
-        return 1 if self._pool is None else self._pool.vacancies
+    def vacancies(self, most: int) -> int:
+        """How many more blocks they can be given now, if each may have ``most``; one if there are to be workers yet."""
+        return 1 if self._pool is None else self._pool.vacancies(most)
 
-    @property
-    def has_idle_worker(self) -> bool:
-        """Has somebody nothing to do?"""
-        return self._pool is not None and self._pool.has_idle_worker
-
-    def submit(self, task: Task, arrived: Callable[[Any], None]) -> None:
-        """Hand a task to whoever has least to do; its ticket will arrive, or that it is lost."""
+    def map_async(self, block: Block) -> None:
+        """Hand a block to the worker that has least to do; ``wait`` gives what comes of it."""
         assert self._pool is not None
-        self._pool.map_async(
-            _fetch_run,
-            [task],
-            1,
-            lambda tickets: arrived(tickets[0]),
-            lambda error: arrived(Lost(task.number, error)),
-        )
+        self._pool.map_async(_fetch_run, [block])
 
-    def wait(self) -> None:
-        """Wait until something happens, and have it dealt with."""
-        if self._pool is None:
-            connection.wait([self._callbacks.bell.fileno()])
-            self._callbacks.bell.hush()
-            return
+    def wait(self) -> list[Any]:
+        """Wait until something happens: Done, Lost and End, or nothing of these."""
+        pool = self._pool
+        if pool is None:
+            connection.wait([self._bell.fileno()])
+            self._bell.hush()
+            return []
         usual = None if self._watch is None else self._watch.interval
         is_urgent = self._evictions or any(end != math.inf for end in self._retiring.values())
-        self._pool.wait(endings.STEP_S if is_urgent else usual)
-        self._look()
+        events = pool.wait(endings.STEP_S if is_urgent else usual)
+        for at, event in enumerate(events):
+            if type(event) is Done:
+                self._answered(pool, event)
+            elif type(event) is Died:
+                events[at] = self._ended(pool, event)
+        self._look(pool)
+        return events
 
-    def answered(self, worker: int, samples: int, drawn: frozenset[str]) -> None:
-        """A worker has answered with so many samples, and seen the dataset draw from these global generators."""
-        self._has_answered = True
-        self._drawn |= drawn
+    def _answered(self, pool: Workers, done: Done) -> None:
+        """A worker has answered, and may have seen the dataset draw from global generators."""
+        worker, self._has_answered = done.worker, True
+        self._drawn |= done.drawn
         self._proven.add(worker)
         if not self._is_here:  # what we hear is all that there is on the board
             self._board.heard(worker)
-        most = self._rules.max_samples
-        if most is not None and self._pool is not None:
-            self._samples[worker] += samples
-            if self._samples[worker] >= most and not self._pool.shares_fate and worker not in self._retiring:
-                self._retire(self._pool, worker)
+        if (most := self._rules.max_samples) is not None:
+            self._samples[worker] += done.rows
+            if self._samples[worker] >= most and not pool.shares_fate and worker not in self._retiring:
+                self._retire(pool, worker)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -259,11 +195,8 @@ class Crew:
 
     # -- and how they end --------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """End whoever is stuck, step by step."""
-        pool = self._pool
-        if pool is None:
-            return
+    def _look(self, pool: Workers) -> None:
+        """End those that are stuck, step by step."""
         if self._watch is not None and self._watch.is_due:
             lines = {worker: line for worker, line in enumerate(self.board()) if worker in self._taken}
             for worker in self._watch.look(lines, pool.busy(lines)):
@@ -275,30 +208,29 @@ class Crew:
                 self._retiring[worker] = time.monotonic() + _FOR_AN_EXIT_S
             elif time.monotonic() > end and worker not in self._evictions:
                 self._evictions[worker] = Eviction(worker, self.board()[worker], _FOR_AN_EXIT_S, None, self._is_here)
-        for worker in list(self._evictions):
-            if worker in self._evictions:  # all may have ended with one
-                self._evictions[worker].go_on(pool)
+        for eviction in list(self._evictions.values()):
+            eviction.go_on(pool)
 
-    def _ended(self, told: Exit) -> None:
+    def _ended(self, pool: Workers, told: Died) -> End:
         """A worker is no more: find out why, and leave its place to the next."""
         worker, code, lines = told.number, told.code or 0, self._board.lines()
         by_the_killer = machine.out_of_memory_kills() > self._oom_kills
         line, eviction = lines[worker]._replace(pid=told.pid or lines[worker].pid), self._evictions.pop(worker, None)
-        line = line if self._is_here else endings.in_hand(told.items, line, eviction is not None)
+        line = line if self._is_here else endings.in_hand(told.blocks, line, eviction is not None)
         end = End(
             worker=worker,
             line=line,
             how=eviction.how if eviction else told.how or endings.ended(code),
             cause=eviction.cause if eviction else "" if told.how else endings.cause(code, by_the_killer),
             stack=eviction.stack if eviction else self._stack(code),
-            tasks=tuple(task.number for task in told.items),
+            blocks=tuple(block.number for block in told.blocks),
             is_gone=told.code is not None,
-            was_asked=told.state is State.RETIRING and not told.items,
+            was_asked=told.state is State.RETIRING and not told.blocks,
             was_stuck=eviction is not None,
             is_proven=worker in self._proven or bool(line.ready),
             others_work=self._has_answered,
         )
-        for place in range(len(lines)) if self._pool is not None and self._pool.shares_fate else [worker]:
+        for place in range(len(lines)) if pool.shares_fate else [worker]:
             self._evictions.pop(place, None)
             self._samples[place] = 0
             self._retiring.pop(place, None)
@@ -308,9 +240,9 @@ class Crew:
                 self._board.move(place)
         self._proven.update(at for at, one in enumerate(lines) if one.ready)
         if end.was_starting:
-            self._proven.discard(worker)  # until somebody is ready there again
+            self._proven.discard(worker)  # until another one is ready there
         self._taken.discard(worker)
-        self._callbacks.ended(end)
+        return end
 
     def _stack(self, code: int) -> str:
         if self._box is None or code >= 0:
@@ -327,7 +259,7 @@ class Crew:
         if not pool.shares_fate:
             for worker in endings.in_slow_samples(self._board.lines(), pool.pids):
                 pool.kill(worker)  # the others end the ordinary way, if they do so soon
-        is_clean = pool.dispose(timeout)
+        is_clean = pool.close(timeout)
         self._clear(is_clean)
         return is_clean
 
@@ -339,13 +271,3 @@ class Crew:
             self._board.close()
         for table in (self._taken, self._evictions, self._samples, self._retiring):
             table.clear()
-
-    def dispose(self, timeout: float = 5.0) -> None:
-        """End the workers, then give up what they shared with us."""
-        self.dismiss(timeout)
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            transport.close()
-        self._launch.close()
-        if self._arena is not None:
-            self._arena.close()

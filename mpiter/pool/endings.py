@@ -14,9 +14,9 @@ from typing import Any
 
 from ..worker import blackbox
 from ..worker.blackbox import BlackBox
+from ..worker.block import Block
 from ..worker.board import Line
 from ..worker.lifeline import CUT_OFF
-from ..worker.task import Task
 from .member import VANISHED
 
 STEP_S = 0.01  # between two looks at a worker that is being ended
@@ -44,9 +44,9 @@ class End:
     how: str  # "was killed by SIGKILL"
     cause: str = ""  # likely, if anything is known
     stack: str = ""  # the Python stack, where one could be had
-    tasks: tuple[int, ...] = ()  # their numbers
+    blocks: tuple[int, ...] = ()  # their numbers
     is_gone: bool = True  # if not, it may still write into the rooms that it was given
-    was_asked: bool = False  # to end, after its last task
+    was_asked: bool = False  # to end, after its last block
     was_stuck: bool = False  # and ended for that
     is_proven: bool = True  # a worker in its place has been ready before
     others_work: bool = True  # some worker has answered
@@ -99,13 +99,12 @@ def in_slow_samples(lines: Sequence[Line], workers: Collection[int]) -> list[int
     return [number for number, line in enumerate(lines) if number in workers and line.active and line.since < since]
 
 
-def in_hand(tasks: Sequence[Task], told: Line, stood_still: bool) -> Line:
-    """The line of a worker elsewhere that had the first of these tasks in hand, and had told us another line before."""
-    if not tasks or (stood_still and told.active == 1 and told.task == tasks[0].number):
+def in_hand(blocks: Sequence[Block], told: Line, stood_still: bool) -> Line:
+    """The line of a worker elsewhere that had the first of these blocks in hand, and told us another line before."""
+    if not blocks or (stood_still and told.active == 1 and told.block == blocks[0].number):
         return told
-    task, piece = tasks[0], tasks[0].pieces[0]
-    active = 1 if task.singly and len(task.pieces) == piece.rows == 1 else 2
-    return told._replace(run=task.run, task=task.number, batch=piece.batch, row=piece.row, active=active)
+    is_sure = blocks[0].singly and blocks[0].rows == 1
+    return told._replace(block=blocks[0].number, row=0, active=1 if is_sure else 2)
 
 
 def ended(code: int) -> str:

@@ -14,18 +14,16 @@ import reprlib
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from multiprocessing import connection
 from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import RemoteTraceback
 from ..worker import forks, lifeline
 from . import starting
-from .jobs import Job, left_until, taken
 from .pipes import READY, PoolEnd, WorkerEnd
 
 NAME = "mpiter-worker-"  # processes are named so, and know their number by it
@@ -39,8 +37,19 @@ class State(Enum):
     """Of a worker."""
 
     STARTING = "its initializer runs"
-    READY = "it takes tasks"
-    RETIRING = "it takes no more tasks, and ends after its last"
+    READY = "it takes blocks"
+    RETIRING = "it takes no more blocks, and ends after its last"
+
+
+class Died(NamedTuple):
+    """A worker is no more."""
+
+    number: int
+    pid: int
+    code: int | None  # as multiprocessing has it; None: it would not die, and was left to itself
+    state: State  # that it was in
+    blocks: tuple[Any, ...]  # that it had
+    how: str = ""  # in words, where its code says nothing
 
 
 @dataclass(eq=False)
@@ -54,14 +63,12 @@ class Member:
     death: int  # a descriptor that becomes readable when it dies
     is_pidfd: bool
     state: State = State.STARTING
-    out: dict[int, Job] = field(default_factory=dict)
-    latest: int = -1  # the last job that it was given
-    error: Exception | None = None  # why what it sends makes no sense
+    out: dict[int, Any] = field(default_factory=dict)  # blocks, by number
     is_full: bool = False  # its pipe: something waits to be sent
     is_doomed: bool = False  # it has been killed, and is still to die
 
     @property
-    def takes_tasks(self) -> bool:
+    def takes_blocks(self) -> bool:
         return self.state is State.READY and not self.is_doomed
 
     def kill(self) -> None:
@@ -74,14 +81,14 @@ class Member:
 
     def part_with(self) -> float:
         """Have it end the ordinary way, if it listens: so many seconds it may take; else it is killed."""
-        if self.takes_tasks and self.end.send_end():
+        if self.takes_blocks and self.end.send_end():
             return _TO_FINISH_S if self.out else _TO_LEAVE_S
         self.kill()
         return 0.0
 
     def is_gone(self, end: float) -> bool:
         """Has it died, or does it by then?"""
-        return bool(connection.wait([self.death], left_until(end)))
+        return bool(connection.wait([self.death], max(0.0, end - time.monotonic())))
 
     def let_go(self) -> None:
         """Close what leads to it."""
@@ -89,11 +96,11 @@ class Member:
         if self.is_pidfd:
             os.close(self.death)
 
-    def reap(self, end: float | None = None) -> int:
+    def reap(self, most_s: float = _FOR_A_CODE_S) -> int:
         """Its exit code, which the fork server may tell a moment later; to be asked once it has died."""
         code: int | None = self.process.exitcode  # first: ``join`` waits for the sentinel, which its children keep open
         if code is None:
-            self.process.join(_FOR_A_CODE_S if end is None else min(_FOR_A_CODE_S, left_until(end) or 0.0))
+            self.process.join(max(0.0, min(_FOR_A_CODE_S, most_s)))
             code = self.process.exitcode
         if code is None:
             return VANISHED
@@ -101,26 +108,8 @@ class Member:
         return code
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """A worker is no more."""
-
-    number: int
-    pid: int
-    code: int | None  # as multiprocessing has it; None: it would not die, and was left to itself
-    state: State  # that it was in
-    items: tuple[Any, ...]  # of the tasks it had
-    how: str = ""  # in words, where its code says nothing
-
-
-def started(
-    context: Any,
-    number: int,
-    begin: tuple[Any, tuple[Any, ...]],
-    others: Iterable[Member],
-    destinations: Callable[[Any, Sequence[int]], Sequence[memoryview] | None] | None,
-) -> Member:
-    """A new worker; ``begin`` are the initializer and its arguments, ``destinations`` is the Pool's."""
+def started(context: Any, number: int, begin: tuple[Any, tuple[Any, ...]], others: Iterable[Member]) -> Member:
+    """A new worker; ``begin`` are the initializer and its arguments."""
     with contextlib.ExitStack() as undo:
         pipes = []
         for _ in range(2):
@@ -145,10 +134,7 @@ def started(
         undo.pop_all()
     their_tasks.close()
     their_answers.close()
-    out: dict[int, Job] = {}
-    end = PoolEnd(tasks, answers, partial(_destinations_for, out, destinations))
-    death, is_pidfd = _death_of(process)
-    return Member(number, process, process.pid, end, death, is_pidfd, out=out)
+    return Member(number, process, process.pid, PoolEnd(tasks, answers), *_death_of(process))
 
 
 def end_all(workers: Iterable[Member], end: float) -> list[Member]:
@@ -161,14 +147,6 @@ def end_all(workers: Iterable[Member], end: float) -> list[Member]:
     return [worker for worker, _ in leaving if not worker.is_gone(end)]
 
 
-def _destinations_for(
-    out: dict[int, Job], destinations: Any, number: int, sizes: Sequence[int]
-) -> Sequence[memoryview]:
-    """Where the buffers of an answer go: where the Pool's owner wants them, or into new memory."""
-    found = destinations(out[number].items[0], sizes) if destinations else None
-    return [memoryview(bytearray(size)) for size in sizes] if found is None else found
-
-
 def _death_of(process: Any) -> tuple[int, bool]:
     """A descriptor that becomes readable when the process dies, and whether it is a pidfd.
 
@@ -178,15 +156,6 @@ def _death_of(process: Any) -> tuple[int, bool]:
     with contextlib.suppress(AttributeError, OSError):  # not Linux, or an old one, or it has died already
         return os.pidfd_open(process.pid), True
     return process.sentinel, False
-
-
-def kill_all(workers: dict[int, Member], home: int) -> None:
-    """A Pool that nobody has ended, when nobody can use it any more."""
-    if os.getpid() != home:  # a fork of its process has the same Pool, but not the workers
-        return
-    for worker in taken(workers):
-        worker.kill()
-        worker.let_go()
 
 
 class _Raised:
@@ -225,14 +194,14 @@ def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...],
         number, pickled = task
         answer: Any = None
         try:
-            func, items = pickle.loads(pickled)
-            answer = [func(item) for item in items], None
+            func, block = pickle.loads(pickled)
+            answer = func(block), None
         except Exception as error:
-            answer = (), _Raised(error)
+            answer = None, _Raised(error)
         forks.end_child(born)
         lifeline.look()
         try:
             end.send(number, answer)
         except Exception as problem:
-            end.send(number, ((), MaybeEncodingError(problem, reprlib.repr(answer[0] or answer[1]))))  # not in full
+            end.send(number, (None, MaybeEncodingError(problem, reprlib.repr(answer[0] or answer[1]))))  # not in full
         del task, pickled, answer

@@ -3,7 +3,7 @@
 ``WorkerEnd`` is the worker's, which reads and writes as long as it takes.  ``PoolEnd`` is the Pool's, which never
 waits: what a full pipe doesn't take stays here until there is room, and an answer that has come in part goes on where
 it stopped.  On the wire: a task's number and its pickle (none: there are no more tasks); for an answer the number, a
-pickle, and the large buffers in it as they are, written from where they lie and read to where ``destinations`` says.
+pickle, and the large buffers in it as they are, written from where they lie and read to memory of their own.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import contextlib
 import os
 import pickle
 import struct
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Generator, Iterator
+from typing import Any
 
-from ..transport.transport import OUT_OF_LINE
+from ..samples.envelope import OUT_OF_LINE
 
 _TASK = struct.Struct("=qQ")  # its number, bytes of pickle: none, and there are no more
 _ANSWER = struct.Struct("=qQH")  # the task's number, bytes of pickle, buffers; the size of each buffer follows
@@ -25,18 +25,7 @@ _MOST_PARTS = 512  # that are written by one system call; 1024 is the limit of m
 
 READY = -1  # the number in the first message of all: the worker's initializer has returned
 
-Destinations = Callable[[int, Sequence[int]], Sequence[memoryview]]  # a task's number, sizes -> where its buffers go
-
-
-class Answer(NamedTuple):
-    """A message from a worker, complete but not opened."""
-
-    number: int
-    pickled: bytes
-    buffers: Sequence[memoryview]
-
-    def open(self) -> Any:
-        return pickle.loads(self.pickled, buffers=self.buffers)
+Answer = tuple[int, bytes, list[bytearray]]  # a message from a worker, complete but not opened
 
 
 class WorkerEnd:
@@ -96,12 +85,13 @@ def _packed(number: int, value: Any) -> list[Any]:
 def _write(descriptor: int, parts: list[Any]) -> None:
     """Write all of it."""
     while parts:
-        written = os.writev(descriptor, parts[:_MOST_PARTS])
-        parts = _rest(parts, written)
+        parts = _rest(parts, os.writev(descriptor, parts[:_MOST_PARTS]))
 
 
 def _rest(parts: list[Any], written: int) -> list[Any]:
     """What is left of ``parts`` after so many bytes."""
+    if len(parts) == 1 and written == len(parts[0]):
+        return []
     done = 0
     while done < len(parts) and written >= len(parts[done]):
         written -= len(parts[done])
@@ -115,11 +105,10 @@ def _rest(parts: list[Any], written: int) -> list[Any]:
 class PoolEnd:
     """In the Pool's process: both descriptors never block."""
 
-    def __init__(self, tasks: Any, answers: Any, destinations: Destinations) -> None:
+    def __init__(self, tasks: Any, answers: Any) -> None:
         self.tasks, self.answers = tasks, answers  # Connections, which own the descriptors
         for connection in (tasks, answers):
             os.set_blocking(connection.fileno(), False)
-        self._destinations = destinations
         self._unsent: list[Any] = []
         self._read = bytearray()
         self._is_empty = True  # the pipe, when we last looked
@@ -165,17 +154,17 @@ class PoolEnd:
         while True:
             number, size, count = _ANSWER.unpack((yield from self._bytes(_ANSWER.size)))
             if not count:
-                yield Answer(number, (yield from self._bytes(size)), ())
+                yield number, (yield from self._bytes(size)), []
                 continue
             sizes = struct.unpack(f"={count}Q", (yield from self._bytes(8 * count)))
             if not self._is_wide:
                 self._is_wide = True
                 _widen(self.answers.fileno())
             pickled = yield from self._bytes(size)
-            buffers = self._destinations(number, sizes)
+            buffers = [bytearray(size) for size in sizes]
             for buffer in buffers:
-                yield from self._fill(buffer)
-            yield Answer(number, pickled, buffers)
+                yield from self._fill(memoryview(buffer))
+            yield number, pickled, buffers
             del pickled, buffers, buffer  # which may be large, and the next answer far
 
     def _bytes(self, size: int) -> Generator[None, None, bytes]:

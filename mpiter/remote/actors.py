@@ -1,4 +1,4 @@
-"""Workers that are Ray's actors: one each, with two tasks at most, and each death a matter of its own.
+"""Workers that are Ray's actors: one each, with two blocks at most, and each death a matter of its own.
 
 ``Actors`` runs in the consumer process, in the thread that waits; Ray calls back in threads of its own, which only
 leave word and ring the bell.  ``_Actor`` runs in a process that Ray starts wherever there is room.  Guarantees that an
@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import connection
@@ -26,12 +26,13 @@ import ray
 from ..bell import Bell
 from ..errors import WorkerCrashed
 from ..pool.anypool import comes_back
-from ..pool.member import Exit, State
-from ..pool.pool import MOST_OUT
+from ..pool.member import Died, State
+from ..worker.block import Block, Lost
 from ..worker.board import Cell, Line
 from ..worker.worker import Setup, begin
 from . import cluster
 
+_MOST_OUT = 2  # blocks with one actor
 _LOOK_S = 1.0  # between two looks at what actors do, unless a timeout wants to know sooner
 
 
@@ -49,20 +50,12 @@ class _Actor:
     def begin(self) -> None:
         begin(self._setup, self._number)
 
-    def work(self, func: Callable[[Any], Any], task: Any) -> Any:
-        return func(task)
+    def work(self, func: Callable[[Any], Any], block: Block) -> Any:
+        return func(block)
 
     def look(self) -> bytes:
         """Give its line of the board; asked while it works."""
         return bytes(self._setup.board.cells(self._number))
-
-
-@dataclass(eq=False, slots=True)
-class _Asked:
-    func: Any
-    task: Any
-    answered: Callable[[Any], object]
-    failed: Callable[[BaseException], object]
 
 
 @dataclass(eq=False, slots=True)
@@ -75,20 +68,20 @@ class _Member:
     pid: int = 0  # 0: it has no place yet
     machine: str = ""
     state: State = State.STARTING
-    out: list[_Asked] = field(default_factory=list)  # in the order in which it has them
+    out: list[Block] = field(default_factory=list)  # in the order in which it has them
     is_looked_at: bool = False
 
-    def room(self, asked: _Asked | None = None) -> int:
-        """Count how many more tasks it may have, or how many like this one.
+    def room(self, most: int, block: Block | None = None) -> int:
+        """Count how many more blocks it may have, or how many like this one.
 
-        A task of single rows has its actor to itself: it may end it, and answers with it that are still on their way.
+        A block of single rows has its actor to itself: it may end it, and answers with it that are still on their way.
         """
-        is_alone = any(other.task.singly for other in [*self.out, asked] if other is not None)
-        return int(not self.out) if is_alone else MOST_OUT - len(self.out)
+        is_alone = any(other.singly for other in [*self.out, block] if other is not None)
+        return int(not self.out) if is_alone else most - len(self.out)
 
 
 class Actors:
-    """``multiprocessing.Pool``'s ``map_async``, on actors.
+    """``map_async`` on actors.
 
     ``options`` are Ray's for an actor, ``patience`` the seconds in which the first of them must have a process.
     """
@@ -104,16 +97,15 @@ class Actors:
         initargs: tuple[Setup],
         *,
         bell: Bell,
-        ended: Callable[[Exit], object],
-        **_: Any,
     ) -> None:
         (setup,) = initargs
         self._board, self._setup = setup.board, ray.put(setup)
         self._options, self._patience = options, patience
         self._class = ray.remote(**options, max_restarts=0, concurrency_groups={"looks": 1})(_Actor)
-        self._bell, self._tell = bell, ended
+        self._bell = bell
+        self._events: list[Any] = []  # that wait() has still to give
         self._members: dict[int, _Member] = {}
-        self._backlog: deque[_Asked] = deque()
+        self._backlog: deque[tuple[Any, Block]] = deque()
         self._numbers = itertools.count()
         self._awaited: dict[int, tuple[_Member, Callable[[Any], object]]] = {}  # answers: of whom, for what
         self._arrived: deque[tuple[int, Any]] = deque()  # those that wait() has still to deal with
@@ -121,37 +113,31 @@ class Actors:
         for number in range(workers):
             self.start(number)
 
-    def map_async(self, func: Any, iterable: Any, chunksize: Any, callback: Any, error: Any) -> None:
-        """Ask for one task; ``wait`` calls the callback, or ``error`` with what was raised."""
-        (task,) = iterable
-        self._backlog.append(_Asked(func, task, callback, error))
+    def map_async(self, func: Any, blocks: Iterable[Block]) -> None:
+        """Ask for blocks; ``wait`` gives what comes of them."""
+        self._backlog.extend((func, block) for block in blocks)
         self._assign()
 
-    @property
-    def vacancies(self) -> int:
-        """How many more tasks would be with an actor at once, or with the first one that is ready."""
-        free = [member.room() for member in self._able]
-        return (sum(free) if free else 1) - len(self._backlog)
-
-    @property
-    def has_idle_worker(self) -> bool:
-        return any(not member.out for member in self._able)
+    def vacancies(self, most: int) -> int:
+        """How many more blocks would be with an actor at once, if each may have ``most``."""
+        return sum(max(0, member.room(most)) for member in self._able) - len(self._backlog)
 
     @property
     def _able(self) -> list[_Member]:
         return [member for member in self._members.values() if member.state is State.READY]
 
     def _assign(self) -> None:
-        """Hand out what waits, each task to the actor that has least to do."""
+        """Hand out what waits, each block to the actor that has least to do."""
         while self._backlog:
-            asked = self._backlog[0]
-            chosen = max(self._able, key=lambda member: member.room(asked), default=None)
-            if chosen is None or chosen.room(asked) < 1:
+            func, block = self._backlog[0]
+            chosen = max(self._able, key=lambda member: member.room(_MOST_OUT, block), default=None)
+            if chosen is None or chosen.room(_MOST_OUT, block) < 1:
                 return
             self._be_connected()
-            answer = chosen.actor.work.remote(asked.func, asked.task)
-            chosen.out.append(self._backlog.popleft())
-            self._then(answer, chosen, partial(self._answered, chosen, asked))
+            answer = chosen.actor.work.remote(func, block)
+            self._backlog.popleft()
+            chosen.out.append(block)
+            self._then(answer, chosen, partial(self._answered, chosen, block))
 
     def _then(self, answer: Any, member: _Member, do: Callable[[Any], object]) -> None:
         """Have ``wait`` call ``do`` with the answer; if there will be none, the actor has ended."""
@@ -169,18 +155,16 @@ class Actors:
         else:
             self._lose(member, f"was lost by Ray ({cluster.why(error)})")
 
-    def _answered(self, member: _Member, asked: _Asked, future: Any) -> None:
-        member.out.remove(asked)
+    def _answered(self, member: _Member, block: Block, future: Any) -> None:
+        member.out.remove(block)
         self._assign()
-        if (error := future.exception()) is None:
-            asked.answered([future.result()])
-        else:
-            asked.failed(error)
+        error = future.exception()
+        self._events.append(future.result() if error is None else Lost(block.number, error))
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait until something happens, and pass it on."""
+    def wait(self, timeout: float | None = None) -> list[Any]:
+        """Wait until something happens: answers, Lost and Died, or nothing of these."""
         look_s = _LOOK_S if timeout is None else min(timeout, _LOOK_S)
-        if not self._arrived:
+        if not (self._arrived or self._events):
             connection.wait([self._bell.fileno()], look_s)
         self._bell.hush()
         while self._arrived:
@@ -190,6 +174,8 @@ class Actors:
                 self._lose(member, "")
         if time.monotonic() - self._looked >= look_s:
             self._look()
+        events, self._events = self._events, []
+        return events
 
     def _look(self) -> None:
         """Ask all actors what they do."""
@@ -238,7 +224,7 @@ class Actors:
             self._assign()
 
     def retire(self, number: int) -> None:
-        """End an actor after its last task."""
+        """End an actor after its last block."""
         if number in self._members:
             self._members[number].state = State.RETIRING
             self._bell.ring()
@@ -255,9 +241,10 @@ class Actors:
         if self._members.get(member.number) is member:
             del self._members[member.number]
             _end(member)
-            tasks = tuple([asked.task for asked in member.out])
             where = f" on {member.machine}" if member.machine else ""
-            self._tell(Exit(member.number, member.pid, 0, member.state, tasks, f"{how}{where}"))
+            died = Died(member.number, member.pid, 0, member.state, tuple(member.out), f"{how}{where}")
+            self._events.append(died)
+            self._bell.ring()
 
     @property
     def pids(self) -> dict[int, int]:
@@ -270,7 +257,7 @@ class Actors:
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
         return {number for number in lines if self.out(number)}
 
-    def dispose(self, timeout: float = 5.0) -> bool:
+    def close(self, timeout: float = 5.0) -> bool:
         """End all; what they might still do is not waited for."""
         members = list(self._members.values())
         for table in (self._members, self._backlog, self._awaited, self._arrived):

@@ -60,7 +60,7 @@ class MPI:
             )
         if isinstance(options.dataset, Streamed):
             raise OptionError(
-                "backend='mpi' reads no streams: a stream is read on where it was left, and MPI gives a task to "
+                "backend='mpi' reads no streams: a stream is read on where it was left, and MPI gives a block to "
                 "whichever rank is free. Give the dataset [] and len(), or leave backend unset."
             )
         if options.workers > (most := self.count_workers()):
@@ -122,30 +122,30 @@ class _RankPool(AnyPool):
         self._workers = _ranks() - 1  # of whom fewer may work at any one time
         self._open.append(self)
 
-    def _post(self, *answered: Any) -> None:
-        """Take an answer for progress of all ranks: which of them has which task is mpi4py's affair."""
+    def _post(self, block: Any, value: Any) -> None:
+        """Take an answer for progress of all ranks: which of them has which block is mpi4py's affair."""
         for cells in [cells for pool in list(self._open) for cells in pool._lines]:
             cells[Cell.READY], cells[Cell.SINCE] = 1, time.monotonic_ns()
-        super()._post(*answered)
+        super()._post(block, value)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
-        """None, while a more patient Pool has tasks out: its samples may have all ranks."""
+        """None, while a more patient Pool has blocks out: its samples may have all ranks."""
         others = [pool._patience for pool in list(self._open) if pool.out(0)]
         return super().busy(lines) if self._patience >= max(others, default=0.0) else ()
 
     def kill(self, number: int) -> None:
         """End the run: a rank has not answered for too long, and nothing can take its place."""
         ending.lost = (
-            f"no MPI rank has answered for {self._patience:g} s (sample_timeout), with {self.out(0)} tasks to do: one "
+            f"no MPI rank has answered for {self._patience:g} s (sample_timeout), with {self.out(0)} blocks to do: one "
             f"is lost, stopped or stuck in a sample. {_RESUME}"
         )
         ending.raise_if_lost()
 
-    def dispose(self, timeout: float = 5.0) -> bool:
+    def close(self, timeout: float = 5.0) -> bool:
         _closed.append(self._dataset)
         if self in self._open:
             self._open.remove(self)
-        return super().dispose(timeout)
+        return super().close(timeout)
 
 
 class _Pool:

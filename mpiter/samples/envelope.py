@@ -1,10 +1,8 @@
-"""Objects as bytes: what fits no column travels in an envelope, big buffers raw and out of line.
+"""Objects as bytes: what fits no column travels sealed, each object as a pickle of its own, large buffers beside it.
 
-Runs in workers (``seal``) and in the consumer process (``open_envelope``).  Layout: the length of the header, the
-header (msgpack: how long the pickle of each object is, and each buffer), a pickle for each object, then each buffer at
-a multiple of 64, so that arrays come back as aligned, writable views of wherever the envelope lies.  Objects
-of one envelope share nothing when they arrive, whatever they had in common before.  Classes of ``__main__`` come back
-as the caller's own.  Assumes that both sides are ours: envelopes hold pickles and never come from a file or a network.
+Runs in workers (``Sealing``) and in the consumer process (``Sealed.open``).  Objects share nothing when they arrive,
+whatever they had in common before, and what their arrays show is writable.  Classes of ``__main__`` come back as the
+caller's own.  Assumes that both sides are ours: what is sealed holds pickles and never comes from a file or a network.
 """
 
 from __future__ import annotations
@@ -15,11 +13,10 @@ import io
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
 
-import msgpack
 import numpy as np
 
 from .. import script
@@ -27,8 +24,7 @@ from . import tensors
 from .byvalue import ByValue, refuse
 
 ALIGN = 64
-_MUCH = 1 << 16  # bytes
-_LENGTH = 4  # bytes that hold the header's length
+OUT_OF_LINE = 1 << 12  # bytes: smaller buffers are part of the pickle
 _NAMES_SOMETHING = pickle.STACK_GLOBAL  # the opcode without which no class or function is looked up
 
 
@@ -37,94 +33,92 @@ def aligned(offset: int, to: int = ALIGN) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
-    """Parts to be laid down one after another, and how much room they need."""
+class Raw:
+    """Bytes that travel from where they lie, if the way knows how; else by way of a copy."""
 
-    head: bytes
-    pickles: memoryview
-    buffers: Sequence[memoryview]
-    size: int
+    memory: Any
 
-    def write(self, room: memoryview) -> None:
-        """Lay the envelope down in ``room``, which must hold ``size`` bytes."""
-        start = len(self.head)
-        end = start + len(self.pickles)
-        room[:start], room[start:end] = self.head, self.pickles
-        at = aligned(end)
-        for buffer in self.buffers:
-            room[at : at + buffer.nbytes] = buffer
-            at = aligned(at + buffer.nbytes)
-
-    def bytes(self) -> bytearray:
-        room = bytearray(self.size)
-        self.write(memoryview(room))
-        return room
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return Raw, (pickle.PickleBuffer(self.memory) if protocol >= 5 else bytes(self.memory),)
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Objects, pickled one after another: any stretch of them can be put into an envelope."""
+    """Objects on their way."""
 
-    pickles: memoryview
-    buffers: Sequence[memoryview]
-    ends: Sequence[tuple[int, int]]  # of each object's pickle and of its buffers, after those of nothing
+    ends: Sequence[tuple[int, int]]  # where each object's pickle ends, and how many buffers there are by then
+    pickles: Raw
+    buffers: Sequence[Raw]
 
-    def part(self, begin: int, end: int) -> Envelope:
-        (start, first), (stop, last) = self.ends[begin], self.ends[end]
-        pickles, buffers = self.pickles[start:stop], self.buffers[first:last]
-        lengths = [self.ends[at + 1][0] - self.ends[at][0] for at in range(begin, end)]
-        header: bytes = msgpack.packb([lengths, [buffer.nbytes for buffer in buffers]])
-        head = len(header).to_bytes(_LENGTH, "little") + header
-        size = aligned(len(head) + len(pickles))
-        for buffer in buffers:
-            size = aligned(size + buffer.nbytes)
-        return Envelope(head, pickles, buffers, size)
-
-
-def seal(values: Sequence[Any]) -> Sealed:
-    out, found = io.BytesIO(), list[pickle.PickleBuffer]()
-    ends = _dump_each(values, out, found)
-    return Sealed(memoryview(out.getvalue()), [buffer.raw() for buffer in found], ends)
+    def open(self) -> list[Any]:
+        """Give the objects back, each by itself: none shares anything with another."""
+        pickles, buffers = bytes(memoryview(self.pickles.memory)), (raw.memory for raw in self.buffers)
+        load = loads if _NAMES_SOMETHING in pickles else pickle.loads
+        found, start, used = [], 0, 0
+        for end, count in self.ends:
+            found.append(load(pickles[start:end], buffers=list(islice(buffers, count - used))))
+            start, used = end, count
+        return found
 
 
-def dumps(value: Any, buffers: list[pickle.PickleBuffer] | None = None) -> bytes:
-    """Pickle ``value``; ``buffers`` takes what goes out of line."""
-    out = io.BytesIO()
-    _dump_each([value], out, buffers)
-    return out.getvalue()
+class Sealing:
+    """Takes objects in, one by one, as they are at that moment: a dataset may fill their memory again."""
 
+    def __init__(self) -> None:
+        self._out, self._buffers, self._ends = io.BytesIO(), list[Any](), list[tuple[int, int]]()
+        self._take = functools.partial(_stays_in_line, self._buffers)
+        self._plain = by_reference(self._out, protocol=5, buffer_callback=self._take)
 
-def _dump_each(
-    values: Sequence[Any], out: io.BytesIO, buffers: list[pickle.PickleBuffer] | None
-) -> list[tuple[int, int]]:
-    """Pickle by reference where the other side can follow it, else by value; where each pickle ends, and its buffers,
-    after those of nothing.
+    def add(self, value: Any) -> None:
+        """Take one in; what can't be pickled raises, and leaves no trace.
 
-    In a forked worker ``__main__`` is the caller's, so plain pickle succeeds; in any other worker it isn't, plain
-    pickle fails, and cloudpickle sends the class by value under the identity that it came with.
-    """
-    outside: list[pickle.PickleBuffer] = [] if buffers is None else buffers
-    take = None if buffers is None else functools.partial(_stays_in_line, buffers)
-    plain, ends = by_reference(out, protocol=5, buffer_callback=take), [(0, 0)]
-    for value in values:
+        It is pickled by reference where the other side can follow that, else by value.  In a forked worker ``__main__``
+        is the caller's, so plain pickle succeeds; in any other worker it isn't, plain pickle fails, and cloudpickle
+        sends the class by value under the identity that it came with.
+        """
+        start, count = self._ends[-1] if self._ends else (0, 0)
         try:
-            plain.dump(value)
+            self._plain.dump(value)
         except Exception:  # cloudpickle knows more, and its error is the one to show
-            out.seek(ends[-1][0])
-            out.truncate()
-            del outside[ends[-1][1] :]
-            _ByValue(out, protocol=5, buffer_callback=take).dump(value)
-        plain.clear_memo()
-        ends.append((out.tell(), len(outside)))
-    return ends
+            self._forget(start, count)
+            try:
+                _ByValue(self._out, protocol=5, buffer_callback=self._take).dump(value)
+            except BaseException:
+                self._forget(start, count)
+                raise
+        finally:
+            self._plain.clear_memo()
+        self._buffers[count:] = map(bytearray, self._buffers[count:])
+        self._ends.append((self._out.tell(), len(self._buffers)))
+
+    def _forget(self, start: int, count: int) -> None:
+        self._out.seek(start)
+        self._out.truncate()
+        del self._buffers[count:]
+
+    def sealed(self) -> Sealed:
+        """Give what travels."""
+        return Sealed(self._ends, Raw(bytearray(self._out.getbuffer())), list(map(Raw, self._buffers)))
 
 
-def _stays_in_line(buffers: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> bool:
-    """Empty buffers do: they have no place of their own."""
-    if buffer.raw().nbytes:
-        buffers.append(buffer)
-        return False
-    return True
+def _stays_in_line(buffers: list[Any], buffer: pickle.PickleBuffer) -> bool:
+    raw = buffer.raw()
+    if raw.nbytes < OUT_OF_LINE:
+        return True
+    buffers.append(raw)
+    return False
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle ``value``, by reference where possible."""
+    out = io.BytesIO()
+    try:
+        by_reference(out, protocol=5).dump(value)
+    except Exception:  # cloudpickle knows more, and its error is the one to show
+        out.seek(0)
+        out.truncate()
+        _ByValue(out, protocol=5).dump(value)
+    return out.getvalue()
 
 
 def by_reference(*args: Any, **kwargs: Any) -> pickle.Pickler:
@@ -168,79 +162,6 @@ def _reduce_array(array: Any) -> Any:
         return array.__reduce_ex__(5)
     native = array.view(array.dtype.newbyteorder())  # the same bytes, under the native name
     return np.ndarray.view, (native, array.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class Raw:
-    """Bytes that travel from where they lie to where they are wanted, if the Pool knows how; else by way of a copy."""
-
-    memory: Any
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return Raw, (pickle.PickleBuffer(self.memory) if protocol >= 5 else bytes(self.memory),)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """An object that cannot be pickled and need not be, since nobody leaves the process."""
-
-    value: Any
-    size: int = 1 << 62  # fits no margin
-
-    def write(self, room: memoryview) -> None:
-        raise TypeError("an object that is held has no bytes")
-
-    def bytes(self) -> Held:
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """For threads: objects one by one, sealed where possible, so that samples are private; else held.
-
-    Never together: a thread that was given up may come back and write its rows once more, when others have.  What it
-    writes into the share of one row is then what lies there already.
-    """
-
-    values: Sequence[Any]
-
-    def part(self, begin: int, end: int) -> Envelope | Held:
-        value = self.values[begin:end]
-        if len(value) > 1:
-            return Held(value)
-        try:
-            return seal(value).part(0, 1)
-        except Exception:
-            return Held(value[0])
-
-
-Sealer = Callable[[Sequence[Any]], Sealed | Apart]
-
-
-def opened(sent: Any) -> list[Any]:
-    """What somebody sealed, from the bytes that travelled."""
-    if isinstance(sent, Held):
-        return [sent.value]
-    return open_envelope(memoryview(sent.memory if isinstance(sent, Raw) else sent))
-
-
-def as_raw(sent: Any) -> Any:
-    """The same for the way through a pipe: much of it isn't copied into a pickle, and out of it again."""
-    return Raw(sent) if isinstance(sent, bytearray) and len(sent) >= _MUCH else sent
-
-
-def open_envelope(room: memoryview) -> list[Any]:
-    """The objects again; their arrays are views of ``room``."""
-    start = _LENGTH + int.from_bytes(room[:_LENGTH], "little")
-    lengths, sizes = msgpack.unpackb(room[_LENGTH:start], strict_map_key=True)
-    pickles = room[start : start + sum(lengths)]
-    at, buffers = aligned(start + len(pickles)), []
-    for size in sizes:
-        buffers.append(room[at : at + size])
-        at = aligned(at + size)
-    left, ends = iter(buffers), [0, *accumulate(lengths)]
-    load = loads if _NAMES_SOMETHING in bytes(pickles) else pickle.loads
-    return [load(pickles[begin:end], buffers=left) for begin, end in pairwise(ends)]  # each by itself: none shares
 
 
 def loads(data: Any, buffers: Iterable[Any] = ()) -> Any:

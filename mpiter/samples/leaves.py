@@ -149,7 +149,7 @@ class Scalar(Leaf):
         return list(column)
 
 
-class _Number(Leaf):
+class Number(Leaf):
     """Python's own numbers; ``tolist`` gives back exactly these."""
 
     __slots__ = ()
@@ -168,28 +168,28 @@ class _Number(Leaf):
         return column.tolist()  # type: ignore[no-any-return]
 
 
-class Bool(_Number):
+class Bool(Number):
     """bool, which is an int to isinstance but not to us."""
 
     __slots__ = ()
     kind = bool
 
 
-class Int(_Number):
+class Int(Number):
     """int within 64 bits; larger ones travel as objects."""
 
     __slots__ = ()
     kind = int
 
 
-class Float(_Number):
+class Float(Number):
     """float"""
 
     __slots__ = ()
     kind = float
 
 
-class Complex(_Number):
+class Complex(Number):
     """complex"""
 
     __slots__ = ()

@@ -19,9 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .classes import is_static
 from .leaves import Aside, Leaf, leaf_for
-from .reuse import Waiting
 from .rows import Rows
 from .uneven import KEEPING, Place, Settle, are_values, listed
 
@@ -29,6 +27,7 @@ Column = np.ndarray[Any, Any]
 _DEEPEST = 32  # nesting beyond this (a cycle, most likely) travels as an object
 _WIDEST = 256  # a longer list is data, not structure: it travels as an object
 _MOST_PARTS = 1024  # in all; parts that are shared count at each place, so this also ends what unfolds without end
+_MADE_AT_RUN_TIME = 1 << 9  # a flag of classes
 _PLAIN_KEYS = {str, int, bool, bytes, type(None)}  # whose type and value are all there is to them
 
 
@@ -67,7 +66,7 @@ class Group:
                 return None
             return [list(map(itemgetter(name), values)) for name in self.names]
         if self.kind == "dataclass":
-            if not all(map(_is_plain, values)):
+            if not all(map(is_plain, values)):
                 return None
             return [list(map(attrgetter(name), values)) for name in self.names]
         try:
@@ -144,10 +143,15 @@ def _group_of(value: Any) -> Group | None:
         return Group(kind.__name__, kind, keys, (Aside(),) * len(value), key_types)
     if isinstance(value, tuple) and _is_namedtuple(kind):
         return Group("namedtuple", kind, (), (Aside(),) * len(value))
-    if dataclasses.is_dataclass(value) and _is_plain(value):
+    if dataclasses.is_dataclass(value) and is_plain(value):
         names = _field_names(kind)  # type: ignore[arg-type]
         return Group("dataclass", kind, names, (Aside(),) * len(names))
     return None
+
+
+def _is_static(cls: Any) -> bool:
+    """Is it part of a C program as it was compiled, and not made at run time?"""
+    return not cls.__flags__ & _MADE_AT_RUN_TIME
 
 
 def _is_namedtuple(cls: type) -> bool:
@@ -162,7 +166,7 @@ def _field_names(cls: Hashable) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=256)
 def _holds_more(cls: type) -> bool:
     """Has an instance contents (of a list, say) or slots that are no fields?"""
-    builtin = next(filter(is_static, cls.__mro__))
+    builtin = next(filter(_is_static, cls.__mro__))
     declared = [base.__dict__.get("__slots__", ()) for base in cls.__mro__]
     slots = {name for names in declared for name in ([names] if isinstance(names, str) else names)}
     return builtin is not object or not slots <= {*_field_names(cls), "__weakref__", "__dict__"}
@@ -178,7 +182,7 @@ def _says_how_to_copy(cls: Hashable) -> bool:
     return bool(own) or any(s not in plain_states and s.__module__ != "dataclasses" for s in states)
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """Does the dataclass instance consist of its fields and nothing else?"""
     if _says_how_to_copy(type(value)) or _holds_more(type(value)):  # type: ignore[arg-type]
         return False
@@ -203,51 +207,25 @@ def asides_of(node: Node) -> int:
     return int(isinstance(node, Aside))
 
 
-def asides_in(node: Node, sample: Any) -> Iterator[Any]:
-    """The values of ``sample``, from which the tree was made, that stand aside."""
-    if isinstance(node, Group):
-        for part, values in zip(node.parts, node.split([sample]) or (), strict=True):
-            yield from asides_in(part, values[0])
-    elif isinstance(node, Aside):
-        yield sample
-
-
 def is_record(node: Node) -> bool:
     """Strings, numbers and the like, as they come from a store: something stands aside, and there is no array."""
     return asides_of(node) > 0 and not any(leaf.shape for leaf in columns_of(node))
 
 
 def scatter(
-    node: Node,
-    samples: Sequence[Any],
-    columns: Iterator[Column],
-    start: int,
-    asides: list[Any],
-    waiting: Waiting | None = None,
+    node: Node, samples: Sequence[Any], columns: Iterator[Column], start: int, asides: list[Sequence[Any]]
 ) -> bool:
     """Write ``samples`` into the rows from ``start`` on; append the values that stand aside, a list for each place.
 
     False if a sample does not fit the tree; some columns may then have been written, but nothing beyond these rows.
-    ``waiting`` looks at what the samples have in each place.
     """
     if isinstance(node, Group):
         parts = node.split(samples)
-        if parts is None:
-            return False
-        if waiting is not None:
-            waiting.look(samples)
-        return all(
-            scatter(part, values, columns, start, asides, waiting)
-            for part, values in zip(node.parts, parts, strict=True)
+        return parts is not None and all(
+            scatter(part, values, columns, start, asides) for part, values in zip(node.parts, parts, strict=True)
         )
     if isinstance(node, Leaf):
-        if not node.write(next(columns), start, samples):
-            return False
-        if waiting is not None:
-            waiting.look(samples)
-        return True
-    if waiting is not None:
-        waiting.look_into(samples)
+        return node.write(next(columns), start, samples)
     asides.append(samples)
     return True
 

@@ -107,7 +107,7 @@ class AutoPilot:
         if seconds < _PART_S:
             return None
         self._last, self._next = seen, batches + max(_PART, now.workers // 2, in_time)
-        wait_s, busy_s = seen.wait_s - last.wait_s, seen.fetch_s + seen.pack_s - last.fetch_s - last.pack_s
+        wait_s, busy_s = seen.wait_s - last.wait_s, seen.fetch_s - last.fetch_s
         self._parts.append(Part(*(max(0.0, one) / count for one in (seconds - wait_s, wait_s, busy_s))))
         self._age += 1
         wanted, reason = self._decide(now, seen)

@@ -86,7 +86,7 @@ def doing(line: Line, now: float) -> str:
         return "idle"
     since = now - line.since / 1e9
     late = f", {since:.1f} s" if since >= _LATE_S else ""
-    return f"fetching row {line.row} of batch {line.batch}{late}"
+    return f"fetching row {line.row} of block {line.block}{late}"
 
 
 def _some(count: int, noun: str, plural: str = "s") -> str:

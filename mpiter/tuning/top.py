@@ -100,13 +100,13 @@ def _read(path: str) -> tuple[Stats, list[Line]] | None:
             return None
         data = file.read(count * LINE_BYTES)
     cells = memoryview(data[: len(data) // LINE_BYTES * LINE_BYTES]).cast("q").tolist()
-    width, now = len(Line._fields), time.monotonic()
+    width, fields, now = LINE_BYTES // 8, len(Line._fields), time.monotonic()
     values: dict[str, Any] = {
         name: value if name.endswith("_s") else int(value) for name, value in zip(FIGURES, figures, strict=True)
     }
     values["wait_s"] += max(0.0, now - waits) if waits else 0.0
     stats = Stats(**values, seconds=max(0.0, now - began) if began else 0.0)
-    return stats, [Line(*cells[at : at + width]) for at in range(0, len(cells), width)]
+    return stats, [Line(*cells[at : at + fields]) for at in range(0, len(cells), width)]
 
 
 def _names(folder: str) -> list[str]:

@@ -15,12 +15,13 @@ import os
 import threading
 import time
 import weakref
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..engine.tally import Tally
 from ..errors import OptionError
 from ..rules import Rules
-from ..worker.task import Ticket
+from ..transport.memory import write_all
+from ..worker.block import Done
 
 MOST = 500_000  # events: some 100,000 batches, and 60 MB
 CONSUMER, PREFETCH, WORKER = 1, 2, 3  # threads of a loop: worker 0 is number 3
@@ -34,7 +35,7 @@ _WAIT, _STEP, _ORDER, _DELIVER, _OPEN, _FETCH = (
     for name, args in {
         **dict.fromkeys(("wait", "step", "order", "deliver"), ""),
         "open": '"samples":%d,"bytes":%d',
-        "fetch": '"rows":%d,"again":%d,"queue_s":%.6g,"cpu_s":%.6g,"delay_s":%.6g,"read_s":%.6g,"pack_s":%.6g',
+        "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g,"delay_s":%.6g,"read_s":%.6g',
     }.items()
 )
 _BATCHES = f'{{"ph":"C",{_HEAD},"name":"batches","args":{{"ready":%d,"on their way":%d}}}}'
@@ -67,7 +68,7 @@ class Trace:
 
     def _begin(self) -> None:
         self._pid, self._zero = os.getpid(), time.monotonic()
-        self._file: BinaryIO | None = None  # guarded by _lock, like all below
+        self._fd: int | None = None  # guarded by _lock, like all below
         self._size = self._loops = self._count = 0  # the size without the end of the array
         self._is_over = False
 
@@ -91,14 +92,12 @@ class Trace:
             try:
                 if self._count > MOST:
                     raise OSError(f"it has {MOST:,} events")
-                file = self._file = self._file or self._opened()
+                self._fd = self._opened() if self._fd is None else self._fd
                 lines = ",\n".join(self._event(number, *note) for note in notes)
                 data = f"{',' if self._size else '['}\n{lines}".encode()
-                file.seek(self._size)
-                file.write(data + b"\n]\n")
-                file.flush()
+                write_all(self._fd, memoryview(data + b"\n]\n"), self._size)
                 self._size += len(data)
-            except (OSError, ValueError) as error:  # a loop that outlives the program's files
+            except OSError as error:
                 self._is_over = True
                 _log.warning("the trace %s cannot be written, and ends here: %s", self._path, str(error))
 
@@ -106,19 +105,19 @@ class Trace:
         since = int(1e6 * (began - self._zero))
         return pattern % (number, thread, since, max(0, int(1e6 * (ended - self._zero)) - since), *more)
 
-    def _opened(self) -> BinaryIO:
-        """The file, empty, and locked for as long as this trace lives."""
-        file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+    def _opened(self) -> int:
+        """The file, empty, and locked for as long as this trace lives: loops that nobody closes write at the end."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.close()
+            os.close(fd)
             root, ending = os.path.splitext(self._path)
             _log.warning("another program is writing the trace %s; ours has our pid in its name", self._path)
-            file = open(f"{root}.{self._pid}{ending}", "w+b")  # noqa: SIM115  # for as long as this lives
-        weakref.finalize(self, file.close)
-        file.truncate(0)
-        return file
+            fd = os.open(f"{root}.{self._pid}{ending}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        weakref.finalize(self, os.close, fd).atexit = False
+        os.ftruncate(fd, 0)
+        return fd
 
 
 class Tracer(Tally):
@@ -184,15 +183,15 @@ class Tracer(Tally):
         Tally.ordered(self, began, ended)
         self._notes.append((_ORDER, PREFETCH, began, ended))
 
-    def answered(self, ticket: Ticket, again: bool) -> None:
-        Tally.answered(self, ticket, again)
-        began = ticket.began or time.monotonic()
-        thread = WORKER + ticket.worker
+    def answered(self, done: Done) -> None:
+        Tally.answered(self, done)
+        began = done.began or time.monotonic()
+        thread = WORKER + done.worker
         if thread not in self._threads:
             self._threads.add(thread)
-            self._note(_NAME, thread, "thread", f"worker {ticket.worker}")
-        span = _FETCH, thread, began, began + ticket.seconds, ticket.rows, again
-        self._notes.append((*span, ticket.queue_s, ticket.cpu_s, ticket.delay_s, ticket.read_s, ticket.pack_s))
+            self._note(_NAME, thread, "thread", f"worker {done.worker}")
+        span = _FETCH, thread, began, began + done.seconds, done.rows
+        self._notes.append((*span, done.queue_s, done.cpu_s, done.delay_s, done.read_s))
         if began > self._due:
             self._write(began)
 

@@ -1,6 +1,6 @@
 """The notice board: what each worker is doing right now, in a line of shared memory of its own.
 
-Written by workers, read by whoever supervises them and by ``get_rng``.  A line is eight integers.  Guarantees that a
+Written by workers, read by whoever supervises them and by ``get_rng``.  A line is a few integers.  Guarantees that a
 reader sees whole numbers (aligned 64-bit stores); the line as a whole may be torn, which its readers must bear.
 Before the lines stands what the loop has counted, for ``mpiter top``, which reads it all from another process: the
 board is the first thing in the loop's shared memory, and begins with a mark.
@@ -20,26 +20,24 @@ class Cell(IntEnum):
 
     PID = 0  # of the process, or the system's number of the thread
     READY = 1  # the dataset is loaded and worker_init has returned
-    RUN = 2
-    TASK = 3  # number of the task in hand, -1 when idle
-    BATCH = 4
-    ROW = 5  # the row being fetched
-    SINCE = 6  # when the clock was last read: its fetch began then or later, monotonic nanoseconds
-    ACTIVE = 7  # 1 while the row is fetched or written, 2 while several up to it are written at once, 0 when idle
+    BLOCK = 2  # number of the block in hand, -1 before the first
+    ROW = 3  # the row being fetched or written, of the block's
+    SINCE = 4  # when the block was begun, monotonic nanoseconds
+    ACTIVE = 5  # 1 while there is a block in hand, 2 while several of its rows are read at once, 0 when idle
 
 
 _CELLS = len(Cell)
-LINE_BYTES = 8 * _CELLS
-MARK = int.from_bytes(b"mpiter\0\2", "little")  # another one when what follows is laid out in another way
+LINE_BYTES = 64  # a line of the cache
+MARK = int.from_bytes(b"mpiter\0\3", "little")  # another one when what follows is laid out in another way
 COUNTED = (  # of Stats, what the tally counts
     *("batches", "samples", "errors", "skipped", "tasks", "payload_bytes", "wait_s", "start_s", "sample_s"),
-    *("order_s", "queue_s", "fetch_s", "fetch_cpu_s", "fetch_delay_s", "read_s", "pack_s", "deliver_s"),
+    *("order_s", "queue_s", "fetch_s", "fetch_cpu_s", "fetch_delay_s", "read_s", "deliver_s"),
 )
 FIGURES = (*COUNTED, "restarts", "workers", "ready_batches", "in_flight_batches", "room_bytes")  # in this order
 # The mark, how many lines, when the first batch came (0: it hasn't), when the figures were written if next() waits and
 # waits (0: it doesn't), the figures.
 _HEAD = f"qqdd{len(FIGURES)}d"
-HEAD = struct.Struct(f"{_HEAD}{-struct.calcsize(_HEAD) % LINE_BYTES}x")  # each line has a line of the cache
+HEAD = struct.Struct(f"{_HEAD}{-struct.calcsize(_HEAD) % LINE_BYTES}x")
 
 
 class Line(NamedTuple):
@@ -47,9 +45,7 @@ class Line(NamedTuple):
 
     pid: int
     ready: int
-    run: int
-    task: int
-    batch: int
+    block: int
     row: int
     since: int
     active: int
@@ -78,7 +74,7 @@ class Board:
     def cells(self, worker: int) -> memoryview:
         """The cells of one worker as a memoryview of integers."""
         at = self._places[worker]
-        return memoryview(self._memory or self._arena.map)[at : at + LINE_BYTES].cast("q")
+        return memoryview(self._memory or self._arena.map)[at : at + 8 * _CELLS].cast("q")
 
     def publish(self, began: float, waits: float, figures: Sequence[float]) -> None:
         """What the loop has counted, since the first batch came."""
@@ -96,7 +92,7 @@ class Board:
 
     def clear(self, worker: int) -> None:
         """For a new worker in this place."""
-        self.cells(worker)[:] = memoryview(bytes(LINE_BYTES)).cast("q")
+        self.cells(worker)[:] = memoryview(bytes(8 * _CELLS)).cast("q")
 
     def move(self, worker: int) -> None:
         """Another line for this place: whoever had the old one may still write there."""

@@ -17,16 +17,16 @@ from ..errors import RemoteTraceback, SampleError, SampleNotSendable
 from ..samples.byvalue import culprit
 from ..samples.envelope import dumps, loads
 from . import parts
+from .block import Fault, Place
 from .info import WorkerInfo
-from .task import Fault, Piece
 
 _LONGEST = 20_000  # characters of a traceback
 
 
-def take_down(error: BaseException, piece: Piece, row: int, index: Any, worker: WorkerInfo) -> Fault:
+def take_down(error: BaseException, place: Place, index: Any, worker: WorkerInfo) -> Fault:
     """Describe ``error``, raised by the fetch of ``index``."""
-    summary = f"{type(error).__name__}: {_text(error)}"[:500]
-    where = piece.batch, row, index, piece.epoch, piece.position + row - piece.row, worker.name, summary
+    batch, row, epoch, position = place
+    where = batch, row, index, epoch, position, worker.name, f"{type(error).__name__}: {_text(error)}"[:500]
     if worker.backend == "serial":
         return Fault(*where, trace="", pickled=None, itself=error)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-_LONGEST:]
@@ -34,30 +34,27 @@ def take_down(error: BaseException, piece: Piece, row: int, index: Any, worker: 
 
 
 class Faults:
-    """What has failed of a task, or of a batch."""
+    """What has failed of a block, or of a batch."""
 
     def __init__(self) -> None:
         self.found: list[Fault] = []
 
-    def add(self, error: BaseException, piece: Piece, row: int, index: Any, worker: WorkerInfo) -> None:
-        """A row has failed."""
+    def add(self, error: BaseException, place: Place, index: Any, worker: WorkerInfo) -> None:
+        """Note that a row has failed."""
         if isinstance(error, parts.AllLeftOut):
-            here = piece.batch, row  # a task may be of several batches
-            last = max(at for at, fault in enumerate(self.found) if (fault.batch, fault.row) == here)
+            last = max(at for at, fault in enumerate(self.found) if fault.row == place[1])
             self.found[last] = replace(self.found[last], ends_row=True)
             return
         may_skip = not isinstance(error, parts.NotOfASample)
-        found = error if may_skip else error.__cause__ or error
-        fault = take_down(found, piece, row, index, worker)
-        self.found.append(fault if may_skip else replace(fault, may_skip=False))
+        fault = take_down(error if may_skip else error.__cause__ or error, place, index, worker)
+        self.found.append(replace(fault, may_skip=may_skip))
 
-    def add_part(self, error: BaseException, piece: Piece, row: int, key: Any, at: int, worker: WorkerInfo) -> None:
-        """One of the samples of a row has failed."""
-        fault = take_down(error, piece, row, key, worker)
-        fault = replace(fault, position=fault.position + at, ends_row=False)
-        told = ((known.batch, known.row, known.position) for known in self.found)
-        if (fault.batch, fault.row, fault.position) not in told:  # else it is fetched once more
-            self.found.append(fault)
+    def add_part(self, error: BaseException, place: Place, key: Any, at: int, worker: WorkerInfo) -> None:
+        """Note that one of the samples of a row has failed."""
+        batch, row, epoch, position = place
+        fault = take_down(error, (batch, row, epoch, position + at), key, worker)
+        if (row, fault.position) not in ((known.row, known.position) for known in self.found):  # else it comes again
+            self.found.append(replace(fault, ends_row=False))
 
 
 def unsendable(sample: Any, name: str, error: BaseException) -> SampleNotSendable:

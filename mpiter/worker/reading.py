@@ -45,10 +45,11 @@ def watched(dataset: Any) -> Reading | None:
 class RunDelay:
     """How long this thread has waited for a core, though it could have run; 0 where nobody counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_counted: bool = True) -> None:
         self._file: int | None = None
         with contextlib.suppress(OSError):
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            if is_counted:
+                self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
     def ns(self) -> int:
         """So far."""

@@ -1,6 +1,6 @@
 """The module-global registry of datasets: who works on which, in this process.
 
-Runs in workers: processes or threads.  Every task names its dataset, since a process may serve
+Runs in workers: processes or threads.  Every block names its dataset, since a process may serve
 several iterators at once, and threads are workers of their own.
 """
 
@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..datasets.access import Reader
-from ..samples.caution import Caution
-from ..transport.transport import Writer
 from . import info
-from .here import NONE
+from .here import NONE, Frame
 from .mail import Outbox
 from .reading import Reading, RunDelay
+from .sheets import Writer
 
 
 @dataclass(slots=True)
@@ -34,8 +33,8 @@ class Worker:
     outbox: Outbox | None = None
     reading: Reading | None = None  # of its dataset, where one sees inside
     startup: str | None = None
-    tasks: int = 0
-    packing_ns: int = 0  # of the task in hand
+    blocks: int = 0  # that it has fetched
+    frame: Frame = field(default_factory=Frame)  # what its thread is fetching
     delay: RunDelay = field(default_factory=RunDelay)
 
     @property
@@ -50,10 +49,10 @@ class Habits:
 
     owns_globals: bool = True  # the global generators are this worker's to seed
     seeds_samples: bool = True  # …for each sample
+    skips_errors: bool = False  # else nothing of a block is asked for after a sample that has failed
     seeds: frozenset[str] = NONE  # the global generators that the dataset draws from, as far as we know
-    mark: Any = field(default=None)  # of the global generators after the last task
-    unseen: int = 1  # samples between two looks at the clock
-    caution: Caution = field(default_factory=Caution)  # with samples that wait to be written
+    copies: bool = False  # samples that travel by reference: the dataset fills their memory again
+    mark: Any = field(default=None)  # of the global generators after the last block
 
 
 _registry: dict[int, dict[int, Worker]] = {}  # dataset id -> thread id -> worker

@@ -255,20 +255,25 @@ class Kept:
     def __init__(self) -> None:
         self._mark: tuple[Any, ...] = ()
         self._states: dict[str, Any] = {}
+        self._has_reserve = False  # does numpy keep a normal number, which may be taken without another trace?
 
-    def now(self, mark: tuple[Any, ...]) -> dict[str, Any]:
-        """The states that go with this mark."""
-        if mark != self._mark or self._states["numpy"].get("has_gauss", 0):  # which may be taken without a trace
+    def keep(self) -> None:
+        """Note how they are now."""
+        mark = globals_mark()
+        if mark != self._mark or self._has_reserve:
             self._mark, self._states = mark, globals_state()
-        return self._states
+            self._has_reserve = bool(self._states["numpy"].get("has_gauss", 0))
 
+    def drawn(self) -> frozenset[str]:
+        """The generators that were drawn from since."""
+        drawn = drawn_between(self._mark, globals_mark())
+        if self._has_reserve and not np.random.get_state(legacy=False)["has_gauss"]:
+            drawn |= {"numpy"}
+        return drawn
 
-def has_used_reserve(before: dict[str, Any]) -> bool:
-    """Has the normal number that numpy kept in reserve been taken, which leaves no other trace?"""
-    return bool(before["numpy"].get("has_gauss", 0)) and not np.random.get_state(legacy=False)["has_gauss"]
-
-
-def restore_globals(states: dict[str, Any]) -> None:
-    generators = global_generators()
-    for name, state in states.items():
-        give_back(generators[name], state)
+    def restore(self) -> None:
+        """Put them back, if somebody has drawn."""
+        if self.drawn():
+            generators = global_generators()
+            for name, state in self._states.items():
+                give_back(generators[name], state)

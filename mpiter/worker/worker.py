@@ -1,7 +1,7 @@
 """How a worker begins: the initializer that every Pool runs once in each of its workers.
 
 Runs in workers.  Guarantees that nothing it meets can kill the worker or start a respawn loop: a failure is kept and
-answered to the first task.  In a process that we have started it first makes itself at home (signals, environment,
+answered to the first block.  In a process that we have started it first makes itself at home (signals, environment,
 thread limits, outgoing mail); in others' (Ray's, MPI's) it is a guest and doesn't.  Then it opens the dataset, and
 calls the user's ``worker_init``.
 """
@@ -18,23 +18,24 @@ import signal
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..datasets.access import reader_of, users
 from ..datasets.ship import Kept
-from ..errors import OptionError
+from ..errors import OptionError, WorkerStartError
 from ..rules import Rules
 from ..samples import byvalue
-from ..transport.transport import Writer
+from ..samples.copying import Held
 from . import allocator, forks, info, lifeline, limits, seeding
 from .blackbox import BlackBox
 from .board import Board, Cell
+from .here import NONE
 from .mail import Outbox
-from .reading import watched
+from .reading import RunDelay, watched
 from .registry import Habits, Worker, register
+from .sheets import Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +51,9 @@ class Setup:
     backend: str
     environment: dict[str, str] | None  # of the caller; None for workers in a process that is not ours to arrange
     log_level: int  # of the caller's root logger: what he doesn't want to hear isn't sent
-    numbers: Iterator[int] | None = None  # for workers whose process has no name that says it
     home: int = field(default_factory=os.getpid)  # the caller's process
     drawn: set[str] = field(default_factory=set)  # global generators that other workers have seen the dataset draw from
     starts: Counter[int] = field(default_factory=Counter)  # of workers of each number, before this one
-
-
-_first_breath = threading.Lock()
 
 
 def begin(setup: Setup, number: int | None = None) -> None:
@@ -65,11 +62,12 @@ def begin(setup: Setup, number: int | None = None) -> None:
     is_alone = not setup.rules.in_process  # in its process
     number = _number(setup) if number is None else number
     cells = setup.board.cells(number)
-    cells[Cell.PID], cells[Cell.TASK] = threading.get_native_id(), -1
+    cells[Cell.PID], cells[Cell.BLOCK] = threading.get_native_id(), -1
     nobody = info.WorkerInfo(number, setup.rules.workers, setup.rules.seed, None, setup.backend)
     habits = Habits(
         owns_globals=setup.backend != "thread",
         seeds_samples=setup.rules.seeds_samples,
+        skips_errors=setup.rules.skips_errors,
         seeds=frozenset(setup.drawn),
     )
     worker = Worker(nobody, None, setup.writer, cells, habits)
@@ -86,19 +84,12 @@ def begin(setup: Setup, number: int | None = None) -> None:
         if is_ours and isinstance(setup.cargo, Kept):
             byvalue.was_forked()
         dataset, worker_init = forks.called(setup.cargo.open)
-        worker.dataset = dataset
-        theirs = users(dataset)
-        worker.info = info.WorkerInfo(number, setup.rules.workers, setup.rules.seed, theirs, setup.backend)
-        worker.reader = reader_of(dataset)
-        if any(getattr(one, "repeatable", True) is False for one in (dataset, theirs)):
-            worker.habits.seeds = seeding.GLOBALS  # not to be fetched twice to find out
-            worker.habits.caution.is_singly = True
-        info.was_asked()  # by the process that we were forked from
+        _settle_at(worker, dataset, copies=setup.rules.in_process)
         if is_alone and not setup.rules.seeds_samples:
             seeding.seed_worker(setup.rules.seed, number + setup.starts[number] * setup.rules.workers)
         call_hooks(worker.info, worker_init)
         if is_alone:
-            worker.reading = watched(theirs)
+            worker.reading = watched(worker.info.dataset)
         if is_alone and setup.rules.seeds_samples:
             seeding.seed_globals(setup.rules.seed, -1 - setup.starts[number], number)
         if is_ours:
@@ -108,6 +99,32 @@ def begin(setup: Setup, number: int | None = None) -> None:
             _explain(error)
         worker.startup = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     cells[Cell.READY] = 1
+
+
+def begin_here(dataset: Any, worker_init: Any, rules: Rules, copies: bool) -> Worker:
+    """Where there are no workers, have the caller's thread be one; ``copies`` asks for samples that nobody else has."""
+    nobody = info.WorkerInfo(0, 1, rules.seed, None, "serial")
+    habits = Habits(seeds_samples=rules.seeds_samples, skips_errors=rules.skips_errors)
+    cells = memoryview(bytearray(8 * len(Cell))).cast("q")
+    worker = Worker(nobody, dataset, Writer(None, Held), cells, habits, delay=RunDelay(is_counted=False))
+    try:
+        _settle_at(worker, dataset, copies=rules.batch_size > 1)
+        call_hooks(worker.info, worker_init)
+    except Exception as error:
+        raise WorkerStartError(f"worker 0 could not start:\n\n{traceback.format_exc()}") from error
+    habits.copies |= copies
+    return worker
+
+
+def _settle_at(worker: Worker, dataset: Any, copies: bool) -> None:
+    """Find out how the dataset is read; ``copies`` says whether it could fill memory again that others still read."""
+    theirs = users(dataset)
+    worker.dataset, worker.reader = dataset, reader_of(dataset)
+    worker.info = worker.frame.worker = replace(worker.info, dataset=theirs)
+    if any(getattr(one, "repeatable", True) is False for one in (dataset, theirs)):
+        worker.habits.seeds = seeding.GLOBALS if worker.habits.seeds_samples else NONE  # not fetched twice to find out
+        worker.habits.copies = copies
+    info.was_asked()  # by the process that we were forked from
 
 
 def _explain(error: RecursionError) -> None:
@@ -167,9 +184,6 @@ _DIGITS = re.compile(r"\d+")
 
 
 def _number(setup: Setup) -> int:
-    """This worker's place among its colleagues: by its process's number, else in order of appearance."""
-    if setup.numbers is None:
-        numbers = _DIGITS.findall(multiprocessing.current_process().name)
-        return int(numbers[-1]) % setup.rules.workers if numbers else 0
-    with _first_breath:
-        return next(setup.numbers) % setup.rules.workers
+    """This worker's place among its colleagues: by its process's number."""
+    numbers = _DIGITS.findall(multiprocessing.current_process().name)
+    return int(numbers[-1]) % setup.rules.workers if numbers else 0

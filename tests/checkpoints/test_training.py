@@ -101,6 +101,8 @@ def test_a_thousand_interrupts_lose_no_batch_and_repeat_none(tmp_path, kind):
         folder.unlink(missing_ok=True)
 
 
+# between opening a file and entering its `with` an interrupt leaves it to the garbage collector to close
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed file:ResourceWarning")
 def test_an_interrupt_at_any_line_leaves_the_handlers_as_they_were(path):
     def hold():
         with mpiter.Checkpoint(path, {"a": 1}):

@@ -376,7 +376,7 @@ TABLE: dict[tuple[str, str], Any] = {
     ("closing", "hold the GIL"):          CLOSES,
 }  # fmt: skip
 
-# Threads: nothing has to travel, so that what cannot be packed is handed over as it is.
+# Threads: nothing is packed or sent, they hand over what the dataset has returned.
 THREADS: dict[tuple[str, str], Any] = {
     ("worker_init", "raise"):             START_ERROR,
     ("worker_init", "raise unpicklable"): START_ERROR,
@@ -391,13 +391,6 @@ THREADS: dict[tuple[str, str], Any] = {
     ("getitem", "sys.exit"):              Error(SampleError),
     ("getitem", "MemoryError"):           Error(MemoryError),
     ("getitem", "wait for ever"):         GOES_ON,
-
-    ("packing", "raise"):                 UNHARMED,
-    ("packing", "raise unpicklable"):     UNHARMED,
-    ("packing", "raise unopenable"):      UNHARMED,
-    ("packing", "sys.exit"):              Error(SampleNotSendable),
-    ("packing", "MemoryError"):           UNHARMED,
-    ("packing", "wait for ever"):         GOES_ON,
 
     ("closing", "raise"):                 CLOSES,
     ("closing", "raise unpicklable"):     CLOSES,
@@ -423,7 +416,7 @@ def test_every_cell_has_an_outcome_or_a_reason_why_not() -> None:
     for (phase, manner), method in itertools.product(TABLE, METHODS):
         found = outcome(phase, manner, method)
         assert hasattr(found, "check") or found.reason
-    assert set(THREADS) == set(itertools.product(("worker_init", "getitem", "packing", "closing"), [*ERRORS, *STUCK]))
+    assert set(THREADS) == set(itertools.product(("worker_init", "getitem", "closing"), [*ERRORS, *STUCK]))
 
 
 @pytest.fixture
@@ -432,8 +425,6 @@ def staged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
     stages: list[Stage] = []
 
     def stage(phase: str, manner: str, times: int | None = 1, **options: Any) -> Stage:
-        if phase == "closing":  # all workers are held up at the gate
-            request.getfixturevalue("unhurried")
         stages.append(Stage(Trap(tmp_path, manner, times), phase, **options))
         return stages[-1]
 
@@ -511,7 +502,8 @@ def test_workers_that_die_whatever_they_do_come_to_an_end_which_tells_it_all(sta
     deaths = str(caught.value).splitlines()[1:]
     assert len(deaths) == 4
     assert all(TELLTALES[manner] in death for death in deaths)
-    assert stage.it.stats().restarts == len(stage.trap.victims)
+    victims = len(stage.trap.victims)
+    assert victims - WORKERS < stage.it.stats().restarts <= victims, "those that die with the last end with all"
     stage.trap.remove()
     assert stage.everything() == stage.quiet()
 
@@ -607,7 +599,7 @@ def test_close_comes_back_while_the_workers_are_being_replaced(staged: Any, mann
 
 
 def once_all_are_ready(it: Any) -> None:
-    wait_until(lambda: all(line.ready for line in it._pump.loop._crew.board()), "all workers are ready")
+    wait_until(lambda: all(line.ready for line in it._pump.loop.lines), "all workers are ready")
 
 
 def until_replaced(it: Any, times: int = 1) -> list[Any]:

@@ -42,7 +42,7 @@ it = mpiter.MultiprocessIterator(Dataset(), 4, shuffle=False, n_processes=2, run
                                  backend=mpiter.Process(method))
 next(it)
 next(it)
-while not all(line.ready for line in it._pump.loop._crew.board()):
+while not all(line.ready for line in it._pump.loop.lines):
     time.sleep(0.001)
 if mode == "stopped":
     for pid in it.worker_pids:
@@ -154,7 +154,7 @@ def test_workers_offer_themselves_to_the_out_of_memory_killer(method: str) -> No
     before = own.read_text()
     with mpiter.MultiprocessIterator(list(range(10)), 2, n_processes=2, backend=mpiter.Process(method)) as it:
         next(it)
-        wait_until(lambda: all(line.ready for line in it._pump.loop._crew.board()), "both are ready")
+        wait_until(lambda: all(line.ready for line in it._pump.loop.lines), "both are ready")
         scores = [Path(f"/proc/{pid}/oom_score_adj").read_text().strip() for pid in it.worker_pids]
     assert scores == ["1000", "1000"]
     assert own.read_text() == before

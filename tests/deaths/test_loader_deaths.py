@@ -50,7 +50,6 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(with_workers: Maker, op
     assert flat(given + epoch(batches)) == list(range(40))
 
 
-@pytest.mark.usefixtures("unhurried")
 @each_way
 def test_workers_killed_at_their_work_are_replaced_and_nothing_is_lost(
     with_workers: Maker, options: dict[str, Any], tmp_path: Path
@@ -119,7 +118,6 @@ def test_a_state_saved_after_a_death_is_that_of_what_was_handed_out(with_workers
 # -- patience ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("options", [{}, {"collate_fn": lambda samples: [label for _, label in samples]}])
 def test_a_late_batch_is_an_error_and_may_still_come(
     with_workers: Maker, options: dict[str, Any], tmp_path: Path
@@ -151,7 +149,6 @@ def test_somebody_who_gives_up_after_a_timeout_gets_the_next_epoch_whole(with_wo
     assert [labels for _, labels in epoch(loader)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-@pytest.mark.usefixtures("unhurried")
 def test_after_a_caught_interrupt_no_batch_is_lost(with_workers: Maker, tmp_path: Path) -> None:
     gate = tmp_path / "open"
     batches = iter(with_workers(Gated(str(gate), free=4, length=12), 4))

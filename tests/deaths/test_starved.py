@@ -137,7 +137,7 @@ def unkillable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     left: list[psutil.Process] = []
 
     def spare(iterator: Any, number: int) -> int:
-        worker = iterator._pump.loop._crew._pool._workers[number]
+        worker = iterator._pump.loop._team.crew._pool._workers[number]
         monkeypatch.setattr(worker, "kill", lambda: None)
         left.append(psutil.Process(worker.pid))
         return int(worker.pid)
@@ -154,7 +154,7 @@ def test_close_does_not_wait_for_an_unkillable_worker(unkillable: Any) -> None:
     it = mpiter.MultiprocessIterator(dataset, 4, shuffle=False, n_processes=1, run_ahead=0)
     for _ in range(3):
         next(it)
-    wait_until(lambda: it._pump.loop._crew.board()[0].active, "the worker is held up")
+    wait_until(lambda: it._pump.loop.lines[0].active, "the worker is held up")
     pid = spare(it, 0)
     it.close()  # pytest's own limit is the deadline here; what it takes is in docs/survival.md
     assert it.worker_pids == ()
@@ -167,9 +167,9 @@ def test_the_slots_of_an_unkillable_worker_are_never_used_again(unkillable: Any)
         dataset, 4, shuffle=False, repeat=False, n_processes=1, run_ahead=0, sample_timeout=1.0
     ) as it:
         seen = [plain(list(next(it))) for _ in range(3)]
-        wait_until(lambda: it._pump.loop._crew.board()[0].active, "the worker is held up")
-        slots, lent = it._pump.loop._transport.slots, []
-        in_danger = {assembly.room._slot for assembly in it._pump.loop._ledger._assemblies.values()}
+        wait_until(lambda: it._pump.loop.lines[0].active, "the worker is held up")
+        slots, lent = it._pump.loop._team.rooms.slots, []
+        in_danger = {assembly.room.slot for assembly in it._pump.loop._ledger._assemblies.values()}
         genuine = slots.lease
         slots.lease = lambda slot: lent.append(slot) or genuine(slot)
         pid = spare(it, 0)

@@ -230,7 +230,6 @@ def test_18_indices_are_pythons_own_integers(shuffle):
     assert len(everything(Particular(), shuffle=shuffle)) == 20
 
 
-@pytest.mark.usefixtures("unhurried")
 def test_19_a_stall_is_told_of_once(tmp_path):
     gate = tmp_path / "gate"
     with make(Gated(str(gate), free=4, length=8), repeat=False, dataset_timeout=0.1) as it:

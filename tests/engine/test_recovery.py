@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,38 +9,38 @@ import pytest
 
 from mpiter.engine.ledger import Ledger
 from mpiter.engine.recovery import Recovery
+from mpiter.engine.rooms import OBJECTS
 from mpiter.errors import WorkerCrashed
 from mpiter.order.cursor import Plan, Stretch
 from mpiter.pool.endings import End, cause, ended, in_hand
 from mpiter.pool.watch import START_S, Patience
+from mpiter.worker.block import Block
 from mpiter.worker.board import Line
-from mpiter.worker.task import Task
 
 ROWS = 4
+
+
+def empty(**options: Any) -> Ledger:
+    return Ledger(lambda room, is_lost: None, **options)
 
 
 def entered(ledger: Ledger, number: int) -> None:
     """A batch of ``ROWS`` rows, whose samples are 100 × the batch + the row."""
     indices = np.arange(ROWS, dtype=np.int64) + 100 * number
     plan = Plan(number, ROWS, (Stretch(0, 0, ROWS * number, indices),), None, None)  # type: ignore[arg-type]
-    room: Any = SimpleNamespace(brief=b"plan", address=(number,))
-    ledger.enter(plan, room)
+    ledger.enter(plan, OBJECTS)
 
 
-def died(worker: int = 0, row: int = 1, tasks: tuple[int, ...] | None = None, **more: Any) -> End:
-    """The end of a worker, which had this row of a batch in hand when it had the task of the same number."""
+def cut(ledger: Ledger, number: int, rows: int = ROWS) -> Block:
+    return ledger.cut(number, ROWS // rows, lambda room: None, dataset=0, seed=0, sent=0.0)
+
+
+def died(worker: int = 0, row: int = 1, **more: Any) -> End:
+    """The end of a worker, which had this row of its block in hand: the block of its own number, unless told."""
     cells = {name: more.pop(name) for name in Line._fields if name in more}
-    batch = cells.setdefault("batch", worker)
-    cells = {"pid": 7 + worker, "ready": 1, "active": 1, "task": batch, "row": row, **cells}
-    return End(
-        worker=worker,
-        line=Line(**{**dict.fromkeys(Line._fields, 0), **cells}),
-        how="was killed by SIGSEGV",
-        cause="a decoder",
-        stack="its stack",
-        tasks=(cells["task"],) if tasks is None else tasks,
-        **more,
-    )
+    cells = {"pid": 7 + worker, "ready": 1, "active": 1, "block": worker, "row": row, **cells}
+    more = {"blocks": (cells["block"],), "stack": "its stack", **more}
+    return End(worker, Line(**{**dict.fromkeys(Line._fields, 0), **cells}), "was killed by SIGSEGV", **more)
 
 
 class Clock:
@@ -53,11 +52,11 @@ class Clock:
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """Two batches, both with workers: tasks 0 and 1."""
-    ledger = Ledger()
+    """Two batches, both with workers: blocks 0 and 1."""
+    ledger = empty()
     for number in range(2):
         entered(ledger, number)
-        ledger.cut(number, ROWS)
+        cut(ledger, number)
     return ledger
 
 
@@ -66,34 +65,49 @@ def faults_in(ledger: Ledger) -> list[Any]:
 
 
 def test_the_suspect_that_a_worker_elsewhere_had_to_itself_names_what_was_in_hand() -> None:
-    ledger, told = Ledger(is_blind=True), Line(**dict.fromkeys(Line._fields, 0))
+    ledger, told = empty(is_blind=True), Line(**dict.fromkeys(Line._fields, 0))
     entered(ledger, 3)
-    tasks = [Task(0, 0, number, 0, 1, *ledger.cut(number, rows)) for number, rows in ((5, 1), (6, ROWS))]
-    assert in_hand(tasks, told, stood_still=False).active == 2, "it may have been answered, and the answer lost"
-    line = in_hand([tasks[0]._replace(singly=True)], told, stood_still=False)
-    assert (line.task, line.batch, line.row, line.active) == (5, 3, 0, 1)
-    assert in_hand(tasks[1:], told, stood_still=False).active == 2, "it may be any of them"
-    stood = told._replace(task=6, batch=3, row=2, active=1)
-    assert in_hand(tasks[1:], stood, stood_still=True) == stood
+    blocks = [cut(ledger, 5, 1), cut(ledger, 6)]
+    assert in_hand(blocks, told, stood_still=False).active == 2, "it may have been answered, and the answer lost"
+    assert in_hand(blocks[1:], told, stood_still=False).active == 2, "it may be any of them"
+    stood = told._replace(block=6, row=2, active=1)
+    assert in_hand(blocks[1:], stood, stood_still=True) == stood
     assert in_hand([], told, stood_still=False) == told
+    assert ledger.recall([5, 6]) == ROWS
+    alone = [cut(ledger, number) for number in range(7, 7 + ROWS)]
+    assert [(block.row, block.rows, block.singly) for block in alone] == [(row, 1, True) for row in range(ROWS)]
+    line = in_hand(alone[2:], told, stood_still=False)
+    assert (line.block, line.row, line.active) == (9, 0, 1)
+    assert ledger.in_hand(line).index == 302  # type: ignore[union-attr]
+
+
+def test_a_row_in_hand_at_two_deaths_is_to_blame_and_is_not_asked_for_again(ledger: Ledger) -> None:
+    recovery = Recovery()
+    recovery.recover(died(), ledger)
+    assert cut(ledger, 2).singly
+    recovery.recover(died(block=2), ledger)
+    (fault,) = faults_in(ledger)
+    assert (fault.batch, fault.row, fault.index, fault.position) == (0, 1, 1, 1)
+    assert [(block.row, block.rows) for block in (cut(ledger, 3), cut(ledger, 4))] == [(0, 1), (2, ROWS - 2)]
+    assert ledger.is_cut
 
 
 def test_what_is_dropped_is_suspected_no_more(ledger: Ledger) -> None:
     recovery = Recovery()
     recovery.recover(died(), ledger)
     recovery.forget()
-    ledger.cut(2, ROWS)
-    recovery.recover(died(task=2, batch=0), ledger)
+    cut(ledger, 2)
+    recovery.recover(died(block=2), ledger)
     assert faults_in(ledger) == []
 
 
-@pytest.mark.parametrize("line", [{"task": 9}, {"batch": 1}, {"row": ROWS}, {"active": 0}])
-def test_a_line_that_does_not_fit_its_task_blames_nobody(ledger: Ledger, line: dict[str, int]) -> None:
+@pytest.mark.parametrize("line", [{"block": 9}, {"row": ROWS}, {"active": 0}, {"active": 2}])
+def test_a_line_that_does_not_fit_its_block_blames_no_sample(ledger: Ledger, line: dict[str, int]) -> None:
     """The line of a dead worker may be torn."""
     recovery = Recovery()
     for _ in range(3):
-        recovery.recover(died(**{"tasks": (0,), "task": 0, "batch": 0, **line}), ledger)
-        assert [piece.batch for piece in ledger.cut(0, ROWS)[1]] == [0]
+        recovery.recover(died(**{"blocks": (0,), **line}), ledger)
+        assert cut(ledger, 0).batch == 0
         recovery.progress()
     assert faults_in(ledger) == []
 
@@ -101,7 +115,7 @@ def test_a_line_that_does_not_fit_its_task_blames_nobody(ledger: Ledger, line: d
 def bury(recovery: Recovery, times: int, workers: int = 1) -> None:
     for _ in range(times):
         for worker in range(workers):
-            recovery.recover(died(worker, active=0), Ledger())
+            recovery.recover(died(worker, active=0), empty())
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
@@ -133,7 +147,7 @@ def test_another_worker_that_dies_long_after_is_another_blow(later: float) -> No
     clock = Clock()
     recovery = Recovery(clock)
     for worker in range(20):
-        recovery.recover(died(worker, active=0), Ledger())
+        recovery.recover(died(worker, active=0), empty())
         clock.now += later
     assert recovery.restarts == 20
 
@@ -142,7 +156,7 @@ def test_only_starts_that_fail_one_after_the_other_count() -> None:
     recovery = Recovery(Clock())
     for _ in range(10):
         for proven in (True, False, False, False):
-            recovery.recover(died(ready=0, active=0, tasks=(), is_proven=proven), Ledger())
+            recovery.recover(died(ready=0, active=0, blocks=(), is_proven=proven), empty())
             recovery.progress()
 
 

@@ -436,7 +436,6 @@ class Dice(Squares):
         return random.randrange(1_000_000)
 
 
-@pytest.mark.usefixtures("unhurried")
 def test_the_seeds_of_worker_init_fn_are_left_alone_where_workers_are_seeded(kind: str) -> None:
     expected = random.Random(1)
     with makers(kind, 1) as loader:

@@ -521,7 +521,6 @@ def test_only_whole_numbers_of_batches_can_be_skipped(loader: Maker, wrong: Any)
     assert epoch(batches) == [[1], [2], [3]]
 
 
-@pytest.mark.usefixtures("unhurried")
 def test_a_state_is_had_without_waiting_for_slow_samples(kind: str, tmp_path: Path) -> None:
     gate = tmp_path / "open"
     with makers(kind, 2) as loader:

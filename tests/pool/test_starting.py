@@ -16,6 +16,7 @@ from sabotage import have_the_second_start_fail
 from scripts import Script, run, wait_until
 
 import mpiter
+from mpiter.bell import Bell
 from mpiter.pool import starting
 from mpiter.pool.pool import Pool
 from mpiter.worker import lifeline
@@ -224,7 +225,7 @@ import mpiter
 
 it = mpiter.MultiprocessIterator(list(range(100)), 4, n_processes=2)
 next(it)
-while not all(line.ready for line in it._pump.loop._crew.board()):
+while not all(line.ready for line in it._pump.loop.lines):
     time.sleep(0.001)
 if (child := os.fork()) == 0:
     time.sleep(60)
@@ -278,7 +279,7 @@ def test_nobody_is_asked_whose_number_is_unknown(box: BlackBox, monkeypatch: pyt
 def test_a_worker_that_has_not_written_a_line_yet_is_known_by_its_number() -> None:
     with mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=2) as it:
         next(it)
-        crew = it._pump.loop._crew
+        crew = it._pump.loop._team.crew
         crew._board.clear(0)
         assert crew._board.lines()[0].pid == 0
         assert tuple(line.pid for line in crew.board()) == it.worker_pids
@@ -298,8 +299,8 @@ def test_a_fork_closes_no_descriptor_that_has_become_anothers(monkeypatch: pytes
             forked.wait(1.0)  # a fork that waits for us goes on after that
 
     monkeypatch.setattr(util, "close_fds", close_and_linger)
-    pool = Pool(1, context=get_context("fork"))
-    closing = threading.Thread(target=pool.terminate, name="closes")
+    pool = Pool(1, context=get_context("fork"), bell=Bell())
+    closing = threading.Thread(target=pool.close, name="closes")
     closing.start()
     assert taken.wait(60)
     ours: set[int] = set()

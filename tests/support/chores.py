@@ -8,28 +8,35 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from datasets import TwoArguments, Unpicklable
-
-from mpiter.pool import pipes
 
 _equipment: list[Any] = []
 
 
+class Chore(NamedTuple):
+    """A block for ``do``."""
+
+    number: int
+    func: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+
+
+def do(chore: Chore) -> tuple[int, Any]:
+    """What comes of it."""
+    return chore.number, chore.func(*chore.args)
+
+
 class Sore(Exception):
-    """An error of the task's own."""
+    """An error of the chore's own."""
 
 
 def equip(*things: Any) -> None:
     """An initializer."""
     _equipment.append(things)
-
-
-def equipment(_: object = None) -> tuple[int, list[Any]]:
-    """Whose, and what it was equipped with."""
-    return os.getpid(), _equipment
 
 
 def square(number: int) -> int:
@@ -40,29 +47,19 @@ def same(thing: Any) -> Any:
     return thing
 
 
-def described(*args: Any, **kwds: Any) -> Any:
-    return args, kwds
+def sore() -> None:
+    raise Sore("it hurts")
 
 
-def pid(_: object = None) -> int:
-    return os.getpid()
-
-
-def sore_at_seven(number: int) -> int:
-    if number == 7:
-        raise Sore(f"{number} hurts")
-    return number
-
-
-def unpicklable(_: object) -> Any:
+def unpicklable() -> Any:
     return threading.Lock()
 
 
-def raises_unpicklable(_: object) -> Any:
+def raises_unpicklable() -> Any:
     raise Unpicklable
 
 
-def raises_unopenable(_: object) -> Any:
+def raises_unopenable() -> Any:
     raise TwoArguments(1, 2)
 
 
@@ -77,10 +74,10 @@ def _wait_for(condition: Any) -> None:
 
 
 def meet(folder: Path, company: int) -> tuple[int, list[Any]]:
-    """Come back once so many workers are here."""
+    """Come back once so many workers are here: who this is, and what it was equipped with."""
     (folder / str(os.getpid())).touch()
     _wait_for(lambda: len(os.listdir(folder)) >= company)
-    return equipment()
+    return os.getpid(), _equipment
 
 
 def wait_at(gate: Path) -> int:
@@ -103,34 +100,17 @@ def end(code: int) -> None:
     os._exit(code)
 
 
-def end_unless(marker: Path) -> None:
-    """An initializer that ends its process, unless there is a marker; each time it leaves a trace."""
-    (marker.parent / f"begun-{os.getpid()}").touch()
-    if not marker.exists():
-        os._exit(3)
-
-
-def raise_at_once(folder: Path) -> None:
-    """An initializer that fails."""
-    (folder / f"begun-{os.getpid()}").touch()
-    raise Sore("at the start")
-
-
-def begun_in(folder: Path) -> int:
-    return sum(name.startswith("begun-") for name in os.listdir(folder))
-
-
 def end_in_mid_answer(value: Any) -> Any:
     """Answer, but end when half of it is written."""
 
-    def write(descriptor: int, parts: list[Any]) -> None:
+    def writev(descriptor: int, parts: list[Any]) -> int:
         message = b"".join(map(bytes, parts))
         written = 0
         while written < len(message) // 2:
             written += os.write(descriptor, message[written : len(message) // 2])
         os._exit(5)
 
-    pipes._write = write
+    os.writev = writev
     return value
 
 
@@ -159,28 +139,6 @@ class SoreWhenOpened:
 
     def __reduce__(self) -> Any:
         return _raise, ()
-
-
-class RaisesWhenOpened:
-    """An answer: opening it raises as long as the file is there, which is removed the first time if that is asked."""
-
-    def __init__(self, error: type[BaseException], file: Path, once: bool) -> None:
-        self._content = error, file, once
-
-    def __reduce__(self) -> Any:
-        return _open, self._content
-
-
-def _open(error: type[BaseException], file: Path, once: bool) -> str:
-    if not file.exists():
-        return "opened"
-    if once:
-        file.unlink()
-    raise error
-
-
-def raises_when_opened(error: type[BaseException], file: Path, once: bool) -> RaisesWhenOpened:
-    return RaisesWhenOpened(error, file, once)
 
 
 def _raise() -> None:

@@ -1,4 +1,4 @@
-"""The prefetch loop with a fake crew and a fake transport, in one thread: every order of events can be had.
+"""The prefetch loop with a fake team, in one thread: every order of events can be had.
 
 A run is a function of the choices that are made in it: whenever the loop waits, one of the things that may happen next
 happens.  ``explore`` goes through all of them, or through as many as are asked for.
@@ -12,19 +12,21 @@ import select
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from mpiter.engine.communicator import Terminated
 from mpiter.engine.prefetch import _PrefetchLoop
+from mpiter.engine.rooms import OBJECTS
 from mpiter.engine.run import Run
+from mpiter.errors import SampleNotSendable
 from mpiter.order.cursor import Cursor, Pace
 from mpiter.order.order import Sequential
 from mpiter.pool.endings import End
-from mpiter.pool.pool import MOST_OUT
 from mpiter.rules import Rules
-from mpiter.samples.envelope import seal
+from mpiter.worker.block import Block, Done, Fault, Lost
 from mpiter.worker.board import Line
-from mpiter.worker.task import Fault, Task, Ticket
 
 
 class Choices:
@@ -78,121 +80,123 @@ class Case:
     batch_size: int = 2
     workers: int = 2
     n_prefetch: int = 1
-    run_ahead: int = 1
-    rooms: int = 6  # there are no more, however long one waits
-    row_s: float = 1e-6  # cheap rows go a batch to a task, dear ones (60e-3) one by one
+    run_ahead: int | None = None
+    rooms: int = 8  # there are no more, however long one waits
+    row_s: float = 1e-6  # a batch of dear rows (60e-3) is split; of rather dear ones (6e-3) a worker has one block
+    travels: bool = False  # workers don't write into rooms
     in_order: bool = True
     skips_errors: bool = False
+    at_once: bool = False  # several things may have happened when the loop looks
     deaths: int = 0  # of workers
     stuck: int = 0  # of them would not die
-    shortfalls: int = 0  # answers that leave something undone
     faults: int = 0
+    losses: int = 0  # of answers
     restarts: int = 0
+    closes: int = 0
     keeps: bool = False  # the user keeps batches for a while
     fails_first: bool = False  # the first sample raises
 
 
+def is_odd(key: int) -> bool:
+    """Does the sample fit no column?"""
+    return key % 5 == 4
+
+
 class Room:
-    """A batch's memory: where rows are written by workers that have its address."""
+    """A batch's memory, where workers write who have its address."""
 
-    brief = b"brief"
+    brief = b"a layout"
 
-    def __init__(self, number: int, rows: int) -> None:
-        self.address = (number,)
+    def __init__(self, address: int, rows: int) -> None:
+        self.address = address
         self.rows: list[Any] = [None] * rows
-        self.state = "open"  # then discarded, or leased and returned
-        self.is_quarantined = False
+        self.state = "open"  # then discarded, or leased and returned, or lost: a worker may write there at any time
+        self.rings = False  # when it is returned
 
     def write(self, row: int, key: int) -> None:
-        assert self.state == "open" or self.is_quarantined, f"a worker writes into a room that is {self.state}"
+        assert self.state in ("open", "lost"), f"a worker writes into a room that is {self.state}"
         self.rows[row] = key
 
-    def put(self, row: int, sample: Any) -> None:
-        self.write(row, sample)
 
-    def fail(self, row: int) -> None:
-        self.rows[row] = "failed"
+class Rooms:
+    """So many rooms; what is in them is known after the first sample."""
 
-    def receive(self, payload: Any) -> None:
-        assert self.state == "open", f"an answer for a room that is {self.state}"
+    bytes = 1
+    slots = SimpleNamespace(counters=lambda held: {})
 
-    def contents(self) -> Any:
-        assert self.state == "open"
-        self.state = "copied" if self.is_quarantined else "leased"
-        return SimpleNamespace(rows=list(self.rows), odd={}, apart=[], copied=self.is_quarantined, room=self)
+    def __init__(self, most: int, travels: bool) -> None:
+        self.is_new, self.all, self._most, self._travels = True, list[Room](), most, travels
 
-    def discard(self) -> None:
-        assert self.state == "open", f"a room that is {self.state} is discarded"
-        self.state = "discarded"
+    def wait_for_a_sample(self, rows: int) -> bool:
+        return self.is_new
 
-    def quarantine(self) -> None:
-        self.is_quarantined = True
+    def learn(self, sample: Any, rows: int) -> None:
+        assert self.is_new
+        self.is_new = False
 
+    def take(self, rows: int) -> Any:
+        if self.is_new:
+            return OBJECTS
+        out = [room for room in self.all if room.state not in ("discarded", "returned")]
+        if len(out) < self._most:
+            self.all.append(Room(len(self.all), rows))
+            return self.all[-1]
+        for room in out:
+            room.rings |= room.state == "leased"
+        return None if any(room.state == "open" for room in out) else OBJECTS
 
-class Transport:
-    """So many rooms, and a plan after the first sample."""
+    def address(self, room: Any) -> int | None:
+        return None if room is OBJECTS or self._travels else room.address
 
-    room_bytes = 1
+    def fill(self, room: Room, row: int, rows: int, keys: list[Any]) -> None:
+        assert self._travels
+        assert len(keys) == rows
+        for at, key in enumerate(keys, row):
+            room.write(at, key)
 
-    def __init__(self, most: int) -> None:
-        self.is_laid_out, self.all, self._most = False, list[Room](), most
+    def place(self, room: Any, odd: dict[int, Any], asides: dict[int, Any]) -> None:
+        for row, key in list(odd.items()):
+            if room is not OBJECTS and not is_odd(key):
+                room.write(row, odd.pop(row))
 
-    def lay_out(self, sample: Any) -> None:
-        assert not self.is_laid_out
-        self.is_laid_out = True
+    def contents(self, room: Any, rows: int, odd: Any, asides: Any, failed: Any, is_lost: bool) -> Any:
+        """What the user gets: the keys of the batch."""
+        keys = [None] * rows if room is OBJECTS else room.rows
+        keys = [odd.get(row, key) for row, key in enumerate(keys) if row not in failed]
+        if room is not OBJECTS:
+            assert room.state == "open", f"a room that is {room.state} is handed over"
+            room.state = "lost" if is_lost else "leased"
+        return SimpleNamespace(keys=keys, room=None if is_lost else room, copied=is_lost, columns=[])
 
-    def follow(self, contents: Any) -> None: ...
-
-    @property
-    def out(self) -> int:
-        return sum(room.state in ("open", "leased") for room in self.all)
-
-    def room(self, rows: int) -> Room | None:
-        if self.out >= self._most:
-            return None
-        self.all.append(Room(len(self.all) + 1, rows))
-        return self.all[-1]
-
-
-@dataclass
-class Out:
-    """A task with a worker."""
-
-    task: Task
-    worker: int
-    take_in: Callable[[Any], None]
+    def give_back(self, room: Any, is_lost: bool = False) -> None:
+        if room is not OBJECTS:
+            assert room.state == "open", f"a room that is {room.state} is discarded"
+            room.state = "lost" if is_lost else "discarded"
 
 
 class Crew:
     """Workers that do what the choices say, when the loop waits."""
 
-    dataset, most_bytes, is_staffed, is_settled, pids = 1, 1 << 30, True, True, ()
+    dataset, is_staffed, is_settled, pids = 1, True, True, ()
 
-    def __init__(self, world: World, callbacks: Any) -> None:
-        self._world, self.callbacks = world, callbacks
-        self.out: list[Out] = []
+    def __init__(self, world: World) -> None:
+        self._world, self.width = world, world.case.workers
+        self.out: list[tuple[int, Block]] = []  # who has which
+        self.wait = world.something_happens
 
-    @property
-    def width(self) -> int:
-        return self._world.case.workers
+    def of(self, worker: int) -> list[Block]:
+        return [block for number, block in self.out if number == worker]
 
-    @property
-    def vacancies(self) -> int:
-        return MOST_OUT * self._world.case.workers - len(self.out)
+    def vacancies(self, most: int) -> int:
+        return sum(max(0, most - len(self.of(worker))) for worker in range(self.width))
 
-    @property
-    def has_idle_worker(self) -> bool:
-        return len({out.worker for out in self.out}) < self._world.case.workers
-
-    def submit(self, task: Task, take_in: Callable[[Any], None]) -> None:
-        load = Counter(out.worker for out in self.out)
-        worker = min(range(self._world.case.workers), key=lambda at: (load[at], at))
-        assert load[worker] < MOST_OUT
-        assert not any(out.task.number == task.number for out in self.out)
-        self.out.append(Out(task, worker, take_in))
-
-    def wait(self) -> None:
-        self._world.something_happens()
+    def map_async(self, block: Block) -> None:
+        load = Counter(worker for worker, _ in self.out)
+        worker = min(range(self.width), key=lambda at: (load[at], at))
+        assert load[worker] < 2
+        assert block.number not in [other.number for _, other in self.out]
+        self._world.begun.add(block.batch)
+        self.out.append((worker, block))
 
     def dismiss(self) -> bool:
         self.out.clear()
@@ -201,10 +205,8 @@ class Crew:
     def board(self) -> list[Line]:
         return []
 
-    def dispose(self, timeout: float) -> None: ...
     def staff(self) -> None: ...
     def replace_workers(self) -> None: ...
-    def answered(self, worker: int, rows: int, drawn: frozenset[str]) -> None: ...
 
 
 @dataclass
@@ -213,15 +215,17 @@ class World:
 
     case: Case
     choices: Choices
-    left: dict[str, int] = field(default_factory=dict)
     got: list[Any] = field(default_factory=list)  # deliveries of this run
+    begun: set[int] = field(default_factory=set)  # its batches
     kept: list[Room] = field(default_factory=list)  # by the user
     stuck: list[tuple[Room, int, int]] = field(default_factory=list)  # what those who would not die may still write
+    ended = sleeps = False  # sleeps: for ever, if nobody had come
 
     def __post_init__(self) -> None:
         case = self.case
-        names = ("deaths", "stuck", "shortfalls", "faults", "restarts")
+        names = ("deaths", "stuck", "faults", "losses", "restarts", "closes")
         self.left = {name: getattr(case, name) for name in names}
+        self.runs = 0
         rules = Rules(
             workers=case.workers,
             n_prefetch=case.n_prefetch,
@@ -229,178 +233,205 @@ class World:
             skips_errors=case.skips_errors,
             in_order=case.in_order,
         )
-        self.transport = Transport(case.rooms)
+        self.most = case.n_prefetch + (2 * case.workers + 1 if case.run_ahead is None else case.run_ahead)
+        self.rooms, self.crew, self.closed = Rooms(case.rooms, case.travels), Crew(self), 0
         self.faulty: set[int] = {0} if case.fails_first else set()
-        self.loop = _PrefetchLoop(rules, self.transport, self._make_crew)  # type: ignore[arg-type]
-        self.loop._staff(self._new_run(0))
+        self.loop = _PrefetchLoop(rules, self._hire)  # type: ignore[arg-type]
+        self.loop.staff(self._new_run())
         self.loop._thread = SimpleNamespace(is_alive=lambda: True)  # type: ignore[assignment]
         self.loop._communicator._not_full = self  # type: ignore[assignment]
-        self.sleeps = False  # for ever, if nobody had come
-        self.ended = False
 
     def wait_for(self, is_so: Callable[[], bool]) -> None:
         """The loop's thread waits until the consumer has taken enough."""
         while not is_so():
-            self._take()
+            events = [self._take, *[self._close] * bool(self.left["closes"])]
+            events[self.choices.among(len(events))]()
 
     def notify(self) -> None: ...
 
     notify_all = notify
 
-    def _make_crew(self, callbacks: Any) -> Crew:
-        self.crew = Crew(self, callbacks)
-        return self.crew
+    def _hire(self, bell: Any, warn: Any) -> Any:
+        self.bell = bell
+        return SimpleNamespace(
+            crew=self.crew,
+            rooms=self.rooms,
+            opens=list,
+            most_bytes=1 << 30,
+            carries=lambda cargo: True,
+            close=self._has_closed,
+        )
 
-    def _new_run(self, run: int) -> Run:
+    def _has_closed(self, timeout: float) -> None:
+        self.closed += 1
+
+    def _new_run(self) -> Run:
+        self.runs += 1
         pace = Pace(self.case.batch_size, wrap=False, epochs=1)
-        return Run(run, Cursor(0, 0, False, Sequential(self.case.batches * self.case.batch_size)), 0, pace)
+        return Run(self.runs, Cursor(0, 0, False, Sequential(self.case.batches * self.case.batch_size)), 0, pace)
 
     def run(self) -> None:
-        """To the end of what there is, and of what was still on its way."""
+        """To the end of what there is, and of what was still on its way; or until it is closed."""
         try:
             for _ in range(400):
                 if self.is_over:
                     break
-                self.loop._turn()
+                self.loop.turn()
+                self.check_bounds()
                 assert not self.sleeps, "the loop waited, and nothing was left that could wake it"
             else:
                 raise AssertionError("it goes round and round")
-            self.check()
+            if not self.loop._stopping:
+                self.check()
+        except Terminated:
+            assert self.loop._stopping
         finally:
             self.loop.stop()
             self.loop._dispose()
+            self.loop._dispose()
+        assert self.closed == 1
 
     @property
     def is_over(self) -> bool:
-        return self.ended and not (self.crew.out or self.kept or self.stuck)
+        return self.loop._stopping or (self.ended and not (self.crew.out or self.kept or self.stuck))
 
     # -- what may happen -----------------------------------------------------------------------------------------
 
-    def something_happens(self) -> None:
+    def something_happens(self) -> list[Any]:
         """Of all that may happen one thing, and another, until one of them wakes the loop."""
+        self.check_bounds()
+        told: list[Any] = []
         while not (self._has_rung() or self.is_over):
             events = list(self._events())
-            self.sleeps = not events
-            assert events, "the loop waits, and nothing is left that could wake it"
-            if events[self.choices.among(len(events))]():
-                return
-        self.crew.callbacks.bell.hush()
+            self.sleeps = not (events or told)
+            assert not self.sleeps, "the loop waits, and nothing is left that could wake it"
+            chosen = self.choices.among(len(events) + bool(told))  # or no more
+            if chosen == len(events):
+                break
+            event = events[chosen]()
+            if event is not None:
+                told.append(event)
+                if not self.case.at_once:
+                    break
+        self.bell.hush()
+        return told
 
     def _has_rung(self) -> bool:
-        return bool(select.select([self.crew.callbacks.bell], [], [], 0)[0])
+        return bool(select.select([self.bell], [], [], 0)[0])
 
-    def _events(self) -> Iterator[Callable[[], object]]:
-        """Those of workers are True: the Pool hears of them by itself."""
-        first = {}
-        for out in self.crew.out:
-            first.setdefault(out.worker, out)
-        for out in first.values():
-            yield lambda out=out: self._answer(out, self._rows(out))
-            if self.left["shortfalls"] and self._rows(out) > 1:
-                yield lambda out=out: self._fall_short(out)
+    def _events(self) -> Iterator[Callable[[], Any]]:
+        """What workers do gives what the crew tells of it."""
+        for worker in sorted({worker for worker, _ in self.crew.out}):
+            block = self.crew.of(worker)[0]
+            yield partial(self._answer, worker, block)
             if self.left["faults"]:
-                yield lambda out=out: self._raise_in(out)
-        if self.left["deaths"]:
-            for worker in first:
-                yield lambda worker=worker: self._kill(worker)
+                yield partial(self._raise_in, worker, block)
+            if self.left["losses"]:
+                yield partial(self._lose, worker, block)
+            if self.left["deaths"]:
+                yield partial(self._kill, worker)
                 if self.left["stuck"]:
-                    yield lambda worker=worker: self._kill(worker, is_gone=False)
+                    yield partial(self._kill, worker, is_gone=False)
         if len(self.loop._communicator):
             yield self._take
-            if self.left["restarts"]:
-                yield self._restart
+        if self.left["restarts"]:
+            yield self._restart
+        if self.left["closes"]:
+            yield self._close
         if self.kept:
             yield self._let_go
         if self.stuck:
             yield self._write_late
 
-    def _rows(self, out: Out) -> int:
-        return sum(piece.rows for piece in out.task.pieces)
-
-    def _answer(self, out: Out, rows: int) -> bool:
-        """The worker has fetched so many rows of its task, and the loop hears of it."""
-        self.crew.out.remove(out)
-        payloads, faults, left = [], [], rows
-        for piece in out.task.pieces:
-            payloads.append(self._fetch(piece, min(left, piece.rows), faults))
-            left -= min(left, piece.rows)
-            if not left:
-                break
-        seconds = rows * self.case.row_s
-        ticket = Ticket(out.task.number, out.task.run, out.worker, rows, seconds, tuple(payloads), tuple(faults))
-        out.take_in(ticket)
-        return True
-
-    def _fetch(self, piece: Any, rows: int, faults: list[Fault]) -> Any:
-        room = self._room(piece)
-        payload = []
-        for row, key in enumerate(piece.keys[:rows], piece.row):
+    def _answer(self, worker: int, block: Block) -> Done:
+        """The worker has fetched its block."""
+        self.crew.out.remove((worker, block))
+        faults, rows, keys, columns = list[Fault](), list[int](), list[int](), list[Any]()
+        for at in range(block.rows):
+            place, key = block.sample(at)  # type: ignore[misc]
+            columns.append(key)
             if key in self.faulty:
-                where = piece.position + row - piece.row
-                faults.append(Fault(piece.batch, row, key, piece.epoch, where, "worker", "ValueError", "", None))
-            elif room is None:
-                payload.append((row, seal([key]).part(0, 1).bytes()))
-            else:
-                room.write(row, key)
-        return payload
+                batch, row, epoch, position = place
+                faults.append(Fault(batch, row, key, epoch, position, "worker", "ValueError", "", None))
+            elif not block.brief or is_odd(key):
+                rows.append(at)
+                keys.append(key)
+            elif block.address is not None:
+                self.rooms.all[block.address].write(block.row + at, key)
+        travels = block.brief and block.address is None
+        payload = (columns if travels else None, rows, keys) if travels or rows else None
+        return Done(block.number, worker, block.rows, block.rows * self.case.row_s, payload, tuple(faults))
 
-    def _room(self, piece: Any) -> Room | None:
-        return self.transport.all[piece.address[0] - 1] if piece.address else None
-
-    def _fall_short(self, out: Out) -> bool:
-        self.left["shortfalls"] -= 1
-        return self._answer(out, self._rows(out) - 1)
-
-    def _raise_in(self, out: Out) -> bool:
+    def _raise_in(self, worker: int, block: Block) -> Done:
         self.left["faults"] -= 1
-        self.faulty.add(out.task.pieces[-1].keys[-1])
-        return self._answer(out, self._rows(out))
+        self.faulty.add(block.sample(block.rows - 1)[1])  # type: ignore[index]
+        return self._answer(worker, block)
 
-    def _kill(self, worker: int, is_gone: bool = True) -> bool:
+    def _lose(self, worker: int, block: Block) -> Lost:
+        self.left["losses"] -= 1
+        self.crew.out.remove((worker, block))
+        return Lost(block.number, TypeError("cannot pickle it"))
+
+    def _kill(self, worker: int, is_gone: bool = True, active: int = 1) -> End:
         self.left["deaths"] -= 1
         self.left["stuck"] -= not is_gone
-        lost = [out for out in self.crew.out if out.worker == worker]
-        self.crew.out = [out for out in self.crew.out if out.worker != worker]
-        piece = lost[0].task.pieces[0]
-        line = Line(100 + worker, 1, 0, lost[0].task.number, piece.batch, piece.row, 0, 1)
-        if not is_gone and (room := self._room(piece)) is not None:
-            self.stuck.append((room, piece.row, piece.keys[0]))
-        self.crew.callbacks.ended(
-            End(worker, line, "was killed", tasks=tuple(o.task.number for o in lost), is_gone=is_gone)
-        )
-        return True
+        lost = self.crew.of(worker)
+        self.crew.out = [(other, block) for other, block in self.crew.out if other != worker]
+        for block in lost if not is_gone else ():
+            if block.address is not None:
+                self.stuck.append((self.rooms.all[block.address], block.row, block.sample(0)[1]))  # type: ignore[index]
+        line = Line(100 + worker, 1, lost[0].number, 0, 0, active)
+        return End(worker, line, "was killed", blocks=tuple(block.number for block in lost), is_gone=is_gone)
 
     def _write_late(self) -> None:
         """A worker that would not die does what it was about to do."""
         room, row, key = self.stuck.pop()
-        assert room.state != "leased", "the user sees it"
-        assert room.is_quarantined or room.state == "open", "it is somebody else's memory by now"
-        room.rows[row] = key
+        room.write(row, key)
 
     def _take(self) -> None:
         delivery = self.loop._communicator.get(lambda: True, lambda waited: None)
         self.got.append(delivery)
-        self.ended = not delivery.counts
         assert delivery.number == len(self.got) - 1, "a delivery is lost, or comes twice"
-        if (room := _leased(delivery)) is not None:
+        self.ended = delivery.plan is None
+        if isinstance(delivery.error, SampleNotSendable) and self.ended:
+            self._go()  # the user tries again
+        elif (room := _leased(delivery)) is not None:
             self.kept.append(room)
             if not self.case.keeps:
                 self._let_go()
 
     def _let_go(self) -> None:
-        self.kept.pop(0).state = "returned"
-        self.loop.wake()
+        self._return(self.kept.pop(0))
+
+    def _return(self, room: Room) -> None:
+        room.state = "returned"
+        if room.rings:
+            self.loop.wake()
 
     def _restart(self) -> None:
         self.left["restarts"] -= 1
+        self._go()
+
+    def _go(self) -> None:
         self.got.clear()
+        self.begun.clear()
         self.ended = False
-        for delivery in [*self.loop._communicator._queue, *self.loop._communicator._line]:
-            if (room := _leased(delivery)) is not None:
-                room.state = "returned"  # nobody holds what was queued
-        self.loop.go(self._new_run(self.case.restarts - self.left["restarts"]))
+        for room in filter(None, map(_leased, self.loop._communicator._queue)):
+            self._return(room)  # nobody holds what was queued
+        self.loop.go(self._new_run())
+
+    def _close(self) -> None:
+        self.left["closes"] -= 1
+        self.loop.stop()
 
     # -- what must be true ----------------------------------------------------------------------------------------
+
+    def check_bounds(self) -> None:
+        """What waits, and what is on its way."""
+        waiting = len(self.loop._communicator)
+        assert waiting <= self.case.n_prefetch, f"{waiting} wait"
+        ahead = len(self.begun) - len(self.got)
+        assert ahead <= self.most, f"{ahead} are on their way"
 
     def check(self) -> None:
         """Every batch once, in order, with every row where it belongs; nothing kept that nobody holds."""
@@ -408,18 +439,21 @@ class World:
         if last.error is not None:
             raise last.error
         wanted = {at: self._wanted(at) for at in range(case.batches)}
-        come = [_rows(delivery.contents) for delivery in self.got if delivery.contents is not None]
-        come = [[row for row in rows if row != "failed" or not case.skips_errors] for rows in come]
+        come = [delivery.contents.keys for delivery in self.got if delivery.contents is not None]
         assert len(self.got) == case.batches, "not each batch has a delivery"
-        missing = [at for at, rows in wanted.items() if rows not in come and not self._may_fail(at)]
+        missing = [at for at, keys in wanted.items() if keys not in come and not self._may_fail(at)]
         assert not missing, f"batches {missing} are missing among {come}"
-        assert all(rows in wanted.values() for rows in come), f"rows that are wrong: {come}"
-        assert len({tuple(rows) for rows in come}) == len(come), f"a batch came twice: {come}"
+        full = [key for keys in come for key in keys]
+        assert len(set(full)) == len(full), f"a sample came twice: {come}"
+        whole = all(keys in wanted.values() for keys in come)
+        assert whole or (case.skips_errors and case.deaths > 1), f"rows that are wrong: {come}"
         assert come == sorted(come) or not case.in_order, f"out of order: {come}"
         ledger = self.loop._ledger
-        assert (ledger.batches, ledger.tasks, ledger.uncut_rows) == (0, 0, 0), "the book is not empty"
-        lost = [room.address for room in self.transport.all if room.state in ("open", "leased")]
-        assert not lost, f"rooms {lost} are lost"
+        assert (ledger.batches, ledger.blocks, ledger.is_cut) == (0, 0, True), "the book is not empty"
+        left = [room.address for room in self.rooms.all if room.state in ("open", "leased")]
+        assert not left, f"rooms {left} are lost"
+        lost = sum(room.state == "lost" for room in self.rooms.all)
+        assert lost <= 2 * (case.stuck - self.left["stuck"]), "rooms are given up that nobody writes into"
 
     def _wanted(self, batch: int) -> list[int]:
         size = self.case.batch_size
@@ -433,9 +467,4 @@ class World:
 def _leased(delivery: Any) -> Room | None:
     """The room that a delivery's user holds."""
     room = getattr(delivery.contents, "room", None)
-    return room if room is not None and room.state == "leased" else None
-
-
-def _rows(contents: Any) -> list[Any]:
-    """What is in a batch; those of one row that came before there was a plan are as they came."""
-    return contents.rows if hasattr(contents, "room") else [contents.asides[0][0]]
+    return room if room is not OBJECTS and room is not None and room.state == "leased" else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import threading
@@ -16,9 +17,9 @@ from scripts import wait_until
 
 import mpiter
 from mpiter import machine
-from mpiter.pool import crew
+from mpiter.engine import team
+from mpiter.engine.rooms import Rooms
 from mpiter.transport.memory import Arena, unnamed_file
-from mpiter.transport.transports import SlotTransport
 
 
 def whole(**options: Any) -> list[Any]:
@@ -29,7 +30,7 @@ def whole(**options: Any) -> list[Any]:
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_without_memfd_an_unnamed_file_does(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     expected = whole()
-    monkeypatch.setattr(crew, "Arena", lambda reserve: Arena(1 << 26, portable=True))
+    monkeypatch.setattr(team, "Arena", lambda reserve: Arena(1 << 26, portable=True))
     assert whole(backend=mpiter.Process(method)) == expected
 
 
@@ -104,26 +105,23 @@ def test_the_end_that_waits_in_the_queue_holds_no_slot() -> None:
         wait_until(lambda: it.stats().leased_batches == len(kept), "all is fetched, and five batches are held")
 
 
-class RefusesOnce(SlotTransport):
-    """Has no room when it is asked for one for the ``at``-th time, and says at once that it has one again."""
+@pytest.mark.parametrize("at", range(2, 7))
+def test_a_refused_room_is_asked_for_again_though_planning_had_to_wait_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """An epoch is a batch, and planning stays within two: the batch there was no room for is behind the boundary."""
+    genuine, asked = Rooms.take, itertools.count(1)
 
-    def __init__(self, at: int) -> None:
-        super().__init__()
-        self._left = at
-
-    def room(self, rows: int) -> Any:
-        self._left -= 1
-        if self._left:
-            return super().room(rows)
-        self._host.bell.ring()
+    def take(self: Rooms, rows: int) -> Any:
+        if next(asked) != at:
+            return genuine(self, rows)
+        self._host.bell.ring()  # there is a room again at once
         return None
 
-
-@pytest.mark.parametrize("at", range(2, 7))
-def test_a_refused_room_is_asked_for_again_though_planning_had_to_wait_meanwhile(at: int) -> None:
-    """An epoch is a batch, and planning stays within two: the batch there was no room for is behind the boundary."""
-    options = {"order_sampler": lambda order, position: np.arange(4), "n_processes": 1, "serializer": RefusesOnce(at)}
-    with mpiter.MultiprocessIterator(list(range(4)), 4, **options) as it:
+    monkeypatch.setattr(Rooms, "take", take)
+    with mpiter.MultiprocessIterator(
+        list(range(4)), 4, order_sampler=lambda order, position: np.arange(4), n_processes=1
+    ) as it:
         batches: list[Any] = []
         taking = threading.Thread(target=lambda: batches.extend(list(next(it)) for _ in range(20)), daemon=True)
         taking.start()

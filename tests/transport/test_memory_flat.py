@@ -14,7 +14,7 @@ import pytest
 
 import mpiter
 from mpiter import machine
-from mpiter.pool import crew
+from mpiter.engine import team
 
 pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
 
@@ -114,7 +114,7 @@ def test_iterators_opened_and_closed_one_after_another_leave_nothing():
 @pytest.fixture
 def little_memory(monkeypatch):
     """A machine on which slots may take two megabytes and no more."""
-    monkeypatch.setattr(machine, "memory_total", lambda: 2 * MB * crew._SHARE)
+    monkeypatch.setattr(machine, "memory_total", lambda: 2 * MB * team._SHARE)
 
 
 BIG = (128, 128)  # 16 kB: four of them a batch, some thirty batches in all
@@ -125,14 +125,12 @@ BIG = (128, 128)  # 16 kB: four of them a batch, some thirty batches in all
 def test_hoarding_beyond_the_cap_is_warned_about_once_and_corrupts_nothing(backend):
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", RuntimeWarning)
-        with mpiter.MultiprocessIterator(
-            Images(800, BIG), 4, repeat=False, n_processes=2, seed=1, backend=backend, shuffle=False
-        ) as it:
-            kept = list(it)
-            stats = it.stats()
+        with mpiter.batches(Images(800, BIG), 4, epochs=1, n_processes=2, shuffle=False, backend=backend) as stream:
+            kept = list(stream)
+            stats = stream.stats()
     assert len(kept) == 200
     for number, batch in enumerate(kept):
-        assert checksum(batch) == expected(range(4 * number, 4 * number + 4), BIG), number
+        assert checksum(zip(*batch, strict=True)) == expected(range(4 * number, 4 * number + 4), BIG), number
     assert stats.copies > 0
     assert stats.slot_bytes <= 2 * MB
     notes = [w for w in heard if issubclass(w.category, RuntimeWarning) and "kept alive" in str(w.message)]

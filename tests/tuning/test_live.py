@@ -26,10 +26,10 @@ from mpiter.tuning.live import Live
 from mpiter.tuning.screen import View, Watcher, doing
 from mpiter.worker.board import Line
 
-IDLE = Line(pid=11, ready=1, run=1, task=-1, batch=0, row=0, since=0, active=0)
-BUSY = Line(pid=12, ready=1, run=1, task=4, batch=17, row=3, since=9_500_000_000, active=1)
-LOADING = Line(pid=13, ready=0, run=0, task=0, batch=0, row=0, since=0, active=0)
-ABSENT = Line(*[0] * 8)
+IDLE = Line(pid=11, ready=1, block=-1, row=0, since=0, active=0)
+BUSY = Line(pid=12, ready=1, block=17, row=3, since=9_500_000_000, active=1)
+LOADING = Line(pid=13, ready=0, block=0, row=0, since=0, active=0)
+ABSENT = Line(*[0] * 6)
 
 
 def seen(at: float, batches: int, waited: float, **more: Any) -> Stats:
@@ -64,8 +64,8 @@ def test_the_start_is_no_waiting_and_another_loop_begins_another_account() -> No
     ("line", "said"),
     [
         (IDLE, "idle"),
-        (BUSY, "fetching row 3 of batch 17, 0.5 s"),
-        (BUSY._replace(since=9_990_000_000), "fetching row 3 of batch 17"),
+        (BUSY, "fetching row 3 of block 17, 0.5 s"),
+        (BUSY._replace(since=9_990_000_000), "fetching row 3 of block 17"),
         (LOADING, "loading the dataset"),
     ],
 )

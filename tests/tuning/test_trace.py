@@ -22,7 +22,7 @@ from mpiter.errors import OptionError
 from mpiter.rules import Rules
 from mpiter.tuning import trace as tracing
 from mpiter.tuning.trace import CONSUMER, PREFETCH, WORKER, Trace, Tracer
-from mpiter.worker.task import Ticket
+from mpiter.worker.block import Done
 
 Event = dict[str, Any]
 
@@ -88,7 +88,7 @@ def test_the_sums_of_a_trace_are_those_of_the_stats(tmp_path: Path, workers: int
     fetched, opened = named(events, "fetch"), named(events, "open")
     assert (len(fetched), len(opened), len(named(events, "step"))) == (stats.tasks, stats.batches, stats.batches)
     assert sum(task["args"]["rows"] for task in fetched) == sum(batch["args"]["samples"] for batch in opened) == 200
-    for name, of_stats in {"queue_s": "queue_s", "cpu_s": "fetch_cpu_s", "pack_s": "pack_s"}.items():
+    for name, of_stats in {"queue_s": "queue_s", "cpu_s": "fetch_cpu_s", "read_s": "read_s"}.items():
         assert sum(task["args"][name] for task in fetched) == pytest.approx(getattr(stats, of_stats), rel=1e-3)
     for name, seconds in {"wait": stats.wait_s, "order": stats.order_s}.items():
         spans = named(events, name)
@@ -98,7 +98,7 @@ def test_the_sums_of_a_trace_are_those_of_the_stats(tmp_path: Path, workers: int
 
 def test_threads_have_names_and_what_happened_is_marked(tmp_path: Path) -> None:
     tracer = traced(tmp_path / "run.json", 4)
-    tracer.answered(Ticket(0, 1, 1, 8, 0.5, (), began=1.0, cpu_s=0.2), again=True)
+    tracer.answered(Done(0, 1, 8, 0.5, began=1.0, cpu_s=0.2))
     tracer.in_flight(5, 100, 2)
     tracer.in_flight(5, 100, 2)  # nothing new
     tracer.lost(1, was_asked=False)
@@ -253,7 +253,7 @@ def test_memory_and_file_are_bounded(
     now = time.monotonic() + 1
     for at in range(20):
         tracer.ordered(now + at, now + at + 0.5)
-        tracer.answered(Ticket(at, 1, 0, 1, 1.0, (), began=now + 2 * at), again=False)
+        tracer.answered(Done(at, 0, 1, 1.0, began=now + 2 * at))
         assert len(tracer._notes) <= 3
     tracer.close()
     assert 10 <= len(events_of(tmp_path / "run.json")) <= 13
@@ -264,10 +264,10 @@ def test_memory_and_file_are_bounded(
 def test_a_disk_that_is_full_ends_the_trace_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Trace, "_opened", lambda self: open("/dev/full", "r+b", buffering=0))  # noqa: SIM115
+    monkeypatch.setattr(Trace, "_opened", lambda self: os.open("/dev/full", os.O_RDWR))
     with mpiter.batches(range(40), 4, n_processes=0, trace=tmp_path / "run.json") as stream:
         assert len(list(stream)) == 10
-        file = stream._pump.options.trace
+        trace = stream._pump.options.trace
     (record,) = [record for record in caplog.records if record.name == "mpiter"]
     assert "run.json cannot be written, and ends here: [Errno 28]" in record.getMessage()
-    file._file.close()
+    os.close(trace._fd)

@@ -99,7 +99,7 @@ AT_CONSTRUCTION = {
     ),
     "an unknown serializer": (
         lambda: batches(DATA, 2, serializer="pickle"),
-        "serializer='pickle' is unknown; use 'slots', 'packed' or a transport object.",
+        "serializer='pickle' is unknown; use 'slots', 'packed' or an object with pack and unpack.",
     ),
     "a batch of more samples than memory has room for": (
         lambda: MultiprocessIterator(DATA, 10**12),
@@ -231,6 +231,17 @@ def test_a_sample_that_cannot_be_sent():
         "dataset[0] returned lock, which cannot be sent from a worker: cannot pickle '_thread.lock' object. Return "
         "arrays, numbers, strings or containers of them."
     )
+
+
+def test_a_part_of_a_sample_that_cannot_be_sent_is_told_by_its_path_in_the_sample():
+    class Locked(list):
+        def __getitem__(self, index):
+            return {"number": index, "more": [index, threading.Lock() if index == 3 else "fine"]}
+
+    with MultiprocessIterator(Locked(range(8)), 2, shuffle=False, n_processes=1) as it:
+        it.next()
+        with pytest.raises(mpiter.SampleNotSendable, match=r"^dataset\[3\] returned dict.*dataset\[3\]\['more'\]\[1\]"):
+            it.next()
 
 
 class Forwarding:

@@ -1,0 +1,203 @@
+"""Where batches on their way lie: slots, laid out by the first sample, and anew when samples turn out otherwise.
+
+Runs in the prefetch thread.  Guarantees that layouts only ever widen (a leaf that varies steps aside), so that they
+settle; that a slot is the user's alone once it is handed out; and that a user who keeps batches gets more slots, then
+copies, and never waits for himself.  A layout is a guess that costs speed when it is wrong, never correctness: the row
+that doesn't fit travels as an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..bell import Bell
+from ..errors import OptionError
+from ..rules import Rules
+from ..samples.layout import Contents, Layout, check_memory
+from ..samples.leaves import Aside
+from ..samples.tree import Node, describe, is_record, merge, scatter
+from ..transport.memory import Arena
+from ..transport.slots import Slot, Slots
+
+_COMMON = 4  # lay out anew when one row in so many did not fit
+_ASIDE = Aside()
+_MANY = 100_000  # rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Room:
+    """A batch's: a slot, and how it is laid out; neither where its samples travel as objects."""
+
+    layout: Layout | None = None
+    brief: bytes = b""  # the layout, pickled
+    slot: Slot | None = None
+
+
+OBJECTS = Room()
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What rooms need of the place they are in."""
+
+    rules: Rules
+    arena: Arena
+    most_bytes: int  # memory that batches on their way, and those the user keeps, may take
+    dumps: Callable[[Any], bytes]  # pickles something for a worker
+    bell: Bell  # to be rung, anywhere, when there may be a room after ``take`` had none
+    warn: Callable[[str], None]  # tells the user something in the next next()
+
+
+class Rooms:
+    """Rooms of one iterator; ``in_slots`` is False where workers write elsewhere and it is copied into the slot."""
+
+    def __init__(self, host: Host, copy: bool, in_slots: bool, as_objects: bool) -> None:
+        self._host, self._copy, self._in_slots, self._as_objects = host, copy, in_slots, as_objects
+        self._rows = 1  # of the largest batch so far
+        self._tree: Node | None = None
+        self._layout: Layout | None = None
+        self._brief = b""
+        self._warned = False
+        self.slots = Slots(host.arena, host.most_bytes, host.bell)
+
+    @property
+    def is_new(self) -> bool:
+        """Is it unknown still what samples are like?"""
+        return self._tree is None
+
+    def wait_for_a_sample(self, rows: int) -> bool:
+        """Must it be known first what samples are like, for a batch of so many rows?"""
+        return self._tree is None and (not self._as_objects or rows > _MANY)
+
+    @property
+    def bytes(self) -> int:
+        """Of one room."""
+        return self._layout.size if self._layout else 0
+
+    def learn(self, sample: Any, rows: int) -> None:
+        """Lay out rooms for samples like this one, the first of a batch of so many rows."""
+        tree = describe(sample)
+        if self._as_objects:
+            check_memory(tree, rows)
+        self._tree = tree
+        if self._host.rules.as_samples and is_record(tree):
+            self._tree = _ASIDE  # pickled and opened as a whole: taking it apart and putting it together costs more
+
+    def take(self, rows: int) -> Room | None:
+        """A room for so many rows; None if there will be one when a slot comes home, which rings the bell."""
+        if self._as_objects or self._tree is None:
+            return OBJECTS
+        if rows > self._rows or self._layout is None:
+            self._rows = max(rows, self._rows)
+            self._lay_out(self._tree)
+        assert self._layout is not None
+        if (slot := self.slots.acquire()) is not None:
+            return Room(self._layout, self._brief, slot)
+        return None if self.slots.count > self.slots.leased else OBJECTS  # the user has them all
+
+    def _lay_out(self, tree: Node) -> None:
+        self._tree, self._layout = tree, Layout(tree, self._rows)
+        self._brief = self._host.dumps(self._layout)
+        self.slots.resize(self._layout.size)
+
+    def address(self, room: Room) -> int | None:
+        """Where workers write."""
+        return room.slot.start if room.slot is not None and self._in_slots else None
+
+    def fill(self, room: Room, row: int, rows: int, columns: list[Any]) -> None:
+        """Copy rows that have travelled to where they belong."""
+        assert room.layout is not None
+        assert room.slot is not None
+        for column, raw in zip(room.layout.columns(self.slots.view(room.slot)), columns, strict=True):
+            mine = column[row : row + rows]
+            mine.reshape(-1).view("u1")[:] = memoryview(raw.memory)
+
+    def place(self, room: Room, odd: dict[int, Any], asides: dict[int, Any]) -> None:
+        """Write samples that came as objects to where they belong, those that fit."""
+        if room.layout is None or room.slot is None:
+            return
+        columns = room.layout.columns(self.slots.view(room.slot))
+        for row, sample in list(odd.items()):
+            values: list[Any] = []
+            if scatter(room.layout.tree, [sample], iter(columns), row, values):
+                del odd[row]
+                asides[row] = tuple([some[0] for some in values])
+
+    def contents(
+        self, room: Room, rows: int, odd: dict[int, Any], asides: dict[int, Any], failed: frozenset[int], is_lost: bool
+    ) -> Contents:
+        """What is handed out, and the room with it; ``is_lost``: it may be written into at any time."""
+        layout, slot = room.layout, room.slot
+        if layout is None or slot is None:
+            return Contents(_ASIDE, rows, objects=[*map(odd.get, range(rows))], failed=failed)
+        copied = is_lost or self._must_copy()
+        columns = layout.columns(self.slots.view(slot) if copied else self.slots.lease(slot), rows)
+        contents = Contents(layout.tree, rows, columns, odd=odd, failed=failed, copied=copied)
+        if layout.asides:
+            nothing = (None,) * layout.asides
+            contents.asides = [asides.get(row, nothing) for row in range(rows)]
+        if copied:
+            contents.columns = [column.copy() for column in columns]
+            self.give_back(room, is_lost)
+        if odd and len(odd) * _COMMON >= rows and layout is self._layout:
+            self._widen(odd)
+        return contents
+
+    def _widen(self, odd: dict[int, Any]) -> None:
+        """Too many samples did not fit."""
+        tree = self._tree
+        assert tree is not None
+        for sample in odd.values():
+            tree = merge(tree, describe(sample)) or tree
+        if tree != self._tree:
+            self._lay_out(tree)
+
+    def give_back(self, room: Room, is_lost: bool = False) -> None:
+        """Return a room that was not handed out."""
+        if room.slot is None:
+            return
+        if is_lost:
+            self.slots.lose()
+        else:
+            self.slots.give_back(room.slot)
+
+    def close(self) -> None:
+        self.slots.close()
+
+    def _must_copy(self) -> bool:
+        """Did the user ask for copies, or does he keep so many batches that slots run short?"""
+        reserve = self._host.rules.reserve
+        if self._copy or self.slots.can_lease(reserve):
+            return self._copy
+        if not self._warned:
+            self._warned = True
+            self._host.warn(self._why_it_copies(reserve))
+        return True
+
+    def _why_it_copies(self, reserve: int) -> str:
+        slots, megabytes = self.slots, self.slots.bytes / 1e6
+        if slots.is_refused:
+            return (
+                f"memory is short: the {slots.count} slots there are ({megabytes:.0f} MB) just serve the workers, so "
+                f"batches are handed out as copies. Lower batch_size or n_prefetch, or free memory."
+            )
+        if slots.leased <= reserve:
+            return (
+                f"a batch of {slots.size / 1e6:.0f} MB leaves no room for {reserve + 1} of them "
+                f"within {self._host.most_bytes / 1e6:.0f} MB of shared memory, so batches are handed out as copies. "
+                f"Lower batch_size, n_prefetch or n_processes."
+            )
+        return (
+            f"{slots.leased} batches are kept alive, all that fits into {megabytes:.0f} MB of shared memory; further "
+            f"ones are copied until some are dropped. Keep fewer batches, or pass copy=True."
+        )
+
+
+def check_serializer(serializer: Any) -> None:
+    """Refuse what is no way for samples to travel."""
+    if serializer not in ("slots", "packed") and not (hasattr(serializer, "pack") and hasattr(serializer, "unpack")):
+        raise OptionError(
+            f"serializer={serializer!r:.60} is unknown; use 'slots', 'packed' or an object with pack and unpack."
+        )

@@ -1,0 +1,113 @@
+"""The caller's own thread as a worker, where there are no others.
+
+Runs in the consumer's thread.  Fetches blocks with the code of all workers, and a usual batch in a loop with nothing
+else in it.  Guarantees that the caller's random generators are found as they were, whatever happens; that Ctrl-C passes
+through; and that what had come of a batch when a sample raised is not asked for again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import Any
+
+from ..rules import Rules
+from ..samples.copying import glimpse, is_its_own
+from . import forks, seeding
+from .block import Block, Done
+from .fetch import fetch
+from .here import NONE, here
+from .worker import begin_here
+
+
+class CallersWorker:
+    """A worker for one dataset; ``copies`` asks for samples that nobody else has."""
+
+    def __init__(self, dataset: Any, worker_init: Any, rules: Rules, copies: bool) -> None:
+        self._worker, self._dataset = begin_here(dataset, worker_init, rules, copies), dataset
+        self._callers, self._born = seeding.Kept(), forks.generation
+        self._is_list = type(dataset) in (list, tuple, range)  # no code of the user's runs when it is read
+
+    @property
+    def is_plain(self) -> bool:
+        """Are samples asked for one by one, and as they come?"""
+        worker = self._worker
+        return worker.reader is None and not (worker.habits.seeds or worker.habits.copies)
+
+    def fetch(self, block: Block) -> Done:
+        """Fetch a block as any worker does."""
+        worker, habits, callers = self._worker, self._worker.habits, self._callers
+        outer, here.now = here.now, worker.frame
+        if habits.seeds_samples:
+            callers.keep()
+        try:
+            while True:
+                done = fetch(block, worker, habits.seeds)
+                if not habits.seeds_samples or (drawn := callers.drawn()) <= habits.seeds:
+                    return done
+                habits.seeds |= drawn  # and this batch is fetched again
+        finally:
+            if habits.seeds_samples:
+                callers.restore()
+            here.now, worker.dataset = outer, self._dataset
+
+    def read(self, keys: list[Any], seed: int, epoch: int, position: int) -> Sequence[Any] | None:
+        """The samples of a whole batch, one by one; None if ``fetch`` must do it.
+
+        After an error ``fetch`` goes on with the samples that came before it; else it asks for all of them again.
+        """
+        if self._is_list:
+            with contextlib.suppress(Exception):  # an order sampler's keys need not be there
+                return itemgetter(*keys)(self._dataset) if len(keys) > 1 else (self._dataset[keys[0]],)
+            return None
+        worker, callers, born, rows = self._worker, self._callers, self._born, list[Any]()
+        dataset, habits, frame, outer = worker.dataset, worker.habits, worker.frame, here.now
+        rest, first, problem, drawn, add = iter(keys), None, None, NONE, rows.append
+        if habits.seeds_samples:
+            callers.keep()
+        frame.at = lambda: (seed, epoch, position + len(rows))
+        frame.seeds, frame.beyond, frame.drawn, frame.keys = NONE, 0, None, keys
+        here.now = frame
+        try:
+            add(dataset[next(rest)])
+            first = None if is_its_own(rows) else glimpse(rows[0])
+            for key in rest:
+                add(dataset[key])
+        except BaseException as error:
+            forks.end_child(born, error)
+            problem = error
+        finally:
+            here.now, frame.at, frame.keys = outer, None, None
+        if forks.generation != born:
+            forks.end_child(born)
+        if habits.seeds_samples and (drawn := callers.drawn()):
+            callers.restore()
+            habits.seeds |= drawn
+        is_refilled = first is not None and glimpse(rows[0]) != first
+        if problem is None and not (drawn or is_refilled):
+            return rows
+        if isinstance(problem, KeyboardInterrupt):
+            raise problem
+        habits.copies = is_refilled
+        if problem is not None and not (drawn or is_refilled):
+            self.give_again(rows, problem)
+        return None
+
+    def give_again(self, samples: Iterable[Any], *errors: BaseException) -> None:
+        """Have the next fetch begin with what has come already."""
+        self._worker.dataset = _Begun(self._dataset, samples, errors) if samples or errors else self._dataset
+
+
+class _Begun:
+    """A dataset of which some samples have come, then an error perhaps, for the first to ask again."""
+
+    def __init__(self, dataset: Any, samples: Iterable[Any], errors: Iterable[BaseException]) -> None:
+        self._dataset, self._samples, self._errors = dataset, iter(samples), iter(errors)
+
+    def __getitem__(self, key: Any) -> Any:
+        for sample in self._samples:
+            return sample
+        for error in self._errors:
+            raise error
+        return self._dataset[key]
