@@ -13,6 +13,7 @@ import io
 import os
 import weakref
 from collections.abc import Callable
+from multiprocessing import connection
 
 _ONE = (1).to_bytes(8, "little")  # what an eventfd counts; eight bytes as good as any to a pipe
 
@@ -31,6 +32,12 @@ class Bell:
 
     def fileno(self) -> int:
         return self._heard
+
+    def wait(self, timeout: float | None, at_once: bool = False) -> None:
+        """Wait until it is rung, unless there is something to do ``at_once``, and hush it."""
+        if not at_once:
+            connection.wait([self._heard], timeout)
+        self.hush()
 
     def hush(self) -> None:
         """What was rung so far has been heard."""

@@ -56,14 +56,14 @@ class Rules:
     sample_timeout: float | None = None
     max_samples: int | None = None  # that a worker fetches before it is replaced
 
-    def most_ahead(self, workers: int) -> int:
+    def ahead(self, workers: int) -> int:
         """Batches beyond ``n_prefetch`` that so many workers may have begun: two each, and one that is planned."""
         return 2 * workers + 1 if self.run_ahead is None else self.run_ahead
 
     @property
     def most(self) -> int:
         """Batches that may be on their way to the consumer."""
-        return self.n_prefetch + self.most_ahead(self.workers)
+        return self.n_prefetch + self.ahead(self.workers)
 
     @property
     def reserve(self) -> int:

@@ -5,9 +5,10 @@
     options ──────► pump ─────────────────► prefetch ───────────────► communicator
     checked, once   a run from a place on   the loop, in its thread   the bounded queue
                                                                       back to the pump
-                                            ├── first_sample, runahead: how far it may go
-                                            ├── ledger, cutting: rows not yet finished, as tasks
+                                            ├── team, rooms: the workers, and where batches lie
+                                            ├── ledger: rows not yet finished, cut into blocks
                                             └── recovery: what a worker's end means for them
 
-``run`` is what pump and loop say to each other, ``outcome`` what becomes of a batch, ``lifetime`` when a loop ends.
+``alone`` is the pump without workers, ``pumping`` what both are. ``run`` is what pump and loop say to each other,
+``outcome`` what becomes of a batch, ``lifetime`` when a loop ends.
 """

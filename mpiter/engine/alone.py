@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from operator import attrgetter, is_
+from operator import is_
 from typing import Any
 
 from ..datasets.access import offered, users
@@ -41,13 +41,11 @@ from .options import Options
 from .outcome import delivery_of, named
 from .pumping import Pumping
 from .run import Delivery
-from .tally import Skipped, Tally
+from .tally import PUBLISH_S, Skipped, Tally
 
-_PUBLISH_S = 0.25  # `mpiter top` looks once a second
 _BOARD_BYTES = 1 << 14
 _KEYS = 1 << 12  # that an order is asked for at once
 _ASIDE = Aside()
-_counted = attrgetter(*COUNTED)
 _cursor: Callable[[tuple[Any, ...]], Cursor] = partial(tuple.__new__, Cursor)  # in half the time
 _now = time.monotonic
 
@@ -206,13 +204,13 @@ class _Reading:
         except Exception as error:
             raise named(error)  # noqa: B904 - it has its cause
         finally:
-            self.plain_until = began + _PUBLISH_S if self.worker.is_plain and tally.began is not None else 0.0
+            self.plain_until = began + PUBLISH_S if self.worker.is_plain and tally.began is not None else 0.0
             if began > self._next_published:
                 self._publish(began)
 
     def _publish(self, now: float) -> None:
         """What has been counted, for `mpiter top`."""
-        self._next_published = now + _PUBLISH_S if self.tally.batches else 0.0
+        self._next_published = now + PUBLISH_S if self.tally.batches else 0.0
         if self._board is None and not self._is_over:
             with contextlib.suppress(OSError), interrupts_later():  # else `mpiter top` doesn't see it
                 arena = Arena(_BOARD_BYTES)
@@ -222,7 +220,7 @@ class _Reading:
         if self._is_over:
             self.stop()  # meanwhile, by another thread
         elif (board := self._board) is not None:
-            figures = (*_counted(self.tally), *[0] * (len(FIGURES) - len(COUNTED)))
+            figures = (*self.tally.shown(), *[0] * (len(FIGURES) - len(COUNTED)))
             board.publish(self.tally.began or 0.0, 0.0, figures)
 
 

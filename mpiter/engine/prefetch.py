@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any
 
 from .. import machine
@@ -29,7 +28,7 @@ from ..rules import Rules
 from ..samples.layout import Contents
 from ..stats import Stats
 from ..worker.block import Block, Done, Lost
-from ..worker.board import COUNTED, Line
+from ..worker.board import Line
 from ..worker.mail import Inbox
 from .communicator import Terminated, _Communicator
 from .ledger import Assembly, Ledger
@@ -39,14 +38,12 @@ from .pilot import Pilot, Setting, Steady
 from .recovery import Recovery, doings
 from .rooms import OBJECTS
 from .run import Delivery, Run
-from .tally import Tally
+from .tally import PUBLISH_S, Tally
 from .team import Team
 
 _CLOSE_S = 4.5  # how long an end may take
 _MOST_OUT = 2  # blocks with one worker: one in hand, one in its pipe…
 _DEAR_BLOCK_S = 0.01  # …but not behind one that takes so long, where it could go to another worker meanwhile
-_PUBLISH_S = 0.25  # `mpiter top` looks once a second
-_counted = attrgetter(*COUNTED)
 
 
 class _PrefetchLoop:
@@ -195,7 +192,7 @@ class _PrefetchLoop:
         try:
             while not self._stopping:
                 self.turn()
-                if self._wait_lasts or time.monotonic() > self._published + _PUBLISH_S:
+                if self._wait_lasts or time.monotonic() > self._published + PUBLISH_S:
                     self._publish()
         except Terminated:
             pass
@@ -250,7 +247,7 @@ class _PrefetchLoop:
         """In how many equal blocks a batch is cut (0: row by row, to see a sample), and the batches that may be on
         their way or wait to be taken."""
         rules, width, n_prefetch, size = self._rules, team.crew.width, self._communicator.n_prefetch, team.rooms.bytes
-        ahead = rules.most_ahead(width)
+        ahead = rules.ahead(width)
         if size:
             ahead = min(ahead, max(1, team.most_bytes // size - rules.reserve - n_prefetch + rules.n_prefetch))
         if team.rooms.is_new:
@@ -441,7 +438,7 @@ class _PrefetchLoop:
         if crew.is_staffed:
             now = len(self._communicator), self._in_flight, self.room_bytes
             waits = time.monotonic() if self._wait_lasts else 0.0
-            crew.publish(tally.began or 0.0, waits, (*_counted(tally), self._recovery.restarts, crew.width, *now))
+            crew.publish(tally.began or 0.0, waits, (*tally.shown(), self._recovery.restarts, crew.width, *now))
 
     def _dispose(self) -> None:
         self._communicator.terminate()

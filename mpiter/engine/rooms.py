@@ -15,7 +15,7 @@ from typing import Any
 from ..bell import Bell
 from ..errors import OptionError
 from ..rules import Rules
-from ..samples.layout import Contents, Layout, check_memory
+from ..samples.layout import MANY, Contents, Layout, check_memory
 from ..samples.leaves import Aside
 from ..samples.tree import Node, describe, is_record, merge, scatter
 from ..transport.memory import Arena
@@ -23,7 +23,6 @@ from ..transport.slots import Slot, Slots
 
 _COMMON = 4  # lay out anew when one row in so many did not fit
 _ASIDE = Aside()
-_MANY = 100_000  # rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +68,7 @@ class Rooms:
 
     def wait_for_a_sample(self, rows: int) -> bool:
         """Must it be known first what samples are like, for a batch of so many rows?"""
-        return self._tree is None and (not self._as_objects or rows > _MANY)
+        return self._tree is None and (not self._as_objects or rows > MANY)
 
     @property
     def bytes(self) -> int:

@@ -9,14 +9,19 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Protocol
 
 from ..rules import Rules
 from ..stats import Stats
 from ..worker.block import Done, Fault
+from ..worker.board import COUNTED
 
 _LISTED = 100  # samples that were skipped
+PUBLISH_S = 0.25  # between two times that the board is told: `mpiter top` looks once a second
 _LOOK_S = 1.0  # between two looks that count as two
+
+_shown = attrgetter(*COUNTED)
 
 
 class Skipped:
@@ -68,6 +73,10 @@ class Tally:
     def counters(self) -> dict[str, Any]:
         """What of it goes into ``Stats``."""
         return {name: getattr(self, name) for name in Stats.__dataclass_fields__ if hasattr(self, name)}
+
+    def shown(self) -> tuple[float, ...]:
+        """What of it the board shows, for `mpiter top`."""
+        return _shown(self)
 
     @property
     def skipped(self) -> int:

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from multiprocessing import connection
 from typing import Any
 
 from ..bell import Bell
@@ -68,9 +67,7 @@ class AnyPool:
 
     def wait(self, timeout: float | None = None) -> list[Any]:
         """Wait until something happens: answers, Lost and Died, or nothing of these."""
-        if not (self._arrived or self._events):
-            connection.wait([self._bell.fileno()], timeout)
-        self._bell.hush()
+        self._bell.wait(timeout, at_once=bool(self._arrived or self._events))
         events, self._events = self._events, []
         while self._arrived:
             block, value = self._arrived.popleft()

@@ -14,7 +14,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from multiprocessing import connection
 from typing import Any
 
 from .. import machine
@@ -151,8 +150,7 @@ class Crew:
         """Wait until something happens: Done, Lost and End, or nothing of these."""
         pool = self._pool
         if pool is None:
-            connection.wait([self._bell.fileno()])
-            self._bell.hush()
+            self._bell.wait(None)
             return []
         usual = None if self._watch is None else self._watch.interval
         is_urgent = self._evictions or any(end != math.inf for end in self._retiring.values())

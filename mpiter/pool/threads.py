@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from multiprocessing import connection
 from queue import SimpleQueue
 from typing import Any
 
@@ -86,9 +85,7 @@ class Threads:
 
     def wait(self, timeout: float | None = None) -> list[Any]:
         """Wait until something happens: answers, Lost and Died, or nothing of these."""
-        if not (self._arrived or self._events):
-            connection.wait([self._bell.fileno()], timeout)
-        self._bell.hush()
+        self._bell.wait(timeout, at_once=bool(self._arrived or self._events))
         events, self._events = self._events, []
         while self._arrived:
             number, inbox, block, value = self._arrived.popleft()

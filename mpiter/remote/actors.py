@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import connection
 from typing import Any
 
 import ray
@@ -164,9 +163,7 @@ class Actors:
     def wait(self, timeout: float | None = None) -> list[Any]:
         """Wait until something happens: answers, Lost and Died, or nothing of these."""
         look_s = _LOOK_S if timeout is None else min(timeout, _LOOK_S)
-        if not (self._arrived or self._events):
-            connection.wait([self._bell.fileno()], look_s)
-        self._bell.hush()
+        self._bell.wait(look_s, at_once=bool(self._arrived or self._events))
         while self._arrived:
             self._heard(*self._arrived.popleft())
         for member in list(self._members.values()):

@@ -31,7 +31,6 @@ class Held:
     def __init__(self) -> None:
         self._values: Any = []
         self._first: list[bytes] | None = None
-
         self.add: Callable[[Any], None] = self._values.append
 
     def begin(self, value: Any) -> None:

@@ -39,35 +39,6 @@ def as_array(value: Any) -> np.ndarray[Any, Any] | None:
         return None
 
 
-def storage(value: Any) -> Any:
-    """The memory that a strided CPU tensor is a view of; None where it isn't told by that alone."""
-    torch = torch_with("Tensor")
-    if torch is None or type(value) not in (torch.Tensor, torch.nn.Parameter):
-        return None
-    is_told = value.layout is torch.strided and value.device.type == "cpu" and not value.is_nested
-    return value.untyped_storage() if is_told else None
-
-
-def number(value: Any) -> int | None:
-    """Where the tensor's memory lies: no other has it as long as this tensor is there, whoever made it of what."""
-    memory = storage(value)
-    return None if memory is None else memory.data_ptr() or memory._cdata
-
-
-def weak(memory: Any) -> Any:
-    """A weak reference."""
-    from torch.multiprocessing.reductions import StorageWeakRef
-
-    reference = StorageWeakRef(memory)
-    return lambda: None if reference.expired() else reference
-
-
-def is_constant(kind: type) -> bool:
-    """Dtypes and the like."""
-    torch = torch_with("Tensor")
-    return torch is not None and issubclass(kind, (torch.dtype, torch.device, torch.layout, torch.memory_format))
-
-
 def device_of(value: Any) -> str:
     """What kind of device the tensor, or whatever it is, lies on."""
     torch = torch_with("Tensor")

@@ -2,7 +2,7 @@
 
 ::
 
-    memory ───► slots ──────► transports             transport
-    the arena   its ranges,   slots, and packed:     what the engine
-    (a memfd)   lent          copied once            knows of them
+    memory ───► slots
+    the arena   its ranges,
+    (a memfd)   lent
 """

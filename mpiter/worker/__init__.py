@@ -2,11 +2,12 @@
 
 ::
 
-    worker ───────► fetch ◄─────────── task                   board, blackbox
+    worker ───────► fetch ◄─────────── block                  board, blackbox
     its beginning   sample by sample   what is asked for,     what it tells of itself,
-                                       and the answer         alive or dead
+                    └── sheets         and the answer         alive or dead
+                        where it writes
 
-``seeding`` ties randomness to places, ``faults`` takes errors down, ``mail`` brings what is printed, ``info`` says who
-we are, ``limits`` and ``allocator`` keep libraries modest, ``lifeline`` ends it with its parent, and ``preloaded`` is
-what the fork server imports.
+``caller`` is the consumer's own thread as a worker, ``seeding`` ties randomness to places, ``faults`` takes errors
+down, ``mail`` brings what is printed, ``info`` says who we are, ``limits`` and ``allocator`` keep libraries modest,
+``lifeline`` ends it with its parent, and ``preloaded`` is what the fork server imports.
 """

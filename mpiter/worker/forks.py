@@ -19,13 +19,6 @@ from .here import here as _here
 generation = 0  # counts the forks between this process and the first
 
 
-def asks_for(keys: list[Any] | None) -> list[Any] | None:
-    """This thread asks a dataset for these from now on; in a child they are gone, so that it asks for no more of them.
-    Returns what it asked for before."""
-    before, _here.now.keys = _here.now.keys, keys
-    return before
-
-
 def _is_child() -> None:
     global generation
     generation += 1

@@ -161,7 +161,8 @@ class Writer:
             return Sheet(None, _bind(Aside(), ()), (), seals)
         layout = _read(brief)
         if address is None:
-            columns = Layout(layout.tree, rows).columns(np.empty(Layout(layout.tree, rows).size, np.uint8))
+            layout = Layout(layout.tree, rows)
+            columns = layout.columns(np.empty(layout.size, np.uint8))
             return _Travelling(layout, _bind(layout.tree, columns), columns, seals)
         self._bound = self._bound or {}
         if (found := self._bound.get((brief, address, row))) is None:
