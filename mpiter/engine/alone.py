@@ -38,9 +38,9 @@ from ..worker.mail import Inbox
 from . import lifetime
 from .observing import Observing
 from .options import Options
-from .outcome import delivery_of, named
+from .outcome import finish, named
 from .pumping import Pumping
-from .run import Delivery
+from .run import Delivery, ending
 from .tally import PUBLISH_S, Skipped, Tally
 
 _BOARD_BYTES = 1 << 14
@@ -129,7 +129,7 @@ class Alone(Pumping):
         try:
             plan = self._going.step(self.cursor, next(self._numbers))
             if plan is None:
-                return Delivery(self.cursor)
+                return ending(self.cursor)
             loop.observing.planned(plan, self._going)
             loop.tally.ordered(began, _now())
             delivery = loop.fetch(plan, self.seed)
@@ -200,7 +200,9 @@ class _Reading:
             done = self.worker.fetch(block)
             tally.answered(done)
             self.cpu_share = done.cpu_s / max(1e-9, done.seconds)
-            return delivery_of(plan, done.faults, self._rules, tally, partial(_contents, plan, done.payload))
+            delivery = Delivery(plan, faults=list(done.faults))
+            finish(delivery, self._rules, tally, partial(_contents, plan, done.payload))
+            return delivery
         except Exception as error:
             raise named(error)  # noqa: B904 - it has its cause
         finally:

@@ -6,12 +6,11 @@ stands in the way of the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import attrgetter
 from typing import TypeVar
 
 from ..errors import SampleError, SampleNotSendable, SharedMemoryFull
-from ..order.cursor import Plan
 from ..rules import Rules
 from ..samples.layout import Contents
 from ..worker.block import Fault
@@ -23,46 +22,35 @@ _row = attrgetter("row")
 _Error = TypeVar("_Error", bound=BaseException)
 
 
-def delivery_of(
-    plan: Plan,
-    faults: Sequence[Fault],
-    rules: Rules,
-    tally: Tally,
-    contents: Callable[[frozenset[int]], Contents],
-    error: Exception | None = None,
-) -> Delivery:
-    """What ``next()`` gets for this batch; ``contents`` makes them of the rows that are left, if any."""
+def finish(batch: Delivery, rules: Rules, tally: Tally, contents: Callable[[frozenset[int]], Contents]) -> None:
+    """Give a batch what ``next()`` gets for it; ``contents`` makes that of the rows that are left, if any."""
     failed = frozenset[int]()
-    if faults:
-        error = error_of(plan, faults, rules, tally, error)
-        failed = frozenset(fault.row for fault in faults if fault.ends_row)
-    elif error is None:
+    if batch.faults:
+        batch.error = _error_of(batch, rules, tally)
+        failed = frozenset(fault.row for fault in batch.faults if fault.ends_row)
+    elif batch.error is None:
         tally.barren = 0
-    found = None
-    if error is None and len(failed) < plan.rows:
+    if batch.error is None and len(failed) < batch.plan.rows:
         try:
-            found = contents(failed)
+            batch.contents = contents(failed)
         except MemoryError as problem:  # for a copy
-            error = named(problem)
-    return Delivery(plan.after, found, error, plan, faults)
+            batch.error = named(problem)
 
 
-def error_of(
-    plan: Plan, faults: Sequence[Fault], rules: Rules, tally: Tally, error: Exception | None = None
-) -> Exception | None:
+def _error_of(batch: Delivery, rules: Rules, tally: Tally) -> BaseException | None:
     """What is raised in place of a batch, if anything: the first fault, unless those are left out; count them."""
+    faults, error, order = batch.faults, batch.error, batch.plan.after.order
     tally.errors += len(faults)
-    rows = sum(fault.ends_row for fault in faults)
     if grave := [fault for fault in faults if not (rules.skips_errors and fault.may_skip)]:
         error = error or raised(min(grave, key=_row))
-    most = rules.most_skipped
-    if error is None and faults and most is not None and tally.skipped + len(faults) > most:
-        text = f"on_error=Skip(most={most}): more samples have failed; stats().skips lists those left out."
+    if error is None and rules.most_skipped is not None and tally.skipped + len(faults) > rules.most_skipped:
+        text = f"on_error=Skip(most={rules.most_skipped}): more samples have failed; stats().skips lists those left out."
         error = _too_many(text, faults[-1])
     if error is None:
         tally.left_out(sorted(faults, key=_row))
-        tally.barren = tally.barren + len(faults) if rows == plan.rows else 0
-        if faults and tally.barren >= len(plan.after.order) > 0:  # what samplers give has no order, and no length
+        is_barren = sum(fault.ends_row for fault in faults) == batch.plan.rows
+        tally.barren = tally.barren + len(faults) if is_barren else 0
+        if tally.barren >= len(order) > 0:  # what samplers give has no order, and no length
             tally.barren = 0
             error = _too_many("on_error='skip' has left out a whole epoch: every sample failed.", faults[-1])
     return error

@@ -31,13 +31,13 @@ from ..worker.block import Block, Done, Lost
 from ..worker.board import Line
 from ..worker.mail import Inbox
 from .communicator import Terminated, _Communicator
-from .ledger import Assembly, Ledger
+from .ledger import Ledger
 from .observing import Observer, Observing
-from .outcome import delivery_of, named, not_received, not_sent
+from .outcome import finish, named, not_received, not_sent
 from .pilot import Pilot, Setting, Steady
 from .recovery import Recovery, doings
 from .rooms import OBJECTS
-from .run import Delivery, Run
+from .run import Delivery, Run, ending
 from .tally import PUBLISH_S, Tally
 from .team import Team
 
@@ -108,7 +108,7 @@ class _PrefetchLoop:
         return self._communicator.get(self._is_alive, stalled, glance_s)
 
     def _has_taken(self, delivery: Delivery) -> None:
-        self._epoch_taken = delivery.after.epoch
+        self._epoch_taken = delivery.plan.after.epoch
         self._taken += 1
         if self._is_held_up:
             self._bell.ring()
@@ -317,39 +317,39 @@ class _PrefetchLoop:
         found = self._ledger.settle(done)
         self.tally.answered(done)
         if found is not None:
-            block, assembly = found
+            block, batch = found
             if done.payload is not None:
                 try:
-                    self._open(block, assembly, *done.payload)
+                    self._open(block, batch, *done.payload)
                 except Exception as problem:
-                    assembly.error = not_received(problem)
+                    batch.error = not_received(problem)
                 if not block.brief:
-                    self._place(assembly)
-            if assembly.error or any(fault.ends_row and not self._rules.skips_errors for fault in done.faults):
-                self._ledger.ask_no_more(assembly)
+                    self._place(batch)
+            if batch.error or any(fault.ends_row and not self._rules.skips_errors for fault in done.faults):
+                self._ledger.ask_no_more(batch)
         self._steer(self._team.crew)
 
-    def _open(self, block: Block, assembly: Assembly, columns: Any, rows: list[int], sealed: Any) -> None:
+    def _open(self, block: Block, batch: Delivery, columns: Any, rows: list[int], sealed: Any) -> None:
         """Take in what has travelled with an answer."""
         rooms = self._team.rooms
-        if columns is not None and assembly.room is not None:
-            rooms.fill(assembly.room, block.row, block.rows, columns)
+        if columns is not None and batch.room is not None:
+            rooms.fill(batch.room, block.row, block.rows, columns)
         values: Sequence[Any] = () if sealed is None else self._team.opens(sealed)
         if not block.brief:
-            assembly.odd.update(zip((block.row + at for at in rows), values, strict=True))
+            batch.odd.update(zip((block.row + at for at in rows), values, strict=True))
             return
         for at, value in zip(rows, values, strict=True):
             if at >= 0:
-                assembly.odd[block.row + at] = value
+                batch.odd[block.row + at] = value
                 self.tally.odd_rows += 1
             else:
-                assembly.asides[block.row + ~at] = value
+                batch.asides[block.row + ~at] = value
 
-    def _place(self, assembly: Assembly) -> None:
+    def _place(self, batch: Delivery) -> None:
         """Samples have come as objects: put them where they belong, if there is such a place."""
-        rooms, found = self._team.rooms, [assembly]
-        if rooms.is_new and assembly.odd:
-            rooms.learn(next(iter(assembly.odd.values())), assembly.plan.rows)
+        rooms, found = self._team.rooms, [batch]
+        if rooms.is_new and batch.odd:
+            rooms.learn(next(iter(batch.odd.values())), batch.plan.rows)
             found = self._ledger.seat(rooms.take)
         for one in found:
             rooms.place(one.room or OBJECTS, one.odd, one.asides)
@@ -357,13 +357,11 @@ class _PrefetchLoop:
     def _hand_over(self) -> None:
         """Put finished batches, and the end, into the communicator, as far as there is room."""
         ledger, room = self._ledger, self._communicator.room
-        began, deliveries = time.monotonic(), []
-        for batch in ledger.completed(room):
-            contents = functools.partial(self._contents, batch)
-            delivery = delivery_of(batch.plan, batch.faults, self._rules, self.tally, contents, batch.error)
-            if delivery.contents is None:
+        began, deliveries = time.monotonic(), ledger.completed(room)
+        for batch in deliveries:
+            finish(batch, self._rules, self.tally, functools.partial(self._contents, batch))
+            if batch.contents is None:
                 self._team.rooms.give_back(batch.room or OBJECTS, batch.is_lost)
-            deliveries.append(delivery)
         if deliveries:
             self._recovery.progress()
         if len(deliveries) == room:
@@ -372,12 +370,12 @@ class _PrefetchLoop:
                 return
         if self._horizon.is_reached and not (self._ended or ledger.batches):
             self._ended = True
-            deliveries.append(Delivery(self._run.cursor, error=self._horizon.take_dead_end()))
+            deliveries.append(ending(self._run.cursor, self._horizon.take_dead_end()))
         if deliveries:
             self.tally.delivered(began, time.monotonic())
             self._deliver(deliveries)
 
-    def _contents(self, batch: Assembly, failed: frozenset[int]) -> Contents:
+    def _contents(self, batch: Delivery, failed: frozenset[int]) -> Contents:
         room, rows = batch.room or OBJECTS, batch.plan.rows
         contents: Contents = self._team.rooms.contents(room, rows, batch.odd, batch.asides, failed, batch.is_lost)
         self.tally.copies += contents.copied
@@ -429,7 +427,7 @@ class _PrefetchLoop:
         self._ledger.abandon()
         self._horizon.end()
         self._ended = True
-        self._deliver([Delivery(self._run.cursor, error=named(error))])
+        self._deliver([ending(self._run.cursor, named(error))])
 
     def _publish(self) -> None:
         """What has been counted, for whoever looks from another process."""

@@ -63,7 +63,7 @@ class Pump(Pumping):
             self._in_hand = self._wait_for(loop)
         loop.mail.deliver()  # a warning may be an error to the user: the batch then stays in hand
         delivery, self._in_hand = self._in_hand, None
-        self._has_stopped = delivery.plan is None
+        self._has_stopped = delivery.is_end
         return delivery
 
     def _wait_for(self, loop: _PrefetchLoop) -> Delivery:

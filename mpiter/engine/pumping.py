@@ -137,7 +137,7 @@ class Pumping:
 
     def _hand_out(self, loop: Any, delivery: Delivery) -> Any:
         contents, plan = delivery.contents, delivery.plan
-        if contents is None or plan is None:
+        if contents is None:
             self._advance(delivery)
             if delivery.error is not None:
                 raise delivery.error
@@ -164,12 +164,12 @@ class Pumping:
 
     def _advance(self, delivery: Delivery, has_come: bool = False) -> None:
         """In this order: whatever Ctrl-C leaves undone, the next ``next()`` then goes on from the cursor."""
-        plan, is_skipped = delivery.plan, delivery.is_empty
-        if self._notes is not None and plan is not None:
+        plan, is_skipped, is_end = delivery.plan, delivery.is_empty, delivery.is_end
+        if self._notes is not None and not is_end:
             self._notes.batch(plan, delivery.faults, is_skipped, is_failed=not (has_come or is_skipped))
         elif self._notes is not None and delivery.error is None:
             self._notes.end()
-        if plan is not None:
+        if not is_end:
             after, before = plan.after, self._before
             if before is not None:  # to the user all this is one step: an epoch that ends within it mustn't be lost
                 is_new, detail = after.epoch > before.epoch, before.epoch_detail

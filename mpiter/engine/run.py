@@ -1,42 +1,60 @@
-"""What the pump and its prefetch loop say to each other: where a run begins, and what comes back.
+"""What the pump and its prefetch loop say to each other: where a run begins, and each batch of it.
 
-Values, passed between the consumer's thread and the prefetch thread.
+The prefetch thread makes a ``Delivery`` when it plans a batch, fills it as workers answer, and hands it over finished.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from ..order.cursor import Cursor, Plan, Plans
 from ..samples.layout import Contents
 from ..worker.block import Fault
+from .rooms import Room
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Delivery:
     """What ``next()`` gets: a batch, an error in its place, nothing if all of it was left out; or the end."""
 
-    after: Cursor
+    plan: Plan
+    room: Room | None = None  # None: before it is known what samples are like
+    missing: int = 0  # rows that are not there yet
+    odd: dict[int, Any] = field(default_factory=dict)  # samples that came as objects, by row
+    asides: dict[int, Any] = field(default_factory=dict)  # values that have no column, by row
+    faults: list[Fault] = field(default_factory=list)  # what has failed of it
     contents: Contents | None = None
-    error: BaseException | None = None
-    plan: Plan | None = None  # what was asked for; None: nothing was, and it doesn't count as handed out
-    faults: Sequence[Fault] = ()  # what has failed of it
+    error: BaseException | None = None  # of the batch as a whole
+    out: int = 0  # blocks with workers, which may write into its room
+    is_abandoned: bool = False
+    is_suspect: bool = False  # it was out when workers died: a worker that dies of a row of it is seen to do so
+    is_lost: bool = False  # its room: a worker that would not die may write into it
+    is_end: bool = False  # nothing was asked for: it doesn't count as handed out
     number: int = 0  # among the deliveries of its run
+
+    @property
+    def is_complete(self) -> bool:
+        return self.missing == 0 and self.out == 0
 
     @property
     def is_empty(self) -> bool:
         """Is nothing left of the batch?  Then it is passed by: the user never gets an empty one."""
-        return self.plan is not None and self.contents is None and self.error is None
+        return not self.is_end and self.contents is None and self.error is None
 
     @property
     def holds_a_slot(self) -> bool:
         return self.contents is not None and bool(self.contents.columns) and not self.contents.copied
 
 
+def ending(at: Cursor, error: BaseException | None = None) -> Delivery:
+    """The end of a run, or an error that is no batch's."""
+    return Delivery(Plan(-1, 0, (), at, at), error=error, is_end=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Batch after batch from a place on, until somebody wants to go on from elsewhere."""
+    """Batch after batch from a place on, until another run begins elsewhere."""
 
     number: int
     cursor: Cursor

@@ -61,7 +61,7 @@ def ledger() -> Ledger:
 
 
 def faults_in(ledger: Ledger) -> list[Any]:
-    return [fault for assembly in ledger._assemblies.values() for fault in assembly.faults]
+    return [fault for batch in ledger._batches.values() for fault in batch.faults]
 
 
 def test_the_suspect_that_a_worker_elsewhere_had_to_itself_names_what_was_in_hand() -> None:
