@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from math import isqrt
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,13 +68,23 @@ def _added(digit: NDArray[np.uint64], words: NDArray[np.uint64], limit: np.uint6
     return least
 
 
-class Order(Protocol):
+class Order:
     """The order of one epoch, and how to get to the next one's."""
 
-    def __len__(self) -> int: ...
-    def take(self, start: int, stop: int) -> Indices: ...
-    def later(self, epochs: int) -> Order: ...  # the order so many epochs on, all of which are gone through
-    def array(self) -> Indices | None: ...
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def take(self, start: int, stop: int) -> Indices:
+        """What stands at these positions."""
+        raise NotImplementedError
+
+    def later(self, epochs: int) -> Order:
+        """The order so many epochs on, all of which are gone through."""
+        raise NotImplementedError
+
+    def array(self) -> Indices | None:
+        """All of it; None: in sequence."""
+        raise NotImplementedError
 
     def following(self, position: int) -> Order:
         """The next epoch's; where one asks for it, as some samplers want to know."""
