@@ -43,9 +43,10 @@ def _error_of(batch: Delivery, rules: Rules, tally: Tally) -> BaseException | No
     tally.errors += len(faults)
     if grave := [fault for fault in faults if not (rules.skips_errors and fault.may_skip)]:
         error = error or raised(min(grave, key=_row))
-    if error is None and rules.most_skipped is not None and tally.skipped + len(faults) > rules.most_skipped:
-        told = f"on_error=Skip(most={rules.most_skipped}): more samples have failed"
-        error = _too_many(f"{told}; stats().skips lists those left out.", faults[-1])
+    most = rules.most_skipped
+    if error is None and most is not None and tally.skipped + len(faults) > most:
+        text = f"on_error=Skip(most={most}): more samples have failed; stats().skips lists those left out."
+        error = _too_many(text, faults[-1])
     if error is None:
         tally.left_out(sorted(faults, key=_row))
         is_barren = sum(fault.ends_row for fault in faults) == batch.plan.rows
