@@ -53,7 +53,7 @@ def shuffled(positions: Indices, length: int, round_keys: NDArray[np.uint64]) ->
 
 
 def _scramble(at: Indices, height: int, width: int, round_keys: NDArray[np.uint64]) -> Indices:
-    """Eight rounds, in digits of 32 bits: NumPy multiplies those at half of what 64 cost."""
+    """All rounds, in digits of 32 bits: NumPy multiplies those at half of what 64 cost."""
     quotient, keys = at // width, round_keys.astype(np.uint32)
     left, right = quotient.astype(np.uint32), (at - quotient * width).astype(np.uint32)
     for even, odd in zip(keys[::2], keys[1::2], strict=True):

@@ -18,7 +18,7 @@ from ..errors import StateError
 from .cursor import Cursor, Pace
 from .order import Given, Listed, Order, Sampled, Sequential, Shuffled
 
-VERSION = 1
+VERSION = 2  # another one when the orders that states go on in are others
 SEEDS = -(1 << 127), (1 << 128) - 1  # the least and the greatest
 _KINDS = {Sequential: "sequential", Shuffled: "shuffled", Given: "given", Sampled: "sampled"}
 _IS_A = {"given": "shuffled"}  # from the next epoch on

@@ -149,7 +149,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize(("length", "seed", "epoch"), list(GOLDEN))
 def test_the_order_is_a_format_and_stays_as_it_is(length, seed, epoch):
-    """Should this ever fail, saved states would go on in another order: do not update the numbers, mend the code."""
+    """Should this fail, saved states would go on in another order: mend the code, or refuse them by another VERSION."""
     expected = GOLDEN[length, seed, epoch]
     assert Shuffled(length, seed, epoch).take(0, 10).tolist()[: len(expected)] == expected
 

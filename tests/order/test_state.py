@@ -74,7 +74,7 @@ def test_the_keys_of_a_state_are_a_format():
     it = make(seed=1 << 100)
     it.next()
     assert it.state_dict() == {
-        "mpiter": 1,
+        "mpiter": 2,
         "epoch": 0,
         "position": 3,
         "is_new_epoch": False,
