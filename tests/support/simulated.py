@@ -392,7 +392,7 @@ class World:
         delivery = self.loop._communicator.get(lambda: True, lambda waited: None)
         self.got.append(delivery)
         assert delivery.number == len(self.got) - 1, "a delivery is lost, or comes twice"
-        self.ended = delivery.plan is None
+        self.ended = delivery.is_end
         if isinstance(delivery.error, SampleNotSendable) and self.ended:
             self._go()  # the user tries again
         elif (room := _leased(delivery)) is not None:
