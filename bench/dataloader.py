@@ -21,9 +21,7 @@ from typing import Any
 from checkout import ROOT
 from driver import Claim, Experiment, Summary, Turn, at_least, at_most, command_line, conduct, median, ratio
 from loader_cases import BIG, CASES, Big, Case, write_files
-from measuring import CpuWindow, consume
-
-from mpiter.tuning.memory import tree_memory
+from measuring import CpuWindow, consume, tree_memory
 
 FILES = ROOT / ".demo" / "dataloader"
 FIGURES = {

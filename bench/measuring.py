@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mpiter import machine
-from mpiter.tuning import memory
 
 _LOOK_S = 0.002  # between two looks at the memory, which take some milliseconds themselves
 
@@ -43,20 +45,63 @@ class CpuWindow:
     """Finds the workers when made, reads their clocks at `start()` and `stop()`, which also notices changed workers."""
 
     def __init__(self) -> None:
-        self._workers = memory.descendants(os.getpid())
+        self._workers = descendants(os.getpid())
 
     def start(self) -> None:
-        self._before = {pid: machine.cpu_s(pid) for pid in self._workers}
+        self._before = {pid: cpu_s(pid) for pid in self._workers}
         self._written = {pid: written_bytes(pid) for pid in self._workers}
         self._parent = time.process_time()
 
     def stop(self) -> Cpu:
         parent_s = time.process_time() - self._parent
-        after = {pid: machine.cpu_s(pid) for pid in self._workers}
+        after = {pid: cpu_s(pid) for pid in self._workers}
         both = zip(self._before.values(), after.values(), strict=True)
         spent = [now - then for then, now in both if now is not None and then is not None]
         piped = sum(max(0, written_bytes(pid) - before) for pid, before in self._written.items())
-        return Cpu(parent_s, sum(spent), memory.descendants(os.getpid()) != self._workers, piped)
+        return Cpu(parent_s, sum(spent), descendants(os.getpid()) != self._workers, piped)
+
+
+def cpu_s(pid: int) -> float | None:
+    """Processor seconds of all threads of a process; None when it is gone."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)  # the clock that clock_getcpuclockid(3) names
+    except (OSError, AttributeError):
+        return None
+
+
+def descendants(root: int) -> set[int]:
+    """Every live process below ``root``: workers may be children of a fork server."""
+    stats = {int(name): machine.stat_of(name) for name in os.listdir("/proc") if name.isdigit()}
+    parents = {pid: int(stat[1]) for pid, stat in stats.items() if stat}
+    found, below = set[int](), {root}
+    while below := {pid for pid, parent in parents.items() if parent in below} - found:
+        found |= below
+    return found
+
+
+def tree_memory() -> int | None:
+    """Bytes held by this process and all below it: private ones, files mapped, shared memory; None: uncounted here."""
+    pids = {os.getpid(), *descendants(os.getpid())}
+    sums = Counter[str]()
+    for pid in pids:
+        text = machine.text_of(Path(f"/proc/{pid}/smaps_rollup"))
+        for name, kilobytes in re.findall(r"^Pss_(\w+): +(\d+)", text, re.M):
+            sums[name] += 1024 * int(kilobytes)
+    # An open page that isn't mapped is in no process's sum; one mapped without a descriptor is in no open file.
+    return sums["Anon"] + sums["File"] + max(sums["Shmem"], _open_shared_memory(pids)) if sums else None
+
+
+def _open_shared_memory(pids: Iterable[int]) -> int:
+    """Bytes of the memfds and the files in /dev/shm that these processes have open, each once."""
+    sizes = {}
+    for pid in pids:
+        with suppress(OSError):
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    if os.readlink(descriptor).startswith(("/memfd:", "/dev/shm/")):
+                        about = descriptor.stat()
+                        sizes[about.st_dev, about.st_ino] = 512 * about.st_blocks
+    return sum(sizes.values())
 
 
 def written_bytes(pid: int) -> int:
@@ -77,7 +122,7 @@ class MemoryWatch(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(_LOOK_S):
-            self.most = max(memory.tree_memory() or 0, self.most)
+            self.most = max(tree_memory() or 0, self.most)
 
     def __enter__(self) -> MemoryWatch:
         self.start()

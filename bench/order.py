@@ -21,9 +21,8 @@ from collections.abc import Iterator
 from driver import Answer, Claim, Experiment, Summary, Turn, at_most, command_line, conduct, median
 
 import mpiter
-from mpiter.order.cursor import Cursor, Pace
+from mpiter.order.cursor import Cursor, Pace, Share
 from mpiter.order.order import Shuffled
-from mpiter.order.share import Share
 
 BATCH, PLANNED = 128, 200  # batches a look at the clock
 PLAN, RESUME, STATE, MEMORY = "plan_us", "resume_ms", "state_bytes", "grown_mb"

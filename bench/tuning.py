@@ -235,7 +235,8 @@ def tuner_simulated(case: Simulated) -> dict[str, Any]:
     searches = [Bracket(case.measure(seed), MOST_SIMULATED, memory_bytes=case.allowed) for seed in SEEDS]
     chosen = [search.choose()[0] for search in searches]
     batch_s, workers = max((case.known(workers)[0], workers) for workers in chosen)
-    spent_s, trials = max(search.spent_s for search in searches), max(len(search.all) for search in searches)
+    trials_of = [[trial for trials in search.of.values() for trial in trials] for search in searches]
+    spent_s, trials = max(sum(one.cost_s for one in of) for of in trials_of), max(map(len, trials_of))
     return {"workers": workers, "batch_ms": 1e3 * batch_s, "spent_s": spent_s, "trials": trials}
 
 

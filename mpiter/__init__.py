@@ -27,11 +27,11 @@
 Arrows are the way of the data; each package imports only from those before it.  ``docs/design.md`` is the tour.
 """
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .engine.pilot import Auto, Pilot, Wings
-from .engine.tally import Tracing
+from .engine.pilot import Auto, Wings
 from .errors import (
     BatchTimeout,
     DatasetNotPicklable,
@@ -46,10 +46,10 @@ from .errors import (
     WorkerCrashed,
     WorkerStartError,
 )
-from .pool.backends import BY_NAME, Backend, Process, Serial, Thread
+from .pool.backends import BY_NAME, Process, Serial, Thread
 from .rules import Skip
 from .stats import Stats
-from .worker.info import WorkerInfo, get_worker_info
+from .worker.here import WorkerInfo, get_worker_info
 from .worker.seeding import get_rng
 
 if TYPE_CHECKING:  # else imported when it is asked for: workers, which import this too, need none of it
@@ -113,32 +113,14 @@ __all__ = [
 ]
 
 
-def _tracer(path: str) -> Tracing:
-    from .tuning.trace import tracer
-
-    return tracer(path)
-
-
-def _pilot(workers: Auto | None, n_prefetch: Auto | None) -> Pilot:
-    from .tuning.auto import AutoPilot
-
-    return AutoPilot(workers, n_prefetch)
+def _from_wing(module: str, name: str) -> Callable[..., Any]:
+    """What makes something of a wing, which is imported then and not before."""
+    return lambda *given: getattr(import_module(f"mpiter.{module}"), name)(*given)
 
 
-def _mpi() -> Backend:
-    from .remote.mpi import MPI
-
-    return MPI()
-
-
-def _ray() -> Backend:
-    from .remote.ray import Ray
-
-    return Ray()
-
-
-Wings.tracer, Wings.pilot = _tracer, _pilot
-BY_NAME["ray"], BY_NAME["mpi"] = _ray, _mpi
+Wings.pilot = _from_wing("tuning.auto", "AutoPilot")
+Wings.trace, Wings.receipts = _from_wing("tuning.trace", "tracer"), _from_wing("receipts", "Receipts")
+BY_NAME["ray"], BY_NAME["mpi"] = _from_wing("remote.ray", "Ray"), _from_wing("remote.mpi", "MPI")
 
 _ELSEWHERE = {  # names that are looked for here, and lie in a door or a wing
     **dict.fromkeys(("DevicePrefetcher", "StatefulDataLoader", "tensors"), "torch"),

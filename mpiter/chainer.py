@@ -13,12 +13,13 @@ import json
 import time
 from contextlib import suppress
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 try:
     import chainer
+    from chainer.iterators._statemachine import IteratorState
 except Exception as error:  # NumPy 2 shows as AttributeError, a missing pkg_resources as ImportError
     raise ImportError(
         f"Chainer cannot be imported here ({error}). Install chainer==7.8.1, and on NumPy 2 or Python 3.12 and later "
@@ -40,15 +41,6 @@ __all__ = ["Echo", "LoaderReport", "MultiprocessIterator", "MultithreadIterator"
 _SEED_BYTES = 17  # of 128 bits, and its sign
 
 
-class IteratorState(NamedTuple):
-    """What ChainerMN reads as ``iterator._state``."""
-
-    current_position: int
-    epoch: int
-    is_new_epoch: bool
-    order: Indices | None
-
-
 class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
     """What Chainer asks of an iterator beyond what ours are anyway."""
 
@@ -56,7 +48,8 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
         """Chainer's would wait for the workers, in the garbage collector; ours end by themselves."""
 
     @property
-    def _state(self) -> IteratorState:
+    def _state(self) -> Any:
+        """What ChainerMN reads."""
         here = self._cursor
         return IteratorState(here.position, here.epoch, here.is_new_epoch, here.order.array())
 

@@ -12,6 +12,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,7 @@ except ModuleNotFoundError as error:
 from .errors import OptionError, warn
 from .samples.batch import Batch
 from .stats import Stats
-from .transport.memory import Arena, arena_at
-
-Lock = Callable[[int, int], bool]
-Unlock = Callable[[int], None]
+from .transport.memory import arena_at
 
 
 def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
@@ -56,7 +54,7 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
 class PageLocks:
     """Which ranges of our arenas are page-locked; each is registered when it is first seen."""
 
-    def __init__(self, lock: Lock, unlock: Unlock) -> None:
+    def __init__(self, lock: Callable[[int, int], bool], unlock: Callable[[int], None]) -> None:
         self._lock, self._unlock = lock, unlock
         self._held: dict[int, bool] = {}  # address of a range -> has it been locked?
         self._watched: set[int] = set()
@@ -71,14 +69,11 @@ class PageLocks:
         start, size = found
         with self._one_at_a_time:
             if start not in self._held:
-                self._watch(arena)
+                if arena.address not in self._watched:
+                    self._watched.add(arena.address)
+                    arena.watch(self._gone)
                 self._held[start] = self._lock(start, size)
             return self._held[start]
-
-    def _watch(self, arena: Arena) -> None:
-        if arena.address not in self._watched:
-            self._watched.add(arena.address)
-            arena.watch(self._gone)
 
     def _gone(self, start: int) -> None:
         with self._one_at_a_time:
@@ -126,7 +121,9 @@ class DevicePrefetcher:
         dtype: Any = None,
     ) -> None:
         self.loader = loader
-        self.device = torch.device(_default_device() if device is None else device)
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(device)
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise OptionError(f"dtype={dtype!r:.40} is none of torch's; pass torch.float16, say.")
         self.dtype = dtype
@@ -147,12 +144,13 @@ class DevicePrefetcher:
 
     def stats(self) -> Stats:
         """The loader's counters: what it waits for is waited for here."""
-        stats: Stats = self.loader.stats()
-        return stats
+        return self.loader.stats()  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[Any]:
         self._state = None
-        return (_Ahead if self.device.type == "cuda" else _AtOnce)(self)
+        if self.device.type == "cuda":
+            return _Ahead(self)
+        return map(partial(mapped, change=self._here), self.loader)  # which goes on after an error
 
     @property
     def is_new_epoch(self) -> bool:
@@ -182,6 +180,9 @@ class DevicePrefetcher:
             return tensor.to(self.dtype)
         return tensor
 
+    def _here(self, value: Any) -> Any:
+        return self._prepared(_tensor(value).to(self.device)) if _counts(value) else value
+
 
 @dataclass(slots=True)
 class _Sent:
@@ -194,29 +195,8 @@ class _Sent:
     host: Any  # where it is read from; not to be let go before it has arrived
 
 
-class _AtOnce:
-    """Converts each batch when it is asked for."""
-
-    def __init__(self, prefetcher: DevicePrefetcher) -> None:
-        self._prefetcher = prefetcher
-        self._source = iter(prefetcher.loader)
-
-    def __iter__(self) -> _AtOnce:
-        return self
-
-    def __next__(self) -> Any:
-        return mapped(next(self._source), self._here)
-
-    def _here(self, value: Any) -> Any:
-        here = self._prefetcher
-        return here._prepared(_tensor(value).to(here.device)) if _counts(value) else value
-
-
 class _Ahead:
-    """The article's ``data_prefetcher``, finished: one batch is always on its way.
-
-    An error of the loader comes in the place of its batch, and the next ``next()`` goes on.
-    """
+    """One batch is always on its way; an error of the loader comes in the place of its batch."""
 
     def __init__(self, prefetcher: DevicePrefetcher) -> None:
         self._prefetcher = prefetcher
@@ -236,7 +216,8 @@ class _Ahead:
         self._coming = self._send()  # while the caller works on the one before
         here = torch.cuda.current_stream(self._prefetcher.device)
         here.wait_event(coming.arrived)
-        _record(coming.batch, here)
+        # tell torch's allocator that the tensors, made on another stream, are used on this one
+        mapped(coming.batch, lambda value: value.record_stream(here) if _counts(value) else None)
         self._prefetcher._state, self._prefetcher._was_new_epoch = coming.state, coming.is_new_epoch
         self._used = [sent for sent in self._used if not sent.arrived.query()]
         self._used.append(coming)
@@ -262,19 +243,10 @@ class _Ahead:
         return self._prefetcher._prepared(tensor.to(self._prefetcher.device, non_blocking=True))
 
     def __del__(self) -> None:
-        """Whoever drops us in the middle must not have slots written that are still being read."""
+        """Wait for the copies under way: their slots must not be written while they are still being read."""
         for sent in (*self._used, self._coming):
             if isinstance(sent, _Sent):
                 sent.arrived.synchronize()
-
-
-def _record(batch: Any, stream: Any) -> None:
-    """Tell torch's allocator that the tensors, made on another stream, are used on this one."""
-    mapped(batch, lambda value: value.record_stream(stream) if _counts(value) else None)
-
-
-def _default_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _counts(value: Any) -> bool:

@@ -1,6 +1,6 @@
 """``mpiter doctor``: is this machine fit for mpiter, and what to do if it isn't.
 
-What might hang or crash (start methods, decoders) is tried in a process of its own, which is ended with all its
+What might hang or crash (start methods) is tried in a process of its own, which is ended with all its
 children when its time is over.  Guarantees that a check that fails is a finding, never a traceback, that a warning
 comes with a remedy, and that nothing is left running.
 """
@@ -16,7 +16,6 @@ import multiprocessing
 import os
 import platform
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,9 +28,9 @@ from . import machine
 from .transport import memory as shared
 
 NEEDED = {"numpy": "1.23", "msgpack": "1", "cloudpickle": "3", "threadpoolctl": "3"}  # as in pyproject.toml
+_SEEN = ("torch", "jax", "chainer", "Pillow", "simplejpeg", "opencv-python-headless")
 _TESTED = (3, 13)  # the newest Python that the tests run on
 _KB, _MB, _GB = 1 << 10, 1 << 20, 1 << 30
-_GOOD_CLOCKS = {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"}  # read without a system call
 GOOD = "good"  # as it should be
 NOTE = "note"  # nothing goes wrong, but it is good to know
 WARN = "WARN"  # something will fail or be slow unless it is attended to
@@ -43,16 +42,6 @@ with mpiter.batches([7, 7], 2, n_processes=1, backend=mpiter.Process({method!r})
     assert list(next(stream)) == [7, 7]
 print(time.perf_counter() - began)
 """
-_DECODERS = {  # how to try them, and what mends one that fails
-    "Pillow": (
-        "from PIL import features; assert features.check_feature('libjpeg_turbo'), 'without libjpeg-turbo'",
-        "pip install --force-reinstall --only-binary :all: Pillow",
-    ),
-    "simplejpeg": ("import simplejpeg", "pip install --force-reinstall simplejpeg"),
-    "opencv-python-headless": ("import cv2", "pip install --force-reinstall opencv-python-headless"),
-    "opencv-python": ("import cv2", "pip uninstall -y opencv-python && pip install opencv-python-headless"),
-    "PyTurboJPEG": ("import turbojpeg; turbojpeg.TurboJPEG()", "apt-get install libturbojpeg, which it calls"),
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +55,7 @@ class Finding:
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    about = "Examine this machine: start methods, shared memory, limits, cores, decoders, packages."
+    about = "Examine this machine: packages, start methods, shared memory, memory, limits, cores."
     parser = commands.add_parser("doctor", help="is this machine fit? what to do if not", description=about)
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=run)
@@ -99,7 +88,7 @@ def software() -> Finding:
     build = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
     build += "" if getattr(sys, "_is_gil_enabled", lambda: True)() else " without the GIL"
     told = [f"{name} {_version(name) or 'missing'}" for name in NEEDED]
-    told += [f"{name} {version}" for name in ("torch", "jax", "chainer") if (version := _version(name))]
+    told += [f"{name} {version}" for name in _SEEN if (version := _version(name))]
     found = ", ".join([build, *told])
     wrong = [f"'{name}>={least}'" for name, least in NEEDED.items() if _numbers(_version(name)) < _numbers(least)]
     if wrong:
@@ -136,25 +125,11 @@ def shared_memory() -> Finding:
     if not fault:
         return Finding(GOOD, "memfd works: no mount bounds it, nothing named is left behind")
     permit = "let the sandbox permit memfd_create, fallocate and mmap (docker run --security-opt seccomp=…)"
-    if worse := _fault(lambda: _use(shared.unnamed_file(portable=True))):
+    if worse := _fault(lambda: _use(shared.unlinked_file())):
         remedy = permit if has_memfd else "set TMPDIR to a folder that can be written."
         return Finding(BAD, f"no memfd ({fault}), and no unlinked file in {folder} ({worse})", remedy)
     remedy = f"set TMPDIR to a folder in memory (a tmpfs) if {folder} is on a disk" + f"; or {permit}" * has_memfd
     return Finding(WARN if has_memfd else NOTE, f"no memfd ({fault}): unlinked files in {folder}", remedy)
-
-
-def dev_shm() -> Finding:
-    """The mount that other loaders put batches on, and multiprocessing its locks."""
-    if sys.platform != "linux":
-        return Finding(GOOD, "unknown to this system")
-    size, _, free = shutil.disk_usage("/dev/shm") if os.access("/dev/shm", os.W_OK) else (0, 0, 0)
-    found = f"{_amount(free)} of {_amount(size)} free" if size else "missing or not writable"
-    if size >= _GB and free >= 64 * _MB:
-        return Finding(GOOD, found)
-    remedy = "ls -l /dev/shm, and remove what ended programs have left."
-    if size < _GB:
-        remedy = "docker run --shm-size=2g (or --ipc=host); in Kubernetes mount an emptyDir of medium Memory there."
-    return Finding(NOTE, f"{found}: mpiter doesn't need it, but torch's and Chainer's own loaders do", remedy)
 
 
 def memory() -> Finding:
@@ -208,27 +183,7 @@ def cores() -> Finding:
     return Finding(NOTE, found, remedy)
 
 
-def image_decoders() -> Finding:
-    found, remedies = [], []
-    for name, (trial, remedy) in _DECODERS.items():
-        if version := _version(name):
-            fault = _fault(lambda trial=trial: ask(trial, 30))  # type: ignore[misc]
-            found.append(f"{name} {version}" + (f" ({fault})" if fault else ""))
-            remedies += [remedy] if fault else []
-    if not found:
-        return Finding(NOTE, "none; needed for image files only", "pip install 'mpiter[images]'")
-    return Finding(WARN if remedies else GOOD, ", ".join(found), "; ".join(remedies))
-
-
-def clock() -> Finding:
-    """With most of the clocks that the kernel counts by, to read the time is a system call."""
-    source = machine.text_of(Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")).strip()
-    if not source or source in _GOOD_CLOCKS:
-        return Finding(GOOD, source or "the system's")
-    return Finding(NOTE, f"{source}: to read the time takes a system call, several a batch")
-
-
-CHECKS = (software, start_methods, shared_memory, dev_shm, memory, limits, cores, image_decoders, clock)
+CHECKS = (software, start_methods, shared_memory, memory, limits, cores)
 
 
 def ask(code: str, seconds: float) -> str:

@@ -18,12 +18,11 @@ from typing import Any, Generic, NamedTuple, Self
 
 import numpy as np
 
-from .datasets.access import Wrapping
+from .datasets.columns import Wrapping
 from .engine.options import whole
 from .errors import OptionError, StateError
 from .order.state import VERSION, number_of, typed
 from .samples.batch import Batch
-from .stats import Stats
 from .typevars import B
 from .worker import seeding
 
@@ -31,6 +30,7 @@ __all__ = ["Bundles", "Echo"]
 
 _FAR = 1 << 48  # positions, so that the place of a further use is no other sample's
 _LARGEST = 1000
+_SOURCES = ("epoch", "epoch_detail", "stats", "close", "finalize")  # attributes that are the source's
 _Rows = np.ndarray[Any, Any]
 
 
@@ -85,6 +85,8 @@ class _Repeat(NamedTuple):
 class Echo(Generic[B]):
     """Hand out each sample of ``source`` ``factor`` times.
 
+    ``epoch``, ``epoch_detail``, ``stats()`` and ``close()`` are the source's: further uses don't count.
+
     Args:
         source: an iterator, a ``batches()`` or a loader of mpiter.  Over ``Bundles(dataset, times)``, each use of a
             sample is augmented anew; else the sample comes again as it is.
@@ -123,8 +125,13 @@ class Echo(Generic[B]):
         self._factor, self._mixes, self._seed = float(factor), shuffle_buffer > 0, int(seed)
         length = len(dataset) if isinstance(dataset, Sized) else shuffle_buffer
         self._each = max(1, min(int(shuffle_buffer) // 2, length) // source.batch_size)  # batches in a block
-        agreed = self._factor, self._each, self._mixes, self._bundles, str(self._seed)
-        self._agreed = dict(zip(("factor", "block", "mixes", "bundles", "seed"), agreed, strict=True))
+        self._agreed = {
+            "factor": self._factor,
+            "block": self._each,
+            "mixes": self._mixes,
+            "bundles": self._bundles,
+            "seed": str(self._seed),
+        }
         self._passes = 0  # that have ended
         self._loaded: Mapping[str, Any] | None = None  # a state, until the first batch after it is asked for
         self._detail = -1.0, 0  # the source's epoch_detail and epoch before the last step
@@ -271,15 +278,10 @@ class Echo(Generic[B]):
         count = len(self.source)
         return count * int(self._factor) + int(count * (self._factor % 1))
 
-    @property
-    def epoch(self) -> Any:
-        """Epochs of the source that are complete."""
-        return self.source.epoch
-
-    @property
-    def epoch_detail(self) -> Any:
-        """How far the source is: further uses don't count."""
-        return self.source.epoch_detail
+    def __getattr__(self, name: str) -> Any:
+        if name in _SOURCES:
+            return getattr(self.source, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     @property
     def previous_epoch_detail(self) -> float:
@@ -326,16 +328,6 @@ class Echo(Generic[B]):
         self.source.reset()
         self._forget()
         self._passes, self._loaded = 0, None
-
-    def stats(self) -> Stats:
-        """The source's counters: of samples that were fetched, each once."""
-        return self.source.stats()  # type: ignore[no-any-return]
-
-    def close(self) -> None:
-        """Close the source."""
-        self.source.close()
-
-    finalize = close  # Chainer's name
 
 
 # -- rows of batches, whatever they are made of ------------------------------------------------------------------

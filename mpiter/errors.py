@@ -42,7 +42,7 @@ class OptionError(MpiterError, ValueError):
     >>> from mpiter import DataLoader
     >>> DataLoader([1, 2, 3], batch_size=0)
     Traceback (most recent call last):
-    mpiter.errors.OptionError: batch_size=0 must be a whole number of at least 1, or None.
+    mpiter.errors.OptionError: batch_size=0 must be at least 1.
     """
 
 

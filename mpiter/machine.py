@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,14 +90,6 @@ def control_groups() -> Iterator[Path]:
                 yield here
                 here = here.parent
             yield base
-
-
-def cpu_s(pid: int) -> float | None:
-    """Processor seconds of all threads of a process; None when it is gone."""
-    try:
-        return time.clock_gettime((~pid << 3) | 2)  # the clock that clock_getcpuclockid(3) names
-    except (OSError, AttributeError):
-        return None
 
 
 def write_names(folder: str | os.PathLike[str]) -> None:

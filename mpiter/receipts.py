@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from .engine.hook import Hook
+from .engine.run import Delivery
 from .errors import OptionError
 from .order.cursor import Cursor, Pace, Plan, Plans
 from .order.order import Given, Sequential, Shuffled
@@ -76,6 +78,10 @@ class Receipts(AbstractContextManager["Receipts"]):
 
     def __reduce__(self) -> Any:
         return Receipts, (self.folder, self.shard.rank, self.shard.size, *self.terms)
+
+    def hook(self, shard: Shard | None) -> Notes:
+        """What notes all that one of our own loops hands out."""
+        return Notes(self, shard)
 
     def begin(self, epoch: int, place: int, terms: Terms | None = None, shard: Shard | None = None) -> None:
         """The training goes on from here: what was noted before at this place, or beyond it, is void.
@@ -134,13 +140,26 @@ class Receipts(AbstractContextManager["Receipts"]):
                 _log.warning("the receipts %s cannot be written, and end here: %s", self._file, str(error))
 
 
-class Notes:
-    """Notes what is handed out of one run, which begins at ``cursor``; of a loader's epochs, several may be going."""
+class Notes(Hook):
+    """Notes what one loop hands out; of a loader's epochs, several may be going."""
 
-    def __init__(self, receipts: Receipts, cursor: Cursor, plans: Plans, shard: Shard | None) -> None:
-        self._receipts, self._plans, self._shard = receipts, plans, shard
+    def __init__(self, receipts: Receipts, shard: Shard | None) -> None:
+        self._receipts, self._shard = receipts, shard
+
+    def begun(self, cursor: Cursor, plans: Plans) -> None:
+        self._plans = plans
         self._next, self._epoch = cursor, cursor.epoch  # where the next batch follows; the epochs before have ended
         self._terms: Terms | None = None  # as they stand in the file; None: the next batch says where it begins
+
+    def handed_out(self, delivery: Delivery, samples: int | None, began: float, ended: float) -> None:
+        if not delivery.is_end:
+            is_skipped = delivery.is_empty
+            self.batch(delivery.plan, delivery.faults, is_skipped, is_failed=samples is None and not is_skipped)
+        elif delivery.error is None:
+            self.end()
+
+    def close(self) -> None:
+        self._receipts.close()
 
     def batch(self, plan: Plan, faults: Sequence[Fault], is_skipped: bool = False, is_failed: bool = False) -> None:
         """This batch is about to be handed out; or all of it was skipped, or an error comes in its place."""
@@ -155,7 +174,7 @@ class Notes:
             rows = [at for at in range(len(keys)) if is_skipped or at in bad] if faults and not is_failed else ()
             fills = max(0, min(len(keys), row + len(keys) - own))
             at = position if self._shard is not None or self._receipts.writer[-1] == 1 else None  # else its own order
-            place = self._plans.samples_before(here)
+            place = here.position
             self._receipts.handed(epoch, place, keys, at, fills=fills, skipped=rows, failed=is_failed)
         self._end_before(plan.after.epoch)
         self._next, self._terms = plan.after, terms
@@ -175,7 +194,7 @@ class Notes:
         elif self._shard is not None:
             step *= self._shard.share().size
         if before != (length, step):
-            self._receipts.begin(here.epoch, self._plans.samples_before(here), (length, step), self._shard)
+            self._receipts.begin(here.epoch, here.position, (length, step), self._shard)
         return length, step
 
     def _end_before(self, epoch: int) -> None:

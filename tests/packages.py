@@ -14,10 +14,10 @@ MPITER = Path(__file__).resolve().parents[1] / "mpiter"
 
 # In the order of the journey; each may import from those before it.
 PACKAGES = (
-    *("ground", "order", "samples", "transport", "datasets", "worker", "pool", "receipts", "engine", "iterators"),
-    *("loaders", "checkpoint", "images", "staging", "echo", "audit", "remote", "doors", "tuning", "doctor", "face"),
+    *("ground", "order", "samples", "transport", "datasets", "worker", "pool", "engine", "iterators", "loaders"),
+    *("checkpoint", "images", "staging", "echo", "receipts", "audit", "remote", "doors", "tuning", "doctor", "face"),
 )
-GROUND = {"errors", "rules", "machine", "stats", "script", "spelling", "bell", "typevars"}
+GROUND = {"errors", "rules", "machine", "stats", "script", "bell", "typevars"}
 DOORS = {"chainer", "chainer_compat", "device", "jax", "torch"}
 
 MODULES = sorted(str(path.relative_to(MPITER).with_suffix("")) for path in MPITER.rglob("*.py"))

@@ -22,8 +22,8 @@ OPEN = {
     "chainer": {"chainer"},
     "device": {"torch"},
     "jax": {"jax"},
-    **{f"remote/{name}": {"ray"} for name in ("actors", "cluster")},
-    **{f"torch/{name}": {"torch"} for name in ("loader", "sampler", "tensors")},
+    "remote/actors": {"ray"},
+    **{f"torch/{name}": {"torch"} for name in ("loader", "tensors")},
 }
 DOORS = {"chainer", "chainermn", "torch", "jax", "ray", "mpi4py"}
 EXTRAS = {"PIL", "h5py", "lmdb", "cv2", "cupy"}

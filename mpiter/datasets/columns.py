@@ -1,27 +1,34 @@
-"""Columns as a dataset: ``(X, y)``, a dict of arrays, a data frame.
+"""Columns as a dataset: ``(X, y)``, a dict of arrays, a data frame; and how the samples of any dataset are read.
 
 ``as_dataset`` finds out what the user has given: columns of one length, each row of which is a sample, or samples.
 What could be either is refused with the spelling of both; rows come in the container in which the columns lie.
+
+``reader_of`` finds out once, in a worker, what a dataset offers to read many samples at once: torch's ``__getitems__``,
+NumPy's indexing by arrays (``np.memmap`` too), that of Chainer's ``TupleDataset`` and ``DictDataset`` where they hold
+arrays, and the ``slice`` of its ``TabularDataset``.  What is read at once is asked for once more, sample by sample, if
+it raises or if the dataset draws random numbers, which belong to a sample's own place.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
+import sys
 from array import array
 from collections import UserDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ..errors import OptionError
-from ..samples.rows import Rows, container
+from ..samples.tree import Rows, container
 
 _FEW = 4  # parts of a list, which may be columns: hardly anybody has so few samples
 _SEQUENCES = (list, tuple, range, deque, array)  # which may be columns beside an array
 _MAPPINGS = ("builtins", "collections", "numpy", "h5py")  # whose mappings name arrays; others know what they stand for
 _FRAMES = ("pandas", "polars", "pyarrow")  # whose [] takes labels, or gives objects
-_ORDINALS = ("the first", "the second", "the third", "the fourth")
 _SPELLINGS = (
     "For columns, each row of which is a sample, pass arrays of one length in a tuple or a dict; for samples, whatever "
     "they are, mpiter.Packed(samples)."
@@ -211,5 +218,69 @@ def _named(columns: Any) -> Iterator[tuple[str, Any]]:
     """Columns with what a message calls them."""
     if isinstance(columns, dict):
         return ((f"{name!r:.40}", column) for name, column in columns.items())
-    names = (*_ORDINALS, *(f"number {at}" for at in range(len(_ORDINALS) + 1, len(columns) + 1)))
-    return zip(names, columns, strict=False)
+    return ((f"column {at}", column) for at, column in enumerate(columns))
+
+
+# -- how samples are read ----------------------------------------------------------------------------------------------
+
+Reader = Callable[[Any], Any]  # array of indices -> a sequence of samples
+
+_CALLABLE_WHEN_BOUND = (classmethod, functools.partialmethod)
+
+
+class Wrapping:
+    """A dataset that we make of the user's."""
+
+    dataset: Any  # the user's
+
+
+def users(dataset: Any) -> Any:
+    """The dataset that the user knows of."""
+    while isinstance(dataset, Wrapping):
+        dataset = dataset.dataset
+    return dataset
+
+
+def offered(dataset: Any, name: str) -> Callable[..., Any] | None:
+    """An optional method of the dataset protocol, its class's or its own; none if it merely answers to any name."""
+    found = inspect.getattr_static(dataset, name, None)
+    return getattr(dataset, name) if callable(found) or isinstance(found, _CALLABLE_WHEN_BOUND) else None
+
+
+def about(dataset: Any) -> dict[str, str]:
+    """What the dataset says of itself, if it has a method ``about`` that says it in words; for ``stats()``."""
+    try:
+        says = offered(users(dataset), "about") or dict
+        return {str(name): str(words) for name, words in says().items()}
+    except Exception:
+        return {}  # it means something else there
+
+
+def reader_of(dataset: Any) -> Reader | None:
+    """What reads the samples of an array of indices, or None where they must be read one by one."""
+    kind, chainer = type(dataset), sys.modules.get("chainer")
+    if kind is Table:
+        return lambda indices: dataset.__getitems__(indices)
+    if kind in (np.ndarray, np.memmap):
+        return lambda indices: np.asarray(dataset[indices])
+    if callable(getattr(kind, "__getitems__", None)):
+        return lambda indices: _in_sequence(dataset.__getitems__(indices.tolist()))
+    if chainer is not None and kind in (chainer.datasets.TupleDataset, chainer.datasets.DictDataset):
+        parts = dataset._datasets
+        if all(type(part) is np.ndarray for part in (parts.values() if isinstance(parts, dict) else parts)):
+            return lambda indices: Rows(dataset[indices], len(indices))  # a tuple or a dict of columns
+    if chainer is not None and isinstance(dataset, chainer.dataset.TabularDataset):
+        return lambda indices: _fetched(dataset, indices)
+    return None
+
+
+def _in_sequence(samples: Any) -> Any:
+    """What a generator gives, too; a mapping may stand for anything, so its samples are read one by one."""
+    if isinstance(samples, Mapping):
+        return ()
+    return samples if isinstance(samples, Sequence) else list(samples)
+
+
+def _fetched(dataset: Any, indices: Any) -> Any:
+    columns = dataset.slice[indices.tolist()].fetch()
+    return columns if dataset.mode is None else Rows(columns, len(indices))

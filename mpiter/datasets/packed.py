@@ -43,9 +43,7 @@ class Packed(Sequence[T]):
 
     For datasets that hold a great many small objects (annotations, file names, records), of which each worker would
     else have its own. Read-only; takes the place of a list in any loader. ``items`` may be any iterable: what a
-    generator yields is packed as it comes, and never stands in memory together.
-
-    Each ``packed[i]`` is a new object: what is changed in it changes nothing here.
+    generator yields is packed as it comes, and never stands in memory together.  Each ``packed[i]`` is a new object.
 
     A slice is a ``Packed`` on the same memory, and is pickled with the whole of it unless it goes to a process that is
     being started, which maps it; ``Packed(packed[:10])`` has memory of its own.
@@ -109,12 +107,6 @@ class Packed(Sequence[T]):
 
     def __repr__(self) -> str:
         return f"<Packed: {len(self):,} items of {self.nbytes / 1e6:.1f} MB>"
-
-    def __copy__(self) -> Packed[T]:
-        return self  # like a tuple, what it gives being new each time
-
-    def __deepcopy__(self, memo: Any) -> Packed[T]:
-        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attached, (self._memory, self._table, self._names, self._places)

@@ -1,8 +1,8 @@
-"""The dataset's journey to the workers: pickled once, mapped by all of them with its arrays.
+"""The dataset's journey: pickled once in the consumer process, mapped by all workers with its arrays.
 
-``Shipment`` is packed in the consumer process and opened in each worker.  In-memory arrays are there once, however many
-workers there are (a private, writable map of one unnamed file); ``np.memmap`` travels as the name of its file, classes
-and functions of ``__main__`` by value; and what cannot travel is named by its path (``dataset.transform.lock``).
+In-memory arrays are there once, however many workers there are (a private, writable map of one unnamed file);
+``np.memmap`` travels as the name of its file, classes and functions of ``__main__`` by value; and what cannot travel is
+named by its path (``dataset.transform.lock``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import io
 import mmap
 import os
 import pickle
-import threading
 import warnings
 from functools import partial
 from itertools import accumulate
@@ -26,17 +25,13 @@ from ..errors import DatasetNotPicklable, SharedMemoryFull, warn
 from ..samples import tensors
 from ..samples.byvalue import ByValue, culprit, is_importable, refuse
 from ..samples.envelope import aligned, reduce_text
-from ..samples.layout import PAGE
+from ..samples.tree import PAGE
 from ..transport.memory import SharedBytes, SharedFile, write_all
 from . import variables
-from .access import users
 
 _COMPARED = 1 << 20  # bytes at once, which stay in the cache
-_TOLD = 20  # variables in one warning
 _LARGEST = 1 << 26  # bytes of a variable of a module
 _MANY = 200_000_000  # bytes of pickled objects: each worker takes seconds to open them, and several times the memory
-_LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
-_READ_BY = ("__iter__", "__getitem__", "__len__", "__getitems__")
 _REMEDY = (
     "Open such things in worker_init or on first use, leave them out in __getstate__, or pass "
     "backend=mpiter.Process(start_method='fork')."
@@ -117,7 +112,7 @@ class Shipment:
                 f"the dataset holds {raw[1].nbytes / 1e6:.0f} MB of Python objects, of which each worker makes its "
                 f"own; keep many small objects in mpiter.Packed and numbers in arrays, which all workers share."
             )
-        self._first, self._methods = tuple(_first), _methods(cargo)
+        self._first = tuple(_first)
         self._sizes = [buffer.nbytes for buffer in raw]
         self._hold = hold(raw)
 
@@ -142,15 +137,7 @@ class Shipment:
         program, pickled, *buffers = [shared or buffer for shared, buffer in found]
         if stays := list(variables.put(pickle.loads(program), partial(_variable, self._by_value))):
             warnings.warn(_told(stays), RuntimeWarning, stacklevel=2)
-        cargo = pickle.loads(pickled, buffers=buffers)
-        mine = _methods(cargo)
-        for name, here in mine.items():  # the module was changed since, or its class by the program as it ran
-            if here != (there := self._methods[name]) and mine[""] == self._methods[""]:
-                raise DatasetNotPicklable(
-                    f"{mine['']}.{name} is {there} in the program and {here} in this worker: define it in the class, "
-                    f"or pass backend=mpiter.Process(start_method='fork')."
-                )
-        return cargo
+        return pickle.loads(pickled, buffers=buffers)
 
     def holds(self, cargo: Any) -> bool:
         """Would packing ``cargo`` now give the same?"""
@@ -173,20 +160,9 @@ def _are_equal(one: Any, other: Any) -> bool:
     return all(np.array_equal(mine[part], theirs[part]) for part in parts)
 
 
-def _methods(cargo: Any) -> dict[str, str | None]:
-    """Where a dataset's class is defined, and the methods by which it is read."""
-    kind: Any = type(users(cargo[0]))
-    found = {"": kind} | {name: getattr(kind, name, None) for name in _READ_BY}
-    return {
-        name: one and f"{getattr(one, '__module__', '')}.{getattr(one, '__qualname__', type(one))}"
-        for name, one in found.items()
-    }
-
-
 def _told(stays: list[str]) -> str:
-    some = stays[:_TOLD] + [f"and {len(stays) - _TOLD} more"] * (len(stays) > _TOLD)
     return (
-        f"what the program may have set does not reach its workers: {', '.join(some)}.  There it is as the module "
+        f"what the program may have set does not reach its workers: {', '.join(stays)}.  There it is as the module "
         f"begins.  Hand such things to the dataset, set them in worker_init, or pass "
         f"backend=mpiter.Process(start_method='fork')."
     )
@@ -201,14 +177,13 @@ def _dumps(
     buffers: list[pickle.PickleBuffer] | None = None,
     modules: set[str] | None = None,
     maps_files: bool = True,
-    is_variable: bool = False,
 ) -> bytes:
     """Pickle ``cargo``; ``buffers`` takes what goes out of line, ``modules`` the names of those that it leads to."""
-    out = _Bounded() if is_variable else io.BytesIO()
+    out = io.BytesIO()
     make = _ByValue if by_value else _ByReference
     pickler = make(out, protocol=5, buffer_callback=None if buffers is None else buffers.append)
     pickler.modules = set() if modules is None else modules
-    pickler.maps_files, pickler.renews_locks = maps_files, is_variable
+    pickler.maps_files = maps_files
     pickler.dump(cargo)
     return out.getvalue()
 
@@ -221,16 +196,10 @@ def by_value(value: Any) -> bytes:
 def _variable(by_value: bool, value: Any) -> tuple[bytes, set[str]]:
     """The pickle of a module's variable, and the modules that it names."""
     modules = set[str]()
-    return _dumps(value, by_value, modules=modules, is_variable=True), modules
-
-
-class _Bounded(io.BytesIO):
-    """Takes the pickle of a variable, and no copy of what is too large."""
-
-    def write(self, data: Any) -> int:
-        if self.tell() + memoryview(data).nbytes > _LARGEST:
-            raise OverflowError(f"larger than {_LARGEST >> 20} MB")
-        return super().write(data)
+    data = _dumps(value, by_value, modules=modules)
+    if len(data) > _LARGEST:
+        raise OverflowError(f"larger than {_LARGEST >> 20} MB")
+    return data, modules
 
 
 class _ByValue(ByValue):
@@ -239,13 +208,10 @@ class _ByValue(ByValue):
     knows_main = names_twins = False
     modules: set[str]  # that what has been pickled names
     maps_files: bool
-    renews_locks: bool  # those of a module's variable, whose other attributes matter
 
     def reducer_override(self, value: Any) -> Any:
-        if (reduced := _reduced(value, self)) is not None:
-            return reduced
-        reduced = super().reducer_override(value)
-        return variables.share(reduced) if isinstance(value, FunctionType) else reduced
+        reduced = _reduced(value, self)
+        return super().reducer_override(value) if reduced is None else reduced
 
 
 class _ByReference(pickle.Pickler):
@@ -253,7 +219,6 @@ class _ByReference(pickle.Pickler):
 
     modules: set[str]
     maps_files: bool
-    renews_locks: bool
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Connection):
@@ -269,8 +234,6 @@ def _reduced(value: Any, pickler: _ByValue | _ByReference) -> Any:
     if isinstance(value, (type, FunctionType, ModuleType)):
         pickler.modules.add(value.__name__ if isinstance(value, ModuleType) else value.__module__)
         return None
-    if pickler.renews_locks and type(value) in _LOCKS:
-        return _LOCKS[type(value)], ()
     if type(value) is SharedBytes and not pickler.maps_files:
         return np.frombuffer, (pickle.PickleBuffer(value), np.uint8)
     if type(value) in (np.bytes_, np.str_):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import inspect
 import os
 import pickle
 import sys
@@ -25,14 +24,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import script
-from ..samples.byvalue import is_importable, place_of
+from ..samples.byvalue import is_importable, path_to
 
 HANDLES = {"_io", "socket", "ssl", "sqlite3", "h5py", "lmdb", "zmq", "redis", "psycopg", "psycopg2", "pymysql"}
 # Packages whose objects each process makes for itself: handles, locks, threads, loaders, foreign libraries, randomness.
 _OF_ITS_PROCESS = HANDLES | {"_thread", "threading", "queue", "_queue", "ctypes", "_ctypes", "weakref", "_weakref"}
 _OF_ITS_PROCESS |= {"random", "_random", "contextvars", "_contextvars", "concurrent", "multiprocessing", "mpiter"}
 _INSTALLED = tuple(sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-_CODE = (type, FunctionType, ModuleType)
 
 
 class Variable(NamedTuple):
@@ -110,30 +108,6 @@ def put(held: Held, dumps: Dumps) -> Iterator[str]:
             yield f"{module}.{name} ({problem})"
 
 
-def share(reduced: Any) -> Any:
-    """A function by value, as cloudpickle has it, whose globals refer to variables of the program's modules.
-
-    What a function of the script changes there (``worker_init``, say) the module's own functions see.
-    """
-    named = {} if reduced is NotImplemented else reduced[2][1]["__globals__"]
-    for name, value in named.items():
-        if not isinstance(value, _CODE) and (type(value).__dictoffset__ or isinstance(value, (dict, list, set))):
-            holders = (one for one in list(sys.modules) if _space(one).get(name) is value and _is_own(one))
-            if (module := next(holders, None)) is not None:
-                named[name] = _Shared(sys.modules[module], name)
-    return reduced
-
-
-class _Shared(NamedTuple):
-    """Stands for a module's variable."""
-
-    module: ModuleType
-    name: str
-
-    def __reduce__(self) -> Any:
-        return getattr, tuple(self)
-
-
 def _is_own(name: str) -> bool:
     """Is it a module of the program's: from a file that comes neither with Python nor with an installed package?"""
     file = _space(name).get("__file__")
@@ -159,13 +133,11 @@ def _variables(holder: Any, module: str, outer: tuple[str, ...] = ()) -> Iterato
 
 
 def _is_defined_at(value: Any, module: str, path: tuple[str, ...]) -> bool:
-    """Is it the class or function that is known by this name, or what a decorator that says so made of it?"""
-    if not isinstance(value, (type, FunctionType)):
-        value = inspect.getattr_static(value, "__wrapped__", None)
+    """Is it the class or function that is known by this name?"""
     if not isinstance(value, (type, FunctionType)) or script.home(value.__module__) != module:
         return False
-    place = place_of(value) if isinstance(value, type) else None
-    return value.__qualname__ == ".".join(path) or (place is not None and place[1] == path)
+    dotted = ".".join(path)
+    return value.__qualname__ == dotted or (isinstance(value, type) and path_to(value) == dotted)
 
 
 def _is_of_its_process(value: Any) -> bool:

@@ -9,6 +9,6 @@
                                             ├── ledger: rows not yet finished, cut into blocks
                                             └── recovery: what a worker's end means for them
 
-``alone`` is the pump without workers, ``pumping`` what both are. ``run`` is what pump and loop say to each other,
-``outcome`` what becomes of a batch, ``lifetime`` when a loop ends.
+``alone`` is the pump without workers, ``hook`` how others hear of what happens, ``run`` what pump and loop say to each
+other, ``outcome`` what becomes of a batch, ``lifetime`` when a loop ends.
 """

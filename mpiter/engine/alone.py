@@ -19,31 +19,24 @@ from functools import partial
 from operator import is_
 from typing import Any
 
-from ..datasets.access import offered, users
 from ..errors import WorkerStartError
-from ..order.cursor import Cursor, Pace, Plan, Plans
+from ..order.cursor import WHOLE, Cursor, Pace, Plan, Plans
 from ..order.order import Order
-from ..order.share import WHOLE
-from ..pool.starting import interrupts_later
 from ..samples.batch import Batch, stacked
-from ..samples.layout import MANY, Contents
-from ..samples.leaves import Aside
+from ..samples.tree import MANY, Aside, Contents
 from ..stats import Stats
-from ..transport.memory import Arena
-from ..worker import forks
+from ..worker import home
 from ..worker.block import Block
-from ..worker.board import COUNTED, FIGURES, Board
 from ..worker.caller import CallersWorker
 from ..worker.mail import Inbox
 from . import lifetime
-from .observing import Observing
 from .options import Options
 from .outcome import finish, named
-from .pumping import Pumping
+from .pump import Late, Pump, Pumping
 from .run import Delivery, ending
-from .tally import PUBLISH_S, Skipped, Tally
+from .tally import Skipped, Tally
 
-_BOARD_BYTES = 1 << 14
+_MEASURED_S = 0.25  # between two batches whose processor time is measured
 _KEYS = 1 << 12  # that an order is asked for at once
 _ASIDE = Aside()
 _cursor: Callable[[tuple[Any, ...]], Cursor] = partial(tuple.__new__, Cursor)  # in half the time
@@ -79,7 +72,7 @@ class Alone(Pumping):
         (position, epoch, _, order, _), each, began = self.cursor, self._each, _now()
         stop, length, reading = position + each, len(order), self.loop
         is_whole = stop + self._room <= length and epoch < self._epochs and self._before is None
-        if not is_whole or reading is None or began > reading.plain_until or reading.born != forks.generation:
+        if not is_whole or reading is None or began > reading.plain_until or reading.born != home.generation:
             return None
         tally = reading.tally
         tally.waits = tally.waits[0], began  # at once, for those who look from another thread
@@ -105,21 +98,21 @@ class Alone(Pumping):
         except Exception:  # this time with a plan, which says whose fault it is
             reading.worker.give_again(rows)
             return None
-        tally.came(each, fetched - began, reading.cpu_share, _now() - fetched)
+        tally.came(each, fetched - began, reading.cpu_share)
         self.cursor = _cursor((stop, epoch, False, order, epoch + position / length))
         return batch
 
     def _launch(self) -> None:
         self._numbers = itertools.count()
-        self.loop = _Reading(self.options, self._opens is Batch, self.seed, self._all_skipped)
+        self.loop = _Reading(self.options, self._opens is Batch, self.seed, self._all_skipped, self._hooks)
         self._letting_go = lifetime.end_with(self, self.loop)
         self._has_stopped = True
 
     def _begin(self, loop: _Reading) -> None:
         loop.worker.give_again(())  # whatever Ctrl-C has left there
         pace = self._going = self._course()
-        is_usual = loop.is_usual and self._notes is None and hasattr(self._opens, "of_rows")
         self._each = 0
+        is_usual = not self._hooks and hasattr(self._opens, "of_rows")
         if is_usual and type(pace) is Pace and pace.share is WHOLE and pace.batch_size <= MANY:
             self._each, self._room = pace.batch_size, 1 if pace.wrap else pace.batch_size
             self._epochs = math.inf if pace.epochs is None else pace.epochs
@@ -130,8 +123,9 @@ class Alone(Pumping):
             plan = self._going.step(self.cursor, next(self._numbers))
             if plan is None:
                 return ending(self.cursor)
-            loop.observing.planned(plan, self._going)
-            loop.tally.ordered(began, _now())
+            loop.tally.order_s += (planned := _now()) - began
+            for hook in self._hooks:
+                hook.planned(plan, self._going, began, planned)
             delivery = loop.fetch(plan, self.seed)
         except BaseException as error:
             self._has_stopped = True
@@ -139,7 +133,9 @@ class Alone(Pumping):
                 raise RuntimeError("the order_sampler raised StopIteration") from error
             raise
         finally:
-            loop.tally.waited(began, _now())
+            loop.tally.waited(began, ended := _now())
+            for hook in self._hooks:
+                hook.waited(began, ended)
         if self.is_closed:
             raise self._closed_meanwhile()
         loop.mail.deliver()
@@ -152,35 +148,25 @@ class _Reading:
     room_bytes, pids = 0, ()
     plain_until = 0.0  # until then are whole batches read in one piece; then a ``fetch`` measures and tells
     cpu_share = 1.0  # of the seconds of fetching, how many were work, as it was measured last
-    _board: Board | None = None
-    _is_over = False
-    _next_published = 0.0
 
-    def __init__(self, options: Options, as_samples: bool, seed: int, skipped: Skipped) -> None:
-        self.pid, self.born = os.getpid(), forks.generation
+    def __init__(self, options: Options, as_samples: bool, seed: int, skipped: Skipped, hooks: Any) -> None:
+        self.pid, self.born = os.getpid(), home.generation
         self.cargo, self._rules = options.cargo, options.rules(seed, as_samples)
         self.worker, self.mail = CallersWorker(*options.cargo, self._rules, options.copy), Inbox()
-        self.tally, observe = options.make_tally(skipped), offered(users(options.dataset), "plan_observer")
-        self.observing = Observing(observe, self.mail.warn)
-        self.is_usual = type(self.tally) is Tally and observe is None
-        self._ending = contextlib.ExitStack()
-        self._ending.callback(self.tally.close)
-        self._ending.callback(self.observing.close)
+        self.tally, self._hooks = Tally(skipped), hooks
+        for hook in hooks:
+            hook.loop = self
 
     def stop(self) -> None:
         """End, from any thread and the dataset's code too: a fetch that is under way then counts for nothing."""
-        self._is_over = True
-        self._ending.close()
-        self._board = None  # whose memory a traceback would keep
+        for hook in self._hooks:
+            hook.close()
 
     def join(self) -> None:
         """There is no thread to wait for."""
 
     def wake(self) -> None:
         """There is none that could fetch ahead."""
-
-    def was_hungry(self) -> bool:
-        return False
 
     def carries(self, cargo: tuple[Any, Any]) -> bool:
         """Is it about these very objects, however they have changed?"""
@@ -199,6 +185,8 @@ class _Reading:
             block = Block(plan.number, 0, seed, plan.number, 0, plan.rows, plan.stretches, sent=began)
             done = self.worker.fetch(block)
             tally.answered(done)
+            for hook in self._hooks:
+                hook.answered(done)
             self.cpu_share = done.cpu_s / max(1e-9, done.seconds)
             delivery = Delivery(plan, faults=list(done.faults))
             finish(delivery, self._rules, tally, partial(_contents, plan, done.payload))
@@ -206,24 +194,7 @@ class _Reading:
         except Exception as error:
             raise named(error)  # noqa: B904 - it has its cause
         finally:
-            self.plain_until = began + PUBLISH_S if self.worker.is_plain and tally.began is not None else 0.0
-            if began > self._next_published:
-                self._publish(began)
-
-    def _publish(self, now: float) -> None:
-        """What has been counted, for `mpiter top`."""
-        self._next_published = now + PUBLISH_S if self.tally.batches else 0.0
-        if self._board is None and not self._is_over:
-            with contextlib.suppress(OSError), interrupts_later():  # else `mpiter top` doesn't see it
-                arena = Arena(_BOARD_BYTES)
-                self._ending.callback(arena.close)
-                self._board = Board(1, arena)
-                self._ending.callback(self._board.close)
-        if self._is_over:
-            self.stop()  # meanwhile, by another thread
-        elif (board := self._board) is not None:
-            figures = (*self.tally.shown(), *[0] * (len(FIGURES) - len(COUNTED)))
-            board.publish(self.tally.began or 0.0, 0.0, figures)
+            self.plain_until = began + _MEASURED_S if self.worker.is_plain and tally.began is not None else 0.0
 
 
 def _contents(plan: Plan, payload: Any, failed: frozenset[int]) -> Contents:
@@ -234,3 +205,14 @@ def _contents(plan: Plan, payload: Any, failed: frozenset[int]) -> Contents:
         return contents
     samples = [*map(dict(zip(rows, found, strict=True)).get, range(plan.rows))] if failed else list(found)
     return Contents(_ASIDE, plan.rows, objects=samples, failed=failed)
+
+
+def pump_for(
+    options: Options,
+    opens: Callable[[Contents], Any],
+    late: Late,
+    counts: Callable[[Any], int | None] | None = None,
+    skipped: Skipped | None = None,
+) -> Pump | Alone:
+    """A pump; where there are no workers, what does the same by itself."""
+    return (Pump if options.has_workers else Alone)(options, opens, late, counts, skipped)

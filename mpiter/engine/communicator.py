@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from ..pool.stopwatch import Stopwatch
+from ..pool.watch import Stopwatch
 
 T = TypeVar("T")
 

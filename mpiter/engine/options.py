@@ -13,21 +13,19 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any
 
-from ..datasets.columns import as_dataset
+from ..datasets.columns import as_dataset, offered, users
 from ..errors import OptionError, warn
 from ..machine import cores
-from ..order.cursor import batches_of
+from ..order.cursor import WHOLE, Share, batches_of
 from ..order.ranks import ranks_here, shard_for
-from ..order.share import WHOLE, Share
 from ..order.state import SEEDS
 from ..pool.backends import Serial, backend_for
 from ..pool.starting import interrupts_later
-from ..receipts import Receipts
 from ..rules import DEAR_S, Rules, Skip
-from ..samples.uneven import settle_as
-from .pilot import Pilot, Steady, Wings, auto
+from ..samples.batch import settle_as
+from .hook import Hook
+from .pilot import Wings, auto
 from .rooms import check_serializer
-from .tally import Skipped, Tally
 
 _FIRST_N_PREFETCH = 2
 
@@ -53,7 +51,7 @@ class Options:
     in_order: bool = True
     seeds_samples: bool = True  # the global generators, for each; else once, for each worker
     ragged: str = "list"
-    trace: Any = None  # the name of a file, or a Tracing that writes one; the name is made a Tracing
+    trace: Any = None  # the name of a file, or a Trace; the name is made one
     shard: Any = None  # this rank's part of what several go through together; what was asked for is made a Shard
     receipts: Any = None  # a folder where what is handed out is noted; it is made a Receipts
     is_settled: bool = False  # the dataset is what it is, whatever else it could be read as
@@ -99,8 +97,8 @@ class Options:
         self._set(backend=Serial() if self.n_workers == 0 else backend)
         self._set(workers=self._count_workers())
         if isinstance(self.trace, (str, os.PathLike)):
-            self._set(trace=Wings.tracer(os.fspath(self.trace)))
-        elif self.trace is not None and not hasattr(self.trace, "tally"):
+            self._set(trace=Wings.trace(os.fspath(self.trace)))
+        elif self.trace is not None and not hasattr(self.trace, "hook"):
             raise OptionError(f"trace={self.trace!r:.60} is no path; name a file, such as 'run.json'.")
         if self.receipts is not None:
             if not self.in_order:
@@ -108,8 +106,8 @@ class Options:
                     "receipts need in_order=True: of batches that come as they finish nobody can say which are lost "
                     "and which are still to come."
                 )
-            if not isinstance(self.receipts, Receipts):
-                self._set(receipts=Receipts(self.receipts))
+            if not hasattr(self.receipts, "hook"):
+                self._set(receipts=Wings.receipts(self.receipts))
         if (check := getattr(self.backend, "check", None)) is not None:
             check(self)
         check_serializer(self.serializer)
@@ -131,18 +129,17 @@ class Options:
             return int(count())
         return cores() if self.shard is None else max(1, cores() // ranks_here())
 
-    def make_tally(self, skipped: Skipped) -> Tally:
-        """Who counts, going on from what was ``skipped`` before, and writes a trace if there is to be one."""
-        tally: Tally = Tally() if self.trace is None else self.trace.tally(self.rules(), self.backend.name)
-        tally.all_skipped = skipped
-        return tally
-
-    def make_pilot(self) -> Pilot:
-        """Who changes the number of workers and of batches that wait."""
+    def hooks(self) -> list[Hook]:
+        """What is told of the batches of one loop: a trace, a pilot, receipts, and the dataset, if it has a hook."""
         workers, n_prefetch = auto(self.n_workers), auto(self.n_prefetch)
-        if not self.has_workers or (workers is None and n_prefetch is None):
-            return Steady()
-        return Wings.pilot(workers and replace(workers, most=self.workers), n_prefetch)
+        found = [] if self.trace is None else [self.trace.hook(self.rules(), self.backend.name)]
+        if self.has_workers and (workers or n_prefetch):
+            found.append(Wings.pilot(workers and replace(workers, most=self.workers), n_prefetch))
+        if self.receipts is not None:
+            found.append(self.receipts.hook(self.shard))
+        if (of_dataset := offered(users(self.dataset), "mpiter_hook")) is not None:
+            found.append(of_dataset())
+        return found
 
     @property
     def first_n_prefetch(self) -> int:

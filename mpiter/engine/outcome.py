@@ -12,9 +12,8 @@ from typing import TypeVar
 
 from ..errors import SampleError, SampleNotSendable, SharedMemoryFull
 from ..rules import Rules
-from ..samples.layout import Contents
-from ..worker.block import Fault
-from ..worker.faults import raised
+from ..samples.tree import Contents
+from ..worker.block import Fault, raised
 from .run import Delivery
 from .tally import Tally
 
@@ -48,7 +47,7 @@ def _error_of(batch: Delivery, rules: Rules, tally: Tally) -> BaseException | No
         text = f"on_error=Skip(most={most}): more samples have failed; stats().skips lists those left out."
         error = _too_many(text, faults[-1])
     if error is None:
-        tally.left_out(sorted(faults, key=_row))
+        tally.all_skipped.add(sorted(faults, key=_row))
         is_barren = sum(fault.ends_row for fault in faults) == batch.plan.rows
         tally.barren = tally.barren + len(faults) if is_barren else 0
         if tally.barren >= len(order) > 0:  # what samplers give has no order, and no length

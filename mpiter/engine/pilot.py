@@ -1,19 +1,21 @@
-"""Who changes the number of workers, and of batches that wait, while batches are handed out.
+"""What changes the number of workers, and of batches that wait, while batches are handed out: a pilot, which is a hook.
 
-A seam: the loop asks its pilot whenever a task has been answered.  The core's own leaves everything as it was told;
-``mpiter.tuning`` has one that follows what it sees, which the package's face makes known here.
+``mpiter.tuning`` has one that follows what it sees.  What wings make the package's face brings here, so that the core
+imports none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 from ..errors import OptionError
 from ..machine import cores
 from ..stats import Stats
-from .tally import Tracing
+from ..worker.block import Done
+from .hook import Hook
 
 
 class Setting(NamedTuple):
@@ -23,18 +25,19 @@ class Setting(NamedTuple):
     n_prefetch: int
 
 
-class Pilot(Protocol):
-    """Asked often, so it comes back at once unless there is something to look at."""
+class Pilot(Hook):
+    """Looks at each answer, once there is something to see: while workers come and go there isn't."""
+
+    def answered(self, done: Done) -> None:
+        loop = self.loop
+        if loop.is_settled:
+            wanted = self.look(loop.tally.batches, Setting(*loop.setting), partial(loop.stats, looks=False))
+            if wanted is not None:
+                loop.resize(*wanted)
 
     def look(self, batches: int, now: Setting, stats: Callable[[], Stats]) -> Setting | None:
-        """After so many batches: another setting from now on, or None."""
-
-
-class Steady:
-    """Everything stays."""
-
-    def look(self, batches: int, now: Setting, stats: Callable[[], Stats]) -> Setting | None:
-        return None
+        """After so many batches: another setting from now on, or None.  It comes back at once unless it has to look."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +69,11 @@ class Auto:
 
 
 class Wings:
-    """What the core has made by who knows how."""
+    """What makes a hook of a wing."""
 
     pilot: Callable[[Auto | None, Auto | None], Pilot]  # of workers, of batches that wait; None: they stay
-    tracer: Callable[[str], Tracing]  # who writes to this file
+    trace: Callable[[str], Any]  # of the file's name
+    receipts: Callable[[Any], Any]  # of the folder's
 
 
 def auto(value: object) -> Auto | None:

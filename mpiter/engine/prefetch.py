@@ -21,24 +21,22 @@ from .. import machine
 from ..bell import Bell
 from ..errors import WorkerStartError, could_not_start
 from ..order.horizon import Horizon
-from ..pool.crew import Crew
 from ..pool.endings import End
 from ..pool.starting import never_interrupted
 from ..rules import Rules
-from ..samples.layout import Contents
+from ..samples.tree import Contents
 from ..stats import Stats
 from ..worker.block import Block, Done, Lost
 from ..worker.board import Line
 from ..worker.mail import Inbox
 from .communicator import Terminated, _Communicator
+from .hook import Hook
 from .ledger import Ledger
-from .observing import Observer, Observing
 from .outcome import finish, named, not_received, not_sent
-from .pilot import Pilot, Setting, Steady
 from .recovery import Recovery, doings
 from .rooms import OBJECTS
 from .run import Delivery, Run, ending
-from .tally import PUBLISH_S, Tally
+from .tally import Skipped, Tally
 from .team import Team
 
 _CLOSE_S = 4.5  # how long an end may take
@@ -53,21 +51,21 @@ class _PrefetchLoop:
         self,
         rules: Rules,
         hire: Callable[[Bell, Callable[[str], None]], Team],
-        tally: Tally | None = None,
-        pilot: Pilot | None = None,
-        observe: Callable[[], Observer] | None = None,
+        skipped: Skipped | None = None,
+        hooks: Sequence[Hook] = (),
     ) -> None:
         self.pid = os.getpid()
-        self.tally, self.mail = tally or Tally(), Inbox()
-        self._pilot: Pilot = pilot or Steady()
+        self.tally, self.mail = Tally(skipped or Skipped()), Inbox()
         self._rules, self._hire = rules, hire
-        self._bell, self._observing = Bell(), Observing(observe, self.mail.warn)
+        self._bell, self._hooks = Bell(), hooks
         self._runs: deque[Run] = deque()  # to go from now on
         self._communicator: _Communicator[Delivery] = _Communicator(rules.n_prefetch, self._has_taken)
         self._recovery = Recovery(skips=rules.skips_errors)
         self._team: Any = None  # a Team, while there is one
         self._ledger = Ledger(lambda room, is_lost: None)
         self._thread: threading.Thread | None = None
+        for hook in hooks:
+            hook.loop = self
         self._run: Run
         self._horizon = Horizon()
         self._ended = False  # the end has been delivered
@@ -75,8 +73,7 @@ class _PrefetchLoop:
         self._numbers = itertools.count()
         self._taken = 0  # deliveries, by the consumer
         self._is_held_up = False  # there is more to do as soon as the consumer takes
-        self._published = 0.0  # when the board was told last
-        self._stopping = self._is_hungry = self._wait_lasts = False
+        self._stopping = False
 
     # -- for the consumer ----------------------------------------------------------------------------------------
 
@@ -113,12 +110,6 @@ class _PrefetchLoop:
         if self._is_held_up:
             self._bell.ring()
 
-    def show_wait(self, lasts: bool) -> None:
-        """Have the notice board say that ``next()`` waits and waits, or no longer."""
-        if lasts != self._wait_lasts:
-            self._wait_lasts = lasts
-            self.wake()
-
     def _is_alive(self) -> bool:
         return self._thread is None or self._thread.is_alive()
 
@@ -145,9 +136,26 @@ class _PrefetchLoop:
         """Would the workers see the same if ``cargo`` were sent to them now?"""
         return self._team is not None and self._team.carries(cargo)
 
-    def was_hungry(self) -> bool:
-        was, self._is_hungry = self._is_hungry, False
-        return was
+    # -- for a pilot, in the loop's thread -------------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Have all workers come that should be there, and those gone that shouldn't?"""
+        return self._team is not None and self._team.crew.is_settled
+
+    @property
+    def setting(self) -> tuple[int, int]:
+        """Workers, and batches that may wait."""
+        return self._width, self._communicator.n_prefetch
+
+    def resize(self, workers: int, n_prefetch: int) -> None:
+        """Have so many from now on."""
+        self._team.crew.resize(workers)
+        self._communicator.n_prefetch = n_prefetch
+        for hook in self._hooks:
+            hook.resized(workers, n_prefetch)
+
+    # -- what is going on --------------------------------------------------------------------------------------------
 
     @property
     def lines(self) -> list[Line]:
@@ -174,9 +182,7 @@ class _PrefetchLoop:
             **self.tally.counters(),
             **self.tally.look(looks),
             workers=workers,
-            threads=workers if self._rules.in_process else 0,
             worker_bytes=sum(map(machine.own_bytes, pids)),
-            worker_cpu_s=sum(machine.cpu_s(pid) or 0.0 for pid in pids),
             restarts=self._recovery.restarts,
             ready_batches=len(self._communicator),
             in_flight_batches=in_flight,
@@ -192,8 +198,6 @@ class _PrefetchLoop:
         try:
             while not self._stopping:
                 self.turn()
-                if self._wait_lasts or time.monotonic() > self._published + PUBLISH_S:
-                    self._publish()
         except Terminated:
             pass
         finally:
@@ -234,7 +238,9 @@ class _PrefetchLoop:
             self._submit(ledger.cut(number, parts, team.rooms.address, crew.dataset, self._run.seed, time.monotonic()))
         if not self._ended:
             crew.replace_workers()
-        self.tally.in_flight(self._in_flight, team.rooms.bytes, len(self._communicator))
+        self.tally.in_flight(self._in_flight, team.rooms.bytes)
+        for hook in self._hooks:
+            hook.in_flight(self._in_flight, len(self._communicator))
 
     def _submit(self, block: Block) -> None:
         try:
@@ -277,7 +283,6 @@ class _PrefetchLoop:
         if self._in_flight >= most_in_flight or horizon.is_beyond(self._epoch_taken):
             self._is_held_up = True
             return False
-        self._is_hungry |= horizon.is_hidden
         if (plan := horizon.peek()) is None:
             return False
         room = None
@@ -285,8 +290,10 @@ class _PrefetchLoop:
             return False
         self._ledger.enter(plan, room)
         horizon.take()
-        self._observing.planned(plan, self._run.plans)
-        self.tally.ordered(began, time.monotonic())
+        ended = time.monotonic()
+        self.tally.order_s += ended - began
+        for hook in self._hooks:
+            hook.planned(plan, self._run.plans, began, ended)
         return True
 
     def _begin(self, run: Run) -> None:
@@ -327,7 +334,8 @@ class _PrefetchLoop:
                     self._place(batch)
             if batch.error or any(fault.ends_row and not self._rules.skips_errors for fault in done.faults):
                 self._ledger.ask_no_more(batch)
-        self._steer(self._team.crew)
+        for hook in self._hooks:
+            hook.answered(done)
 
     def _open(self, block: Block, batch: Delivery, columns: Any, rows: list[int], sealed: Any) -> None:
         """Take in what has travelled with an answer."""
@@ -336,7 +344,9 @@ class _PrefetchLoop:
             rooms.fill(batch.room, block.row, block.rows, columns)
         values: Sequence[Any] = () if sealed is None else self._team.opens(sealed)
         if not block.brief:
-            batch.odd.update(zip((block.row + at for at in rows), values, strict=True))
+            are_all = len(rows) == block.rows  # then nothing needs to be done for each
+            where = range(block.row, block.row + len(rows)) if are_all else [block.row + at for at in rows]
+            batch.odd.update(zip(where, values, strict=True))
             return
         for at, value in zip(rows, values, strict=True):
             if at >= 0:
@@ -372,7 +382,8 @@ class _PrefetchLoop:
             self._ended = True
             deliveries.append(ending(self._run.cursor, self._horizon.take_dead_end()))
         if deliveries:
-            self.tally.delivered(began, time.monotonic())
+            for hook in self._hooks:
+                hook.queued(began, time.monotonic())
             self._deliver(deliveries)
 
     def _contents(self, batch: Delivery, failed: frozenset[int]) -> Contents:
@@ -390,7 +401,8 @@ class _PrefetchLoop:
 
     def _lose_worker(self, end: End) -> None:
         """A worker is no more."""
-        self.tally.lost(end.worker, end.was_asked)
+        for hook in self._hooks:
+            hook.lost(end.worker, end.was_asked)
         if end.was_asked:
             self.tally.renewals += end.worker < self._width
             return
@@ -399,17 +411,6 @@ class _PrefetchLoop:
         except Exception:
             self._send_home()
             raise
-
-    def _steer(self, crew: Crew) -> None:
-        """Do as the pilot says, once there is something to see: while workers come and go there isn't."""
-        if type(self._pilot) is Steady or not crew.is_settled:
-            return
-        now = Setting(crew.width, self._communicator.n_prefetch)
-        wanted = self._pilot.look(self.tally.batches, now, functools.partial(self.stats, looks=False))
-        if wanted is not None:
-            crew.resize(wanted.workers)
-            self._communicator.n_prefetch = wanted.n_prefetch
-            self.tally.resized(*wanted)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -429,21 +430,12 @@ class _PrefetchLoop:
         self._ended = True
         self._deliver([ending(self._run.cursor, named(error))])
 
-    def _publish(self) -> None:
-        """What has been counted, for whoever looks from another process."""
-        crew, tally = self._team.crew, self.tally
-        self._published = time.monotonic()
-        if crew.is_staffed:
-            now = len(self._communicator), self._in_flight, self.room_bytes
-            waits = time.monotonic() if self._wait_lasts else 0.0
-            crew.publish(tally.began or 0.0, waits, (*tally.shown(), self._recovery.restarts, crew.width, *now))
-
     def _dispose(self) -> None:
         self._communicator.terminate()
         team, self._team = self._team, None
         if team is not None:
             team.close(_CLOSE_S)
         self._bell.close()
-        self._observing.close()
+        for hook in self._hooks:
+            hook.close()
         self._ledger = Ledger(lambda room, is_lost: None)
-        self.tally.close()

@@ -15,9 +15,7 @@ from typing import Any
 from ..bell import Bell
 from ..errors import OptionError
 from ..rules import Rules
-from ..samples.layout import MANY, Contents, Layout, check_memory
-from ..samples.leaves import Aside
-from ..samples.tree import Node, describe, is_record, merge, scatter
+from ..samples.tree import MANY, Aside, Contents, Layout, Node, check_memory, describe, is_record, merge, scatter
 from ..transport.memory import Arena
 from ..transport.slots import Slot, Slots
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..order.cursor import Cursor, Plan, Plans
-from ..samples.layout import Contents
+from ..samples.tree import Contents
 from ..worker.block import Fault
 from .rooms import Room
 

@@ -9,19 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
-from ..rules import Rules
 from ..stats import Stats
 from ..worker.block import Done, Fault
-from ..worker.board import COUNTED
 
 _LISTED = 100  # samples that were skipped
-PUBLISH_S = 0.25  # between two times that the board is told: `mpiter top` looks once a second
 _LOOK_S = 1.0  # between two looks that count as two
-
-_shown = attrgetter(*COUNTED)
 
 
 class Skipped:
@@ -41,8 +35,9 @@ class Skipped:
 
 @dataclass(slots=True)
 class Tally:
-    """The counters behind ``Stats``; who is to hear of every single thing derives from it."""
+    """The counters behind ``Stats``."""
 
+    all_skipped: Skipped = field(default_factory=Skipped)
     batches: int = 0
     samples: int = 0
     odd_rows: int = 0
@@ -50,33 +45,24 @@ class Tally:
     errors: int = 0
     renewals: int = 0
     tasks: int = 0
-    payload_bytes: int = 0
     order_s: float = 0.0
     queue_s: float = 0.0
     fetch_s: float = 0.0
     fetch_cpu_s: float = 0.0
-    fetch_delay_s: float = 0.0
     read_s: float = 0.0
-    deliver_s: float = 0.0
     sample_s: float = 0.0
     start_s: float = 0.0
     peak_in_flight_batches: int = 0
     peak_in_flight_bytes: int = 0
     waits: tuple[float, float | None] = (0.0, None)  # seconds that next() has waited; since when it waits now
     began: float | None = None  # when the first batch came
-    began_cpu_s: float = 0.0  # of this process, by then
     since: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins: when, what had been waited, for how many
     looked: tuple[float, float, int] = (0.0, 0.0, 0)  # what is told begins here next
-    all_skipped: Skipped = field(default_factory=Skipped)
     barren: int = 0  # samples skipped since the last good one
 
     def counters(self) -> dict[str, Any]:
         """What of it goes into ``Stats``."""
         return {name: getattr(self, name) for name in Stats.__dataclass_fields__ if hasattr(self, name)}
-
-    def shown(self) -> tuple[float, ...]:
-        """What of it the board shows, for `mpiter top`."""
-        return _shown(self)
 
     @property
     def skipped(self) -> int:
@@ -106,27 +92,21 @@ class Tally:
         seconds, since = self.waits
         return seconds if since is None else seconds + time.monotonic() - since
 
-    def opened(self, began: float, ended: float) -> None:
-        """A batch has been made ready for the user."""
-        self.deliver_s += ended - began
-
-    def handed_out(self, samples: int, size: int) -> None:
-        """One more batch, in a room of this size."""
+    def handed_out(self, samples: int) -> None:
+        """The user has one more batch."""
         if self.began is None:
-            self.began, self.start_s, self.began_cpu_s = time.monotonic(), self.wait_s, time.process_time()
+            self.began, self.start_s = time.monotonic(), self.wait_s
             self.since = self.looked = self.began, self.wait_s, 0
         self.batches += 1
         self.samples += samples
-        self.payload_bytes += size
 
-    def came(self, samples: int, fetch_s: float, cpu_share: float, open_s: float) -> None:
+    def came(self, samples: int, fetch_s: float, cpu_share: float) -> None:
         """A batch was fetched and made ready where there are no workers: all of it in one call."""
         self.tasks += 1
         self.batches += 1
         self.samples += samples
         self.fetch_s += fetch_s
         self.fetch_cpu_s += fetch_s * cpu_share
-        self.deliver_s += open_s
         each = fetch_s / samples
         self.sample_s = 0.75 * self.sample_s + 0.25 * each if self.sample_s else each
 
@@ -143,18 +123,14 @@ class Tally:
         if looks and now - self.looked[0] >= _LOOK_S and self.batches > self.looked[2]:
             self.since, self.looked = self.looked, (now, wait_s, self.batches)
         then, waited, batches = self.since
-        recent = {
+        return {
+            "seconds": now - self.began,
             "recent_s": now - then,
             "recent_wait_s": wait_s - waited,
             "recent_batches": self.batches - batches,
         }
-        return {"seconds": now - self.began, "own_cpu_s": time.process_time() - self.began_cpu_s, **recent}
 
     # -- the loop's ----------------------------------------------------------------------------------------------
-
-    def ordered(self, began: float, ended: float) -> None:
-        """A batch has been planned."""
-        self.order_s += ended - began
 
     def answered(self, done: Done) -> None:
         """A block has come back; follow the time that a sample takes."""
@@ -162,37 +138,12 @@ class Tally:
         self.queue_s += done.queue_s
         self.fetch_s += done.seconds
         self.fetch_cpu_s += done.cpu_s
-        self.fetch_delay_s += done.delay_s
         self.read_s += done.read_s
         if done.rows:
             now = done.seconds / done.rows
             self.sample_s = 0.75 * self.sample_s + 0.25 * now if self.sample_s else now
 
-    def left_out(self, faults: list[Fault]) -> None:
-        """Samples that have failed were skipped."""
-        self.all_skipped.add(faults)
-
-    def delivered(self, began: float, ended: float) -> None:
-        """Finished batches have been handed to the consumer's queue."""
-        self.deliver_s += ended - began
-
-    def in_flight(self, batches: int, size: int, ready: int) -> None:
-        """So many batches, of this size each, are on their way; so many of them are ready."""
+    def in_flight(self, batches: int, size: int) -> None:
+        """So many batches, of this size each, are on their way."""
         self.peak_in_flight_batches = max(self.peak_in_flight_batches, batches)
         self.peak_in_flight_bytes = max(self.peak_in_flight_bytes, batches * size)
-
-    def lost(self, worker: int, was_asked: bool) -> None:
-        """A worker is no more: it had been asked to end, or it died."""
-
-    def resized(self, workers: int, n_prefetch: int) -> None:
-        """From now on so many workers, and batches that may wait."""
-
-    def close(self) -> None:
-        """Nothing more will be told by the loop; may be called again."""
-
-
-class Tracing(Protocol):
-    """Makes a tally for each loop that writes down all that it is told, into one file."""
-
-    def tally(self, rules: Rules, backend: str) -> Tally:
-        """For a loop under these rules, whose workers are of this kind."""

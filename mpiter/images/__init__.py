@@ -2,16 +2,16 @@
 
 ::
 
-    dataset, packed ───────────────► decoding ──────────────► decoders            transforms
-    which files and labels,          header, then the decoder Pillow,             region → apply on pixels;
-    source, fetch, read, transform   that takes it; Pillow    simplejpeg, …       other people's
+    dataset, pack ─────────────────► decoding ───────────────────────► transforms
+    which files and labels,          header, then the decoder that     region → apply on pixels;
+    source, fetch, read, transform   takes it: simplejpeg, …, Pillow   other people's
 
 The core knows datasets only.  Needs Pillow; the extra ``images`` has simplejpeg too.
 """
 
 from .dataset import ImageFolder, ImageList
 from .decoding import BrokenImage
-from .packed import BadArchive, PackedFolder
+from .pack import BadArchive, PackedFolder
 from .transforms import Compose, Crop, Flip, Normalize, RandomResizedCrop, Region, Resize
 
 __all__ = [

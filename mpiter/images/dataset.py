@@ -7,10 +7,12 @@ larger than needed if ``scaled``.  A dataset of pictures that lie elsewhere over
 
 from __future__ import annotations
 
+import errno
 import operator
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
@@ -18,9 +20,7 @@ import numpy as np
 from ..datasets.packed import Packed
 from ..errors import OptionError
 from .decoding import Decoding, check_size
-from .pixels import check_is_one, is_pillows, plain
-from .store import bytes_at
-from .transforms import LAYOUTS, adapted
+from .transforms import LAYOUTS, adapted, check_is_one, is_pillows, plain
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 Path = str | os.PathLike[str]
@@ -200,3 +200,27 @@ def _lines(path: Path) -> list[Any]:
         line = lines[numbered.index(False)]
         raise OptionError(f"line {line!r:.80} of {os.fspath(path)} has no label, while others have one.")
     return [(name, int(label)) for name, label in parts] if all(numbered) else lines
+
+
+def bytes_at(source: str, check: Callable[[int], None] = lambda size: None) -> bytes:
+    """All of them; of a pipe or a device, which may never end, an error.
+
+    ``check`` is told their number before any is read, and may raise; not of a URL elsewhere: it takes a request more.
+    """
+    if "://" not in source:
+        # without waiting for something to write into a pipe
+        with open(source, "rb", opener=lambda path, flags: os.open(path, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise OSError(errno.EINVAL, "Not a regular file", source)
+            check(about.st_size)
+            return file.read()
+    try:
+        import fsspec
+    except ImportError as error:
+        raise OptionError(f"{source:.200} is a URL, which takes fsspec: pip install 'mpiter[staging]'.") from error
+    system, path = fsspec.core.url_to_fs(source)
+    if "file" in system.protocol:
+        check(system.size(path))
+    data: bytes = system.cat_file(path)
+    return data

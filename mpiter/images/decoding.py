@@ -1,19 +1,25 @@
 """From a file's bytes to a picture: Pillow opens it, a decoder makes the pixels, EXIF's turn; or a ``BrokenImage``.
 
-Runs wherever the dataset does.  Guarantees the same pixels whichever decoder was chosen (``accimage`` apart), and that
-a file that Pillow refuses is refused.  Assumes that Pillow is there; its ``MAX_IMAGE_PIXELS`` is the limit.
+Runs wherever the dataset does.  An *ordinary* JPEG is another decoder's, where there is one; what that fails at is
+Pillow's, so all of them give the same pixels (accimage apart, which "auto" leaves alone) and refuse the same files for
+the same reasons.  Assumes that Pillow is there; its ``MAX_IMAGE_PIXELS`` is the limit.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
+import os
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from ..errors import MpiterError
-from .decoders import MODES, decoders_for, is_jpeg, is_ordinary, opened
-from .pixels import as_pillows, check_is_one
-from .transforms import Region
+import numpy as np
+
+from ..errors import MpiterError, OptionError
+from .transforms import Region, as_pillows, check_is_one
 
 MOST_BYTES = 2 << 30  # three times what the largest picture has that is decoded, without any compression
 Wish = Callable[[int, int], Region]
@@ -114,3 +120,146 @@ def _refusing(path: str, data: bytes) -> Iterator[None]:
         elif name.startswith("DecompressionBomb"):
             reason += "; PIL.Image.MAX_IMAGE_PIXELS may be raised"
         raise BrokenImage(path, reason) from error
+
+
+# -- the decoders ---------------------------------------------------------------------------------------------------
+
+
+MODES = ("RGB", "RGBA", "L", "I;16")
+_AUTO = ("simplejpeg", "opencv", "pillow")  # the fastest first
+_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # of JPEG; none belongs among the pixels, but restarts
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """``decode(data, image, mode, factor)`` gives an array of height, width, channels (Pillow: its own image).
+
+    ``image`` is Pillow's, not loaded yet.  A factor of 2, 4 or 8, for JPEG, asks for so many times fewer rows, columns.
+    """
+
+    name: str  # with the version
+    decode: Callable[[bytes, Any, str, int], Any]
+
+
+def decoders_for(name: str) -> tuple[Decoder, ...]:
+    """The decoder of ordinary JPEG, if it is another one, and Pillow."""
+    check_is_one("decoder", name, ("auto", *_ALL))
+    found = list[Decoder]()
+    for each in _AUTO if name == "auto" else (name,) if name.startswith("pillow") else (name, "pillow"):
+        try:
+            found.append(_ALL[each]())
+        except ImportError as error:
+            if name != "auto" or each == "pillow":
+                raise OptionError(f"decoder={each!r} cannot be imported; pip install 'mpiter[images]'.") from error
+    if name == "pillow-simd" and not found[0].name.startswith(name):
+        raise OptionError(f"decoder='pillow-simd', and what is installed is {found[0].name}; use decoder='pillow'.")
+    return tuple(dict.fromkeys((found[0], found[-1])))
+
+
+@functools.cache
+def _formats() -> list[str]:
+    """All but PostScript, which Pillow has Ghostscript run, whatever the file is called; the usual one first."""
+    from PIL import Image
+
+    Image.init()
+    return ["JPEG", *(name for name in Image.ID if name not in ("JPEG", "EPS"))]
+
+
+def opened(data: bytes) -> Any:
+    """Pillow's image of a file, which isn't loaded yet."""
+    from PIL import Image
+
+    image, most = Image.open(io.BytesIO(data), formats=_formats()), Image.MAX_IMAGE_PIXELS
+    if most is not None and image.width * image.height > most:  # where Pillow only warns
+        raise Image.DecompressionBombError(f"it has {image.width:,} × {image.height:,} pixels")
+    return image
+
+
+def is_jpeg(image: Any) -> bool:
+    return image.format in ("JPEG", "MPO")
+
+
+def is_ordinary(image: Any, mode: str) -> bool:
+    """Whether every decoder reads it alike: JPEG in grey, or in YCbCr that isn't wanted as grey, computed of RGB."""
+    if not is_jpeg(image) or image.mode not in ("L", "RGB"):
+        return False
+    is_ycc = image.info.get("adobe_transform", 1) == 1 and bytes(each[0] for each in image.layer) != b"RGB"
+    return mode in ("L", "RGB") if image.mode == "L" else mode == "RGB" and is_ycc
+
+
+def _pillow() -> Decoder:
+    """Pillow, or Pillow-SIMD in its place."""
+    import PIL
+
+    def decode(data: bytes, image: Any, mode: str, factor: int) -> Any:
+        if factor > 1:
+            image.draft(image.mode, (image.width // factor, image.height // factor))
+        return _in_mode(image, mode)
+
+    return Decoder(f"{'pillow-simd' if '.post' in PIL.__version__ else 'pillow'} {PIL.__version__}", decode)
+
+
+def _in_mode(image: Any, mode: str) -> Any:
+    """Converted as Pillow does, but for grey of 16 bits: it becomes 8 by its upper byte, as in 16-bit colour."""
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # I;16 of whatever byte order, or I, which has PGM of 16 bits as well
+        wide = np.asarray(image).clip(0, 0xFFFF).astype(np.uint16)
+        image = Image.fromarray(wide if mode == "I;16" else (wide >> 8).astype(np.uint8))
+    elif image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # as Pillow wishes
+    if mode == "I;16" and image.mode != mode:
+        return Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)  # 255 is as white as 65535
+    image.load()
+    return image if image.mode == mode else image.convert(mode)  # a copy would cost as much as resizing
+
+
+def _simplejpeg() -> Decoder:
+    """libjpeg-turbo without the interpreter's lock, asked for its slow, exact ways, which are Pillow's."""
+    import simplejpeg
+
+    def decode(data: bytes, image: Any, mode: str, factor: int) -> Any:
+        least = [-(-side // factor) if factor > 1 else 0 for side in (image.height, image.width)]
+        return simplejpeg.decode_jpeg(data, "RGB" if mode == "RGB" else "GRAY", False, False, *least, factor)
+
+    return Decoder(f"simplejpeg {simplejpeg.__version__}", decode)
+
+
+def _opencv() -> Decoder:
+    """libjpeg-turbo behind ``imdecode``.
+
+    It gives what there is of a broken JPEG without a word, so it is asked only for those whose pixels are in one piece,
+    with nothing amiss between where they begin and where they end: sequential ones of one scan.
+    """
+    import cv2
+
+    def decode(data: bytes, image: Any, mode: str, factor: int) -> Any:
+        end = _MARKER.search(data, image.fp.tell())
+        if "progressive" in image.info or end is None or end[0] != b"\xff\xd9":
+            raise ValueError("the pixels are not in one piece")
+        colours = "COLOR" if mode == "RGB" else "GRAYSCALE"
+        how = getattr(cv2, f"IMREAD_REDUCED_{colours}_{factor}" if factor > 1 else f"IMREAD_{colours}")
+        found = cv2.imdecode(np.frombuffer(data, np.uint8), how | cv2.IMREAD_IGNORE_ORIENTATION)
+        if found is None:
+            raise ValueError("OpenCV gives nothing")
+        return found[:, :, None] if mode == "L" else cv2.cvtColor(found, cv2.COLOR_BGR2RGB)
+
+    return Decoder(f"opencv {cv2.__version__}", decode)
+
+
+def _accimage() -> Decoder:
+    """JPEG by Intel's libraries, in RGB and from files only: it gets the bytes as a file in memory."""
+    import accimage
+
+    def decode(data: bytes, image: Any, mode: str, factor: int) -> Any:
+        with open(os.memfd_create("mpiter-image"), "wb", buffering=0) as file:
+            file.write(data)
+            found = accimage.Image(f"/proc/self/fd/{file.fileno()}")
+        planes = np.empty((3 if mode == "RGB" else 1, found.height, found.width), np.uint8)
+        found.copyto(planes)
+        return np.ascontiguousarray(planes.transpose(1, 2, 0))
+
+    return Decoder(f"accimage {getattr(accimage, '__version__', '')}".strip(), decode)
+
+
+_ALL = {"pillow": _pillow, "pillow-simd": _pillow, "simplejpeg": _simplejpeg, "opencv": _opencv, "accimage": _accimage}

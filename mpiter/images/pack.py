@@ -1,31 +1,147 @@
-"""``mpiter pack folder/ out.zip``: a folder of many small files made one large one, an uncompressed ZIP archive.
+"""Packed folders: the samples of an ``ImageFolder`` out of one ZIP archive, and ``mpiter pack folder/ out.zip``.
 
-Guarantees that the same folder gives the same bytes (names in order, times in UTC); that the archive has its name only
-when it is whole and on the disk, until then that name and ``.packing``; that after an end at any byte, a power failure
-included, whatever is whole in that file and still like the folder's is kept; and that what could not be packed is told.
+``PackedFolder`` runs wherever the dataset does.  ``zipfile`` reads the index, once; from then on that is names in
+shared memory and an array.  What was cut, damaged or replaced since the index was read is an error, never other pixels.
+
+``pack`` writes the archive, uncompressed.  The same folder gives the same bytes (names in order, times in UTC); the
+archive has its name only when it is whole and on the disk, until then that name and ``.packing``; after an end at any
+byte, a power failure included, whatever is whole in that file and still like the folder's is kept; what could not be
+packed is told.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
+import operator
 import os
 import sys
 import time
+import weakref
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from .. import machine
 from ..errors import MpiterError, OptionError
 from ..transport.memory import write_all
-from .dataset import Path, walk
-from .decoding import check_size
-from .packed import LOCAL_BYTES, index_comment, pread
-from .store import bytes_at
+from .dataset import ImageFolder, Path, bytes_at, walk
+from .decoding import BrokenImage, check_size
+
+_LOCAL_BYTES = 30  # of the record before a member's data; its name and an extra field follow
+_NO_CLASSES = {"", "__MACOSX"}  # a name that begins with a slash, and what macOS adds to its archives
+_INDEX_OF = b"mpiter pack, index "
+_state = operator.attrgetter("st_size", "st_mtime_ns")  # which change when a file is written to
+
+
+class BadArchive(MpiterError, ValueError):
+    """A file is no ZIP archive, or not all of one, or has changed; the text says which, and what to do.
+
+    >>> from mpiter.images import PackedFolder
+    >>> PackedFolder("/dev/null")
+    Traceback (most recent call last):
+    mpiter.images.pack.BadArchive: /dev/null is no whole ZIP archive: File is not a zip file. ...
+    """
+
+
+class PackedFolder(ImageFolder):
+    """The pictures of an ``ImageFolder`` that was packed by ``mpiter pack folder/ out.zip``, with its options.
+
+    Any ZIP archive will do whose members are stored or deflated. Each worker reads at random from the one file, and
+    each picture's checksum is compared.
+
+    >>> import tempfile, zipfile
+    >>> with zipfile.ZipFile(tempfile.mktemp(), "w") as archive:
+    ...     archive.writestr("cat/1.jpg", b"...")
+    >>> pets = PackedFolder(archive.filename)
+    >>> pets.classes, pets.fetch(0)
+    (['cat'], b'...')
+    """
+
+    def __init__(self, root: Path, transform: Any = None, **options: Any) -> None:
+        self.root = os.fspath(root)
+        self._fd = self._opened()
+        self._state = _state(os.fstat(self._fd))
+        self._members = self._index()
+        super().__init__(root, transform, **options)
+        found = [self._members[name] for name in self.paths]
+        for info in found:
+            if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                what = f"{self.root}/{info.filename} is encrypted, or compressed by method {info.compress_type}"
+                raise BadArchive(f"{what}, which can't be read here; pack the folder with `mpiter pack`.")
+        figures = [(i.header_offset, i.compress_size, i.file_size, i.CRC, i.compress_type) for i in found]
+        self._figures = np.array(figures, np.uint64)
+        del self._members  # an object for each picture
+
+    def _found(self, root: str) -> tuple[Iterable[str], Iterable[str]]:
+        """The classes, and the names of all members."""
+        return {name.partition("/")[0] for name in self._members if "/" in name} - _NO_CLASSES, self._members
+
+    def _index(self) -> dict[str, zipfile.ZipInfo]:
+        """The members by name."""
+        try:
+            with open(self._fd, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
+                members = archive.infolist()
+                if archive.comment.startswith(_INDEX_OF) and archive.comment != _index_comment(members):
+                    raise zipfile.BadZipFile("its index is damaged")
+                if any(not 0 <= each.header_offset <= self._state[0] - each.compress_size for each in members):
+                    raise zipfile.BadZipFile("its index names places beyond its ends")
+                return archive.NameToInfo
+        except Exception as error:  # zipfile raises half a dozen kinds over damaged bytes
+            raise BadArchive(
+                f"{self.root} is no whole ZIP archive: {error}. Copy it again; `mpiter pack FOLDER OUT.zip` makes one."
+            ) from error
+
+    def fetch(self, index: int) -> bytes:
+        """The file's bytes."""
+        start, packed, size, crc, method = self._figures[index].tolist()
+        check_size(self.source(index), max(packed, size))
+        if self._fd < 0:
+            self._fd = self._opened()
+        head = _pread(self._fd, _LOCAL_BYTES, start).ljust(_LOCAL_BYTES)
+        names = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:], "little")
+        data = _pread(self._fd, packed, start + _LOCAL_BYTES + names)
+        if method == zipfile.ZIP_DEFLATED:
+            deflated, data = data, b""
+            with contextlib.suppress(zlib.error):
+                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(deflated, size + 1)
+        if not head.startswith(b"PK\3\4") or len(data) != size or zlib.crc32(data) != crc:
+            if _state(os.fstat(self._fd)) != self._state:
+                raise BadArchive(f"{self.root} has changed since its index was read; make the dataset anew.")
+            what = "it is cut short" if len(data) < size else "its checksum differs"
+            raise BrokenImage(self.source(index), f"{what}; copy or pack {self.root} again")
+        return data
+
+    def _opened(self) -> int:
+        """The file, open as long as the dataset lives; a pipe isn't waited for."""
+        fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        weakref.finalize(self, os.close, fd)
+        return fd
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_fd": -1}
+
+
+def _pread(fd: int, size: int, offset: int) -> bytes:
+    """So many bytes, or those up to the end of the file."""
+    data = os.pread(fd, size, offset)
+    while len(data) < size and (more := os.pread(fd, size - len(data), offset + len(data))):
+        data += more  # a network's file system may give fewer than were asked for
+    return data
+
+
+def _index_comment(members: Iterable[zipfile.ZipInfo]) -> bytes:
+    """The comment of an archive of ours: a checksum of its index, as the format has checksums of members only."""
+    told = [(each.filename, each.header_offset, each.file_size, each.CRC) for each in members]
+    return _INDEX_OF + b"%08x" % zlib.crc32(repr(told).encode())
+
+
+# -- packing --------------------------------------------------------------------------------------------------------
+
 
 _FIRST, _LAST = 315532800, 4354819198  # times that the format has room for: 1980 to 2107
 _A_FILE, _A_FOLDER = 0o100644 << 16, 0o40755 << 16 | 0x10  # what `unzip` makes of a member
@@ -70,7 +186,7 @@ def pack(folder: Path, out: Path, *, force: bool = False, only: Sequence[str] = 
             members.append(info)
             at += len(header) + info.file_size
         with zipfile.ZipFile(file, "w") as archive:  # which writes the index, and nothing else
-            archive.filelist, archive.start_dir, archive.comment = members, at, index_comment(members)
+            archive.filelist, archive.start_dir, archive.comment = members, at, _index_comment(members)
         file.truncate()
         os.fsync(file.fileno())
         _refuse(path, force)  # one may have come meanwhile
@@ -85,6 +201,8 @@ def _refuse(path: str, force: bool) -> None:
 
 
 def _lock(fd: int, part: str) -> None:
+    import fcntl  # which Windows has not
+
     with contextlib.suppress(BlockingIOError, FileNotFoundError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(fd), os.stat(part)):  # or another process has just made it the archive
@@ -109,9 +227,9 @@ def _member(fd: int, at: int, root: str, name: str) -> tuple[zipfile.ZipInfo, by
     if not info.is_dir():  # whose time changes with whatever is in it
         info.date_time = time.gmtime(min(max(about.st_mtime, _FIRST), _LAST))[:6]
         info.external_attr, info.file_size, info.compress_size = _A_FILE, about.st_size, about.st_size
-    info.CRC = int.from_bytes(pread(fd, LOCAL_BYTES, at)[14:18], "little")
+    info.CRC = int.from_bytes(_pread(fd, _LOCAL_BYTES, at)[14:18], "little")
     header = info.FileHeader()
-    lies = pread(fd, len(header) + info.file_size, at)
+    lies = _pread(fd, len(header) + info.file_size, at)
     is_whole = len(lies) == len(header) + info.file_size and lies.startswith(header)
     if is_whole and zlib.crc32(lies[len(header) :]) == info.CRC:
         return info, None

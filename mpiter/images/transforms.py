@@ -2,16 +2,17 @@
 
 They draw from ``mpiter.get_rng()``, so that a sample's draws depend on its place in the order and on no worker.  One
 that offers ``region`` and ``apply`` says beforehand which part of a picture it wants, and how large: a decoder may then
-decode fewer pixels.  Albumentations' and torchvision's are known by their modules' names.
+decode fewer pixels.  Albumentations' and torchvision's are known by their modules' names.  Pillow resizes; the filter
+"smooth" is OpenCV's, but for pictures with an alpha channel or of types that OpenCV doesn't resize.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -19,12 +20,16 @@ import numpy as np
 
 from ..errors import OptionError
 from ..worker.seeding import get_rng
-from .pixels import Filter, as_pillows, check_is_one, filter_named, plain, resized, size_of
 
 Size = int | tuple[int, int]  # height and width
 Pair = tuple[float, float]
 LAYOUTS = ("HWC", "CHW")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as everybody takes them
+Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", "smooth"]
+_PILLOWS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # its numbers
+_OPENCV_TYPES = {np.dtype(name) for name in ("uint8", "uint16", "int16", "float32", "float64")}
+_PILLOW_TYPES = {np.dtype(name) for name in ("bool", "uint8", "uint16", "int32", "float32")}  # of a single channel
+_HALVED_FROM = 4.0  # times that a picture shrinks: from there on blurring all of it takes longer than Pillow's way
 _TRIES = 10  # for a region that lies within the picture, as torchvision has it
 
 
@@ -65,7 +70,10 @@ class Resize:
 
     def __init__(self, size: Size, filter: Filter = "bilinear") -> None:
         self.size: Size = _size(size) if isinstance(size, Iterable) else _size(size)[0]
-        self._filter = filter_named(filter)
+        check_is_one("filter", filter, (*_PILLOWS, "smooth"))
+        if filter == "smooth" and not importlib.util.find_spec("cv2"):
+            raise OptionError("filter='smooth' is OpenCV's; install opencv-python-headless, or use 'bilinear'.")
+        self._filter = filter
 
     def region(self, height: int, width: int) -> Region:
         """All of it."""
@@ -223,14 +231,16 @@ class Compose:
 
     def apply(self, image: Any, region: Region) -> Any:
         """To a picture that has been decoded for the region."""
-        return reduce(_then, self._steps[1:], self._steps[0].apply(image, region))
+        return self._after(self._steps[0].apply(image, region), self._steps[1:])
 
     def __call__(self, image: Any) -> Any:
-        return reduce(_then, self._steps, image)
+        return self._after(image, self._steps)
 
-
-def _then(image: Any, step: Any) -> Any:
-    return step(image)
+    @staticmethod
+    def _after(image: Any, steps: list[Any]) -> Any:
+        for step in steps:
+            image = step(image)
+        return image
 
 
 def adapted(transform: Any) -> Any:
@@ -284,3 +294,105 @@ def _size(size: Any) -> tuple[int, int]:
     if len(both) != 2 or not all(isinstance(side, (int, np.integer)) and side > 0 for side in both):
         raise OptionError(f"size={size!r:.80} must be a whole number of pixels, or two: (height, width).")
     return int(both[0]), int(both[1])
+
+
+# -- pixels ----------------------------------------------------------------------------------------------------------
+
+
+def check_is_one(option: str, value: str, of: Iterable[str]) -> None:
+    """An option that is one of a few words."""
+    if value not in of:
+        raise OptionError(f"{option}={value!r} is unknown; use one of {', '.join(map(repr, of))}.")
+
+
+def is_pillows(image: Any) -> bool:
+    return hasattr(image, "getbands")
+
+
+def size_of(image: Any) -> tuple[int, int]:
+    """Height and width."""
+    if is_pillows(image):
+        return image.height, image.width
+    if getattr(image, "ndim", 0) != 3:
+        raise TypeError(f"transforms take arrays of height, width, channels, not {type(image).__name__}.")
+    height, width, _ = image.shape
+    return height, width
+
+
+def plain(image: Any) -> Any:
+    """An array of height, width, channels."""
+    image = _with_channels(np.array(image)) if is_pillows(image) else image
+    size_of(image)
+    return image
+
+
+def resized(image: Any, box: tuple[float, float, float, float], size: tuple[int, int], filter: Filter) -> Any:
+    """A part of it in this height and width; if it is of whole pixels, what lies around it has no influence."""
+    whole = left, top, right, bottom = tuple(map(round, box))
+    exact = filter == "smooth" or all(abs(a - b) < 1e-6 for a, b in zip(whole, box, strict=True))
+    height, width = size_of(image)
+    if exact and whole != (0, 0, width, height):
+        image = image.crop(whole) if is_pillows(image) else image[top:bottom, left:right]
+    if exact and size == size_of(image):
+        return plain(image)
+    within = None if exact else (max(0, box[0]), max(0, box[1]), min(width, box[2]), min(height, box[3]))
+    if filter == "smooth":
+        image = plain(image)
+        has_alpha = image.dtype == np.uint8 and image.shape[2] in (2, 4)  # what is transparent would colour what is not
+        if image.dtype in _OPENCV_TYPES and not has_alpha:
+            return _by_opencv(image, size)
+    return plain(as_pillows(image).resize(size[::-1], _PILLOWS.get(filter, _PILLOWS["bilinear"]), within))
+
+
+def _by_opencv(image: Any, size: tuple[int, int]) -> Any:
+    """Between four pixels each of a picture that is blurred as far as it shrinks."""
+    import cv2
+
+    down, across = (old / new for old, new in zip(image.shape[:2], size, strict=True))
+    n, m = 1, 1  # pixels each way whose mean one is
+    while max(down, across) >= _HALVED_FROM:
+        rows, columns = 1 + (down >= _HALVED_FROM), 1 + (across >= _HALVED_FROM)
+        height, width = image.shape[0] // rows, image.shape[1] // columns
+        image = image[: height * rows, : width * columns]
+        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+        n, m, down, across = n * rows, m * columns, down / rows, across / columns
+    if max(down, across) > 1:
+        image = cv2.sepFilter2D(image, -1, _blur(across, m), _blur(down, n))
+    if n == m == 1:
+        return _with_channels(cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR))
+    places = np.array([[across, 0, (across - 1) / 2], [0, down, (down - 1) / 2]])  # halves may lack the last pixel
+    how = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    return _with_channels(cv2.warpAffine(image, places, size[::-1], flags=how, borderMode=cv2.BORDER_REPLICATE))
+
+
+def _with_channels(image: Any) -> Any:
+    """Pillow and OpenCV leave the axis of a single channel out."""
+    return image[:, :, None] if image.ndim == 2 else image
+
+
+def _blur(shrink: float, mean_of: int) -> Any:
+    """Weights of neighbours; with the line between two pixels they spread as far as Pillow's "bilinear" does.
+
+    A triangle of half-width n has the variance (n² - 1) / 6; the mean of k pixels in a row has (1 - 1 / k²) / 12.
+    """
+    square = max(1.0, shrink**2 - (1 - 1 / mean_of**2) / 2)
+    n = int(square**0.5)
+    more = (square - n**2) / (2 * n + 1)
+    steps = np.abs(np.arange(-n, n + 1))
+    narrow, wide = (np.maximum(0, half - steps) / half**2 for half in (n, n + 1))
+    return (1 - more) * narrow + more * wide
+
+
+def as_pillows(image: Any) -> Any:
+    """An image of Pillow's."""
+    if is_pillows(image):
+        return image
+    from PIL import Image
+
+    channels = image.shape[2]
+    if image.dtype not in _PILLOW_TYPES or not 1 <= channels <= (4 if image.dtype == np.uint8 else 1):
+        raise TypeError(
+            f"Pillow resizes uint8 of up to 4 channels, uint16, int32, float32 or bool of one, not {image.dtype} of "
+            f"shape {image.shape}; OpenCV's filter, 'smooth', takes more channels, and floats."
+        )
+    return Image.fromarray(np.ascontiguousarray(image[:, :, 0] if channels == 1 else image))

@@ -14,21 +14,17 @@ from typing import Any, Generic, Self
 
 import numpy as np
 
-from ..datasets.columns import described
+from ..engine.alone import pump_for
 from ..engine.options import Options, whole
-from ..engine.pump import pump_for
 from ..errors import IteratorClosed, OptionError
-from ..machine import memory_total
 from ..order.cursor import Cursor, Pace
 from ..order.order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
-from ..order.state import Surroundings, load, save
+from ..order.state import load, save
 from ..samples.batch import Batch
-from ..samples.layout import Contents
+from ..samples.tree import Contents
 from ..stats import Stats
 from ..typevars import B
 from ..worker.seeding import seed_for
-
-_ROW_BYTES = 16  # the least that a sample takes: its number, and its place in the list
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +56,6 @@ class Sampling:
             ) from error
         if self.wrap and length == 0 and self.order_sampler is None:
             raise OptionError("the dataset is empty, so it cannot be repeated; pass repeat=False or fill it.")
-        if self.wrap and options.batch_size > (most := memory_total() // _ROW_BYTES):
-            raise OptionError(
-                f"batch_size={options.batch_size}: a batch of more than {most} samples cannot be held in the memory "
-                f"there is, however small they are; pass a smaller one, or repeat=False to stop at the end."
-            )
         if options.shard is not None and self.order_sampler is not None:
             raise OptionError(
                 "shard and order_sampler exclude each other: each rank would ask a sampler of its own, and these need "
@@ -124,12 +115,6 @@ class DatasetIterator(Generic[B]):
     def next(self) -> B:
         """``next(it)``, as Chainer's programs write it."""
         return self.__next__()
-
-    def __repr__(self) -> str:
-        if "_pump" not in self.__dict__:  # not made yet
-            return object.__repr__(self)
-        here = f"epoch {self.epoch}, {self.current_position} samples of it handed out"
-        return f"<{type(self).__name__} over {described(self.dataset)} in batches of {self.batch_size}: {here}>"
 
     # -- places --------------------------------------------------------------------------------------------------
 
@@ -294,22 +279,23 @@ class DatasetIterator(Generic[B]):
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last batch handed out, as JSON-able values."""
-        return save(self._cursor, self.seed, self._surroundings())
+        return save(self._cursor, self.seed, self._agreed())
 
     def load_state_dict(self, state: Any) -> None:
         """Go on from where ``state`` was saved, whatever number of workers it was saved with."""
         self._refuse_if_closed("load a state")
         self._pump.options.warn_of_disorder()
-        self._go(*load(state, self._surroundings()))
+        self._go(*load(state, self._agreed(), self._cursor.order, self._epochs))
 
-    def _surroundings(self) -> Surroundings:
-        pace, is_shared = self._sampling.pace(self.batch_size), self._pump.options.shard is not None
-        return Surroundings(pace, len(self.dataset), self._cursor.order, is_shared)
+    def _agreed(self) -> dict[str, Any]:
+        """What a state must agree with; a place is a number of samples, whatever the batch size."""
+        pace = self._sampling.pace(self.batch_size)
+        return {"dataset_length": len(self.dataset), "wrap": pace.wrap, "drop_last": pace.drop_last}
 
-    def __copy__(self) -> Self:
-        other = type(self).__new__(type(self))
-        other.__setstate__(self.__getstate__())
-        return other
+    @property
+    def _epochs(self) -> int | None:
+        """How many a state may be of."""
+        return self._sampling.pace(self.batch_size).epochs
 
     def __getstate__(self) -> dict[str, Any]:
         """A pickle or a copy is an iterator like this one, at the same place, with workers of its own."""

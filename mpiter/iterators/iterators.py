@@ -7,21 +7,21 @@ short (or dropped) last batch; a *pass* is what one ``for`` goes through.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from typing import Any, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 from ..engine.options import Options
 from ..engine.pilot import Auto
 from ..order.cursor import Cursor, batches_of
 from ..order.ranks import Sharding
-from ..order.state import Surroundings
 from ..rules import Skip
-from ..samples.batch import Batch, Stacker, collate, columns_of
-from ..samples.layout import Contents
-from ..samples.uneven import Settle, settle_as
-from ..spelling import OF_ITERATORS, knows
+from ..samples.batch import Batch, Settle, Stacker, collate, columns_of, settle_as
+from ..samples.tree import Contents
 from ..typevars import B, T
 from .iterator import DatasetIterator, Sampling
 
@@ -37,6 +37,8 @@ class Common(TypedDict, total=False):
     trace: str | os.PathLike[str] | None
     shard: Sharding
     receipts: Any
+    in_order: bool
+    sample_timeout: float | None
 
 
 class OfIterators(Common, total=False):
@@ -45,23 +47,11 @@ class OfIterators(Common, total=False):
     seed: int | None
     serializer: Any
     copy: bool
+    run_ahead: int | None
     worker_init: Any
 
 
-class Ahead(Common, total=False):
-    """The options of all that have workers."""
-
-    in_order: bool
-    sample_timeout: float | None
-
-
-class OfWorkers(OfIterators, Ahead, total=False):
-    """The options of iterators that have workers."""
-
-    run_ahead: int | None
-
-
-class OfLoaders(Ahead, total=False):
+class OfLoaders(Common, total=False):
     """The options of both loaders."""
 
     seeding: Literal["sample", "worker"]
@@ -73,13 +63,60 @@ def defaults(more: type) -> dict[str, Any]:
     return {name: _DEFAULTS[name] for name in more.__annotations__}
 
 
-def takes(more: type, elsewhere: Mapping[str, str]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """A function whose ``**options`` are those of ``more``, and that names its own argument where another was given."""
-    return knows(elsewhere, defaults(more))
-
-
+# An argument's name in torch, in Chainer or at another of our doors, and ours
+OF_ITERATORS = {
+    "num_workers": "n_processes",
+    "prefetch_factor": "n_prefetch",
+    "worker_init_fn": "worker_init",
+    "timeout": "dataset_timeout",
+    "generator": "seed",
+    "sampler": "order_sampler",
+    "multiprocessing_context": "backend=mpiter.Process(…)",
+    "pin_memory": "mpiter.torch.DataLoader, which has it",
+    "persistent_workers": "none: workers stay from epoch to epoch",
+    "repeat": "epochs=; epochs=None is without end",
+    **dict.fromkeys(("collate_fn", "batch_sampler"), "mpiter.DataLoader, which has it"),
+    **dict.fromkeys(("epochs", "drop_last", "ragged"), "mpiter.batches(), which has it"),
+}
+OF_LOADERS = {
+    "n_processes": "num_workers",
+    "n_threads": "num_workers",
+    "n_prefetch": "prefetch_factor",
+    "worker_init": "worker_init_fn",
+    "dataset_timeout": "timeout",
+    "order_sampler": "sampler",
+    **dict.fromkeys(("epochs", "repeat"), "a `for` over the loader for each epoch"),
+}
 _OF_THREADS = {**OF_ITERATORS, **dict.fromkeys(("n_processes", "num_workers"), "n_threads")}
 _OF_NONE = {**OF_ITERATORS, **dict.fromkeys(("n_processes", "num_workers"), "MultiprocessIterator, which has workers")}
+
+
+def takes(more: type, elsewhere: Mapping[str, str]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """A function whose ``**options`` are those of ``more``, and that names its own argument where another was given."""
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        own = inspect.signature(function)
+        named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        for name, default in defaults(more).items():
+            named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
+        mine = [one.name for one in named]
+
+        @functools.wraps(function)
+        def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            for name in kwargs.keys() - set(mine):
+                raise TypeError(f"there is no argument {name!r}{_hint(name, elsewhere, mine)}.")
+            return function(*args, **kwargs)
+
+        called.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]
+        return called
+
+    return decorate
+
+
+def _hint(name: str, elsewhere: Mapping[str, str], mine: list[str]) -> str:
+    near = next(iter(get_close_matches(name, [*mine, *elsewhere], 1, 0.7)), name)
+    meant = elsewhere.get(name) or (near if near in mine else elsewhere.get(near))
+    return f"; use {meant}" if meant else ""
 
 
 def _chainers(repeat: bool, shuffle: bool | None, order_sampler: Any) -> Sampling:
@@ -122,7 +159,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
     [[10, 20], [30]]
     """
 
-    @takes(OfWorkers, OF_ITERATORS)
+    @takes(OfIterators, OF_ITERATORS)
     def __init__(
         self,
         dataset: Any,
@@ -137,23 +174,15 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         maxtasksperchild: int | None = None,
         *,
         backend: Any = "process",
-        **options: Unpack[OfWorkers],
+        **options: Unpack[OfIterators],
     ) -> None:
         self.n_prefetch = n_prefetch
         self.shared_mem = shared_mem
         self.shuffle = shuffle
         self.dataset_timeout = dataset_timeout
         self.maxtasksperchild = maxtasksperchild
-        made = Options(
-            dataset=dataset,
-            batch_size=batch_size,
-            n_workers=n_processes,
-            n_prefetch=n_prefetch,
-            dataset_timeout=dataset_timeout,
-            max_samples=maxtasksperchild,
-            backend=backend,
-            **options,
-        )
+        ahead: dict[str, Any] = {"n_workers": n_processes, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
+        made = Options(dataset, batch_size, max_samples=maxtasksperchild, backend=backend, **ahead, **options)
         self.n_processes = made.workers
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
@@ -169,7 +198,7 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
 
     _revives = True
 
-    @takes(OfWorkers, _OF_THREADS)
+    @takes(OfIterators, _OF_THREADS)
     def __init__(
         self,
         dataset: Any,
@@ -181,23 +210,13 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
         *,
         n_prefetch: int | Literal["auto"] | Auto = 1,
         dataset_timeout: float | None = 30.0,
-        **options: Unpack[OfWorkers],
+        **options: Unpack[OfIterators],
     ) -> None:
         self.n_threads = n_threads
         self.shuffle = shuffle
-        super().__init__(
-            Options(
-                dataset=dataset,
-                batch_size=batch_size,
-                n_workers=n_threads,
-                n_prefetch=n_prefetch,
-                dataset_timeout=dataset_timeout,
-                backend="thread",
-                workers_name="n_threads",
-                **options,
-            ),
-            _chainers(repeat, shuffle, order_sampler),
-        )
+        ahead: dict[str, Any] = {"n_workers": n_threads, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
+        made = Options(dataset, batch_size, backend="thread", workers_name="n_threads", **ahead, **options)
+        super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
 
 class SerialIterator(DatasetIterator[Batch[T]]):
@@ -220,10 +239,8 @@ class SerialIterator(DatasetIterator[Batch[T]]):
         **options: Unpack[OfIterators],
     ) -> None:
         self.shuffle = shuffle
-        super().__init__(
-            Options(dataset=dataset, batch_size=batch_size, n_workers=0, backend="serial", **options),
-            _chainers(repeat, shuffle, order_sampler),
-        )
+        made = Options(dataset, batch_size, n_workers=0, backend="serial", **options)
+        super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
 
 class Batches(DatasetIterator[B]):
@@ -252,9 +269,9 @@ class Batches(DatasetIterator[B]):
         self._began = cursor.epoch, cursor.position
         super()._go(cursor, seed)
 
-    def _surroundings(self) -> Surroundings:
-        around = super()._surroundings()
-        return replace(around, pace=replace(around.pace, epochs=None))  # a state may be of any pass
+    @property
+    def _epochs(self) -> None:
+        """A state may be of any pass."""
 
     def __len__(self) -> int:
         """The number of batches in a pass; after a resume, of those that are left of it."""
@@ -284,7 +301,7 @@ class Columns:
         return collate(samples, self._settle, self._stacks) if found is None else found
 
 
-@takes(OfWorkers, OF_ITERATORS)
+@takes(OfIterators, OF_ITERATORS)
 def batches(
     dataset: Any,
     batch_size: int,
@@ -299,7 +316,7 @@ def batches(
     maxtasksperchild: int | None = None,
     backend: Any = "process",
     ragged: Literal["raise", "list", "pad"] = "raise",
-    **options: Unpack[OfWorkers],
+    **options: Unpack[OfIterators],
 ) -> Batches[Any]:
     """Iterate over ``dataset`` in stacked batches.
 
@@ -317,17 +334,7 @@ def batches(
     (2, 2) [0 1]
     (2, 2) [2 3]
     """
-    return Batches(
-        Options(
-            dataset=dataset,
-            batch_size=batch_size,
-            n_workers=n_processes,
-            n_prefetch=n_prefetch,
-            dataset_timeout=dataset_timeout,
-            max_samples=maxtasksperchild,
-            backend=backend,
-            ragged=ragged,
-            **options,
-        ),
-        Sampling(epochs=epochs, drop_last=drop_last, shuffle=shuffle, order_sampler=order_sampler),
-    )
+    ahead: dict[str, Any] = {"n_workers": n_processes, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
+    work: dict[str, Any] = {"max_samples": maxtasksperchild, "backend": backend, "ragged": ragged}
+    made = Options(dataset, batch_size, **ahead, **work, **options)
+    return Batches(made, Sampling(False, epochs, 1, drop_last, shuffle, order_sampler))

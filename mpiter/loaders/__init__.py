@@ -4,7 +4,7 @@
 
     loader ───────────► loading
     torch's arguments   epoch after epoch, each iter() one, over a pump that rests in between
-                        ├── drawing, samplers: what comes next and from where, and what a state says
+                        ├── drawing: what comes next and from where, what a sampler draws from, the state
                         ├── batched: a batch made by one worker
                         └── streams, shards: what can only be iterated over
 

@@ -10,13 +10,13 @@ a batch is made of the others; those of a ``__getitems__`` that raises are asked
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from operator import getitem
 from typing import Any
 
-from ..datasets.access import Wrapping
+from ..datasets.columns import Wrapping
 from ..errors import UnevenSamples, name_samples
 from ..samples.batch import differing
-from ..worker import forks, parts, seeding
+from ..worker import seeding
+from ..worker.here import AllLeftOut, NotOfASample, leave_out, let_pass
 
 
 class Batched(Wrapping):
@@ -30,16 +30,19 @@ class Batched(Wrapping):
         self.dataset, self._collate, self._skips, self._stacks, self._alone = dataset, collate, skips, stacks, alone
 
     def __getitem__(self, keys: Sequence[Any]) -> Any:
-        samples, keys = self._samples(keys)
+        if self._skips:
+            samples, keys = self._good_ones(keys)
+        else:
+            samples = self._together(keys) if self._reads_many else self._each(keys)
         try:
-            return forks.called(self._collate, samples[0] if self._alone else samples)
+            return self._collate(samples[0] if self._alone else samples)
         except BaseException as error:
             if isinstance(error, Exception):
                 name_samples(error, keys, self._rows_of(error, samples, keys))
             if not self._skips:
                 raise
-            parts.let_pass(error)
-            raise parts.NotOfASample from error
+            let_pass(error)
+            raise NotOfASample from error
 
     def _rows_of(self, error: BaseException, samples: Any, keys: Sequence[Any]) -> Sequence[int]:
         """The rows that an error of collating is about, if that is known."""
@@ -53,57 +56,44 @@ class Batched(Wrapping):
     def _reads_many(self) -> bool:
         return not self._alone and bool(getattr(self.dataset, "__getitems__", None))
 
-    def _samples(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """The samples, and the keys of those that have not failed."""
-        if self._reads_many:
-            try:
-                return self._together(keys), keys
-            except BaseException as error:
-                if not self._skips:
-                    raise
-                parts.let_pass(error)
-                if getattr(self.dataset, "repeatable", True) is False:
-                    for at, key in enumerate(keys):
-                        parts.leave_out(error, key, at)
-                    raise parts.AllLeftOut from error
-        return self._good_ones(keys) if self._skips else (self._each(keys), keys)
-
     def _together(self, keys: Sequence[Any]) -> Any:
         """What the dataset gives for all of these, as it is: a list, or whatever else ``collate`` takes."""
         seeding.begin_anew()
-        samples = forks.called(self.dataset.__getitems__, list(keys))
-        return forks.called(list, samples) if isinstance(samples, Iterator) else samples
+        samples = self.dataset.__getitems__(list(keys))
+        return list(samples) if isinstance(samples, Iterator) else samples
 
     def _good_ones(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """The samples that don't fail, each asked for by itself, if need be as all that is read at once."""
+        """The samples that don't fail, and their keys; where not all come at once, each is asked for by itself."""
         good, found, reads_many = [], list[Any](), self._reads_many
+        if reads_many:
+            try:
+                return self._together(keys), keys
+            except BaseException as error:
+                let_pass(error)
         for at, key in enumerate(keys):
             try:
                 seeding.step_to(at)
-                found.append(self._together([key]) if reads_many else forks.called(getitem, self.dataset, key))
+                found.append(self._together([key]) if reads_many else self.dataset[key])
                 good.append(key)
             except BaseException as error:
                 self._note(error, key, at)
-                parts.leave_out(error, key, at)
+                leave_out(error, key, at)
         if reads_many:
             if not all(isinstance(some, (list, tuple)) for some in found):  # only the dataset can join them
                 seeding.step_to(0)
                 return self._together(good), good
             found = [sample for some in found for sample in some]
         if not found and len(good) < len(keys):
-            raise parts.AllLeftOut
+            raise AllLeftOut
         return found, good
 
     def _each(self, keys: Sequence[Any]) -> list[Any]:
-        found, born = list[Any](), forks.generation
+        found: list[Any] = []
         try:
             for key in keys:
                 seeding.step_to(len(found))
                 found.append(self.dataset[key])
-                if forks.generation != born:
-                    forks.end_child(born)
         except BaseException as error:
-            forks.end_child(born, error)
             self._note(error, keys[len(found)], len(found))
             raise
         return found

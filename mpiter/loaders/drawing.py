@@ -1,29 +1,39 @@
 """What comes in an epoch of a loader, and from which place on: slices of an order, or what a sampler gives.
 
-``Drawn`` asks a sampler, in the user's own thread and no further ahead than is useful, since samplers draw from
-generators that belong to the user; the loop plans what has been drawn.  Guarantees that a sampler is asked for each
-batch once, however often the loop starts again, that its error comes in the place of the batch, and that a checksum
-tells whether two samplers have given the same.
+``Drawn`` asks a sampler, in the user's own thread and no further ahead than batches may be on their way, since samplers
+draw from generators that belong to the user; the loop plans what has been drawn.  Guarantees that a sampler is asked
+for each batch once, however often the loop starts again, that its error comes in the place of the batch, and that a
+checksum tells whether two samplers have given the same.
+
+A sampler is opaque: it may draw from a generator that it holds, from the loader's, or from the global ones.  One that
+is told of epochs draws by their number, and one of several processes gives that process's share.
 
 A state says a place as JSON-able values.  Guarantees that whatever is loaded has been checked before anything changes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import operator
+import random
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import StateError
+from ..errors import StateError, warn
 from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch
 from ..order.order import Indices
-from ..order.state import LARGEST, VERSION, check_kind, number_of, of_another_kind, seed_of, typed
-from .samplers import Walk, check_told, savable
+from ..order.state import LARGEST, VERSION, check_kind, number_of, seed_of, typed
+from ..samples.jsonable import decoded, encoded
+from ..samples.tensors import torch_with
+from ..worker.seeding import give_back, global_generators, state_of
+from .shards import Walk, check_told, savable
 
 _MANY = 1 << 12  # keys that are passed by at once
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # which is another in each process
@@ -37,18 +47,18 @@ class Place(NamedTuple):
     """
 
     epoch: int = 0
-    position: int = 0  # what was handed out before, or left out
+    position: int = 0  # what was handed out before, or is left out at the epoch's end
     generators: dict[str, Any] | None = None  # what the sampler's draws depended on; None: as things are
-    drawn: int = 0  # the position of a sampler or stream of which this is known:
-    checksum: int = 0  # …of all that it has given before
-    samples: int = 0  # …which makes so many samples
+    drawn: int = 0  # what of it a sampler or stream has given, of which this is known:
+    checksum: int = 0  # …of a sampler's keys
+    samples: int = 0  # …how many keys these were
     told: Any = None  # …the sampler's own account of its place, if it gives one: what ``Walk.state()`` says
     stream: dict[str, Any] | None = None  # …how far the shards of a stream have got
 
     @property
     def is_elsewhere(self) -> bool:
-        """Has it been said where the next epoch begins?"""
-        return self.generators is not None or self.position > 0
+        """Has a state said where the next epoch begins?"""
+        return self.generators is not None
 
 
 def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
@@ -69,29 +79,28 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
 
 def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
     """The place and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
-    check_kind(state, "loader")
+    check_kind(state)
     saved = typed(state, "loader", dict)
     for name, mine in agreed.items():
         if name not in saved or saved[name] != mine:
-            if ("sampler" in saved) != ("sampler" in agreed):
-                raise of_another_kind(*(f"mpiter.{'torch.' * ('sampler' in one)}DataLoader" for one in (saved, agreed)))
             raise StateError(
                 f"the state was saved with {name}={saved.get(name)!r:.40}, this loader has {name}={mine!r}."
             )
     position, length = number_of(state, "position"), agreed.get("dataset_length", LARGEST)
+    is_stream = agreed["kind"] == "stream"
     place = Place(
         epoch=number_of(state, "epoch"),
         position=position,
         generators=typed(state, "generators", dict),
         drawn=number_of(state, "drawn", high=position),
         checksum=number_of(state, "checksum"),
-        stream=_stream(state, agreed["batch_size"] or 1) if agreed["kind"] == "stream" and "stream" in state else None,
+        stream=_stream(state, agreed["batch_size"] or 1) if is_stream and "stream" in state else None,
     )
     if "sampler" in state:
         sampler = typed(state, "sampler", dict)
         told = check_told(typed(sampler, "told", list))
         place = place._replace(samples=number_of(sampler, "samples"), told=told)
-    if agreed["kind"] == "stream" and place.drawn and place.stream is None:
+    if is_stream and place.drawn and place.stream is None:
         raise StateError("the state is of a stream, but doesn't say how far its shards were.")
     if position > length:
         raise StateError(f"the state's place is after {position} samples of an epoch that has {length}.")
@@ -106,8 +115,6 @@ def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
     if not shards:
         raise StateError("the state is of a stream without any shard.")
     for shard in shards:
-        if not isinstance(shard, Mapping):
-            raise StateError(f"the state's shard {shard!r:.40} is not of type dict.")
         own = number_of(shard, "batches")
         batches = own if is_own else number_of(state, "drawn")
         typed(shard, "has_ended", bool)
@@ -134,21 +141,34 @@ class InOne(Pace):
         return plan._replace(rows=1, stretches=(stretch,), samples=len(keys))
 
 
-class Drawn(Plans):
-    """The batches that are made of the keys that ``walk`` gives, or of its lists of keys where there is no size."""
+class _Lot(NamedTuple):
+    """What makes a batch, or an error in its place."""
 
-    def __init__(self, walk: Walk, batch_size: int | None, drop_last: bool, in_one: bool, place: Place) -> None:
-        self._walk, self._elements, self._size = walk, walk.elements(), batch_size
-        self._drop_last, self._in_one = drop_last, in_one
-        begun = place if place.told else Place(place.epoch, told=walk.state())
+    before: Place
+    keys: list[Any] | Exception
+
+
+class Drawn(Plans):
+    """The batches that are made of a sampler's keys, or of its lists of keys where there is no ``batch_size``."""
+
+    def __init__(self, sampler: Any, place: Place, batch_size: int | None, drop_last: bool, in_one: bool) -> None:
+        self._sampler, self._size, self._drop_last, self._in_one = sampler, batch_size, drop_last, in_one
+        self._walk = Walk(sampler, place.told)
+        self._keys: Iterator[Any] | None = None
+        begun = place if place.told else Place(place.epoch)
         self._last = begun._replace(position=begun.drawn, generators=None)  # what follows isn't drawn yet
-        self._places = {self._last.position: self._last}
-        self._lots: dict[int, tuple[int, list[Any] | Exception]] = {}  # by position: samples before it, and its keys
+        self._lots: dict[int, _Lot] = {}  # by position
         self._has_ended = False
+
+    def begin(self) -> Iterator[Any]:
+        """Ask the sampler for an iterator; else that is done with the first of its keys."""
+        self._keys = self._walk.elements(begins=not self._last.drawn)
+        self._last = self._last._replace(told=self._walk.state())
+        return self._keys
 
     def go_to(self, place: Place, generators: dict[str, Any]) -> None:
         """Leave out what lies before a place, unless the sampler, which has these ``generators``, gives other keys."""
-        self.skip(place.drawn)
+        self._pass_by(place.drawn)
         saved, mine = (place.generators or {}).get("share"), generators.get("share")
         if place.drawn and isinstance(saved, list) and len(saved) == 2 and mine and saved != mine:
             if saved[1:] != mine[1:]:
@@ -159,31 +179,29 @@ class Drawn(Plans):
                 "the sampler gives other batches than before the state was saved.  Give it a generator of its own to "
                 "draw from (an attribute: torch.Generator, numpy Generator or RandomState), or restore what it needs."
             )
-        self.skip(place.position)
+        self._pass_by(place.position)
 
-    def skip(self, position: int) -> None:
-        """Have the sampler asked for what lies before a position, if it hasn't been."""
+    def _pass_by(self, position: int) -> None:
+        """Have the sampler asked for what lies before a position."""
         while self._last.position < position and not self._has_ended:
             self._ask(min(position - self._last.position, _MANY))
-        self._places.setdefault(position, self._last._replace(position=position))  # if it has ended before
 
     def draw(self, here: int, batches: int) -> None:
         """Have so many batches drawn from here on; what lies before is forgotten."""
-        for position in [position for position in self._places if position < here]:
-            self._lots.pop(position, None)
-            del self._places[position]
+        for position in [position for position in self._lots if position < here]:
+            del self._lots[position]
         while len(self._lots) < batches and not self._has_ended:
-            last = self._last
+            before = self._last
             keys = self._ask(self._size, self._drop_last)
             if keys is not None:
-                self._lots[last.position] = last.samples, keys
+                self._lots[before.position] = _Lot(before, keys)
                 self._has_ended = isinstance(keys, Exception)  # not before the loop can find it
 
     def _ask(self, count: int | None, whole: bool = False) -> list[Any] | Exception | None:
         """The next so many keys, or the next list of them; an error of the sampler's; or None at the end."""
-        last = self._last
         try:
-            keys = list(next(self._elements) if self._size is None else islice(self._elements, count))
+            found = self._keys or self.begin()
+            keys = list(next(found) if self._size is None else islice(found, count))
         except StopIteration:
             keys = None
         except Exception as error:
@@ -191,20 +209,19 @@ class Drawn(Plans):
         if keys is None or (self._size and (not keys or (whole and len(keys) < self._size))):
             self._has_ended = True
             return None
-        position = last.position + (1 if self._size is None else len(keys))
+        last = self._last
+        position, samples = last.position + (1 if self._size is None else len(keys)), last.samples + len(keys)
         checksum = zlib.crc32(_ADDRESS.sub("", repr(keys)[1:-1] + ", ").encode(), last.checksum)
-        samples, told = last.samples + len(keys), self._walk.state()
-        self._last = Place(last.epoch, position, None, position, checksum, samples, told)
-        self._places[position] = self._last
+        self._last = Place(last.epoch, position, None, position, checksum, samples, self._walk.state())
         return keys
 
     def forget_error(self, error: Exception) -> None:
         """The user has it; the sampler's own comes once, and then the end."""
-        self._lots = {position: lot for position, lot in self._lots.items() if lot[1] is not error}
+        self._lots = {position: lot for position, lot in self._lots.items() if lot.keys is not error}
 
     def place(self, position: int) -> Place:
         """Where the sampler can go on."""
-        return self._places.get(position, self._last)
+        return self._lots[position].before if position in self._lots else self._last
 
     def knows(self, cursor: Cursor) -> bool:
         return self._has_ended or cursor.position in self._lots
@@ -212,24 +229,124 @@ class Drawn(Plans):
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
         if cursor.position not in self._lots:
             return None
-        start, keys = self._lots[cursor.position]
+        before, keys = self._lots[cursor.position]
         if isinstance(keys, Exception):
             raise keys
         count = len(keys)
         after = cursor._replace(position=cursor.position + (1 if self._size is None else count))
         if self._in_one:
-            return Plan(number, 1, (Stretch(0, cursor.epoch, start, (keys,)),), cursor, after, count)
-        return Plan(number, count, (Stretch(0, cursor.epoch, start, _compact(keys)),), cursor, after)
+            return Plan(number, 1, (Stretch(0, cursor.epoch, before.samples, (keys,)),), cursor, after, count)
+        return Plan(number, count, (Stretch(0, cursor.epoch, before.samples, _compact(keys)),), cursor, after)
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        before = self.place(cursor.position).samples
-        return np.array(self._walk.foreseen()[before + start : before + stop], np.int64)
+        """Known of a range, and of torch's SequentialSampler."""
+        given, before = self._sampler, self.place(cursor.position).samples
+        if (type(given).__module__, type(given).__qualname__) == ("torch.utils.data.sampler", "SequentialSampler"):
+            given = range(len(given))
+        return np.array(given[before + start : before + stop] if type(given) is range else (), np.int64)
 
 
 def _compact(keys: list[Any]) -> Indices | tuple[Any, ...]:
     if set(map(type, keys)) == {int}:
-        try:
+        with contextlib.suppress(OverflowError):
             return np.array(keys, np.int64)
-        except OverflowError:
-            pass
     return tuple(keys)
+
+
+class Generators:
+    """The generators that ``holders`` are or hold, and the global ones of these names: random, numpy, torch."""
+
+    def __init__(self, holders: Sequence[Any] = (), global_ones: Sequence[str] = ()) -> None:
+        self._held = list(_held_by(holders))
+        self._told = [one for one in holders if hasattr(one, "set_epoch") and type(getattr(one, "epoch", None)) is int]
+        self._share = next(filter(None, map(_share_of, holders)), None)
+        self._globals = {name: known for name, known in global_generators().items() if name in global_ones}
+
+    def save(self) -> dict[str, Any]:
+        """Their states, as JSON-able values."""
+        held = {"held": [encoded(state_of(generator)) for generator in self._held]} if self._held else {}
+        told = {"told": [one.epoch for one in self._told]} if self._told else {}
+        share = {"share": self._share} if self._share else {}
+        return self.globals_now() | held | told | share
+
+    def restore(self, saved: dict[str, Any], within_epoch: bool = False) -> None:
+        """Put the states back, or raise a StateError; between epochs it is for others to say which one comes."""
+        held = saved.get("held", [])
+        before = [(one, state_of(one)) for one in (*self._held, *self._globals.values())]
+        epochs = [one.epoch for one in self._told]
+        try:
+            if len(held) != len(self._held):
+                raise ValueError(
+                    f"they were {len(held)} in the sampler that was saved, and are {len(self._held)} in this"
+                )
+            for generator, state in zip(self._held, held, strict=True):
+                give_back(generator, decoded(state))
+            self.put_back(saved)
+            if within_epoch and "told" in saved:
+                for one, epoch in zip(self._told, map(operator.index, saved["told"]), strict=True):
+                    one.set_epoch(epoch)
+        except Exception as error:  # whatever a generator says of a state that is none
+            for generator, state in before:
+                give_back(generator, state)
+            for one, epoch in zip(self._told, epochs, strict=True):
+                one.set_epoch(epoch)
+            raise StateError(f"the state's random generators don't fit: {type(error).__name__}: {error}.") from error
+
+    def globals_now(self) -> dict[str, Any]:
+        """The states of the global ones alone."""
+        return {name: encoded(state_of(generator)) for name, generator in self._globals.items()}
+
+    def put_back(self, states: dict[str, Any]) -> None:
+        """Give the global ones the states that they had."""
+        for name, generator in self._globals.items():
+            if name in states:
+                give_back(generator, decoded(states[name]))
+
+    @contextlib.contextmanager
+    def aside(self, states: dict[str, Any]) -> Iterator[None]:
+        """The global ones as a sampler left them, which keeps these ``states``; others find them undisturbed."""
+        others = self.globals_now()
+        self.put_back(states)
+        try:
+            yield
+        finally:
+            states.update(self.globals_now())
+            self.put_back(others)
+
+
+def _held_by(holders: Sequence[Any]) -> Iterator[Any]:
+    """The generators among these objects and their attributes, each once."""
+    torch = torch_with("Generator")
+    kinds = (np.random.Generator, np.random.RandomState, random.Random, *([torch.Generator] if torch else ()))
+    values = [value for holder in holders for value in (holder, *getattr(holder, "__dict__", {}).values())]
+    return iter({id(value): value for value in values if isinstance(value, kinds)}.values())
+
+
+def _share_of(holder: Any) -> list[int] | None:
+    """Which of how many processes a sampler is for, as torch's and Accelerate's say it."""
+    for names in (("rank", "num_replicas"), ("process_index", "num_processes")):
+        found = [value for name in names if type(value := getattr(holder, name, None)) is int]
+        if len(found) == len(names):
+            return found
+    return None
+
+
+def samplers_in(sampler: Any) -> list[Any]:
+    """A sampler, the one that it draws from, and so on."""
+    found: list[Any] = []
+    while sampler is not None and not any(sampler is one for one in found):
+        found.append(sampler)
+        inner = getattr(sampler, "batch_sampler", None)
+        sampler = getattr(sampler, "sampler", None) if inner is None else inner
+    return found
+
+
+def warn_of_iterators(**given: Any) -> None:
+    """Warn that of an iterator nothing is left after an epoch; one in Python may begin anew."""
+    for name, one in given.items():
+        may_begin_anew = isinstance(getattr(type(one), "__iter__", None), FunctionType)
+        if hasattr(type(one), "__next__") and not may_begin_anew and iter(one) is one:
+            warn(
+                f"a {type(one).__name__} can be gone through once, and further epochs will be empty: as {name}, pass "
+                f"a list, or an object whose __iter__ begins anew."
+            )

@@ -13,21 +13,19 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from ..datasets.columns import as_dataset
-from ..engine.options import is_object
+from ..engine.options import is_object, whole
 from ..engine.pilot import Auto
 from ..errors import OptionError
-from ..iterators.iterators import Columns, OfLoaders, takes
-from ..samples.batch import collate, samples_of
-from ..samples.layout import Contents
+from ..iterators.iterators import OF_LOADERS, Columns, OfLoaders, takes
+from ..samples.batch import collate, samples_of, settle_as
 from ..samples.tensors import torch_with
-from ..samples.uneven import settle_as
-from ..spelling import OF_LOADERS
+from ..samples.tree import Contents
 from ..typevars import B_co
-from ..worker.info import WorkerInfo
+from ..worker.here import WorkerInfo
 from ..worker.seeding import seed_for
 from .batched import Batched, unchanged
-from .loading import Loading, is_whole
-from .samplers import warn_of_iterators
+from .drawing import warn_of_iterators
+from .loading import Loading
 from .shards import Batching, Streamed
 
 _FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler", "shuffle"}
@@ -108,20 +106,13 @@ class DataLoader(Loading[B_co]):
     ) -> None:
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
-        for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
-            if given is not None and not (hasattr(given, "__iter__") or hasattr(given, "__getitem__")):
-                raise OptionError(f"{name}={given!r:.60} cannot be iterated over; pass a list, or the like.")
-        for name, called in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
-            if called is not None and not callable(called):
-                raise OptionError(f"{name}={called!r:.60} cannot be called; pass a function.")
         if sampler is not None and shuffle:
             raise OptionError("sampler and shuffle=True exclude each other; shuffle in the sampler.")
         if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
             raise OptionError("batch_sampler excludes batch_size, shuffle, sampler and drop_last; it says all of it.")
         if batch_size is None and drop_last:
             raise OptionError("batch_size=None makes no batches, so there is none for drop_last to leave out.")
-        if batch_size is not None and not is_whole(batch_size, 1):
-            raise OptionError(f"batch_size={batch_size!r:.60} must be a whole number of at least 1, or None.")
+        whole("batch_size", batch_size, least=1, optional=True)
         for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
             is_object(name, given)
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
@@ -137,7 +128,7 @@ class DataLoader(Loading[B_co]):
         if options.get("shard") is not None:
             check_sharing(dataset, is_stream, sampler, batch_sampler, generator)
             seed = seed or 0
-        warn_of_iterators({"dataset": dataset, "sampler": sampler, "batch_sampler": batch_sampler})
+        warn_of_iterators(dataset=dataset, sampler=sampler, batch_sampler=batch_sampler)
         self.dataset = as_dataset(dataset)
         self.batch_size = None if batch_sampler is not None else batch_size
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)

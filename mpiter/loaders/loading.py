@@ -13,42 +13,34 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from numbers import Integral
 from typing import Any, Generic, Self, Unpack
 
-from ..datasets.access import users
-from ..datasets.columns import Table, described
-from ..engine.options import Options
+from ..datasets.columns import Table, users
+from ..engine.alone import pump_for
+from ..engine.options import Options, seconds, whole
 from ..engine.pilot import auto
-from ..engine.pump import pump_for
 from ..engine.tally import Skipped
-from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, StateError, warn
-from ..iterators.iterators import Ahead
+from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, StateError
+from ..iterators.iterators import Common
 from ..order.cursor import Cursor, Pace, batches_of
 from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
 from ..stats import Stats
 from ..typevars import B_co
-from .drawing import Drawn, InOne, Place, load, save
-from .samplers import Generators, Walk, savable, warn_of_iterators
-from .shards import Batching
-from .streams import ShardPumps, Streaming, begun
+from .drawing import Drawn, Generators, InOne, Place, load, samplers_in, save
+from .shards import Batching, Walk
+from .streams import ShardPumps, Streaming
 
 Aside = Callable[[], contextlib.AbstractContextManager[None]]
 Coming = Pace | Drawn | Streaming  # what an epoch's batches come from
-_FEW = 4  # batches that a sampler is asked for at once, until it is known how many are needed
-
-
-def is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def workers_of(num_workers: Any) -> int:
     """How many there may be."""
-    found = auto(num_workers)
-    if found is None and not is_whole(num_workers, 0):
-        raise OptionError(f"num_workers={num_workers!r:.60} must be a whole number, 0 for none.")
-    return int(num_workers) if found is None else found.bound
+    if (found := auto(num_workers)) is not None:
+        return found.bound
+    whole("num_workers", num_workers, least=0)
+    return int(num_workers)
 
 
 class Pass:
@@ -56,10 +48,7 @@ class Pass:
 
     aside: Aside = contextlib.nullcontext  # where the sampler's generators are not those that all others draw from
     pump: Any = None  # None: nothing goes on with it
-    batches = 0  # that have been handed out
-    left_out = 0  # …and that were skipped on the way
     has_ended = False
-    _skipped = 0  # samples that the pump had left out when the epoch began
     _has_come = False  # a batch, or an error in its place
 
     def __init__(
@@ -68,32 +57,21 @@ class Pass:
         self.epoch, self.begun, self.position = place.epoch, place.position, place.position
         self.plans, self.generators = plans, generators
         self._seed, self._order, self._most = seed, order, most
-        self._ahead = min(_FEW, most)  # batches that are drawn beyond those handed out, for now
         if isinstance(plans, Drawn):  # as far as when the last of them was handed out
             plans.go_to(place, generators)
-            plans.draw(self.position, self._ahead - (place.drawn > 0))
+            plans.draw(self.position, most - (place.drawn > 0))
 
-    def go(self) -> None:
-        """Have the batches from here on fetched."""
-        self._skipped = self.pump.skipped
-        if isinstance(self.plans, Pace):  # skip() may have gone beyond the end
-            self.position = min(self.position, len(self._order))
-        self.pump.go(Cursor(self.position, self.epoch, False, self._order), self.plans, self._seed)
+    def go(self, pump: Any) -> None:
+        """Have the batches fetched."""
+        self.pump, self._skipped = pump, pump.skipped  # samples that it had left out when the epoch began
+        pump.go(Cursor(self.position, self.epoch, False, self._order), self.plans, self._seed)
         with contextlib.suppress(StopIteration):  # it is plain that nothing comes
-            self.pump.start()
-
-    def skip(self, positions: int) -> None:
-        """Leave some out."""
-        self.position += positions
-        if isinstance(self.plans, Drawn):
-            with self.aside():
-                self.plans.skip(self.position)
-                self.plans.draw(self.position, self._ahead)
-        self.go()
+            pump.start()
 
     def place(self) -> Place:
         """Where it could go on."""
-        known = Place(self.epoch) if isinstance(self.plans, Pace) else self.plans.place(self.position)
+        plans = self.plans
+        known = Place(self.epoch) if isinstance(plans, Pace) else plans.place(self.position)
         return known._replace(position=self.position, generators=self.generators)
 
     def next(self) -> Any:
@@ -105,10 +83,9 @@ class Pass:
         try:
             batch = pump.next(passed=self._go_on)
             self._has_come = True
-            self.batches += 1
             return batch
         except StopIteration:
-            if not (self._has_come or self.begun or self.left_out) and pump.skipped > self._skipped:
+            if not (self._has_come or self.begun) and pump.skipped > self._skipped:
                 self._has_come = True
                 raise SampleError("on_error='skip' has left out a whole epoch: stats().skips has the first.") from None
             raise
@@ -129,10 +106,8 @@ class Pass:
         """Ask for what comes next, in the consumer's thread, whose the sampler is."""
         self._note()
         if isinstance(self.plans, Drawn):
-            if self.pump.was_hungry():  # one more each time, so that nothing waits for many
-                self._ahead = min(self._ahead + 1, self._most)
             with self.aside():
-                self.plans.draw(self.position, self._ahead)
+                self.plans.draw(self.position, self._most)
             self.pump.wake()
 
 
@@ -171,9 +146,6 @@ class Epoch(Generic[B_co]):
         self._end.atexit = False
         home.under_way.add(self)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._loader._told_of(self._current)}>"
-
     def __iter__(self) -> Self:
         return self
 
@@ -191,8 +163,6 @@ class Epoch(Generic[B_co]):
                 self._end()
                 if pump is not None and not self._home.persistent:
                     pump.close()
-                if pump is not None and not self._current.position:
-                    self._loader._count(0)
                 raise
             self._loader._count(self._current.position)
         return batch
@@ -217,7 +187,6 @@ class Loading(Generic[B_co]):
     _in_one: bool  # is a batch one worker's work, and travels as one row?
     _batching: Batching | None = None  # how batches are made of a stream; None where the dataset has keys
     _begins_late = False  # is the sampler asked for an iterator with the first batch only?
-    _has_given = False  # has there been a batch, or an epoch without any?
 
     def _begin(
         self,
@@ -226,21 +195,18 @@ class Loading(Generic[B_co]):
         worker_init: Any,
         seeding: str = "sample",
         backend: Any = None,
-        **more: Unpack[Ahead],
+        **more: Unpack[Common],
     ) -> None:
         """To be called by constructors: ``served`` is what workers ask for rows."""
         found, run_ahead, most_workers = auto(num_workers), None, workers_of(num_workers)
         factor, context, timeout = self.prefetch_factor, self.multiprocessing_context, self.timeout
-        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
-            raise OptionError(f"timeout={timeout!r:.60} must be a number of seconds, 0 for none.")
-        if num_workers == 0 and timeout:
-            raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
-        if num_workers == 0 and self.persistent_workers:
-            raise OptionError("persistent_workers=True needs workers: num_workers is 0.")
-        if num_workers == 0 and (factor is not None or context is not None):
-            raise OptionError("prefetch_factor and multiprocessing_context need workers: num_workers is 0.")
-        if factor is not None and not is_whole(factor, 1):
-            raise OptionError(f"prefetch_factor={factor!r:.60} must be a whole number of at least 1, or None.")
+        seconds("timeout", timeout or None)
+        if num_workers == 0 and (timeout or self.persistent_workers or factor is not None or context is not None):
+            raise OptionError(
+                "timeout, persistent_workers, prefetch_factor and multiprocessing_context need workers: with "
+                "num_workers=0 the loop itself fetches."
+            )
+        whole("prefetch_factor", factor, least=1, optional=True)
         if seeding not in ("sample", "worker"):
             raise OptionError(f"seeding={seeding!r:.60} is unknown; use 'sample' or 'worker'.")
         if not (context is None or isinstance(context, str) or hasattr(context, "get_start_method")):
@@ -269,15 +235,10 @@ class Loading(Generic[B_co]):
         )
         self._recipe, self._stream, is_stream = options, users(options.dataset), self._batching is not None
         name = type(self._stream).__name__
-        if is_stream and options.on_error != "raise":
+        if is_stream and (options.on_error != "raise" or options.receipts is not None):
             raise OptionError(
-                f"on_error={options.on_error!r:.60} leaves out what dataset[i] raises for, and {name} is read as a "
-                f"stream, which may be at its end once it has raised; have its __iter__ catch the error."
-            )
-        if is_stream and options.receipts is not None:
-            raise OptionError(
-                "receipts note the keys of samples, and what is read as a stream has none; pass a dataset with [] and "
-                "len(), or note what comes yourself (mpiter.receipts.Receipts)."
+                f"on_error= and receipts= are about keys, and {name} is read as a stream, which has none and may be at "
+                f"its end once it has raised; have its __iter__ catch the error, or pass a dataset with [] and len()."
             )
         if not is_stream and self._goes_through_all():
             if self.drop_last:
@@ -311,15 +272,15 @@ class Loading(Generic[B_co]):
     def _plans(self, place: Place) -> Coming:
         """The batches of an epoch; a sampler is asked for an iterator, not yet for keys."""
         if self._batching is not None:
-            return Streaming(place, self._recipe.workers, self._told_by_stream)
+            return Streaming(place, self._recipe.workers)
         sampled, (size, drop_last) = self._sampled(), self._cut()
         if sampled is None:
             kind = InOne if self._in_one else Pace
             return kind(size or 1, False, place.epoch + 1, drop_last, self._recipe.share())
-        walk = Walk(sampled, place.told, begins=not place.drawn)
+        drawn = Drawn(sampled, place, size, drop_last, self._in_one)
         if not self._begins_late:
-            walk.begin()
-        return Drawn(walk, size, drop_last, self._in_one, place)
+            drawn.begin()
+        return drawn
 
     def _seed_of_epoch(self) -> int:
         """What the samples' randomness is drawn from."""
@@ -327,9 +288,8 @@ class Loading(Generic[B_co]):
 
     def _generators(self) -> Generators:
         """The random generators that the sampler may draw from."""
-        given = [one for one in (self.sampler, self.batch_sampler) if one is not None]
-        given += [one.sampler for one in given if hasattr(one, "sampler")]
-        return Generators(given, ("random", "numpy", "torch")) if given else Generators()
+        found = samplers_in(self._sampled())
+        return Generators(found, ("random", "numpy", "torch")) if found else Generators()
 
     def _agreed(self) -> dict[str, Any]:
         """What a state must agree with."""
@@ -357,30 +317,10 @@ class Loading(Generic[B_co]):
         rest = self._rest(self._next.position if current is None else current.begun)
         if rest is None:
             raise TypeError("it isn't known how many batches come: the sampler has no length.")
-        return max(0, rest - (0 if current is None else current.left_out))
+        return rest
 
     def _count(self, handed_out: int) -> None:
-        """So much has been handed out; 0 says that the epoch has ended without any batch."""
-        if not handed_out and self._has_given:
-            names = ("sampler", "batch_sampler", *["dataset"] * (self._batching is not None))
-            warn_of_iterators({name: getattr(self, name, None) for name in names}, is_empty=True)
-        elif not handed_out and self._batching is not None and not hasattr(type(self._stream), "__len__"):
-            warn(
-                f"{described(self._stream)} gave no batch in a whole epoch: its __iter__ gives nothing, or, with "
-                f"drop_last, less than a batch."
-            )
-        self._has_given = True
-
-    def __repr__(self) -> str:
-        return f"<{self._told_of(getattr(self, '_pass', None))}>"
-
-    def _told_of(self, current: Pass | None) -> str:
-        """What is loaded, and how much of it has been handed out."""
-        dataset, size = (getattr(self, name, None) for name in ("dataset", "batch_size"))
-        batches = "" if size is None else f" in batches of {size}"
-        count = 0 if current is None else current.batches
-        far = f"epoch {current.epoch}, {count} batch{'es' * (count != 1)} handed out" if current else "no epoch yet"
-        return f"{type(self).__name__} over {described(dataset)}{batches}: {far}"
+        """So much has been handed out."""
 
     # -- epochs --------------------------------------------------------------------------------------------------
 
@@ -392,18 +332,10 @@ class Loading(Generic[B_co]):
         with aside():
             current = self._pass_from(place)
         current.aside = aside
-        current.pump = self._pump()
         epoch: Epoch[B_co] = Epoch(self, current, self._home)
-        current.go()
+        current.go(self._pump())
         self._pass, self._next = current, Place(place.epoch + 1)
         return epoch
-
-    def _told_by_stream(self) -> dict[str, Any] | None:
-        """How far a stream has got that is read here, and keeps what it notes of itself from epoch to epoch."""
-        if self._batching is None or self._recipe.n_workers:
-            return None
-        told = savable(Walk(self._stream).state(), "stream's")
-        return None if told is None else begun(told)
 
     def _pass_from(self, place: Place) -> Pass:
         generators = self._generators()
@@ -449,35 +381,17 @@ class Loading(Generic[B_co]):
         if not (current is None or current.has_ended or self._next.is_elsewhere):
             place = current.place()
         elif (place := self._next).generators is None:
-            told, stream = Walk(self._sampled()).state(), self._told_by_stream()
-            place = place._replace(generators=self._generators().save(), told=told, stream=stream)
+            place = place._replace(generators=self._generators().save(), told=Walk(self._sampled()).state())
         if (length := agreed.get("dataset_length")) is not None:  # less than a batch may be left, which is left out
-            left = length - place.position
-            place = place._replace(
-                position=length if left < self._step() * self.drop_last else min(length, place.position)
-            )
+            step = self._recipe.share().step(self._cut()[0] or 1)
+            if length - place.position < step * self.drop_last:
+                place = place._replace(position=length)
         return save(place, self._seed, agreed)
 
     def load_state_dict(self, state: Any) -> None:
         """Have the next ``iter()`` go on from where ``state`` was saved, by whatever number of workers."""
         self._recipe.warn_of_disorder()
         self._next, self._seed = load(state, self._agreed())
-
-    def _step(self) -> int:
-        """How far a batch goes."""
-        size = 1 if self._batching is not None else self._cut()[0] or 1
-        return self._recipe.share().step(size)
-
-    def skip(self, batches: int) -> None:
-        """Leave out the next ``batches``, without loading them: of the epoch under way, or of the next one."""
-        if not is_whole(batches, 0):
-            raise OptionError(f"skip({batches!r:.40}): pass a whole number of batches, 0 or more.")
-        current, beyond = self._pass, int(batches) * self._step()
-        if current is None or current.pump is None or self._next.is_elsewhere:
-            self._next = self._next._replace(position=self._next.position + beyond)
-        else:
-            current.left_out += int(batches)
-            current.skip(beyond)
 
     @property
     def is_new_epoch(self) -> bool:

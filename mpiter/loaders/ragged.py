@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..engine.options import whole
 from ..errors import OptionError
 from ..order.cursor import batches_of
 
@@ -34,8 +35,7 @@ def pad(rows: Sequence[Any], value: Any = 0, *, to: int | None = None, multiple_
     if any(not array.ndim or array.shape[1:] != arrays[0].shape[1:] for array in arrays):
         shapes = sorted({array.shape for array in arrays})
         raise OptionError(f"rows can differ in their first dimension only, not as {shapes!s:.100} do.")
-    if multiple_of < 1:
-        raise OptionError(f"multiple_of={multiple_of} must be at least 1.")
+    whole("multiple_of", multiple_of, least=1)
     longest = max(map(len, arrays))
     if to is not None and longest > to:
         raise OptionError(f"the longest row has {longest} elements, more than to={to}.")
@@ -77,17 +77,12 @@ class Buckets:
         self.lengths = np.asarray(lengths)
         if self.lengths.ndim != 1 or (self.lengths.size and self.lengths.dtype.kind not in "iu"):
             raise OptionError("lengths must be whole numbers, one for each sample.")
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise OptionError(f"batch_size={batch_size!r:.40} must be a whole number of at least 1.")
+        whole("batch_size", batch_size, least=1)
         if most is not None and self.lengths.size and most < int(self.lengths.max()):
             raise OptionError(f"most={most} has no room for the longest sample, of {self.lengths.max()} elements.")
         self.batch_size, self.most, self.shuffle, self.drop_last = batch_size, most, shuffle, drop_last
         drawn = np.random.randint(0, 1 << 63, dtype=np.int64) if seed is None and shuffle else seed
         self.generator = np.random.default_rng(drawn)
-
-    def __repr__(self) -> str:
-        order = "another order each epoch" if self.shuffle else "one order"
-        return f"<Buckets of at most {self.batch_size} of {len(self.lengths)} samples, {order}>"
 
     def __iter__(self) -> Iterator[list[int]]:
         count = len(self.lengths)

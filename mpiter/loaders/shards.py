@@ -1,7 +1,7 @@
 """A worker's part of a stream: batches by number, read one after the other from an iterable dataset.
 
-Runs in workers.  Streams have no keys, so a row is a batch, asked for by its number, in order; whoever is asked
-for another one (a worker that took over from a dead one, most likely) begins again and reads up to there.
+Runs in workers.  Streams have no keys, so a row is a batch, asked for by its number, in order; a worker that is asked
+for another one (since it took over from a dead one, most likely) begins again and reads up to there.
 
 Who shards?  A stream that asks who it is (``get_worker_info``) before its first element, or whose ``worker_init_fn``
 does, shards itself, and its batches are its worker's own.  Any other is sharded here: every worker reads all of it and
@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from ..datasets.access import Wrapping
+from ..datasets.columns import Wrapping
 from ..errors import StateError
-from ..worker import forks, info, seeding
-from .samplers import Walk
+from ..samples.jsonable import decoded, encoded
+from ..worker import seeding
+from ..worker.here import here, was_asked
 
 _OWN_SHARD = 1 << 40  # elements between the places of one worker's randomness and another's
 _LATE = (
@@ -30,6 +31,9 @@ _LATE = (
     "If it does, it is sharded twice and elements are lost: have it ask earlier, or say shards_itself = True in its "
     "class (False if it doesn't)."
 )
+
+Told = list[Any]  # the states of a stream and of its iterator, encoded; None for one that has none
+_UNTOLD: Told = [None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,6 @@ class Batching:
     drop_last: bool
     collate: Callable[[Any], Any]
     shards_itself: bool | None  # None: if it asks who it is
-    marks_every: int | None = 1  # batches; None: the first only
 
 
 class Mark(NamedTuple):
@@ -70,7 +73,7 @@ class Streamed(Wrapping):
 
     def __init__(self, stream: Any, batching: Batching, shard: int, shards: int, is_callers: bool = False) -> None:
         self.dataset, self._batching = stream, batching
-        self._is_callers = is_callers  # the stream itself: what it notes of its place as it is read is for him to see
+        self._is_callers = is_callers  # the stream itself, which the user may ask for its place
         self._shard, self._shards = shard, shards
         self.marks: dict[int, tuple[Mark, bool]] = {}  # by run: where it goes on from, and whether the shard is its own
         self._reading: _Reading | None = None
@@ -85,24 +88,20 @@ class Streamed(Wrapping):
         At the end there is no batch, and only the second is told.
         """
         if self._sharded_before is None:
-            self._sharded_before = info.was_asked()
-        if (here := info.here()) is not None:
-            info.enter(replace(here, id=self._shard, num_workers=self._shards))
+            self._sharded_before = was_asked()
+        if here.now.worker is not None:
+            here.now.worker = replace(here.now.worker, id=self._shard, num_workers=self._shards)
         reading = self._reading
         if reading is None or reading.run != key.run or reading.batches > key.number:
             reading = self._reading = self._begun(key.run)
         batch = reading.take_number(key.number)
         if batch is None:
             return (reading.is_own,)
-        collated = forks.called(self._batching.collate, batch if self._batching.batch_size else batch[0])
-        every = self._batching.marks_every
-        is_marked = reading.batches == 1 or (every is not None and reading.batches % every == 0)
-        return collated, reading.is_own, len(batch), *((is_marked and reading.mark()) or ())
+        collated = self._batching.collate(batch if self._batching.batch_size else batch[0])
+        return collated, reading.is_own, len(batch), *(reading.mark() or ())
 
     def _begun(self, run: int) -> _Reading:
         mark, was_own = self.marks.get(run, (None, None))
-        if mark is not None and not mark.batches:
-            was_own = None  # told before anything was read, and so before it could be seen who shards
         is_own = self._sharded_before or was_own
         batching = self._batching if is_own is None else replace(self._batching, shards_itself=is_own)
         stream = self.dataset if self._is_callers else _fresh(self.dataset)
@@ -117,21 +116,19 @@ class _Reading:
         self._shard, self._shards = shard, shards
         self.run, self.batches, self._elements, self._is_at_end = run, *mark[:3]
         self._ends_early = False  # before the place that it was to be read up to
-        info.was_asked()  # by others, in an earlier epoch
+        was_asked()  # by others, in an earlier epoch
         seeding.go_to(shard * _OWN_SHARD)  # where the first element stands, whoever shards
         self._walk = Walk(stream, json.loads(mark.told))
-        if self._is_at_end:
-            self._walk.load()  # for the next epoch, if it is the user's own stream
         self._rest: Iterator[Any] = iter(()) if self._is_at_end else self._walk.begin()
         says = getattr(stream, "shards_itself", batching.shards_itself)
         self._has_first = says is None  # read already, to see who shards; an error is raised when it is asked for
         if self._has_first:
             try:
-                first = iter(forks.called(list, islice(self._rest, 1)))
+                first = iter(list(islice(self._rest, 1)))
             except Exception as error:
                 first = _raising(error)
             self._rest = chain(first, self._rest)
-        self.is_own = info.was_asked() if says is None else bool(says)
+        self.is_own = was_asked() if says is None else bool(says)
         self._may_ask_late = self._has_first and not self.is_own and shard == 1  # one alone loses nothing
         if not self.is_own:  # those that begin before its place
             self.batches = len(range(shard * self._size, self._elements, shards * self._size))
@@ -151,7 +148,7 @@ class _Reading:
 
     def _take(self) -> list[Any] | None:
         batch: list[Any] = []
-        info.was_asked()  # by a collate_fn, say
+        was_asked()  # by a collate_fn, say
         try:
             if not self.is_own:
                 self._skip_to((self.batches * self._shards + self._shard) * self._size)
@@ -159,14 +156,14 @@ class _Reading:
                 place = self._elements + (self._shard * _OWN_SHARD if self.is_own else 0)
                 seeding.go_to(place, seeds=at == 0 and not (self._has_first and not self._elements))
                 self._elements += 1  # one that fails has its place too, for all shards alike
-                batch += forks.called(list, islice(self._rest, 1))
+                batch += islice(self._rest, 1)
                 if len(batch) <= at:
                     self._is_at_end = True
                     self._elements -= 1
                     break
         finally:
             self.batches += 1
-            if self._may_ask_late and info.was_asked():
+            if self._may_ask_late and was_asked():
                 self._may_ask_late = False
                 warnings.warn(_LATE, RuntimeWarning, stacklevel=1)  # which comes out at the user's line
         return None if not batch or (len(batch) < self._size and self._drop_last) else batch
@@ -175,7 +172,7 @@ class _Reading:
         """Read what belongs to others; so do its errors."""
         while self._elements < element and not self._is_at_end:
             try:
-                self._is_at_end = not forks.called(self._passed, element)
+                self._is_at_end = not self._passed(element)
             except Exception:
                 self._elements += 1
 
@@ -203,3 +200,98 @@ def _fresh(stream: Any) -> Any:
         return copy.copy(stream)
     except Exception:  # a generator, say, which can be read only once anyway
         return stream
+
+
+class Walk:
+    """One pass over a stream or a sampler, from where it was when ``state()`` told ``told``.
+
+    By torchdata's protocol what is iterable, its iterator, or both may have ``state_dict`` and ``load_state_dict``.
+    The state of what is iterable is loaded, ``iter()`` is called, once, and the iterator's own state is loaded then;
+    one that is its own iterator counts as that.
+    """
+
+    def __init__(self, stream: Any, told: Told | None = None) -> None:
+        self._stream, self._told = stream, told or _UNTOLD
+        self._iterator: Any = None
+        self._ahead: list[Any] = []  # what has been read already
+        _load(stream, self._told[0])  # at its end too: for the next epoch, if it is the user's own
+
+    def begin(self) -> Walk:
+        self._iterator = iter(self._stream)
+        _load(self._iterator, self._told[1])
+        return self
+
+    def __iter__(self) -> Walk:
+        return self  # and not the iterator, which would be asked for one once more
+
+    def __next__(self) -> Any:
+        return next(self._iterator)
+
+    def elements(self, begins: bool) -> Iterator[Any]:
+        """The same elements, given faster; where an epoch ``begins``, a place at the end of one is left behind."""
+        self.begin()
+        if begins and self._told != _UNTOLD:
+            for element in self:
+                self._ahead.append(element)
+                break
+            else:
+                self._iterator = iter(self._stream)
+        return self._each()
+
+    def _each(self) -> Iterator[Any]:
+        """It is not asked for an iterator once more."""
+        while True:
+            try:
+                element = self._ahead.pop() if self._ahead else next(self._iterator)
+            except StopIteration:
+                return
+            yield element
+
+    def state(self) -> Told | StateError | None:
+        """The place, as JSON-able values; None if it isn't told, an error if it cannot be saved."""
+        if self._ahead or (self._iterator is None and self._told != _UNTOLD):
+            return self._told
+        is_same = self._iterator is self._stream
+        try:
+            told = [None if is_same else _asked(self._stream), _asked(self._iterator)]
+        except StateError as error:  # which concerns only those who want the state
+            return error
+        return None if told == _UNTOLD else told
+
+
+def savable(told: Any, whose: str) -> Any:
+    """What ``state()`` has told, or a StateError that says why it cannot be saved."""
+    if isinstance(told, StateError):
+        raise StateError(f"what the {whose} state_dict() returns cannot be saved: {told}")
+    return told
+
+
+def check_told(told: Any) -> Told:
+    """Raise a StateError unless this is what ``state()`` may have told, perhaps as text."""
+    with contextlib.suppress(ValueError):
+        told = json.loads(told) if type(told) is str else told
+    if type(told) is not list or len(decoded(told)) != 2:
+        raise StateError("the state tells no place of a stream or a sampler.")
+    return told
+
+
+def _asked(teller: Any) -> Any:
+    return encoded(teller.state_dict()) if _knows_its_place(teller) else None
+
+
+def _load(teller: Any, told: Any) -> None:
+    if told is None:
+        return
+    if not _knows_its_place(teller):
+        raise StateError(f"the state is for a load_state_dict(), which {type(teller).__qualname__} doesn't have.")
+    try:
+        teller.load_state_dict(decoded(told))
+    except StateError:
+        raise
+    except Exception as error:  # whatever it says of a state that is none of its own
+        whose, why = type(teller).__qualname__, f"{type(error).__name__}: {error}"
+        raise StateError(f"load_state_dict() of {whose} refuses its part of the state: {why}.") from error
+
+
+def _knows_its_place(teller: Any) -> bool:
+    return all(callable(getattr(teller, name, None)) for name in ("state_dict", "load_state_dict"))

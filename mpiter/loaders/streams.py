@@ -8,23 +8,22 @@ under another number of workers only where the library shards, and a StateError 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from ..engine.alone import pump_for
 from ..engine.options import Options
-from ..engine.pump import pump_for
-from ..engine.pumping import Late
+from ..engine.pump import Late
 from ..errors import StateError, warn
 from ..order.cursor import Cursor, Plan, Plans, Stretch
 from ..order.order import Sequential
 from ..samples.batch import samples_of
 from ..stats import Stats, total
-from ..worker.info import WorkerInfo, enter
+from ..worker.here import WorkerInfo, here
 from .drawing import Place
-from .samplers import Told, savable
-from .shards import Batching, Mark, Streamed, Wanted
+from .shards import Batching, Mark, Streamed, Wanted, savable
 
 
 class _Numbers(Plans):
@@ -38,53 +37,32 @@ class _Numbers(Plans):
         return Plan(number, 1, (stretch,), cursor, cursor._replace(position=cursor.position + 1))
 
 
-class _AsShard:
+def _init_shard(worker_init: Callable[[WorkerInfo], Any], shard: int, shards: int, info: WorkerInfo) -> None:
     """A worker's beginning, for one of many that believes it is the only one."""
-
-    def __init__(self, worker_init: Any, shard: int, shards: int) -> None:
-        self._worker_init, self._shard, self._shards = worker_init, shard, shards
-
-    def __call__(self, info: WorkerInfo) -> None:
-        info_here = replace(info, id=self._shard, num_workers=self._shards)
-        enter(info_here)
-        self._worker_init(info_here)
+    here.now.worker = replace(info, id=shard, num_workers=shards)
+    worker_init(here.now.worker)
 
 
 @dataclass
 class _Shard:
-    """How far one shard has been handed out."""
+    """How far one shard has been handed out, as JSON-able values."""
 
     batches: int = 0
     has_ended: bool = False
-    mark: Mark | None = None  # where its stream could go on, if that tells its place
-
-    def saved(self) -> dict[str, Any]:
-        """The same as JSON-able values."""
-        if self.mark is not None:
-            savable(self.mark.told, "stream's")
-        return {**vars(self), "mark": [*(self.mark or ())]}
-
-
-def begun(told: Told) -> dict[str, Any]:
-    """How far the shards of a stream have got that has told its place and gives its next batch first."""
-    return {"is_own": False, "turn": 0, "shards": [_Shard(mark=Mark(0, 0, False, json.dumps(told))).saved()]}
+    mark: list[Any] = field(default_factory=list)  # a Mark where its stream could go on, if that tells its place
 
 
 class Streaming:
     """How far the shards of a stream have got in an epoch, of which ``place`` says where it begins."""
 
-    def __init__(self, place: Place, count: int, tell: Callable[[], Any]) -> None:
-        self._epoch, self._tell = place.epoch, tell  # how far the stream itself is, if it is read here
-        self.read = place.drawn  # batches
+    def __init__(self, place: Place, count: int) -> None:
+        self._epoch, self.read = place.epoch, place.drawn  # batches
         saved: dict[str, Any] = place.stream or {"is_own": False, "shards": [], "turn": 0}
         self.is_own: bool = saved["is_own"]  # do the streams shard themselves?
         self.turn = saved["turn"]  # whose batch is next
-        self.shards = [
-            _Shard(shard["batches"], shard["has_ended"], Mark(*shard["mark"]) if shard["mark"] else None)
-            for shard in saved["shards"]
-        ]
+        self.shards = [_Shard(shard["batches"], shard["has_ended"], shard["mark"]) for shard in saved["shards"]]
         if not self.is_own:  # each reads all, and one has told of it
-            mark = self.shards[0].mark if self.shards else None
+            mark = self.shards[0].mark if self.shards else []
             self.shards = [_Shard(len(range(at, self.read, count)), mark=mark) for at in range(count)]
             self.turn = self.read % count
         elif len(self.shards) != count:
@@ -94,14 +72,16 @@ class Streaming:
             )
 
     def place(self, position: int) -> Place:
-        """Where it could go on."""
-        shards, stream = self.shards, None
+        """Where it could go on, after ``position`` batches, which is what has been ``read``."""
+        shards = self.shards
         if not self.is_own:  # each reads all: the one that has read most tells
-            shards = [max(shards, key=lambda shard: shard.mark.elements if shard.mark else -1)]
-        if not self.read and shards[0].mark is None:
-            stream = self._tell()
-        stream = stream or {"is_own": self.is_own, "turn": self.turn, "shards": [shard.saved() for shard in shards]}
-        return Place(self._epoch, position, drawn=self.read, stream=stream)
+            shards = [max(shards, key=lambda shard: shard.mark[1] if shard.mark else -1)]
+        for shard in shards:
+            if shard.mark:
+                savable(Mark(*shard.mark).told, "stream's")
+        told = [{**vars(shard), "mark": [*shard.mark]} for shard in shards]
+        stream = {"is_own": self.is_own, "turn": self.turn, "shards": told}
+        return Place(self._epoch, self.read, drawn=self.read, stream=stream)
 
 
 class ShardPumps:
@@ -109,7 +89,7 @@ class ShardPumps:
 
     cursor: Cursor
     skipped = 0
-    _plans: Streaming | None = None
+    _plans: Streaming
 
     def __init__(self, recipe: Options, stream: Any, batching: Batching, late: Late) -> None:
         count, self._runs = recipe.workers, 0
@@ -119,7 +99,7 @@ class ShardPumps:
                 replace(
                     recipe,
                     dataset=shard,
-                    worker_init=recipe.worker_init and _AsShard(recipe.worker_init, at, count),
+                    worker_init=recipe.worker_init and partial(_init_shard, recipe.worker_init, at, count),
                     n_workers=1 if recipe.n_workers else 0,
                     n_prefetch=max(1, recipe.first_n_prefetch // count),
                     run_ahead=None if recipe.run_ahead is None else recipe.run_ahead // count,
@@ -132,17 +112,14 @@ class ShardPumps:
         ]
 
     def go(self, cursor: Cursor, plans: Streaming, seed: int) -> None:
-        """Have each shard's batches fetched from where the plans are; those before the cursor are left out."""
-        self.cursor = cursor
-        if plans is self._plans:
-            return
-        self._plans = plans
+        """Have each shard's batches fetched from where the plans are."""
+        self.cursor, self._plans = cursor, plans
         if plans.read and not any(shard.mark for shard in plans.shards):
             warn(f"the stream has no state_dict(), so its first {plans.read} batches are read again to go on after.")
         self._runs += 1
         for pump, streamed, shard in zip(self.pumps, self._shards, plans.shards, strict=True):
-            if shard.mark is not None:
-                streamed.marks = {self._runs: (shard.mark, plans.is_own)}
+            if shard.mark:
+                streamed.marks = {self._runs: (Mark(*shard.mark), plans.is_own)}
                 pump.refresh()
             pump.go(Cursor(shard.batches, cursor.epoch, False, Sequential(0)), _Numbers(self._runs), seed)
 
@@ -151,15 +128,7 @@ class ShardPumps:
             pump.start()
 
     def next(self, passed: Any = None) -> Any:
-        """The next batch; a stream must read those that are left out all the same."""
-        assert self._plans is not None
-        while self._plans.read < self.cursor.position:
-            try:
-                self._next(self._plans)
-            except StopIteration:
-                raise
-            except Exception:  # of a batch that isn't wanted
-                continue
+        """The next batch."""
         try:
             return self._next(self._plans)
         finally:
@@ -172,7 +141,7 @@ class ShardPumps:
                 parcel = self._take(plans, shard, pump)
                 if not shard.has_ended:
                     batch, plans.is_own, _, *mark = parcel
-                    shard.mark = Mark(*mark) if mark else shard.mark
+                    shard.mark = mark or shard.mark
                     return batch
             plans.turn = (plans.turn + 1) % len(plans.shards)
         raise StopIteration

@@ -2,8 +2,14 @@
 
 Pure: functions of values, no thread, no clock.  The epoch arithmetic is exactly Chainer's (``wrap=True`` is its
 ``repeat=True``: a batch runs on into the next epoch, several times if it is larger than the dataset; ``wrap=False``
-with ``epochs=1`` its ``repeat=False``: the last batch is short).  A place is that of all ranks, where there are
-several.  The order sampler is asked once per epoch boundary, with the order and the position that Chainer passes.
+with ``epochs=1`` its ``repeat=False``: the last batch is short).  The order sampler is asked once per epoch boundary,
+with the order and the position that Chainer passes.
+
+Ranks go through one order together, by arithmetic, so that they need not talk.  What all of them are handed out at one
+time is a *step*: one stretch of the order, cut into a batch for each.  So a place, the number of samples that all of
+them together have been handed out, is the same on every rank, and another number of ranks can go on from it.  The
+batches of a step are all of it and nothing twice, but for the samples from the epoch's beginning that fill up its last
+step.
 """
 
 from __future__ import annotations
@@ -17,7 +23,44 @@ import numpy as np
 
 from ..errors import OptionError
 from .order import NO_INDICES, Indices, Listed, Order, Sampled
-from .share import WHOLE, Share
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one of ``size`` ranks takes."""
+
+    rank: int = 0
+    size: int = 1
+    exact: bool = False  # the last step is not filled up: some ranks get less of it than others, or nothing
+
+    def step(self, batch_size: int) -> int:
+        """Samples that all ranks take at one time."""
+        return batch_size * self.size
+
+    def rows(self, batch_size: int, left: int) -> tuple[int, int]:
+        """Which samples of a step are ours, with so many left of the epoch; what lies beyond those fills it up."""
+        if left >= self.step(batch_size):
+            return self.rank * batch_size, (self.rank + 1) * batch_size
+        if self.exact:
+            each, more = divmod(left, self.size)
+            first = self.rank * each + min(self.rank, more)
+            return first, first + each + (self.rank < more)
+        each = -(-left // self.size)
+        return self.rank * each, (self.rank + 1) * each
+
+    def has_more(self, batch_size: int, left: int, drop_last: bool) -> bool:
+        """Is there another batch for us when so many are left of the epoch?"""
+        first, stop = self.rows(batch_size, left)
+        return first < stop and not (drop_last and left < self.step(batch_size))
+
+
+WHOLE = Share()
+
+
+def batches_of(length: int, batch_size: int, drop_last: bool, share: Share = WHOLE) -> int:
+    """How many batches come of ``length`` samples."""
+    full, left = divmod(length, share.step(batch_size))
+    return full + share.has_more(batch_size, left, drop_last)
 
 
 class Cursor(NamedTuple):
@@ -56,11 +99,6 @@ class Plan(NamedTuple):
     fills: int = 0  # of them, the last: they come a second time, to fill up a step of all ranks
 
 
-def batches_of(length: int, batch_size: int, drop_last: bool, share: Share = WHOLE) -> int:
-    """How many batches come of ``length`` samples."""
-    return share.batches(length, batch_size, drop_last)
-
-
 class Plans:
     """What comes after a place."""
 
@@ -81,10 +119,6 @@ class Plans:
     def shared(self, share: Share) -> Plans:
         """The batches that one of several ranks gets."""
         raise NotImplementedError
-
-    def samples_before(self, cursor: Cursor) -> int:
-        """How many of its epoch all ranks have been handed out there; batches, where a sampler makes them."""
-        return cursor.position
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
         """The ``start``-th to ``stop``-th samples after ``cursor``, or the first of these; none if that isn't known."""

@@ -35,15 +35,11 @@ class Horizon:
         """Is there nothing more to plan?"""
         return self._planned_to is None and self._next is None
 
-    @property
-    def is_hidden(self) -> bool:
-        """Will it be known only later what comes next?"""
-        return self._next is None and self._planned_to is not None and not self._plans.knows(self._planned_to)
-
     def peek(self) -> Plan | None:
-        """The next batch; the same until it is taken."""
-        if self._next is None and self._planned_to is not None and not self.is_hidden:
-            self._next = self._step(self._planned_to)
+        """The next batch, the same until it is taken; None if there is none, or if it will be known only later."""
+        to = self._planned_to
+        if self._next is None and to is not None and self._plans.knows(to):
+            self._next = self._step(to)
         return self._next
 
     def take(self) -> None:

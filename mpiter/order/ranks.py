@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Literal
 
 from ..errors import OptionError
-from .share import Share
+from .cursor import Share
 
 _log = logging.getLogger("mpiter")
 _BY_VARIABLES = (  # the rank's, the size's
@@ -28,14 +29,14 @@ _BY_VARIABLES = (  # the rank's, the size's
 _HERE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # ranks on this machine
 # Names of Slurm's jobs that are a shell, where its variables mean nothing
 _INTERACTIVE = ("bash", "zsh", "sh", "interactive")
-Place = tuple[int, int, str]  # rank, size, and who says so
 
 
+@dataclass(frozen=True)
 class Shard:
     """This process's part of the dataset, where several train together: ``Shard(rank, size)``, or ``Shard()`` to ask.
 
     Asked are, in this order: an initialised ``torch.distributed``, JAX's, MPI; ``RANK`` and ``WORLD_SIZE``; Open
-    MPI's, MPICH's and Slurm's variables.  Where nobody knows anything, this process is the only one.
+    MPI's, MPICH's and Slurm's variables.  Where none of them says it, this process is the only one.
 
     All ranks go through one order together, in steps of a batch for each.  Where the last step of an epoch is short,
     each still gets as many samples as the others, filled up with some from the epoch's beginning; ``drop_last`` leaves
@@ -48,34 +49,27 @@ class Shard:
     1 [2 3] [6 7] [9]
     """
 
-    def __init__(self, rank: int | None = None, size: int | None = None, *, exact: bool = False) -> None:
+    rank: int | None = None
+    size: int | None = None
+    exact: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        rank, size = self.rank, self.size
         if (rank is None) != (size is None):
-            raise OptionError(f"Shard({rank=}, {size=}): pass both, or none to have it found out.")
+            raise OptionError(f"{self}: pass both rank and size, or none to have them found out.")
         if rank is not None and size is not None:
             if not all(isinstance(value, Integral) and not isinstance(value, bool) for value in (rank, size)):
                 raise OptionError(f"Shard({rank!r:.40}, {size!r:.40}): rank and size must be whole numbers.")
             if not 0 <= rank < size:
                 raise OptionError(f"rank {rank} of {size}: ranks are numbers from 0 to before size.")
-        self.rank, self.size = rank, size
-        self.exact = bool(exact)
-        self._told: Place | None = None
-
-    def __repr__(self) -> str:
-        given = [] if self.rank is None else [f"{self.rank}, {self.size}"]
-        return f"Shard({', '.join(given + ['exact=True'] * self.exact)})"
 
     def share(self) -> Share:
         """The part, as things are now."""
         if self.rank is not None and self.size is not None:
             return Share(self.rank, self.size, self.exact)
         found = _found()
-        if found != self._told:
-            self._told = found
-            _log.info("shard: rank %d of %d, by %s", *found)
+        _log.info("shard: rank %d of %d, by %s", *found)
         return Share(*found[:2], self.exact)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_told": None}
 
 
 Sharding = Shard | tuple[int, int] | Literal["auto"] | None  # what ``shard=`` may be
@@ -98,7 +92,8 @@ def ranks_here() -> int:
     return max(1, int(next(filter(str.isdecimal, told), 1)))
 
 
-def _found() -> Place:
+def _found() -> tuple[int, int, str]:
+    """The rank, the size, and who says so."""
     torch, jax, mpi = (sys.modules.get(name) for name in ("torch", "jax", "mpi4py.MPI"))
     group = getattr(torch, "distributed", None)
     if group is not None and group.is_available() and group.is_initialized():
@@ -115,4 +110,4 @@ def _found() -> Place:
             return int(rank), int(size), f"{names[0]} and {names[1]}"
         if any(values):
             _log.warning("shard: %s=%r and %s=%r say no rank, and are passed over", names[0], rank, names[1], size)
-    return 0, 1, "nobody: no process group, no MPI and no variables of a launcher were found"
+    return 0, 1, "default: no process group, no MPI and no variables of a launcher were found"

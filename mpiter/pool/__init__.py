@@ -2,12 +2,12 @@
 
 ::
 
-    backends ───► crew ───────────► pool, threads, anypool ──────► member, pipes
-    which Pool    the workers       ours, of processes or          one process,
-                  of one iterator   threads, or any other          its two pipes
+    backends ───► crew ───────────► pool, anypool ───────────────► pipes
+    which Pool    the workers       ours, of processes;            of one
+                  of one iterator   threads, or any other          process
 
-``starting`` starts processes; ``watch`` sees which worker makes no progress, by a ``stopwatch`` of the time in which we
-run; ``endings`` says which worker died of what, and ends a stuck one.
+``workers`` has what all Pools share; ``starting`` starts processes; ``watch`` sees which worker makes no progress;
+``endings`` says which worker died of what, and ends a stuck one.
 """
 
 from .pool import Pool

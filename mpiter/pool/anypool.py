@@ -1,32 +1,127 @@
-"""Any other Pool, made to look like ours: ``multiprocessing.Pool``, say.
+"""Workers that aren't processes of ours: threads, and those of any other Pool, ``multiprocessing.Pool`` say.
 
-Whatever has ``map_async`` with both callbacks, and ``terminate``, will do; the callbacks may come in any thread, and
-leave word for ``wait``.  Of such a Pool nothing is known of one worker alone: it is ended and made anew as a whole, and
-what it promises when a worker dies is its own affair (the stock Pool waits for ever for what that had in hand).
+Other threads leave word and ring the bell; ``wait`` passes on what has come.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 from ..bell import Bell
 from ..worker.block import Block, Lost
 from ..worker.board import Line
-from .member import Died, State
+from .workers import NAME, Died, State, Worker, Workers
 
 _FOR_THE_END_S = 2.0  # that a Pool may take to end, when it has to be made anew
 _FOR_ANSWERS_S = 0.5  # that its workers have for what they have in hand
+_READY = object()  # what a thread says first: its initializer has returned
+_END = None, None  # what it is asked last
 
 
-class AnyPool:
-    """``make(workers, initializer, initargs)`` gives the Pool."""
+@dataclass(eq=False, kw_only=True)
+class _Threaded(Worker):
+    thread: threading.Thread
+    inbox: SimpleQueue[Any]
 
-    shares_fate = True  # the end of a worker is the end of all
+
+class Threads(Workers):
+    """Threads that call functions, with a queue of blocks for each; ``initializer`` is told the number of each as well.
+
+    A thread cannot be ended: one that is stuck in a dataset is left to itself, and what it says later is not heard.
+    """
+
+    def __init__(
+        self, workers: int, initializer: Callable[..., object], initargs: tuple[Any, ...], *, bell: Bell
+    ) -> None:
+        super().__init__(bell)
+        self._begin = initializer, initargs
+        for number in range(workers):
+            self.start(number)
+
+    def start(self, number: int) -> None:
+        inbox: SimpleQueue[Any] = SimpleQueue()
+        thread = threading.Thread(target=self._work, args=(number, inbox), name=f"{NAME}{number}", daemon=True)
+        self._workers[number] = _Threaded(number=number, thread=thread, inbox=inbox)
+        thread.start()
+
+    def _work(self, number: int, inbox: SimpleQueue[Any]) -> None:
+        initializer, arguments = self._begin
+        initializer(*arguments, number)
+        self._post(number, inbox, None, _READY)
+        while True:
+            func, block = inbox.get()
+            if func is None:
+                break
+            try:
+                value = func(block)
+            except BaseException as error:
+                value = Lost(block.number, error)
+            self._post(number, inbox, block, value)
+        self._post(number, inbox, None, None)
+
+    def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            able = [worker for worker in self._workers.values() if worker.takes_blocks]
+            chosen = min(able, key=lambda worker: len(worker.out))
+            chosen.out[block.number] = block
+            chosen.inbox.put((func, block))
+
+    def _hear(self, number: int, inbox: SimpleQueue[Any], block: Block | None, value: Any) -> None:
+        worker = self._workers.get(number)
+        if worker is None or worker.inbox is not inbox:
+            return  # it was given up
+        if value is _READY:
+            worker.is_ready()
+        elif block is None:
+            self._forget(number, 0)
+        else:
+            del worker.out[block.number]
+            self._events.append(value)
+
+    def _forget(self, number: int, code: int | None) -> None:
+        worker = self._workers.pop(number)
+        self._events.append(worker.died(worker.thread.native_id or 0, code))
+
+    def retire(self, number: int) -> None:
+        if (worker := self._workers.get(number)) is not None and worker.state is not State.RETIRING:
+            worker.state = State.RETIRING
+            worker.inbox.put(_END)
+
+    def kill(self, number: int) -> None:
+        """Leave a thread to itself."""
+        if number in self._workers:
+            self._workers[number].inbox.put(_END)  # it ends if it ever comes back
+            self._forget(number, None)
+            self._bell.ring()
+
+    def close(self, timeout: float = 5.0) -> bool:
+        """End all threads, each after the block in hand; False if one is stuck in it."""
+        end = time.monotonic() + timeout
+        workers = list(self._workers.values())
+        self._workers.clear()
+        for worker in workers:
+            while not worker.inbox.empty():  # what it has not begun
+                worker.inbox.get()
+            worker.inbox.put(_END)
+        for worker in workers:
+            worker.thread.join(max(0.0, end - time.monotonic()))
+        return not any(worker.thread.is_alive() for worker in workers)
+
+
+class AnyPool(Workers):
+    """What ``make(workers, initializer, initargs)`` gives: it needs ``terminate``, and ``map_async`` with callbacks.
+
+    Nothing is known of one worker alone: the Pool is ended and made anew as a whole, and what it promises when a worker
+    dies is its own affair (the stock Pool waits for ever for what that had in hand).
+    """
+
+    shares_fate = True
 
     def __init__(
         self,
@@ -37,58 +132,35 @@ class AnyPool:
         *,
         bell: Bell,
     ) -> None:
+        super().__init__(bell)
         self._make = partial(make, workers, initializer, initargs)
-        self._workers, self._bell = workers, bell
-        self._width = workers  # of them that may be at work
-        self._arrived: deque[tuple[Block, Any]] = deque()  # a block, and what came of it
-        self._events: list[Any] = []
+        self._most = self.width = workers  # of whom so many may be at work; the others stay, idle
         self._out: dict[int, Block] = {}
         self._pool: Any = self._make()  # None: it has been ended, and is made anew
 
     def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Block]) -> None:
-        """Have the Pool call ``func`` with each block; ``wait`` gives what comes of it."""
         for block in blocks:
             self._out[block.number] = block
-            post = partial(self._post, block)
+            post = partial(self._post, block)  # a list of one answer, or an error
             try:
                 self._pool.map_async(func, [block], 1, post, post)
             except BaseException:
                 del self._out[block.number]
                 raise
 
-    def limit(self, width: int) -> None:
-        """From now on so many of its workers may be at work; the others stay, idle."""
-        self._width = width
-
-    def _post(self, block: Block, value: Any) -> None:
-        """Leave word, in whichever thread the Pool calls back: of a list of one answer, or of an error."""
-        self._arrived.append((block, value))
-        self._bell.ring()
-
-    def wait(self, timeout: float | None = None) -> list[Any]:
-        """Wait until something happens: answers, Lost and Died, or nothing of these."""
-        self._bell.wait(timeout, at_once=bool(self._arrived or self._events))
-        events, self._events = self._events, []
-        while self._arrived:
-            block, value = self._arrived.popleft()
-            if self._out.get(block.number) is block:
-                del self._out[block.number]
-                events.append(Lost(block.number, value) if isinstance(value, BaseException) else value[0])
-        return events
+    def _hear(self, block: Block, value: Any) -> None:
+        if self._out.get(block.number) is block:
+            del self._out[block.number]
+            self._events.append(Lost(block.number, value) if isinstance(value, BaseException) else value[0])
 
     def vacancies(self, most: int) -> int:
         """How many more blocks they can take if each may have ``most``.
 
-        It hands what it has to all of its workers, so if some are to idle there are no more than may be at work.
+        A Pool hands what it has to all of its workers, so if some are to idle there are no more than may be at work.
         """
         if self._pool is None:
             return 0
-        return max(0, (most if self._width == self._workers else 1) * self._width - len(self._out))
-
-    @property
-    def pids(self) -> dict[int, int]:
-        """None: it does not say."""
-        return {}
+        return max(0, (most if self.width == self._most else 1) * self.width - len(self._out))
 
     def out(self, number: int) -> int:
         """How many blocks are with any of them."""
@@ -103,9 +175,6 @@ class AnyPool:
         """Make the Pool anew."""
         self._pool = self._make()
 
-    def retire(self, number: int) -> None:
-        """Its workers stay."""
-
     def kill(self, number: int) -> None:
         """End the Pool, since this worker has to go."""
         if self._pool is None:
@@ -115,9 +184,6 @@ class AnyPool:
         self._out.clear()
         self._events.append(Died(number, 0, 0 if is_gone else None, State.READY, blocks))
         self._bell.ring()
-
-    def abandon(self, number: int) -> None:
-        """As ``kill`` has done already."""
 
     def close(self, timeout: float = 5.0) -> bool:
         self._out.clear()

@@ -12,51 +12,37 @@ import errno
 import multiprocessing
 import pickle
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from operator import is_
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from .. import script
 from ..datasets import ship
 from ..errors import OptionError, WorkerStartError, warn
 from ..samples.envelope import dumps
 from ..samples.tensors import torch_with
-from ..worker.board import Line
-from .anypool import AnyPool
+from .anypool import AnyPool, Threads
 from .pool import Pool
-from .starting import as_workers_start, start_server
-from .threads import Threads
+from .starting import start_server
 
 
-class Workers(Protocol):
-    """What the engine needs of whoever runs the fetches: our own Pool, or any other by way of ``AnyPool``."""
-
-    shares_fate: bool  # the end of a worker is the end of all
-
-    def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Any]) -> None: ...
-    def wait(self, timeout: float | None = ...) -> list[Any]: ...  # Done, Lost and Died
-    def start(self, number: int) -> None: ...
-    def retire(self, number: int) -> None: ...
-    def kill(self, number: int) -> None: ...
-    def abandon(self, number: int) -> None: ...  # one that was killed and would not die
-    def close(self, timeout: float = ...) -> bool: ...
-    def vacancies(self, most: int) -> int: ...
-    def out(self, number: int) -> int: ...
-    def busy(self, lines: Mapping[int, Line]) -> Collection[int]: ...  # those who have something to do
-    @property
-    def pids(self) -> dict[int, int]: ...  # of worker processes on this machine, by number
-
-
-class Launch(Protocol):
+@dataclass(frozen=True)
+class Launch:
     """One crew about to start: the packed dataset, and the Pool that goes with it."""
 
-    cargo: Any
-    grows: bool  # do workers come and go one by one?
+    cargo: Any  # has ``open``, ``holds`` and ``close``
+    pool: Callable[..., Any]  # of (workers, initializer, initargs, bell=)
+    dumps: Callable[[Any], bytes]  # pickles something for the workers
+    grows: bool = True  # do workers come and go one by one?
 
-    def dumps(self, value: Any) -> bytes: ...
-    def carries(self, cargo: Any) -> bool: ...  # is it what is on the way, unchanged?
-    def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...], **calls: Any) -> Workers: ...
-    def close(self) -> None: ...
+    def carries(self, cargo: Any) -> bool:
+        """Is it what is on the way, unchanged?"""
+        return self.cargo.holds(cargo)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self.cargo.close()
 
 
 class Backend(Protocol):
@@ -69,7 +55,7 @@ class Backend(Protocol):
     shares_memory: bool  # with this process: shared slots can be used; else its processes are others' to start and end
     in_process: bool  # the workers are threads of this very process
 
-    def launch(self, cargo: tuple[Any, Any]) -> Launch: ...
+    def launch(self, cargo: tuple[Any, Any]) -> Any: ...  # a Launch, or what looks like one
 
 
 class Process:
@@ -126,9 +112,9 @@ class Process:
             )
         method = self._method
         if method == "fork":
-            return _Processes(ship.Kept(cargo), method)
+            return self._launched(ship.Kept(cargo), method)
         try:
-            return _Processes(ship.Shipment(cargo), method, self.pool)
+            return self._launched(ship.Shipment(cargo), method)
         except (MemoryError, Warning):
             raise  # no way of packing it would be smaller, and who makes errors of warnings is to have them
         except Exception as error:
@@ -137,57 +123,21 @@ class Process:
             failure = error
         with contextlib.suppress(Exception):  # what cannot travel by value may be importable from the caller's script
             if script.is_guarded():
-                return _Processes(ship.Shipment(cargo, by_value=False), method, self.pool, imports_main=True)
+                return self._launched(ship.Shipment(cargo, by_value=False), method, imports_main=True)
         explained = ship.explain(cargo[0], "dataset", failure)
-        may_fork = not (self.start_method or explained.is_handle or _cuda_is_up())
+        may_fork = not (self.pool or self.start_method or explained.is_handle or _cuda_is_up())
         if not may_fork or "fork" not in multiprocessing.get_all_start_methods():
             raise explained from failure
         warn(f"{explained} Forking the workers instead.")
-        return _Processes(ship.Kept(cargo), "fork")
+        return self._launched(ship.Kept(cargo), "fork")
 
-
-class _Processes:
-    """Processes about to start by one method."""
-
-    def __init__(
-        self, cargo: ship.Kept | ship.Shipment, method: str, make: Any = None, imports_main: bool = False
-    ) -> None:
-        self.cargo, self._method, self._make, self._imports_main = cargo, method, make, imports_main
-        self.grows = make is None
-
-    def dumps(self, value: Any) -> bytes:
+    def _launched(self, cargo: ship.Kept | ship.Shipment, method: str, imports_main: bool = False) -> Launch:
         """Forked workers know our ``__main__``, as do those that import it; others get what they need by value."""
-        if self._method == "fork" or self._imports_main:
-            return dumps(value)
-        return ship.by_value(value)
-
-    def carries(self, cargo: Any) -> bool:
-        return self.cargo.holds(cargo)
-
-    def pool(self, workers: int, initializer: Any, initargs: tuple[Any, ...], **calls: Any) -> Workers:
-        if self._make is None:
-            context = multiprocessing.get_context(self._method)
-            return _Pool(self._imports_main, workers, initializer, initargs, context=context, **calls)
-        return AnyPool(self._start, workers, initializer, initargs, **calls)
-
-    def _start(self, *args: Any) -> Any:
-        with as_workers_start(self._imports_main):
-            return self._make(*args)
-
-    def close(self) -> None:
-        self.cargo.close()
-
-
-class _Pool(Pool):
-    """Our own, whose processes start as ``starting`` has it."""
-
-    def __init__(self, imports_main: bool, *args: Any, **kwargs: Any) -> None:
-        self._imports_main = imports_main
-        super().__init__(*args, **kwargs)
-
-    def start(self, number: int) -> None:
-        with as_workers_start(self._imports_main):
-            super().start(number)
+        pickles = dumps if method == "fork" or imports_main else ship.by_value
+        if self.pool is not None:
+            return Launch(cargo, partial(AnyPool, self.pool), pickles, grows=False)
+        context = multiprocessing.get_context(method)
+        return Launch(cargo, partial(Pool, context=context, imports_main=imports_main), pickles)
 
 
 def _cuda_is_up() -> bool:
@@ -206,7 +156,14 @@ class Thread:
     name, shares_memory, in_process = "thread", True, True
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        return _InProcess(cargo)
+        return Launch(_TheVeryObjects(cargo), Threads, pickle.dumps)
+
+
+class _TheVeryObjects(ship.Kept):
+    """Nothing has to travel to threads."""
+
+    def holds(self, cargo: Any) -> bool:
+        return all(map(is_, self.open(), cargo))  # however they have changed
 
 
 class Serial:
@@ -218,25 +175,6 @@ class Serial:
     """
 
     name, shares_memory, in_process = "serial", True, True
-
-
-class _InProcess:
-    """Threads: nothing has to travel."""
-
-    grows = True
-    pool: ClassVar[Any] = Threads
-
-    def __init__(self, cargo: tuple[Any, Any]) -> None:
-        self.cargo = ship.Kept(cargo)
-
-    def dumps(self, value: Any) -> bytes:
-        return pickle.dumps(value)
-
-    def carries(self, cargo: Any) -> bool:
-        """The very objects, however they have changed."""
-        return all(map(is_, self.cargo.open(), cargo))
-
-    def close(self) -> None: ...
 
 
 # Wings add theirs.

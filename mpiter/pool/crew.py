@@ -8,33 +8,28 @@ nor descriptor.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import math
 import os
-import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from .. import machine
 from ..errors import MpiterError, could_not_start
 from ..rules import Rules
 from ..transport.memory import Arena
-from ..worker.blackbox import BlackBox
 from ..worker.block import Block, Done
-from ..worker.board import Board, Line
+from ..worker.board import BlackBox, Board, Line
 from ..worker.fetch import _fetch_run
-from ..worker.registry import forget, new_key
 from ..worker.sheets import Writer
-from ..worker.worker import Setup, begin
+from ..worker.worker import Setup, begin, forget, new_key
 from . import endings
-from .anypool import AnyPool
-from .backends import Backend, Launch, Workers
+from .backends import Backend, Launch
 from .endings import End, Eviction
-from .member import Died, State
 from .watch import Watch
+from .workers import Died, State
 
-_FOR_AN_EXIT_S = 1.0  # that a worker has to leave when it has done its last block
 _FOR_THE_END_S = 2.0  # that all have to go when they are killed: more, and they sit in the kernel
 
 
@@ -43,9 +38,9 @@ class Crew:
 
     def __init__(self, rules: Rules, backend: Backend, launch: Launch, arena: Arena, writer: Writer, bell: Any) -> None:
         self._rules, self._launch, self._arena, self._writer, self._bell = rules, launch, arena, writer, bell
-        self._name, self._in_process, self._is_here = backend.name, backend.in_process, backend.shares_memory
-        self._are_ours = self._is_here and not self._in_process  # processes of this machine that we start and end
-        self._pool: Workers | None = None
+        self._name, self._is_here = backend.name, backend.shares_memory
+        self._are_ours = self._is_here and not backend.in_process  # processes of this machine that we start and end
+        self._pool: Any = None  # Workers, or what looks like them
         self.width = rules.workers if rules.workers_first is None else rules.workers_first  # workers there should be
         self._taken: set[int] = set()  # places with a worker, until we are told of its end
         self._proven: set[int] = set()  # numbers under which a worker was ready once
@@ -53,7 +48,6 @@ class Crew:
         self._samples: Counter[int] = Counter()  # that the worker in each place has fetched
         self._drawn: set[str] = set()  # the global generators that the dataset draws from: new workers are told
         self._starts: Counter[int] = Counter()  # of replacements in each place, so that none draws what another drew
-        self._retiring: dict[int, float] = {}  # workers that end after their last block: until when they may take
         self._has_answered = self._is_settled = False
         self.dataset = new_key()  # key in the registry
         self.staff()
@@ -87,26 +81,20 @@ class Crew:
             starts=self._starts,
         )
         try:
-            self._pool = self._launch.pool(len(self._places), begin, (setup,), bell=self._bell)
-        except BaseException as error:
+            with _named_errors():
+                self._pool = self._launch.pool(len(self._places), begin, (setup,), bell=self._bell)
+        except BaseException:
             self._clear(is_clean=True)
-            if isinstance(error, (OSError, RuntimeError)) and not isinstance(error, MpiterError):
-                raise could_not_start(error) from error
             raise
         self.resize(self.width)
 
     def resize(self, width: int) -> None:
-        """From now on so many workers: new ones come beside the others, who goes ends after its last block."""
+        """From now on so many workers: new ones come beside the others, and a leaver ends after its last block."""
         self.width, self._is_settled = width, False
-        if isinstance(self._pool, AnyPool):
-            self._pool.limit(width)
-        elif self._pool is not None:
-            for worker in self._taken.difference(self._places, self._retiring):
-                self._retire(self._pool, worker)
-
-    def _retire(self, pool: Workers, worker: int) -> None:
-        pool.retire(worker)
-        self._retiring[worker] = math.inf
+        if self._pool is not None:
+            self._pool.width = width
+            for worker in self._taken.difference(self._places):
+                self._pool.retire(worker)
 
     @property
     def _places(self) -> range:
@@ -118,12 +106,8 @@ class Crew:
         for worker in self._places:
             if worker not in self._taken and self._pool is not None:
                 self._starts[worker] += 1
-                try:
+                with _named_errors():
                     self._pool.start(worker)
-                except MpiterError:
-                    raise
-                except (OSError, RuntimeError) as error:
-                    raise could_not_start(error) from error
                 self._taken.add(worker)
 
     @property
@@ -131,8 +115,7 @@ class Crew:
         """Have all come who should be there, and those gone who shouldn't?"""
         if self._pool is not None and not self._is_settled:
             ready = all(line.ready for line in self._board.lines()[: self.width])
-            is_full = ready and len(self._taken) == self.width and not self._retiring
-            self._is_settled = self._pool.shares_fate or is_full
+            self._is_settled = self._pool.shares_fate or (ready and len(self._taken) == self.width)
         return self._is_settled
 
     # -- what they do ------------------------------------------------------------------------------------------------
@@ -143,7 +126,6 @@ class Crew:
 
     def map_async(self, block: Block) -> None:
         """Hand a block to the worker that has least to do; ``wait`` gives what comes of it."""
-        assert self._pool is not None
         self._pool.map_async(_fetch_run, [block])
 
     def wait(self) -> list[Any]:
@@ -153,8 +135,7 @@ class Crew:
             self._bell.wait(None)
             return []
         usual = None if self._watch is None else self._watch.interval
-        is_urgent = self._evictions or any(end != math.inf for end in self._retiring.values())
-        events = pool.wait(endings.STEP_S if is_urgent else usual)
+        events: list[Any] = pool.wait(endings.STEP_S if self._evictions else usual)
         for at, event in enumerate(events):
             if type(event) is Done:
                 self._answered(pool, event)
@@ -163,7 +144,7 @@ class Crew:
         self._look(pool)
         return events
 
-    def _answered(self, pool: Workers, done: Done) -> None:
+    def _answered(self, pool: Any, done: Done) -> None:
         """A worker has answered, and may have seen the dataset draw from global generators."""
         worker, self._has_answered = done.worker, True
         self._drawn |= done.drawn
@@ -172,8 +153,8 @@ class Crew:
             self._board.heard(worker)
         if (most := self._rules.max_samples) is not None:
             self._samples[worker] += done.rows
-            if self._samples[worker] >= most and not pool.shares_fate and worker not in self._retiring:
-                self._retire(pool, worker)
+            if self._samples[worker] >= most:
+                pool.retire(worker)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -187,13 +168,9 @@ class Crew:
         """What each worker does right now; its number is known before it has written any line itself."""
         return [] if self._pool is None else self._board.lines(self._pool.pids)
 
-    def publish(self, began: float, waits: float, figures: Sequence[float]) -> None:
-        """On the board, for whoever looks at it from another process; there must be workers."""
-        self._board.publish(began, waits, figures)
-
     # -- and how they end --------------------------------------------------------------------------------------------
 
-    def _look(self, pool: Workers) -> None:
+    def _look(self, pool: Any) -> None:
         """End those that are stuck, step by step."""
         if self._watch is not None and self._watch.is_due:
             lines = {worker: line for worker, line in enumerate(self.board()) if worker in self._taken}
@@ -201,26 +178,29 @@ class Crew:
                 if worker not in self._evictions:
                     line = lines[worker]
                     self._evictions[worker] = Eviction(worker, line, self._watch.due(line), self._box, self._is_here)
-        for worker, end in list(self._retiring.items()):
-            if end == math.inf and not pool.out(worker):
-                self._retiring[worker] = time.monotonic() + _FOR_AN_EXIT_S
-            elif time.monotonic() > end and worker not in self._evictions:
-                self._evictions[worker] = Eviction(worker, self.board()[worker], _FOR_AN_EXIT_S, None, self._is_here)
         for eviction in list(self._evictions.values()):
             eviction.go_on(pool)
 
-    def _ended(self, pool: Workers, told: Died) -> End:
+    def _ended(self, pool: Any, told: Died) -> End:
         """A worker is no more: find out why, and leave its place to the next."""
         worker, code, lines = told.number, told.code or 0, self._board.lines()
         by_the_killer = machine.out_of_memory_kills() > self._oom_kills
         line, eviction = lines[worker]._replace(pid=told.pid or lines[worker].pid), self._evictions.pop(worker, None)
         line = line if self._is_here else endings.in_hand(told.blocks, line, eviction is not None)
+        how, cause, stack = told.how, "", ""
+        if eviction is not None:
+            how, cause, stack = eviction.how, eviction.cause, eviction.stack
+        elif not told.how:
+            how, cause = endings.ended(code), endings.cause(code, by_the_killer)
+            if self._box is not None and code < 0:
+                stack = self._box.read()
+                self._box.turn_over()
         end = End(
             worker=worker,
             line=line,
-            how=eviction.how if eviction else told.how or endings.ended(code),
-            cause=eviction.cause if eviction else "" if told.how else endings.cause(code, by_the_killer),
-            stack=eviction.stack if eviction else self._stack(code),
+            how=how,
+            cause=cause,
+            stack=stack,
             blocks=tuple(block.number for block in told.blocks),
             is_gone=told.code is not None,
             was_asked=told.state is State.RETIRING and not told.blocks,
@@ -231,7 +211,6 @@ class Crew:
         for place in range(len(lines)) if pool.shares_fate else [worker]:
             self._evictions.pop(place, None)
             self._samples[place] = 0
-            self._retiring.pop(place, None)
             if end.is_gone:
                 self._board.clear(place)
             else:
@@ -242,22 +221,12 @@ class Crew:
         self._taken.discard(worker)
         return end
 
-    def _stack(self, code: int) -> str:
-        if self._box is None or code >= 0:
-            return ""
-        text = self._box.read()
-        self._box.turn_over()
-        return text
-
     def dismiss(self, timeout: float = _FOR_THE_END_S) -> bool:
         """End all workers; False if one would not go, which may then still write into the rooms it was given."""
         pool, self._pool = self._pool, None
         if pool is None:
             return True
-        if not pool.shares_fate:
-            for worker in endings.in_slow_samples(self._board.lines(), pool.pids):
-                pool.kill(worker)  # the others end the ordinary way, if they do so soon
-        is_clean = pool.close(timeout)
+        is_clean: bool = pool.close(timeout)
         self._clear(is_clean)
         return is_clean
 
@@ -267,5 +236,16 @@ class Crew:
             self._box.close()
         if is_clean:
             self._board.close()
-        for table in (self._taken, self._evictions, self._samples, self._retiring):
+        for table in (self._taken, self._evictions, self._samples):
             table.clear()
+
+
+@contextlib.contextmanager
+def _named_errors() -> Iterator[None]:
+    """What the system says when workers cannot be started becomes an error that names limits."""
+    try:
+        yield
+    except MpiterError:
+        raise
+    except (OSError, RuntimeError) as error:
+        raise could_not_start(error) from error

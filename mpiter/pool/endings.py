@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..worker import blackbox
-from ..worker.blackbox import BlackBox
 from ..worker.block import Block
-from ..worker.board import Line
-from ..worker.lifeline import CUT_OFF
-from .member import VANISHED
+from ..worker.board import BlackBox, Line, is_stopped, thread_stack
+from ..worker.home import CUT_OFF
+from .pool import VANISHED
 
 STEP_S = 0.01  # between two looks at a worker that is being ended
-_SLOW_NS = 50_000_000
 _FOR_A_STACK_S = 0.5  # that a stuck worker has to show it: a stopped one never does
 _FOR_DYING_S = 2.0  # once it is killed: more, and it sits in the kernel
 
@@ -63,25 +60,23 @@ class End:
 class Eviction:
     """Of a worker that has made no progress for too long."""
 
-    def __init__(self, worker: int, line: Line, limit: float, box: BlackBox | None, is_here: bool = True) -> None:
+    def __init__(self, worker: int, line: Line, limit: float, box: BlackBox | None, is_here: bool) -> None:
         """``is_here``: it runs on this machine."""
         doing = "made no progress" if line.ready else "was not ready to work"
-        self.how, self.cause = f"{doing} for {limit:g} s", blackbox.condition(line.pid) if is_here else ""
-        self.stack = "" if box or not is_here else blackbox.thread_stack(line.pid)
-        self.line, self._worker, self._box = line, worker, box
-        self._asked = time.monotonic()
-        self._killed: float | None = None
-        self._came = ""
-        if box is not None and not blackbox.is_stopped(line.pid):
+        stands = is_here and is_stopped(line.pid)
+        self.how, self.cause = f"{doing} for {limit:g} s", "it is stopped, SIGSTOP" if stands else ""
+        self.stack = "" if box or not is_here else thread_stack(line.pid)
+        self._worker, self._box, self._came = worker, box, ""
+        self._asked = self._killed = 0.0
+        if box is not None and not stands:  # else it would not answer
             box.turn_over()
             box.ask(line.pid)
-        elif box is not None:
-            self._asked = 0.0  # it would not answer
+            self._asked = time.monotonic()
 
     def go_on(self, pool: Any) -> None:
         """The next step, if it is time for it."""
         now = time.monotonic()
-        if self._killed is None:
+        if not self._killed:
             if self._box is not None and now - self._asked < _FOR_A_STACK_S:
                 came, self._came = self._came, self._box.read()
                 if not came or came != self._came:  # it has not come to rest
@@ -91,12 +86,6 @@ class Eviction:
             pool.kill(self._worker)
         elif now - self._killed > _FOR_DYING_S:
             pool.abandon(self._worker)
-
-
-def in_slow_samples(lines: Sequence[Line], workers: Collection[int]) -> list[int]:
-    """Who of these workers has had the same sample in hand for so long that nobody should wait for it."""
-    since = time.monotonic_ns() - _SLOW_NS
-    return [number for number, line in enumerate(lines) if number in workers and line.active and line.since < since]
 
 
 def in_hand(blocks: Sequence[Block], told: Line, stood_still: bool) -> Line:

@@ -60,7 +60,8 @@ class WorkerEnd:
         """Answer.  Nothing has been written if ``value`` can't be pickled."""
         parts = _packed(number, value)
         try:
-            _write(self._answers.fileno(), parts)
+            while parts:
+                parts = _rest(parts, os.writev(self._answers.fileno(), parts[:_MOST_PARTS]))
         except OSError as error:
             raise SystemExit(f"the way to the main process is gone: {error}") from None
 
@@ -80,12 +81,6 @@ def _packed(number: int, value: Any) -> list[Any]:
     if not buffers:
         return [head + pickled]
     return [head + struct.pack(f"={len(buffers)}Q", *(raw.nbytes for raw in buffers)) + pickled, *buffers]
-
-
-def _write(descriptor: int, parts: list[Any]) -> None:
-    """Write all of it."""
-    while parts:
-        parts = _rest(parts, os.writev(descriptor, parts[:_MOST_PARTS]))
 
 
 def _rest(parts: list[Any], written: int) -> list[Any]:
@@ -117,13 +112,9 @@ class PoolEnd:
         self._steps = self._messages()
 
     def send(self, number: int, pickled: bytes) -> bool:
-        """Send a task; False if part of it has to wait until ``tasks`` is writable: then ``flush``."""
+        """Send a task, empty bytes after the last; False if ``tasks`` must be writable first: then ``flush``."""
         self._unsent.append(_TASK.pack(number, len(pickled)) + pickled)
         return self.flush()
-
-    def send_end(self) -> bool:
-        """There are no more tasks."""
-        return self.send(0, b"")
 
     def flush(self) -> bool:
         """Write what the pipe takes; is that all?"""
@@ -151,38 +142,38 @@ class PoolEnd:
 
     def _messages(self) -> Generator[Answer | None, None, None]:
         """Answer after answer, and None wherever more must arrive first."""
+        read = self._read
         while True:
-            number, size, count = _ANSWER.unpack((yield from self._bytes(_ANSWER.size)))
-            if not count:
-                yield number, (yield from self._bytes(size)), []
-                continue
-            sizes = struct.unpack(f"={count}Q", (yield from self._bytes(8 * count)))
-            if not self._is_wide:
+            while len(read) < _ANSWER.size:
+                yield from self._more(_ANSWER.size)
+            number, size, count = _ANSWER.unpack_from(read)
+            begin = _ANSWER.size + 8 * count
+            while len(read) < begin + size:
+                yield from self._more(begin + size)
+            sizes = struct.unpack_from(f"={count}Q", read, _ANSWER.size) if count else ()
+            pickled = bytes(read[begin : begin + size])
+            del read[: begin + size]
+            if sizes and not self._is_wide:
                 self._is_wide = True
                 _widen(self.answers.fileno())
-            pickled = yield from self._bytes(size)
             buffers = [bytearray(size) for size in sizes]
-            for buffer in buffers:
-                yield from self._fill(memoryview(buffer))
+            for at in range(count):
+                yield from self._fill(memoryview(buffers[at]))
             yield number, pickled, buffers
-            del pickled, buffers, buffer  # which may be large, and the next answer far
+            del pickled, buffers  # which may be large, and the next answer far
 
-    def _bytes(self, size: int) -> Generator[None, None, bytes]:
-        """The next so many bytes."""
-        while len(self._read) < size:
-            if self._is_empty:
-                yield None
-                continue
-            wanted = max(_AT_ONCE, size - len(self._read))
-            more = b""
-            with contextlib.suppress(BlockingIOError):
-                more = os.read(self.answers.fileno(), wanted)
-                self.has_ended = not more
-            self._is_empty = len(more) < wanted
-            self._read += more
-        taken = bytes(self._read[:size])
-        del self._read[:size]
-        return taken
+    def _more(self, size: int) -> Generator[None, None, None]:
+        """Read on, for so many bytes in all."""
+        if self._is_empty:
+            yield None
+            return
+        wanted = max(_AT_ONCE, size - len(self._read))
+        more = b""
+        with contextlib.suppress(BlockingIOError):
+            more = os.read(self.answers.fileno(), wanted)
+            self.has_ended = not more
+        self._is_empty = len(more) < wanted
+        self._read += more
 
     def _fill(self, buffer: memoryview) -> Generator[None, None, None]:
         """The next bytes, to where they belong."""

@@ -1,34 +1,98 @@
 """A Pool of processes with ``multiprocessing.Pool``'s ``map_async``, a pair of pipes for each worker, and no thread.
 
-Runs in the thread that uses it: only ``wait`` waits, for answers, ends of workers and its bell, and gives what has
-happened as values.  Guarantees that one worker's end is no concern of the others: its pipes are its own, what it sent
-counts, and its place is filled beside them.  A block is with the ready worker that has least to do.
+``Pool`` runs in the thread that uses it, ``_work`` in each worker.  Guarantees that one worker's end is no concern of
+the others: its pipes are its own, what it sent counts, and its place is filled beside them; that a process that is
+killed is the one meant, whichever has its number by then; and that what a function raises or returns comes back, or why
+it can't.  A block is with the ready worker that has least to do.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import reprlib
 import selectors
+import signal
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterable
-from multiprocessing import get_context
+from dataclasses import dataclass
+from multiprocessing import connection, get_context
+from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
 from typing import Any
 
 from ..bell import Bell
+from ..errors import RemoteTraceback, SampleError
+from ..worker import home
 from ..worker.block import Lost
 from . import starting
-from .member import Died, Member, State, end_all, started
-from .pipes import READY, Answer
+from .pipes import READY, Answer, PoolEnd, WorkerEnd
+from .workers import NAME, State, Worker, Workers
+
+VANISHED = 255  # the exit code that multiprocessing makes up when the fork server is gone and can't tell
+_TO_LEAVE_S = 0.5  # that a worker with nothing to do may take to end: what its libraries have made is then given back…
+_TO_FINISH_S = 0.1  # …and one that has something, which in most cases is a matter of milliseconds
+_FOR_AN_EXIT_S = 1  # that one has to leave when it has done its last block
+_FOR_A_CODE_S = 1.0  # that a dead worker's exit code may take to come from the fork server
 
 
-class Pool:
+@dataclass(eq=False, kw_only=True)
+class Member(Worker):
+    """A process, and what it has been asked."""
+
+    process: Any
+    pid: int
+    end: PoolEnd
+    death: int  # a descriptor that becomes readable when it dies
+    is_pidfd: bool
+    is_full: bool = False  # its pipe: something waits to be sent
+
+    def kill(self) -> None:
+        self.is_doomed = True
+        with contextlib.suppress(ProcessLookupError):
+            if self.is_pidfd:
+                signal.pidfd_send_signal(self.death, signal.SIGKILL)  # nothing else, whatever has its number by now
+            else:
+                self.process.kill()
+
+    def part_with(self) -> float:
+        """Have it end the ordinary way, if it listens: so many seconds it may take; else it is killed."""
+        if self.takes_blocks and self.end.send(0, b""):
+            return _TO_FINISH_S if self.out else _TO_LEAVE_S
+        self.kill()
+        return 0.0
+
+    def is_gone(self, end: float) -> bool:
+        """Has it died, or does it by then?"""
+        return bool(connection.wait([self.death], max(0.0, end - time.monotonic())))
+
+    def let_go(self) -> None:
+        """Close what leads to it."""
+        self.end.close()
+        if self.is_pidfd:
+            os.close(self.death)
+
+    def reap(self, most_s: float = _FOR_A_CODE_S) -> int:
+        """Its exit code, which the fork server may tell a moment later; to be asked once it has died."""
+        code: int | None = self.process.exitcode  # first: ``join`` waits for the sentinel, which its children keep open
+        if code is None:
+            self.process.join(max(0.0, min(_FOR_A_CODE_S, most_s)))
+            code = self.process.exitcode
+        if code is None:
+            return VANISHED
+        self.process.close()
+        return code
+
+
+class Pool(Workers):
     """Worker processes that call functions.
 
     Args:
         processes, initializer, initargs, context: as ``multiprocessing.Pool`` has them.
         bell: what wakes ``wait``.
+        imports_main: do workers that aren't forked import the caller's script?
 
     >>> from mpiter.bell import Bell
     >>> pool = Pool(1, bell=Bell())
@@ -41,7 +105,7 @@ class Pool:
     True
     """
 
-    shares_fate = False  # one worker's end is one worker's matter
+    _workers: dict[int, Member]
 
     def __init__(
         self,
@@ -51,14 +115,14 @@ class Pool:
         *,
         context: Any = None,
         bell: Bell,
+        imports_main: bool = True,
     ) -> None:
-        self._context = context or get_context()
+        super().__init__(bell)
+        self._context: Any = context or get_context()
         self._begin = initializer, tuple(initargs)
-        self._bell = bell
-        self._workers: dict[int, Member] = {}
+        self._imports_main = imports_main
         self._numbers = 0
         self._last = 0  # the worker that was given something last
-        self._events: list[Any] = []  # that wait() has still to give
         self._selector = selectors.DefaultSelector()
         self._selector.register(bell, selectors.EVENT_READ)
         self._finalizer = weakref.finalize(self, _kill_all, self._workers, os.getpid())
@@ -74,7 +138,6 @@ class Pool:
     # -- blocks --------------------------------------------------------------------------------------------------
 
     def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Any]) -> None:
-        """Have ``func`` called with each block; there must be a vacancy.  ``wait`` gives what it returns, or Lost."""
         for block in blocks:
             able = [worker for worker in self._workers.values() if worker.takes_blocks]
             chosen = min(able, key=lambda worker: (len(worker.out), worker.number <= self._last))
@@ -82,10 +145,6 @@ class Pool:
             pickled = pickle.dumps((func, block), 5)
             chosen.out[self._numbers] = block
             self._wait_for_room(chosen, not chosen.end.send(self._numbers, pickled))
-
-    def vacancies(self, most: int) -> int:
-        """How many more blocks they can take if each may have ``most``."""
-        return sum(max(0, most - len(worker.out)) for worker in self._workers.values() if worker.takes_blocks)
 
     def _wait_for_room(self, worker: Member, wanted: bool) -> None:
         """Have ``wait`` look out for room in its pipe, or no longer."""
@@ -98,7 +157,6 @@ class Pool:
     # -- what happens --------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float | None = None) -> list[Any]:
-        """Wait until something happens: answers, Lost and Died, as they came; or nothing of these."""
         for key, _ in self._selector.select(0 if self._events else timeout):
             worker: Member | None = key.data
             if worker is None:
@@ -106,7 +164,9 @@ class Pool:
             elif self._workers.get(worker.number) is not worker:
                 continue  # of its end we may be told before we are told of what came before
             elif key.fd == worker.death:
-                self._has_died(worker)
+                worker.is_doomed = True
+                self._hear(worker)  # what it said before
+                self._forget(worker, worker.reap())
             elif key.fileobj is worker.end.tasks:
                 self._wait_for_room(worker, not worker.end.flush())
             else:
@@ -119,7 +179,7 @@ class Pool:
         try:
             for answer in worker.end.receive():
                 if answer[0] == READY:
-                    worker.state = State.READY if worker.state is State.STARTING else worker.state
+                    worker.is_ready()
                 else:
                     self._events.append(_opened(answer, worker.out.pop(answer[0])))
         except Exception as error:  # there is no memory for what it sends, say: the rest makes no sense any more
@@ -132,36 +192,44 @@ class Pool:
     # -- workers come and go -------------------------------------------------------------------------------------
 
     def start(self, number: int) -> None:
-        """Start a worker in a place that is empty."""
         assert number not in self._workers
-        worker = self._workers[number] = started(self._context, number, self._begin, self._workers.values())
-        self._selector.register(worker.end.answers, selectors.EVENT_READ, worker)
-        self._selector.register(worker.death, selectors.EVENT_READ, worker)
+        with contextlib.ExitStack() as undo:
+            ends = [*self._context.Pipe(duplex=False), *self._context.Pipe(duplex=False)]
+            for end in ends:
+                undo.callback(end.close)
+            their_tasks, tasks, answers, their_answers = ends
+            inherited = []
+            if self._context.get_start_method() == "fork":
+                others = [member.end for member in self._workers.values()]
+                inherited = [tasks, answers, *(one for end in others for one in (end.tasks, end.answers))]
+            arguments = their_tasks, their_answers, *self._begin, inherited
+            process = self._context.Process(target=_work, args=arguments, name=f"{NAME}{number}", daemon=True)
+            starting.start(process, self._imports_main)
+            undo.pop_all()
+        their_tasks.close()
+        their_answers.close()
+        death, is_pidfd = _death_of(process)
+        end = PoolEnd(tasks, answers)
+        worker = Member(number=number, process=process, pid=process.pid, end=end, death=death, is_pidfd=is_pidfd)
+        self._workers[number] = worker
+        self._selector.register(answers, selectors.EVENT_READ, worker)
+        self._selector.register(death, selectors.EVENT_READ, worker)
 
     def retire(self, number: int) -> None:
-        """Have a worker end after the blocks that it has, unless it has ended already."""
         worker = self._workers.get(number)
         if worker is not None and worker.state is not State.RETIRING:
             worker.state = State.RETIRING
-            self._wait_for_room(worker, not worker.end.send_end())
+            self._wait_for_room(worker, not worker.end.send(0, b""))
 
     def kill(self, number: int) -> None:
-        """End a worker whatever it does; ``wait`` notices when it is gone."""
         if number in self._workers:
             self._workers[number].kill()
 
     def abandon(self, number: int) -> None:
-        """Leave a worker that would not die to itself."""
         if (worker := self._workers.get(number)) is not None:
-            starting.leave_behind([worker.process])
+            starting.forget([worker.process])
             self._forget(worker, None)
             self._bell.ring()
-
-    def _has_died(self, worker: Member) -> None:
-        """Take what it said before, and let go of it."""
-        worker.is_doomed = True
-        self._hear(worker)
-        self._forget(worker, worker.reap())
 
     def _forget(self, worker: Member, code: int | None) -> None:
         del self._workers[worker.number]
@@ -170,32 +238,29 @@ class Pool:
             if place in self._selector.get_map():
                 self._selector.unregister(place)
         worker.let_go()
-        self._events.append(Died(worker.number, worker.pid, code, worker.state, tuple(worker.out.values())))
+        self._events.append(worker.died(worker.pid, code))
 
     @property
     def pids(self) -> dict[int, int]:
-        """The worker processes of the moment, by number."""
         return {number: worker.pid for number, worker in sorted(self._workers.items())}
 
-    def out(self, number: int) -> int:
-        """How many blocks a worker has."""
-        worker = self._workers.get(number)
-        return 0 if worker is None else len(worker.out)
-
-    def busy(self, lines: Iterable[int]) -> set[int]:
-        """Those of these that have something to do."""
-        return {number for number in lines if self.out(number)}
-
     def close(self, timeout: float = 5.0) -> bool:
-        """End all workers at once; False if one would not die in time, which is then left to itself."""
-        end = time.monotonic() + timeout
-        workers = list(self._workers.values())
-        left = end_all(workers, end)
-        for worker in workers:
+        """End all workers, the ordinary way if they take it at once; False if one would not die in time."""
+        now = time.monotonic()
+        end = now + timeout
+        leaving = [(worker, min(end, now + worker.part_with())) for worker in self._workers.values()]
+        for worker, until in leaving:
+            if not worker.is_gone(until):
+                worker.kill()
+        left = []
+        for worker, _ in leaving:
+            is_gone = worker.is_gone(end)
             worker.let_go()
-            if worker not in left:
+            if is_gone:
                 worker.reap(end - time.monotonic())
-        starting.leave_behind([worker.process for worker in left])
+            else:
+                left.append(worker.process)
+        starting.forget(left)
         self._workers.clear()
         self._finalizer.detach()
         self._selector.close()
@@ -213,10 +278,71 @@ def _opened(answer: Answer, block: Any) -> Any:
     return value if error is None else Lost(block.number, error)
 
 
-def _kill_all(workers: dict[int, Member], home: int) -> None:
-    """End a Pool that nobody has closed, when nobody can use it any more."""
-    if os.getpid() == home:  # a fork of its process has the same Pool, but not the workers
+def _kill_all(workers: dict[int, Member], owner: int) -> None:
+    """End a Pool that was dropped, not closed."""
+    if os.getpid() == owner:  # a fork of its process has the same Pool, but not the workers
         for worker in workers.values():
             worker.kill()
             worker.let_go()
         workers.clear()
+
+
+def _death_of(process: Any) -> tuple[int, bool]:
+    """A descriptor that becomes readable when the process dies, and whether it is a pidfd.
+
+    A sentinel is a pipe, which children of the worker may keep open, and of the fork server's workers it ends with the
+    server.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # not Linux, or an old one, or it has died already
+        return os.pidfd_open(process.pid), True
+    return process.sentinel, False
+
+
+class _Raised:
+    """An exception on its way, with the traceback that pickle leaves behind."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        text = "".join(traceback.format_exception(self.error))
+        return _raised, (pickle.dumps(self.error), repr(self.error), text)
+
+
+def _raised(pickled: bytes, said: str, text: str) -> BaseException:
+    try:
+        error: BaseException = pickle.loads(pickled)
+    except Exception:  # it says of itself what it was made from, and that is not true
+        error = SampleError(f"a worker raised {said}, which cannot be unpickled")
+    error.__cause__ = RemoteTraceback(text)
+    return error
+
+
+def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...], others: list[Any]) -> None:
+    """What a worker does from its start to its end."""
+    for theirs in others:  # which a forked process has inherited
+        theirs.close()
+    end, born = WorkerEnd(tasks, answers), home.generation
+    home.watch(tasks.fileno(), answers.fileno())
+    if initializer is not None:
+        initializer(*initargs)
+    home.end_child(born)
+    end.send(READY, None)
+    while (task := end.receive()) is not None:
+        number, pickled = task
+        answer: Any = None
+        try:
+            func, block = pickle.loads(pickled)
+            answer = func(block), None
+        except Exception as error:
+            answer = None, _Raised(error)
+        home.end_child(born)
+        home.look()
+        try:
+            end.send(number, answer)
+        except Exception as problem:
+            told = reprlib.repr(answer[0] if answer[1] is None else answer[1].error)  # not in full
+            end.send(number, (None, MaybeEncodingError(problem, told)))
+        del task, pickled, answer
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_FOR_AN_EXIT_S)  # though threads of the dataset's own may wish to stay

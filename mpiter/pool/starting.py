@@ -16,19 +16,17 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing import forkserver as mp_forkserver
 from multiprocessing import process as mp_process
 from multiprocessing import resource_tracker, spawn
-from typing import Any
+from typing import Any, cast
 
 from ..errors import WorkerStartError
-from ..worker.worker import TO_THE_LAUNCHER
+from ..worker.home import TO_THE_LAUNCHER
 
-_LONGEST_FOLDER = 64
 _DYING_S = 1.0  # how long a fork server that was killed may take to be gone
 _starting = threading.RLock()
-_closing = threading.RLock()  # held while descriptors are closed that a fork closes too, by their numbers
 ours: weakref.WeakSet[Any] = weakref.WeakSet()  # worker processes that this process has started
 
 
@@ -47,56 +45,37 @@ class _ForkServer(mp_forkserver.ForkServer):
     _preload_modules: Any = None
 
     def ensure_running(self) -> None:
-        if self._is_running():
-            _run_tracker()
+        if self.is_running():  # a folder for nothing at every start would take as long as a fork
+            start_tracker()
             return
         config: dict[str, Any] = mp_process.current_process()._config  # type: ignore[attr-defined]
-        before, address = config.get("tempdir"), self._forkserver_address
-        folder = config["tempdir"] = tempfile.mkdtemp(prefix="pymp-", dir=_short_enough(tempfile.gettempdir()))
+        before, short = config.get("tempdir"), min(tempfile.gettempdir(), "/tmp", key=len)  # as sockets' addresses are
+        folder = config["tempdir"] = tempfile.mkdtemp(prefix="pymp-", dir=short)
         try:
-            with _closing, _no_standard_stream_missing():
-                super().ensure_running()
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)  # with the socket of one that could not be started
-            raise
+            super().ensure_running()
+            if self._forkserver_address.startswith(folder) and hasattr(os, "O_PATH"):  # a new one has begun to listen
+                self._go_unnamed()
         finally:
             config["tempdir"] = before
-        if self._forkserver_address not in (None, address) and hasattr(os, "O_PATH"):  # a new one has begun to listen
-            self._go_unnamed()
-        with contextlib.suppress(OSError):  # it holds the name, where that stays
-            os.rmdir(folder)
+            if not str(self._forkserver_address).startswith(folder):
+                shutil.rmtree(folder, ignore_errors=True)
 
-    def _is_running(self) -> bool:
-        """Every start asks, and a folder for nothing takes as long as a fork."""
+    def is_running(self) -> bool:
         if self._forkserver_pid is not None:
-            with contextlib.suppress(ChildProcessError):  # somebody else has heard of its end
+            with contextlib.suppress(ChildProcessError):  # its end was heard of elsewhere
                 return os.waitid(os.P_PID, self._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
         return False
 
-    def wait_while_it_dies(self) -> None:
-        """Its socket is closed some time before the system says that it has ended."""
-        end = time.monotonic() + _DYING_S
-        while self._is_running() and time.monotonic() < end:
-            time.sleep(0.001)
-
     def _go_unnamed(self) -> None:
-        with _closing:
-            if self._door is not None:
-                os.close(self._door)
-                self._door = None
-        address: str = self._forkserver_address
+        door, self._door = self._door, None
+        if door is not None:
+            os.close(door)
         with contextlib.suppress(OSError):
-            self._door = os.open(address, os.O_PATH | os.O_CLOEXEC)
+            self._door = os.open(self._forkserver_address, os.O_PATH | os.O_CLOEXEC)
             through = f"/proc/self/fd/{self._door}"
             os.lstat(through)  # where /proc is not mounted the name stays
-            os.unlink(address)
+            os.unlink(self._forkserver_address)
             self._forkserver_address = through
-
-    def disown(self) -> None:
-        """In a fork of the consumer: the server is the parent's."""
-        for descriptor in (self._forkserver_alive_fd, self._door):
-            if descriptor is not None:
-                os.close(descriptor)
 
 
 class _Preload(list[str]):
@@ -113,24 +92,10 @@ class _Preload(list[str]):
         return f"__import__('sys').path.__setitem__(slice(None), {path!r}) or {forgets} and {list(self)!r}"
 
 
-def _short_enough(folder: str) -> str:
-    """A folder for a socket, whose address may have a hundred characters."""
-    return folder if len(os.fsencode(folder)) <= _LONGEST_FOLDER else "/tmp"
-
-
-def _new_server() -> _ForkServer:
-    server = _ForkServer()
-    chosen = getattr(getattr(mp_forkserver, "_forkserver", None), "_preload_modules", ["__main__"])
-    others = [name for name in chosen if name != "__main__"]  # what the user wants in every fork server
-    useful = [name for name in _USEFUL if name in sys.modules]
-    wanted = ["mpiter.worker.worker", *_preloaded, *useful, *others, "mpiter.worker.preloaded"]
-    server._preload_modules = _Preload(wanted)
-    return server
-
-
-_preloaded: list[str] = []
 # What may be forked once it is imported: where the program has it, its datasets use it, most likely.
 _USEFUL = ("PIL.Image", "cv2", "h5py", "datasets.arrow_dataset", "torch_geometric.data", "torchvision.transforms")
+_preloaded: list[str] = []
+_server: _ForkServer | None = None
 
 
 def preload(module: str) -> None:
@@ -139,46 +104,80 @@ def preload(module: str) -> None:
         _preloaded.append(module)
 
 
-_server: _ForkServer | None = None
+def _new_server() -> _ForkServer:
+    server = _ForkServer()
+    chosen = getattr(getattr(mp_forkserver, "_forkserver", None), "_preload_modules", [])
+    others = [name for name in chosen if name != "__main__"]  # what the user wants in every fork server
+    useful = [name for name in _USEFUL if name in sys.modules]
+    server._preload_modules = _Preload(
+        ["mpiter.worker.worker", *_preloaded, *useful, *others, "mpiter.worker.preloaded"]
+    )
+    return server
 
 
 def _our_server() -> _ForkServer:
-    """The one of this process; it runs when somebody needs it."""
+    """The one of this process, which runs once it is used."""
     global _server
-    if _server is None:
-        _server = _new_server()
+    _server = _server or _new_server()
     return _server
 
 
 def start_server() -> None:
     """Have our fork server start, if it has not: it imports what workers need while the program does something else."""
     with _starting:
-        start_tracker()
         _our_server().ensure_running()
 
 
-def _connect(descriptors: Any) -> Any:
-    server = _our_server()
-    try:
-        return server.connect_to_new_process(descriptors)
-    except (EOFError, ConnectionError):
-        server.wait_while_it_dies()
-        return server.connect_to_new_process(descriptors)
-
-
-def start(process: Any) -> None:
+def start(process: Any, imports_main: bool) -> None:
     """Start a worker: from another fork server if this one dies over it."""
-    try:
-        process.start()
-    except (EOFError, ConnectionError):
+    with _as_workers_start(imports_main):
         try:
             process.start()
-        except (EOFError, ConnectionError) as error:
-            raise WorkerStartError(
-                "the fork server, from which workers are started, has died twice over one of them: it is killed, or "
-                "cannot import what it is to. See standard error; backend=mpiter.Process('spawn') does without it."
-            ) from error
+        except (EOFError, ConnectionError):
+            end = time.monotonic() + _DYING_S  # its socket is closed some time before the system says that it has ended
+            while _our_server().is_running() and time.monotonic() < end:
+                time.sleep(0.001)
+            try:
+                process.start()
+            except (EOFError, ConnectionError) as error:
+                raise WorkerStartError(
+                    "the fork server, from which workers are started, has died twice over one of them: it is killed, "
+                    "or cannot import what it is to. See standard error; backend=mpiter.Process('spawn') does without "
+                    "it."
+                ) from error
     ours.add(process)
+
+
+@contextlib.contextmanager
+def _as_workers_start(imports_main: bool) -> Iterator[None]:
+    """What this thread starts in here comes from our own fork server, and imports the caller's script only if asked."""
+    here, forking, spawning = threading.get_ident(), cast(Any, mp_forkserver), cast(Any, spawn)
+    with _starting:
+        connect, prepare = mp_forkserver.connect_to_new_process, spawn.get_preparation_data
+
+        def connect_to_new_process(descriptors: Any) -> Any:
+            is_ours = threading.get_ident() == here
+            return (_our_server().connect_to_new_process if is_ours else connect)(descriptors)
+
+        def get_preparation_data(name: str) -> dict[str, Any]:
+            data = prepare(name)
+            if threading.get_ident() == here and not imports_main:  # what the script defines travels by value
+                data = {key: value for key, value in data.items() if not key.startswith("init_main_from")}
+            return data
+
+        forking.connect_to_new_process, spawning.get_preparation_data = connect_to_new_process, get_preparation_data
+        try:
+            yield
+        finally:
+            forking.connect_to_new_process, spawning.get_preparation_data = connect, prepare
+
+
+def start_tracker() -> None:
+    """multiprocessing's resource tracker lets interrupts through when it starts: not in the midst of our workers."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, []) if hasattr(signal, "pthread_sigmask") else None
+    resource_tracker.ensure_running()
+    if before is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _disown() -> None:
@@ -186,118 +185,35 @@ def _disown() -> None:
 
     Nor are the ends of the pipes on which their lives hang: they would outlive the consumer as long as the child lives.
     """
-    global _server, _starting, _closing
-    _starting, _closing = threading.RLock(), threading.RLock()  # a thread of the parent may have held the first
+    global _server, _starting
+    _starting = threading.RLock()  # a thread of the parent may have held it
     for process in ours:
-        for descriptor in getattr(getattr(getattr(process, "_popen", None), "finalizer", None), "_args", None) or ():
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        finalizer = getattr(getattr(process, "_popen", None), "finalizer", None)
+        if finalizer is not None and finalizer.still_active():  # else they may be another's by now
+            for descriptor in finalizer._args:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
     forget(list(ours))
-    if _server is not None:
-        _server.disown()
+    if _server is not None:  # it is the parent's
+        for descriptor in (_server._forkserver_alive_fd, _server._door):
+            if descriptor is not None:
+                os.close(descriptor)
         _server = None
 
 
-def forget(processes: list[Any]) -> None:
-    """Let multiprocessing neither terminate nor wait for these at the interpreter's exit."""
-    children: set[Any] = getattr(mp_process, "_children", set())
+def forget(processes: Iterable[Any]) -> None:
+    """Let multiprocessing neither terminate these at the interpreter's exit nor wait for them."""
     for process in processes:
-        children.discard(process)
+        getattr(mp_process, "_children", set()).discard(process)
         ours.discard(process)
-
-
-def leave_behind(processes: list[Any]) -> None:
-    """Processes that would not die: nobody is to wait for them, not even by way of the resource tracker.
-
-    It ends when the last of them does, and newer Pythons wait for that.
-    """
-    forget(processes)
-    tracker: Any = getattr(resource_tracker, "_resource_tracker", None)
-    if processes and hasattr(tracker, "_pid"):
-        tracker._pid = None
-
-
-def let_go(process: Any) -> None:
-    """Close what is still open of a process that has ended; no fork may see half of that."""
-    with _closing:
-        process.close()
+        # nor by way of the resource tracker, which ends when the last of them does, and for which newer Pythons wait
+        tracker: Any = getattr(resource_tracker, "_resource_tracker", None)
+        if hasattr(tracker, "_pid"):
+            tracker._pid = None
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: _closing.acquire(), after_in_parent=lambda: _closing.release(), after_in_child=_disown
-    )
-
-
-@contextlib.contextmanager
-def _in_this_thread(module: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace a function of multiprocessing by ``make(function)``, as far as this thread is concerned."""
-    with _starting:
-        genuine, here = getattr(module, name), threading.get_ident()
-        replaced = make(genuine)
-
-        def function(*args: Any) -> Any:
-            return (replaced if threading.get_ident() == here else genuine)(*args)
-
-        setattr(module, name, function)
-        try:
-            yield
-        finally:
-            setattr(module, name, genuine)
-
-
-def _hidden_main() -> contextlib.AbstractContextManager[None]:
-    """Start workers without importing the caller's script: what it defines travels by value."""
-
-    def without_main(genuine: Any) -> Any:
-        def preparation(name: str) -> dict[str, Any]:
-            keys = ("init_main_from_name", "init_main_from_path")
-            return {key: value for key, value in genuine(name).items() if key not in keys}
-
-        return preparation
-
-    return _in_this_thread(spawn, "get_preparation_data", without_main)
-
-
-@contextlib.contextmanager
-def as_workers_start(imports_main: bool) -> Iterator[None]:
-    """What this thread starts in here comes from our own fork server, and imports the caller's script only if asked."""
-    with contextlib.ExitStack() as changes:
-        changes.enter_context(_in_this_thread(mp_forkserver, "connect_to_new_process", lambda genuine: _connect))
-        if not imports_main:
-            changes.enter_context(_hidden_main())
-        yield
-
-
-def start_tracker() -> None:
-    """multiprocessing's resource tracker lets interrupts through when it starts: not in the midst of our workers."""
-    if not hasattr(signal, "pthread_sigmask"):
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    _run_tracker()
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _run_tracker() -> None:
-    with _no_standard_stream_missing():
-        resource_tracker.ensure_running()
-
-
-@contextlib.contextmanager
-def _no_standard_stream_missing() -> Iterator[None]:
-    """multiprocessing hands its servers a pipe and sys.stderr: in a program that has closed descriptor 2 the pipe would
-    have that number."""
-    missing = []
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            missing.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))  # has the lowest number that is free
-    try:
-        yield
-    finally:
-        for number in missing:
-            os.close(number)
+    os.register_at_fork(after_in_child=_disown)
 
 
 def never_interrupted() -> None:

@@ -1,8 +1,8 @@
-"""Who has made no progress for too long: a pure decision from the notice board and a clock.
+"""Who has made no progress for too long: pure decisions from the notice board and a clock.
 
-Runs in the prefetch thread, which looks from time to time while it waits for answers.  Only time counts in which this
-process itself was running (``stopwatch``).  Guarantees that a worker is called stuck only after ``patience`` seconds
-without any progress on what it has been given, or on getting ready, for which it has a minute at least.
+Only time counts in which this process itself was running: neither Ctrl-Z nor a suspended container makes it long.
+Guarantees that a worker is called stuck only after ``patience`` seconds without any progress on what it has been given,
+or on getting ready, for which it has a minute at least.
 """
 
 from __future__ import annotations
@@ -11,13 +11,38 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from ..worker.board import Line
-from .stopwatch import Stopwatch, interval_for
 
 START_S = 60.0  # the least that a worker may take to get ready, however impatient one is with samples
+_LOOKS = 8  # within a limit…
+_MOST_S = 1.0  # …and at least one in so many seconds
+
+
+def interval_for(limit: float | None) -> float:
+    """How often to look up in order to notice soon that ``limit`` seconds are over."""
+    return _MOST_S if limit is None else min(limit / _LOOKS, _MOST_S)
+
+
+class Stopwatch:
+    """A stopwatch that is read once in an interval, and counts two at most, whatever the clock says."""
+
+    def __init__(self, interval: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._clock = 2 * interval, clock
+        self._last = clock()
+
+    @property
+    def since(self) -> float:
+        """Seconds since the last reading, also those in which we did not run."""
+        return self._clock() - self._last
+
+    def lap(self) -> float:
+        """Seconds that count since the last reading."""
+        now = self._clock()
+        passed, self._last = min(now - self._last, self._most), now
+        return passed
 
 
 class Watch:
-    """Looks at the lines of workers."""
+    """Looks at the lines of workers, in the prefetch thread, from time to time while that waits for answers."""
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.interval = interval_for(patience)
@@ -46,15 +71,10 @@ class Watch:
 
 
 class Patience:
-    """Of a consumer who waits for a batch: ``limit`` seconds, of which the workers' start is none."""
+    """A consumer's, who waits for one batch: ``limit`` seconds, of which the workers' start is none."""
 
     def __init__(self, limit: float | None) -> None:
-        self._limit = limit
-        self.begin()
-
-    def begin(self) -> None:
-        """He waits for another batch."""
-        self._of_the_start, self._is_over = 0.0, False
+        self._limit, self._of_the_start, self._is_over = limit, 0.0, False
 
     def ends(self, waited: float, starting: bool) -> bool:
         """Is it over, for the first time, after so many seconds?"""
@@ -62,7 +82,5 @@ class Patience:
             return False
         if starting:
             self._of_the_start = waited
-            self._is_over = waited > max(self._limit, START_S)
-        else:
-            self._is_over = waited - self._of_the_start > self._limit
+        self._is_over = waited - self._of_the_start > self._limit or (starting and waited > max(self._limit, START_S))
         return self._is_over

@@ -9,27 +9,27 @@ finds no place in the cluster becomes an error; and that nothing is left in the 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
+import re
 import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import ray
 
 from ..bell import Bell
-from ..errors import WorkerCrashed
+from ..errors import SharedMemoryFull, WorkerCrashed, WorkerStartError
 from ..pool.anypool import comes_back
-from ..pool.member import Died, State
+from ..pool.workers import State, Worker, Workers
 from ..worker.block import Block, Lost
-from ..worker.board import Cell, Line
+from ..worker.board import Cell
 from ..worker.worker import Setup, begin
-from . import cluster
 
 _MOST_OUT = 2  # blocks with one actor
 _LOOK_S = 1.0  # between two looks at what actors do, unless a timeout wants to know sooner
@@ -57,17 +57,14 @@ class _Actor:
         return bytes(self._setup.board.cells(self._number))
 
 
-@dataclass(eq=False, slots=True)
-class _Member:
+@dataclass(eq=False, kw_only=True)
+class _Member(Worker):
     """An actor, and what it has been asked."""
 
-    number: int
     actor: Any
     since: float  # when a place was asked for
     pid: int = 0  # 0: it has no place yet
     machine: str = ""
-    state: State = State.STARTING
-    out: list[Block] = field(default_factory=list)  # in the order in which it has them
     is_looked_at: bool = False
 
     def room(self, most: int, block: Block | None = None) -> int:
@@ -75,17 +72,15 @@ class _Member:
 
         A block of single rows has its actor to itself: it may end it, and answers with it that are still on their way.
         """
-        is_alone = any(other.singly for other in [*self.out, block] if other is not None)
+        is_alone = any(other.singly for other in [*self.out.values(), block] if other is not None)
         return int(not self.out) if is_alone else most - len(self.out)
 
 
-class Actors:
+class Actors(Workers):
     """``map_async`` on actors.
 
     ``options`` are Ray's for an actor, ``patience`` the seconds in which the first of them must have a process.
     """
-
-    shares_fate = False
 
     def __init__(
         self,
@@ -97,17 +92,12 @@ class Actors:
         *,
         bell: Bell,
     ) -> None:
+        super().__init__(bell)
         (setup,) = initargs
         self._board, self._setup = setup.board, ray.put(setup)
         self._options, self._patience = options, patience
         self._class = ray.remote(**options, max_restarts=0, concurrency_groups={"looks": 1})(_Actor)
-        self._bell = bell
-        self._events: list[Any] = []  # that wait() has still to give
-        self._members: dict[int, _Member] = {}
         self._backlog: deque[tuple[Any, Block]] = deque()
-        self._numbers = itertools.count()
-        self._awaited: dict[int, tuple[_Member, Callable[[Any], object]]] = {}  # answers: of whom, for what
-        self._arrived: deque[tuple[int, Any]] = deque()  # those that wait() has still to deal with
         self._looked = 0.0
         for number in range(workers):
             self.start(number)
@@ -123,7 +113,7 @@ class Actors:
 
     @property
     def _able(self) -> list[_Member]:
-        return [member for member in self._members.values() if member.state is State.READY]
+        return [member for member in self._workers.values() if member.takes_blocks]
 
     def _assign(self) -> None:
         """Hand out what waits, each block to the actor that has least to do."""
@@ -135,50 +125,46 @@ class Actors:
             self._be_connected()
             answer = chosen.actor.work.remote(func, block)
             self._backlog.popleft()
-            chosen.out.append(block)
+            chosen.out[block.number] = block
             self._then(answer, chosen, partial(self._answered, chosen, block))
 
     def _then(self, answer: Any, member: _Member, do: Callable[[Any], object]) -> None:
         """Have ``wait`` call ``do`` with the answer; if there will be none, the actor has ended."""
-        number = next(self._numbers)
-        self._awaited[number] = member, do
-        answer.future().add_done_callback(partial(_post, self._awaited, self._arrived, self._bell, number))
+        answer.future().add_done_callback(partial(self._post, member, do))
 
-    def _heard(self, number: int, future: Any) -> None:
-        member, do = self._awaited.pop(number)
-        if self._members.get(member.number) is not member:
-            return  # it was told of as ended
+    def _post(self, *word: Any) -> None:
+        """Leave word, in a thread of Ray's, unless the actor was told of as ended."""
+        if self._workers.get(word[0].number) is word[0]:
+            super()._post(*word)
+
+    def _hear(self, member: _Member, do: Callable[[Any], object], future: Any) -> None:
+        if self._workers.get(member.number) is not member:
+            return
         error = future.exception()
         if error is None or isinstance(error, ray.exceptions.RayTaskError):  # what was called has raised
             do(future)
         else:
-            self._lose(member, f"was lost by Ray ({cluster.why(error)})")
+            self._lose(member, f"was lost by Ray ({_why(error)})")
 
     def _answered(self, member: _Member, block: Block, future: Any) -> None:
-        member.out.remove(block)
-        self._assign()
+        del member.out[block.number]
         error = future.exception()
         self._events.append(future.result() if error is None else Lost(block.number, error))
+        self._end_if_retired(member)
+        self._assign()
 
     def wait(self, timeout: float | None = None) -> list[Any]:
-        """Wait until something happens: answers, Lost and Died, or nothing of these."""
+        """Wait until something happens, and ask the actors now and then what they do."""
         look_s = _LOOK_S if timeout is None else min(timeout, _LOOK_S)
-        self._bell.wait(look_s, at_once=bool(self._arrived or self._events))
-        while self._arrived:
-            self._heard(*self._arrived.popleft())
-        for member in list(self._members.values()):
-            if member.state is State.RETIRING and not member.out:
-                self._lose(member, "")
         if time.monotonic() - self._looked >= look_s:
             self._look()
-        events, self._events = self._events, []
-        return events
+        return super().wait(look_s)
 
     def _look(self) -> None:
         """Ask all actors what they do."""
         self._be_connected()
         self._looked = time.monotonic()
-        for member in list(self._members.values()):
+        for member in self._workers.values():
             if not member.pid:
                 self._wait_for_a_place(member)
             elif not member.is_looked_at:
@@ -193,10 +179,10 @@ class Actors:
     def _wait_for_a_place(self, member: _Member) -> None:
         """Let it wait for room without an error, as long as any other worker has a place."""
         self._board.cells(member.number)[Cell.SINCE] = time.monotonic_ns()  # it isn't stuck
-        others = any(other.pid for other in self._members.values())
+        others = any(other.pid for other in self._workers.values())
         if not others and time.monotonic() - member.since >= self._patience:
             member.since = time.monotonic()  # another attempt waits as long again
-            raise cluster.no_place(self._options, self._patience)
+            raise _no_place(self._options, self._patience)
 
     def _be_connected(self) -> None:
         """Refuse to ask after the end of Ray, which would start another cluster."""
@@ -207,7 +193,7 @@ class Actors:
         """Have Ray start an actor, wherever there is room."""
         self._be_connected()
         actor = self._class.remote(self._setup, number, sys.path)
-        member = self._members[number] = _Member(number, actor, time.monotonic())
+        member = self._workers[number] = _Member(number=number, actor=actor, since=time.monotonic())
         self._then(actor.arrive.remote(), member, partial(self._has_place, member))
         self._then(actor.begin.remote(), member, partial(self._is_ready, member))
 
@@ -215,63 +201,109 @@ class Actors:
         member.pid, member.machine = future.result()
 
     def _is_ready(self, member: _Member, future: Any) -> None:
-        if member.state is State.STARTING:
-            member.state = State.READY
-            self._board.cells(member.number)[Cell.READY] = 1  # what it does we hear only when we look
-            self._assign()
+        member.is_ready()
+        self._board.cells(member.number)[Cell.READY] = 1  # what it does we hear only when we look
+        self._assign()
 
     def retire(self, number: int) -> None:
         """End an actor after its last block."""
-        if number in self._members:
-            self._members[number].state = State.RETIRING
-            self._bell.ring()
+        if number in self._workers:
+            self._workers[number].state = State.RETIRING
+            self._end_if_retired(self._workers[number])
+
+    def _end_if_retired(self, member: _Member) -> None:
+        if member.state is State.RETIRING and not member.out:
+            self._lose(member, "")
 
     def kill(self, number: int) -> None:
         """End an actor whatever it does: what it still says is not listened to."""
-        if number in self._members:
-            self._lose(self._members[number], "was ended")
-
-    abandon = kill
+        if number in self._workers:
+            self._lose(self._workers[number], "was ended")
 
     def _lose(self, member: _Member, how: str) -> None:
         """Tell that an actor has ended, or does now."""
-        if self._members.get(member.number) is member:
-            del self._members[member.number]
-            _end(member)
-            where = f" on {member.machine}" if member.machine else ""
-            died = Died(member.number, member.pid, 0, member.state, tuple(member.out), f"{how}{where}")
-            self._events.append(died)
-            self._bell.ring()
-
-    @property
-    def pids(self) -> dict[int, int]:
-        """None: they are on other machines."""
-        return {}
-
-    def out(self, number: int) -> int:
-        return len(self._members[number].out) if number in self._members else 0
-
-    def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
-        return {number for number in lines if self.out(number)}
+        del self._workers[member.number]
+        _end(member)
+        where = f" on {member.machine}" if member.machine else ""
+        self._events.append(member.died(member.pid, 0)._replace(how=f"{how}{where}"))
+        self._bell.ring()
 
     def close(self, timeout: float = 5.0) -> bool:
         """End all; what they might still do is not waited for."""
-        members = list(self._members.values())
-        for table in (self._members, self._backlog, self._awaited, self._arrived):
-            table.clear()
+        members = list(self._workers.values())
+        self._workers.clear()
+        self._backlog.clear()
+        self._arrived.clear()
         comes_back(lambda: deque(map(_end, members)), timeout)
         self._setup = None
         return True
-
-
-def _post(awaited: Any, arrived: deque[tuple[int, Any]], bell: Bell, number: int, future: Any) -> None:
-    """Leave word, in a thread of Ray's, which may keep this for ever if it is shut down."""
-    if number in awaited:
-        arrived.append((number, future))
-        bell.ring()
 
 
 def _end(member: _Member) -> None:
     with contextlib.suppress(Exception):  # Ray has been shut down, say
         if ray.is_initialized():
             ray.kill(member.actor)
+
+
+# -- the cluster ----------------------------------------------------------------------------------------------------
+
+
+_TO_ANSWER_S = 5.0  # that a cluster may take to accept a connection
+_LONGEST = 600  # characters of what Ray says of a death
+_NOISE = re.compile(r"\x1b\[\d+m|~*\^+~*")  # in it: colours, and what underlines code in a traceback
+
+
+def connect(address: str | None) -> None:
+    """Use the Ray that there is, or start one."""
+    if ray.is_initialized() and address in {None, "auto", ray.get_runtime_context().gcs_address}:
+        return
+    host, _, port = (address or "").rpartition(":")
+    try:
+        if host and port.isdigit():  # Ray would try for a minute, and print what it thinks of it
+            socket.create_connection((host, int(port)), _TO_ANSWER_S).close()
+        ray.init(address=address)
+    except (OSError, RuntimeError, ValueError) as error:
+        where = "here" if address is None else f"at {address}"
+        raise WorkerStartError(f"there is no Ray to be had {where}: {error}. `ray start --head` starts one.") from error
+
+
+class InStore:
+    """Buffers of a dataset, in the object store."""
+
+    maps_files: ClassVar = False
+
+    def __init__(self, buffers: list[memoryview]) -> None:
+        try:
+            self._there: Any = ray.put([np.frombuffer(buffer, np.uint8) for buffer in buffers])
+        except ray.exceptions.RayError as error:
+            size = sum(buffer.nbytes for buffer in buffers)
+            raise SharedMemoryFull(
+                f"the dataset ({size / 1e6:.0f} MB) does not fit into Ray's object store: {error}. Start Ray with a "
+                f"larger object_store_memory, or use np.memmap and files."
+            ) from error
+
+    def buffers(self, is_own: bool) -> list[Any]:
+        """Read them on whatever node this is; the first worker there waits until they have come."""
+        return list(ray.get(self._there))
+
+    def close(self) -> None:
+        self._there = None
+
+
+def _why(error: BaseException) -> str:
+    """What Ray says of this death, without what it says of all."""
+    text = " ".join(_NOISE.sub("", str(error)).split()).partition(" Some common causes include")[0]
+    said = text[max(text.find("The actor is dead because"), 0) :]
+    return said[-_LONGEST:].rstrip(".") or type(error).__name__  # of a traceback the end tells most
+
+
+def _no_place(options: dict[str, Any], seconds: float) -> WorkerStartError:
+    """The error for a worker that wants what ``options`` say and has not been started."""
+    has, free = ray.cluster_resources(), ray.available_resources()
+    wanted = {"CPU": options["num_cpus"], **(options["resources"] or {})}
+    told = ", ".join(f"{wanted[one]:g} {one} ({free.get(one, 0):g} of {has.get(one, 0):g} free)" for one in wanted)
+    return WorkerStartError(
+        f"Ray has found no place for a worker in {seconds:g} s; each wants {told}. Free some of it, add "
+        f"nodes, or lower cpus_per_worker or resources of mpiter.remote.Ray; start_timeout says how long to wait. "
+        f"Where there is room, no process starts: the logs of that node, in /tmp/ray/session_latest/logs, say why."
+    )

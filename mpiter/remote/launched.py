@@ -1,7 +1,4 @@
-"""A dataset that is packed for workers elsewhere, and the Pool that takes it there: the same for Ray and MPI.
-
-Runs in the consumer process.  Guarantees that a dataset which cannot travel is refused by the name of its attribute.
-"""
+"""A dataset that is packed for workers elsewhere, and the Pool that takes it there: the same for Ray and MPI."""
 
 from __future__ import annotations
 
@@ -10,19 +7,16 @@ from typing import Any
 
 from ..datasets import ship
 from ..errors import MpiterError
+from ..pool.backends import Launch
 
 _REMEDY = "Open such things in worker_init or on first use, and leave them out in __getstate__."
 
 
-class Launched:
-    """Workers about to start; ``hold`` says where the dataset's buffers lie, ``pool`` makes the workers."""
-
-    def __init__(self, cargo: tuple[Any, Any], hold: Any, pool: Callable[..., Any], grows: bool) -> None:
-        try:
-            self.cargo = ship.Shipment(cargo, hold=hold)
-        except (MemoryError, Warning, MpiterError):
-            raise
-        except Exception as error:
-            raise ship.explain(cargo[0], "dataset", error, _REMEDY) from error
-        self.pool, self.grows = pool, grows
-        self.dumps, self.carries, self.close = ship.by_value, self.cargo.holds, self.cargo.close
+def launched(cargo: tuple[Any, Any], hold: Any, pool: Callable[..., Any], grows: bool) -> Launch:
+    """Pack the dataset, whose buffers ``hold`` keeps; one that can't travel is refused by the attribute's name."""
+    try:
+        return Launch(ship.Shipment(cargo, hold=hold), pool, ship.by_value, grows)
+    except (MemoryError, Warning, MpiterError):
+        raise
+    except Exception as error:
+        raise ship.explain(cargo[0], "dataset", error, _REMEDY) from error

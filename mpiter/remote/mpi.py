@@ -1,31 +1,36 @@
 """Workers that are MPI ranks: ``mpiexec -n 9 python -m mpi4py.futures train.py`` is a trainer and eight loaders.
 
-Runs in rank 0, the trainer's, by way of ``mpi4py.util.pool.Pool``, and ``_begin`` in the others.  All Pools of a
-program have the same ranks, which come and go with the program: none is replaced.  Guarantees that a rank which
-answers no more ends the run, by an error where it can be raised and else by the last words of ``ending``.
+Runs in rank 0, the trainer's, by way of ``mpi4py.util.pool.Pool``; ``_begin`` and ``_answer`` run in the others.  All
+Pools of a program have the same ranks, which come and go with the program: none is replaced.  Guarantees that a rank
+which answers no more ends the run, by an error where it can be raised and else by ``_Ending``.
 Assumes that ``mpi4py.futures`` runs the program: nothing here starts MPI.
 """
 
 from __future__ import annotations
 
+import atexit
+import itertools
 import math
+import os
 import pickle
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
-from ..errors import OptionError
+import numpy as np
+
+from ..engine import lifetime
+from ..errors import OptionError, WorkerCrashed
 from ..loaders.shards import Streamed
 from ..pool.anypool import AnyPool
+from ..pool.backends import Launch
 from ..worker.board import Cell, Line
-from ..worker.registry import forget
-from ..worker.worker import Setup, begin
-from . import ending
-from .launched import Launched
-from .messages import answer, opened
+from ..worker.worker import Setup, begin, forget
+from .launched import launched
 
 _COMMAND = "python -m mpi4py.futures train.py"
 _RESUME = (
@@ -69,13 +74,11 @@ class MPI:
                 f"`mpiexec -n {options.workers + 1} {_COMMAND}`, or leave {options.workers_name} unset."
             )
 
-    def launch(self, cargo: tuple[Any, Any]) -> Launched:
+    def launch(self, cargo: tuple[Any, Any]) -> Launch:
         """Pack the dataset for the journey."""
-        ending.raise_if_lost()
-        ending.prepare(
-            f"This run was killed, by mpiexec most likely, which kills all ranks when one is lost. {_RESUME}"
-        )
-        return Launched(cargo, _Sent, _RankPool, grows=False)
+        _ending.raise_if_lost()
+        _ending.prepare()
+        return launched(cargo, _Sent, _RankPool, grows=False)
 
 
 def _ranks() -> int:
@@ -119,7 +122,7 @@ class _RankPool(AnyPool):
         self._lines = [setup.board.cells(number) for number in range(workers)]
         self._dataset, self._patience = setup.dataset, setup.rules.sample_timeout or math.inf
         super().__init__(_Pool, workers, initializer, initargs, **calls)
-        self._workers = _ranks() - 1  # of whom fewer may work at any one time
+        self._most = _ranks() - 1  # of whom fewer may work at any one time
         self._open.append(self)
 
     def _post(self, block: Any, value: Any) -> None:
@@ -135,11 +138,11 @@ class _RankPool(AnyPool):
 
     def kill(self, number: int) -> None:
         """End the run: a rank has not answered for too long, and nothing can take its place."""
-        ending.lost = (
+        _ending.lost = (
             f"no MPI rank has answered for {self._patience:g} s (sample_timeout), with {self.out(0)} blocks to do: one "
             f"is lost, stopped or stuck in a sample. {_RESUME}"
         )
-        ending.raise_if_lost()
+        _ending.raise_if_lost()
 
     def close(self, timeout: float = 5.0) -> bool:
         _closed.append(self._dataset)
@@ -156,22 +159,22 @@ class _Pool:
 
         closed = [_closed.pop() for _ in range(len(_closed))]  # another thread may add to them
         self._is_over = threading.Event()
-        ending.pools.append(self._is_over)
+        _ending.pools.append(self._is_over)
         self._pool = Pool(None, _begin, (list(sys.path), pickle.dumps(initargs, 5), closed), main=False)
 
     def map_async(self, func: Any, items: list[Any], chunksize: Any, callback: Any, error_callback: Any) -> None:
-        ending.raise_if_lost()
+        _ending.raise_if_lost()
         (item,) = items
 
         def answered(parts: tuple[Any, ...]) -> None:  # in mpi4py's thread
             try:
-                found = opened(*parts)
+                found = _opened(*parts)
             except Exception as error:
                 error_callback(error)
             else:
                 callback([found])
 
-        self._pool.apply_async(answer, (func, item), {}, answered, error_callback)
+        self._pool.apply_async(_answer, (func, item), {}, answered, error_callback)
 
     def terminate(self) -> None:
         """Wait for what is in hand, and for nothing else."""
@@ -191,3 +194,111 @@ def _begin(path: list[str], pickled: bytes, closed: list[int]) -> None:
 
 
 _closed: list[int] = []  # datasets that ranks need not keep
+
+
+# -- what is large of an answer --------------------------------------------------------------------------------------
+#
+# It travels as messages of their own.  mpi4py's own way sends while both ends look from time to time, which takes a
+# third of a second for 5 MB on one machine; here a thread at each end stays at it, which takes 2 ms.  Where several
+# threads may not talk to MPI, answers travel whole.
+
+_TAGS = 27182, 1000  # the first, and how many, of messages in COMM_WORLD, where mpi4py.futures sends nothing
+_LARGE = 1 << 14  # bytes
+_sent = itertools.count()  # answers of this rank
+
+
+def _answer(func: Callable[[Any], Any], item: Any) -> tuple[bytes, int, int, list[int]]:
+    """Pickle what ``func`` returns; tell which rank sends how much of it apart, and under what tag."""
+    from mpi4py import MPI
+
+    large: list[memoryview] = []
+
+    def stays(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < _LARGE or MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            return True
+        large.append(raw)
+        return False
+
+    def send() -> None:
+        for raw in large:
+            MPI.COMM_WORLD.Send([raw, MPI.BYTE], 0, tag)
+
+    pickled = pickle.dumps(func(item), protocol=5, buffer_callback=stays)
+    tag = _TAGS[0] + next(_sent) % _TAGS[1]
+    if large:
+        threading.Thread(target=send, name="mpiter-answer", daemon=True).start()
+    return pickled, MPI.COMM_WORLD.Get_rank(), tag, [raw.nbytes for raw in large]
+
+
+def _opened(pickled: bytes, rank: int, tag: int, sizes: list[int]) -> Any:
+    """What a rank has answered, in mpi4py's thread; waits for what it is sending apart."""
+    from mpi4py import MPI
+
+    buffers = [np.empty(size, np.uint8) for size in sizes]
+    for buffer in buffers:
+        MPI.COMM_WORLD.Recv([buffer, MPI.BYTE], rank, tag)
+    return pickle.loads(pickled, buffers=buffers)
+
+
+# -- the end of a program that has lost a rank -----------------------------------------------------------------------
+
+_SHELL = 'trap "" INT TERM HUP; read -r _ || printf "%s\\n" "$0" >&2'  # a line means that all is well
+_TO_READ_S = 0.3  # that mpiexec has for what was said last: told to abort, it drops the rest
+_STUCK = "an MPI rank has not come back from its sample: all ranks are ended, as the program has."
+_KILLED = f"This run was killed, by mpiexec most likely, which kills all ranks when one is lost. {_RESUME}"
+
+
+class _Ending:
+    """Looks to mpi4py like one of its Pools, which it tells to end when the program does.
+
+    mpi4py would wait for a lost rank for ever: here the iterators are closed, and then the program ends with its own
+    exit status.  A launcher that kills all ranks with SIGKILL leaves no time to say anything: the last words are said
+    by a shell in a session of its own, where the launcher does not look.
+    """
+
+    def __init__(self) -> None:
+        self.lost = ""  # why no rank can be expected to answer
+        self.pools: list[threading.Event] = []  # of each, what is set when all of its ranks are back
+        self._lock = threading.Lock()  # iterators begin in threads of their own
+        self._is_prepared = False  # guarded by _lock
+
+    def prepare(self) -> None:
+        """See to the end of this program, before any Pool is told of it."""
+        with self._lock:
+            if self._is_prepared:
+                return
+            self._is_prepared = True
+            sys.modules["mpi4py.futures._core"].SharedPool.threads[self] = self
+            if os.name == "posix":
+                command = ["/bin/sh", "-c", _SHELL, f"mpiter: {_KILLED}"]
+                pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+                shell = subprocess.Popen(command, stdin=pipe, stdout=nowhere, start_new_session=True)
+                atexit.register(shell.communicate, b"\n")
+
+    def raise_if_lost(self) -> None:
+        if self.lost:
+            raise WorkerCrashed(self.lost)
+
+    def put(self, item: object) -> None:
+        error = sys.exc_info()[1]
+        code: Any = error.code if isinstance(error, SystemExit) else int(error is not None)
+        status = code if isinstance(code, int) else int(code is not None)  # as mpi4py sees it
+        lifetime.end_all()
+        if not self.lost and all(is_over.is_set() for is_over in self.pools):
+            return
+        if error is not None and not isinstance(error, SystemExit):
+            sys.excepthook(type(error), error, error.__traceback__)
+        if error is None or not self.lost:  # else it has just been said
+            print(f"mpiter: {self.lost or _STUCK}", file=sys.stderr)
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        time.sleep(_TO_READ_S)
+        from mpi4py import MPI
+
+        MPI.COMM_WORLD.Abort(status or int(bool(self.lost)))
+
+    def join(self) -> None: ...
+
+
+_ending = _Ending()

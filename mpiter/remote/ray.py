@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any
 
 from ..errors import OptionError
-from .launched import Launched
+from ..pool.backends import Launch
+from .launched import launched
 
 
 @dataclass(eq=False)
@@ -60,10 +61,10 @@ class Ray:
         if not (isinstance(self.start_timeout, (int, float)) and self.start_timeout > 0):
             raise OptionError(f"start_timeout={self.start_timeout!r:.60} must be a number of seconds above 0.")
 
-    def launch(self, cargo: tuple[Any, Any]) -> Launched:
+    def launch(self, cargo: tuple[Any, Any]) -> Launch:
         """Put the dataset into the object store."""
-        from . import actors, cluster
+        from . import actors
 
-        cluster.connect(self.address)
+        actors.connect(self.address)
         wanted = {"num_cpus": self.cpus_per_worker, "runtime_env": self.runtime_env, "resources": self.resources}
-        return Launched(cargo, cluster.InStore, partial(actors.Actors, wanted, self.start_timeout), grows=True)
+        return launched(cargo, actors.InStore, partial(actors.Actors, wanted, self.start_timeout), grows=True)

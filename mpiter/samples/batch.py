@@ -10,47 +10,167 @@ collated from the list.
 from __future__ import annotations
 
 import functools
-import html
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
+from ..errors import OptionError, UnevenSamples
 from ..typevars import T
-from .layout import Contents
-from .leaves import Array, Aside, Leaf
-from .tree import Group, Node, describe, gather, is_mutable, merge, scatter, shows, stack
+from . import tensors
+from .tree import Array, Aside, Contents, Group, Leaf, Node, asides_of, describe, gather, leaf_for, merge, scatter
 from .tree import columns_of as leaves_of
-from .uneven import Settle, listed
+
+Place = tuple[tuple[Any, int], ...]  # the groups that lead there, and the number of the part in each
+Settle = Callable[[Place, Sequence[Any]], Any]  # of the values in one place of all samples
+_NUMBERS = {bool, int, float}
 
 
-def _asides_of(contents: Contents) -> Iterator[Any]:
+# -- what becomes of values that fit no column: a list, one padded array, or an error ----------------------------------
+#
+# Strings and other objects are a list in any case.  Values are *uneven* where some would make a column and others
+# would make another one, or none: arrays of several shapes, lists of several lengths, a ``None`` among numbers.
+
+
+def settle_as(ragged: str) -> Settle:
+    """The way that an option says."""
+    if not (isinstance(ragged, str) and ragged in _WAYS):
+        raise OptionError(f"ragged={ragged!r:.60} is unknown; use 'raise', 'list' or 'pad'.")
+    return _WAYS[ragged]
+
+
+def _are_values(lists: Sequence[Any]) -> bool:
+    """Are the samples' lists values (of numbers, or of one type), rather than structure with a column for each part?"""
+    kinds = set(map(type, chain.from_iterable(lists)))
+    return kinds <= _NUMBERS or (len(kinds) == 1 and not any(hasattr(kind, "shape") for kind in kinds))
+
+
+def _listed(place: Place, values: Sequence[Any]) -> Any:
+    """A list, whatever they are."""
+    return list(values)
+
+
+def _refused(place: Place, values: Sequence[Any]) -> Any:
+    leaves = _leaves(values)
+    if (other := _differing(leaves)) is None:
+        return _stacked(leaves[0], values)
+    ways = "'list' or 'pad'" if _are_arrays(_leaves(_as_arrays(values))) else "'list'"
+    where = "".join(group.written(at) for group, at in place)
+    error = UnevenSamples(
+        f"the samples of this batch are uneven{f' at {where}' if where else ''}: {_shown(values[0])} in its row 0, "
+        f"{_shown(values[other])} in row {other}.  Pass ragged={ways}, a collate_fn to a loader, or give them one "
+        f"shape and type in the dataset."
+    )
+    error.rows = 0, other
+    raise error
+
+
+def _padded(place: Place, values: Sequence[Any]) -> Any:
+    values = _as_arrays(values)
+    leaves = _leaves(values)
+    if _differing(leaves) is None:
+        return _stacked(leaves[0], values)
+    if set(map(type, values)) == {list} and _are_values(values):
+        return list(values)
+    if not _are_arrays(leaves):
+        return _refused(place, values)
+    arrays: list[Any] = [value if isinstance(value, np.ndarray) else tensors.as_array(value) for value in values]
+    padded = np.zeros((len(arrays), *np.max([array.shape for array in arrays], axis=0)), np.result_type(*arrays))
+    for row, array in zip(padded, arrays, strict=True):
+        row[tuple(map(slice, array.shape))] = array
+    return leaves[0].stack(padded)
+
+
+_kept = functools.partial(_listed)
+_WAYS: dict[str, Settle] = {"raise": _refused, "list": _kept, "pad": _padded}
+_KEEPING = {_kept, _padded}  # for which lists are values where they can be
+
+
+def _as_arrays(values: Sequence[Any]) -> Sequence[Any]:
+    """Lists of numbers as arrays of one dtype; anything else as it is."""
+    if not all(type(value) is list and _NUMBERS.issuperset(map(type, value)) for value in values):
+        return values
+    dtype = np.array([*chain.from_iterable(values)]).dtype
+    return values if dtype.hasobject else [np.array(value, dtype) for value in values]
+
+
+def _are_arrays(leaves: list[Any]) -> bool:
+    """Are they arrays of as many dimensions each?"""
+    return all(isinstance(leaf, Array) and len(leaf.shape) == len(leaves[0].shape) for leaf in leaves)
+
+
+def _leaves(values: Sequence[Any]) -> list[Any]:
+    return [len(value) if type(value) is list else leaf_for(value) for value in values]
+
+
+def _differing(leaves: list[Any]) -> int | None:
+    """The first row that disagrees with row 0, if any would make a column."""
+    if not any(isinstance(leaf, (Leaf, int)) for leaf in leaves):
+        return None
+    return next((row for row, leaf in enumerate(leaves) if leaf != leaves[0]), None)
+
+
+def _stacked(leaf: Any, values: Sequence[Any]) -> Any:
+    """Equal ones as the column that they would have been, had none been different in other batches."""
+    if not isinstance(leaf, Leaf):
+        return list(values)
+    column = np.empty((len(values), *leaf.shape), leaf.dtype)
+    return leaf.stack(column) if leaf.write(column, 0, list(values)) else list(values)
+
+
+def _shown(value: Any) -> str:
+    if type(value) is list:
+        return f"list of {len(value)}"
+    shape = getattr(value, "shape", None)
+    return f"{type(value).__name__} {tuple(shape)} of {value.dtype}" if shape is not None else f"{value!r:.40}"
+
+
+# -- lists and columns -------------------------------------------------------------------------------------------------
+
+
+def _asides_in(contents: Contents) -> Iterator[Any]:
     """The values that stand aside, place by place, for a traversal to take."""
     return iter(list(zip(*contents.asides, strict=True)) if contents.asides else ())
 
 
 def samples_of(contents: Contents) -> list[Any]:
     """The batch as a list: rows of the columns, and the odd ones as they are."""
-    if contents.objects is not None:
-        if not contents.failed:
-            return contents.objects
-        return [one for row, one in enumerate(contents.objects) if row not in contents.failed]
-    rows = gather(contents.tree, iter(contents.columns), _asides_of(contents), contents.rows)
-    samples = rows if isinstance(rows, list) else list(rows)
-    for row, sample in contents.odd.items():
-        samples[row] = sample
+    samples = contents.objects
+    if samples is None:
+        samples = [*gather(contents.tree, iter(contents.columns), _asides_in(contents), contents.rows)]
+        for row, sample in contents.odd.items():
+            samples[row] = sample
     if contents.failed:
-        samples = [sample for row, sample in enumerate(samples) if row not in contents.failed]
+        return [sample for row, sample in enumerate(samples) if row not in contents.failed]
     return samples
 
 
-def columns_of(contents: Contents, settle: Settle = listed, stacks: Stacker | None = None) -> Any:
+def columns_of(contents: Contents, settle: Settle = _listed, stacks: Stacker | None = None) -> Any:
     """The batch as one tree of columns."""
     return _columns_in(contents, settle) if _is_stacked(contents) else collate(samples_of(contents), settle, stacks)
 
 
 def _columns_in(contents: Contents, settle: Settle) -> Any:
-    return stack(contents.tree, iter(contents.columns), _asides_of(contents), contents.rows, settle)
+    return _stack(contents.tree, iter(contents.columns), _asides_in(contents), contents.rows, settle, ())
+
+
+def _stack(
+    node: Node, columns: Iterator[Any], asides: Iterator[Sequence[Any]], rows: int, settle: Settle, place: Place
+) -> Any:
+    """The batch as one tree of columns; ``settle`` says what becomes of values that stand aside."""
+    if isinstance(node, Leaf):
+        return node.stack(next(columns))
+    if isinstance(node, Aside):
+        return settle(place, next(asides))
+    if node.kind == "list" and settle in _KEEPING:
+        mine, others = [*islice(columns, len([*leaves_of(node)]))], [*islice(asides, asides_of(node))]
+        lists = gather(node, iter(mine), iter(others), rows)
+        if _are_values(lists):
+            return settle(place, lists)
+        columns, asides = iter(mine), iter(others)
+    parts = enumerate(node.parts)
+    return node.build([_stack(part, columns, asides, rows, settle, (*place, (node, at))) for at, part in parts])
 
 
 def _is_stacked(contents: Contents) -> bool:
@@ -59,20 +179,21 @@ def _is_stacked(contents: Contents) -> bool:
 
 
 def columns_in_place(batch: Batch[Any]) -> Any | None:
-    """The columns if the samples lie stacked already; None if they would have to be collated first."""
+    """The columns if the samples lie stacked already; None if they have to be collated first, as after a change.
+
+    A sample that is a list, dict or dataclass may have been changed since.
+    """
     contents = batch._contents
-    is_so = contents is not None and _is_stacked(contents) and _still_shows(batch, contents)
-    return batch.columns if is_so else None
+    if contents is None or not _is_stacked(contents) or len(batch) != contents.rows or _is_mutable(contents.tree):
+        return None
+    return batch.columns
 
 
-def _still_shows(batch: Batch[Any], contents: Contents) -> bool:
-    """Are the samples those of the columns?  Dicts, say, may have got other values since."""
-    if len(batch) != contents.rows or not is_mutable(contents.tree):
-        return len(batch) == contents.rows
-    return shows(contents.tree, batch, iter(contents.columns), _asides_of(contents))
+def _is_mutable(node: Node) -> bool:
+    return isinstance(node, Group) and (node.kind not in ("tuple", "namedtuple") or any(map(_is_mutable, node.parts)))
 
 
-def collate(samples: Sequence[Any], settle: Settle = listed, stacks: Stacker | None = None) -> Any:
+def collate(samples: Sequence[Any], settle: Settle = _listed, stacks: Stacker | None = None) -> Any:
     """Stack samples into columns; ``settle`` says what becomes of what they disagree on."""
     if type(samples) is not list and isinstance(samples, Mapping):
         raise TypeError(f"a batch is made of a list of samples, not of a {type(samples).__name__}; pass a collate_fn.")
@@ -126,15 +247,12 @@ class Stacker:
         if isinstance(tree, Array):
             column = np.empty((rows, *tree.shape), tree.dtype)
             return tree.stack(column) if tree.write(column, 0, samples) else None
-        if (
-            not isinstance(tree, Group)
-            or tree.kind != "tuple"
-            or not all(isinstance(part, Leaf) for part in tree.parts)
-        ):
+        if not isinstance(tree, Group) or tree.kind != "tuple":
             return None
         found = []
         for leaf, values in zip(tree.parts, tree.split(samples) or (), strict=False):
-            assert isinstance(leaf, Leaf)
+            if not isinstance(leaf, Leaf):
+                return None
             column = np.empty((rows, *leaf.shape), leaf.dtype)
             if not leaf.write(column, 0, values):
                 return None
@@ -148,25 +266,6 @@ def differing(samples: Any) -> tuple[int, ...]:
         return ()
     trees = [describe(sample) for sample in samples]
     return next(((0, row) for row, tree in enumerate(trees) if tree != trees[0]), ())
-
-
-def _told(column: Any) -> str:
-    """What a column is, in a few words."""
-    if isinstance(column, np.ndarray):
-        return html.escape(f"{column.dtype} {column.shape}")
-    return html.escape(f"{type(column).__name__} of {len(column)}" if hasattr(column, "__len__") else repr(column))
-
-
-def _detaching(name: str) -> Callable[..., Any]:
-    """A list method that changes the list, and so parts it from its columns."""
-    method = getattr(list, name)
-
-    @functools.wraps(method)
-    def changed(self: Batch[Any], *args: Any, **kwargs: Any) -> Any:
-        self._contents = self._stacked = None
-        return method(self, *args, **kwargs)
-
-    return changed
 
 
 _ROWS = Contents(Aside(), 0)  # of a batch that is its list and nothing else
@@ -187,7 +286,7 @@ class Batch(list[T]):
     _contents: Contents | None
 
     def __init__(self, contents: Contents) -> None:
-        super().__init__(samples_of(contents) if contents.failed or contents.objects is None else contents.objects)
+        super().__init__(samples_of(contents))
         self._contents = contents
         self._stacked: Any = None
 
@@ -208,20 +307,23 @@ class Batch(list[T]):
             self._stacked = collate([*self]) if self._contents is _ROWS else columns_of(self._contents)
         return self._stacked
 
-    def _repr_html_(self) -> str:
-        """In a notebook: what its columns are, rather than all that is in them."""
-        columns = self.columns
-        told: Iterable[tuple[Any, Any]] = [("", columns)]
-        if isinstance(columns, (dict, tuple)):
-            told = columns.items() if isinstance(columns, dict) else enumerate(columns)
-        rows = "".join(f"<tr><th>{html.escape(str(name))}</th><td>{_told(column)}</td></tr>" for name, column in told)
-        return f"<table><caption>{len(self)} samples</caption>{rows}</table>"
-
     def __reduce__(self) -> Any:
         return list, (list(self),)
 
     def __copy__(self) -> list[T]:
         return list(self)
+
+
+def _detaching(name: str) -> Callable[..., Any]:
+    """A list method that changes the list, and so parts it from its columns."""
+    method = getattr(list, name)
+
+    @functools.wraps(method)
+    def changed(self: Batch[Any], *args: Any, **kwargs: Any) -> Any:
+        self._contents = self._stacked = None
+        return method(self, *args, **kwargs)
+
+    return changed
 
 
 for _name in (

@@ -1,9 +1,8 @@
-"""Pickling by value: what nobody can import by its name, and what only seems to be picklable.
+"""Pickling by value: what no other process can import by its name, and what only seems to be picklable.
 
 Runs in the consumer process and in workers; cloudpickle does most of it.  Guarantees that a class is the caller's own
-again when it comes back, and has its ``__slots__`` until then; that code knows which file it is of, for warnings and
-tracebacks; that a memoryview stays one; that an open file or connection is refused, instead of arriving as the text
-that was in it, or as the number that it has here.
+again when it comes back, and has its ``__slots__`` until then; that code knows which file it is of; that a memoryview
+stays one; that an open file or connection is refused, instead of arriving as its text or its number here.
 """
 
 from __future__ import annotations
@@ -12,15 +11,14 @@ import contextlib
 import functools
 import importlib
 import io
-import operator
 import os
 import pickle
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from importlib.machinery import PathFinder
 from multiprocessing import process
 from multiprocessing.connection import Connection
+from operator import attrgetter
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -28,8 +26,8 @@ import cloudpickle
 
 from .. import script
 
-_DEEPEST = 6  # classes within classes, and parts within parts
-_knows_callers_classes = False  # is this a fork of whom it sends to?
+_DEEPEST = 6  # parts within parts
+_knows_callers_classes = False  # is this a fork of the process that it sends to?
 
 
 def was_forked() -> None:
@@ -59,19 +57,26 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
             raise TypeError("it is an open file")
         if isinstance(value, Connection):
             refuse(value)
-        if isinstance(value, (type, FunctionType)) and not self.knows_main and not is_importable(value.__module__):
-            _go_by_value(value.__module__)
+        if isinstance(value, (type, FunctionType)):
+            self._find_module(value.__module__)
         reduced = super().reducer_override(value)
         if reduced is NotImplemented or not isinstance(value, type) or value.__module__ == "builtins":
             return reduced
-        if (self.knows_main or _is_known(value.__module__)) and (place := place_of(value)) is not None:
-            return _at, place
-        if type(value).__qualname__ == "PyCArrayType":  # of ctypes, which makes one for each length
-            made: Any = value
-            return operator.mul, (made._type_, made._length_)
+        is_there = self.knows_main or (value.__module__ not in script.NAMES and is_importable(value.__module__))
+        if is_there and (path := path_to(value)) is not None:
+            return _at, (value.__module__, path)
         if self.names_twins and _knows_callers_classes:
             return _twin, (id(value), value.__module__, value.__qualname__, _copy_of(value))
         return _with_slots(value, reduced)
+
+    def _find_module(self, name: str) -> None:
+        """Have cloudpickle refer to a module that can be imported, and to none that the other side cannot."""
+        if name not in sys.modules and str(name).partition(".")[0] in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)  # numpy.rec, which a public name has hidden so far
+        module = sys.modules.get(name)
+        if module is not None and module.__name__ in sys.modules and not (self.knows_main or is_importable(name)):
+            cloudpickle.register_pickle_by_value(module)
 
 
 def refuse(connection: Connection) -> Any:
@@ -91,121 +96,61 @@ def _view(data: Any, form: str, shape: tuple[int, ...]) -> memoryview:
 def _with_slots(cls: type, reduced: Any) -> Any:
     """cloudpickle's way of making a class, which would forget its slots; named tuples make theirs."""
     make, (*head, namespace, tracker, extra), *rest = reduced
-    if rest and isinstance(rest[0], tuple):
-        rest[0][0].update(_shadowing(cls, rest[0][0]))
     if "__slots__" in cls.__dict__ and isinstance(namespace, dict) and not issubclass(cls, tuple):
         namespace = {**namespace, "__slots__": cls.__dict__["__slots__"]}
     return make, (*head, namespace, tracker, extra), *rest
 
 
-def _shadowing(cls: type, kept: dict[str, Any]) -> dict[str, Any]:
-    """What cloudpickle leaves out as inherited, although another base comes first: ``__iter__ = B.__iter__``."""
-    left_out = {name: value for name, value in vars(cls).items() if name not in kept}
-    bases = cls.__mro__[1:]
-    return {
-        name: value
-        for name, value in left_out.items()
-        if any(vars(base).get(name, cls) is value for base in cls.__bases__)
-        and next(vars(base)[name] for base in bases if name in vars(base)) is not value
-    }
-
-
 # -- where a class is ------------------------------------------------------------------------------------------------
 
 
-def _is_known(module: str) -> bool:
-    """Can a worker that hasn't got the script come upon it?"""
-    return module not in script.NAMES and is_importable(module)
-
-
 def is_importable(name: str | None) -> bool:
-    """Would another process find, by its name, what this one has there?  Not what was loaded or made by hand."""
-    module = sys.modules.get(name or "")
-    return module is None or name in script.NAMES or _is_found(name, module)
+    """Would another process find this module by its name, or the package that it is part of?  One made by hand not."""
+    package = str(name).partition(".")[0]
+    module = sys.modules.get(package)
+    return module is None or package in script.NAMES or _is_found(package, module)
 
 
 @functools.lru_cache(maxsize=4096)
 def _is_found(name: str, module: ModuleType) -> bool:
-    parent = name.rpartition(".")[0]
-    if parent and not is_importable(parent):
-        return False
-    if parent in sys.stdlib_module_names:  # from Python 3.13 on collections.abc has no file of that name
-        return True
     file = getattr(module, "__dict__", {}).get("__file__")  # asked otherwise, a module may load itself
-    path = getattr(sys.modules.get(parent), "__path__", None)
-    if parent and (path is None or module.__name__ != name or not isinstance(file, str)):
-        return True  # a package may make such modules and names, and will there as well
-    places = [(finder, path) for finder in sys.meta_path] + [(PathFinder, [process.ORIGINAL_DIR])] * ("" in sys.path)  # type: ignore[attr-defined]
-    for finder, where in places:
-        try:
-            spec = finder.find_spec(name, where)
-        except Exception:  # it is not for us to say
-            return True
-        if spec is not None:
-            return not isinstance(file, str) or not spec.has_location or _stem(spec.origin) == _stem(file)
+    finders = [(finder, None) for finder in sys.meta_path]
+    for finder, where in [*finders, (PathFinder, [process.ORIGINAL_DIR])]:  # type: ignore[attr-defined]
+        with contextlib.suppress(Exception):
+            if (spec := finder.find_spec(name, where)) is not None:  # type: ignore[attr-defined]
+                return not isinstance(file, str) or not spec.has_location or _stem(spec.origin) == _stem(file)
     return False
 
 
 def _stem(file: Any) -> str:
-    """Of a module's source and of what was compiled of it."""
+    """The path of a module's source and of what was compiled of it."""
     return os.path.splitext(os.path.realpath(str(file)))[0]
 
 
-def _go_by_value(name: str) -> None:
-    module = sys.modules.get(name)
-    if module is not None and module.__name__ in sys.modules:
-        cloudpickle.register_pickle_by_value(module)
-
-
-def _module_of(cls: Any) -> ModuleType | None:
-    """A public name that nobody has imported so far may be meant: ``numpy.rec``."""
-    name = str(cls.__module__)
-    if name not in sys.modules and name.partition(".")[0] in sys.modules:
-        with contextlib.suppress(Exception):
-            return importlib.import_module(name)
-    return sys.modules.get(name)
-
-
 @functools.lru_cache(maxsize=256)
-def place_of(cls: Any) -> tuple[str, tuple[str, ...], tuple[Any, ...]] | None:
-    """Its module, the names that lead to it there (its own need not be among them), and what to know it by."""
-    module = _module_of(cls)
-    path = None if module is None else _path_to(cls, module, _DEEPEST)
-    return None if path is None else (cls.__module__, path, _likeness(cls))
+def path_to(cls: Any) -> str | None:
+    """The names that lead to a class in its module: its own need not be among them."""
+    return _path_in(vars(sys.modules[cls.__module__]), cls) if cls.__module__ in sys.modules else None
 
 
-def _path_to(cls: type, holder: ModuleType | type, depth: int) -> tuple[str, ...] | None:
-    held = {name: value for name, value in vars(holder).items() if isinstance(value, type)}
-    for name, value in held.items():
+def _path_in(space: Any, cls: type, depth: int = _DEEPEST) -> str | None:
+    classes: dict[str, Any] = {name: value for name, value in space.items() if isinstance(value, type)}
+    for name, value in classes.items():
         if value is cls:
-            return (name,)
-    for name, value in held.items():
-        inside = depth and value.__module__ == cls.__module__ and value is not holder
-        if inside and (path := _path_to(cls, value, depth - 1)) is not None:
-            return (name, *path)
+            return name
+    for name, value in classes.items():
+        if depth and value.__module__ == cls.__module__ and (path := _path_in(vars(value), cls, depth - 1)) is not None:
+            return f"{name}.{path}"
     return None
 
 
-def _at(module: str, path: tuple[str, ...], likeness: tuple[Any, ...]) -> Any:
-    found: Any = sys.modules.get(module) or importlib.import_module(module)
-    for name in path:
-        found = getattr(found, name, None)
-    if not isinstance(found, type) or _likeness(found) != likeness:
-        raise pickle.PicklingError(
-            f"the class {likeness[0]} lies at {module}.{'.'.join(path)} in one process, where another one lies in "
-            f"this one: give it a variable of its own, and leave that alone"
-        )
-    return found
-
-
-def _likeness(cls: type) -> tuple[Any, ...]:
-    slots = vars(cls).get("__slots__")
-    return cls.__qualname__, getattr(cls, "_fields", None), slots if isinstance(slots, (str, tuple)) else None
+def _at(module: str, path: str) -> Any:
+    return attrgetter(path)(sys.modules.get(module) or importlib.import_module(module))
 
 
 @functools.lru_cache(maxsize=256)
 def _copy_of(cls: Any) -> bytes:
-    """A class by value, for whoever turns out not to have it; nothing if that can't be."""
+    """A class by value, for a process that turns out not to have it; nothing if that can't be."""
     out = io.BytesIO()
     pickler = ByValue(out, protocol=5)
     pickler.names_twins = False
@@ -216,26 +161,21 @@ def _copy_of(cls: Any) -> bytes:
     return out.getvalue()
 
 
-_twins: weakref.WeakValueDictionary[tuple[int, str, str], Any] = weakref.WeakValueDictionary()
-
-
+@functools.lru_cache(maxsize=256)
 def _twin(address: int, module: str, name: str, copy: bytes) -> Any:
     """The class that a fork of this process had from it; one that it has made by itself comes by value."""
     key = address, module, name
-    if key not in _twins:
-        alive = (cls for cls in _all_classes() if (id(cls), cls.__module__, cls.__qualname__) == key)
-        _twins[key] = next(alive, None) or pickle.loads(copy)
-    return _twins[key]
+    alive = (cls for cls in _all_classes() if (id(cls), cls.__module__, cls.__qualname__) == key)
+    return next(alive, None) or pickle.loads(copy)
 
 
 def _all_classes() -> Iterator[type]:
     seen, left = {object}, [object]
     while left:
-        for cls in type.__subclasses__(left.pop()):
-            if cls not in seen:
-                seen.add(cls)
-                left.append(cls)
-                yield cls
+        found = set(type.__subclasses__(left.pop())) - seen
+        seen |= found
+        left += found
+        yield from found
 
 
 # -- what is to blame ------------------------------------------------------------------------------------------------

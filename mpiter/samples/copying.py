@@ -1,7 +1,7 @@
 """Samples by reference: has a dataset filled their memory again, and how are they copied if it does?
 
-Pure.  Where nobody leaves the process a batch's samples are the very objects that the dataset has returned.  What the
-first of them looks like is compared with what it looks like when the last one has come.
+Pure.  Without processes a batch's samples are the very objects that the dataset has returned.  What the first of them
+looks like is compared with what it looks like when the last one has come.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ class Refilled(Exception):
 
 
 class Held:
-    """Objects that stay as they are; raises Refilled if the first one has changed by the end."""
+    """Objects that stay as they are, or copies; raises Refilled if the first one has changed by the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, copies: bool = False) -> None:
         self._values: Any = []
         self._first: list[bytes] | None = None
-        self.add: Callable[[Any], None] = self._values.append
+        append = self._values.append
+        self.add: Callable[[Any], None] = (lambda value: append(copied(value))) if copies else append
 
     def begin(self, value: Any) -> None:
         """Take in the first one."""
@@ -53,14 +54,6 @@ class Held:
         return self._values
 
 
-class HeldCopies(Held):
-    """Copies, as far as one knows how to make them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add = lambda value: self._values.append(copied(value))
-
-
 @dataclass(frozen=True, slots=True)
 class Copies:
     """A dataset whose samples are copied as they come."""
@@ -72,21 +65,19 @@ class Copies:
 
 
 def copied(sample: Any) -> Any:
-    """The sample with memory of its own, as far as one knows how."""
+    """The sample with memory of its own, if it is of a kind that is known."""
     kind = type(sample)
     if kind is tuple or kind is list:
         return kind([copied(part) for part in sample])
     if kind is dict:
         return {name: copied(value) for name, value in sample.items()}
-    if kind in (np.ndarray, np.memmap):
-        return sample.copy(order="K")
-    if kind is np.void:
-        return sample.copy()
+    if kind in (np.ndarray, np.memmap, np.void):
+        return sample.copy("K")
     return sample.clone() if tensors.as_bytes(sample) is not None else sample
 
 
 def is_its_own(rows: list[Any]) -> bool:
-    """Does nobody but this list hold the first sample, so that nobody can fill its arrays again?"""
+    """Does only this list hold the first sample, so that its arrays cannot be filled again?"""
     sample = rows[0]
     kind = type(sample)
     if getrefcount(sample) > _HELD:
@@ -106,22 +97,14 @@ def is_its_own(rows: list[Any]) -> bool:
 
 def glimpse(sample: Any) -> list[bytes]:
     """Some bytes of each array in a sample, which others would hardly have in common with it."""
-    kind = type(sample)
-    if kind is np.ndarray and sample.size <= _LOOKED_AT:
-        return [sample.tobytes()]
-    if kind is tuple or kind is list:
-        found: list[bytes] = []
-        for part in sample[:_FEW]:
-            if type(part) not in _CONSTANT:
-                found += glimpse(part)
-        return found
-    if kind is dict:
-        return [some for part in islice(sample.values(), _FEW) for some in glimpse(part)]
-    if isinstance(sample, np.generic):
-        return []
-    array = sample if kind is np.ndarray else tensors.as_array(sample)
-    if array is None:
-        return []
+    kind, array = type(sample), sample
+    if kind is tuple or kind is list or kind is dict:
+        parts = islice(sample.values() if kind is dict else sample, _FEW)
+        return [some for part in parts if type(part) not in _CONSTANT for some in glimpse(part)]
+    if kind is not np.ndarray:
+        array = None if isinstance(sample, np.generic) else tensors.as_array(sample)
+        if array is None:
+            return []
     if array.size <= _LOOKED_AT:
         return [array.tobytes()]
     elements = array.ravel("K") if array.flags.forc else array.flat  # never a copy of all of them

@@ -111,13 +111,10 @@ def _stays_in_line(buffers: list[Any], buffer: pickle.PickleBuffer) -> bool:
 
 def dumps(value: Any) -> bytes:
     """Pickle ``value``, by reference where possible."""
-    out = io.BytesIO()
     try:
-        by_reference(out, protocol=5).dump(value)
+        by_reference(out := io.BytesIO(), protocol=5).dump(value)
     except Exception:  # cloudpickle knows more, and its error is the one to show
-        out.seek(0)
-        out.truncate()
-        _ByValue(out, protocol=5).dump(value)
+        _ByValue(out := io.BytesIO(), protocol=5).dump(value)
     return out.getvalue()
 
 

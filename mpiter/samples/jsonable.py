@@ -20,15 +20,13 @@ import numpy as np
 
 from ..errors import StateError
 from . import tensors
-from .leaves import is_raw
+from .tree import is_raw
 
 _LARGEST = 2**53  # what every JSON reader keeps exactly
-_SETS: dict[type, str] = {set: "set", frozenset: "frozenset"}
-_MAPPINGS: dict[type, str] = {OrderedDict: "OrderedDict", Counter: "Counter"}
-_Path = tuple[Any, ...]  # (the path of what holds it, its key there); () at the top
+_Memory = list[Any] | None  # the arrays that lie beside the JSON, if they may
 
 
-def encoded(value: Any, beside: list[Any] | None = None) -> Any:
+def encoded(value: Any, beside: _Memory = None) -> Any:
     """``value`` in JSON's types, or a StateError that says what in it cannot be written.
 
     The memory of arrays and tensors is added to the list ``beside``, if there is one.  That is for models, of whose
@@ -38,7 +36,7 @@ def encoded(value: Any, beside: list[Any] | None = None) -> Any:
     {'seen': {'~set': [1, 3]}, 'at': {'~tuple': [2, {'~bytes': 'eA=='}]}}
     """
     try:
-        return _Encoding(beside)(value, ())
+        return _encoded(value, "state", beside)
     except RecursionError:
         raise StateError("the state is nested too deeply, or holds itself.") from None
 
@@ -46,77 +44,65 @@ def encoded(value: Any, beside: list[Any] | None = None) -> Any:
 def decoded(plain: Any, beside: Sequence[Any] = ()) -> Any:
     """What ``encoded`` was given, or a StateError."""
     try:
-        return _Decoding(beside)(plain)
+        return _decoded(plain, beside)
     except Exception as error:
         raise StateError(f"the state holds something that is no value: {error!r:.200}.") from error
 
 
-class _Encoding:
-    def __init__(self, beside: list[Any] | None) -> None:
-        self._beside = beside
+def _encoded(value: Any, path: str, beside: _Memory) -> Any:
+    if beside is not None:
+        value = _brought_home(value)
+    kind = type(value)
+    if value is None or kind in (str, bool):
+        return value
+    if kind is int:
+        return value if -_LARGEST <= value <= _LARGEST else {"~int": hex(value)}
+    if kind is float:
+        return value if isfinite(value) else {"~float": repr(value)}
+    if kind in (list, tuple, deque):
+        parts = [_encoded(part, f"{path}[{at}]", beside) for at, part in enumerate(value)]
+        return parts if kind is list else {f"~{kind.__name__}": [parts, value.maxlen] if kind is deque else parts}
+    if kind in (dict, OrderedDict, Counter):
+        parts = [_encoded(part, f"{path}[{key!r:.60}]", beside) for key, part in value.items()]
+        if kind is dict and all(type(key) is str for key in value) and not _is_tagged(value):
+            return dict(zip(value, parts, strict=True))
+        keys = (_encoded(key, path, beside) for key in value)
+        return {f"~{kind.__name__}": [[*pair] for pair in zip(keys, parts, strict=True)]}
+    if kind in (set, frozenset):
+        return {f"~{kind.__name__}": sorted([_encoded(part, path, beside) for part in value], key=json.dumps)}
+    if kind is complex:
+        return {"~complex": [_encoded(part, path, beside) for part in (value.real, value.imag)]}
+    if kind in (bytes, bytearray, np.bytes_):
+        return {f"~{kind.__name__}": _text(bytes(value))}
+    if kind is np.str_:
+        return {"~str_": str.__str__(value)}
+    return _encoded_array(value, path, beside)
 
-    def __call__(self, value: Any, path: _Path) -> Any:
-        if self._beside is not None:
-            value = _brought_home(value)
-        kind = type(value)
-        if value is None or kind is str or kind is bool:
-            return value
-        if kind is int:
-            return value if -_LARGEST <= value <= _LARGEST else {"~int": hex(value)}
-        if kind is float:
-            return value if isfinite(value) else {"~float": repr(value)}
-        if kind is list:
-            return self._parts(value, path)
-        if kind is dict:
-            if all(type(key) is str for key in value) and not _is_tagged(value):
-                return {key: self(part, (path, key)) for key, part in value.items()}
-            return {"~dict": self._pairs(value, path)}
-        if kind in _MAPPINGS:
-            return {f"~{_MAPPINGS[kind]}": self._pairs(value, path)}
-        if kind is deque:
-            return {"~deque": [self._parts(value, path), value.maxlen]}
-        if kind is tuple:
-            return {"~tuple": self._parts(value, path)}
-        if kind in _SETS:
-            return {f"~{_SETS[kind]}": sorted([self(part, path) for part in value], key=json.dumps)}
-        if kind is complex:
-            return {"~complex": [self(value.real, path), self(value.imag, path)]}
-        if kind in (bytes, bytearray):
-            return {f"~{kind.__name__}": _text(value)}
-        return self._array(value, path)
 
-    def _parts(self, value: Any, path: _Path) -> list[Any]:
-        return [self(part, (path, at)) for at, part in enumerate(value)]
+def _encoded_array(value: Any, path: str, beside: _Memory) -> Any:
+    is_scalar = isinstance(value, np.generic) and type(value) is value.dtype.type
+    if (type(value) is np.ndarray or is_scalar) and _is_memory(value.dtype):
+        is_named = value.dtype.isbuiltin == 2  # of ml_dtypes, as JAX has them
+        descr = value.dtype.name if is_named else _encoded(np.lib.format.dtype_to_descr(value.dtype), path, beside)
+        if is_scalar:
+            return {"~scalar": [descr, _text(value.tobytes())]}
+        return {"~array": [descr, list(value.shape), _kept(value, beside)]}
+    if (raw := tensors.as_bytes(value)) is not None:
+        memory, dtype, shape = raw
+        return {"~tensor": [dtype, list(shape), _kept(memory, beside)]}
+    raise StateError(
+        f"{path} is of type {type(value).__qualname__}, which a state cannot hold.  It can hold numbers, "
+        f"strings, bytes, arrays and dense CPU tensors, and lists, tuples, sets, deques and dicts of them."
+    )
 
-    def _pairs(self, value: dict[Any, Any], path: _Path) -> list[Any]:
-        return [[self(key, path), self(part, (path, key))] for key, part in value.items()]
 
-    def _array(self, value: Any, path: _Path) -> Any:
-        if type(value) in (np.bytes_, np.str_):  # an array's elements, and dtypes, have no zeros at the end
-            is_text = isinstance(value, str)
-            return {"~str_": str.__str__(value)} if is_text else {"~bytes_": _text(bytes(value))}
-        is_scalar = isinstance(value, np.generic) and type(value) is value.dtype.type
-        if (type(value) is np.ndarray or is_scalar) and _is_memory(value.dtype):
-            is_named = value.dtype.isbuiltin == 2  # of ml_dtypes, as JAX has them
-            descr = value.dtype.name if is_named else self(np.lib.format.dtype_to_descr(value.dtype), path)
-            if is_scalar:
-                return {"~scalar": [descr, _text(value.tobytes())]}
-            return {"~array": [descr, list(value.shape), self._memory(value)]}
-        if (raw := tensors.as_bytes(value)) is not None:
-            memory, dtype, shape = raw
-            return {"~tensor": [dtype, list(shape), self._memory(memory)]}
-        raise StateError(
-            f"{_spelled(path)} is of type {type(value).__qualname__}, which a state cannot hold.  It can hold numbers, "
-            f"strings, bytes, arrays and dense CPU tensors, and lists, tuples, sets, deques and dicts of them."
-        )
-
-    def _memory(self, array: np.ndarray[Any, Any]) -> Any:
-        """The text of an array's memory, or its number among those beside."""
-        if self._beside is None:
-            return _text(array.tobytes())
-        flat = np.ascontiguousarray(array).reshape(-1)
-        self._beside.append(flat.view(np.uint8) if flat.nbytes else np.zeros(0, np.uint8))
-        return len(self._beside) - 1
+def _kept(array: np.ndarray[Any, Any], beside: _Memory) -> Any:
+    """The text of an array's memory, or its number among those beside."""
+    if beside is None:
+        return _text(array.tobytes())
+    flat = np.ascontiguousarray(array).reshape(-1)
+    beside.append(flat.view(np.uint8) if flat.nbytes else np.zeros(0, np.uint8))
+    return len(beside) - 1
 
 
 def _brought_home(value: Any) -> Any:
@@ -140,38 +126,33 @@ def _is_tagged(value: dict[Any, Any]) -> bool:
     return len(value) == 1 and next(iter(value)).startswith("~")
 
 
-def _spelled(path: _Path) -> str:
-    return f"{_spelled(path[0])}[{path[1]!r:.60}]" if path else "state"
-
-
-def _text(memory: Any) -> str:
+def _text(memory: bytes) -> str:
     return b64encode(memory).decode("ascii")
 
 
-def _memory(text: str) -> bytearray:
-    return bytearray(b64decode(text, validate=True))
+def _memory(told: Any, beside: Sequence[Any] = ()) -> Any:
+    """The memory of an array: the text of it, or a number."""
+    return beside[told] if type(told) is int else bytearray(b64decode(told, validate=True))
 
 
-class _Decoding:
-    def __init__(self, beside: Sequence[Any]) -> None:
-        self._beside = beside
-
-    def __call__(self, plain: Any) -> Any:
-        kind = type(plain)
-        if plain is None or kind in (bool, int, float, str):
-            return plain
-        if kind is list:
-            return [self(part) for part in plain]
-        if kind is not dict:
-            raise TypeError(f"{plain!r:.60} is no JSON")
-        if _is_tagged(plain):
-            [(tag, told)] = plain.items()
-            return _KINDS[tag](told, self)
-        return {key: self(part) for key, part in plain.items()}
-
-    def memory(self, told: Any) -> Any:
-        """The memory of an array: the text of it, or a number."""
-        return self._beside[told] if type(told) is int else _memory(told)
+def _decoded(plain: Any, beside: Sequence[Any]) -> Any:
+    kind = type(plain)
+    if plain is None or kind in (bool, int, float, str):
+        return plain
+    if kind is list:
+        return [_decoded(part, beside) for part in plain]
+    if kind is not dict:
+        raise TypeError(f"{plain!r:.60} is no JSON")
+    if not _is_tagged(plain):
+        return {key: _decoded(part, beside) for key, part in plain.items()}
+    [(tag, told)] = plain.items()
+    if tag == "~array":
+        descr, shape, memory = told
+        return _array(_decoded(descr, beside), shape, _memory(memory, beside))
+    if tag == "~tensor":
+        dtype, shape, memory = told
+        return tensors.from_bytes(np.frombuffer(_memory(memory, beside), np.uint8), dtype, shape)
+    return _LEAVES[tag](told) if tag in _LEAVES else _CONTAINERS[tag](_decoded(told, beside))
 
 
 def _array(descr: Any, shape: list[int], memory: Any) -> Any:
@@ -182,27 +163,25 @@ def _array(descr: Any, shape: list[int], memory: Any) -> Any:
         dtype = np.dtype(descr)
     if not _is_memory(dtype):
         raise TypeError(f"an array of {dtype}")
-    if not dtype.itemsize:
-        return np.zeros(shape, dtype)
-    return np.frombuffer(memory, dtype).reshape(shape)
+    return np.frombuffer(memory, dtype).reshape(shape) if dtype.itemsize else np.zeros(shape, dtype)
 
 
-_KINDS: dict[str, Callable[[Any, _Decoding], Any]] = {
-    "~int": lambda told, of: int(told, 16),
-    "~float": lambda told, of: float(told),
-    "~complex": lambda told, of: complex(*map(of, told)),
-    "~bytes": lambda told, of: bytes(_memory(told)),
-    "~bytearray": lambda told, of: _memory(told),
-    "~tuple": lambda told, of: tuple(map(of, told)),
-    "~set": lambda told, of: set(map(of, told)),
-    "~frozenset": lambda told, of: frozenset(map(of, told)),
-    "~deque": lambda told, of: deque(map(of, told[0]), told[1]),
-    "~dict": lambda told, of: {of(key): of(part) for key, part in told},
-    "~OrderedDict": lambda told, of: OrderedDict((of(key), of(part)) for key, part in told),
-    "~Counter": lambda told, of: Counter({of(key): of(part) for key, part in told}),
-    "~array": lambda told, of: _array(of(told[0]), told[1], of.memory(told[2])),
-    "~scalar": lambda told, of: _array(of(told[0]), [], _memory(told[1]))[()],
-    "~bytes_": lambda told, of: np.bytes_(_memory(told)),
-    "~str_": lambda told, of: np.str_(told),
-    "~tensor": lambda told, of: tensors.from_bytes(np.frombuffer(of.memory(told[2]), np.uint8), told[0], told[1]),
+_LEAVES: dict[str, Callable[[Any], Any]] = {
+    "~int": lambda told: int(told, 16),
+    "~float": float,
+    "~bytes": lambda told: bytes(_memory(told)),
+    "~bytearray": _memory,
+    "~bytes_": lambda told: np.bytes_(_memory(told)),
+    "~str_": np.str_,
+}
+_CONTAINERS: dict[str, Callable[[Any], Any]] = {
+    "~complex": lambda parts: complex(*parts),
+    "~tuple": tuple,
+    "~set": set,
+    "~frozenset": frozenset,
+    "~deque": lambda parts: deque(*parts),
+    "~dict": dict,
+    "~OrderedDict": OrderedDict,
+    "~Counter": lambda pairs: Counter(dict(pairs)),
+    "~scalar": lambda parts: _array(parts[0], [], _memory(parts[1]))[()],
 }

@@ -19,22 +19,19 @@ def torch_with(name: str) -> Any:
     return torch if hasattr(torch, name) else None
 
 
-def is_plain(value: Any) -> bool:
-    """Is this a dense CPU tensor without gradient, whose memory an ndarray can describe?"""
+def as_array(value: Any) -> np.ndarray[Any, Any] | None:
+    """The memory of a dense CPU tensor without gradient as an ndarray; None where there is no such thing."""
     if type(value).__module__ != "torch":  # as most values: each sample's are asked
-        return False
+        return None
     torch = torch_with("Tensor")
     if torch is None or type(value) is not torch.Tensor:
-        return False
+        return None
     if value.requires_grad or value.device.type != "cpu" or value.layout is not torch.strided:
-        return False
-    return not (value.is_conj() or value.is_neg() or value.dtype is torch.bfloat16)
-
-
-def as_array(value: Any) -> np.ndarray[Any, Any] | None:
-    """The tensor's memory as an ndarray, or None where there is no such thing."""
+        return None
+    if value.is_conj() or value.is_neg() or value.dtype is torch.bfloat16:
+        return None
     try:
-        return value.numpy() if is_plain(value) else None
+        return value.numpy()  # type: ignore[no-any-return]
     except (TypeError, RuntimeError):  # dtypes that numpy doesn't know
         return None
 
@@ -52,11 +49,6 @@ def from_array(array: np.ndarray[Any, Any]) -> Any:
     return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch knows nothing read-only
 
 
-def rows(column: np.ndarray[Any, Any]) -> list[Any]:
-    """One tensor a row, each a view."""
-    return list(from_array(column).unbind(0)) if len(column) else []
-
-
 def reducers() -> dict[type, Any]:
     """How tensors that no column can hold are pickled, for a pickler's table."""
     torch = torch_with("Tensor")
@@ -72,33 +64,15 @@ def _reduce(tensor: Any) -> Any:
         return from_array, (array,)
     if (raw := as_bytes(tensor)) is not None:
         return from_bytes, raw
-    if (parts := _sparse_parts(tensor)) is not None:
-        return _sparse, (*parts, str(tensor.layout).removeprefix("torch."), tuple(tensor.shape))
+    if str(tensor.layout) == "torch.sparse_coo" and not tensor.requires_grad:  # torch keeps those that it unpickles
+        return _sparse, (tensor._indices(), tensor._values(), tuple(tensor.shape), tensor.is_coalesced())
     return tensor.__reduce_ex__(5)
 
 
-def _sparse_parts(tensor: Any) -> tuple[Any, ...] | None:
-    """What a sparse tensor consists of: torch itself keeps all that it unpickles, for ``torch.load`` to look at."""
+def _sparse(indices: Any, values: Any, shape: Sequence[int], is_coalesced: bool) -> Any:
     import torch
 
-    if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.layout is torch.strided:
-        return None
-    if tensor.layout is torch.sparse_coo:
-        return tensor._indices(), tensor._values(), tensor.is_coalesced()
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-    return None
-
-
-def _sparse(first: Any, second: Any, third: Any, layout: str, shape: Sequence[int]) -> Any:
-    import torch
-
-    if layout == "sparse_coo":
-        return torch.sparse_coo_tensor(first, second, shape, is_coalesced=third, check_invariants=False)
-    kind = getattr(torch, layout)
-    return torch.sparse_compressed_tensor(first, second, third, shape, layout=kind, check_invariants=False)
+    return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=is_coalesced, check_invariants=False)
 
 
 def as_bytes(value: Any) -> tuple[np.ndarray[Any, Any], str, tuple[int, ...]] | None:

@@ -1,27 +1,31 @@
-"""The shape of a sample, and the one traversal that every other module uses.
+"""The shape of a sample, the kinds of value that a column can hold, the traversals that every other module uses, and
+where the columns of a batch lie in a stretch of memory.
 
 Pure; runs in workers (``scatter``) and in the consumer process (``describe``, ``merge``, ``gather``).  A sample is a
 tree: groups (tuple, list, dict, namedtuple, dataclass) over leaves.  A leaf is a *column* where every sample has the
 same kind, dtype and shape, so that a batch of it is one array; any other value stands *aside* and travels as an
-object.  Guarantees that a value comes back as it went in, or that ``scatter`` says no and the caller sends the whole
-row as an object.  Types are compared exactly: a subclass is never taken for its base.  The kinds of leaf are in
-``leaves.py``; a new one is one class there.
+object.  Guarantees that a value comes back with value, type, dtype and byte order, or that ``scatter`` says no and the
+caller sends the whole row as an object.  Types are compared exactly: a subclass is never taken for its base.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Iterator, Sequence
-from itertools import islice
-from operator import attrgetter, is_, itemgetter
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
 
-from .leaves import Aside, Leaf, leaf_for
-from .rows import Rows
-from .uneven import KEEPING, Place, Settle, are_values, listed
+from ..errors import SharedMemoryFull
+from ..machine import memory_total
+from . import tensors
+from .envelope import aligned
+
+PAGE = 4096
+MANY = 100_000  # rows: samples of so large a batch might fit no memory
 
 Column = np.ndarray[Any, Any]
 _DEEPEST = 32  # nesting beyond this (a cycle, most likely) travels as an object
@@ -29,6 +33,211 @@ _WIDEST = 256  # a longer list is data, not structure: it travels as an object
 _MOST_PARTS = 1024  # in all; parts that are shared count at each place, so this also ends what unfolds without end
 _MADE_AT_RUN_TIME = 1 << 9  # a flag of classes
 _PLAIN_KEYS = {str, int, bool, bytes, type(None)}  # whose type and value are all there is to them
+_ARRAYS = {np.ndarray, np.memmap}  # a part of a mapped file is, once copied, an array like any other
+_PICKLING = {"__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__", "__setstate__"}
+_dtype_of = attrgetter("dtype")
+
+
+# -- samples that lie in columns already -------------------------------------------------------------------------------
+
+
+def container(parts: Any, made: Callable[[Any], Any]) -> Any:
+    """A tuple, named tuple or dict like ``parts``, of what is ``made`` of each."""
+    if isinstance(parts, dict):
+        return {name: made(part) for name, part in parts.items()}
+    return tuple.__new__(type(parts) if isinstance(parts, tuple) else tuple, map(made, parts))
+
+
+class Rows(Sequence[Any]):
+    """Samples that lie in ``columns``: arrays or lists of one length, in a tuple, a named tuple or a dict."""
+
+    __slots__ = ("_length", "columns")
+
+    def __init__(self, columns: Any, length: int) -> None:
+        self.columns, self._length = columns, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, row: Any) -> Any:
+        return container(self.columns, lambda column: column[row])
+
+    def __iter__(self) -> Iterator[Any]:
+        if type(self.columns) is tuple and self.columns:
+            return zip(*self.columns, strict=True)
+        return map(self.__getitem__, range(self._length))
+
+
+# -- leaves ------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Aside:
+    """A value of no fixed size or of no known kind."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column: one value a row, all of this dtype and shape."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+
+    def write(self, column: Column, start: int, values: Any) -> bool:
+        """Put ``values`` into the rows from ``start`` on, unless one of them is of another kind.
+
+        They are many rows at once, since NumPy's cost per call is what small samples pay.
+        """
+        raise NotImplementedError
+
+    def _write_stacked(self, column: Column, start: int, values: Column) -> bool:
+        """The same of values that are rows of an array."""
+        if values.dtype != self.dtype or values.shape[1:] != self.shape:
+            return False
+        column[start : start + len(values)] = values
+        return True
+
+    def read(self, column: Column) -> Sequence[Any]:
+        """One value a row, as they went in."""
+        return list(column)
+
+    def stack(self, column: Column) -> Any:
+        """The whole column, as the user sees it."""
+        return column
+
+
+class Array(Leaf):
+    """ndarrays of one dtype and shape."""
+
+    __slots__ = ()
+
+    def write(self, column: Column, start: int, values: Any) -> bool:
+        if type(values) is np.ndarray:
+            return self._write_stacked(column, start, values)
+        if not set(map(type, values)) <= _ARRAYS:
+            return False
+        if len(values) > 1 and self.shape and self.dtype.isnative and self.dtype.kind in "biufc":
+            return self._write_at_once(column[start : start + len(values)], values)
+        for row, value in enumerate(values, start):
+            if value.shape != self.shape or value.dtype != self.dtype:
+                return False
+            column[row] = value
+        return True
+
+    def _write_at_once(self, rows: Column, values: Sequence[Any]) -> bool:
+        """Let concatenate compare dtypes and all dimensions but the first, at a third of what asking costs."""
+        flat = rows.reshape(len(values) * self.shape[0], *self.shape[1:])
+        try:
+            if set(map(len, values)) != {self.shape[0]}:
+                return False
+            np.concatenate(values, out=flat, casting="no")
+        except (TypeError, ValueError):
+            return False
+        return True
+
+    def read(self, column: Column) -> Sequence[Any]:
+        return list(column) if self.shape else [column[row, ...] for row in range(len(column))]
+
+
+class Tensor(Array):
+    """Dense torch tensors on the CPU."""
+
+    __slots__ = ()
+
+    def write(self, column: Column, start: int, values: Any) -> bool:
+        if isinstance(values, (list, tuple)):
+            return super().write(column, start, [tensors.as_array(value) for value in values])
+        return super().write(column, start, tensors.as_array(values))  # rows of one tensor
+
+    def read(self, column: Column) -> Sequence[Any]:
+        return list(tensors.from_array(column).unbind(0)) if len(column) else []
+
+    def stack(self, column: Column) -> Any:
+        return tensors.from_array(column)
+
+
+class Scalar(Leaf):
+    """NumPy scalars of one dtype."""
+
+    __slots__ = ()
+
+    def write(self, column: Column, start: int, values: Any) -> bool:
+        if type(values) is np.ndarray:
+            return self._write_stacked(column, start, values)
+        if set(map(type, values)) != {self.dtype.type}:
+            return False
+        if self.dtype.kind not in "biufc" and set(map(_dtype_of, values)) != {self.dtype}:
+            return False  # dates have units, strings have lengths
+        if self.dtype.kind == "V":
+            for row, value in enumerate(values, start):
+                column[row] = value
+        else:
+            column[start : start + len(values)] = values
+        return True
+
+
+class Number(Leaf):
+    """Python's own numbers; ``tolist`` gives back exactly these."""
+
+    __slots__ = ()
+
+    @property
+    def kind(self) -> type:
+        """bool, which is an int to isinstance but not to us; int within 64 bits; float; complex."""
+        return _KINDS[self.dtype.kind]
+
+    def write(self, column: Column, start: int, values: Any) -> bool:
+        if set(map(type, values)) != {self.kind}:
+            return False
+        try:
+            column[start : start + len(values)] = values
+        except OverflowError:  # an int beyond 64 bits
+            return False
+        return True
+
+    def read(self, column: Column) -> Sequence[Any]:
+        return column.tolist()  # type: ignore[no-any-return]
+
+
+_KINDS: dict[str, type] = {"b": bool, "i": int, "f": float, "c": complex}
+_NUMBERS = {kind: Number(np.dtype(kind)) for kind in (bool, float, complex)} | {int: Number(np.dtype(np.int64))}
+
+
+def leaf_for(value: Any) -> Leaf | Aside:
+    """What a column of such values would be."""
+    kind = type(value)
+    if kind in _NUMBERS:
+        if kind is int and not -(1 << 63) <= value < 1 << 63:
+            return Aside()
+        return _NUMBERS[kind]
+    if kind in _ARRAYS and is_raw(value.dtype):
+        return Array(value.dtype, value.shape)
+    if isinstance(value, np.generic) and kind is value.dtype.type and is_raw(value.dtype):
+        return Aside() if value.dtype.kind in "SU" else Scalar(value.dtype)
+    if (shared := tensors.as_array(value)) is not None:
+        return Tensor(shared.dtype, shared.shape)
+    return Aside()
+
+
+def is_raw(dtype: np.dtype[Any]) -> bool:
+    """Are an array's bytes and its dtype's name all there is to it?"""
+    if dtype.isbuiltin == 1 and dtype.isnative and dtype.kind in "biufc":
+        return not dtype.metadata
+    if dtype.hasobject or dtype.kind not in "biufcmMSUV" or dtype.metadata:
+        return False
+    try:
+        if dtype.names is not None:
+            with warnings.catch_warnings():  # older NumPys take the units of dates for metadata
+                warnings.simplefilter("ignore", UserWarning)
+                described = np.lib.format.dtype_to_descr(dtype)
+            # np.void, not np.record or the user's, which the equality of dtypes overlooks
+            return dtype.type is np.void and bool(np.lib.format.descr_to_dtype(described) == dtype)
+        return bool(np.dtype(dtype.str) == dtype)
+    except (TypeError, ValueError):  # overlapping fields, titles and the like
+        return False
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,27 +247,23 @@ class Group:
     kind: str  # tuple, list, dict, namedtuple or dataclass
     cls: type
     names: tuple[Any, ...]
-    parts: tuple[Node, ...]
+    parts: tuple[Node, ...] = ()
     key_types: tuple[type, ...] = ()  # of a dict: 1, True and 1.0 are the same key to Python
 
     def written(self, at: int) -> str:
         """How one writes what leads to a part."""
         if self.kind in ("dataclass", "namedtuple"):
             return f".{(self.names or self.cls._fields)[at]}"  # type: ignore[attr-defined]
-        return f"[{(self.names or range(len(self.parts)))[at]!r:.40}]"
-
-    def parts_of(self, value: Any) -> Any:
-        """What one container holds."""
-        if self.kind == "dict":
-            return value.values()
-        if self.kind == "dataclass":
-            return [getattr(value, name) for name in self.names]
-        return tuple.__iter__(value) if isinstance(value, tuple) else value
+        return f"[{self.names[at] if self.names else at!r:.40}]"
 
     def split(self, values: Any) -> list[Sequence[Any]] | None:
         """The values of each part, or None if one of ``values`` is built differently."""
         if type(values) is Rows:
-            return self._columns(values.columns)
+            columns = values.columns
+            names = tuple(columns) if isinstance(columns, dict) else ()
+            if (type(columns), names, len(columns)) != (self.cls, self.names, len(self.parts)):
+                return None
+            return list(columns.values() if names else columns)
         if set(map(type, values)) != {self.cls}:
             return None
         if self.kind == "dict":
@@ -74,13 +279,6 @@ class Group:
         except ValueError:  # some are longer
             return None
         return parts if len(parts) == len(self.parts) else None
-
-    def _columns(self, columns: Any) -> list[Sequence[Any]] | None:
-        """The same of samples that lie in columns already."""
-        names = tuple(columns) if isinstance(columns, dict) else ()
-        if (type(columns), names, len(columns)) != (self.cls, self.names, len(self.parts)):
-            return None
-        return list(columns.values() if names else columns)
 
     def join(self, parts: Sequence[Sequence[Any]], rows: int) -> list[Any]:
         """The opposite: one container a row."""
@@ -106,52 +304,38 @@ class Group:
 Node = Group | Leaf | Aside
 
 
-class _Unplannable(Exception):
-    """The sample is nested too deeply (a cycle, most likely) or has too many parts for columns."""
-
-
 def describe(sample: Any) -> Node:
-    """Plan a tree from one sample."""
+    """Plan a tree from one sample; what is nested too deeply or has too many parts travels as an object."""
     try:
         return _describe(sample, _DEEPEST, iter(range(_MOST_PARTS)))
-    except _Unplannable:
+    except RecursionError:
         return Aside()
 
 
 def _describe(value: Any, depth: int, left: Iterator[int]) -> Node:
-    group = _group_of(value)
-    if group is None:
-        return leaf_for(value)
-    if not depth:
-        raise _Unplannable
-    for _ in group.parts:
-        if next(left, None) is None:
-            raise _Unplannable
-    parts = tuple([_describe(part, depth - 1, left) for part in group.parts_of(value)])
-    return Group(group.kind, group.cls, group.names, parts, group.key_types)
-
-
-def _group_of(value: Any) -> Group | None:
-    kind = type(value)
+    kind: Any = type(value)
+    names: tuple[Any, ...] = ()
+    key_types: tuple[type, ...] = ()
+    parts: Any = value
     if kind in (tuple, list, dict):
-        if len(value) > _WIDEST:
-            return None
-        keys = tuple(value) if kind is dict else ()
-        key_types = tuple(map(type, keys))
-        if not _PLAIN_KEYS.issuperset(key_types):
-            return None
-        return Group(kind.__name__, kind, keys, (Aside(),) * len(value), key_types)
-    if isinstance(value, tuple) and _is_namedtuple(kind):
-        return Group("namedtuple", kind, (), (Aside(),) * len(value))
-    if dataclasses.is_dataclass(value) and is_plain(value):
-        names = _field_names(kind)  # type: ignore[arg-type]
-        return Group("dataclass", kind, names, (Aside(),) * len(names))
-    return None
-
-
-def _is_static(cls: Any) -> bool:
-    """Is it part of a C program as it was compiled, and not made at run time?"""
-    return not cls.__flags__ & _MADE_AT_RUN_TIME
+        if kind is dict:
+            names, key_types, parts = tuple(value), tuple(map(type, value)), value.values()
+        if len(value) > _WIDEST or not _PLAIN_KEYS.issuperset(key_types):
+            return Aside()
+        group = kind.__name__
+    elif isinstance(value, tuple) and _is_namedtuple(kind):
+        group, parts = "namedtuple", tuple.__iter__(value)
+    elif dataclasses.is_dataclass(value) and is_plain(value):
+        group, names = "dataclass", _fields_of(kind) or ()
+        parts = [getattr(value, name) for name in names]
+    else:
+        return leaf_for(value)
+    nodes = []
+    for part in parts:
+        if not depth or next(left, None) is None:
+            raise RecursionError
+        nodes.append(_describe(part, depth - 1, left))
+    return Group(group, kind, names, tuple(nodes), key_types)
 
 
 def _is_namedtuple(cls: type) -> bool:
@@ -159,36 +343,29 @@ def _is_namedtuple(cls: type) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _field_names(cls: Hashable) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
-
-
-@functools.lru_cache(maxsize=256)
-def _holds_more(cls: type) -> bool:
-    """Has an instance contents (of a list, say) or slots that are no fields?"""
-    builtin = next(filter(_is_static, cls.__mro__))
-    declared = [base.__dict__.get("__slots__", ()) for base in cls.__mro__]
-    slots = {name for names in declared for name in ([names] if isinstance(names, str) else names)}
-    return builtin is not object or not slots <= {*_field_names(cls), "__weakref__", "__dict__"}
-
-
-@functools.lru_cache(maxsize=256)
-def _says_how_to_copy(cls: Hashable) -> bool:
-    """Does the class bring its own way of being pickled?"""
-    own = [name for name in ("__getnewargs__", "__getnewargs_ex__") if hasattr(cls, name)]
-    own += [name for name in ("__reduce__", "__reduce_ex__") if getattr(cls, name) is not getattr(object, name)]
-    states = (getattr(cls, name, None) for name in ("__getstate__", "__setstate__"))
-    plain_states = (None, getattr(object, "__getstate__", None))
-    return bool(own) or any(s not in plain_states and s.__module__ != "dataclasses" for s in states)
+def _fields_of(cls: Any) -> tuple[str, ...] | None:
+    """The names of a dataclass's fields; None if instances hold more, or say themselves how they are pickled."""
+    names = tuple(field.name for field in dataclasses.fields(cls))
+    for base in cls.__mro__[:-1]:
+        slots = vars(base).get("__slots__", ())
+        own = {slots} if isinstance(slots, str) else {*slots}
+        if not base.__flags__ & _MADE_AT_RUN_TIME or not own <= {*names, "__weakref__", "__dict__"}:
+            return None
+        if any(getattr(vars(base)[name], "__module__", "") != "dataclasses" for name in _PICKLING & vars(base).keys()):
+            return None
+    return names
 
 
 def is_plain(value: Any) -> bool:
     """Does the dataclass instance consist of its fields and nothing else?"""
-    if _says_how_to_copy(type(value)) or _holds_more(type(value)):  # type: ignore[arg-type]
+    kind: Any = type(value)
+    if (names := _fields_of(kind)) is None:
         return False
-    names = _field_names(type(value))  # type: ignore[arg-type]
     held = getattr(value, "__dict__", None)
     return all(hasattr(value, name) for name in names) if held is None else tuple(held) == names
+
+
+# -- traversals --------------------------------------------------------------------------------------------------------
 
 
 def columns_of(node: Node) -> Iterator[Leaf]:
@@ -230,52 +407,11 @@ def scatter(
     return True
 
 
-def is_mutable(node: Node) -> bool:
-    """Can the user change a sample's containers in place?"""
-    return isinstance(node, Group) and (node.kind not in ("tuple", "namedtuple") or any(map(is_mutable, node.parts)))
-
-
-def shows(node: Node, samples: Sequence[Any], columns: Iterator[Column], asides: Iterator[Any]) -> bool:
-    """Are ``samples`` still what ``gather`` made of these columns?"""
-    if isinstance(node, Group):
-        parts = node.split(samples)
-        return parts is not None and all(
-            shows(part, values, columns, asides) for part, values in zip(node.parts, parts, strict=True)
-        )
-    if isinstance(node, Leaf):
-        return node.shows(next(columns), samples)
-    return all(map(is_, next(asides), samples))
-
-
 def gather(node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]], rows: int) -> Sequence[Any]:
     """The samples again: one a row, arrays as views of the columns."""
     if isinstance(node, Group):
         return node.join([gather(part, columns, asides, rows) for part in node.parts], rows)
     return node.read(next(columns)) if isinstance(node, Leaf) else next(asides)
-
-
-def stack(
-    node: Node,
-    columns: Iterator[Column],
-    asides: Iterator[Sequence[Any]],
-    rows: int,
-    settle: Settle = listed,
-    place: Place = (),
-) -> Any:
-    """The batch as one tree of columns; ``settle`` says what becomes of values that stand aside."""
-    if isinstance(node, Group):
-        if node.kind == "list" and settle in KEEPING:
-            mine, others = (
-                list(islice(columns, sum(1 for _ in columns_of(node)))),
-                list(islice(asides, asides_of(node))),
-            )
-            lists = gather(node, iter(mine), iter(others), rows)
-            if are_values(lists):
-                return settle(place, lists)
-            columns, asides = iter(mine), iter(others)
-        parts = enumerate(node.parts)
-        return node.build([stack(part, columns, asides, rows, settle, (*place, (node, at))) for at, part in parts])
-    return node.stack(next(columns)) if isinstance(node, Leaf) else settle(place, next(asides))
 
 
 def merge(known: Node, seen: Node) -> Node | None:
@@ -285,12 +421,60 @@ def merge(known: Node, seen: Node) -> Node | None:
     """
     if known == seen or isinstance(known, Aside):
         return known
-    if isinstance(known, Group) and isinstance(seen, Group):
-        mine, theirs = dataclasses.replace(known, parts=()), dataclasses.replace(seen, parts=())
-        if mine != theirs:
-            return None
-        if len(known.parts) != len(seen.parts):
-            return Aside() if known.kind == "list" else None
-        parts = map(merge, known.parts, seen.parts)
-        return dataclasses.replace(known, parts=tuple(part or Aside() for part in parts))
-    return Aside()
+    if not isinstance(known, Group) or not isinstance(seen, Group):
+        return Aside()
+    if dataclasses.replace(known, parts=()) != dataclasses.replace(seen, parts=()):
+        return None
+    if len(known.parts) != len(seen.parts):
+        return Aside() if known.kind == "list" else None
+    parts = map(merge, known.parts, seen.parts)
+    return dataclasses.replace(known, parts=tuple(part or Aside() for part in parts))
+
+
+# -- in memory ---------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Layout:
+    """Offsets of the columns of ``rows`` samples shaped like ``tree``."""
+
+    tree: Node
+    rows: int
+    leaves: list[tuple[tuple[int, ...], np.dtype[Any], int]] = dataclasses.field(init=False)  # shape, dtype, offset
+    asides: int = dataclasses.field(init=False)  # values of a sample that fit no column
+    size: int = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        at, self.leaves = 0, []
+        for leaf in columns_of(self.tree):
+            self.leaves.append((leaf.shape, leaf.dtype, at))
+            at = aligned(at + self.rows * leaf.dtype.itemsize * int(np.prod(leaf.shape, dtype=object)))
+        self.asides, self.size = asides_of(self.tree), aligned(at, PAGE) or PAGE
+
+    def columns(self, memory: Any, rows: int | None = None) -> list[Column]:
+        """The columns as arrays on ``memory``, any writable buffer."""
+        count = self.rows if rows is None else rows
+        return [np.ndarray((count, *shape), dtype, memory, at) for shape, dtype, at in self.leaves]
+
+
+def check_memory(tree: Node, rows: int) -> None:
+    """Refuse a batch of such samples that no memory could hold."""
+    if rows > MANY and (size := Layout(tree, rows).size) > memory_total():
+        raise SharedMemoryFull(
+            f"a batch of {rows} samples like the first one takes {size / 1e9:.0f} GB, more than there is; lower "
+            f"batch_size."
+        )
+
+
+@dataclasses.dataclass(slots=True)
+class Contents:
+    """A batch as it arrived: columns where the samples agree, objects where they don't."""
+
+    tree: Node
+    rows: int
+    columns: list[Column] = dataclasses.field(default_factory=list)
+    asides: list[Sequence[Any]] | None = None  # a tuple of values for each row
+    objects: list[Any] | None = None  # all samples as they are, with nothing in columns
+    odd: dict[int, Any] = dataclasses.field(default_factory=dict)  # whole samples, by row
+    failed: frozenset[int] = frozenset()
+    copied: bool = False

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import tensors
-from .leaves import Array, Leaf, Number, Tensor
-from .tree import Group, Node, is_plain
+from .tree import Array, Group, Leaf, Node, Number, Tensor, is_plain
 
 ROW = 3  # the cell of the board (``worker.board.Cell``) that has the row in hand
 _ODD = "    odd(row, sample); row += 1; continue"
@@ -40,7 +39,7 @@ def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
         f"cells[{ROW}] = row",
         *["step()"] * is_seeded,
         "sample = dataset[key]",
-        "if forks.generation != born: forks.end_child(born)",
+        "if home.generation != born: home.end_child(born)",
         *code.lines,
         *filter(None, [kept]),
         "row += 1",
@@ -48,7 +47,7 @@ def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
     columns = "".join(f"C{at}, " for at in range(code.columns))
     text = "\n".join(
         [
-            f"def make({columns}step, forks):",
+            f"def make({columns}step, home):",
             "    def fetch(dataset, keys, row, cells, odd, keep, born):",
             "        for key in keys:",
             *(f"            {line}" for line in body),

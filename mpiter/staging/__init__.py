@@ -3,18 +3,16 @@
 ::
 
     consumer process                                         workers
-    prefetch thread ── plans ──► stager: threads             dataset[i] ──► staged: StagedFetch
+    prefetch thread ── plans ──► staging: Stager's threads   dataset[i] ──► staging: StagedFetch
                                    │ in the iterator's order                  │ a copy?  else the store,
                                    ▼                                          ▼ whose bytes are kept
-                                 staged: copy(i) ──────► folder: copies, claims, the bound
-                                                         counts: for stats()
+                                 StagedFetch.copy(i) ──► folder: copies, claims, the bound
 
-It attaches to the core by the dataset's ``source`` and ``fetch``, and as an observer of the plans.  ``resident`` draws
+It attaches to the core by the dataset's ``source`` and ``fetch``, and as a hook of the engine's.  ``resident`` draws
 from what is local first.
 """
 
-from .counts import StagingStats
 from .resident import ResidentFirst
-from .staging import Staging
+from .staging import Staging, StagingStats
 
 __all__ = ["ResidentFirst", "Staging", "StagingStats"]

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..datasets.access import offered
+from ..datasets.columns import offered
 from ..engine.options import whole
 from ..errors import OptionError
 from ..order.order import Indices, Shuffled
 from ..order.state import number_of, typed
-from .staged import StagedFetch
+from .staging import StagedFetch
 
 
 class ResidentFirst:

@@ -1,30 +1,45 @@
-"""``Staging``: the options of a tier, checked, and the datasets that are staged in it.
+"""``Staging``: a dataset's samples are copied from a slow store to a folder, ahead of the workers, and read from there.
 
-Runs where the dataset is made.  A staged dataset is a copy of the user's whose ``fetch`` looks into the tier first: of
-the same class, with the same attributes, for whatever loader.
+A staged dataset is a copy of the user's, of the same class, whose ``fetch`` looks into the folder first, wherever it
+runs; in the iterator's process a ``Stager``'s threads go through the order before the workers do.  Guarantees that a
+sample which another thread or process is copying is waited for instead of being read from the store twice, unless that
+takes longer than a sample should; that what is kept stays; that samples are copied in the order in which the iterator
+will want them; that an error of the store is the dataset's, and an error of the folder ends the copying only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
+import queue
 import re
+import threading
 import time
+import weakref
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
 from typing import Any
 
-from ..datasets.access import offered
+import numpy as np
+from numpy.typing import NDArray
+
+from ..datasets.columns import offered
+from ..engine.hook import Hook
 from ..engine.options import whole
-from ..errors import OptionError
+from ..errors import OptionError, warn
+from ..order.cursor import Cursor, Plan, Plans
+from ..pool.starting import never_interrupted
+from ..transport.memory import SharedFile
 from ..typevars import T
-from .counts import Counts, StagingStats
 from .folder import Folder
-from .staged import StagedFetch
-from .stager import Stager
 
 _AHEAD = 1 << 14  # samples: enough for any store, and their numbers are made in one go
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGTP]?)(i?)B?\s*", re.IGNORECASE)
+_PATIENCE_S = 5.0  # for a sample that another process copies, which may hang or be stopped: far below sample_timeout
+_LINES = 1021  # of counts; a thread has one of its own
+_LINE = np.dtype([(name, np.int64) for name in ("hits", "fallbacks", "copied", "samples", "held")])
 
 
 class Staging:
@@ -73,10 +88,10 @@ class Staging:
         staged: Any = copy.copy(dataset)
         if self._folder.path in getattr(offered(staged, "fetch"), "tiers", ()):
             raise OptionError(f"this dataset is staged in {self._folder.path} already; another tier may come before.")
-        fetch = StagedFetch(staged, self._folder, self._counts)
+        fetch = StagedFetch(dataset, self._folder, self._counts)
         about = partial(_about, offered(staged, "about"), self)
-        observer = partial(Stager, fetch, min(self._ahead, len(staged)), self._workers)
-        for name, value in (("fetch", fetch), ("about", about), ("plan_observer", observer)):
+        hook = partial(Stager, fetch, min(self._ahead, len(staged)), self._workers)
+        for name, value in (("fetch", fetch), ("about", about), ("mpiter_hook", hook)):
             object.__setattr__(staged, name, value)  # frozen dataclasses too
         self._counts.add(samples=len(staged), held=int(fetch.held().sum()))
         return staged  # type: ignore[no-any-return]
@@ -122,3 +137,208 @@ def _check(dataset: Any) -> None:
             f"{type(dataset).__name__} has no method {' and no '.join(missing)}, so it cannot be staged: source(i) "
             f"says where a sample's bytes lie, fetch(i) brings them, dataset[i] makes the sample of them."
         )
+
+
+# -- what takes the place of fetch ------------------------------------------------------------------------------------
+
+
+class StagedFetch:
+    """What takes the place of ``dataset.fetch`` in the copy of it that is staged."""
+
+    def __init__(self, dataset: Any, folder: Folder, counts: Counts) -> None:
+        self._dataset, self._folder, self._counts = dataset, folder, counts
+        self.tiers: list[str] = [folder.path, *getattr(dataset.fetch, "tiers", ())]  # another may be behind this one
+        self._has_ended = False  # in this process
+
+    def __call__(self, index: int) -> bytes:
+        key = self._folder.key(self._dataset.source(index))
+        data = self._folder.get(key)
+        if data is None:
+            return self._fetched(index, key)
+        self._counts.add(hits=1)
+        return data
+
+    def _fetched(self, index: int, key: str) -> bytes:
+        with contextlib.ExitStack() as stack:
+            is_ours = False
+            try:
+                if not self._has_ended and (not self._folder.used().is_full or self._folder.has(key)):  # damaged
+                    is_ours = stack.enter_context(self._folder.claim(key, _PATIENCE_S))
+            except OSError as error:
+                self._end(error)
+            data = self._folder.get(key)  # another may have copied it meanwhile
+            if data is not None:
+                self._counts.add(hits=1)
+                return data
+            data = self._from_store(index)
+            self._counts.add(fallbacks=1)
+            if is_ours:
+                self._keep(key, data)
+            return data
+
+    def _from_store(self, index: int) -> bytes:
+        found = self._dataset.fetch(index)
+        if not isinstance(found, (bytes, bytearray, memoryview)):
+            raise TypeError(f"fetch({index}) of the dataset returned {type(found).__name__}; staging keeps bytes.")
+        return bytes(found)
+
+    def _keep(self, key: str, data: bytes) -> bool:
+        """Whether there was room for a copy."""
+        self._counts.add(held=-self._folder.has(key))  # a damaged one
+        try:
+            has_kept = self._folder.keep(key, data)
+        except OSError as error:
+            self._end(error)
+            return False
+        self._counts.add(held=has_kept, copied=has_kept)
+        return has_kept
+
+    def _end(self, error: OSError) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            warn(f"nothing more is staged: {error.strerror}. What is there is used; the rest comes from the store.")
+
+    def copy(self, index: int) -> bool:
+        """Copy a sample unless that is done or under way; False if there is no room for it, or for any."""
+        if self._has_ended or self._folder.used().is_full:
+            return False
+        key = self._folder.key(self._dataset.source(index))
+        if self._folder.has(key):
+            return True
+        with self._folder.claim(key) as is_ours:
+            return not is_ours or self._folder.has(key) or self._keep(key, self._from_store(index))
+
+    def held(self) -> NDArray[np.bool_]:
+        """Which of the samples the tier has."""
+        there, samples = self._folder.held(), len(self._dataset)
+        keys = (self._folder.key(self._dataset.source(index)) for index in range(samples))
+        return np.fromiter((key in there for key in keys), bool, samples)
+
+
+# -- threads that copy ahead ------------------------------------------------------------------------------------------
+
+
+class Stager(Hook):
+    """The threads of one iterator: what the dataset's ``mpiter_hook()`` makes."""
+
+    def __init__(self, fetch: StagedFetch, ahead: int, threads: int) -> None:
+        self._fetch, self._ahead, self._threads = fetch, ahead, threads
+        self._wanted: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # samples to copy; None ends a thread
+        self._after: Cursor | None = None  # the place up to which is planned…
+        self._front = 0  # …and so many samples beyond it are, or were, wanted
+        self._has_ended = False
+
+    def planned(self, plan: Plan, plans: Plans, *_: float) -> None:
+        """One more batch is planned; what has not been copied of it is left to the workers."""
+        begins = self._after is None
+        self._front = max(0, self._front - (plan.samples or plan.rows)) if plan.before is self._after else 0
+        self._after = plan.after
+        with contextlib.suppress(queue.Empty):
+            while self._wanted.qsize() > self._front:
+                self._wanted.get_nowait()
+        if self._front <= self._ahead // 2 and not self._has_ended:
+            while self._front < self._ahead and len(found := plans.beyond(plan.after, self._front, self._ahead)):
+                for index in found.tolist():
+                    self._wanted.put(index)
+                self._front += len(found)
+        if begins:
+            for number in range(self._threads):
+                threading.Thread(target=self._copy, name=f"mpiter-staging-{number}", daemon=True).start()
+        if self._has_ended:  # meanwhile, perhaps: the threads have yet to be told
+            self.close()
+
+    def _copy(self) -> None:
+        never_interrupted()
+        while not self._has_ended:
+            index = self._wanted.get()
+            with contextlib.suppress(Exception):  # the store's: the worker that wants the sample will meet it too
+                if index is None or not self._fetch.copy(index):
+                    self.close()
+
+    def close(self) -> None:
+        """Copy nothing more."""
+        self._has_ended = True
+        for _ in range(self._threads):
+            self._wanted.put(None)
+
+
+# -- what was read and kept, counted by all processes -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StagingStats:
+    """What a ``Staging`` has done: ``staging.stats()``.
+
+    Attributes:
+        hits: samples that were read from the tier.
+        fallbacks: samples that a worker has read from the store, since the tier did not have them.
+        copied: samples that were copied into the tier.
+        samples: samples of the datasets.
+        held: samples that the tier has, without those that another program copies meanwhile.
+        held_bytes: bytes of all copies in the tier, other datasets' included.
+        capacity: the most bytes that there may be.
+        is_full: whether there is no room for one more of the average size.
+        staged_s: seconds until the tier had all that it will have; None before that.
+
+    >>> from mpiter.staging import StagingStats
+    >>> print(StagingStats(hits=3, fallbacks=1, samples=4, held=3, held_bytes=3_000_000, capacity=1_000_000_000))
+    75% of 4 reads were local; 3 of 4 samples held; 3.0 of 1,000.0 MB used
+    """
+
+    hits: int = 0
+    fallbacks: int = 0
+    copied: int = 0
+    samples: int = 0
+    held: int = 0
+    held_bytes: int = 0
+    capacity: int = 0
+    is_full: bool = False
+    staged_s: float | None = None
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of the samples that were read from the tier: 0 to 1."""
+        read = self.hits + self.fallbacks
+        return self.hits / read if read else 0.0
+
+    def since(self, before: StagingStats) -> StagingStats:
+        """The same with what has been read and copied since an earlier look."""
+        hits, fallbacks = self.hits - before.hits, self.fallbacks - before.fallbacks
+        return replace(self, hits=hits, fallbacks=fallbacks, copied=self.copied - before.copied)
+
+    def __str__(self) -> str:
+        end = "full" if self.held < self.samples else "complete"
+        return (
+            f"{self.hit_rate:.0%} of {self.hits + self.fallbacks:,} reads were local; "
+            f"{self.held:,} of {self.samples:,} samples held; "
+            f"{self.held_bytes / 1e6:,.1f} of {self.capacity / 1e6:,.1f} MB used"
+        ) + ("" if self.staged_s is None else f"; {end} after {self.staged_s:.1f} s")
+
+
+class Counts:
+    """The lines of all threads."""
+
+    def __init__(self) -> None:
+        file = SharedFile()
+        os.ftruncate(file.fd, _LINES * _LINE.itemsize)
+        weakref.finalize(self, file.close)
+        self.__setstate__((f"/proc/{os.getpid()}/fd/{file.fd}", os.fstat(file.fd).st_ino))
+
+    def __getstate__(self) -> tuple[str, int]:
+        return self._place
+
+    def __setstate__(self, place: tuple[str, int]) -> None:
+        self._place = path, inode = place
+        self._lines: Any = np.zeros(_LINES, _LINE)
+        with contextlib.suppress(OSError):
+            if os.stat(path).st_ino == inode:
+                self._lines = np.memmap(path, _LINE, "r+", shape=_LINES).view(np.ndarray)
+
+    def add(self, **counts: int) -> None:
+        """So many more of each."""
+        line = self._lines[threading.get_native_id() % _LINES]
+        for name, count in counts.items():
+            line[name] += count
+
+    def totals(self) -> dict[str, int]:
+        return {name: int(self._lines[name].sum()) for name in _LINE.names or ()}

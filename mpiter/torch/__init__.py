@@ -1,6 +1,6 @@
 """The door for torch: its ``DataLoader``, argument for argument, and tensors on the memory that workers wrote.
 
-``loader`` has torch's class, ``sampler`` what frameworks see where ranks share a dataset, ``tensors`` the collating.
+``loader`` has torch's class, ``tensors`` the collating.
 """
 
 from ..device import DevicePrefetcher

@@ -7,7 +7,8 @@ the memory that the workers wrote.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Literal, Unpack
 
 import torch
@@ -19,20 +20,20 @@ from ..device import can_pin, pinned
 from ..engine.options import is_object
 from ..engine.pilot import Auto
 from ..errors import OptionError, warn
-from ..iterators.iterators import OfLoaders, defaults, takes
+from ..iterators.iterators import OF_LOADERS, OfLoaders, defaults, takes
 from ..loaders.batched import Batched
+from ..loaders.drawing import Generators, samplers_in, warn_of_iterators
 from ..loaders.loader import check_sharing, is_torchs_stream
 from ..loaders.loading import Loading, workers_of
-from ..loaders.samplers import Generators, samplers_in, warn_of_iterators
 from ..loaders.shards import Batching, Streamed
-from ..order.ranks import shard_for
+from ..order.cursor import Cursor, Pace
+from ..order.order import Order, Sequential, Shuffled
+from ..order.ranks import Shard, shard_for
 from ..pool import starting
 from ..samples.batch import Stacker, samples_of
-from ..samples.layout import Contents
-from ..spelling import OF_LOADERS
+from ..samples.tree import Contents
 from ..typevars import B_co as T_co  # of a dataset's samples, as torch has it
-from ..worker.info import WorkerInfo
-from .sampler import ShardSampler
+from ..worker.here import WorkerInfo
 from .tensors import tensors_of
 
 starting.preload(__package__)
@@ -56,7 +57,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     ``receipts="folder"`` notes there what is handed out, for `mpiter audit`.
     ``sample_timeout=600`` replaces a worker that one sample (or a batch that it makes alone) keeps for so many seconds.
     ``trace="run.json"`` writes down who did what when, for ui.perfetto.dev or chrome://tracing.
-    Beyond torch's: ``state_dict()``, ``load_state_dict()``, ``skip()``, ``close()``, ``with``, ``stats()``.
+    Beyond torch's: ``state_dict()``, ``load_state_dict()``, ``close()``, ``with``, ``stats()``.
 
     >>> import torch
     >>> data = torch.utils.data.TensorDataset(torch.arange(4.0), torch.arange(4))
@@ -65,8 +66,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     tensor([0., 1.]) tensor([0, 1])
     tensor([2., 3.]) tensor([2, 3])
     """
-
-    _marks_every: int | None = 1  # batches of a stream to one account of its place
 
     @takes(OfLoaders, OF_LOADERS)
     def __init__(
@@ -91,8 +90,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         seed: int | None = None,
         **options: Unpack[OfLoaders],
     ) -> None:
-        if num_workers == 0 and timeout > 0:
-            raise OptionError("timeout needs workers: with num_workers=0 the loop itself fetches.")
         for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
             is_object(name, given)
         self._has_own_sampler = sampler is None and batch_sampler is None
@@ -103,7 +100,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
                 f"a dataset has [], which {type(dataset).__name__} has not; make it an IterableDataset, or pass it to "
                 f"mpiter.DataLoader, which takes anything iterable."
             )
-        warn_of_iterators({"sampler": sampler, "batch_sampler": batch_sampler})
+        warn_of_iterators(sampler=sampler, batch_sampler=batch_sampler)
         self._seed, self._shuffles = seed or 0, bool(shuffle)
         if (shared := shard_for(options.get("shard"))) is not None:
             check_sharing(dataset, is_torchs_stream(dataset), sampler, batch_sampler, generator)
@@ -111,21 +108,14 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             shuffle = None
         elif seed is not None:
             raise OptionError("seed= goes with shard=; without it pass generator=torch.Generator().manual_seed(…).")
+        batches = dataset, batch_size, shuffle, sampler, batch_sampler
+        work = workers_of(num_workers), collate_fn, pin_memory, drop_last, timeout, worker_init_fn
         _TorchsLoader.__init__(
             self,
-            dataset,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            sampler=sampler,
-            batch_sampler=batch_sampler,
-            num_workers=workers_of(num_workers),
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            drop_last=drop_last,
-            timeout=timeout,
-            worker_init_fn=worker_init_fn,
-            multiprocessing_context=multiprocessing_context,
-            generator=generator,
+            *batches,
+            *work,
+            multiprocessing_context,
+            generator,
             prefetch_factor=prefetch_factor,
             persistent_workers=bool(persistent_workers),
             pin_memory_device=pin_memory_device,
@@ -140,14 +130,12 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         self._in_one, self._stacks = self._is_one_workers(collates), Stacker()
         self._begins_late = type(self.batch_sampler) is torch.utils.data.BatchSampler
         served = self._served() if self._in_one else dataset
-        self._begin(served, num_workers, _AtHome(worker_init_fn) if num_workers else None, **options)
+        self._begin(served, num_workers, partial(_at_home, worker_init_fn) if num_workers else None, **options)
 
     def _served(self) -> Any:
         collate: Any = _collated if self.collate_fn is _default_collate else self.collate_fn
         if isinstance(self.dataset, torch.utils.data.IterableDataset):
-            self._batching = Batching(
-                self.batch_size, self.drop_last, collate, shards_itself=True, marks_every=self._marks_every
-            )
+            self._batching = Batching(self.batch_size, self.drop_last, collate, shards_itself=True)
             return Streamed(self.dataset, self._batching, 0, 1)
         skips, stacks = self.__dict__["on_error"] != "raise", collate is _collated
         return Batched(self.dataset, collate, skips, stacks, alone=not self._auto_collation)
@@ -216,8 +204,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 class StatefulDataLoader(DataLoader[T_co]):
     """torchdata's name and arguments for ``DataLoader``, whose states it has anyway.
 
-    ``snapshot_every_n_steps``: how often a stream is asked for its state, and what follows is read again; None or 0 for
-    once, in the beginning.
+    ``snapshot_every_n_steps`` is accepted for torchdata's sake: a stream is asked for its state with each batch.
 
     >>> loader = StatefulDataLoader(range(6), batch_size=2)
     >>> first = next(iter(loader))
@@ -228,10 +215,7 @@ class StatefulDataLoader(DataLoader[T_co]):
     """
 
     def __init__(self, *args: Any, snapshot_every_n_steps: int | None = 1, **kwargs: Any) -> None:
-        every = snapshot_every_n_steps
-        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 0):
-            raise OptionError(f"snapshot_every_n_steps={every!r:.60} must be a whole number of batches, or None.")
-        self.snapshot_every_n_steps, self._marks_every = every, every or None
+        self.snapshot_every_n_steps = snapshot_every_n_steps
         super().__init__(*args, **kwargs)
 
     def load_state_dict(self, state: Any) -> None:
@@ -240,19 +224,53 @@ class StatefulDataLoader(DataLoader[T_co]):
             super().load_state_dict(state)
 
 
-class _AtHome:
-    """Makes a worker what torch's workers are: it knows who it is."""
+class ShardSampler(torch.utils.data.DistributedSampler[int]):  # type: ignore[misc]
+    """What frameworks see as the sampler of a loader that has ``shard=``: a ``DistributedSampler``, so they add none.
 
-    def __init__(self, worker_init_fn: Callable[[int], Any] | None) -> None:
-        self._worker_init_fn = worker_init_fn
+    The loader draws its batches from the order itself.  Asked in its place, this gives the keys of the epoch that
+    ``set_epoch()`` has named, with a warning, since they may be about to be shared out once more.
+    """
 
-    def __call__(self, info: WorkerInfo) -> None:
-        if info.backend not in ("thread", "serial"):  # of a process there is one only
-            _utils.worker._worker_info = _utils.worker.WorkerInfo(
-                id=info.id, num_workers=info.num_workers, seed=info.seed + info.id, dataset=info.dataset
+    def __init__(self, dataset: Any, batch_size: int, drop_last: bool, shuffle: bool, seed: int, shard: Shard) -> None:
+        # not super().__init__(), which asks for a process group: there may be one later, or none
+        self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
+        self.shuffle, self.seed, self.shard, self.epoch = shuffle, seed, shard, 0
+
+    @property
+    def rank(self) -> int:
+        return self.shard.share().rank
+
+    @property
+    def num_replicas(self) -> int:
+        return self.shard.share().size
+
+    def __len__(self) -> int:
+        share, size = self.shard.share(), self.batch_size
+        full, left = divmod(len(self.dataset), share.step(size))
+        first, stop = share.rows(size, left)
+        return full * size + (stop - first) * share.has_more(size, left, self.drop_last)
+
+    def __iter__(self) -> Iterator[int]:
+        if self.shard.share().size > 1:
+            warn(
+                "the sampler of a loader that has shard= was drawn from in the loader's place: if a framework does "
+                "that to share batches out itself (Accelerate's prepare()), each rank gets a part of its part, and "
+                "samples are missing.  Leave the loader out there, or leave shard= out here."
             )
-        if self._worker_init_fn is not None:
-            self._worker_init_fn(info.id)
+        pace = Pace(self.batch_size, False, self.epoch + 1, self.drop_last, self.shard.share())
+        length = len(self.dataset)
+        order: Order = Shuffled(length, self.seed, self.epoch) if self.shuffle else Sequential(length)
+        return iter(pace.beyond(Cursor(0, self.epoch, False, order), 0, len(self)).tolist())
+
+
+def _at_home(worker_init_fn: Callable[[int], Any] | None, info: WorkerInfo) -> None:
+    """Make a worker what torch's workers are: it knows who it is."""
+    if info.backend not in ("thread", "serial"):  # of a process there is one only
+        _utils.worker._worker_info = _utils.worker.WorkerInfo(
+            id=info.id, num_workers=info.num_workers, seed=info.seed + info.id, dataset=info.dataset
+        )
+    if worker_init_fn is not None:
+        worker_init_fn(info.id)
 
 
 def _collated(samples: Any) -> Any:

@@ -13,10 +13,8 @@ from torch.utils.data import _utils
 
 from ..device import is_numeric, mapped
 from ..samples.batch import Stacker, samples_of
-from ..samples.layout import Contents
-from ..samples.leaves import Complex, Leaf
 from ..samples.tensors import from_array
-from ..samples.tree import Group, Node
+from ..samples.tree import Contents, Group, Leaf, Node, Number
 
 default_collate = _utils.collate.default_collate
 
@@ -70,7 +68,7 @@ def _built(node: Node, columns: Iterator[Any]) -> Any:
         if node.kind == "dataclass" or not parts:
             raise _NotPlain
         return parts if node.kind == "tuple" else node.build(parts)
-    if not isinstance(node, Leaf) or isinstance(node, Complex):  # which torch refuses
+    if not isinstance(node, Leaf) or (isinstance(node, Number) and node.kind is complex):  # which torch refuses
         raise _NotPlain
     column = next(columns)
     try:

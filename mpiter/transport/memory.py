@@ -1,11 +1,8 @@
-"""One piece of memory that all our processes see, and who has which range of it.
+"""One piece of memory that all our processes see, and which of its ranges are in use.
 
-``SharedFile`` is what all of it is made of; it travels to a worker that is being started, as a descriptor.  On Linux it
-is a memfd: bound by no mount, without a name, gone with the last process whatever ends it.  Elsewhere it is an unlinked
-temporary file.  ``Arena`` guarantees that a range is backed by memory before anybody touches it (a full machine is an
-exception with numbers, never a SIGBUS), and assumes that only the consumer process allocates.
-
-``SharedBytes`` is a file that is complete, mapped: it goes by value to whoever isn't being started.
+On Linux it is a memfd: bound by no mount, without a name, gone with the last process whatever ends it.  Elsewhere it is
+an unlinked temporary file.  ``Arena`` guarantees that a range is backed by memory before it is touched (a full machine
+is an exception with numbers, never a SIGBUS), and assumes that only the consumer process allocates.
 """
 
 from __future__ import annotations
@@ -27,44 +24,18 @@ import numpy as np
 from .. import machine
 from ..errors import SharedMemoryFull
 from ..samples.envelope import aligned
-from ..samples.layout import PAGE
+from ..samples.tree import PAGE
 
 _SMALLEST = 1 << 26  # a reserve below this is not worth having
 _NOEXEC_SEAL = getattr(os, "MFD_NOEXEC_SEAL", 8)  # Linux 6.3, Python 3.15
-_HEADROOM = 1 << 26  # bytes left to everybody else when we check what is available
-
-
-class Ranges:
-    """Which ranges of ``[0, size)`` are free: first fit, neighbours joined."""
-
-    def __init__(self, size: int) -> None:
-        self._free = [(0, size)]  # (start, stop), sorted, never touching
-
-    def take(self, size: int) -> int | None:
-        """The start of a range of ``size`` that was free, or None."""
-        for at, (start, stop) in enumerate(self._free):
-            if stop - start >= size:
-                self._free[at : at + 1] = [(start + size, stop)] if stop - start > size else []
-                return start
-        return None
-
-    def give(self, start: int, size: int) -> None:
-        """Free a range that was taken."""
-        stop = start + size
-        at = bisect.bisect(self._free, (start, stop))
-        if at and self._free[at - 1][1] == start:
-            at -= 1
-            start = self._free.pop(at)[0]
-        if at < len(self._free) and self._free[at][0] == stop:
-            stop = self._free.pop(at)[1]
-        self._free.insert(at, (start, stop))
+_HEADROOM = 1 << 26  # bytes left to others when we check what is available
 
 
 class SharedFile:
-    """An unnamed file that a process, and the workers that it starts, write to and read."""
+    """An unnamed file; it travels, as a descriptor, to workers that are being started."""
 
-    def __init__(self, portable: bool = False) -> None:
-        self.fd = unnamed_file(portable)
+    def __init__(self) -> None:
+        self.fd = unnamed_file()
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -85,31 +56,48 @@ def _opened_again(kind: type[SharedFile], handle: Any) -> SharedFile:
 class Arena:
     """Shared memory, reserved generously and committed range by range."""
 
-    def __init__(self, reserve: int | None = None, portable: bool = False) -> None:
-        wanted = aligned(reserve or machine.memory_total(), PAGE)
-        self._file = SharedFile(portable)
-        self.size, self.map = _map_as_much_as_possible(self._file, wanted)
-        self._ranges = Ranges(self.size)
+    def __init__(self, reserve: int | None = None) -> None:
+        self._file = SharedFile()
+        self.size, self.map = _map_as_much_as_possible(self._file, aligned(reserve or machine.memory_total(), PAGE))
+        self._free = [(0, self.size)]  # (start, stop), sorted, never touching
         self._taken: dict[int, int] = {}  # start -> size
         self._watchers: list[Callable[[int], None]] = []
         self.address = int(np.frombuffer(self.map, np.uint8).__array_interface__["data"][0])
         _live.add(self)
-        self._portable = portable or not hasattr(os, "posix_fallocate")
 
     def allocate(self, size: int) -> int:
         """The offset of ``size`` bytes of zeros or leftovers, backed by memory."""
         size = aligned(size, PAGE)
         available = machine.memory_available() - _HEADROOM
-        start = self._ranges.take(size) if size <= available else None
+        start = self._take(size) if size <= available else None
         if start is None:
             raise _full(size, available, self.size)
         try:
             self._commit(start, size)
         except OSError as error:
-            self._ranges.give(start, size)
+            self._give(start, size)
             raise _full(size, available, self.size) from error
         self._taken[start] = size
         return start
+
+    def _take(self, size: int) -> int | None:
+        """The start of the first free range of ``size``, or None."""
+        for at, (start, stop) in enumerate(self._free):
+            if stop - start >= size:
+                self._free[at : at + 1] = [(start + size, stop)] if stop - start > size else []
+                return start
+        return None
+
+    def _give(self, start: int, size: int) -> None:
+        """Free a range, and join it with its neighbours."""
+        stop = start + size
+        at = bisect.bisect(self._free, (start, stop))
+        if at and self._free[at - 1][1] == start:
+            at -= 1
+            start = self._free.pop(at)[0]
+        if at < len(self._free) and self._free[at][0] == stop:
+            stop = self._free.pop(at)[1]
+        self._free.insert(at, (start, stop))
 
     def range_at(self, address: int) -> tuple[int, int] | None:
         """The address and the size of the range in use that ``address`` lies in."""
@@ -134,14 +122,14 @@ class Arena:
         self._give_up(start)
         with contextlib.suppress(AttributeError, OSError, ValueError):  # else it stays committed and is used again
             self.map.madvise(mmap.MADV_REMOVE, start, size)
-        self._ranges.give(start, size)
+        self._give(start, size)
 
     def _commit(self, start: int, size: int) -> None:
-        if self._portable:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._file.fd, start, size)
+        else:
             for at in range(start, start + size, 1 << 20):
                 os.pwrite(self._file.fd, bytes(min(1 << 20, start + size - at)), at)
-        else:
-            os.posix_fallocate(self._file.fd, start, size)
 
     def close(self) -> None:
         """Let go of the descriptor; the memory itself lives until the last view of it is dropped."""
@@ -170,7 +158,7 @@ def _attached(file: SharedFile, size: int) -> Arena:
 
 
 class SharedBytes(mmap.mmap):
-    """A file that nobody writes to any more, mapped to be read; the file is its own from then on."""
+    """A file that is complete, mapped; it goes by value to a process that isn't being started."""
 
     file: SharedFile
 
@@ -216,14 +204,17 @@ def memfd() -> int:
     return os.memfd_create("mpiter", os.MFD_CLOEXEC)
 
 
-def unnamed_file(portable: bool = False) -> int:
+def unnamed_file() -> int:
     """A descriptor on memory without a name."""
-    if hasattr(os, "memfd_create") and not portable:
-        try:
-            return memfd()
-        except OSError as error:  # a sandbox that knows no memfd
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise
+    try:
+        return memfd()
+    except (AttributeError, OSError) as error:  # not Linux, or a sandbox that knows no memfd
+        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+            raise
+        return unlinked_file()
+
+
+def unlinked_file() -> int:
     handle, path = tempfile.mkstemp(prefix="mpiter-")
     os.unlink(path)
     return handle
@@ -235,16 +226,16 @@ def _map_as_much_as_possible(file: SharedFile, size: int) -> tuple[int, mmap.mma
             os.ftruncate(file.fd, size)
             return size, mmap.mmap(file.fd, size)
         except (OSError, ValueError) as error:  # RLIMIT_AS, RLIMIT_FSIZE or strict overcommit
-            if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
-                file.close()
+            if size > _SMALLEST and getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE):
+                size = aligned(max(_SMALLEST, size // 2), PAGE)
+                continue
+            file.close()
+            if size > _SMALLEST:
                 raise
-            if size <= _SMALLEST:
-                file.close()
-                raise SharedMemoryFull(
-                    f"cannot map {size / 1e6:.0f} MB of shared memory ({error}); raise the limit on address space "
-                    f"or file size (ulimit -v, ulimit -f), or use serializer='packed'."
-                ) from error
-            size = aligned(max(_SMALLEST, size // 2), PAGE)
+            raise SharedMemoryFull(
+                f"cannot map {size / 1e6:.0f} MB of shared memory ({error}); raise the limit on address space or file "
+                f"size (ulimit -v, ulimit -f), or use serializer='packed'."
+            ) from error
 
 
 def _full(size: int, available: int, reserve: int) -> SharedMemoryFull:

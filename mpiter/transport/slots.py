@@ -1,11 +1,10 @@
 """Slots: equal rooms in the arena, lent to batches and to the user, and back again in any order.
 
-Runs in the consumer process: ``acquire`` and ``lease`` in the prefetch thread, the return of a lease in whichever
-thread drops the last view.  A lease is a ctypes object on the slot's memory; every array made on it keeps it alive
-through its ``base``, and its weak reference's callback brings the slot home.  Guarantees that a slot is never written
-while anything can still see it, that a hoarding user never starves the engine (``can_lease``), and that the callbacks
-are C from end to end: they take no lock of ours, since the garbage collector may run them anywhere, and no Ctrl-C is
-lost in them, as it would be in a callback written in Python.
+A lease is a ctypes object on the slot's memory; every array made on it keeps it alive through its ``base``, and its
+weak reference's callback brings the slot home, in whichever thread drops the last view.  All else runs in the prefetch
+thread.  Guarantees that a slot is never written while anything can still see it, that a hoarding user never starves the
+engine (``can_lease``), and that the callbacks are C from end to end: they take no lock of ours, since the garbage
+collector may run them anywhere, and no Ctrl-C is lost in them, as it would be in a callback written in Python.
 """
 
 from __future__ import annotations
@@ -78,9 +77,7 @@ class Slots:
         """From now on hand out slots of another size."""
         self.collect()
         self.size = size
-        for slot in self._free:
-            self._retire(slot)
-        self._free.clear()
+        self.shrink(keep=0)
 
     def acquire(self) -> Slot | None:
         """A slot nobody can see, or None while there is none to be had; the bell is rung when one comes home."""

@@ -1,6 +1,6 @@
 """The pilot behind ``n_processes="auto"`` and ``n_prefetch="auto"``: it looks, tries what could help, and says why.
 
-Runs in the prefetch thread, which asks it after each answered task.  The capacity model says how many workers hide
+Runs in the prefetch thread, which shows it each answer.  The capacity model says how many workers hide
 loading behind the step; each change is judged by what it brought, and of settings that differ by less than can be told
 the smallest is kept.  Guarantees that it stays within what the user, the cores and the memory allow; and that a load
 which stays as it is sees three changes after its first 200 batches at the most, beside those for lack of memory.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .. import machine
-from ..engine.pilot import Auto, Setting
+from ..engine.pilot import Auto, Pilot, Setting
 from ..stats import Stats
 
 _log = logging.getLogger("mpiter.tuning")
@@ -65,16 +65,15 @@ class Change(NamedTuple):
     reason: str
 
 
-def free_and_ours(stats: Stats) -> float:
-    """Memory that workers and batches may take together."""
+def _free_and_ours(stats: Stats) -> float:
     return machine.memory_available() + stats.worker_bytes + stats.in_flight_bytes
 
 
-class AutoPilot:
-    """Follows what it sees."""
+class AutoPilot(Pilot):
+    """Follows what it sees; ``memory`` says how much workers and batches may take together."""
 
     def __init__(
-        self, workers: Auto | None, n_prefetch: Auto | None, memory: Callable[[Stats], float] = free_and_ours
+        self, workers: Auto | None, n_prefetch: Auto | None, memory: Callable[[Stats], float] = _free_and_ours
     ) -> None:
         self._workers, self._n_prefetch, self._memory = workers, n_prefetch, memory
         self.changes: list[Change] = []
@@ -135,12 +134,8 @@ class AutoPilot:
         left = _LATE_CHANGES - self._late if seen.batches - self._since >= _EARLY else _EARLY_CHANGES - self._count
         fastest = min((one.batch_s for one in tried), default=math.inf)
         more = self._more(here, most, most_prefetch)
-        if (
-            more
-            and left > 1
-            and here.waits >= _URGENT
-            and (not tried or (here.count > 1 and here.batch_s < _CLEARLY * fastest))
-        ):
+        has_helped = not tried or (here.count > 1 and here.batch_s < _CLEARLY * fastest)
+        if more and left > 1 and here.waits >= _URGENT and has_helped:
             return more
         if not here.is_known:
             return None, ""

@@ -1,7 +1,8 @@
-"""A live view of an iterator or a loader: on a terminal by rich, elsewhere as a line now and then.
+"""``Live``: a view of an iterator or a loader while it runs.
 
-A thread looks twice a second and draws; it ends with the ``with`` or the ``for``.  Guarantees that looking changes
-nothing for the user: ``stats()`` tells what it would have told, and what goes wrong while drawing is left out.
+Its thread looks twice a second and draws, on a terminal by rich, elsewhere a line now and then; it ends with the
+``with`` or the ``for``.  Looking changes nothing for the user: ``stats()`` tells what it would have told, and what goes
+wrong while drawing is left out.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self, TextIO
 
+from .. import machine
 from ..engine.alone import Alone
 from ..engine.pump import Pump
 from ..errors import OptionError
@@ -20,17 +24,162 @@ from ..iterators.iterator import DatasetIterator
 from ..loaders.loading import Epoch, Loading
 from ..stats import Stats, total
 from ..worker.board import Line
-from .screen import View, Watcher
 
 _DRAW_S, _LINE_S = 0.5, 10.0
+_STRETCH_S = 5.0  # that rates and shares are of
+_LATE_S = 0.1  # a sample that takes longer is shown with its time
 _log = logging.getLogger("mpiter")
+
+
+# -- what there is to see --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The last few seconds: what is recent in ``stats`` is of those; and a line for each worker that is there."""
+
+    stats: Stats
+    workers: Sequence[str] = ()
+    worker_bytes: int = 0
+
+    @property
+    def _figures(self) -> list[str]:
+        stats = self.stats
+        workers = _some(len(self.workers), "worker")
+        workers += f" with {self.worker_bytes / 1e6:,.0f} MB" if self.worker_bytes else ""
+        rare = {"restart": stats.restarts, "error": stats.errors}
+        return [
+            f"{_some(stats.batches, 'batch', 'es')}, {_some(stats.samples, 'sample')}, "
+            f"{stats.samples_per_s:,.4g} samples/s",
+            f"waited {stats.recent_share:.0%}: {stats.verdict if stats.batches else 'no batch yet'}",
+            f"{stats.ready_batches} ready, {stats.in_flight_batches} on their way",
+            ", ".join([workers, *(_some(count, what) for what, count in rare.items() if count)]),
+        ]
+
+    def line(self) -> str:
+        """All in one line, for a log."""
+        return "; ".join(self._figures)
+
+    def lines(self, width: int = 80, height: int = 24) -> list[str]:
+        """Lines for a screen of this size."""
+        shown = [*self._figures, *(f"{name} {said}" for name, said in self.stats.dataset.items()), *self.workers]
+        if len(shown) > height:
+            shown = [*shown[: height - 1], f"and {len(shown) - height + 1} more"]
+        return [line if len(line) <= width else f"{line[: max(0, width - 1)]}…" for line in shown]
+
+
+class Watcher:
+    """Remembers the last few seconds of one iterator."""
+
+    def __init__(self) -> None:
+        self._seen: deque[Stats] = deque()
+
+    def view(self, stats: Stats, lines: Sequence[Line], processes: Collection[int]) -> View:
+        """What those seconds and this moment have shown; workers that are no ``processes`` are threads."""
+        seen = self._seen
+        if seen and stats.batches < seen[-1].batches:
+            seen.clear()  # another loop has begun
+        while len(seen) > 1 and stats.seconds - seen[1].seconds >= _STRETCH_S:
+            seen.popleft()
+        base = seen[0] if seen and seen[0].batches else Stats(wait_s=stats.start_s)
+        seen.append(stats)
+        recent = replace(
+            stats,
+            recent_s=max(0.0, stats.seconds - base.seconds),
+            recent_wait_s=max(0.0, stats.wait_s - base.wait_s),
+            recent_batches=stats.batches - base.batches,
+        )
+        sizes = [machine.own_bytes(line.pid) if line.pid in processes else 0 for line in lines]
+        told, now = [], time.monotonic()
+        for number, (line, size) in enumerate(zip(lines, sizes, strict=True)):
+            if line.pid:
+                told.append(f"worker {number:<3} pid {line.pid:<8} {size / 1e6:6,.0f} MB  {doing(line, now)}")
+        return View(recent, told, sum(sizes))
+
+
+def doing(line: Line, now: float) -> str:
+    """What the line of a worker says, in words."""
+    if not line.ready:
+        return "loading the dataset"
+    if not line.active:
+        return "idle"
+    since = now - line.since / 1e9
+    late = f", {since:.1f} s" if since >= _LATE_S else ""
+    return f"fetching row {line.row} of block {line.block}{late}"
+
+
+def _some(count: int, noun: str, plural: str = "s") -> str:
+    return f"{count:,} {noun}{'' if count == 1 else plural}"
+
+
+# -- where it is shown -----------------------------------------------------------------------------------------------
+
+
+class Lines:
+    """A line now and then, and one at the end; above the bar that tqdm has."""
+
+    def __init__(self, stream: TextIO, every_s: float) -> None:
+        self._stream, self._every_s = stream, every_s
+        self._due = time.monotonic() + every_s
+
+    def show(self, view: View, is_last: bool = False) -> None:
+        if is_last or time.monotonic() >= self._due:
+            self._due = time.monotonic() + self._every_s
+            text = f"mpiter: {view.line()}"
+            if _has_bar():
+                sys.modules["tqdm"].tqdm.write(text, file=self._stream)
+            else:
+                print(text, file=self._stream, flush=True)
+
+    def close(self) -> None: ...
+
+
+class Terminal(Lines):
+    """The last few lines, drawn again and again; what is printed meanwhile stands above them."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.live import Live as RichLive
+
+        self._console = Console(file=stream)
+        redirects = {"redirect_stdout": stream is sys.stdout, "redirect_stderr": sys.stderr.isatty()}
+        self._live = RichLive(console=self._console, auto_refresh=False, **redirects)
+        self._live.start()
+
+    def show(self, view: View, is_last: bool = False) -> None:
+        from rich.text import Text
+
+        text = "\n".join(view.lines(self._console.size.width, self._console.size.height - 1))
+        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+def _screen_for(stream: TextIO, line_s: float) -> Lines:
+    """A terminal where rich is installed and tqdm has no bar; else lines."""
+    if stream.isatty() and not _has_bar():
+        try:
+            return Terminal(stream)
+        except ImportError:  # rich is of the extra `live`
+            pass
+    return Lines(stream, line_s)
+
+
+def _has_bar() -> bool:
+    """Does tqdm show a bar?"""
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    return bool(getattr(tqdm, "_instances", ()))
+
+
+# -- the view -------------------------------------------------------------------------------------------------------
 
 
 class Live:
     """``with Live(loader): …``, or ``for batch in Live(loader): …``; on standard output unless told otherwise."""
 
     def __init__(self, source: Any, stream: TextIO | None = None, line_s: float = _LINE_S) -> None:
-        pumps_of(source)
+        _pumps_of(source)
         self._source, self._stream, self._line_s = source, stream, line_s
         self._watcher = Watcher()
         self._stop = threading.Event()
@@ -64,13 +213,26 @@ class Live:
     def _draw(self, is_last: bool = False) -> None:
         try:
             if self._screen is None:  # by now a bar of tqdm is there, if there will be one
-                self._screen = screen_for(self._stream or sys.stdout, self._line_s)
-            self._screen.show([look(self._source, self._watcher)], is_last)
+                self._screen = _screen_for(self._stream or sys.stdout, self._line_s)
+            self._screen.show(look(self._source, self._watcher), is_last)
         except Exception as problem:
             _log.debug("the live view could not be drawn: %r", problem)
 
 
-def pumps_of(source: Any) -> list[Pump | Alone]:
+def look(source: Any, watcher: Watcher) -> View:
+    """What there is to see of an iterator or a loader now."""
+    parts: list[Stats] = []
+    lines: list[Line] = []
+    pids: list[int] = []
+    for pump in _pumps_of(source):
+        parts.append(pump.stats(looks=False))
+        if pump.loop is not None and parts[-1].workers:
+            lines += pump.loop.lines
+            pids += pump.loop.pids
+    return watcher.view(total(parts), lines, pids)
+
+
+def _pumps_of(source: Any) -> list[Pump | Alone]:
     """What fetches for an iterator, a loader or an epoch of one: nothing before the first batch was asked for."""
     if isinstance(source, DatasetIterator):
         found: Any = source._pump
@@ -81,77 +243,3 @@ def pumps_of(source: Any) -> list[Pump | Alone]:
     else:
         raise OptionError(f"a live view is of mpiter's iterators and loaders, not of {type(source).__name__}.")
     return [] if found is None else list(getattr(found, "pumps", [found]))
-
-
-def look(source: Any, watcher: Watcher) -> View:
-    """What there is to see of it now."""
-    parts: list[Stats] = []
-    lines: list[Line] = []
-    pids: list[int] = []
-    for pump in pumps_of(source):
-        loop = pump.loop
-        parts.append(pump.stats(looks=False))
-        if loop is not None and parts[-1].workers:
-            lines += loop.lines
-            pids += loop.pids
-    return watcher.view(total(parts), lines, pids)
-
-
-class Lines:
-    """A line for each view now and then, and one at the end; above the bar that tqdm has."""
-
-    def __init__(self, stream: TextIO, every_s: float) -> None:
-        self._stream, self._every_s = stream, every_s
-        self._due = time.monotonic() + every_s
-
-    def show(self, views: Sequence[View], is_last: bool) -> None:
-        if is_last or time.monotonic() >= self._due:
-            self._due = time.monotonic() + self._every_s
-            for view in views:
-                text = f"mpiter: {view.line()}"
-                if _has_bar():
-                    sys.modules["tqdm"].tqdm.write(text, file=self._stream)
-                else:
-                    print(text, file=self._stream, flush=True)
-
-    def close(self) -> None: ...
-
-
-class Terminal(Lines):
-    """The last few lines, drawn again and again; what is printed meanwhile stands above them."""
-
-    def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.live import Live as RichLive
-
-        self._console = Console(file=stream)
-        redirects = {"redirect_stdout": stream is sys.stdout, "redirect_stderr": sys.stderr.isatty()}
-        self._live = RichLive(console=self._console, auto_refresh=False, **redirects)
-        self._live.start()
-
-    def show(self, views: Sequence[View], is_last: bool) -> None:
-        from rich.text import Text
-
-        size = self._console.size
-        each = max(2, (size.height - 1) // len(views))
-        text = "\n".join("\n".join(view.lines(size.width, each)) for view in views)
-        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
-
-    def close(self) -> None:
-        self._live.stop()
-
-
-def screen_for(stream: TextIO, line_s: float) -> Lines:
-    """A terminal where rich is installed and tqdm has no bar; else lines."""
-    if stream.isatty() and not _has_bar():
-        try:
-            return Terminal(stream)
-        except ImportError:  # rich is of the extra `live`
-            pass
-    return Lines(stream, line_s)
-
-
-def _has_bar() -> bool:
-    """Does tqdm show a bar?"""
-    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
-    return bool(getattr(tqdm, "_instances", ()))

@@ -1,6 +1,6 @@
 """``trace="run.json"``: what every worker, the prefetch thread and the consumer did, for Perfetto and chrome://tracing.
 
-A ``Tracer`` is the tally of one loop and notes what it is told, in the consumer's thread and in the prefetch thread.
+A ``Tracer`` is a hook of one loop and notes what it is told, in the consumer's thread and in the prefetch thread.
 Once a second the notes become events of the Chrome trace format at the end of the file.  Guarantees that the file is
 whole JSON after each write, so that it outlives a program that is killed; that it is bounded (``MOST`` events); and
 that a full disk ends the trace, not the program.  All loops of a program that name one path share the file; a program
@@ -17,8 +17,10 @@ import time
 import weakref
 from typing import Any
 
-from ..engine.tally import Tally
+from ..engine.hook import Hook
+from ..engine.run import Delivery
 from ..errors import OptionError
+from ..order.cursor import Plan, Plans
 from ..rules import Rules
 from ..transport.memory import write_all
 from ..worker.block import Done
@@ -35,7 +37,7 @@ _WAIT, _STEP, _ORDER, _DELIVER, _OPEN, _FETCH = (
     for name, args in {
         **dict.fromkeys(("wait", "step", "order", "deliver"), ""),
         "open": '"samples":%d,"bytes":%d',
-        "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g,"delay_s":%.6g,"read_s":%.6g',
+        "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g,"read_s":%.6g',
     }.items()
 )
 _BATCHES = f'{{"ph":"C",{_HEAD},"name":"batches","args":{{"ready":%d,"on their way":%d}}}}'
@@ -75,8 +77,8 @@ class Trace:
     def __reduce__(self) -> Any:
         return tracer, (self._path,)
 
-    def tally(self, rules: Rules, backend: str) -> Tracer:
-        """The tally of a new loop under these rules."""
+    def hook(self, rules: Rules, backend: str) -> Tracer:
+        """What notes all that happens in a new loop under these rules."""
         with self._lock:
             if self._pid != os.getpid():  # a fork writes a trace of its own
                 self._begin()
@@ -120,19 +122,14 @@ class Trace:
         return fd
 
 
-class Tracer(Tally):
-    """The tally of one loop, which notes every single thing.
-
-    It calls ``Tally`` by its name: ``super()`` five times a batch would cost a fifth of all that tracing does.
-    """
+class Tracer(Hook):
+    """Notes every single thing that happens in one loop."""
 
     def __init__(self, trace: Trace, number: int, name: str) -> None:
-        super().__init__()
         self._trace: Trace | None = trace
         self._number = number
         self._notes: list[Note] = []
         self._due = time.monotonic() + _EVERY_S
-        self._opened = (0.0, 0.0)
         self._since: float | None = None  # when the user got the batch that he is at work on
         self._seen = (-1, -1)  # batches on their way, and ready
         self._threads: set[int] = set()
@@ -159,48 +156,39 @@ class Tracer(Tally):
     # -- in the consumer's thread --------------------------------------------------------------------------------
 
     def waited(self, began: float, ended: float) -> None:
-        Tally.waited(self, began, ended)
         if self._since is not None:
             self._notes.append((_STEP, CONSUMER, self._since, began))
             self._since = None
         self._notes.append((_WAIT, CONSUMER, began, ended))
 
-    def opened(self, began: float, ended: float) -> None:
-        Tally.opened(self, began, ended)
-        self._opened = began, ended
-
-    def handed_out(self, samples: int, size: int) -> None:
-        Tally.handed_out(self, samples, size)
-        began, ended = self._opened
+    def handed_out(self, delivery: Delivery, samples: int | None, began: float, ended: float) -> None:
+        if samples is None:
+            return
         self._since = ended
-        self._notes.append((_OPEN, CONSUMER, began, ended, samples, size))
+        self._notes.append((_OPEN, CONSUMER, began, ended, samples, self.loop.room_bytes))
         if ended > self._due:
             self._write(ended)
 
     # -- in the loop's -------------------------------------------------------------------------------------------
 
-    def ordered(self, began: float, ended: float) -> None:
-        Tally.ordered(self, began, ended)
+    def planned(self, plan: Plan, plans: Plans, began: float, ended: float) -> None:
         self._notes.append((_ORDER, PREFETCH, began, ended))
 
     def answered(self, done: Done) -> None:
-        Tally.answered(self, done)
         began = done.began or time.monotonic()
         thread = WORKER + done.worker
         if thread not in self._threads:
             self._threads.add(thread)
             self._note(_NAME, thread, "thread", f"worker {done.worker}")
         span = _FETCH, thread, began, began + done.seconds, done.rows
-        self._notes.append((*span, done.queue_s, done.cpu_s, done.delay_s, done.read_s))
+        self._notes.append((*span, done.queue_s, done.cpu_s, done.read_s))
         if began > self._due:
             self._write(began)
 
-    def delivered(self, began: float, ended: float) -> None:
-        Tally.delivered(self, began, ended)
+    def queued(self, began: float, ended: float) -> None:
         self._notes.append((_DELIVER, PREFETCH, began, ended))
 
-    def in_flight(self, batches: int, size: int, ready: int) -> None:
-        Tally.in_flight(self, batches, size, ready)
+    def in_flight(self, batches: int, ready: int) -> None:
         if (batches, ready) != self._seen:
             self._seen = batches, ready
             self._note(_BATCHES, PREFETCH, ready, max(0, batches - ready))

@@ -1,12 +1,16 @@
-"""``mpiter.tune()``: tries numbers of workers on the dataset, and says which to take.
+"""``mpiter.tune()`` and `mpiter tune module:dataset`: try numbers of workers on a dataset, and say which to take.
 
-Runs in the consumer process.  The trials are real ones, the search is pure.
+Runs in the consumer process.  The trials are real ones, the search is ``bracket``'s.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import logging
 import math
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,8 +22,7 @@ from ..datasets.columns import as_dataset
 from ..engine.options import Options, whole
 from ..errors import OptionError
 from ..iterators.iterators import batches
-from .bracket import Bracket, Row, Trial
-from .memory import tree_memory
+from .bracket import Bracket, Trial
 
 BUDGET_S = 60.0  # unless told otherwise
 _TRIAL_S, _PART = 0.5, 40  # of a trial; of the budget, the most that is asked of one
@@ -28,6 +31,17 @@ _WARM_S = 0.15  # of a trial
 
 Step = Callable[[Any], object]
 _log = logging.getLogger("mpiter.tuning")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """All that was tried of one number."""
+
+    workers: int
+    seconds: float  # for a batch
+    bytes: int | None  # of all processes; None where that isn't counted
+    spread: float | None  # the slowest trial less the fastest, as a share of the middle one; None: there was one
+    trials: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +106,16 @@ def tune(
 
     began = time.perf_counter()
     load = Loading(dataset, batch_size, loading, step, min(_TRIAL_S, budget_s / _PART))
-    memory = memory_bytes or (tree_memory() or 0) + int(_MEMORY * machine.memory_available())
+    memory = memory_bytes or machine.own_bytes(os.getpid()) + int(_MEMORY * machine.memory_available())
     most = max(8, 2 * machine.cores()) if max_workers is None else max_workers  # samples may wait for a disk
     search = Bracket(load, most, budget_s, memory)
     chosen, why = search.choose()
-    return Tuned(chosen, why, tuple(map(search.row, sorted(search.of))), time.perf_counter() - began)
+    table = []
+    for workers, trials in sorted(search.of.items()):
+        times, middle = [trial.batch_s for trial in trials], search.batch_s(workers)
+        spread = (max(times) - min(times)) / middle if len(times) > 1 else None
+        table.append(Row(workers, middle, search.bytes(workers) or None, spread, len(times)))
+    return Tuned(chosen, why, tuple(table), time.perf_counter() - began)
 
 
 class Loading:
@@ -126,9 +145,10 @@ class Loading:
             self._consume(loading, _WARM_S, workers + 1, began + limit_s / 2)
             least = max(self._least, 2 * workers, 1)  # they come in volleys
             batch_s = self._consume(loading, self._seconds, least, began + limit_s)
-            used = tree_memory()
+            shown = loading.stats()
+            used = machine.own_bytes(os.getpid()) + shown.worker_bytes + shown.in_flight_bytes
         _log.info("%s workers: %.3g ms a batch", workers, 1e3 * batch_s)
-        return Trial(batch_s, used, time.perf_counter() - began)
+        return Trial(batch_s, used or None, time.perf_counter() - began)
 
     def _consume(self, loading: Iterator[Any], seconds: float, least: int, ends: float) -> float:
         """Take batches for so long and so many of them, but not beyond the end; the seconds of one."""
@@ -140,3 +160,53 @@ class Loading:
                 self._step(batch)
             count, now = count + 1, time.perf_counter()
         return (now - began) / count
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    about = (
+        "Find out how many workers a dataset needs on this machine, if any, by loading from it. MODULE:NAME is a "
+        "dataset, or a function or class that makes one, found as `python -m` would find it."
+    )
+    parser = commands.add_parser("tune", help="are workers worth having, and how many?", description=about)
+    add = parser.add_argument
+    add("dataset", metavar="MODULE:NAME")
+    add("--batch-size", type=int, default=32, metavar="B", help="(default 32)")
+    add("--budget", type=float, default=BUDGET_S, metavar="S", help="seconds (default %(default)g)")
+    add("--max-workers", type=int, metavar="N", help="the most to try (default: 8, or twice the cores)")
+    add("--backend", choices=("process", "thread"), default="process", help="(default process)")
+    add("--ragged", choices=("raise", "list", "pad"), default="raise", help="samples that differ in shape (raise)")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    tells = logging.StreamHandler()  # of each trial, on standard error
+    _log.addHandler(tells)
+    _log.setLevel(logging.INFO)
+    bounds = {"max_workers": options.max_workers, "budget_s": options.budget}
+    try:
+        dataset = _named(options.dataset)
+        print(tune(dataset, options.batch_size, **bounds, backend=options.backend, ragged=options.ragged))
+    finally:
+        _log.removeHandler(tells)
+    return 0
+
+
+def _named(name: str) -> Any:
+    """The dataset that ``module:name`` names, or that calling it returns."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise OptionError(
+            f"{name!r} names no dataset; write module:name, of a dataset or of a function that makes one."
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        made = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise OptionError(f"{name} cannot be imported: {error}") from error
+    is_maker = isinstance(made, type) or not hasattr(made, "__getitem__")
+    return made() if is_maker and callable(made) else made

@@ -1,10 +1,16 @@
-"""What travels between the processes: a block out, and what was done of it back.
+"""What travels between the processes: a block out, and what was done of it back, with what has failed.
 
-Plain values, pickled by the Pool.  A *block* is rows of one batch, the whole batch unless that is dear.
+Plain values, pickled by the Pool.  A *block* is rows of one batch, the whole batch unless that is dear.  Guarantees
+that no fault could fail on arrival: an exception travels as itself only if it survived a trial journey in the worker;
+otherwise its type's name and text do, in a ``SampleError``.  The worker's traceback is chained, and a note names the
+sample and the line that fetches it without any worker.  Where the consumer itself fetches, the exception is raised as
+it is.
 """
 
 from __future__ import annotations
 
+import contextlib
+import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,11 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import RemoteTraceback, SampleError, SampleNotSendable
+from ..samples.byvalue import culprit
+from ..samples.envelope import dumps, loads
+from .here import NotOfASample, WorkerInfo
+
+_LONGEST = 20_000  # characters of a traceback
 Indices = NDArray[np.int64]
 Place = tuple[int, int, int, int]  # of a sample: its batch, row, epoch and position
-Keys = (
-    bytes | Indices | tuple[Any, ...]
-)  # int64, one a row, as bytes where they travel; or whatever a sampler has given
+Keys = bytes | Indices | tuple[Any, ...]  # int64, one a row, as bytes where they travel; or what a sampler has given
 
 
 class Block(NamedTuple):
@@ -38,13 +48,9 @@ class Block(NamedTuple):
         """The place and the index of its row number ``at``, if it has so many."""
         row = self.row + at
         for first, epoch, position, keys in self.stretches:
-            if first <= row < first + length_of(keys):
-                return (self.batch, row, epoch, position + row - first), listed(keys)[row - first]
+            if first <= row < first + len(found := listed(keys)):
+                return (self.batch, row, epoch, position + row - first), found[row - first]
         return None
-
-
-def length_of(keys: Keys) -> int:
-    return len(keys) >> 3 if type(keys) is bytes else len(keys)
 
 
 def listed(keys: Keys) -> list[Any]:
@@ -53,7 +59,6 @@ def listed(keys: Keys) -> list[Any]:
 
 
 def as_array(keys: bytes | Indices) -> Indices:
-    """The same, as an array."""
     return np.frombuffer(keys, np.int64) if isinstance(keys, bytes) else keys
 
 
@@ -90,7 +95,6 @@ class Done(NamedTuple):
     queue_s: float = 0.0  # …so long after it was sent
     cpu_s: float = 0.0  # of the seconds: at work, not waiting
     read_s: float = 0.0  # …in the dataset's read(), where one sees inside
-    delay_s: float = 0.0  # …waiting for a core
     drawn: frozenset[str] = frozenset()  # the global generators that the dataset draws from, as far as its worker knows
 
 
@@ -99,3 +103,83 @@ class Lost(NamedTuple):
 
     number: int  # the block's
     error: BaseException
+
+
+# -- a dataset's exception: taken down in the worker, raised again in the consumer -------------------------------------
+
+
+def take_down(error: BaseException, place: Place, index: Any, worker: WorkerInfo) -> Fault:
+    """Describe ``error``, raised by the fetch of ``index``."""
+    batch, row, epoch, position = place
+    may_skip = not isinstance(error, NotOfASample)
+    error = error if may_skip else error.__cause__ or error
+    where = batch, row, index, epoch, position, worker.name, f"{type(error).__name__}: {_text(error)}"[:500]
+    if worker.backend == "serial":
+        return Fault(*where, trace="", pickled=None, may_skip=may_skip, itself=error)
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-_LONGEST:]
+    return Fault(*where, trace, _pickled(error), may_skip=may_skip)
+
+
+def unsendable(sample: Any, name: str, error: BaseException) -> SampleNotSendable:
+    path, value, reason = name, sample, str(error) or type(error).__name__
+    if isinstance(error, Exception):  # looking for it again would end who looks
+        path, value, reason = culprit(sample, name, error, dumps)
+    blamed = "" if value is sample else f"{path} ({type(value).__qualname__}): "
+    unsendable = SampleNotSendable(
+        f"{name} returned {type(sample).__qualname__}, which cannot be sent from a worker: {blamed}{reason}. "
+        f"Return arrays, numbers, strings or containers of them."
+    )
+    unsendable.__cause__ = error
+    return unsendable
+
+
+def _may_be_raised(error: BaseException | None) -> bool:
+    """Would it mean nothing else to those who catch it where the batch is asked for?"""
+    return isinstance(error, Exception) and not isinstance(error, (StopIteration, StopAsyncIteration))
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    if not _may_be_raised(error):
+        return None
+    try:
+        data = dumps(error)
+        again = loads(data)
+        same = type(again) is type(error) and _text(again) == _text(error)
+    except BaseException:
+        return None
+    return data if same else None
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException:
+        return "<its text cannot be shown>"
+
+
+def raised(fault: Fault) -> Exception:
+    """The exception to raise in the consumer."""
+    error: Any = fault.itself if _may_be_raised(fault.itself) else None
+    if fault.pickled is not None:
+        try:
+            error = loads(fault.pickled)
+        except Exception:
+            error = None
+    if error is None:
+        error = SampleError(f"dataset[{fault.index!r:.60}] raised {fault.summary}")
+        error.__cause__ = fault.itself
+    with contextlib.suppress(Exception):  # classes may forbid either
+        if fault.itself is None and fault.trace:
+            error.__cause__ = RemoteTraceback(fault.trace)
+        if (note := _note(fault)) not in getattr(error, "__notes__", ()):  # it may be raised again and again
+            error.add_note(note)
+    return error  # type: ignore[no-any-return]
+
+
+def _note(fault: Fault) -> str:
+    where = f"(position {fault.position} of epoch {fault.epoch}), fetched by {fault.worker}"
+    if isinstance(fault.index, tuple):
+        return f"mpiter: {fault.index!r:.60} {where}."
+    if isinstance(fault.index, list):
+        return f"mpiter: samples {fault.index!r:.60} {where}, together."
+    return f"mpiter: sample {fault.index!r:.60} {where}; dataset[{fault.index!r:.60}] repeats it in this process."

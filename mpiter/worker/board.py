@@ -1,18 +1,28 @@
-"""The notice board: what each worker is doing right now, in a line of shared memory of its own.
+"""What a worker tells of itself: what it is doing right now, on the board, and the stack of its last moments.
 
-Written by workers, read by whoever supervises them and by ``get_rng``.  A line is a few integers.  Guarantees that a
-reader sees whole numbers (aligned 64-bit stores); the line as a whole may be torn, which its readers must bear.
-Before the lines stands what the loop has counted, for ``mpiter top``, which reads it all from another process: the
-board is the first thing in the loop's shared memory, and begins with a mark.
+The board has a line of shared memory for each worker: a few integers, written by workers, read by what supervises them.
+A reader sees whole numbers (aligned 64-bit stores); the line as a whole may be torn, which its readers must bear.
+
+The black box is one unnamed file for all worker processes of an iterator.  It gets a stack also of a worker that holds
+the GIL for ever (a signal handler in C writes it); none of one that was killed or stopped.
 """
 
 from __future__ import annotations
 
-import struct
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
+
+from .. import machine
+from ..transport.memory import SharedFile
 
 
 class Cell(IntEnum):
@@ -28,16 +38,6 @@ class Cell(IntEnum):
 
 _CELLS = len(Cell)
 LINE_BYTES = 64  # a line of the cache
-MARK = int.from_bytes(b"mpiter\0\3", "little")  # another one when what follows is laid out in another way
-COUNTED = (  # of Stats, what the tally counts
-    *("batches", "samples", "errors", "skipped", "tasks", "payload_bytes", "wait_s", "start_s", "sample_s"),
-    *("order_s", "queue_s", "fetch_s", "fetch_cpu_s", "fetch_delay_s", "read_s", "deliver_s"),
-)
-FIGURES = (*COUNTED, "restarts", "workers", "ready_batches", "in_flight_batches", "room_bytes")  # in this order
-# The mark, how many lines, when the first batch came (0: it hasn't), when the figures were written if next() waits and
-# waits (0: it doesn't), the figures.
-_HEAD = f"qqdd{len(FIGURES)}d"
-HEAD = struct.Struct(f"{_HEAD}{-struct.calcsize(_HEAD) % LINE_BYTES}x")
 
 
 class Line(NamedTuple):
@@ -56,12 +56,11 @@ class Board:
 
     def __init__(self, workers: int, arena: Any = None) -> None:
         self._arena = arena
-        size = HEAD.size + workers * LINE_BYTES
-        self._memory = None if arena else bytearray(size)  # nobody shares memory with us
+        size = workers * LINE_BYTES
+        self._memory = None if arena else bytearray(size)  # no process shares memory with us
         self._taken: list[tuple[int, int]] = []  # ranges of the arena
-        self._head = self._take(size)
-        self._places = [self._head + HEAD.size + worker * LINE_BYTES for worker in range(workers)]
-        self.publish(0.0, 0.0, [0.0] * len(FIGURES))
+        first = self._take(size)
+        self._places = [first + worker * LINE_BYTES for worker in range(workers)]
         for worker in range(workers):
             self.clear(worker)
 
@@ -76,32 +75,75 @@ class Board:
         at = self._places[worker]
         return memoryview(self._memory or self._arena.map)[at : at + 8 * _CELLS].cast("q")
 
-    def publish(self, began: float, waits: float, figures: Sequence[float]) -> None:
-        """What the loop has counted, since the first batch came."""
-        HEAD.pack_into(self._memory or self._arena.map, self._head, MARK, len(self._places), began, waits, *figures)
-
     def lines(self, pids: Mapping[int, int] | None = None) -> list[Line]:
         """All lines, as they are now, with the numbers of the processes where these are known better."""
         lines = [Line(*self.cells(worker)) for worker in range(len(self._places))]
         return lines if pids is None else [line._replace(pid=pids.get(at, line.pid)) for at, line in enumerate(lines)]
 
     def heard(self, worker: int) -> None:
-        """Nobody shares the board with a worker that has answered: it is ready, and gets on."""
+        """Note that a worker which does not share the board has answered: it is ready, and gets on."""
         cells = self.cells(worker)
         cells[Cell.READY], cells[Cell.SINCE] = 1, time.monotonic_ns()
 
     def clear(self, worker: int) -> None:
-        """For a new worker in this place."""
+        """Clear the line for a new worker in this place."""
         self.cells(worker)[:] = memoryview(bytes(8 * _CELLS)).cast("q")
 
     def move(self, worker: int) -> None:
-        """Another line for this place: whoever had the old one may still write there."""
+        """Give this place another line: the worker that had the old one may still write there."""
         if self._arena is not None:
             self._places[worker] = self._take(LINE_BYTES)
         self.clear(worker)
 
     def close(self) -> None:
-        """Nobody writes any more."""
+        """Give the memory back: no worker writes any more."""
         for start, size in self._taken:
             self._arena.free(start, size)
         self._taken.clear()
+
+
+_LONGEST = 20_000  # characters of a stack
+_MOST_ROOM = 1 << 20  # bytes read
+_ASK = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else None  # a signal that nothing else uses
+
+
+class BlackBox(SharedFile):
+    """Where worker processes leave their stacks; ``arm`` is called in the worker, the rest in the consumer process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read_to = 0
+
+    def arm(self) -> None:
+        """From now on a crash leaves its stack here, and so does the signal of ``ask``."""
+        faulthandler.enable(self.fd)
+        if _ASK is not None:
+            faulthandler.register(_ASK, self.fd, all_threads=True, chain=False)
+
+    def ask(self, pid: int) -> None:
+        """Have a worker show what it is doing right now; ``read`` has it as soon as it answers."""
+        if _ASK is not None and pid > 0:  # 0 would be the signal for our own process group
+            with contextlib.suppress(OSError):
+                os.kill(pid, _ASK)
+
+    def read(self) -> str:
+        """Everything written since the last ``turn_over``."""
+        text = os.pread(self.fd, _MOST_ROOM, self._read_to).decode(errors="replace").strip()
+        return text if len(text) <= _LONGEST else text[:_LONGEST] + "\n…"
+
+    def turn_over(self) -> None:
+        """Pass over what was written so far."""
+        self._read_to = os.fstat(self.fd).st_size
+
+
+def thread_stack(native_id: int) -> str:
+    """What a thread of this very process is doing."""
+    for thread in threading.enumerate():
+        if thread.native_id == native_id and thread.ident in (frames := sys._current_frames()):
+            return "".join(traceback.format_stack(frames[thread.ident]))[-_LONGEST:]
+    return ""
+
+
+def is_stopped(pid: int) -> bool:
+    """Is the process stopped, by SIGSTOP most likely?"""
+    return machine.stat_of(pid)[:1] == ["T"]

@@ -8,47 +8,59 @@ through; and that what had come of a batch when a sample raised is not asked for
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
+from ..errors import WorkerStartError
 from ..rules import Rules
-from ..samples.copying import glimpse, is_its_own
-from . import forks, seeding
+from ..samples.copying import Held, glimpse, is_its_own
+from . import home, seeding
 from .block import Block, Done
+from .board import Cell
 from .fetch import fetch
-from .here import NONE, here
-from .worker import begin_here
+from .here import NONE, WorkerInfo, here
+from .sheets import Writer
+from .worker import Worker, call_hooks, settle_at
 
 
 class CallersWorker:
     """A worker for one dataset; ``copies`` asks for samples that nobody else has."""
 
     def __init__(self, dataset: Any, worker_init: Any, rules: Rules, copies: bool) -> None:
-        self._worker, self._dataset = begin_here(dataset, worker_init, rules, copies), dataset
-        self._callers, self._born = seeding.Kept(), forks.generation
+        cells = memoryview(bytearray(8 * len(Cell))).cast("q")
+        worker = Worker(WorkerInfo(0, 1, rules.seed, None, "serial"), rules, Writer(None, Held), cells)
+        try:
+            settle_at(worker, dataset, copies=rules.batch_size > 1)
+            call_hooks(worker.info, worker_init)
+        except Exception as error:
+            raise WorkerStartError(f"worker 0 could not start:\n\n{traceback.format_exc()}") from error
+        worker.copies |= copies
+        self._worker, self._dataset = worker, dataset
+        self._callers, self._born = seeding.Kept(), home.generation
         self._is_list = type(dataset) in (list, tuple, range)  # no code of the user's runs when it is read
 
     @property
     def is_plain(self) -> bool:
         """Are samples asked for one by one, and as they come?"""
         worker = self._worker
-        return worker.reader is None and not (worker.habits.seeds or worker.habits.copies)
+        return worker.reader is None and not (worker.seeds or worker.copies)
 
     def fetch(self, block: Block) -> Done:
         """Fetch a block as any worker does."""
-        worker, habits, callers = self._worker, self._worker.habits, self._callers
+        worker, callers = self._worker, self._callers
         outer, here.now = here.now, worker.frame
-        if habits.seeds_samples:
+        if worker.rules.seeds_samples:
             callers.keep()
         try:
             while True:
-                done = fetch(block, worker, habits.seeds)
-                if not habits.seeds_samples or (drawn := callers.drawn()) <= habits.seeds:
+                done = fetch(block, worker, worker.seeds)
+                if not worker.rules.seeds_samples or (drawn := callers.drawn()) <= worker.seeds:
                     return done
-                habits.seeds |= drawn  # and this batch is fetched again
+                worker.seeds |= drawn  # and this batch is fetched again
         finally:
-            if habits.seeds_samples:
+            if worker.rules.seeds_samples:
                 callers.restore()
             here.now, worker.dataset = outer, self._dataset
 
@@ -62,9 +74,9 @@ class CallersWorker:
                 return itemgetter(*keys)(self._dataset) if len(keys) > 1 else (self._dataset[keys[0]],)
             return None
         worker, callers, born, rows = self._worker, self._callers, self._born, list[Any]()
-        dataset, habits, frame, outer = worker.dataset, worker.habits, worker.frame, here.now
+        dataset, frame, outer = worker.dataset, worker.frame, here.now
         rest, first, problem, drawn, add = iter(keys), None, None, NONE, rows.append
-        if habits.seeds_samples:
+        if worker.rules.seeds_samples:
             callers.keep()
         frame.at = lambda: (seed, epoch, position + len(rows))
         frame.seeds, frame.beyond, frame.drawn, frame.keys = NONE, 0, None, keys
@@ -75,21 +87,21 @@ class CallersWorker:
             for key in rest:
                 add(dataset[key])
         except BaseException as error:
-            forks.end_child(born, error)
+            home.end_child(born, error)
             problem = error
         finally:
             here.now, frame.at, frame.keys = outer, None, None
-        if forks.generation != born:
-            forks.end_child(born)
-        if habits.seeds_samples and (drawn := callers.drawn()):
+        if home.generation != born:
+            home.end_child(born)
+        if worker.rules.seeds_samples and (drawn := callers.drawn()):
             callers.restore()
-            habits.seeds |= drawn
+            worker.seeds |= drawn
         is_refilled = first is not None and glimpse(rows[0]) != first
         if problem is None and not (drawn or is_refilled):
             return rows
         if isinstance(problem, KeyboardInterrupt):
             raise problem
-        habits.copies = is_refilled
+        worker.copies = is_refilled
         if problem is not None and not (drawn or is_refilled):
             self.give_again(rows, problem)
         return None

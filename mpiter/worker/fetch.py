@@ -11,18 +11,17 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from ..samples.copying import Copies, Refilled
-from ..samples.layout import MANY
-from . import forks, lifeline, limits, seeding
-from .block import Block, Done, Place, as_array, listed
+from . import home, seeding
+from .block import Block, Done, Fault, Place, as_array, listed, take_down, unsendable
 from .board import Cell
-from .faults import Faults, take_down, unsendable
-from .here import NONE, here
-from .registry import Worker, worker_for
+from .here import NONE, AllLeftOut, here
 from .sheets import Unsendable
+from .worker import Worker, worker_for
 
 _clock = time.monotonic
 
@@ -31,10 +30,11 @@ def _fetch_run(block: Block) -> Done:
     """Fetch what ``block`` asks for: the function that ``Pool.map_async`` is given."""
     worker = worker_for(block.dataset)
     if worker.startup is not None:
-        return Done(block.number, worker.info.id, mail=_mail(worker), startup=worker.startup)
-    is_first = worker.blocks == 0 and worker.habits.owns_globals
+        mail = worker.outbox.take() if worker.outbox else ()
+        return Done(block.number, worker.info.id, mail=mail, startup=worker.startup)
+    is_first = worker.blocks == 0 and worker.owns_globals
     if is_first:  # not while all start: it takes some 20 ms of processor time
-        limits.limit_loaded_libraries()
+        home.limit_loaded_libraries()
     cells = worker.cells
     cells[Cell.BLOCK], cells[Cell.SINCE], cells[Cell.ACTIVE] = block.number, time.monotonic_ns(), 1
     outer, here.now = here.now, worker.frame  # a dataset may have an iterator of its own
@@ -47,36 +47,31 @@ def _fetch_run(block: Block) -> Done:
     finally:
         here.now = outer
         cells[Cell.ACTIVE] = 0
-    if worker.outbox or worker.habits.seeds:
-        done = done._replace(mail=(*_mail(worker), *done.mail), drawn=worker.habits.seeds)
+    if worker.outbox or worker.seeds:
+        done = done._replace(mail=worker.outbox.take() if worker.outbox else done.mail, drawn=worker.seeds)
     worker.blocks += 1
     if is_first:
-        limits.limit_loaded_libraries()
+        home.limit_loaded_libraries()
     return done
 
 
-def _mail(worker: Worker) -> tuple[Any, ...]:
-    return worker.outbox.take() if worker.outbox else ()
-
-
 def _watched(block: Block, worker: Worker) -> Done:
-    """Fetch with the global generators as the guarantee wants them, at no cost where nobody draws from them."""
-    habits = worker.habits
-    if not habits.seeds_samples:
+    """Fetch with the global generators as the guarantee wants them, at no cost where the dataset doesn't draw."""
+    if not worker.rules.seeds_samples:
         return fetch(block, worker, NONE)
-    if not habits.owns_globals:
+    if not worker.owns_globals:
         return _with_a_warning(block, worker) if worker.blocks == 0 else fetch(block, worker, NONE)
     while True:
-        seeds = habits.seeds
+        seeds = worker.seeds
         if seeds == seeding.GLOBALS:
             return fetch(block, worker, seeds)
-        before = habits.mark or seeding.globals_mark()
+        before = worker.mark or seeding.globals_mark()
         done = fetch(block, worker, seeds)
-        habits.mark = seeding.globals_mark()
-        drawn = seeding.drawn_between(before, habits.mark)
+        worker.mark = seeding.globals_mark()
+        drawn = seeding.drawn_between(before, worker.mark)
         if drawn <= seeds:
             return done
-        habits.seeds = seeds | drawn  # and this block is fetched again
+        worker.seeds = seeds | drawn  # and this block is fetched again
 
 
 def _with_a_warning(block: Block, worker: Worker) -> Done:
@@ -85,17 +80,16 @@ def _with_a_warning(block: Block, worker: Worker) -> Done:
     done = fetch(block, worker, NONE)
     if seeding.globals_mark() == before:
         return done
-    name = type(worker.dataset).__qualname__
     text = (
-        f"{name} draws from the global random generators, which threads share: its samples depend on timing. "
-        f"Draw from mpiter.get_rng() instead, or use processes."
+        f"{type(worker.dataset).__qualname__} draws from the global random generators, which threads share: its "
+        f"samples depend on timing. Draw from mpiter.get_rng() instead, or use processes."
     )
     return done._replace(mail=(("warning", text, "builtins:RuntimeWarning", __file__, 0),))
 
 
 def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:
     """Fetch a block, with these of the global generators seeded for each sample."""
-    began, cpu_s, read_ns, delay_ns = _clock(), time.thread_time(), worker.read_ns, worker.delay.ns()
+    began, cpu_s, read_ns = _clock(), time.thread_time(), worker.read_ns
     fetching = _Fetching(block, worker, seeds)
     for stretch in block.stretches:
         fetching.stretch(*stretch)
@@ -104,7 +98,7 @@ def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:
     try:
         payload = None if fetching.is_over else fetching.sheet.payload()
     except Refilled:
-        worker.habits.copies = True
+        worker.copies = True
         return fetch(block, worker, seeds)
     return Done(
         block.number,
@@ -112,12 +106,11 @@ def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:
         block.rows,
         _clock() - began,
         payload,
-        tuple(fetching.faults.found),
+        tuple(fetching.faults),
         began=began,
         queue_s=max(0.0, began - block.sent),
         cpu_s=time.thread_time() - cpu_s,
         read_s=(worker.read_ns - read_ns) / 1e9,
-        delay_s=(worker.delay.ns() - delay_ns) / 1e9,
     )
 
 
@@ -126,15 +119,16 @@ class _Fetching:
 
     def __init__(self, block: Block, worker: Worker, seeds: frozenset[str]) -> None:
         self._block, self._worker, self._cells, self._seeds = block, worker, worker.cells, seeds
+        self._born = home.generation
         self.sheet = worker.writer.sheet(block.brief, block.address, block.row, block.rows)
-        self.faults = Faults()
+        self.faults: list[Fault] = []
         frame = worker.frame
         frame.seeds, frame.beyond, frame.drawn = seeds, 0, None
 
     @property
     def is_over(self) -> bool:
         """Has a sample failed, so that the batch is an error whatever the others are?"""
-        return bool(self.faults.found) and not self._worker.habits.skips_errors
+        return bool(self.faults) and not self._worker.rules.skips_errors
 
     def stretch(self, row: int, epoch: int, position: int, indices: Any) -> None:
         """Fetch rows of one epoch, in order."""
@@ -152,28 +146,23 @@ class _Fetching:
 
     def _read_each(self, row: int, keys: list[Any]) -> None:
         """Ask for the samples one by one."""
-        dataset = Copies(self._worker.dataset) if self._worker.habits.copies else self._worker.dataset
-        rest = iter(keys)
-        if self._block.singly:
-            for at in range(row, row + len(keys)):
-                self._write(dataset, islice(rest, 1), at)
-                lifeline.look()  # while the board names the sample
+        dataset = Copies(self._worker.dataset) if self._worker.copies else self._worker.dataset
+        if not self._block.singly:
+            self._write(dataset, keys, row)
             return
-        if self._block.rows > MANY and not row:
-            self._write(dataset, islice(rest, 1), row)
-            self.sheet.check_size()
-            row += 1
-        self._write(dataset, rest, row)
+        rest = iter(keys)
+        for at in range(row, row + len(keys)):
+            self._write(dataset, islice(rest, 1), at)
+            home.look()  # while the board names the sample
 
     def _write(self, dataset: Any, keys: Iterable[Any], row: int) -> None:
         """Have the loop go through the keys; what raises is a fault of its row."""
-        rest, cells, sheet, seeded, born = iter(keys), self._cells, self.sheet, bool(self._seeds), forks.generation
+        rest, cells, sheet, seeded = iter(keys), self._cells, self.sheet, bool(self._seeds)
         while not self.is_over:
             try:
                 sheet.fetch(dataset, rest, row, cells, seeded)
                 return
             except BaseException as error:
-                forks.end_child(born, error)
                 row = cells[Cell.ROW]
                 self._fail(error, row)
                 row += 1
@@ -183,7 +172,11 @@ class _Fetching:
         place, index = self._found(row)
         if isinstance(error, Unsendable):
             error = unsendable(error.sample, f"dataset[{index!r:.60}]", error.__cause__ or error)
-        self.faults.add(error, place, index, self._worker.info)
+        if isinstance(error, AllLeftOut):  # its samples have faults, of which the last one ends it
+            last = max(at for at, fault in enumerate(self.faults) if fault.row == place[1])
+            self.faults[last] = replace(self.faults[last], ends_row=True)
+        else:
+            self.faults.append(take_down(error, place, index, self._worker.info))
         self.sheet.fail(row)
 
     def _found(self, row: int) -> tuple[Place, Any]:
@@ -199,7 +192,8 @@ class _Fetching:
         seeding.begin_anew()
         samples: Any = ()
         try:
-            samples = forks.called(worker.reader, as_array(indices))
+            samples = worker.reader(as_array(indices))
+            home.end_child(self._born)
         except BaseException as error:  # it is asked again, sample by sample
             self.let_pass(error)
         cells[Cell.ACTIVE] = 1
@@ -208,23 +202,27 @@ class _Fetching:
             return False
         if len(samples) != count:
             return False
-        if not (type(samples) in self.sheet.at_once and self._written(row, samples)):
-            self._write(Copies(samples) if worker.habits.copies else samples, range(count), row)
-        return True
-
-    def _written(self, row: int, samples: Any) -> bool:
         with contextlib.suppress(Unsendable):  # which of them can't be sent shows one by one
-            return self.sheet.together(row, samples)
-        return False
+            if type(samples) in self.sheet.at_once and self.sheet.together(row, samples):
+                return True
+        self._write(Copies(samples) if worker.copies else samples, range(count), row)
+        return True
 
     # -- for rows of several samples -----------------------------------------------------------------------------
 
     def part(self, error: BaseException, key: Any, at: int) -> None:
         """Note that one of the samples of the row under way has failed."""
         self.let_pass(error)
-        self.faults.add_part(error, self._found(self._cells[Cell.ROW])[0], key, at, self._worker.info)
+        batch, row, epoch, position = self._found(self._cells[Cell.ROW])[0]
+        if (row, position + at) not in ((known.row, known.position) for known in self.faults):  # else it comes again
+            fault = take_down(error, (batch, row, epoch, position + at), key, self._worker.info)
+            self.faults.append(replace(fault, ends_row=False))
 
     def let_pass(self, error: BaseException) -> None:
-        """Raise Ctrl-C again in the caller's own thread; in a worker whatever is raised is the dataset's."""
+        """End a child of the dataset's; raise Ctrl-C again in the caller's own thread.
+
+        In a worker whatever is raised is the dataset's.
+        """
+        home.end_child(self._born, error)
         if isinstance(error, KeyboardInterrupt) and self._worker.info.backend == "serial":
             raise error

@@ -1,6 +1,6 @@
 """What a worker says on the side (prints, log records, warnings), and how the caller hears of it.
 
-The outbox collects in the worker; each ticket takes along what is in it.  The inbox is the consumer process's:
+The outbox collects in the worker; each answer takes along what is in it.  The inbox is the consumer process's:
 prints go to its ``sys.stdout`` and ``sys.stderr`` (a notebook's cell, a test's capture), log records to the logger of
 the same name, warnings through the caller's filters, equal ones once.
 """
@@ -18,99 +18,81 @@ from typing import Any
 
 from ..errors import OURS, warn
 
-_MOST_TEXT = 1 << 20  # characters kept for the next ticket; a dataset that prints more is cut
-
-
-class Outbox:
-    """A worker's outgoing mail."""
-
-    def __init__(self) -> None:
-        self._letters: list[tuple[Any, ...]] = []
-        self._streams: tuple[io.TextIOWrapper, ...] = ()
-
-    def open(self) -> None:
-        """Take over stdout, stderr, logging and warnings of this process."""
-        sys.stdout, sys.stderr = self._streams = _stream(self, "stdout"), _stream(self, "stderr")
-        root = logging.getLogger()
-        level = root.level
-        for handler in root.handlers[:]:  # inherited by fork; the caller's own will show the record
-            root.removeHandler(handler)
-        root.addHandler(_LogPost(self))
-        root.setLevel(level)
-        warnings.showwarning = self._warned
-        util.Finalize(None, self._close, exitpriority=-100)  # before the process prints what it dies of
-
-    def add(self, *letter: Any) -> None:
-        self._letters.append(letter)
-
-    def say(self, stream: str, text: str) -> None:
-        """Add to what has been printed; a dataset that prints without end is cut."""
-        said = sum(len(letter[1]) for letter in self._letters if letter[0] == stream)
-        if said <= _MOST_TEXT:
-            self.add(stream, text if said + len(text) <= _MOST_TEXT else text[:1000] + "\n… (cut: too much printed)\n")
-
-    def take(self) -> tuple[Any, ...]:
-        """Everything said since the last time."""
-        for stream in self._streams:
-            stream.flush()
-        if not self._letters:
-            return ()
-        taken, self._letters = tuple(self._letters), []
-        return taken
-
-    def _warned(
-        self, message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
-    ) -> None:
-        name = f"{category.__module__}:{category.__qualname__}"
-        self.add("warning", str(message), name, filename, lineno)
-
-    def _close(self) -> None:
-        """Say what is left directly, as from now on."""
-        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-        for kind, *content in self.take():
-            if kind in ("stdout", "stderr"):
-                os.write(1 if kind == "stdout" else 2, content[0].encode(errors="replace"))
+_MOST_TEXT = 1 << 20  # bytes of an answer; what a dataset prints beyond them is cut
+_STREAMS = {"stdout": 1, "stderr": 2}
+Letters = tuple[tuple[Any, ...], ...]
 
 
 class _Tape(io.RawIOBase):
-    """What a worker's stdout or stderr ends in: letters."""
+    """What a worker's stdout or stderr ends in: letters, which any thread may add."""
 
-    def __init__(self, outbox: Outbox, name: str) -> None:
-        self._outbox, self._stream = outbox, name
+    said = 0  # bytes since the last answer
+
+    def __init__(self, name: str, letters: list[tuple[Any, ...]]) -> None:
+        self._stream, self._letters = name, letters
 
     def write(self, data: Any) -> int:
-        self._outbox.say(self._stream, bytes(data).decode(errors="replace"))
+        room, self.said = _MOST_TEXT - self.said, self.said + len(data)
+        if room > 0:
+            cut = "" if len(data) <= room else "\n… (cut: too much printed)\n"
+            self._letters.append((self._stream, bytes(data)[:room].decode(errors="replace") + cut))
         return len(data)
 
     def writable(self) -> bool:
         return True
 
     def fileno(self) -> int:
-        return 1 if self._stream == "stdout" else 2
+        return _STREAMS[self._stream]
 
 
-def _stream(outbox: Outbox, name: str) -> io.TextIOWrapper:
-    """A stream as real as any: it has a buffer, an encoding, a descriptor."""
-    return io.TextIOWrapper(io.BufferedWriter(_Tape(outbox, name)), encoding="utf-8", errors="replace")
+class Outbox(logging.Handler):
+    """A worker's outgoing mail: from now on it has stdout, stderr, logging and warnings of this process."""
 
-
-class _LogPost(logging.Handler):
-    """Sends records as plain values, the message formatted."""
-
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._outbox = outbox
+        self._letters: list[tuple[Any, ...]] = []
+        for name in _STREAMS:
+            setattr(sys, name, io.TextIOWrapper(_Tape(name, self._letters), encoding="utf-8", errors="replace"))
+        self._streams: Any = sys.stdout, sys.stderr
+        root = logging.getLogger()
+        for handler in root.handlers[:]:  # inherited by fork; the caller's own will show the record
+            root.removeHandler(handler)
+        root.addHandler(self)
+        warnings.showwarning = self._warned
+        util.Finalize(None, self._end, exitpriority=-100)  # before the process prints what it dies of
+
+    def take(self) -> Letters:
+        """Everything said since the last time."""
+        for stream in self._streams:
+            stream.flush()
+            stream.buffer.said = 0
+        taken = tuple(self._letters)
+        del self._letters[: len(taken)]  # and not what another thread has said meanwhile
+        return taken
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Send a record as plain values, the message formatted."""
         text = record.exc_text
         if record.exc_info and not text:
             text = logging.Formatter().formatException(record.exc_info)
         plain = {
-            name: value
-            for name, value in record.__dict__.items()
-            if isinstance(value, (str, int, float, type(None))) and name not in ("msg", "args", "exc_info", "exc_text")
+            name: value for name, value in vars(record).items() if isinstance(value, (str, int, float, type(None)))
         }
-        self._outbox.add("log", {**plain, "msg": record.getMessage(), "args": None, "exc_text": text})
+        plain |= {"msg": record.getMessage(), "args": None, "exc_info": None, "exc_text": text}
+        self._letters.append(("log", plain))
+
+    def _warned(
+        self, message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+    ) -> None:
+        name = f"{category.__module__}:{category.__qualname__}"
+        self._letters.append(("warning", str(message), name, filename, lineno))
+
+    def _end(self) -> None:
+        """Print what is left directly, as from now on."""
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        for kind, *content in self.take():
+            if kind in _STREAMS:
+                os.write(_STREAMS[kind], content[0].encode(errors="replace"))
 
 
 class Inbox:
@@ -120,7 +102,7 @@ class Inbox:
         self._letters: deque[tuple[Any, ...]] = deque()
         self._heard: set[tuple[Any, ...]] = set()  # warnings, which are given once
 
-    def post(self, letters: tuple[Any, ...]) -> None:
+    def post(self, letters: Letters) -> None:
         """Bring mail, from any thread."""
         self._letters.extend(letters)
 
@@ -137,8 +119,11 @@ class Inbox:
                 logging.getLogger(record.name).handle(record)
             elif kind == "notice":
                 warn(content[0])
-            elif kind != "warning":
-                _print(getattr(sys, kind), content[0])
+            elif kind in _STREAMS:
+                stream = getattr(sys, kind)
+                if stream is not None:  # a program without a console
+                    stream.write(content[0])
+                    stream.flush()
             elif tuple(content) not in self._heard:
                 self._heard.add(tuple(content))
                 text, category, filename, lineno = content
@@ -146,12 +131,6 @@ class Inbox:
                     warn(text, _category(category))
                 else:
                     warnings.warn_explicit(text, _category(category), filename, lineno)
-
-
-def _print(stream: Any, text: str) -> None:
-    if stream is not None:  # a program without a console
-        stream.write(text)
-        stream.flush()
 
 
 def _category(name: str) -> type[Warning]:

@@ -10,6 +10,7 @@ one that is drawn from, not all three, since seeding costs as much as a small sa
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import random
 import sys
@@ -20,13 +21,11 @@ import numpy as np
 import numpy.random  # which NumPy would load at the first draw, in the midst of a start
 
 from ..samples.tensors import torch_with
-from .here import NONE
-from .here import here as _thread
+from .here import NONE, here
 
 GLOBALS = frozenset({"random", "numpy", "torch"})  # the generators that code draws from which knows nothing of us
 _MERSENNE_WORDS = 624
 _PHILOX_WORDS = 4
-_MERSENNE_BYTES = 4 * _MERSENNE_WORDS + 4  # the words and the position among them
 _STREAM = 0x5A3
 
 
@@ -45,18 +44,19 @@ def get_rng() -> np.random.Generator:
     >>> all(next(batches(Noise(), 4, n_processes=2, seed=0)) == alone)
     True
     """
-    now = _thread.now
+    now = here.now
     if now.at is None:
         return np.random.default_rng()
-    key = _here(now.at)
+    key = _place(now.at)
     if now.drawn is None or now.drawn[0] != key:
-        now.drawn = key, np.random.Generator(np.random.PCG64(np.random.SeedSequence([*map(_word, key), _STREAM])))
+        words = [number & (1 << 128) - 1 for number in key]
+        now.drawn = key, np.random.Generator(np.random.PCG64(np.random.SeedSequence([*words, _STREAM])))
     return now.drawn[1]  # type: ignore[no-any-return]
 
 
 def begin_anew() -> bool:
     """The place's generator starts afresh; was it asked for?"""
-    now = _thread.now
+    now = here.now
     before, now.drawn = now.drawn, None
     return before is not None
 
@@ -65,46 +65,28 @@ def seed_for(draws: bool) -> int:
     """A seed that NumPy's global generator governs: drawn from it, or told by its state, which is left as it is."""
     if draws:
         return int(np.random.randint(0, 1 << 63, dtype=np.int64))
-    state = _mersenne_memory()
-    told = hashlib.blake2b(state if isinstance(state, bytes) else state.encode(), digest_size=8)
-    return int.from_bytes(told.digest(), "little") >> 1
-
-
-def _word(number: int) -> int:
-    return number & (1 << 128) - 1
-
-
-def at(place: Callable[[], tuple[int, int, int]] | None, seeds: frozenset[str] = NONE) -> Any:
-    """Tell this thread how to find out (seed, epoch, position) when somebody asks; returns what ``back`` takes."""
-    now = _thread.now
-    before = now.at, now.seeds, now.beyond, now.drawn
-    now.at, now.seeds, now.beyond, now.drawn = place, seeds, 0, None
-    return before
-
-
-def back(before: Any) -> None:
-    """Where this thread was before ``at``."""
-    now = _thread.now
-    now.at, now.seeds, now.beyond, now.drawn = before
+    state = np.random.get_state(legacy=False)["state"]
+    told = repr([np.asarray(value).tolist() for value in state.values()])
+    return int.from_bytes(hashlib.blake2b(told.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def step_to(beyond: int, seeds: bool = True) -> None:
     """Go to a sample of the row: the first one, or a later one where the row is made of several."""
-    now = _thread.now
+    now = here.now
     now.beyond = beyond
     if seeds and now.seeds and now.at is not None:
-        seed_globals(*_here(now.at), now.seeds)
+        seed_globals(*_place(now.at), now.seeds)
 
 
 def go_to(position: int, seeds: bool = True) -> None:
     """The next sample of a row that knows better than the row's number where it stands."""
-    if (at := _thread.now.at) is not None:
+    if (at := here.now.at) is not None:
         step_to(position - at()[2], seeds)
 
 
-def _here(place: Callable[[], tuple[int, int, int]]) -> tuple[int, int, int]:
-    seed, epoch, position = place()
-    return seed, epoch, position + _thread.now.beyond
+def _place(at: Callable[[], tuple[int, int, int]]) -> tuple[int, int, int]:
+    seed, epoch, position = at()
+    return seed, epoch, position + here.now.beyond
 
 
 def seed_globals(seed: int, epoch: int, position: int, which: frozenset[str] = GLOBALS) -> None:
@@ -128,17 +110,16 @@ def seed_worker(seed: int, worker: int) -> None:
 
 
 def globals_mark() -> tuple[Any, ...]:
-    """What tells whether somebody has drawn from the global generators: cheap, compared around every task.
+    """What changes with a draw from the global generators: cheap, since it is compared around every block.
 
     Of a Mersenne twister the index, and a word, which another 624 draws change.  The one thing left out is the normal
     number that numpy keeps in reserve: ``seed_globals`` clears it, the loop without workers looks at it separately.
     """
     torch = torch_with("default_generator") if "torch" in sys.modules else None
     mine = random.getstate() if _own_words is None else (_own_words[0], _own_words[1], _own.gauss_next)
-    if _global._bit_generator is not _Numpys.generator:
-        _look_at_numpys()
-    words = _Numpys.words
-    numpys = str(_Numpys.generator.state) if words is None else (words[_MERSENNE_WORDS], words[0])
+    generator = np.random.mtrand._rand._bit_generator
+    words = _numpys_words(generator)
+    numpys = str(generator.state) if words is None else (words[_MERSENNE_WORDS], words[0])
     return mine, numpys, torch and torch.get_rng_state().numpy().tobytes()
 
 
@@ -146,57 +127,31 @@ def drawn_between(before: tuple[Any, ...], after: tuple[Any, ...]) -> frozenset[
     """The generators whose marks differ."""
     if before == after:
         return NONE
-    return frozenset(name for name, was, now in zip(_NAMES, before, after, strict=True) if was != now)
-
-
-_NAMES = ("random", "numpy", "torch")
+    names = ("random", "numpy", "torch")
+    return frozenset(name for name, was, now in zip(names, before, after, strict=True) if was != now)
 
 
 def _words_at(address: int) -> memoryview:
     return memoryview((ctypes.c_uint32 * (_MERSENNE_WORDS + 1)).from_address(address)).cast("B").cast("I")
 
 
-class _Numpys:
-    """The memory of numpy's global generator."""
-
-    generator: Any = None
-    words: memoryview | None = None  # None: it is no Mersenne twister
-
-
-_global = np.random.mtrand._rand
+@functools.lru_cache(maxsize=1)
+def _numpys_words(generator: Any) -> memoryview | None:
+    """The words and the index in the memory of numpy's generator; None if it is no Mersenne twister."""
+    return _words_at(generator.ctypes.state_address) if type(generator) is np.random.MT19937 else None
 
 
-def _look_at_numpys() -> None:
-    """Find out where the generator that numpy has now keeps its state."""
-    generator = _global._bit_generator
-    is_known = type(generator) is np.random.MT19937
-    _Numpys.words = _words_at(generator.ctypes.state_address) if is_known else None
-    _Numpys.generator = generator
-
-
-def _words_of(generator: random.Random) -> memoryview:
-    """Where CPython has the index and the words, of which ``getstate`` makes 625 numbers."""
-    return _words_at(id(generator) + object.__basicsize__)
-
-
-def _is_there(generator: random.Random) -> bool:
-    """Are they what ``getstate`` says?"""
-    generator.random()
+def _words_of(generator: random.Random) -> memoryview | None:
+    """Where CPython has the index and the words, of which ``getstate`` makes 625 numbers; None if they aren't there."""
+    if sys.implementation.name != "cpython" or type(generator) is not random.Random:
+        return None
+    found = _words_at(id(generator) + object.__basicsize__)
     *words, index = generator.getstate()[1]
-    return _words_of(generator).tolist() == [index, *words]
+    return found if found.tolist() == [index, *words] else None
 
 
 _own = random.getstate.__self__  # type: ignore[attr-defined]
-_is_readable = sys.implementation.name == "cpython" and type(_own) is random.Random and _is_there(random.Random(0))
-_own_words = _words_of(_own) if _is_readable else None
-
-
-def _mersenne_memory() -> Any:
-    """The bytes of numpy's global generator; its full state where that isn't a Mersenne twister."""
-    generator = np.random.mtrand._rand._bit_generator
-    if type(generator) is np.random.MT19937:
-        return ctypes.string_at(generator.ctypes.state_address, _MERSENNE_BYTES)
-    return str(generator.state)
+_own_words = _words_of(_own)
 
 
 def global_generators() -> dict[str, Any]:
@@ -207,50 +162,39 @@ def global_generators() -> dict[str, Any]:
 
 def state_of(generator: Any) -> Any:
     """What a generator, or such a module, is to be given back."""
-    if generator is random or isinstance(generator, random.Random):
-        return generator.getstate()
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
     if generator is np.random or isinstance(generator, np.random.RandomState):
         return generator.get_state(legacy=False)
+    if hasattr(generator, "getstate"):
+        return generator.getstate()
     return generator.get_rng_state() if hasattr(generator, "get_rng_state") else generator.get_state()
 
 
 def give_back(generator: Any, state: Any) -> None:
     """Put it where it was; a state that is none is an error of some type, from here or from the generator."""
-    if generator is random or isinstance(generator, random.Random):
+    if hasattr(generator, "setstate"):
         if not isinstance(state[2], (float, type(None))):
             raise ValueError("the number in reserve is none")  # which Python finds out when it is drawn
         generator.setstate(state)
-    elif isinstance(generator, np.random.Generator):
-        _check_positions(state)
-        generator.bit_generator.state = state
     elif hasattr(generator, "set_rng_state"):
         generator.set_rng_state(state)
-    elif generator is np.random or isinstance(generator, np.random.RandomState):
-        _check_positions(state)
-        generator.set_state(state)
+    elif generator is np.random or isinstance(generator, (np.random.RandomState, np.random.Generator)):
+        # beyond these NumPy would read: of a Mersenne twister's words, and of Philox's buffer
+        places = (state["state"].get("pos", 0), _MERSENNE_WORDS), (state.get("buffer_pos", 0), _PHILOX_WORDS)
+        for position, most in places:
+            if not 0 <= position <= most:
+                raise ValueError(f"position {position} is not within 0 … {most}")
+        if isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = state
+        else:
+            generator.set_state(state)
     else:
         generator.set_state(state)
 
 
-def _check_positions(state: Any) -> None:
-    """Beyond these NumPy would read: of a Mersenne twister's words, and of Philox's buffer."""
-    for position, most in (
-        (state["state"].get("pos", 0), _MERSENNE_WORDS),
-        (state.get("buffer_pos", 0), _PHILOX_WORDS),
-    ):
-        if not 0 <= position <= most:
-            raise ValueError(f"position {position} is not within 0 … {most}")
-
-
-def globals_state() -> dict[str, Any]:
-    """The global generators' states, to be restored."""
-    return {name: state_of(generator) for name, generator in global_generators().items()}
-
-
 class Kept:
-    """The caller's generators, as they are to be found again; read anew only where somebody has drawn."""
+    """The caller's generators, as they are to be found again; read anew only after a draw."""
 
     def __init__(self) -> None:
         self._mark: tuple[Any, ...] = ()
@@ -261,7 +205,8 @@ class Kept:
         """Note how they are now."""
         mark = globals_mark()
         if mark != self._mark or self._has_reserve:
-            self._mark, self._states = mark, globals_state()
+            self._mark = mark
+            self._states = {name: state_of(generator) for name, generator in global_generators().items()}
             self._has_reserve = bool(self._states["numpy"].get("has_gauss", 0))
 
     def drawn(self) -> frozenset[str]:
@@ -272,7 +217,7 @@ class Kept:
         return drawn
 
     def restore(self) -> None:
-        """Put them back, if somebody has drawn."""
+        """Put them back, if they were drawn from."""
         if self.drawn():
             generators = global_generators()
             for name, state in self._states.items():

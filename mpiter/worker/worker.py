@@ -1,40 +1,39 @@
-"""How a worker begins: the initializer that every Pool runs once in each of its workers.
+"""How a worker begins, and what it knows: the initializer that every Pool runs once in each of its workers.
 
 Runs in workers.  Guarantees that nothing it meets can kill the worker or start a respawn loop: a failure is kept and
-answered to the first block.  In a process that we have started it first makes itself at home (signals, environment,
-thread limits, outgoing mail); in others' (Ray's, MPI's) it is a guest and doesn't.  Then it opens the dataset, and
-calls the user's ``worker_init``.
+answered to the first block.  In a process that we have started it first makes itself at home; in others' (Ray's,
+MPI's) it is a guest and doesn't.  Then it opens the dataset, and calls the user's ``worker_init``.
+
+Every block names its dataset, since a process may serve several iterators at once, and threads are workers of their
+own: a registry has the worker of each.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import logging
 import multiprocessing
 import os
 import re
-import signal
 import threading
+import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from ..datasets.access import reader_of, users
+from ..datasets.columns import Reader, reader_of, users
 from ..datasets.ship import Kept
-from ..errors import OptionError, WorkerStartError
+from ..errors import OptionError
 from ..rules import Rules
 from ..samples import byvalue
-from ..samples.copying import Held
-from . import allocator, forks, info, lifeline, limits, seeding
-from .blackbox import BlackBox
-from .board import Board, Cell
-from .here import NONE
+from . import home, seeding
+from .board import BlackBox, Board, Cell
+from .here import NONE, Frame, WorkerInfo, here, was_asked
 from .mail import Outbox
-from .reading import RunDelay, watched
-from .registry import Habits, Worker, register
 from .sheets import Writer
 
 
@@ -56,134 +55,133 @@ class Setup:
     starts: Counter[int] = field(default_factory=Counter)  # of workers of each number, before this one
 
 
+@dataclass(eq=False, slots=True)
+class Worker:
+    """A worker's place of work: one dataset, and what is needed to fetch from it."""
+
+    info: WorkerInfo
+    rules: Rules
+    writer: Writer
+    cells: memoryview  # this worker's line of the board
+    dataset: Any = None
+    reader: Reader | None = None  # of many samples at once
+    outbox: Outbox | None = None
+    startup: str | None = None  # why it cannot work at all
+    blocks: int = 0  # that it has fetched
+    seeds: frozenset[str] = NONE  # the global generators that the dataset draws from, as far as we know
+    mark: Any = None  # of the global generators after the last block
+    copies: bool = False  # samples that travel by reference: the dataset fills their memory again
+    frame: Frame = field(default_factory=Frame)  # what its thread is fetching
+    read_ns: int = 0  # spent in the dataset's read() so far
+
+    @property
+    def owns_globals(self) -> bool:
+        """The global generators are this worker's to seed."""
+        return self.info.backend != "thread"
+
+
+_registry: dict[int, dict[int, Worker]] = {}  # dataset -> thread -> worker
+_numbers = itertools.count(1)
+
+
+def new_key() -> int:
+    """A dataset's key in the registry, which no other process gives."""
+    return os.getpid() << 32 | next(_numbers)
+
+
+def forget(dataset: int) -> None:
+    """Let go of the workers of this process."""
+    _registry.pop(dataset, None)
+
+
+def worker_for(dataset: int) -> Worker:
+    """This thread's worker, or the only one."""
+    workers = _registry[dataset]
+    return workers.get(threading.get_ident()) or next(iter(workers.values()))
+
+
 def begin(setup: Setup, number: int | None = None) -> None:
     """Take up work, as the worker of this number if it is known.  Never raises."""
-    is_ours = setup.environment is not None  # a process that we have started and will end
-    is_alone = not setup.rules.in_process  # in its process
-    number = _number(setup) if number is None else number
+    rules, is_ours = setup.rules, setup.environment is not None  # a process that we have started and will end
+    if number is None:  # by the number of this process among the Pool's
+        numbers = re.findall(r"\d+", multiprocessing.current_process().name)
+        number = int(numbers[-1]) % rules.workers if numbers else 0
     cells = setup.board.cells(number)
     cells[Cell.PID], cells[Cell.BLOCK] = threading.get_native_id(), -1
-    nobody = info.WorkerInfo(number, setup.rules.workers, setup.rules.seed, None, setup.backend)
-    habits = Habits(
-        owns_globals=setup.backend != "thread",
-        seeds_samples=setup.rules.seeds_samples,
-        skips_errors=setup.rules.skips_errors,
-        seeds=frozenset(setup.drawn),
-    )
-    worker = Worker(nobody, None, setup.writer, cells, habits)
-    register(setup.dataset, worker)
+    info = WorkerInfo(number, rules.workers, rules.seed, None, setup.backend)
+    worker = Worker(info, rules, setup.writer, cells, seeds=frozenset(setup.drawn))
+    _registry.setdefault(setup.dataset, {})[threading.get_ident()] = worker
     try:
-        if is_ours and os.getpid() == setup.home:
-            raise OptionError("the workers of pool= are threads of this process; pass backend=mpiter.Thread().")
         if is_ours:
-            lifeline.die_with_parent()
-            worker.outbox = _settle_in(setup.environment or {})
+            if os.getpid() == setup.home:
+                raise OptionError("the workers of pool= are threads of this process; pass backend=mpiter.Thread().")
+            home.die_with_parent()
+            home.settle_in(setup.environment or {})
+            worker.outbox = Outbox()
             if setup.box is not None:
                 setup.box.arm()
             logging.getLogger().setLevel(setup.log_level)
-        if is_ours and isinstance(setup.cargo, Kept):
-            byvalue.was_forked()
-        dataset, worker_init = forks.called(setup.cargo.open)
-        _settle_at(worker, dataset, copies=setup.rules.in_process)
-        if is_alone and not setup.rules.seeds_samples:
-            seeding.seed_worker(setup.rules.seed, number + setup.starts[number] * setup.rules.workers)
+            if isinstance(setup.cargo, Kept):
+                byvalue.was_forked()
+        dataset, worker_init = setup.cargo.open()
+        settle_at(worker, dataset, copies=rules.in_process)
+        if not rules.in_process and not rules.seeds_samples:
+            seeding.seed_worker(rules.seed, number + setup.starts[number] * rules.workers)
         call_hooks(worker.info, worker_init)
-        if is_alone:
-            worker.reading = watched(worker.info.dataset)
-        if is_alone and setup.rules.seeds_samples:
-            seeding.seed_globals(setup.rules.seed, -1 - setup.starts[number], number)
+        if not rules.in_process:
+            _watch_reading(worker)
+            if rules.seeds_samples:
+                seeding.seed_globals(rules.seed, -1 - setup.starts[number], number)
         if is_ours:
             gc.freeze()
     except BaseException as error:
-        if isinstance(error, RecursionError):
-            _explain(error)
         worker.startup = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     cells[Cell.READY] = 1
 
 
-def begin_here(dataset: Any, worker_init: Any, rules: Rules, copies: bool) -> Worker:
-    """Where there are no workers, have the caller's thread be one; ``copies`` asks for samples that nobody else has."""
-    nobody = info.WorkerInfo(0, 1, rules.seed, None, "serial")
-    habits = Habits(seeds_samples=rules.seeds_samples, skips_errors=rules.skips_errors)
-    cells = memoryview(bytearray(8 * len(Cell))).cast("q")
-    worker = Worker(nobody, dataset, Writer(None, Held), cells, habits, delay=RunDelay(is_counted=False))
-    try:
-        _settle_at(worker, dataset, copies=rules.batch_size > 1)
-        call_hooks(worker.info, worker_init)
-    except Exception as error:
-        raise WorkerStartError(f"worker 0 could not start:\n\n{traceback.format_exc()}") from error
-    habits.copies |= copies
-    return worker
-
-
-def _settle_at(worker: Worker, dataset: Any, copies: bool) -> None:
+def settle_at(worker: Worker, dataset: Any, copies: bool) -> None:
     """Find out how the dataset is read; ``copies`` says whether it could fill memory again that others still read."""
     theirs = users(dataset)
     worker.dataset, worker.reader = dataset, reader_of(dataset)
     worker.info = worker.frame.worker = replace(worker.info, dataset=theirs)
     if any(getattr(one, "repeatable", True) is False for one in (dataset, theirs)):
-        worker.habits.seeds = seeding.GLOBALS if worker.habits.seeds_samples else NONE  # not fetched twice to find out
-        worker.habits.copies = copies
-    info.was_asked()  # by the process that we were forked from
+        worker.seeds = seeding.GLOBALS if worker.rules.seeds_samples else NONE  # not fetched twice to find out
+        worker.copies = copies
+    was_asked()  # by the process that we were forked from
 
 
-def _explain(error: RecursionError) -> None:
-    """Why it may have been raised while the dataset was unpickled, when its attributes are not there yet."""
-    if any(frame.name == "__getattr__" for frame in traceback.extract_tb(error.__traceback__)):
-        error.add_note(
-            "Its __getattr__ asks for an attribute that is not there yet while the dataset is unpickled, before "
-            "anything of __init__: raise AttributeError there for the names that it uses itself, or give the class a "
-            "__setstate__."
-        )
-
-
-def call_hooks(here: info.WorkerInfo, worker_init: Any) -> None:
-    """The user's function, then the dataset's own method (of its class: wrappers may answer to any name)."""
-    outer = info.here()
-    info.enter(here)
+def call_hooks(info: WorkerInfo, worker_init: Any) -> None:
+    """Call the user's function, then the dataset's own method (of its class: wrappers may answer to any name)."""
+    outer, here.now.worker, born = here.now.worker, info, home.generation
     try:
         if worker_init is not None:
-            forks.called(worker_init, here)
-        if callable(getattr(type(here.dataset), "worker_init", None)):
-            forks.called(here.dataset.worker_init, here)
+            worker_init(info)
+        if callable(getattr(type(info.dataset), "worker_init", None)):
+            info.dataset.worker_init(info)
+        home.end_child(born)
+    except BaseException as error:
+        home.end_child(born, error)
+        raise
     finally:
-        info.enter(outer)
+        here.now.worker = outer
 
 
-# By these numbers the caller's process knows the descriptors that lead to whoever started it as an MPI rank.  Here they
-# are something else's, the fork server's say, and MPI would write there when a dataset imports it.
-TO_THE_LAUNCHER = ("PMI_FD", "HYDI_CONTROL_FD")
+def _watch_reading(worker: Worker) -> None:
+    """Take the time of the dataset's ``read(i)``, if one can see inside: if it has ``transform(sample)`` as well.
 
+    The dataset of a process of its own is a copy of the user's: its ``read`` is replaced by one that takes the time.
+    """
+    dataset = worker.info.dataset
+    if not all(callable(getattr(type(dataset), name, None)) for name in ("read", "transform")):
+        return
+    read: Callable[..., Any] = dataset.read
 
-def _settle_in(environment: dict[str, str]) -> Outbox:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who closes us
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.set_wakeup_fd(-1)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for name in set(os.environ) - set(environment):
-        del os.environ[name]
-    os.environ.update(environment)
-    for name in TO_THE_LAUNCHER:
-        os.environ.pop(name, None)
-    limits.limit_libraries_to_come()
-    allocator.keep_memory()
-    _stand_in_for_the_trainer()
-    outbox = Outbox()
-    outbox.open()
-    return outbox
+    def timed(*args: Any, **options: Any) -> Any:
+        began = time.monotonic_ns()
+        try:
+            return read(*args, **options)
+        finally:
+            worker.read_ns += time.monotonic_ns() - began
 
-
-def _stand_in_for_the_trainer() -> None:
-    """Offer ourselves to the out-of-memory killer first: a worker is replaced, the main process is not."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
-
-
-_DIGITS = re.compile(r"\d+")
-
-
-def _number(setup: Setup) -> int:
-    """This worker's place among its colleagues: by its process's number."""
-    numbers = _DIGITS.findall(multiprocessing.current_process().name)
-    return int(numbers[-1]) % setup.rules.workers if numbers else 0
+    with contextlib.suppress(AttributeError):
+        dataset.read = timed  # before that of its class

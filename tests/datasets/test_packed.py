@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import multiprocessing
 import os
@@ -177,12 +176,6 @@ def test_it_is_read_only_and_what_it_gives_is_the_callers() -> None:
         del mine[0]
     with pytest.raises(AttributeError):
         mine.anything = 1
-
-
-def test_copies_are_itself() -> None:
-    mine = Packed(ITEMS)
-    assert copy.copy(mine) is mine
-    assert copy.deepcopy([mine])[0] is mine
 
 
 # -- making one --------------------------------------------------------------------------------------------------------

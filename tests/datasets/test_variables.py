@@ -26,7 +26,7 @@ class Defaults:
         rate = 0.1
 class Holder:
     def __init__(self):
-        self.lock, self.rate = threading.Lock(), 1
+        self.rate = 1
 class Kind(enum.Enum):
     CAR = 1
 
@@ -56,7 +56,7 @@ class Sees:
     def __getitem__(self, index):
         return json.dumps([
             config.SIZE, size(), config.cached(), [WIDTHS, WIDTHS is config.WIDTHS], [ARGS.size, ARGS is config.ARGS],
-            config.LATER and config.LATER.size, [HOLDER.rate, HOLDER.lock.locked()],
+            config.LATER and config.LATER.size, HOLDER.rate,
             [config.Defaults.depth, config.Defaults.Train.rate], config.load(3), given(), given(config.MISSING),
             pickle.loads(self.record) is self.kinds[0] is config.Kind.CAR,
             os.environ.get("GREETING"), np.geterr(), PIL.ImageFile.LOAD_TRUNCATED_IMAGES, PIL.Image.MAX_IMAGE_PIXELS,
@@ -180,29 +180,6 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("method", METHODS)
 def test_the_variables_of_a_script_that_workers_import_are_its_own(tmp_path, method):
     assert run(tmp_path, BY_IMPORT, method).ended_well().lines == ["[(64, 2, 5), (64, 2, 5)]"]
-
-
-SHARES = """
-import sys
-import config, mpiter
-from config import ARGS
-class Two:
-    def __len__(self):
-        return 2
-    def __getitem__(self, index):
-        return config.ARGS.size
-def init(info):
-    ARGS.size = 7
-
-with mpiter.batches(Two(), 2, n_processes=1, worker_init=init, backend=mpiter.Process(sys.argv[1])) as stream:
-    print(next(stream).tolist())
-"""
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_what_worker_init_changes_in_an_object_of_a_module_the_module_sees(tmp_path, method):
-    (tmp_path / "config.py").write_text(CONFIG)
-    assert run(tmp_path, SHARES, method).ended_well().lines == ["[7, 7]"]
 
 
 EPOCHS = """

@@ -178,7 +178,7 @@ def test_12_and_13_samples_of_every_form_travel_in_shared_columns_and_keep_their
         batches = list(it)
         assert it.stats().odd_rows == 0
         assert it.stats().slots > 0
-    assert columns_in_place(batches[-1]) is not None
+    assert (columns_in_place(batches[-1]) is None) == (build in ("dict", "nested")), "dicts may be changed"
     assert [plain(sample) for batch in batches for sample in batch] == [plain(BUILDS[build](i)) for i in range(20)]
 
 

@@ -235,7 +235,7 @@ def fake_cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    monkeypatch.setattr(device, "_record", lambda batch, stream: None)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
     monkeypatch.setattr(device, "_cuda_locks", PageLocks(lambda address, size: True, lambda address: None))
     monkeypatch.setattr(DevicePrefetcher, "__iter__", lambda self: device._Ahead(self))
     FakeEvent.made.clear()

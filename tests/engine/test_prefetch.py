@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +11,7 @@ from scripts import wait_until
 from simulated import Case, Choices, World, explore, wander
 
 from mpiter.engine.communicator import _Communicator
-from mpiter.engine.run import Run
 from mpiter.errors import WorkerCrashed
-from mpiter.order.cursor import Cursor, Pace
 
 pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
 
@@ -66,44 +62,6 @@ def test_every_batch_comes_once_and_in_order_whatever_happens_when(name: str) ->
 
 def test_a_small_case_is_gone_through_entirely() -> None:
     assert 100 < explore(run_of(Case(batches=2, deaths=1, restarts=1, run_ahead=0))) < 5_000
-
-
-class HeldUp(World):
-    """One row is slow, and what comes after a while isn't known yet."""
-
-    known, slow = 8, 1
-
-    def _new_run(self) -> Run:
-        known = self.known
-
-        class Known(Pace):
-            def knows(self, cursor: Cursor) -> bool:
-                return cursor.position < known
-
-        run = super()._new_run()
-        return replace(run, plans=Known(self.case.batch_size, wrap=False, epochs=1))
-
-    def something_happens(self) -> list[Any]:
-        self.bell.hush()
-        others = (one for one in self.crew.out if one[1].sample(0)[1] != self.slow)  # type: ignore[index]
-        return [self._answer(*one) for one in itertools.islice(others, 1)]
-
-
-@pytest.mark.parametrize("known", [4, 8])
-def test_who_idles_behind_a_slow_row_would_fetch_more_if_it_were_known(known: int) -> None:
-    """However many wait for their turn: so a sampler is asked further ahead, and the next slow row holds up fewer."""
-    world = HeldUp(Case(batches=30, batch_size=1, run_ahead=20, rooms=40, row_s=60e-3), Choices())
-    world.known = known
-    try:
-        for _ in range(3 * known):
-            world.loop.turn()
-        assert len(world.crew.out) == 1, "everybody else idles"
-        assert world.loop.stats().in_flight_batches >= known - 1
-        assert world.loop.was_hungry()
-        assert not world.loop.was_hungry(), "it is told once"
-    finally:
-        world.loop.stop()
-        world.loop._dispose()
 
 
 class Doomed(World):

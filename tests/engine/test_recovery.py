@@ -178,5 +178,5 @@ def test_patience_does_not_count_the_start_unless_that_takes_very_long() -> None
     patience = Patience(10)
     assert [patience.ends(waited, starting=True) for waited in (15, 50)] == [False, False]
     assert [patience.ends(waited, starting=False) for waited in (60, 61)] == [False, True]
-    patience.begin()
+    patience = Patience(10)
     assert [patience.ends(waited, starting=True) for waited in (START_S, START_S + 1)] == [False, True]

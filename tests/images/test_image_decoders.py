@@ -16,10 +16,8 @@ from PIL import Image, ImageOps
 
 import mpiter
 from mpiter.images import ImageList
-from mpiter.images.decoders import decoders_for
-from mpiter.images.decoding import Decoding
-from mpiter.images.pixels import plain
-from mpiter.images.transforms import Region
+from mpiter.images.decoding import Decoding, decoders_for
+from mpiter.images.transforms import Region, plain
 
 HERE = {"simplejpeg": "simplejpeg", "opencv": "cv2"}
 KINDS = image_files.kinds()

@@ -42,13 +42,3 @@ def test_an_iterator_of_a_resumed_loader_knows_what_is_left_of_its_epoch() -> No
     other.load_state_dict(one.state_dict())
     assert len(iter(other)) == EPOCH - 1
     assert len(iter(other)) == EPOCH
-
-
-def test_what_is_skipped_is_not_left() -> None:
-    loader = mpiter.DataLoader(range(10), 2)
-    loader.skip(2)
-    assert len(loader) == len(list(loader)) == 3
-    batches = iter(loader)
-    next(batches)
-    loader.skip(1)
-    assert len(loader) == 1 + len(list(batches)) == 4

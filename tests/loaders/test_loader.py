@@ -395,12 +395,6 @@ def test_what_makes_no_sense_is_refused_at_construction(without_workers: Maker, 
     assert any(name in str(caught.value) for name in (*options, "batch", "teleport"))
 
 
-@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
-def test_a_sampler_that_cannot_be_gone_through_is_refused_at_construction(name: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=name):
-        mpiter.DataLoader([1, 2, 3], **{name: 5})
-
-
 @pytest.mark.parametrize(
     "options", [{"num_workers": 1.5}, {"num_workers": True}, {"num_workers": "2"}, {"num_workers": None}]
 )

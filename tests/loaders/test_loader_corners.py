@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import numpy as np
@@ -138,8 +137,6 @@ def test_an_error_costs_its_batch_and_no_other(workers):
     with DataLoader(Tape(), 4, num_workers=2) as loader:
         loader.load_state_dict(state)
         assert with_errors(iter(loader)) == wanted[2:]
-        loader.skip(2)
-        assert with_errors(iter(loader)) == wanted[2:]
 
 
 class Scratched:
@@ -195,13 +192,6 @@ def test_what_is_fixed_says_so(name):
         setattr(loader, name, None)
 
 
-def test_any_whole_number_may_be_skipped():
-    with DataLoader(DATA, 4) as loader:
-        loader.skip(np.int64(2))
-        json.dumps(loader.state_dict())
-        assert next(iter(loader)).tolist() == [8, 9, 10, 11]
-
-
 def test_an_iterator_within_a_dataset_leaves_its_randomness_alone():
     class Nesting:
         def __len__(self):
@@ -219,12 +209,6 @@ def test_an_iterator_within_a_dataset_leaves_its_randomness_alone():
     assert len(set(wanted[0])) == len(set(wanted[1])) == 4
     together = drawn(collate_fn=lambda samples: tuple(zip(*samples, strict=True)))
     assert together == wanted
-
-
-@pytest.mark.parametrize("name", ["collate_fn", "worker_init_fn"])
-def test_what_is_no_function_is_refused_at_once(name):
-    with pytest.raises(OptionError):
-        DataLoader(DATA, **{name: 5})
 
 
 @pytest.mark.parametrize("dataset", [None, 5, type("Unsized", (), {"__getitem__": None})()])
@@ -251,36 +235,6 @@ def test_an_open_file_is_told_of(tmp_path):
     (tmp_path / "lines").write_text("1\n2\n")
     with open(tmp_path / "lines") as file, pytest.warns(RuntimeWarning, match="a TextIOWrapper can be gone .* dataset"):
         DataLoader(file)
-
-
-class Once:
-    """An iterator of one's own, which goes on where it was unless it ``rewinds``."""
-
-    def __init__(self, rewinds):
-        self.at, self.rewinds = 0, rewinds
-
-    def __iter__(self):
-        self.at = 0 if self.rewinds else self.at
-        return self
-
-    def __next__(self):
-        if self.at == 3:
-            raise StopIteration
-        self.at += 1
-        return self.at
-
-
-@pytest.mark.parametrize("name", ["dataset", "sampler"])
-def test_an_iterator_of_ones_own_is_told_of_when_an_epoch_is_empty(name):
-    def loader(rewinds):
-        return DataLoader(Once(rewinds)) if name == "dataset" else DataLoader(DATA, sampler=Once(rewinds))
-
-    once = loader(rewinds=False)
-    assert listed(once) == [[1], [2], [3]]
-    with pytest.warns(RuntimeWarning, match=f"a Once can be gone .*, and this epoch is empty: as {name}, pass"):
-        assert listed(once) == []
-    again = loader(rewinds=True)
-    assert listed(again) == listed(again) == [[1], [2], [3]]
 
 
 def test_a_sampler_without_keys_is_nobodys_fault():

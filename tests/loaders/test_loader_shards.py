@@ -170,28 +170,6 @@ def test_a_state_after_the_last_batch_has_nothing_left(make):
         assert list(again) == []
 
 
-def test_batches_can_be_left_out_by_a_rank_too(make):
-    wanted = [rows(batch) for batch in of_ranks(make, 2)[1]][3:]
-    loader = of_ranks(make, 2)[1]
-    loader.skip(3)
-    assert [rows(batch) for batch in loader] == wanted
-
-
-@pytest.mark.parametrize("batches", [2, 99])
-def test_what_is_left_out_is_left_out_under_another_number_of_ranks_too(make, batches):
-    loader, again = of_ranks(make, 2, 8)
-    loader.skip(1)
-    again.load_state_dict(loader.state_dict())
-    again.skip(batches)
-    left = []
-    for rank in of_ranks(make, 3, exact=True):
-        rank.load_state_dict(again.state_dict())
-        left += [key for batch in rank for key, _ in rows(batch)]
-    (alone,) = of_ranks(make, 1, LENGTH)
-    order = [key for key, _ in rows(next(iter(alone)))]
-    assert sorted(left) == sorted(order[2 * 8 * (1 + batches) :])
-
-
 class Broken(Drawing):
     """The last sample of an epoch fails."""
 

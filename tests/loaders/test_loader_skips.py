@@ -346,14 +346,6 @@ def test_what_is_asked_for_again_one_by_one_is_the_same_whoever_asks(kind: str) 
     assert found[0] == found[1] == found[2]
 
 
-def test_what_must_not_be_asked_for_twice_is_left_out_with_its_whole_batch(loader: Maker) -> None:
-    dataset = AtOnce((6,))
-    dataset.repeatable = False
-    batches = loader(dataset, BATCH, on_error="skip")
-    assert epoch(batches) == [[0, 1, 2, 3], [8, 9, 10, 11], [12, 13]]
-    assert [index for index, _ in batches.stats().skips] == [4, 5, 6, 7]
-
-
 def test_a_collate_fn_that_fails_is_no_sample_to_be_left_out(loader: Maker) -> None:
     given, errors = until_the_end(iter(loader(Files(), BATCH, on_error="skip", collate_fn=refusing)))
     assert given == [GOOD[0], GOOD[2]]

@@ -473,54 +473,6 @@ def test_what_was_handed_out_is_not_loaded_again(loader: Maker, options: dict[st
     assert dataset.asked_for == set(range(12, LENGTH))
 
 
-@pytest.mark.parametrize("options", [{}, {"sampler": range(LENGTH)}, {"collate_fn": list}])
-def test_skipped_batches_are_not_loaded(loader: Maker, options: dict[str, Any], tmp_path: Path) -> None:
-    dataset = Noted(tmp_path)
-    batches = loader(dataset, 4, **options)
-    batches.skip(2)
-    batches.skip(1)
-    assert flat(epoch(batches)) == list(range(12, LENGTH))
-    assert dataset.asked_for == set(range(12, LENGTH))
-    assert flat(epoch(batches)) == list(range(LENGTH))
-
-
-@here_and_there
-def test_skipping_leaves_the_rest_as_it_is(loader: Maker, way: Way) -> None:
-    expected = epoch(way(loader, 1))
-    batches = way(loader, 1)
-    batches.skip(1)
-    under_way = iter(batches)
-    given = some(under_way, 1)
-    batches.skip(2)
-    state = saved(batches)
-    assert given + epoch(under_way) == [expected[1], *expected[4:]]
-    other = way(loader, 2)
-    other.load_state_dict(state)
-    assert epoch(other) == expected[4:]
-
-
-@pytest.mark.parametrize("too_many", [3, 4, 1000])
-def test_one_can_skip_to_the_end_and_beyond(loader: Maker, too_many: int) -> None:
-    for options in ({}, {"sampler": range(12)}):
-        batches = loader(list(range(12)), 4, **options)
-        batches.skip(too_many)
-        assert epoch(batches) == []
-        under_way = iter(batches)
-        next(under_way)
-        batches.skip(too_many)
-        assert epoch(under_way) == []
-        assert len(epoch(batches)) == 3
-
-
-@in_any_state
-@pytest.mark.parametrize("wrong", [-1, 1.5, True, "1", None])
-def test_only_whole_numbers_of_batches_can_be_skipped(loader: Maker, wrong: Any) -> None:
-    batches = loader([1, 2, 3])
-    with pytest.raises(mpiter.OptionError):
-        batches.skip(wrong)
-    assert epoch(batches) == [[1], [2], [3]]
-
-
 def test_a_state_is_had_without_waiting_for_slow_samples(kind: str, tmp_path: Path) -> None:
     gate = tmp_path / "open"
     with makers(kind, 2) as loader:
@@ -649,30 +601,6 @@ def test_the_keys_of_a_sampler_go_on_in_batches_of_another_size(loader: Maker) -
     other.load_state_dict(saved(batches))
     assert len(under_way := iter(other)) == 3
     assert flat(epoch(under_way)) == expected[12:]
-
-
-def another(way: Any, options: dict[str, Any]) -> Any:
-    return way(list(range(LENGTH)), 4, shuffle=True, **options)
-
-
-ITERATOR = "batches() or an iterator", lambda: another(mpiter.batches, {"n_processes": 0})
-LOADER = "a loader (DataLoader)", lambda: another(mpiter.DataLoader, {})
-
-
-@pytest.mark.parametrize(("saver", "mine"), [(ITERATOR, LOADER), (LOADER, ITERATOR)], ids=["loader", "iterator"])
-def test_a_loader_and_an_iterator_say_that_a_state_is_the_others(saver: Any, mine: Any) -> None:
-    with saver[1]() as one, mine[1]() as other, pytest.raises(mpiter.StateError, match="of another kind") as refusal:
-        other.load_state_dict(saved(one))
-    assert f"{saver[0]} saved it, and this is {mine[0]}" in str(refusal.value)
-
-
-@pytest.mark.torch
-def test_each_door_says_that_a_state_is_the_other_ones() -> None:
-    with makers("numpy", 0) as ours, makers("torch", 0) as torchs:
-        for one, other in ((ours, torchs), (torchs, ours)):
-            state = saved(one(list(range(LENGTH)), 4, shuffle=True))
-            with pytest.raises(mpiter.StateError, match=r"of another kind: mpiter.*DataLoader saved it, and this is"):
-                other(list(range(LENGTH)), 4, shuffle=True).load_state_dict(state)
 
 
 DAMAGES: dict[str, Any] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -122,27 +121,6 @@ def test_so_it_is_with_torchs_loader(stream: Any, num_workers: int) -> None:
         return read(loader), vars(mine)
 
     assert told(DataLoader) == told(torch.utils.data.DataLoader)
-
-
-class Sharding(Telling):
-    """Each worker reads its own part."""
-
-    def __iter__(self) -> Iterator[int]:
-        info = mpiter.get_worker_info()
-        number, count = (0, 1) if info is None else (info.id, info.num_workers)
-        return (element for at, element in enumerate(super().__iter__()) if at % count == number)
-
-
-@pytest.mark.parametrize("at_the_end", [False, True])
-def test_a_stream_that_shards_itself_begins_where_one_without_workers_told_its_place(at_the_end: bool) -> None:
-    with mpiter.DataLoader(Sharding(), 3) as loader:
-        if at_the_end:
-            batches(loader)
-        state = loader.state_dict()
-        expected = batches(loader)
-    with mpiter.DataLoader(Sharding(), 3, num_workers=2) as others:
-        others.load_state_dict(state)
-        assert sorted(x for batch in batches(others) for x in batch) == sorted(x for batch in expected for x in batch)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

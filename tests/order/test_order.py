@@ -175,6 +175,12 @@ def test_what_an_order_sampler_returns_is_checked(returned):
         Sampled(returned, SamplerOfTheMoment(None))
 
 
+@pytest.mark.parametrize("returned", [[1 << 63], np.array([1, (1 << 64) - 1], np.uint64)])
+def test_an_index_that_would_wrap_is_refused(returned):
+    with pytest.raises(mpiter.OptionError, match=r"order_sampler returned index \d+, which is beyond 64 bits"):
+        Sampled(returned, SamplerOfTheMoment(None))
+
+
 @pytest.mark.parametrize("dtype", ["i1", "u2", ">i4", "i8", "u8"])
 def test_an_order_sampler_may_return_any_integers(dtype):
     assert Sampled(np.arange(5).astype(dtype)[::-1], SamplerOfTheMoment(None)).take(1, 3).tolist() == [3, 2]

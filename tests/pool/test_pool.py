@@ -29,15 +29,15 @@ from scripts import METHODS, lives_still, run, wait_until
 
 import mpiter
 from mpiter.bell import Bell
-from mpiter.pool import member, pipes
-from mpiter.pool.anypool import AnyPool
-from mpiter.pool.member import Died, State
+from mpiter.pool import pipes
+from mpiter.pool import pool as processes
+from mpiter.pool.anypool import AnyPool, Threads
 from mpiter.pool.pool import Pool
-from mpiter.pool.threads import Threads
+from mpiter.pool.workers import Died, State
 from mpiter.samples.envelope import OUT_OF_LINE
 from mpiter.worker.block import Lost
 from mpiter.worker.board import Line
-from mpiter.worker.lifeline import CUT_OFF
+from mpiter.worker.home import CUT_OFF
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
 
@@ -185,7 +185,7 @@ def test_what_cannot_be_pickled_cannot_be_asked(forked: Callable[..., Used]) -> 
     [
         (chores.unpicklable, (), MaybeEncodingError, "cannot pickle '_thread.lock' object"),
         (chores.raises_unpicklable, (), MaybeEncodingError, "cannot pickle '_thread.lock' object"),
-        (chores.raises_unopenable, (), RuntimeError, "TwoArguments"),
+        (chores.raises_unopenable, (), mpiter.SampleError, "TwoArguments"),
         (chores.same, (SoreWhenOpened(),), Sore, "in the unpickling"),
         (SoreWhenOpened, (), Sore, "in the unpickling"),
     ],
@@ -201,6 +201,12 @@ def test_what_cannot_be_pickled_or_opened_is_an_error_of_its_own(
     assert text in str(error)
     assert pool.get(before, after) == [1, 2]
     assert pool.died == []
+
+
+def test_an_error_that_cannot_be_opened_here_comes_with_its_traceback(forked: Callable[..., Used]) -> None:
+    pool = forked(1)
+    error = pool.error(pool.ask(chores.raises_unopenable))
+    assert "in raises_unopenable" in str(error.__cause__)
 
 
 @however_workers_start
@@ -489,7 +495,7 @@ def test_nobody_waits_for_a_dead_workers_children(
     forked: Callable[..., Used], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They have its sentinel; the system knows its exit code without it."""
-    monkeypatch.setattr(member, "_FOR_A_CODE_S", 1e6)
+    monkeypatch.setattr(processes, "_FOR_A_CODE_S", 1e6)
     pool, gate = forked(3).ready(), tmp_path / "gate"
     try:
         for _ in range(3):
@@ -625,7 +631,7 @@ DROPPED = """
 import multiprocessing, os, sys
 from mpiter.bell import Bell
 from mpiter.pool.pool import Pool
-from mpiter.pool.threads import Threads
+from mpiter.pool.anypool import Threads
 
 def lengths(*texts):
     for text in texts:
@@ -718,11 +724,11 @@ def test_any_pool_counts_what_is_out(others: Callable[..., Used], tmp_path: Path
 def test_of_any_pool_no_more_workers_are_at_work_than_may_be(others: Callable[..., Used]) -> None:
     """It hands what it has to all of them, so that there are no more blocks than that."""
     pool = others(3).pool
-    pool.limit(1)
+    pool.width = 1
     assert pool.vacancies(2) == 1
-    pool.limit(2)
+    pool.width = 2
     assert pool.vacancies(2) == 2
-    pool.limit(3)
+    pool.width = 3
     assert pool.vacancies(2) == 6
 
 

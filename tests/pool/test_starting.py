@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver as mp_forkserver
 from multiprocessing import get_context, spawn, util
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -19,8 +20,8 @@ import mpiter
 from mpiter.bell import Bell
 from mpiter.pool import starting
 from mpiter.pool.pool import Pool
-from mpiter.worker import lifeline
-from mpiter.worker.blackbox import BlackBox
+from mpiter.worker import home
+from mpiter.worker.board import BlackBox
 
 
 @pytest.fixture
@@ -139,6 +140,13 @@ def test_the_fork_server_finds_what_the_program_finds(tmp_path: Path) -> None:
     assert run(tmp_path, text).ended_well().lines == ["read"] * 2  # by the program and by the fork server
 
 
+class Starting:
+    """What ``starting.start`` is given in place of a process."""
+
+    def __init__(self, start: Callable[[], None]) -> None:
+        self.start = start
+
+
 @pytest.mark.parametrize("imports_main", [False, True])
 def test_workers_come_from_a_server_of_our_own_and_import_the_script_only_if_asked(
     monkeypatch: pytest.MonkeyPatch, imports_main: bool
@@ -147,13 +155,17 @@ def test_workers_come_from_a_server_of_our_own_and_import_the_script_only_if_ask
     asked: list[str] = []
     monkeypatch.setattr(spawn, "get_preparation_data", lambda name: dict(said))
     monkeypatch.setattr(mp_forkserver, "connect_to_new_process", lambda descriptors: asked.append("theirs"))
-    monkeypatch.setattr(starting, "_connect", lambda descriptors: asked.append("ours"))
-    with starting.as_workers_start(imports_main):
+    server = SimpleNamespace(connect_to_new_process=lambda descriptors: asked.append("ours"))
+    monkeypatch.setattr(starting, "_our_server", lambda: server)
+
+    def start() -> None:
         assert spawn.get_preparation_data("mine") == (said if imports_main else {"name": "somebody"})
         mp_forkserver.connect_to_new_process([])
         thread = threading.Thread(target=mp_forkserver.connect_to_new_process, args=([],))
         thread.start()
         thread.join()
+
+    starting.start(Starting(start), imports_main)
     mp_forkserver.connect_to_new_process([])
     assert asked == ["ours", "theirs", "theirs"]
 
@@ -171,13 +183,13 @@ def test_a_server_that_has_died_is_replaced_by_another() -> None:
 
 LIFELINE = """
 import multiprocessing, os, sys, time
-from mpiter.worker import lifeline
+from mpiter.worker import home
 
 def child(connection):
     if sys.argv[1] == "thread":
         def none(pipe): raise OSError
-        lifeline._let_the_kernel_kill = none
-    lifeline.die_with_parent()
+        home._let_the_kernel_kill = none
+    home.die_with_parent()
     connection.send(os.getpid())
     time.sleep(60)
 
@@ -195,7 +207,7 @@ def test_a_worker_ends_with_the_main_process(way: str, tmp_path: Path) -> None:
 
 
 def test_the_main_process_itself_has_no_lifeline() -> None:
-    assert lifeline.die_with_parent() is None
+    assert home.die_with_parent() is None
 
 
 def test_workers_that_cannot_all_be_started_are_an_error_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,10 +24,7 @@ from mpiter.samples import envelope
 from mpiter.samples.batch import Stacker, collate, columns_of, samples_of
 from mpiter.samples.envelope import Sealing, dumps
 from mpiter.samples.jsonable import decoded, encoded
-from mpiter.samples.layout import Layout
-from mpiter.samples.leaves import Aside
-from mpiter.samples.rows import Rows
-from mpiter.samples.tree import Group, describe, merge
+from mpiter.samples.tree import Aside, Group, Layout, Rows, describe, merge
 from mpiter.worker.board import Cell
 from mpiter.worker.sheets import Unsendable, Writer
 

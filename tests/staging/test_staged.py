@@ -19,10 +19,8 @@ from stores import Store, bytes_below, content
 
 import mpiter
 from mpiter.staging import Staging
-from mpiter.staging import staged as staged_module
 from mpiter.staging import staging as module
-from mpiter.tuning.live import look
-from mpiter.tuning.screen import Watcher
+from mpiter.tuning.live import Watcher, look
 
 SIZE, TAIL = 1000, 16  # of a sample; of what stands behind it in a file
 
@@ -210,7 +208,7 @@ class Hanging(Store):
 @pytest.mark.parametrize("where", ["thread", "process"])
 def test_who_hangs_while_he_copies_holds_up_nobody_for_long(where, tmp_path, monkeypatch):
     """A thread that copies ahead, or another program's."""
-    monkeypatch.setattr(staged_module, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.01)
     store = Hanging(tmp_path)
     staging = Staging(tmp_path / "tier", "1MB", workers=0)
     staged = staging.of(store)

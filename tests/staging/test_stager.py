@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from stores import Watched
 
 import mpiter
@@ -23,41 +22,6 @@ def test_what_a_sampler_will_say_is_not_asked_for():
     cursor = Cursor(4, 0, False, order)
     assert Pace(3).beyond(cursor, 2, 100).tolist() == [3, 2, 1, 0]
     assert not len(Pace(3).beyond(cursor, 6, 100))
-
-
-class Observed:
-    """A dataset whose observer fails at its third batch."""
-
-    def __init__(self):
-        self.told, self.closed = [], 0
-
-    def __len__(self):
-        return 20
-
-    def __getitem__(self, index):
-        return index
-
-    def plan_observer(self):
-        return self
-
-    def planned(self, plan, plans):
-        self.told.append(plan.number)
-        if len(self.told) == 3:
-            raise ValueError("no more")
-
-    def close(self):
-        self.closed += 1
-
-
-def test_an_observer_that_fails_is_told_nothing_more_and_stops_nobody():
-    dataset = Observed()
-    with (
-        pytest.warns(RuntimeWarning, match="plan_observer has failed and is told nothing more: ValueError: no more"),
-        mpiter.batches(dataset, 2, n_processes=0) as stream,
-    ):
-        assert sum(len(batch) for batch in stream) == 20
-    assert dataset.told == [0, 1, 2]
-    assert dataset.closed == 1
 
 
 def read_of(store, since=0):

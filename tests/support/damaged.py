@@ -14,7 +14,7 @@ import image_files
 
 from mpiter.images import BrokenImage
 from mpiter.images.decoding import Decoding
-from mpiter.images.pixels import plain
+from mpiter.images.transforms import plain
 
 
 def damaged(number: int, files: list[bytes]) -> bytes:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from mpiter.order.cursor import Cursor, Pace
+from mpiter.order.cursor import Cursor, Pace, Share
 from mpiter.order.order import Shuffled
 from mpiter.order.ranks import Shard
-from mpiter.order.share import Share
 from mpiter.receipts import Notes, Receipts
 
 
@@ -48,7 +47,8 @@ def train(folder, size, batch_size, steps, length, start=(0, 0), epochs=1, seeds
         cursor = Cursor(start[1], start[0], False, Shuffled(length, (seeds or {}).get(rank, 5), start[0]))
         places.append([start])
         with Receipts(folder, rank, size) as receipts:
-            notes = Notes(receipts, cursor, pace, Shard(rank, size))
+            notes = Notes(receipts, Shard(rank, size))
+            notes.begun(cursor, pace)
             for _ in range(steps[rank]):
                 if (plan := pace.step(cursor)) is None:
                     notes.end()

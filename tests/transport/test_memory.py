@@ -17,7 +17,6 @@ from scripts import wait_until
 
 import mpiter
 from mpiter import machine
-from mpiter.engine import team
 from mpiter.engine.rooms import Rooms
 from mpiter.transport.memory import Arena, unnamed_file
 
@@ -30,7 +29,8 @@ def whole(**options: Any) -> list[Any]:
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_without_memfd_an_unnamed_file_does(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     expected = whole()
-    monkeypatch.setattr(team, "Arena", lambda reserve: Arena(1 << 26, portable=True))
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.delattr(os, "posix_fallocate")
     assert whole(backend=mpiter.Process(method)) == expected
 
 

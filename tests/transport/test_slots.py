@@ -5,12 +5,12 @@ from __future__ import annotations
 import _thread
 import contextlib
 import operator
+import os
 from collections import deque
 from functools import partial
 
 import pytest
 
-import mpiter.transport.memory
 from mpiter import SharedMemoryFull
 from mpiter.bell import Bell
 from mpiter.transport.memory import Arena
@@ -28,9 +28,9 @@ class Counted(Bell):
 
 
 @contextlib.contextmanager
-def arena_of(portable):
+def small_arena():
     """Not a fixture: pytest would keep it beyond the look into the house."""
-    made = Arena(1 << 26, portable=portable)
+    made = Arena(1 << 26)
     try:
         yield made
     finally:
@@ -40,7 +40,7 @@ def arena_of(portable):
 @pytest.mark.parametrize("asked", ["nobody waits", "somebody waits"])
 def test_ctrl_c_is_not_lost_while_a_slot_comes_home(asked):
     returned = []
-    with arena_of(portable=False) as arena:
+    with small_arena() as arena:
         slots = Slots(arena, PAGE, Counted(returned))
         slots.resize(PAGE)
         held = [slots.lease(slots.acquire())]
@@ -63,7 +63,7 @@ def test_a_slot_on_its_way_home_is_taken_in_once():
         def append(self, lease):
             self.on_the_way.append(lease)
 
-    with arena_of(portable=False) as arena:
+    with small_arena() as arena:
         slots = Slots(arena, PAGE, Bell())
         slots.resize(PAGE)
         home = slots._home = Slow()
@@ -77,16 +77,18 @@ def test_a_slot_on_its_way_home_is_taken_in_once():
         assert slots.acquire() is not None
 
 
-@pytest.mark.parametrize("portable", [False, True], ids=["memfd", "portable"])
+@pytest.mark.parametrize("portable", [False, True])
 def test_memory_that_the_system_refuses_is_an_error_and_the_range_is_free_again(portable, monkeypatch):
-    with arena_of(portable) as arena:
+    if portable:
+        monkeypatch.delattr(os, "memfd_create")
+        monkeypatch.delattr(os, "posix_fallocate")
+    with small_arena() as arena:
 
         def refused(*args):
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(mpiter.transport.memory.os, "posix_fallocate", refused)
-            patch.setattr(mpiter.transport.memory.os, "pwrite", refused)
+            patch.setattr(os, "pwrite" if portable else "posix_fallocate", refused)
             with pytest.raises(SharedMemoryFull) as caught:
                 arena.allocate(PAGE)
         assert isinstance(caught.value.__cause__, OSError)
@@ -94,7 +96,7 @@ def test_memory_that_the_system_refuses_is_an_error_and_the_range_is_free_again(
 
 
 def test_a_full_reserve_is_an_error_with_numbers():
-    with arena_of(portable=False) as arena:
+    with small_arena() as arena:
         arena.allocate(60 << 20)
         with pytest.raises(SharedMemoryFull, match=r"a slot of 8\.4 MB does not fit: .*67\.1 MB are reserved"):
             arena.allocate(8 << 20)

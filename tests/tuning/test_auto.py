@@ -65,6 +65,7 @@ def test_auto_is_as_good_as_the_best_of_a_sweep_and_steady(name: str) -> None:
     assert outcome.batch_s(800) <= 1.05 * best, pilot.changes
     assert sum(change.batches > 200 for change in pilot.changes) <= 3
     assert outcome.peak_bytes <= most
+    assert outcome.workers <= 2 * cores, "of as fast ones the fewest"
 
 
 @pytest.mark.parametrize(

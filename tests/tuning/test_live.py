@@ -22,8 +22,7 @@ import mpiter
 from mpiter import Stats
 from mpiter.errors import OptionError
 from mpiter.tuning import live
-from mpiter.tuning.live import Live
-from mpiter.tuning.screen import View, Watcher, doing
+from mpiter.tuning.live import Live, View, Watcher, doing
 from mpiter.worker.board import Line
 
 IDLE = Line(pid=11, ready=1, block=-1, row=0, since=0, active=0)

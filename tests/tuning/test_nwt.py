@@ -9,7 +9,7 @@ from curves import Fake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpiter.tuning.nwt import nwt
+from mpiter.tuning.bracket import nwt
 
 
 def chosen(seconds: list[float], **options: Any) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import mpiter
-from mpiter.engine.pilot import Setting, Wings
+from mpiter.engine.pilot import Pilot, Setting, Wings
 from mpiter.stats import Stats
 
 BATCH, MOST = 4, 4
@@ -29,7 +29,7 @@ class Drawing:
         return index, mpiter.get_rng().random(5)
 
 
-class Script:
+class Script(Pilot):
     """A pilot that has been told what to do after how many batches."""
 
     def __init__(self, every: int, n_prefetches: tuple[int, ...] = (2,)) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mpiter
-from mpiter import MultiprocessIterator, SerialIterator, batches, machine
+from mpiter import MultiprocessIterator, SerialIterator, batches
 
 DATA = list(range(10))
 
@@ -101,11 +101,6 @@ AT_CONSTRUCTION = {
         lambda: batches(DATA, 2, serializer="pickle"),
         "serializer='pickle' is unknown; use 'slots', 'packed' or an object with pack and unpack.",
     ),
-    "a batch of more samples than memory has room for": (
-        lambda: MultiprocessIterator(DATA, 10**12),
-        f"batch_size=1000000000000: a batch of more than {machine.memory_total() // 16} samples cannot be held in the "
-        f"memory there is, however small they are; pass a smaller one, or repeat=False to stop at the end.",
-    ),
     "an unknown on_error": (
         lambda: batches(DATA, 2, on_error="ignore"),
         "on_error='ignore' is unknown; use 'raise', 'skip' or Skip(most=…).",
@@ -113,11 +108,6 @@ AT_CONSTRUCTION = {
     "shuffle and an order sampler": (
         lambda: MultiprocessIterator(DATA, 2, shuffle=True, order_sampler=lambda order, at: order),
         "shuffle and order_sampler exclude each other; leave shuffle at None to use the sampler.",
-    ),
-    "an index beyond 64 bits": (
-        lambda: MultiprocessIterator(DATA, 2, order_sampler=lambda order, at: np.array([0, 2**64 - 1], np.uint64)),
-        "order_sampler returned index 18446744073709551615, which is beyond 64 bits with a sign; return indices of the "
-        "dataset.",
     ),
     "an order sampler that is no function": (
         lambda: MultiprocessIterator(DATA, 2, order_sampler=[1, 2]),
@@ -242,32 +232,6 @@ def test_a_part_of_a_sample_that_cannot_be_sent_is_told_by_its_path_in_the_sampl
         it.next()
         with pytest.raises(mpiter.SampleNotSendable, match=r"^dataset\[3\] returned dict.*dataset\[3\]\['more'\]\[1\]"):
             it.next()
-
-
-class Forwarding:
-    """A dataset that passes on whatever it is asked for, even before it has anything to ask."""
-
-    def __init__(self):
-        self.items = DATA
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, index):
-        return self.items[index]
-
-    def __getattr__(self, name):
-        return getattr(self.items, name)
-
-
-def test_a_dataset_that_asks_itself_for_what_is_not_there_yet():
-    with (
-        MultiprocessIterator(Forwarding(), 2, n_processes=1) as it,
-        pytest.raises(
-            mpiter.WorkerStartError, match=r"Its __getattr__ asks for an attribute .* give the class a __setstate__"
-        ),
-    ):
-        it.next()
 
 
 def no_database(info):

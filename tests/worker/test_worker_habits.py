@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import mpiter
-from mpiter.worker import allocator, limits
+from mpiter.worker import home
 
 WORKERS = 2
 
@@ -52,6 +52,23 @@ def test_prints_of_workers_reach_the_callers_streams(capsys):
     said = capsys.readouterr()
     assert sorted(said.out.splitlines()) == [f"sample {i}" for i in range(8)]
     assert sorted(said.err.splitlines()) == [f"noted {i}" for i in range(8)]
+
+
+def test_what_is_printed_while_an_answer_is_collected_is_not_lost(capsys):
+    """As another thread may: here between any two lines of what collects."""
+    said = []
+
+    def talk(frame, event, arg):
+        if frame.f_code.co_name == "take":
+            said.append(len(said))
+            print(said[-1], flush=True)
+            return talk
+        return None
+
+    fetched(Samples(lambda i: sys.settrace(talk) or i), n_processes=1)
+    heard = list(map(int, capsys.readouterr().out.split()))
+    assert len(heard) > 8
+    assert heard == list(range(len(heard)))
 
 
 def test_a_replaced_stdout_of_the_caller_gets_the_prints(monkeypatch):
@@ -204,13 +221,13 @@ def test_limiting_libraries_leaves_no_threads_that_spin(method):
 
 
 def loaded_openblas():
-    return limits.look_around().select(internal_api="openblas").lib_controllers
+    return home._look_around().select(internal_api="openblas").lib_controllers
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc: workers leave it alone")
 @pytest.mark.parametrize(("method", "megabytes"), [("fork", 2), ("forkserver", 2), ("spawn", 2), ("forkserver", 12)])
 def test_memory_that_a_sample_took_serves_the_next(monkeypatch, method, megabytes):
-    for name in allocator._TUNABLES:
+    for name in ("GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
         monkeypatch.delenv(name, raising=False)
 
     def count(i):

@@ -1,0 +1,120 @@
+"""What every Pool has: workers by number, what they have been asked, and what happens, as values.
+
+A Pool is used by one thread.  Only ``wait`` waits, and gives answers, Lost and Died.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from ..bell import Bell
+from ..worker.board import Line
+
+NAME = "mpiter-worker-"  # processes and threads are named so, with their numbers
+
+
+class State(Enum):
+    """Of a worker."""
+
+    STARTING = "its initializer runs"
+    READY = "it takes blocks"
+    RETIRING = "it takes no more blocks, and ends after its last"
+
+
+class Died(NamedTuple):
+    """A worker is no more."""
+
+    number: int
+    pid: int
+    code: int | None  # as multiprocessing has it; None: it would not die, and was left to itself
+    state: State  # that it was in
+    blocks: tuple[Any, ...]  # that it had
+    how: str = ""  # in words, where its code says nothing
+
+
+@dataclass(eq=False, kw_only=True)
+class Worker:
+    """One worker, and what it has been asked."""
+
+    number: int
+    state: State = State.STARTING
+    out: dict[int, Any] = field(default_factory=dict)  # blocks, by number
+    is_doomed: bool = False  # it has been killed, and is still to die
+
+    @property
+    def takes_blocks(self) -> bool:
+        return self.state is State.READY and not self.is_doomed
+
+    def is_ready(self) -> None:
+        """Its initializer has returned."""
+        if self.state is State.STARTING:
+            self.state = State.READY
+
+    def died(self, pid: int, code: int | None) -> Died:
+        return Died(self.number, pid, code, self.state, tuple(self.out.values()))
+
+
+class Workers:
+    """Beside what stands here a Pool has four verbs.
+
+    ``map_async(func, blocks)`` has ``func`` called with each block, for which there must be a vacancy.
+    ``start(number)`` starts a worker in a place that is empty; ``kill(number)`` ends one whatever it does, and ``wait``
+    tells when it is gone.  ``close(timeout)`` ends all, and says whether they have ended in time.
+    """
+
+    shares_fate = False  # the end of a worker is the end of all
+    width = 0  # how many may be at work, where the others stay all the same
+
+    def __init__(self, bell: Bell) -> None:
+        self._bell = bell
+        self._workers: dict[int, Any] = {}
+        self._events: list[Any] = []  # that wait() has still to give
+        self._arrived: deque[tuple[Any, ...]] = deque()  # words that other threads have left
+        self._waits = True
+
+    def retire(self, number: int) -> None:
+        """Have a worker end after the blocks that it has, unless it has ended already."""
+
+    def abandon(self, number: int) -> None:
+        """Leave a worker that was killed and would not die to itself."""
+
+    def wait(self, timeout: float | None = None) -> list[Any]:
+        """Wait until something happens: answers, Lost and Died, as they came; or nothing of these."""
+        self._waits = True  # before it looks: what arrives from now on rings
+        self._bell.wait(timeout, at_once=bool(self._arrived or self._events))
+        self._waits = False
+        while self._arrived:
+            self._hear(*self._arrived.popleft())
+        events, self._events = self._events, []
+        return events
+
+    def _post(self, *word: Any) -> None:
+        """Leave word for ``wait``, in any thread."""
+        self._arrived.append(word)
+        if self._waits:
+            self._bell.ring()
+
+    def _hear(self, *word: Any) -> None:
+        """Take a word in."""
+
+    def vacancies(self, most: int) -> int:
+        """How many more blocks they can take if each may have ``most``."""
+        return sum(max(0, most - len(worker.out)) for worker in self._workers.values() if worker.takes_blocks)
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The worker processes of the moment on this machine, by number, as far as they are known."""
+        return {}
+
+    def out(self, number: int) -> int:
+        """How many blocks a worker has."""
+        worker = self._workers.get(number)
+        return 0 if worker is None else len(worker.out)
+
+    def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
+        """Those of these that have something to do."""
+        return {number for number in lines if self.out(number)}

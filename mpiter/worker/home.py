@@ -1,0 +1,193 @@
+"""What makes a process of our own a good worker: its signals, its memory, its threads, and an end with its parent.
+
+Runs in workers; ``limit_loaded_libraries`` in the fork server that they come from.  Guarantees on Linux that the kernel
+kills the worker when the main process ends, even a worker that is stopped or holds the GIL for ever: each holds the
+reading end of a pipe whose other end only the main process has.  Elsewhere a thread waits for it, which needs the GIL.
+And that a child which a dataset forks, and which comes back out of its code, ends before it touches what it has of the
+worker's: pipes, slots, the board.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from multiprocessing import connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..samples.tensors import torch_with
+from .here import here
+
+if TYPE_CHECKING:
+    import threadpoolctl
+
+# By these numbers the caller's process knows the descriptors that lead to its launcher, if it is an MPI rank.  Here
+# they are something else's, the fork server's say, and MPI would write there when a dataset imports it.
+TO_THE_LAUNCHER = ("PMI_FD", "HYDI_CONTROL_FD")
+
+
+def settle_in(environment: dict[str, str]) -> None:
+    """Arrange this process, before the dataset is loaded."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who closes us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for name in {*os.environ} - {*environment}:
+        del os.environ[name]
+    os.environ.update(environment)
+    for name in TO_THE_LAUNCHER:
+        os.environ.pop(name, None)
+    _limit_libraries_to_come()
+    _keep_memory()
+    with contextlib.suppress(OSError):  # the out-of-memory killer's first: a worker is replaced, the main process isn't
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+# -- its end ----------------------------------------------------------------------------------------------------------
+
+CUT_OFF = 87  # the exit code of a worker whose dataset has closed its pipes
+_pipes: dict[int, os.stat_result] = {}  # by descriptor
+
+
+def watch(*descriptors: int) -> None:
+    """Take note of the pipes that lead to the main process."""
+    _pipes.update((number, os.fstat(number)) for number in descriptors)
+
+
+def look() -> None:
+    """End this process if one of its pipes is closed, before an answer goes to what has its number by now."""
+    try:
+        if all(os.path.samestat(os.fstat(number), pipe) for number, pipe in _pipes.items()):
+            return
+    except OSError:
+        pass
+    os._exit(CUT_OFF)
+
+
+def die_with_parent() -> None:
+    """Tie this process's life to that of the main process.
+
+    Not by PR_SET_PDEATHSIG: that is for the end of the *thread* that started us, and with a fork server not even that
+    of the right process.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    pipe: Any = parent.sentinel
+    try:
+        _let_the_kernel_kill(pipe)
+    except (ImportError, AttributeError, OSError):  # not Linux
+        threading.Thread(target=_wait, args=(pipe,), name="mpiter-lifeline", daemon=True).start()
+        return
+    if connection.wait([pipe], 0):  # it was over before we could say so
+        os._exit(1)
+
+
+def _let_the_kernel_kill(pipe: int) -> None:
+    import fcntl
+
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _wait(pipe: Any) -> None:
+    connection.wait([pipe])
+    os._exit(1)
+
+
+generation = 0  # counts the forks between this process and the first
+
+
+def _is_child() -> None:
+    global generation
+    generation += 1
+    if here.now.keys is not None:
+        here.now.keys.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_is_child)
+
+
+def end_child(born: int, error: BaseException | None = None) -> None:
+    """End this process if it was forked since the generation was ``born``, with the exit code of ``sys.exit``."""
+    if generation == born:
+        return
+    code = 0 if error is None else 1
+    try:
+        if isinstance(error, SystemExit) and isinstance(error.code, int | None):
+            code = error.code or 0
+        elif error is not None:
+            traceback.print_exception(error)
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    finally:  # though nothing can be said
+        os._exit(code & 0xFF)
+
+
+# -- its memory -------------------------------------------------------------------------------------------------------
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
+_LARGE = 32 << 20  # blocks from here on are given back
+_TUNABLES = ("GLIBC_TUNABLES", "MALLOC_TRIM_", "MALLOC_MMAP_", "MALLOC_TOP_PAD_")
+_KEPT = 128 << 20  # free bytes at the top of the heap: to crop a picture of 4000 x 3000 Pillow takes 87 MB
+
+
+def _keep_memory() -> None:
+    """Have the memory of one sample serve the next: glibc gives that of a decoded picture back, page by page."""
+    is_told = any(name.startswith(_TUNABLES) for name in os.environ)
+    mallopt = None if os.name != "posix" or is_told else getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT)
+
+
+# -- one thread for numerical libraries: they would start as many as there are cores, in every worker -----------------
+
+_VARIABLES = [f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")] + ["VECLIB_MAXIMUM_THREADS"]
+_user_decides = any(name in os.environ for name in _VARIABLES)
+_seen: tuple[int, threadpoolctl.ThreadpoolController] | None = None  # libraries, and the modules when we looked
+
+
+def _limit_libraries_to_come() -> None:
+    """They read the environment; what the user has set is kept, and then holds for loaded libraries too."""
+    global _user_decides
+    _user_decides = any(name in os.environ for name in _VARIABLES)
+    for name in _VARIABLES:
+        os.environ.setdefault(name, "1")
+
+
+def limit_loaded_libraries() -> None:
+    """Tell libraries that are loaded: before the first sample, and once more after it, which may have imported some."""
+    if _user_decides:
+        return
+    for library in _look_around().lib_controllers:
+        if library.num_threads != 1:
+            library.set_num_threads(1)
+            if threading.active_count() == 1:  # or another thread might be using them
+                # OpenBLAS in a forked process starts its threads again to hear that it has none: they would spin
+                with contextlib.suppress(AttributeError):
+                    library.dynlib.blas_thread_shutdown_()
+    if (cv2 := sys.modules.get("cv2")) is not None and hasattr(cv2, "setNumThreads"):
+        cv2.setNumThreads(0)
+    if (torch := torch_with("set_num_threads")) is not None:
+        torch.set_num_threads(1)
+
+
+def _look_around() -> threadpoolctl.ThreadpoolController:
+    """Find the libraries that are loaded, which takes some 20 ms; again only if something was imported since."""
+    import threadpoolctl  # here, since it takes 10 ms, and most programs that import mpiter start no worker yet
+
+    global _seen
+    if _seen is None or _seen[0] != len(sys.modules):
+        found = threadpoolctl.ThreadpoolController()
+        _seen = len(sys.modules), found
+    return _seen[1]
