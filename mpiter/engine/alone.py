@@ -3,8 +3,8 @@
 Has the interface of the pump.  There is nothing to schedule, to pack or to recover: this process is the worker, to
 which a batch is one block, and a list holds the very objects that the dataset has returned.  Guarantees that ``cursor``
 tells what has been handed out; that Ctrl-C in ``next()`` passes through, and loses and repeats nothing; that the
-caller's random generators are found as they were; and that a dataset which fills memory again that the batch's first
-sample lies in is found out: from then on its samples are copied as they come.
+caller's random generators are found as they were; and that a dataset which fills the memory of its samples again is
+found out: from then on they are copied as they come.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ..worker.block import Block
 from ..worker.caller import CallersWorker
 from ..worker.mail import Inbox
 from . import lifetime
+from .hook import Hook, Hooks
 from .options import Options
 from .outcome import finish, named
 from .pump import Late, Pump, Pumping
@@ -47,10 +48,12 @@ class Alone(Pumping):
     """A place, and the dataset that is asked for the batches from there on."""
 
     _going: Plans  # the plans of the run
-    _each = _room = 0  # rows of a usual batch (0: none is), and what must be left of an epoch behind one
+    _is_usual = False  # may batches be read in one piece?
+    _each = _room = 0  # rows that are cut from an order (0: plans say more), and what must be left behind them
     _epochs = math.inf
     _keys_of: Order | None = None  # the order that the keys are of…
-    _keys_from, _keys = 0, ()  # …from there on
+    _keys_from = 0  # …from there on
+    _keys: Any = ()
     _numbers: Iterator[int]  # of batches, never used twice
 
     def start(self) -> None:
@@ -60,7 +63,7 @@ class Alone(Pumping):
 
     def next(self, passed: Callable[[], object] | None = None) -> Any:
         with self._one_at_a_time:
-            if self._each and not self._has_stopped and (batch := self._usual()) is not None:
+            if self._is_usual and not self._has_stopped and (batch := self._usual()) is not None:
                 return batch
             return super().next(passed)
 
@@ -69,20 +72,17 @@ class Alone(Pumping):
 
         It does what ``next`` does otherwise, in fewer calls: a batch of 16 small samples takes 4 µs, and a call 0.1.
         """
-        (position, epoch, _, order, _), each, began = self.cursor, self._each, _now()
-        stop, length, reading = position + each, len(order), self.loop
-        is_whole = stop + self._room <= length and epoch < self._epochs and self._before is None
-        if not is_whole or reading is None or began > reading.plain_until or reading.born != home.generation:
+        cursor, reading, began = self.cursor, self.loop, _now()
+        if reading is None or began > reading.plain_until or reading.born != home.generation or self._before:
             return None
         tally = reading.tally
         tally.waits = tally.waits[0], began  # at once, for those who look from another thread
         try:
-            at = position - self._keys_from
-            if order is not self._keys_of or not 0 <= at <= len(self._keys) - each:
-                self._keys_of, self._keys_from, at = order, position, 0
-                self._keys = order.take(position, min(length, position + max(each, _KEYS))).tolist()
-                tally.order_s += _now() - began
-            rows = reading.worker.read(self._keys[at : at + each], self.seed, epoch, position)
+            found = self._cut(cursor, tally) if self._each else self._going.whole(cursor)
+            if found is None:
+                return None
+            keys, position, after = found
+            rows = reading.worker.read(keys, self.seed, cursor.epoch, position)
         except BaseException:
             self._has_stopped = True
             raise
@@ -98,9 +98,21 @@ class Alone(Pumping):
         except Exception:  # this time with a plan, which says whose fault it is
             reading.worker.give_again(rows)
             return None
-        tally.came(each, fetched - began, reading.cpu_share)
-        self.cursor = _cursor((stop, epoch, False, order, epoch + position / length))
+        tally.came(len(keys), fetched - began, reading.cpu_share)
+        self.cursor = after
         return batch
+
+    def _cut(self, cursor: Cursor, tally: Tally) -> tuple[list[Any], int, Cursor] | None:
+        """What is ``whole`` of an order, which is asked for many keys at once."""
+        (position, epoch, _, order, _), each, began = cursor, self._each, _now()
+        stop, length, at = position + each, len(order), position - self._keys_from
+        if stop + self._room > length or epoch >= self._epochs:
+            return None
+        if order is not self._keys_of or not 0 <= at <= len(self._keys) - each:
+            self._keys_of, self._keys_from, at = order, position, 0
+            self._keys = order.take(position, min(length, position + max(each, _KEYS))).tolist()
+            tally.order_s += _now() - began
+        return self._keys[at : at + each], position, _cursor((stop, epoch, False, order, epoch + position / length))
 
     def _launch(self) -> None:
         self._numbers = itertools.count()
@@ -112,8 +124,8 @@ class Alone(Pumping):
         loop.worker.give_again(())  # whatever Ctrl-C has left there
         pace = self._going = self._course()
         self._each = 0
-        is_usual = not self._hooks and hasattr(self._opens, "of_rows")
-        if is_usual and type(pace) is Pace and pace.share is WHOLE and pace.batch_size <= MANY:
+        self._is_usual = not self._hooks and hasattr(self._opens, "of_rows")
+        if type(pace) is Pace and pace.share is WHOLE and pace.batch_size <= MANY:
             self._each, self._room = pace.batch_size, 1 if pace.wrap else pace.batch_size
             self._epochs = math.inf if pace.epochs is None else pace.epochs
 
@@ -124,8 +136,7 @@ class Alone(Pumping):
             if plan is None:
                 return ending(self.cursor)
             loop.tally.order_s += (planned := _now()) - began
-            for hook in self._hooks:
-                hook.planned(plan, self._going, began, planned)
+            self._hooks.tell(Hook.planned, plan, self._going, began, planned)
             delivery = loop.fetch(plan, self.seed)
         except BaseException as error:
             self._has_stopped = True
@@ -134,8 +145,7 @@ class Alone(Pumping):
             raise
         finally:
             loop.tally.waited(began, ended := _now())
-            for hook in self._hooks:
-                hook.waited(began, ended)
+            self._hooks.tell(Hook.waited, began, ended)
         if self.is_closed:
             raise self._closed_meanwhile()
         loop.mail.deliver()
@@ -149,18 +159,16 @@ class _Reading:
     plain_until = 0.0  # until then are whole batches read in one piece; then a ``fetch`` measures and tells
     cpu_share = 1.0  # of the seconds of fetching, how many were work, as it was measured last
 
-    def __init__(self, options: Options, as_samples: bool, seed: int, skipped: Skipped, hooks: Any) -> None:
+    def __init__(self, options: Options, as_samples: bool, seed: int, skipped: Skipped, hooks: Hooks) -> None:
         self.pid, self.born = os.getpid(), home.generation
         self.cargo, self._rules = options.cargo, options.rules(seed, as_samples)
         self.worker, self.mail = CallersWorker(*options.cargo, self._rules, options.copy), Inbox()
         self.tally, self._hooks = Tally(skipped), hooks
-        for hook in hooks:
-            hook.loop = self
+        hooks.begin(self)
 
     def stop(self) -> None:
         """End, from any thread and the dataset's code too: a fetch that is under way then counts for nothing."""
-        for hook in self._hooks:
-            hook.close()
+        self._hooks.tell(Hook.close)
 
     def join(self) -> None:
         """There is no thread to wait for."""
@@ -185,8 +193,7 @@ class _Reading:
             block = Block(plan.number, 0, seed, plan.number, 0, plan.rows, plan.stretches, sent=began)
             done = self.worker.fetch(block)
             tally.answered(done)
-            for hook in self._hooks:
-                hook.answered(done)
+            self._hooks.tell(Hook.answered, done)
             self.cpu_share = done.cpu_s / max(1e-9, done.seconds)
             delivery = Delivery(plan, faults=list(done.faults))
             finish(delivery, self._rules, tally, partial(_contents, plan, done.payload))

@@ -1,12 +1,16 @@
 """The engine's one seam: a hook is told what happens to the batches of one iterator.
 
 A trace, a pilot, receipts, and a dataset that has its samples copied ahead are hooks.  ``Options.hooks`` makes them
-anew for each loop, which closes them when it ends.
+anew for each loop, which closes them when it ends.  Guarantees that a hook which raises is told nothing more, which is
+said once, and that it stops neither the training nor the end of the workers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+from ..errors import told
 
 if TYPE_CHECKING:
     from ..order.cursor import Cursor, Plan, Plans
@@ -15,14 +19,15 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """Every method does nothing: a hook has those that it wants, and they come back at once.
-
-    What one raises is raised by the consumer's next ``next()``.
-    """
+    """Every method does nothing: a hook has those that it wants, and they come back at once."""
 
     loop: Any = None  # what fetches, once it has begun
 
-    # -- in the prefetch thread; without workers in the consumer's -----------------------------------------------
+    def __getstate__(self) -> dict[str, Any]:
+        """A dataset may travel to workers with its hook, but not with what fetches."""
+        return {name: value for name, value in vars(self).items() if name != "loop"}
+
+    # -- in the prefetch thread; without workers only the first two, in the consumer's ---------------------------
 
     def planned(self, plan: Plan, plans: Plans, began: float, ended: float) -> None:
         """One more batch is on its way; ``plans`` says what comes after it."""
@@ -58,3 +63,33 @@ class Hook:
 
     def close(self) -> None:
         """Nothing more will happen; may be called again, from any thread."""
+
+
+class Hooks:
+    """The hooks of one loop."""
+
+    def __init__(self, hooks: Iterable[Hook] = ()) -> None:
+        self._hooks = list(hooks)
+        self._warn: Callable[[str], None] = lambda text: None
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    def begin(self, loop: Any) -> None:
+        """``loop`` is what fetches, and what tells the user something."""
+        self._warn = loop.mail.warn
+        for hook in self._hooks:
+            hook.loop = loop
+
+    def tell(self, event: Callable[..., None], *what: Any) -> None:
+        """Call the method that ``Hook`` has for it: ``tell(Hook.lost, worker, was_asked)``."""
+        for hook in self._hooks[:]:
+            try:
+                getattr(hook, event.__name__)(*what)
+            except Exception as error:
+                self._hooks.remove(hook)
+                self._warn(
+                    f"{type(hook).__name__}.{event.__name__}() has failed and is told nothing more: {told(error)}"
+                )
+                if event is not Hook.close:
+                    Hooks([hook]).tell(Hook.close)

@@ -137,8 +137,12 @@ class Options:
             found.append(Wings.pilot(workers and replace(workers, most=self.workers), n_prefetch))
         if self.receipts is not None:
             found.append(self.receipts.hook(self.shard))
-        if (of_dataset := offered(users(self.dataset), "mpiter_hook")) is not None:
-            found.append(of_dataset())
+        if (make := offered(users(self.dataset), "mpiter_hook")) is not None:
+            found.append(of_dataset := make())
+            if not isinstance(of_dataset, Hook):
+                raise OptionError(
+                    f"mpiter_hook() gave a {type(of_dataset).__name__}; derive it from {Hook.__module__}.Hook."
+                )
         return found
 
     @property

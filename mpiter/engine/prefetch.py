@@ -30,7 +30,7 @@ from ..worker.block import Block, Done, Lost
 from ..worker.board import Line
 from ..worker.mail import Inbox
 from .communicator import Terminated, _Communicator
-from .hook import Hook
+from .hook import Hook, Hooks
 from .ledger import Ledger
 from .outcome import finish, named, not_received, not_sent
 from .recovery import Recovery, doings
@@ -52,20 +52,19 @@ class _PrefetchLoop:
         rules: Rules,
         hire: Callable[[Bell, Callable[[str], None]], Team],
         skipped: Skipped | None = None,
-        hooks: Sequence[Hook] = (),
+        hooks: Hooks | None = None,
     ) -> None:
         self.pid = os.getpid()
         self.tally, self.mail = Tally(skipped or Skipped()), Inbox()
         self._rules, self._hire = rules, hire
-        self._bell, self._hooks = Bell(), hooks
+        self._bell, self._hooks = Bell(), hooks or Hooks()
         self._runs: deque[Run] = deque()  # to go from now on
         self._communicator: _Communicator[Delivery] = _Communicator(rules.n_prefetch, self._has_taken)
         self._recovery = Recovery(skips=rules.skips_errors)
         self._team: Any = None  # a Team, while there is one
         self._ledger = Ledger(lambda room, is_lost: None)
         self._thread: threading.Thread | None = None
-        for hook in hooks:
-            hook.loop = self
+        self._hooks.begin(self)
         self._run: Run
         self._horizon = Horizon()
         self._ended = False  # the end has been delivered
@@ -134,14 +133,14 @@ class _PrefetchLoop:
 
     def carries(self, cargo: Any) -> bool:
         """Would the workers see the same if ``cargo`` were sent to them now?"""
-        return self._team is not None and self._team.carries(cargo)
+        return (team := self._team) is not None and team.carries(cargo)
 
     # -- for a pilot, in the loop's thread -------------------------------------------------------------------------
 
     @property
     def is_settled(self) -> bool:
         """Have all workers come that should be there, and those gone that shouldn't?"""
-        return self._team is not None and self._team.crew.is_settled
+        return (team := self._team) is not None and team.crew.is_settled
 
     @property
     def setting(self) -> tuple[int, int]:
@@ -152,15 +151,14 @@ class _PrefetchLoop:
         """Have so many from now on."""
         self._team.crew.resize(workers)
         self._communicator.n_prefetch = n_prefetch
-        for hook in self._hooks:
-            hook.resized(workers, n_prefetch)
+        self._hooks.tell(Hook.resized, workers, n_prefetch)
 
     # -- what is going on --------------------------------------------------------------------------------------------
 
     @property
     def lines(self) -> list[Line]:
         """What each worker does right now."""
-        return self._team.crew.board() if self._team else []
+        return team.crew.board() if (team := self._team) else []
 
     def doings(self) -> str:
         """What the workers are at, for a consumer who has to wait."""
@@ -169,11 +167,11 @@ class _PrefetchLoop:
     @property
     def room_bytes(self) -> int:
         """Of one batch."""
-        return self._team.rooms.bytes if self._team else 0
+        return team.rooms.bytes if (team := self._team) else 0
 
     @property
     def pids(self) -> tuple[int, ...]:
-        return self._team.crew.pids if self._team else ()
+        return team.crew.pids if (team := self._team) else ()
 
     def stats(self, looks: bool = True) -> Stats:
         team, size, in_flight, pids, workers = self._team, self.room_bytes, self._in_flight, self.pids, self._width
@@ -239,8 +237,8 @@ class _PrefetchLoop:
         if not self._ended:
             crew.replace_workers()
         self.tally.in_flight(self._in_flight, team.rooms.bytes)
-        for hook in self._hooks:
-            hook.in_flight(self._in_flight, len(self._communicator))
+        if self._hooks:
+            self._hooks.tell(Hook.in_flight, self._in_flight, len(self._communicator))
 
     def _submit(self, block: Block) -> None:
         try:
@@ -269,7 +267,7 @@ class _PrefetchLoop:
 
     @property
     def _width(self) -> int:
-        return self._rules.workers if self._team is None else self._team.crew.width
+        return self._rules.workers if (team := self._team) is None else team.crew.width
 
     @property
     def _in_flight(self) -> int:
@@ -292,8 +290,7 @@ class _PrefetchLoop:
         horizon.take()
         ended = time.monotonic()
         self.tally.order_s += ended - began
-        for hook in self._hooks:
-            hook.planned(plan, self._run.plans, began, ended)
+        self._hooks.tell(Hook.planned, plan, self._run.plans, began, ended)
         return True
 
     def _begin(self, run: Run) -> None:
@@ -334,8 +331,7 @@ class _PrefetchLoop:
                     self._place(batch)
             if batch.error or any(fault.ends_row and not self._rules.skips_errors for fault in done.faults):
                 self._ledger.ask_no_more(batch)
-        for hook in self._hooks:
-            hook.answered(done)
+        self._hooks.tell(Hook.answered, done)
 
     def _open(self, block: Block, batch: Delivery, columns: Any, rows: list[int], sealed: Any) -> None:
         """Take in what has travelled with an answer."""
@@ -382,8 +378,7 @@ class _PrefetchLoop:
             self._ended = True
             deliveries.append(ending(self._run.cursor, self._horizon.take_dead_end()))
         if deliveries:
-            for hook in self._hooks:
-                hook.queued(began, time.monotonic())
+            self._hooks.tell(Hook.queued, began, time.monotonic())
             self._deliver(deliveries)
 
     def _contents(self, batch: Delivery, failed: frozenset[int]) -> Contents:
@@ -401,8 +396,7 @@ class _PrefetchLoop:
 
     def _lose_worker(self, end: End) -> None:
         """A worker is no more."""
-        for hook in self._hooks:
-            hook.lost(end.worker, end.was_asked)
+        self._hooks.tell(Hook.lost, end.worker, end.was_asked)
         if end.was_asked:
             self.tally.renewals += end.worker < self._width
             return
@@ -436,6 +430,5 @@ class _PrefetchLoop:
         if team is not None:
             team.close(_CLOSE_S)
         self._bell.close()
-        for hook in self._hooks:
-            hook.close()
+        self._hooks.tell(Hook.close)
         self._ledger = Ledger(lambda room, is_lost: None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from ..samples.tree import Contents
 from ..stats import Stats
 from . import lifetime
 from .communicator import Terminated
-from .hook import Hook
+from .hook import Hook, Hooks
 from .options import Options
 from .prefetch import _PrefetchLoop
 from .run import Delivery, Run
@@ -50,7 +50,7 @@ class Pumping:
     cursor: Cursor
     seed = 0
     _plans: Plans
-    _hooks: Sequence[Hook] = ()
+    _hooks = Hooks()
     _letting_go: Any = None
     _before: Cursor | None = None  # where the user was when batches began to be passed by
     _has_ended = False  # all of it has been handed out
@@ -125,7 +125,7 @@ class Pumping:
             if self._plans.end_at(self.cursor):
                 self._has_ended = True
                 raise StopIteration
-            self._hooks = self.options.hooks()
+            self._hooks = Hooks(self.options.hooks())
             self._launch()
         if self._has_stopped:
             self._begin(self.loop)
@@ -171,9 +171,12 @@ class Pumping:
         return batch
 
     def _advance(self, delivery: Delivery, samples: int | None = None, began: float = 0.0, ended: float = 0.0) -> None:
-        """In this order: whatever Ctrl-C leaves undone, the next ``next()`` then goes on from the cursor."""
-        for hook in self._hooks:
-            hook.handed_out(delivery, samples, began, ended)
+        """Note that the user has it, in this order: what Ctrl-C leaves undone is begun anew from the cursor."""
+        try:
+            self._hooks.tell(Hook.handed_out, delivery, samples, began, ended)
+        except BaseException:
+            self._has_stopped = True  # receipts then say where they begin anew
+            raise
         if not delivery.is_end:
             after, before = delivery.plan.after, self._before
             if before is not None:  # to the user all this is one step: an epoch that ends within it mustn't be lost
@@ -195,8 +198,7 @@ class Pumping:
     def _course(self) -> Plans:
         """The plans of a run that begins here, as this rank goes through them."""
         plans = self._plans if self.options.shard is None else self._plans.shared(self.options.share())
-        for hook in self._hooks:
-            hook.begun(self.cursor, plans)
+        self._hooks.tell(Hook.begun, self.cursor, plans)
         return plans
 
     def _closed_meanwhile(self) -> IteratorClosed:
@@ -235,9 +237,11 @@ class Pumping:
         loop, self.loop = self.loop, None
         if loop is not None and loop.pid == os.getpid():
             self._letting_go.detach()
-            self._last_stats = loop.stats()
-            loop.stop()
-            loop.join()
+            try:
+                self._last_stats = loop.stats()
+            finally:
+                loop.stop()
+                loop.join()
 
 
 class Pump(Pumping):
@@ -287,8 +291,7 @@ class Pump(Pumping):
             raise
         finally:
             loop.tally.waited(began, ended := time.monotonic())
-            for hook in self._hooks:
-                hook.waited(began, ended)
+            self._hooks.tell(Hook.waited, began, ended)
 
     def _waits(self, seconds: float) -> None:
         """No batch for so many seconds: look at what the workers do."""

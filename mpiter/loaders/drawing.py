@@ -79,7 +79,7 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
 
 def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
     """The place and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
-    check_kind(state)
+    check_kind(state, "loader", "order")
     saved = typed(state, "loader", dict)
     for name, mine in agreed.items():
         if name not in saved or saved[name] != mine:
@@ -237,6 +237,13 @@ class Drawn(Plans):
         if self._in_one:
             return Plan(number, 1, (Stretch(0, cursor.epoch, before.samples, (keys,)),), cursor, after, count)
         return Plan(number, count, (Stretch(0, cursor.epoch, before.samples, _compact(keys)),), cursor, after)
+
+    def whole(self, cursor: Cursor) -> tuple[list[Any], int, Cursor] | None:
+        lot = self._lots.get(cursor.position)
+        if lot is None or self._in_one or type(lot.keys) is not list or not lot.keys:
+            return None
+        after = cursor.position + (1 if self._size is None else len(lot.keys))
+        return lot.keys, lot.before.samples, cursor._replace(position=after)
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
         """Known of a range, and of torch's SequentialSampler."""

@@ -106,6 +106,12 @@ class DataLoader(Loading[B_co]):
     ) -> None:
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
+        for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+            if given is not None and not (hasattr(given, "__iter__") or hasattr(given, "__getitem__")):
+                raise OptionError(f"{name}={given!r:.60} cannot be iterated over; pass a list, or the like.")
+        for name, called in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
+            if called is not None and not callable(called):
+                raise OptionError(f"{name}={called!r:.60} cannot be called; pass a function.")
         if sampler is not None and shuffle:
             raise OptionError("sampler and shuffle=True exclude each other; shuffle in the sampler.")
         if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):

@@ -44,6 +44,7 @@ class Batching:
     drop_last: bool
     collate: Callable[[Any], Any]
     shards_itself: bool | None  # None: if it asks who it is
+    marks_every: int | None = 1  # batches; None: the first only
 
 
 class Mark(NamedTuple):
@@ -98,7 +99,9 @@ class Streamed(Wrapping):
         if batch is None:
             return (reading.is_own,)
         collated = self._batching.collate(batch if self._batching.batch_size else batch[0])
-        return collated, reading.is_own, len(batch), *(reading.mark() or ())
+        every = self._batching.marks_every
+        is_marked = reading.batches == 1 or (every is not None and reading.batches % every == 0)
+        return collated, reading.is_own, len(batch), *((is_marked and reading.mark()) or ())
 
     def _begun(self, run: int) -> _Reading:
         mark, was_own = self.marks.get(run, (None, None))

@@ -112,6 +112,10 @@ class Plans:
         """Is it known what comes next?  Else it will be soon."""
         return True
 
+    def whole(self, cursor: Cursor) -> tuple[list[Any], int, Cursor] | None:
+        """The keys of the next batch, the position of the first, and the place after it, where no plan is needed."""
+        return None
+
     def end_at(self, cursor: Cursor) -> bool:
         """Is it plain that nothing comes?  Else that is found out by asking."""
         return False

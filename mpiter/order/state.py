@@ -38,7 +38,7 @@ def load(state: Any, agreed: dict[str, Any], now: Order, epochs: int | None) -> 
 
     ``now`` is the order of the iterator that loads it, and ``epochs`` are how many it has.
     """
-    check_kind(state)
+    check_kind(state, "order", "loader")
     for name, mine in agreed.items():
         saved = typed(state, name, type(mine))
         if saved != mine:
@@ -52,14 +52,18 @@ def load(state: Any, agreed: dict[str, Any], now: Order, epochs: int | None) -> 
     return Cursor(position, epoch, typed(state, "is_new_epoch", bool), order, detail), seed
 
 
-def check_kind(state: Any) -> None:
-    """Refuse what is no state of ours, of this version."""
+def check_kind(state: Any, key: str, of_the_other: str) -> None:
+    """Refuse what is no state of ours, of this version, or is one of the other kind, which hasn't this key."""
     if not isinstance(state, Mapping):
         raise StateError(f"a state is a dict as state_dict() returns it, not {type(state).__name__}.")
     if "mpiter" not in state:
         raise StateError("this is no state of mpiter: the key 'mpiter' (its version) is missing.")
     if type(state["mpiter"]) is not int or state["mpiter"] != VERSION:
         raise StateError(f"the state has version {state['mpiter']!r:.40}; this mpiter reads version {VERSION}.")
+    if key not in state and of_the_other in state:
+        names = {"order": "batches() or an iterator", "loader": "a loader (DataLoader)"}
+        saver, mine = names[of_the_other], names[key]
+        raise StateError(f"the state is of another kind: {saver} saved it, and this is {mine}.  Each loads its own.")
 
 
 def _order(state: Mapping[str, Any], seed: int, epoch: int, now: Order, length: int) -> Order:

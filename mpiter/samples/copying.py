@@ -1,7 +1,8 @@
 """Samples by reference: has a dataset filled their memory again, and how are they copied if it does?
 
 Pure.  Without processes a batch's samples are the very objects that the dataset has returned.  What the first of them
-looks like is compared with what it looks like when the last one has come.
+looks like is compared with what it looks like when the last one has come; and, from time to time, so are all of them,
+since one of them alone may look again as it did.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class Refilled(Exception):
 
 
 class Held:
-    """Objects that stay as they are, or copies; raises Refilled if the first one has changed by the end."""
+    """Objects that stay as they are, or copies; raises Refilled if one that was looked at has changed by the end."""
 
     def __init__(self, copies: bool = False) -> None:
         self._values: Any = []
-        self._first: list[bytes] | None = None
+        self._looked: list[list[bytes]] = []  # what the first one, or each of them, looked like
         append = self._values.append
         self.add: Callable[[Any], None] = (lambda value: append(copied(value))) if copies else append
 
@@ -38,14 +39,19 @@ class Held:
         """Take in the first one."""
         self._values.append(value)
         if len(self._values) == 1 and not is_its_own(self._values):
-            self._first = glimpse(value)
+            self._looked.append(glimpse(value))
+
+    def look(self, value: Any) -> None:
+        """Take in one that is to be looked at again."""
+        self._values.append(value)
+        self._looked.append(glimpse(value))
 
     def hold(self, values: Any) -> None:
         """Take in all of them, which lie in columns."""
         self._values = values
 
     def sealed(self) -> Held:
-        if self._first is not None and glimpse(self._values[0]) != self._first:
+        if any(glimpse(value) != looked for value, looked in zip(self._values, self._looked, strict=False)):
             raise Refilled
         return self
 

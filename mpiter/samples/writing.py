@@ -112,7 +112,7 @@ class _Code:
         column, dtype = f"C{self.columns}[row]", self._name(leaf.dtype)
         self.columns += 1
         if isinstance(leaf, Number):
-            self._unless(f"type({value}) is {leaf.kind.__name__}")
+            self._unless(f"type({value}) is {self._name(leaf.kind)}")
             self.lines += ["try:", f"    {column} = {value}", "except OverflowError:", _ODD]  # an int beyond 64 bits
             return
         is_dtype = f"({value}.dtype is {dtype} or {value}.dtype == {dtype})"

@@ -17,7 +17,7 @@ from torch.utils.data import _utils
 
 from ..datasets.columns import as_dataset
 from ..device import can_pin, pinned
-from ..engine.options import is_object
+from ..engine.options import is_object, whole
 from ..engine.pilot import Auto
 from ..errors import OptionError, warn
 from ..iterators.iterators import OF_LOADERS, OfLoaders, defaults, takes
@@ -31,7 +31,7 @@ from ..order.order import Order, Sequential, Shuffled
 from ..order.ranks import Shard, shard_for
 from ..pool import starting
 from ..samples.batch import Stacker, samples_of
-from ..samples.tree import Contents
+from ..samples.tree import Aside, Contents
 from ..typevars import B_co as T_co  # of a dataset's samples, as torch has it
 from ..worker.here import WorkerInfo
 from .tensors import tensors_of
@@ -66,6 +66,8 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     tensor([0., 1.]) tensor([0, 1])
     tensor([2., 3.]) tensor([2, 3])
     """
+
+    _marks_every: int | None = 1  # batches of a stream to one account of its place
 
     @takes(OfLoaders, OF_LOADERS)
     def __init__(
@@ -125,9 +127,9 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         given = {"prefetch_factor": prefetch_factor, "persistent_workers": persistent_workers, "seed": seed}
         self.__dict__.update(given | defaults(OfLoaders) | options)
         options["shard"] = shared
-        self._pins = can_pin() if pin_memory else False
         collates = self.collate_fn is not _default_collate or isinstance(dataset, Mapping) or is_torchs_stream(dataset)
-        self._in_one, self._stacks = self._is_one_workers(collates), Stacker()
+        self._in_one = self._is_one_workers(collates)
+        self._opens = _Tensors(self._in_one, can_pin() if pin_memory else False)
         self._begins_late = type(self.batch_sampler) is torch.utils.data.BatchSampler
         served = self._served() if self._in_one else dataset
         self._begin(served, num_workers, partial(_at_home, worker_init_fn) if num_workers else None, **options)
@@ -135,7 +137,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     def _served(self) -> Any:
         collate: Any = _collated if self.collate_fn is _default_collate else self.collate_fn
         if isinstance(self.dataset, torch.utils.data.IterableDataset):
-            self._batching = Batching(self.batch_size, self.drop_last, collate, shards_itself=True)
+            self._batching = Batching(self.batch_size, self.drop_last, collate, True, self._marks_every)
             return Streamed(self.dataset, self._batching, 0, 1)
         skips, stacks = self.__dict__["on_error"] != "raise", collate is _collated
         return Batched(self.dataset, collate, skips, stacks, alone=not self._auto_collation)
@@ -167,10 +169,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             return makes_batches.batch_size, makes_batches.drop_last
         return None, False
 
-    def _opens(self, contents: Contents) -> Any:
-        batch = samples_of(contents)[0] if self._in_one else tensors_of(contents, self._stacks)
-        return pinned(batch) if self._pins else batch
-
     def _seed_of_epoch(self) -> int:
         """Drawn when torch draws it, from what torch draws it from; ranks have one in common."""
         if isinstance(self.sampler, ShardSampler):
@@ -201,10 +199,26 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         return super()._agreed() | {"sampler": type(self.sampler).__qualname__}
 
 
+class _Tensors:
+    """What makes tensors of a batch's contents, on pinned memory if asked."""
+
+    def __init__(self, in_one: bool, pins: bool) -> None:
+        self._in_one, self._pins, self._stacks = in_one, pins, Stacker()
+
+    def __call__(self, contents: Contents) -> Any:
+        batch = samples_of(contents)[0] if self._in_one else tensors_of(contents, self._stacks)
+        return pinned(batch) if self._pins else batch
+
+    def of_rows(self, samples: list[Any]) -> Any:
+        """The same of samples that have not travelled."""
+        return self(Contents(Aside(), len(samples), objects=samples))
+
+
 class StatefulDataLoader(DataLoader[T_co]):
     """torchdata's name and arguments for ``DataLoader``, whose states it has anyway.
 
-    ``snapshot_every_n_steps`` is accepted for torchdata's sake: a stream is asked for its state with each batch.
+    ``snapshot_every_n_steps``: how often a stream is asked for its state, and what follows is read again; None or 0 for
+    once, in the beginning.
 
     >>> loader = StatefulDataLoader(range(6), batch_size=2)
     >>> first = next(iter(loader))
@@ -215,7 +229,8 @@ class StatefulDataLoader(DataLoader[T_co]):
     """
 
     def __init__(self, *args: Any, snapshot_every_n_steps: int | None = 1, **kwargs: Any) -> None:
-        self.snapshot_every_n_steps = snapshot_every_n_steps
+        whole("snapshot_every_n_steps", snapshot_every_n_steps, least=0, optional=True)
+        self.snapshot_every_n_steps, self._marks_every = snapshot_every_n_steps, snapshot_every_n_steps or None
         super().__init__(*args, **kwargs)
 
     def load_state_dict(self, state: Any) -> None:

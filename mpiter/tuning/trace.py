@@ -127,6 +127,7 @@ class Tracer(Hook):
 
     def __init__(self, trace: Trace, number: int, name: str) -> None:
         self._trace: Trace | None = trace
+        self._lock = threading.RLock()  # both threads write; the garbage collector too, in whichever has it
         self._number = number
         self._notes: list[Note] = []
         self._due = time.monotonic() + _EVERY_S
@@ -143,11 +144,12 @@ class Tracer(Hook):
         self._notes.append((pattern, thread, now, now, *more))
 
     def _write(self, now: float = 0.0) -> None:
-        self._due = now + _EVERY_S
-        notes = self._notes[:]
-        del self._notes[: len(notes)]  # the other thread may add some at the end meanwhile
-        if self._trace is not None:
-            self._trace.write(self._number, notes)
+        with self._lock:
+            self._due = now + _EVERY_S
+            notes = self._notes[:]
+            del self._notes[: len(notes)]  # the other thread may add some at the end meanwhile
+            if self._trace is not None:
+                self._trace.write(self._number, notes)
 
     def close(self) -> None:
         self._write()

@@ -23,6 +23,7 @@ from .here import NONE, AllLeftOut, here
 from .sheets import Unsendable
 from .worker import Worker, worker_for
 
+_LOOK_S = 0.25  # between two blocks of objects that don't travel of which each is looked at once more
 _clock = time.monotonic
 
 
@@ -120,7 +121,9 @@ class _Fetching:
     def __init__(self, block: Block, worker: Worker, seeds: frozenset[str]) -> None:
         self._block, self._worker, self._cells, self._seeds = block, worker, worker.cells, seeds
         self._born = home.generation
-        self.sheet = worker.writer.sheet(block.brief, block.address, block.row, block.rows)
+        looks = time.monotonic() - worker.looked > _LOOK_S
+        worker.looked = time.monotonic() if looks else worker.looked
+        self.sheet = worker.writer.sheet(block.brief, block.address, block.row, block.rows, looks)
         self.faults: list[Fault] = []
         frame = worker.frame
         frame.seeds, frame.beyond, frame.drawn = seeds, 0, None

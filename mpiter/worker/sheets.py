@@ -95,16 +95,17 @@ class _ByReference(Sheet):
 
     at_once = (Rows, np.ndarray, list)
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, looks: bool) -> None:
         super().__init__(None, _taking, (), Held)
-        self._held, self._count, self._failed = Held(), rows, set[int]()
+        self._held, self._count, self._failed, self._looks = Held(), rows, set[int](), looks
 
     def fetch(self, dataset: Any, keys: Any, row: int, cells: memoryview, seeded: bool) -> None:
         taking, held = self.make(seeded), self._held
-        taking(dataset, islice(keys, 1), row, cells, None, held.begin, home.generation)
+        first, further = (held.look, held.look) if self._looks else (held.begin, held.add)
+        taking(dataset, islice(keys, 1), row, cells, None, first, home.generation)
         for sample in held.open()[:1] if self._count > MANY else ():
             check_memory(describe(sample), self._count)
-        taking(dataset, keys, row + 1, cells, None, held.add, home.generation)
+        taking(dataset, keys, row + 1, cells, None, further, home.generation)
 
     def fail(self, row: int) -> None:
         self._failed.add(row)
@@ -130,10 +131,13 @@ class Writer:
     seals: Any = Sealing
     _bound: dict[tuple[bytes, int, int], Any] = field(default_factory=dict)  # slots used lately: loops and columns
 
-    def sheet(self, brief: bytes, address: int | None, row: int, rows: int) -> Sheet:
-        """A sheet for the rows from ``row`` on of the slot at ``address``."""
+    def sheet(self, brief: bytes, address: int | None, row: int, rows: int, looks: bool = False) -> Sheet:
+        """A sheet for the rows from ``row`` on of the slot at ``address``.
+
+        ``looks`` asks that objects which don't travel are looked at once more, each of them.
+        """
         if not brief and self.seals is Held:
-            return _ByReference(rows)
+            return _ByReference(rows, looks)
         seals = functools.partial(Held, copies=True) if self.seals is Held else self.seals
         if not brief:
             return Sheet(None, _bind(Aside(), ()), (), seals)

@@ -71,6 +71,7 @@ class Worker:
     seeds: frozenset[str] = NONE  # the global generators that the dataset draws from, as far as we know
     mark: Any = None  # of the global generators after the last block
     copies: bool = False  # samples that travel by reference: the dataset fills their memory again
+    looked: float = -1.0  # when it was last found out whether it does, by all samples of a block
     frame: Frame = field(default_factory=Frame)  # what its thread is fetching
     read_ns: int = 0  # spent in the dataset's read() so far
 

@@ -605,7 +605,9 @@ class Elements:
         self.generator.set_state(state["g"])
 
 
-@pytest.mark.parametrize(("every", "handed_out"), [(1, 0), (1, 1), (1, 3), (1, 6), (5, 3)])
+@pytest.mark.parametrize(
+    ("every", "handed_out"), [(1, 0), (1, 1), (1, 3), (1, 6), (2, 3), (5, 3), (0, 3), (None, 3)]
+)  # how often torchdata would look makes no difference to us
 def test_a_stream_that_tells_its_place_by_tensors_goes_on_under_torchdatas_name(every: Any, handed_out: int) -> None:
     def loader() -> Any:
         return mpiter.torch.StatefulDataLoader(Stream(), 4, num_workers=2, snapshot_every_n_steps=every)
@@ -624,6 +626,18 @@ def test_a_stream_that_tells_its_place_by_tensors_goes_on_under_torchdatas_name(
         second.load_state_dict(state)
         second.load_state_dict({})  # torchdata's word for no state
         assert without_count(second) == rest
+
+
+@pytest.mark.parametrize(("every", "asked"), [(1, [0, 1, 2, 3]), (2, [0, 1, 2, 2]), (0, [0, 1, 1, 1])])
+def test_a_stream_is_asked_for_its_place_as_often_as_torchdata_is_told(every: int, asked: list[int]) -> None:
+    with mpiter.torch.StatefulDataLoader(Stream(), 6, snapshot_every_n_steps=every) as loader:
+        assert [int(counts[0]) for _, _, counts in loader] == asked
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "1"])
+def test_torchdatas_argument_is_checked(wrong: Any) -> None:
+    with pytest.raises(mpiter.OptionError, match="snapshot_every_n_steps"):
+        mpiter.torch.StatefulDataLoader([1], snapshot_every_n_steps=wrong)
 
 
 @both_workers

@@ -668,3 +668,9 @@ def test_an_iterator_that_is_kept_by_a_traceback_ends_with_it(kind: str) -> None
     with makers(kind, 2) as maker, pytest.raises(ZeroDivisionError):
         for batch in maker.class_(Squares(), 1, num_workers=2):
             len(batch) / 0
+
+
+@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
+def test_a_sampler_that_cannot_be_gone_through_is_refused_at_construction(name: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=name):
+        mpiter.DataLoader([1, 2, 3], **{name: 5})

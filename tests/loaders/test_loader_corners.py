@@ -240,3 +240,9 @@ def test_an_open_file_is_told_of(tmp_path):
 def test_a_sampler_without_keys_is_nobodys_fault():
     loader = DataLoader(DATA, sampler=[])
     assert listed(loader) == listed(loader) == []
+
+
+@pytest.mark.parametrize("name", ["collate_fn", "worker_init_fn"])
+def test_what_is_no_function_is_refused_at_once(name):
+    with pytest.raises(OptionError):
+        DataLoader(DATA, **{name: 5})

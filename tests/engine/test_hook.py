@@ -1,0 +1,96 @@
+"""Hooks: each is told what happens, and one that fails stops nobody."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpiter
+from mpiter.engine.hook import Hook
+
+EVENTS = ("begun", "planned", "answered", "waited", "handed_out", "close")
+
+
+class Told(Hook):
+    """Counts what it is told; what is in ``raises`` it doesn't bear."""
+
+    def __init__(self, *raises: str) -> None:
+        self.told: Counter[str] = Counter()
+        self.raises = raises
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in EVENTS:
+            return super().__getattribute__(name)
+
+        def hear(*what: Any) -> None:
+            self.told[name] += 1
+            if name in self.raises:
+                raise ValueError(f"not {name}")
+
+        return hear
+
+
+class Watched:
+    """A dataset that brings its hook."""
+
+    def __init__(self, hook: Any = None) -> None:
+        self.hook = hook
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def mpiter_hook(self) -> Any:
+        return self.hook
+
+    def __reduce__(self) -> Any:
+        return Watched, ()
+
+
+@pytest.mark.parametrize("n_processes", [0, 2])
+def test_a_hook_is_told_of_each_batch(n_processes: int) -> None:
+    hook = Told()
+    with mpiter.batches(Watched(hook), 4, n_processes=n_processes) as stream:
+        assert len(list(stream)) == 6
+    assert {name: hook.told[name] for name in ("begun", "planned", "answered")} == {
+        "begun": 1,
+        "planned": 6,
+        "answered": hook.told["answered"],
+    }
+    assert hook.told["answered"] >= 6
+    assert hook.told["handed_out"] == 7, "the end is told as well"
+    assert hook.told["close"] >= 1
+
+
+@pytest.mark.parametrize("n_processes", [0, 2])
+@pytest.mark.parametrize("event", EVENTS)
+def test_a_hook_that_fails_is_told_nothing_more_and_stops_nobody(event: str, n_processes: int) -> None:
+    hook = Told(event)
+    stream = mpiter.batches(Watched(hook), 4, n_processes=n_processes, epochs=2)
+    if event == "close":  # then nobody asks any more
+        assert sum(len(batch) for batch in stream) == 48
+        stream.close()
+    else:
+        with stream, pytest.warns(RuntimeWarning, match=rf"Told\.{event}\(\) has failed and is told nothing more"):
+            assert sum(len(batch) for batch in stream) == 48
+        assert hook.told[event] == 1
+        assert hook.told["close"] == 1
+
+
+def test_what_is_no_hook_is_refused_and_one_travels_without_what_fetches() -> None:
+    with mpiter.batches(Watched(print), 4, n_processes=0) as stream, pytest.raises(mpiter.OptionError, match="Hook"):
+        next(stream)
+    hook = Hook()
+    hook.loop = lambda: None
+    assert pickle.loads(pickle.dumps(hook)).loop is None
+
+
+def test_values_come_unchanged_with_a_hook() -> None:
+    with mpiter.batches(Watched(Told()), 4, n_processes=2, shuffle=False) as stream:
+        assert np.concatenate(list(stream)).tolist() == list(range(24))
