@@ -240,7 +240,7 @@ def _epoch(epoch: int, lines: list[_Line], going: set[_Who], begins_within: bool
 
 
 def _gaps(there: NDArray[Any], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of the numbers below ``length``, the runs that aren't ``there``: where they begin, and how long they are."""
+    """The runs of numbers below ``length`` that aren't ``there``: where they begin, and how long they are."""
     edges = np.concatenate([[-1], there, [length]])
     sizes = np.diff(edges) - 1
     return (edges[:-1] + 1)[sizes > 0], sizes[sizes > 0]

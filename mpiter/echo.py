@@ -201,7 +201,7 @@ class Echo(Generic[B]):
         return turns
 
     def _schedule(self) -> Iterator[_Repeat | None]:
-        """Whose turn it is, one after the other: the source's, or that of a batch of further uses."""
+        """The turns, one after the other: a batch of the source's, or one of further uses."""
         while True:
             self._marks = [*self._marks[-1:], self._mark()]
             repeats = self._repeats()

@@ -100,7 +100,7 @@ class Packed(Sequence[T]):
         return msgpack.unpackb(data, strict_map_key=False)
 
     def __eq__(self, other: object) -> bool:
-        """As a list would be, to lists too."""
+        """Equal to what a list of the same objects is equal to."""
         if not isinstance(other, (Packed, list)):
             return NotImplemented
         return self is other or (len(self) == len(other) and all(map(eq, self, other)))

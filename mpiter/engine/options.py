@@ -32,7 +32,7 @@ _FIRST_N_PREFETCH = 2
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Who fetches, how far ahead, and how the samples travel."""
+    """The workers, how far ahead they fetch, and how samples travel."""
 
     dataset: Any
     batch_size: int = 1  # rows at the most

@@ -166,7 +166,7 @@ class _PrefetchLoop:
 
     @property
     def room_bytes(self) -> int:
-        """Of one batch."""
+        """The size of one batch."""
         return team.rooms.bytes if (team := self._team) else 0
 
     @property
@@ -248,7 +248,7 @@ class _PrefetchLoop:
             raise
 
     def _measure(self, team: Team) -> tuple[int, int]:
-        """In how many equal blocks a batch is cut (0: row by row, to see a sample), and the batches that may be on
+        """The number of equal blocks of a batch (0: row by row, to see a sample), and of the batches that may be on
         their way or wait to be taken."""
         rules, width, n_prefetch, size = self._rules, team.crew.width, self._communicator.n_prefetch, team.rooms.bytes
         ahead = rules.ahead(width)

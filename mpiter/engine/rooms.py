@@ -70,7 +70,7 @@ class Rooms:
 
     @property
     def bytes(self) -> int:
-        """Of one room."""
+        """The size of one room."""
         return self._layout.size if self._layout else 0
 
     def learn(self, sample: Any, rows: int) -> None:

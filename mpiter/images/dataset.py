@@ -191,7 +191,7 @@ class ImageList(Pictures):
 
 
 def _lines(path: Path) -> list[Any]:
-    """Of a text file: pairs if each line ends with a whole number, else paths."""
+    """Read a text file: it has pairs if each line ends with a whole number, else paths."""
     with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:  # names are whatever bytes they are
         lines = [line.strip() for line in file if line.strip()]
     parts = [line.rsplit(None, 1) for line in lines]

@@ -1,4 +1,4 @@
-"""In which order the samples of an epoch are visited: pure functions of (seed, epoch, position).
+"""The order in which the samples of an epoch are visited: pure functions of (seed, epoch, position).
 
 ``take(a, b)`` of an order depends on nothing but the order's own few numbers, and the shuffle visits each index exactly
 once whatever the length: 10**12 samples cost what 10**3 cost.  Lengths are below 2**62.

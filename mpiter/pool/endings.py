@@ -58,7 +58,7 @@ class End:
 
 
 class Eviction:
-    """Of a worker that has made no progress for too long."""
+    """Ends a worker that has made no progress for too long."""
 
     def __init__(self, worker: int, line: Line, limit: float, box: BlackBox | None, is_here: bool) -> None:
         """``is_here``: it runs on this machine."""

@@ -29,7 +29,7 @@ Answer = tuple[int, bytes, list[bytearray]]  # a message from a worker, complete
 
 
 class WorkerEnd:
-    """In the worker."""
+    """The worker's end."""
 
     def __init__(self, tasks: Any, answers: Any) -> None:
         self._tasks, self._answers = tasks, answers  # Connections, which own the descriptors
@@ -98,7 +98,7 @@ def _rest(parts: list[Any], written: int) -> list[Any]:
 
 
 class PoolEnd:
-    """In the Pool's process: both descriptors never block."""
+    """The Pool's end: its descriptors never block."""
 
     def __init__(self, tasks: Any, answers: Any) -> None:
         self.tasks, self.answers = tasks, answers  # Connections, which own the descriptors

@@ -181,7 +181,7 @@ def start_tracker() -> None:
 
 
 def _disown() -> None:
-    """In a fork of the consumer: its workers are not the child's, whose normal exit would terminate them.
+    """Runs in a fork of the consumer: its workers are not the child's, whose normal exit would terminate them.
 
     Nor are the ends of the pipes on which their lives hang: they would outlive the consumer as long as the child lives.
     """

@@ -1,4 +1,4 @@
-"""Who has made no progress for too long: pure decisions from the notice board and a clock.
+"""Finds workers that have made no progress for too long: pure decisions from the notice board and a clock.
 
 Only time counts in which this process itself was running: neither Ctrl-Z nor a suspended container makes it long.
 Guarantees that a worker is called stuck only after ``patience`` seconds without any progress on what it has been given,

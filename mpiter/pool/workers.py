@@ -18,7 +18,7 @@ NAME = "mpiter-worker-"  # processes and threads are named so, with their number
 
 
 class State(Enum):
-    """Of a worker."""
+    """What a worker is about."""
 
     STARTING = "its initializer runs"
     READY = "it takes blocks"
