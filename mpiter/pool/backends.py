@@ -1,4 +1,4 @@
-"""Backends run the fetches: in processes, threads, or the caller.  Each backend with workers makes a Pool; the engine asks no
+"""Backends run the fetches: in processes, threads, or the caller.  Each with workers makes a Pool; the engine asks no
 more.
 
 Runs in the consumer process, in the caller's thread.  A backend says whether its workers share memory with us and
