@@ -131,7 +131,7 @@ def infos(folder):
 
 def once_all_are_there(folder, workers):
     """Wait for the greetings of all workers: a quick one could fetch everything before another has begun."""
-    while len(list(folder.iterdir())) < workers:
+    while sum(path.stat().st_size > 0 for path in folder.iterdir()) < workers:  # a file is there before its text
         time.sleep(0.001)
 
 
