@@ -124,10 +124,11 @@ class Alone(Pumping):
         loop.worker.give_again(())  # whatever Ctrl-C has left there
         pace = self._going = self._course()
         self._each = 0
-        self._is_usual = not self._hooks and hasattr(self._opens, "of_rows")
         if type(pace) is Pace and pace.share is WHOLE and pace.batch_size <= MANY:
             self._each, self._room = pace.batch_size, 1 if pace.wrap else pace.batch_size
             self._epochs = math.inf if pace.epochs is None else pace.epochs
+        says_keys = self._each or type(pace).whole is not Plans.whole
+        self._is_usual = bool(says_keys) and not self._hooks and hasattr(self._opens, "of_rows")
 
     def _take(self, loop: _Reading) -> Delivery:
         began = loop.tally.asked()

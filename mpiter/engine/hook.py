@@ -83,11 +83,11 @@ class Hooks:
 
     def tell(self, event: Callable[..., None], *what: Any) -> None:
         """Call the method that ``Hook`` has for it: ``tell(Hook.lost, worker, was_asked)``."""
-        for hook in self._hooks[:]:
+        for hook in self._hooks:
             try:
                 getattr(hook, event.__name__)(*what)
             except Exception as error:
-                self._hooks.remove(hook)
+                self._hooks = [one for one in self._hooks if one is not hook]  # the other thread may do the same
                 self._warn(
                     f"{type(hook).__name__}.{event.__name__}() has failed and is told nothing more: {told(error)}"
                 )

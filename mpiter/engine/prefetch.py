@@ -57,7 +57,7 @@ class _PrefetchLoop:
         self.pid = os.getpid()
         self.tally, self.mail = Tally(skipped or Skipped()), Inbox()
         self._rules, self._hire = rules, hire
-        self._bell, self._hooks = Bell(), hooks or Hooks()
+        self._bell, self._hooks = Bell(), Hooks() if hooks is None else hooks
         self._runs: deque[Run] = deque()  # to go from now on
         self._communicator: _Communicator[Delivery] = _Communicator(rules.n_prefetch, self._has_taken)
         self._recovery = Recovery(skips=rules.skips_errors)
@@ -236,9 +236,9 @@ class _PrefetchLoop:
             self._submit(ledger.cut(number, parts, team.rooms.address, crew.dataset, self._run.seed, time.monotonic()))
         if not self._ended:
             crew.replace_workers()
-        self.tally.in_flight(self._in_flight, team.rooms.bytes)
-        if self._hooks:
-            self._hooks.tell(Hook.in_flight, self._in_flight, len(self._communicator))
+        in_flight = self._in_flight
+        self.tally.in_flight(in_flight, team.rooms.bytes)
+        self._hooks.tell(Hook.in_flight, in_flight, len(self._communicator))
 
     def _submit(self, block: Block) -> None:
         try:

@@ -69,11 +69,6 @@ class Tally:
         """How many samples were left out."""
         return self.all_skipped.count
 
-    @property
-    def skips(self) -> tuple[tuple[Any, str], ...]:
-        """The first of them."""
-        return self.all_skipped.first
-
     # -- the consumer's side -------------------------------------------------------------------------------------
 
     def asked(self) -> float:

@@ -179,7 +179,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     def _count(self, handed_out: int) -> None:
         """torch's warning to those who were told another length."""
-        super()._count(handed_out)
         told = self._IterableDataset_len_called
         if self._batching is not None and told is not None and handed_out > told:
             warn(

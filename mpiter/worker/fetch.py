@@ -91,7 +91,10 @@ def _with_a_warning(block: Block, worker: Worker) -> Done:
 def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:
     """Fetch a block, with these of the global generators seeded for each sample."""
     began, cpu_s, read_ns = _clock(), time.thread_time(), worker.read_ns
-    fetching = _Fetching(block, worker, seeds)
+    looks = began - worker.looked > _LOOK_S
+    if looks:
+        worker.looked = began
+    fetching = _Fetching(block, worker, seeds, looks)
     for stretch in block.stretches:
         fetching.stretch(*stretch)
         if fetching.is_over:
@@ -118,11 +121,9 @@ def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:
 class _Fetching:
     """One block being fetched; it hears of what fails of a row that is made of several samples."""
 
-    def __init__(self, block: Block, worker: Worker, seeds: frozenset[str]) -> None:
+    def __init__(self, block: Block, worker: Worker, seeds: frozenset[str], looks: bool) -> None:
         self._block, self._worker, self._cells, self._seeds = block, worker, worker.cells, seeds
         self._born = home.generation
-        looks = time.monotonic() - worker.looked > _LOOK_S
-        worker.looked = time.monotonic() if looks else worker.looked
         self.sheet = worker.writer.sheet(block.brief, block.address, block.row, block.rows, looks)
         self.faults: list[Fault] = []
         frame = worker.frame
