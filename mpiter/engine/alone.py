@@ -197,7 +197,7 @@ class _Reading:
             self._hooks.tell(Hook.answered, done)
             self.cpu_share = done.cpu_s / max(1e-9, done.seconds)
             delivery = Delivery(plan, faults=list(done.faults))
-            finish(delivery, self._rules, tally, partial(_contents, plan, done.payload))
+            finish(delivery, self._rules, tally, partial(_contents, done.payload))
             return delivery
         except Exception as error:
             raise named(error)  # noqa: B904 - it has its cause
@@ -205,14 +205,15 @@ class _Reading:
             self.plain_until = began + _MEASURED_S if self.worker.is_plain and tally.began is not None else 0.0
 
 
-def _contents(plan: Plan, payload: Any, failed: frozenset[int]) -> Contents:
+def _contents(payload: Any, batch: Delivery, failed: frozenset[int]) -> Contents:
     """What has been fetched: in columns, where the dataset gave all of it so, else the objects as they are."""
     _, rows, held = payload
     found = held.open()
     if type(found) is not list and (contents := stacked(found)) is not None:
         return contents
-    samples = [*map(dict(zip(rows, found, strict=True)).get, range(plan.rows))] if failed else list(found)
-    return Contents(_ASIDE, plan.rows, objects=samples, failed=failed)
+    every = range(batch.plan.rows)
+    samples = [*map(dict(zip(rows, found, strict=True)).get, every)] if failed else list(found)
+    return Contents(_ASIDE, len(every), objects=samples, failed=failed)
 
 
 def pump_for(

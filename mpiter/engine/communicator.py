@@ -43,7 +43,8 @@ class _Communicator(Generic[T]):
         """Queue deliveries, waiting for room as long as there is none; False if they belong to the past."""
         with self._lock:
             for delivery in deliveries:
-                self._not_full.wait_for(lambda: self.room or self._terminated or run != self._run)
+                if len(self._queue) >= self.n_prefetch:
+                    self._not_full.wait_for(lambda: self.room or self._terminated or run != self._run)
                 if self._terminated:
                     raise Terminated
                 if run != self._run:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,8 @@ class Ledger:
         self._uncut: deque[_Uncut] = deque()
         self._out: dict[int, tuple[Block, Delivery]] = {}
 
-    @property
-    def batches(self) -> int:
+    def __len__(self) -> int:
+        """Batches on their way."""
         return len(self._batches)
 
     @property
@@ -77,10 +78,11 @@ class Ledger:
         if first + rows < stop:
             self._uncut.appendleft((batch, first + rows, stop))
             stop = first + rows
-        room, plan = batch.room or OBJECTS, batch.plan
-        stretches = tuple(_part(plan.stretches, first, stop))
-        place, singly = (plan.number, first, stop - first, stretches), batch.is_suspect
-        block = Block(number, dataset, seed, *place, room.brief, address(room), singly, sent)
+        room, plan, singly = batch.room or OBJECTS, batch.plan, batch.is_suspect
+        rows, stretches = stop - first, tuple(_part(plan.stretches, first, stop))
+        block = Block(
+            number, dataset, seed, plan.number, first, rows, stretches, room.brief, address(room), singly, sent
+        )
         batch.out += 1
         self._out[number] = block, batch
         return block
@@ -151,18 +153,14 @@ class Ledger:
 
     def _deliverable(self) -> Iterator[Delivery]:
         for batch in self._batches.values():
-            if batch.is_complete:
+            if not (batch.missing or batch.out):
                 yield batch
             elif self._in_order:
                 return
 
     def completed(self, most: int) -> list[Delivery]:
         """Batches that can be handed over, taken out of the book."""
-        found = list[Delivery]()
-        for batch in self._deliverable():
-            if len(found) >= most:
-                break
-            found.append(batch)
+        found = [*islice(self._deliverable(), most)]
         for batch in found:
             del self._batches[batch.plan.number]
         return found
@@ -186,7 +184,9 @@ def _part(stretches: Iterable[Stretch], first: int, stop: int) -> Iterator[tuple
     for row, epoch, position, keys in stretches:
         if row >= stop:
             return
-        begin, end = max(first, row) - row, min(stop, row + len(keys)) - row
-        if begin < end:
-            some = keys if end - begin == len(keys) else keys[begin:end]
-            yield row + begin, epoch, position + begin, some.tobytes() if isinstance(some, np.ndarray) else some
+        if row < first or row + len(keys) > stop:
+            begin, end = max(first, row) - row, min(stop, row + len(keys)) - row
+            if begin >= end:
+                continue
+            row, position, keys = row + begin, position + begin, keys[begin:end]
+        yield row, epoch, position, keys.tobytes() if isinstance(keys, np.ndarray) else keys

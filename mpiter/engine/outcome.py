@@ -18,12 +18,13 @@ from .run import Delivery
 from .tally import Tally
 
 _row = attrgetter("row")
+_NONE = frozenset[int]()
 _Error = TypeVar("_Error", bound=BaseException)
 
 
-def finish(batch: Delivery, rules: Rules, tally: Tally, contents: Callable[[frozenset[int]], Contents]) -> None:
+def finish(batch: Delivery, rules: Rules, tally: Tally, contents: Callable[[Delivery, frozenset[int]], Contents]) -> None:
     """Give a batch what ``next()`` gets for it; ``contents`` makes that of the rows that are left, if any."""
-    failed = frozenset[int]()
+    failed = _NONE
     if batch.faults:
         batch.error = _error_of(batch, rules, tally)
         failed = frozenset(fault.row for fault in batch.faults if fault.ends_row)
@@ -31,7 +32,7 @@ def finish(batch: Delivery, rules: Rules, tally: Tally, contents: Callable[[froz
         tally.barren = 0
     if batch.error is None and len(failed) < batch.plan.rows:
         try:
-            batch.contents = contents(failed)
+            batch.contents = contents(batch, failed)
         except MemoryError as problem:  # for a copy
             batch.error = named(problem)
 

@@ -8,7 +8,6 @@ itself, so that it can be stopped from any thread, the garbage collector's inclu
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import threading
@@ -225,20 +224,20 @@ class _PrefetchLoop:
     def _feed(self) -> None:
         """Give the workers what they can take."""
         team, ledger = self._team, self._ledger
-        crew, parts, most_in_flight = team.crew, *self._measure(team)
-        for _ in range(crew.vacancies(self._most_out(team, parts))):
-            if ledger.is_cut and not self._plan(team, most_in_flight):
+        crew, rooms, (parts, most_in_flight) = team.crew, team.rooms, self._measure(team)
+        for _ in range(crew.vacancies(self._most_out(parts))):
+            if ledger.is_cut and not self._plan(rooms, most_in_flight):
                 break
             if not crew.is_staffed:
                 crew.staff()
                 break  # none is ready
             number = next(self._numbers)
-            self._submit(ledger.cut(number, parts, team.rooms.address, crew.dataset, self._run.seed, time.monotonic()))
+            self._submit(ledger.cut(number, parts, rooms.address, crew.dataset, self._run.seed, time.monotonic()))
         if not self._ended:
             crew.replace_workers()
-        in_flight = self._in_flight
-        self.tally.in_flight(in_flight, team.rooms.bytes)
-        self._hooks.tell(Hook.in_flight, in_flight, len(self._communicator))
+        ready = len(self._communicator)
+        self.tally.in_flight(len(ledger) + ready, rooms.bytes)
+        self._hooks.tell(Hook.in_flight, len(ledger) + ready, ready)
 
     def _submit(self, block: Block) -> None:
         try:
@@ -250,18 +249,18 @@ class _PrefetchLoop:
     def _measure(self, team: Team) -> tuple[int, int]:
         """The number of equal blocks of a batch (0: row by row, to see a sample), and of the batches that may be on
         their way or wait to be taken."""
-        rules, width, n_prefetch, size = self._rules, team.crew.width, self._communicator.n_prefetch, team.rooms.bytes
-        ahead = rules.ahead(width)
-        if size:
-            ahead = min(ahead, max(1, team.most_bytes // size - rules.reserve - n_prefetch + rules.n_prefetch))
-        if team.rooms.is_new:
-            self._horizon.peek()  # its rows count
-        if team.rooms.wait_for_a_sample(self._horizon.rows):
-            return 0, n_prefetch + ahead
-        is_dear = self.tally.sample_s * self._horizon.rows > rules.dear_s or n_prefetch + ahead <= width
-        return width if is_dear else 1, n_prefetch + ahead
+        rules, rooms, horizon, width = self._rules, team.rooms, self._horizon, team.crew.width
+        most = (n_prefetch := self._communicator.n_prefetch) + rules.ahead(width)
+        if size := rooms.bytes:
+            most = min(most, max(1 + n_prefetch, team.most_bytes // size - rules.reserve + rules.n_prefetch))
+        if rooms.is_new:
+            horizon.peek()  # its rows count
+            if rooms.wait_for_a_sample(horizon.rows):
+                return 0, most
+        is_dear = self.tally.sample_s * horizon.rows > rules.dear_s or most <= width
+        return width if is_dear else 1, most
 
-    def _most_out(self, team: Team, parts: int) -> int:
+    def _most_out(self, parts: int) -> int:
         """Blocks that each worker may have."""
         return _MOST_OUT if parts and self.tally.sample_s * self._horizon.rows < parts * _DEAR_BLOCK_S else 1
 
@@ -271,22 +270,22 @@ class _PrefetchLoop:
 
     @property
     def _in_flight(self) -> int:
-        return self._ledger.batches + len(self._communicator)
+        return len(self._ledger) + len(self._communicator)
 
-    def _plan(self, team: Team, most_in_flight: int) -> bool:
+    def _plan(self, rooms: Any, most_in_flight: int) -> bool:
         """Enter one more batch, if there is one, and room for it."""
-        horizon, rooms, began = self._horizon, team.rooms, time.monotonic()
+        horizon, ledger, room = self._horizon, self._ledger, None
         if horizon.is_reached:
             return False
-        if self._in_flight >= most_in_flight or horizon.is_beyond(self._epoch_taken):
+        if len(ledger) + len(self._communicator) >= most_in_flight or horizon.is_beyond(self._epoch_taken):
             self._is_held_up = True
             return False
+        began = time.monotonic()
         if (plan := horizon.peek()) is None:
             return False
-        room = None
-        if not rooms.wait_for_a_sample(plan.rows) and (room := rooms.take(plan.rows)) is None:
+        if not (rooms.is_new and rooms.wait_for_a_sample(plan.rows)) and (room := rooms.take(plan.rows)) is None:
             return False
-        self._ledger.enter(plan, room)
+        ledger.enter(plan, room)
         horizon.take()
         ended = time.monotonic()
         self.tally.order_s += ended - began
@@ -314,13 +313,14 @@ class _PrefetchLoop:
 
     def _settle(self, done: Done) -> None:
         """A worker has answered."""
-        self.mail.post(done.mail)
+        if done.mail:
+            self.mail.post(done.mail)
         if done.startup is not None:
             self._send_home()
             raise WorkerStartError(f"worker {done.worker} could not start:\n\n{done.startup}")
         found = self._ledger.settle(done)
         self.tally.answered(done)
-        if found is not None:
+        if found is not None and not (done.payload is None and not done.faults):  # as it is with most
             block, batch = found
             if done.payload is not None:
                 try:
@@ -365,7 +365,7 @@ class _PrefetchLoop:
         ledger, room = self._ledger, self._communicator.room
         began, deliveries = time.monotonic(), ledger.completed(room)
         for batch in deliveries:
-            finish(batch, self._rules, self.tally, functools.partial(self._contents, batch))
+            finish(batch, self._rules, self.tally, self._contents)
             if batch.contents is None:
                 self._team.rooms.give_back(batch.room or OBJECTS, batch.is_lost)
         if deliveries:
@@ -374,7 +374,7 @@ class _PrefetchLoop:
             self._is_held_up = True
             if not room:
                 return
-        if self._horizon.is_reached and not (self._ended or ledger.batches):
+        if self._horizon.is_reached and not (self._ended or ledger):
             self._ended = True
             deliveries.append(ending(self._run.cursor, self._horizon.take_dead_end()))
         if deliveries:
@@ -382,8 +382,8 @@ class _PrefetchLoop:
             self._deliver(deliveries)
 
     def _contents(self, batch: Delivery, failed: frozenset[int]) -> Contents:
-        room, rows = batch.room or OBJECTS, batch.plan.rows
-        contents: Contents = self._team.rooms.contents(room, rows, batch.odd, batch.asides, failed, batch.is_lost)
+        found = batch.room or OBJECTS, batch.plan.rows, batch.odd, batch.asides, failed, batch.is_lost
+        contents: Contents = self._team.rooms.contents(*found)
         self.tally.copies += contents.copied
         return contents
 

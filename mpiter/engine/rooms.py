@@ -23,7 +23,7 @@ _COMMON = 4  # lay out anew when one row in so many did not fit
 _ASIDE = Aside()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Room:
     """A batch's: a slot, and how it is laid out; neither where its samples travel as objects."""
 
@@ -52,6 +52,7 @@ class Rooms:
 
     def __init__(self, host: Host, copy: bool, in_slots: bool, as_objects: bool) -> None:
         self._host, self._copy, self._in_slots, self._as_objects = host, copy, in_slots, as_objects
+        self.bytes = 0  # of one room
         self._rows = 1  # of the largest batch so far
         self._tree: Node | None = None
         self._layout: Layout | None = None
@@ -67,11 +68,6 @@ class Rooms:
     def wait_for_a_sample(self, rows: int) -> bool:
         """Must it be known first what samples are like, for a batch of so many rows?"""
         return self._tree is None and (not self._as_objects or rows > MANY)
-
-    @property
-    def bytes(self) -> int:
-        """The size of one room."""
-        return self._layout.size if self._layout else 0
 
     def learn(self, sample: Any, rows: int) -> None:
         """Lay out rooms for samples like this one, the first of a batch of so many rows."""
@@ -89,14 +85,13 @@ class Rooms:
         if rows > self._rows or self._layout is None:
             self._rows = max(rows, self._rows)
             self._lay_out(self._tree)
-        assert self._layout is not None
         if (slot := self.slots.acquire()) is not None:
             return Room(self._layout, self._brief, slot)
         return None if self.slots.count > self.slots.leased else OBJECTS  # the user has them all
 
     def _lay_out(self, tree: Node) -> None:
         self._tree, self._layout = tree, Layout(tree, self._rows)
-        self._brief = self._host.dumps(self._layout)
+        self._brief, self.bytes = self._host.dumps(self._layout), self._layout.size
         self.slots.resize(self._layout.size)
 
     def address(self, room: Room) -> int | None:

@@ -34,10 +34,6 @@ class Delivery:
     number: int = 0  # among the deliveries of its run
 
     @property
-    def is_complete(self) -> bool:
-        return self.missing == 0 and self.out == 0
-
-    @property
     def is_empty(self) -> bool:
         """Is nothing left of the batch?  Then it is passed by: the user never gets an empty one."""
         return not self.is_end and self.contents is None and self.error is None

@@ -131,6 +131,8 @@ def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
 class InOne(Pace):
     """Slices of an order of which each travels as one row, since one worker makes the batch."""
 
+    ahead = Plans.ahead  # one by one
+
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
         plan = Pace.step(self, cursor, number)
         if plan is None:

@@ -25,6 +25,9 @@ from ..errors import OptionError
 from .order import NO_INDICES, Indices, Listed, Order, Sampled
 
 
+_AT_ONCE = 1 << 11  # keys, for which batches are planned in one go
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
     """What one of ``size`` ranks takes."""
@@ -108,6 +111,11 @@ class Plans:
         """The batch that follows ``cursor``; None at the end."""
         raise NotImplementedError
 
+    def ahead(self, cursor: Cursor, number: int) -> list[Plan]:
+        """The next batches, some at once where that is cheaper; none at the end."""
+        plan = self.step(cursor, number)
+        return [] if plan is None else [plan]
+
     def knows(self, cursor: Cursor) -> bool:
         """Is it known what comes next?  Else it will be soon."""
         return True
@@ -160,15 +168,35 @@ class Pace(Plans):
         return np.concatenate(found)
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
-        if self.epochs is not None and cursor.epoch >= self.epochs:
+        position, epoch, _, order, _ = cursor
+        if self.epochs is not None and epoch >= self.epochs:
             return None
+        stop = position + (each := self.batch_size) * self.share.size
+        if stop + (1 if self.wrap else stop - position) <= (length := len(order)):  # as most do: another one follows
+            first = position + self.share.rank * each
+            stretch = Stretch(0, epoch, first, order.take(first, first + each))
+            return Plan(number, each, (stretch,), cursor, Cursor(stop, epoch, False, order, epoch + position / length))
         return self._wrapped(cursor, number) if self.wrap else self._bounded(cursor, number)
+
+    def ahead(self, cursor: Cursor, number: int) -> list[Plan]:
+        """Whole batches within an epoch, some at once."""
+        position, epoch, _, order, _ = cursor
+        length, each, step = len(order), self.batch_size, self.batch_size * self.share.size
+        most = (length - (1 if self.wrap else step) - position) // step
+        if self.share is not WHOLE or most < 2 or (self.epochs is not None and epoch >= self.epochs):
+            return Plans.ahead(self, cursor, number)
+        most = min(most, max(1, _AT_ONCE // each))
+        keys, plans = order.take(position, position + most * each), list[Plan]()
+        for begin in range(0, most * each, each):
+            after = Cursor(position + each, epoch, False, order, epoch + position / length)
+            stretch = Stretch(0, epoch, position, keys[begin : begin + each])
+            plans.append(Plan(number, each, (stretch,), cursor, after))
+            cursor, number, position = after, number + 1, position + each
+        return plans
 
     def _wrapped(self, cursor: Cursor, number: int) -> Plan:
         stop, length = cursor.position + self.share.step(self.batch_size), len(cursor.order)
         first, end = self.share.rows(self.batch_size, stop - cursor.position)
-        if stop < length:  # as most do
-            return _within(cursor, cursor.position + first, cursor.position + end, stop, number)
         if length == 0:
             raise OptionError("Epoch size must be positive for an iterator that repeats: the dataset is empty.")
         epochs, position = divmod(stop, length)
@@ -179,9 +207,6 @@ class Pace(Plans):
 
     def _bounded(self, cursor: Cursor, number: int) -> Plan | None:
         length, each, share = len(cursor.order), self.batch_size, self.share
-        stop = cursor.position + each
-        if share is WHOLE and stop + each <= length:  # as most do: another whole one follows
-            return _within(cursor, cursor.position, stop, stop, number)
         left = length - cursor.position
         if not share.has_more(each, left, self.drop_last):
             return self.step(_next_epoch(cursor), number) if share.has_more(each, length, self.drop_last) else None
@@ -192,13 +217,6 @@ class Pace(Plans):
         after = after._replace(previous_epoch_detail=cursor.epoch_detail)
         ours = _Stretches(cursor, cursor.position + first, cursor.position + end, runs_on=False)
         return Plan(number, end - first, ours, cursor, after, fills=max(0, end - max(first, left)))
-
-
-def _within(cursor: Cursor, start: int, end: int, stop: int, number: int) -> Plan:
-    """The batch of a step that ends, at ``stop``, within its epoch."""
-    after = Cursor(stop, cursor.epoch, False, cursor.order, cursor.epoch_detail)
-    stretch = Stretch(0, cursor.epoch, start, cursor.order.take(start, end))
-    return Plan(number, end - start, (stretch,), cursor, after)
 
 
 def _next_epoch(cursor: Cursor) -> Cursor:

@@ -7,6 +7,8 @@ be replaced between epochs, planning never crosses more than one boundary ahead 
 
 from __future__ import annotations
 
+from collections import deque
+
 from .cursor import Cursor, Plan, Plans
 from .order import Sampled
 
@@ -18,33 +20,38 @@ class Horizon:
         self._plans: Plans
         self._batch_number = 0  # never used twice
         self._planned_to: Cursor | None = None  # None: nothing is left to plan
-        self._next: Plan | None = None  # planned, but there was no room for it yet
+        self._ahead: deque[Plan] = deque()  # planned, but there was no room for them yet
         self.dead_end: Exception | None = None  # why planning could not go on
         self.rows = 1  # of the largest batch so far
 
     def begin(self, cursor: Cursor, plans: Plans) -> None:
         """Go on from here."""
-        self._plans, self._planned_to, self._next, self.dead_end, self.rows = plans, cursor, None, None, 1
+        self._forget()
+        self._plans, self._planned_to, self.dead_end, self.rows = plans, cursor, None, 1
 
     def end(self) -> None:
         """Nothing is left to do."""
-        self._planned_to = self._next = self.dead_end = None
+        self._forget()
+        self._planned_to = self.dead_end = None
+
+    def _forget(self) -> None:
+        self._batch_number -= len(self._ahead)
+        self._ahead.clear()
 
     @property
     def is_reached(self) -> bool:
         """Is there nothing more to plan?"""
-        return self._planned_to is None and self._next is None
+        return self._planned_to is None and not self._ahead
 
     def peek(self) -> Plan | None:
         """The next batch, the same until it is taken; None if there is none, or if it will be known only later."""
-        to = self._planned_to
-        if self._next is None and to is not None and self._plans.knows(to):
-            self._next = self._step(to)
-        return self._next
+        if not self._ahead and (to := self._planned_to) is not None and self._plans.knows(to):
+            self._step(to)
+        return self._ahead[0] if self._ahead else None
 
     def take(self) -> None:
         """The batch that ``peek`` has shown is on its way."""
-        self._next = None
+        self._ahead.popleft()
 
     def take_dead_end(self) -> Exception | None:
         """Why planning could not go on; told once, for its traceback may hold the iterator itself."""
@@ -53,17 +60,17 @@ class Horizon:
 
     def is_beyond(self, epoch: int) -> bool:
         """Is planning too far ahead of a consumer in ``epoch``?"""
-        to = self._planned_to if self._next is None else self._next.before  # which is planned already
+        to = self._ahead[0].before if self._ahead else self._planned_to
         return to is not None and isinstance(to.order, Sampled) and to.epoch > epoch + 1
 
-    def _step(self, cursor: Cursor) -> Plan | None:
+    def _step(self, cursor: Cursor) -> None:
+        plans: list[Plan] = []
         try:
-            plan = self._plans.step(cursor, self._batch_number)
+            plans = self._plans.ahead(cursor, self._batch_number)
         except Exception as error:  # the order sampler's
             ends = isinstance(error, StopIteration)  # which would mean something else to whoever calls next()
             self.dead_end = RuntimeError("the order_sampler raised StopIteration") if ends else error
-            plan = None
-        self._batch_number += 1
-        self._planned_to = plan.after if plan else None
-        self.rows = max(self.rows, plan.rows if plan else 1)
-        return plan
+        self._ahead.extend(plans)
+        self._batch_number += len(plans)
+        self._planned_to = plans[-1].after if plans else None
+        self.rows = max([self.rows, *(plan.rows for plan in plans)])

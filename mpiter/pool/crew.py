@@ -48,7 +48,7 @@ class Crew:
         self._samples: Counter[int] = Counter()  # that the worker in each place has fetched
         self._drawn: set[str] = set()  # the global generators that the dataset draws from: new workers are told
         self._starts: Counter[int] = Counter()  # of replacements in each place, so that none draws what another drew
-        self._has_answered = self._is_settled = False
+        self._has_answered = self._is_settled = self._has_gaps = False
         self.dataset = new_key()  # key in the registry
         self.staff()
 
@@ -90,7 +90,7 @@ class Crew:
 
     def resize(self, width: int) -> None:
         """From now on so many workers: new ones come beside the others, and a leaver ends after its last block."""
-        self.width, self._is_settled = width, False
+        self.width, self._is_settled, self._has_gaps = width, False, True
         if self._pool is not None:
             self._pool.width = width
             for worker in self._taken.difference(self._places):
@@ -103,12 +103,15 @@ class Crew:
 
     def replace_workers(self) -> None:
         """Start a worker in each place that has none and should."""
+        if not self._has_gaps or self._pool is None:
+            return
         for worker in self._places:
-            if worker not in self._taken and self._pool is not None:
+            if worker not in self._taken:
                 self._starts[worker] += 1
                 with _named_errors():
                     self._pool.start(worker)
                 self._taken.add(worker)
+        self._has_gaps = False
 
     @property
     def is_settled(self) -> bool:
@@ -141,7 +144,8 @@ class Crew:
                 self._answered(pool, event)
             elif type(event) is Died:
                 events[at] = self._ended(pool, event)
-        self._look(pool)
+        if self._watch is not None or self._evictions:
+            self._look(pool)
         return events
 
     def _answered(self, pool: Any, done: Done) -> None:
@@ -219,6 +223,7 @@ class Crew:
         if end.was_starting:
             self._proven.discard(worker)  # until another one is ready there
         self._taken.discard(worker)
+        self._has_gaps = True
         return end
 
     def dismiss(self, timeout: float = _FOR_THE_END_S) -> bool:

@@ -2,8 +2,9 @@
 
 ``WorkerEnd`` is the worker's, which reads and writes as long as it takes.  ``PoolEnd`` is the Pool's, which never
 waits: what a full pipe doesn't take stays here until there is room, and an answer that has come in part goes on where
-it stopped.  On the wire: a task's number and its pickle (none: there are no more tasks); for an answer the number, a
-pickle, and the large buffers in it as they are, written from where they lie and read to memory of their own.
+it stopped.  On the wire: a task's number and its bytes (none: there are no more tasks); for an answer the number, its
+bytes, and the large buffers in it as they are, written from where they lie and read to memory of their own.  The bytes
+are a pickle, or the short form of a block or an answer, which goes to the function of the task before.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import contextlib
 import os
 import pickle
 import struct
-from collections.abc import Generator, Iterator
 from typing import Any
 
 from ..samples.envelope import OUT_OF_LINE
+from ..worker.block import short
 
-_TASK = struct.Struct("=qQ")  # its number, bytes of pickle: none, and there are no more
-_ANSWER = struct.Struct("=qQH")  # the task's number, bytes of pickle, buffers; the size of each buffer follows
-_AT_ONCE = 1 << 16  # bytes
+_TASK = struct.Struct("=qQ")  # its number, and how many bytes: none, and there are no more
+_ANSWER = struct.Struct("=qQH")  # the task's number, bytes, buffers; the size of each buffer follows
+_AT_ONCE = 1 << 12  # bytes that are read unless more are known to come
 _WIDE = 1 << 20
 _MOST_PARTS = 512  # that are written by one system call; 1024 is the limit of most systems
 
@@ -36,16 +37,16 @@ class WorkerEnd:
         self._read = bytearray()
 
     def receive(self) -> tuple[int, bytes] | None:
-        """The next task's number and pickle; None when there are no more."""
+        """The next task's number and bytes; None when there are no more."""
         begin = _TASK.size
         if not self._has(begin):
             return None
         number, size = _TASK.unpack_from(self._read)
         if not size or not self._has(begin + size):
             return None
-        pickled = bytes(self._read[begin : begin + size])
+        task = bytes(self._read[begin : begin + size])
         del self._read[: begin + size]
-        return number, pickled
+        return number, task
 
     def _has(self, size: int) -> bool:
         """Read until so many bytes are there; False if they never will."""
@@ -67,6 +68,9 @@ class WorkerEnd:
 
 
 def _packed(number: int, value: Any) -> list[Any]:
+    is_result = value is not None and value[1] is None  # neither an error nor the first message of all
+    if is_result and (answer := short(value[0])) is not None:
+        return [_ANSWER.pack(number, len(answer), 0) + answer]
     buffers: list[memoryview] = []
 
     def stays_in_line(buffer: pickle.PickleBuffer) -> bool:
@@ -102,25 +106,27 @@ class PoolEnd:
 
     def __init__(self, tasks: Any, answers: Any) -> None:
         self.tasks, self.answers = tasks, answers  # Connections, which own the descriptors
-        for connection in (tasks, answers):
-            os.set_blocking(connection.fileno(), False)
+        self.down, self.up = tasks.fileno(), answers.fileno()
+        for descriptor in (self.down, self.up):
+            os.set_blocking(descriptor, False)
         self._unsent: list[Any] = []
         self._read = bytearray()
-        self._is_empty = True  # the pipe, when we last looked
-        self.has_ended = False  # nobody can write into it any more
+        self._wanted = _AT_ONCE  # bytes to be read next…
+        self._begun: Answer | None = None  # …unless an answer has come but for its buffers…
+        self._unfilled: list[memoryview] = []  # …of which these are still to be filled
+        self.has_ended = False  # nobody can write into the pipe any more
         self._is_wide = False
-        self._steps = self._messages()
 
-    def send(self, number: int, pickled: bytes) -> bool:
+    def send(self, number: int, task: bytes) -> bool:
         """Send a task, empty bytes after the last; False if ``tasks`` must be writable first: then ``flush``."""
-        self._unsent.append(_TASK.pack(number, len(pickled)) + pickled)
+        self._unsent.append(_TASK.pack(number, len(task)) + task)
         return self.flush()
 
     def flush(self) -> bool:
         """Write what the pipe takes; is that all?"""
         try:
             while self._unsent:
-                written = os.writev(self.tasks.fileno(), self._unsent[:_MOST_PARTS])
+                written = os.writev(self.down, self._unsent[:_MOST_PARTS])
                 self._unsent = _rest(self._unsent, written)
         except BlockingIOError:
             return False
@@ -128,68 +134,61 @@ class PoolEnd:
             self._unsent.clear()
         return True
 
-    def receive(self) -> Iterator[Answer]:
+    def receive(self) -> list[Answer]:
         """The answers that are complete by now; of a dead worker, all that it has sent."""
-        self._is_empty = False
-        for found in self._steps:
-            if found is None:
-                return
-            yield found
+        found: list[Answer] = []
+        while True:
+            try:
+                if self._unfilled:
+                    wanted, more = len(self._unfilled[0]), os.readv(self.up, self._unfilled[:1])
+                    self._unfilled[0] = self._unfilled[0][more:]
+                else:
+                    wanted, data = self._wanted, os.read(self.up, self._wanted)
+                    self._read += data
+                    more = len(data)
+            except BlockingIOError:
+                return found
+            self.has_ended = not more
+            if more:
+                self._take_apart(found)
+            if more < wanted:
+                return found
 
     def close(self) -> None:
         self.tasks.close()
         self.answers.close()
 
-    def _messages(self) -> Generator[Answer | None, None, None]:
-        """Answer after answer, and None wherever more must arrive first."""
+    def _take_apart(self, found: list[Answer]) -> None:
+        """Add the answers in what has been read."""
         read = self._read
         while True:
-            while len(read) < _ANSWER.size:
-                yield from self._more(_ANSWER.size)
-            number, size, count = _ANSWER.unpack_from(read)
-            begin = _ANSWER.size + 8 * count
-            while len(read) < begin + size:
-                yield from self._more(begin + size)
-            sizes = struct.unpack_from(f"={count}Q", read, _ANSWER.size) if count else ()
-            pickled = bytes(read[begin : begin + size])
-            del read[: begin + size]
-            if sizes and not self._is_wide:
-                self._is_wide = True
-                _widen(self.answers.fileno())
-            buffers = [bytearray(size) for size in sizes]
-            for at in range(count):
-                yield from self._fill(memoryview(buffers[at]))
-            yield number, pickled, buffers
-            del pickled, buffers  # which may be large, and the next answer far
-
-    def _more(self, size: int) -> Generator[None, None, None]:
-        """Read on, for so many bytes in all."""
-        if self._is_empty:
-            yield None
-            return
-        wanted = max(_AT_ONCE, size - len(self._read))
-        more = b""
-        with contextlib.suppress(BlockingIOError):
-            more = os.read(self.answers.fileno(), wanted)
-            self.has_ended = not more
-        self._is_empty = len(more) < wanted
-        self._read += more
-
-    def _fill(self, buffer: memoryview) -> Generator[None, None, None]:
-        """The next bytes, to where they belong."""
-        done = min(len(self._read), buffer.nbytes)
-        buffer[:done] = self._read[:done]
-        del self._read[:done]
-        while done < buffer.nbytes:
-            if self._is_empty:
-                yield None
-                continue
-            more = 0
-            with contextlib.suppress(BlockingIOError):
-                more = os.readv(self.answers.fileno(), [buffer[done:]])
-                self.has_ended = not more
-            self._is_empty = more < buffer.nbytes - done
-            done += more
+            if self._begun is None:
+                self._wanted = _AT_ONCE
+                if len(read) < _ANSWER.size:
+                    return
+                number, size, count = _ANSWER.unpack_from(read)
+                begin = _ANSWER.size + 8 * count
+                if len(read) < begin + size:
+                    self._wanted = max(_AT_ONCE, begin + size - len(read))
+                    return
+                sizes = struct.unpack_from(f"={count}Q", read, _ANSWER.size) if count else ()
+                if sizes and not self._is_wide:
+                    self._is_wide = True
+                    _widen(self.up)
+                self._begun = number, bytes(read[begin : begin + size]), [bytearray(size) for size in sizes]
+                self._unfilled = [memoryview(buffer) for buffer in self._begun[2]]
+                del read[: begin + size]
+            while self._unfilled:
+                buffer = self._unfilled[0]
+                some = min(len(read), len(buffer))
+                buffer[:some] = read[:some]
+                del read[:some]
+                if some < len(buffer):
+                    self._unfilled[0] = buffer[some:]
+                    return
+                del self._unfilled[0]
+            found.append(self._begun)
+            self._begun = None
 
 
 def _widen(descriptor: int) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import os
 import pickle
 import reprlib
-import selectors
+import select
 import signal
 import time
 import traceback
@@ -26,7 +26,7 @@ from typing import Any
 from ..bell import Bell
 from ..errors import RemoteTraceback, SampleError
 from ..worker import home
-from ..worker.block import Lost
+from ..worker.block import Lost, from_short, short
 from . import starting
 from .pipes import READY, Answer, PoolEnd, WorkerEnd
 from .workers import NAME, State, Worker, Workers
@@ -48,6 +48,7 @@ class Member(Worker):
     death: int  # a descriptor that becomes readable when it dies
     is_pidfd: bool
     is_full: bool = False  # its pipe: something waits to be sent
+    func: Any = None  # that it was sent last
 
     def kill(self) -> None:
         self.is_doomed = True
@@ -123,8 +124,9 @@ class Pool(Workers):
         self._imports_main = imports_main
         self._numbers = 0
         self._last = 0  # the worker that was given something last
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(bell, selectors.EVENT_READ)
+        self._poll = select.poll()
+        self._poll.register(bell, select.POLLIN)
+        self._places: dict[int, Member] = {}  # the workers that ``wait`` looks at, by descriptor
         self._finalizer = weakref.finalize(self, _kill_all, self._workers, os.getpid())
         self._finalizer.atexit = False  # multiprocessing ends its daemons itself
         try:
@@ -142,35 +144,47 @@ class Pool(Workers):
             able = [worker for worker in self._workers.values() if worker.takes_blocks]
             chosen = min(able, key=lambda worker: (len(worker.out), worker.number <= self._last))
             self._numbers, self._last = self._numbers + 1, chosen.number
-            pickled = pickle.dumps((func, block), 5)
+            task = short(block) if chosen.func is func else None
+            if task is None:
+                task, chosen.func = pickle.dumps((func, block), 5), func
             chosen.out[self._numbers] = block
-            self._wait_for_room(chosen, not chosen.end.send(self._numbers, pickled))
+            if not chosen.end.send(self._numbers, task):
+                self._wait_for_room(chosen, True)
 
     def _wait_for_room(self, worker: Member, wanted: bool) -> None:
         """Have ``wait`` look out for room in its pipe, or no longer."""
         if wanted and not worker.is_full:
-            self._selector.register(worker.end.tasks, selectors.EVENT_WRITE, worker)
+            self._look_at(worker.end.down, worker, select.POLLOUT)
         elif worker.is_full and not wanted:
-            self._selector.unregister(worker.end.tasks)
+            self._ignore(worker.end.down)
         worker.is_full = wanted
+
+    def _look_at(self, place: int, worker: Member, what: int = select.POLLIN) -> None:
+        """Have ``wait`` see to this descriptor of a worker's."""
+        self._places[place] = worker
+        self._poll.register(place, what)
+
+    def _ignore(self, place: int) -> None:
+        if self._places.pop(place, None) is not None:
+            self._poll.unregister(place)
 
     # -- what happens --------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float | None = None) -> list[Any]:
-        for key, _ in self._selector.select(0 if self._events else timeout):
-            worker: Member | None = key.data
+        for place, _ in self._poll.poll(0 if self._events else None if timeout is None else 1e3 * timeout):
+            worker = self._places.get(place)
             if worker is None:
-                self._bell.hush()
-            elif self._workers.get(worker.number) is not worker:
-                continue  # of its end we may be told before we are told of what came before
-            elif key.fd == worker.death:
+                if place == self._bell.fileno():
+                    self._bell.hush()
+                continue  # of a worker's end we may be told before we are told of what came before
+            if place == worker.end.up:
+                self._hear(worker)
+            elif place == worker.death:
                 worker.is_doomed = True
                 self._hear(worker)  # what it said before
                 self._forget(worker, worker.reap())
-            elif key.fileobj is worker.end.tasks:
-                self._wait_for_room(worker, not worker.end.flush())
             else:
-                self._hear(worker)
+                self._wait_for_room(worker, not worker.end.flush())
         events, self._events = self._events, []
         return events
 
@@ -186,8 +200,8 @@ class Pool(Workers):
             worker.kill()
             self._events.extend(Lost(block.number, error) for block in worker.out.values())
             worker.out.clear()
-        if worker.end.has_ended and worker.end.answers in self._selector.get_map():
-            self._selector.unregister(worker.end.answers)  # it is dead, or dies when it answers
+        if worker.end.has_ended:
+            self._ignore(worker.end.up)  # it is dead, or dies when it answers
 
     # -- workers come and go -------------------------------------------------------------------------------------
 
@@ -212,8 +226,8 @@ class Pool(Workers):
         end = PoolEnd(tasks, answers)
         worker = Member(number=number, process=process, pid=process.pid, end=end, death=death, is_pidfd=is_pidfd)
         self._workers[number] = worker
-        self._selector.register(answers, selectors.EVENT_READ, worker)
-        self._selector.register(death, selectors.EVENT_READ, worker)
+        self._look_at(end.up, worker)
+        self._look_at(death, worker)
 
     def retire(self, number: int) -> None:
         worker = self._workers.get(number)
@@ -234,9 +248,8 @@ class Pool(Workers):
     def _forget(self, worker: Member, code: int | None) -> None:
         del self._workers[worker.number]
         self._wait_for_room(worker, wanted=False)
-        for place in (worker.end.answers, worker.death):
-            if place in self._selector.get_map():
-                self._selector.unregister(place)
+        for place in (worker.end.up, worker.death):
+            self._ignore(place)
         worker.let_go()
         self._events.append(worker.died(worker.pid, code))
 
@@ -263,7 +276,7 @@ class Pool(Workers):
         starting.forget(left)
         self._workers.clear()
         self._finalizer.detach()
-        self._selector.close()
+        self._places.clear()
         return not left
 
 
@@ -271,6 +284,8 @@ def _opened(answer: Answer, block: Any) -> Any:
     """What a worker has answered to a block."""
     _, pickled, buffers = answer
     error: BaseException | None
+    if (done := from_short(pickled)) is not None:
+        return done
     try:
         value, error = pickle.loads(pickled, buffers=buffers)
     except Exception as problem:
@@ -328,11 +343,13 @@ def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...],
         initializer(*initargs)
     home.end_child(born)
     end.send(READY, None)
+    func: Any = None
     while (task := end.receive()) is not None:
-        number, pickled = task
+        number, data = task
         answer: Any = None
         try:
-            func, block = pickle.loads(pickled)
+            if (block := from_short(data)) is None:
+                func, block = pickle.loads(data)
             answer = func(block), None
         except Exception as error:
             answer = None, _Raised(error)
@@ -343,6 +360,6 @@ def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...],
         except Exception as problem:
             told = reprlib.repr(answer[0] if answer[1] is None else answer[1].error)  # not in full
             end.send(number, (None, MaybeEncodingError(problem, told)))
-        del task, pickled, answer
+        del task, data, block, answer
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_FOR_AN_EXIT_S)  # though threads of the dataset's own may wish to stay

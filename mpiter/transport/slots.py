@@ -82,15 +82,17 @@ class Slots:
     def acquire(self) -> Slot | None:
         """A slot nobody can see, or None while there is none to be had; the bell is rung when one comes home."""
         self.collect()
-        if not self._free and (slot := self._grow()) is not None:
+        free = self._free
+        if not free and (slot := self._grow()) is not None:
             return slot
-        if not self._free:
+        if not free:
             self._listen()  # and look again: something may have come home meanwhile
-        if not self._free:
+        if not free:
             return self._grow()
-        slot = self._free.pop()
-        self._need = max(self.count - len(self._free), _FADING * self._need)
-        self.shrink(keep=int(self._need) + _SPARE)
+        slot = free.pop()
+        self._need = max(self.count - len(free), _FADING * self._need)
+        if len(free) > self._need + _SPARE:
+            self.shrink(keep=int(self._need) + _SPARE)
         return slot
 
     @property
@@ -129,8 +131,9 @@ class Slots:
 
     def collect(self) -> None:
         """Take in the slots whose leases have ended."""
-        while self._home:
-            self._take_in(self._home.popleft())
+        home = self._home
+        while home:
+            self._take_in(home.popleft())
 
     def _listen(self) -> None:
         """Have every lease ring when it ends, and take in those that are ending now."""
@@ -142,9 +145,10 @@ class Slots:
                 watch.ringer.ring = self._bell.ring
 
     def _take_in(self, watch: _Lease) -> None:
-        if self._leases.get(watch.slot) is watch:
-            del self._leases[watch.slot]
-            self.give_back(watch.slot)
+        slot = watch.slot
+        if self._leases.get(slot) is watch:
+            del self._leases[slot]
+            self.give_back(slot)
 
     def shrink(self, keep: int) -> None:
         """Give the memory of slots beyond ``keep`` free ones back to the system."""

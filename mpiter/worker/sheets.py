@@ -18,7 +18,7 @@ import numpy as np
 from ..samples.copying import Held
 from ..samples.envelope import Raw, Sealing
 from ..samples.tree import MANY, Aside, Column, Layout, Rows, check_memory, describe, scatter
-from ..samples.writing import Fetch, loop_for
+from ..samples.writing import Fetch, loop_for, places
 from ..transport.memory import Arena
 from . import home, seeding
 
@@ -152,7 +152,7 @@ class Writer:
                 bound.clear()
             assert self.arena is not None
             columns = [column[row:] for column in layout.columns(memoryview(self.arena.map)[address:])]
-            bound[key] = _bind(layout.tree, columns), columns
+            bound[key] = _bind(layout.tree, [*map(places, columns)]), columns
         make, columns = bound[key]
         return Sheet(layout, make, columns, seals)
 
@@ -160,7 +160,7 @@ class Writer:
         return type(self), (self.arena, self.seals)
 
 
-def _bind(tree: Any, columns: Sequence[Column]) -> Callable[[bool], Fetch]:
+def _bind(tree: Any, columns: Sequence[Any]) -> Callable[[bool], Fetch]:
     """The loops for these columns, made when they are needed: with seeds for each sample, or without."""
 
     step = functools.partial(seeding.step_to, 0)

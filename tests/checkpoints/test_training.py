@@ -26,6 +26,11 @@ LOADERS = {
     "sampler": lambda: mpiter.DataLoader(range(LENGTH), BATCH, sampler=range(LENGTH)[::-1]),
 }
 
+# between opening a file and entering its `with` an interrupt leaves it to the garbage collector to close
+left_to_the_collector = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed file:ResourceWarning"
+)
+
 
 @pytest.fixture
 def path(tmp_path):
@@ -80,6 +85,7 @@ def interrupted_at(line, function, *arguments, within=OURS):
     return next(lines)
 
 
+@left_to_the_collector
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # against hanging: alone it takes ten seconds, beside others a minute
 @pytest.mark.parametrize("kind", LOADERS)
@@ -101,8 +107,7 @@ def test_a_thousand_interrupts_lose_no_batch_and_repeat_none(tmp_path, kind):
         folder.unlink(missing_ok=True)
 
 
-# between opening a file and entering its `with` an interrupt leaves it to the garbage collector to close
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed file:ResourceWarning")
+@left_to_the_collector
 def test_an_interrupt_at_any_line_leaves_the_handlers_as_they_were(path):
     def hold():
         with mpiter.Checkpoint(path, {"a": 1}):

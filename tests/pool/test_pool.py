@@ -17,6 +17,7 @@ from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.pool import MaybeEncodingError, ThreadPool
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import chores
@@ -351,8 +352,9 @@ def test_it_does_not_matter_in_which_order_the_system_tells_of_an_end(forked: Ca
     (pid,) = pool.pool.pids.values()
     answered, lost = pool.ask(chores.square, 3), pool.ask(chores.end, 3)
     wait_until(lambda: not lives_still(pid), "it has ended")
-    genuine = pool.pool._selector.select
-    pool.pool._selector.select = lambda timeout: genuine(timeout)[::-1]
+    genuine = pool.pool._poll
+    backwards = SimpleNamespace(poll=lambda timeout: genuine.poll(timeout)[::-1], unregister=genuine.unregister)
+    pool.pool._poll = backwards
     pool.wait()
     assert pool.answers == {answered: 9}
     assert [(end.code, end.blocks) for end in pool.died] == [(3, pool.chores_of(lost))]

@@ -449,7 +449,7 @@ class World:
         assert whole or (case.skips_errors and case.deaths > 1), f"rows that are wrong: {come}"
         assert come == sorted(come) or not case.in_order, f"out of order: {come}"
         ledger = self.loop._ledger
-        assert (ledger.batches, ledger.blocks, ledger.is_cut) == (0, 0, True), "the book is not empty"
+        assert (len(ledger), ledger.blocks, ledger.is_cut) == (0, 0, True), "the book is not empty"
         left = [room.address for room in self.rooms.all if room.state in ("open", "leased")]
         assert not left, f"rooms {left} are lost"
         lost = sum(room.state == "lost" for room in self.rooms.all)
