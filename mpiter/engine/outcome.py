@@ -18,11 +18,14 @@ from .run import Delivery
 from .tally import Tally
 
 _row = attrgetter("row")
-_NONE = frozenset[int]()
 _Error = TypeVar("_Error", bound=BaseException)
 
 
-def finish(batch: Delivery, rules: Rules, tally: Tally, contents: Callable[[Delivery, frozenset[int]], Contents]) -> None:
+_NONE = frozenset[int]()
+_Contents = Callable[[Delivery, frozenset[int]], Contents]  # what is there of a batch, without the rows that failed
+
+
+def finish(batch: Delivery, rules: Rules, tally: Tally, contents: _Contents) -> None:
     """Give a batch what ``next()`` gets for it; ``contents`` makes that of the rows that are left, if any."""
     failed = _NONE
     if batch.faults:

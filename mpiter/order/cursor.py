@@ -24,7 +24,6 @@ import numpy as np
 from ..errors import OptionError
 from .order import NO_INDICES, Indices, Listed, Order, Sampled
 
-
 _AT_ONCE = 1 << 11  # keys, for which batches are planned in one go
 
 

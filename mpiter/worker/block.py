@@ -1,10 +1,10 @@
 """What travels between the processes: a block out, and what was done of it back, with what has failed.
 
-Plain values, which the Pool pickles unless they are ``short``.  A *block* is rows of one batch, the whole batch unless that is dear.  Guarantees
-that no fault could fail on arrival: an exception travels as itself only if it survived a trial journey in the worker;
-otherwise its type's name and text do, in a ``SampleError``.  The worker's traceback is chained, and a note names the
-sample and the line that fetches it without any worker.  Where the consumer itself fetches, the exception is raised as
-it is.
+Plain values, which the Pool pickles unless they are ``short``.  A *block* is rows of one batch, the whole batch unless
+that is dear.  Guarantees that no fault could fail on arrival: an exception travels as itself only if it survived a
+trial journey in the worker; otherwise its type's name and text do, in a ``SampleError``.  The worker's traceback is
+chained, and a note names the sample and the line that fetches it without any worker.  Where the consumer itself
+fetches, the exception is raised as it is.
 """
 
 from __future__ import annotations
@@ -106,20 +106,22 @@ class Lost(NamedTuple):
     error: BaseException
 
 
-# -- most blocks and answers are numbers and bytes, which marshal writes and reads in a third of pickle's time ----------
+# -- most blocks and answers are numbers and bytes, which marshal writes and reads in a third of pickle's time ---------
 
 _SHORT: dict[int, Any] = {ord("B"): Block._make, ord("D"): Done._make}  # what pickle writes begins otherwise
 
 
 def short(value: Any) -> bytes | None:
     """A block or an answer that is numbers and bytes; None for all else, of which marshal would make something else."""
-    if type(value) is Done:
-        is_short = value.payload is None and not (value.faults or value.mail or value.startup)
-        return b"D" + marshal.dumps(tuple(value)) if is_short else None
-    if type(value) is Block and type(value.stretches) is tuple and len(value.stretches) == 1:
+    kind = type(value)
+    if kind is Done:
+        if value.payload is None and not (value.faults or value.mail or value.startup):
+            return b"D" + marshal.dumps(value[:])
+        return None
+    if kind is Block and type(value.stretches) is tuple and len(value.stretches) == 1:
         _, epoch, position, keys = value.stretches[0]
         if type(keys) is bytes and type(epoch) is type(position) is int:
-            return b"B" + marshal.dumps(tuple(value))
+            return b"B" + marshal.dumps(value[:])
     return None
 
 
