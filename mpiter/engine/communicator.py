@@ -30,39 +30,38 @@ class _Communicator(Generic[T]):
         self._lock = threading.RLock()  # terminate() may be the garbage collector's, in whoever has it
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
-        self._queue: deque[T] = deque()  # guarded by _lock, like all below
+        self.queue: deque[T] = deque()  # guarded by _lock, like all below; only the prefetch thread makes it longer
         self._run = 0
         self._terminated = False
 
     @property
-    def room(self) -> int:
-        """How many more may be queued; only the prefetch thread makes them fewer."""
-        return max(0, self.n_prefetch - len(self._queue))
+    def _has_room(self) -> bool:
+        return len(self.queue) < self.n_prefetch
 
     def put(self, deliveries: Iterable[T], run: int) -> bool:
         """Queue deliveries, waiting for room as long as there is none; False if they belong to the past."""
         with self._lock:
             for delivery in deliveries:
-                if len(self._queue) >= self.n_prefetch:
-                    self._not_full.wait_for(lambda: self.room or self._terminated or run != self._run)
+                if not self._has_room:
+                    self._not_full.wait_for(lambda: self._has_room or self._terminated or run != self._run)
                 if self._terminated:
                     raise Terminated
                 if run != self._run:
                     return False
-                self._queue.append(delivery)
+                self.queue.append(delivery)
                 self._not_empty.notify()
             return True
 
     def get(self, is_alive: Callable[[], bool], stalled: Callable[[float], None], glance_s: float = 1.0) -> T:
         """The next delivery; ``stalled`` is told once in ``glance_s`` how long there was none, while we were awake."""
         with self._lock:
-            if self._queue:
+            if self.queue:
                 return self._take_locked()
         stopwatch, waited = Stopwatch(glance_s), 0.0
         while True:
             with self._lock:
-                self._not_empty.wait_for(lambda: self._queue or self._terminated, glance_s)
-                if self._queue:
+                self._not_empty.wait_for(lambda: self.queue or self._terminated, glance_s)
+                if self.queue:
                     return self._take_locked()
                 if self._terminated:
                     raise Terminated
@@ -72,29 +71,26 @@ class _Communicator(Generic[T]):
             stalled(waited)
 
     def _take_locked(self) -> T:
-        delivery = self._queue.popleft()
+        delivery = self.queue.popleft()
         self._not_full.notify()
         self._taken(delivery)
         return delivery
 
-    def __len__(self) -> int:
-        return len(self._queue)
-
     def count(self, what: Callable[[T], bool]) -> int:
         """How many of the deliveries not yet taken are of this kind."""
         with self._lock:
-            return sum(map(what, self._queue))
+            return sum(map(what, self.queue))
 
     def reset(self, run: int) -> None:
         """Drop what is queued; from now on only deliveries of ``run`` are taken."""
         with self._lock:
             self._run = run
-            self._queue.clear()
+            self.queue.clear()
             self._not_full.notify()
 
     def terminate(self) -> None:
         with self._lock:
             self._terminated = True
-            self._queue.clear()
+            self.queue.clear()
             self._not_empty.notify_all()
             self._not_full.notify_all()

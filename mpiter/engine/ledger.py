@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -151,16 +150,16 @@ class Ledger:
                 batch.missing -= stop - first
         self._uncut = deque(part for part in self._uncut if part[0] is not batch)
 
-    def _deliverable(self) -> Iterator[Delivery]:
-        for batch in self._batches.values():
-            if not (batch.missing or batch.out):
-                yield batch
-            elif self._in_order:
-                return
-
     def completed(self, most: int) -> list[Delivery]:
         """Batches that can be handed over, taken out of the book."""
-        found = [*islice(self._deliverable(), most)]
+        found = list[Delivery]()
+        for batch in self._batches.values():
+            if len(found) >= most:
+                break
+            if not (batch.missing or batch.out):
+                found.append(batch)
+            elif self._in_order:
+                break
         for batch in found:
             del self._batches[batch.plan.number]
         return found

@@ -181,7 +181,7 @@ class _PrefetchLoop:
             workers=workers,
             worker_bytes=sum(map(machine.own_bytes, pids)),
             restarts=self._recovery.restarts,
-            ready_batches=len(self._communicator),
+            ready_batches=len(self._communicator.queue),
             in_flight_batches=in_flight,
             in_flight_bytes=in_flight * size,
             room_bytes=size,
@@ -213,7 +213,14 @@ class _PrefetchLoop:
             if not self._events:
                 self._events.extend(self._team.crew.wait())
             while self._events:
-                self._take_in(self._events.popleft())
+                event = self._events.popleft()
+                if type(event) is Done:
+                    self._settle(event)
+                elif type(event) is End:
+                    self._lose_worker(event)
+                elif type(event) is Lost:
+                    self._ledger.recall([event.number])
+                    raise not_sent(event.error)
         except Terminated:
             raise
         except BaseException as error:
@@ -235,7 +242,7 @@ class _PrefetchLoop:
             self._submit(ledger.cut(number, parts, rooms.address, crew.dataset, self._run.seed, time.monotonic()))
         if not self._ended:
             crew.replace_workers()
-        ready = len(self._communicator)
+        ready = len(self._communicator.queue)
         self.tally.in_flight(len(ledger) + ready, rooms.bytes)
         self._hooks.tell(Hook.in_flight, len(ledger) + ready, ready)
 
@@ -270,14 +277,14 @@ class _PrefetchLoop:
 
     @property
     def _in_flight(self) -> int:
-        return len(self._ledger) + len(self._communicator)
+        return len(self._ledger) + len(self._communicator.queue)
 
     def _plan(self, rooms: Any, most_in_flight: int) -> bool:
         """Enter one more batch, if there is one, and room for it."""
         horizon, ledger, room = self._horizon, self._ledger, None
         if horizon.is_reached:
             return False
-        if len(ledger) + len(self._communicator) >= most_in_flight or horizon.is_beyond(self._epoch_taken):
+        if len(ledger) + len(self._communicator.queue) >= most_in_flight or horizon.is_beyond(self._epoch_taken):
             self._is_held_up = True
             return False
         began = time.monotonic()
@@ -300,16 +307,6 @@ class _PrefetchLoop:
         self._ended, self._delivered = False, 0
 
     # -- up ------------------------------------------------------------------------------------------------------
-
-    def _take_in(self, event: Done | Lost | End) -> None:
-        """Something has happened."""
-        if type(event) is Done:
-            self._settle(event)
-        elif type(event) is End:
-            self._lose_worker(event)
-        elif type(event) is Lost:
-            self._ledger.recall([event.number])
-            raise not_sent(event.error)
 
     def _settle(self, done: Done) -> None:
         """A worker has answered."""
@@ -362,7 +359,7 @@ class _PrefetchLoop:
 
     def _hand_over(self) -> None:
         """Put finished batches, and the end, into the communicator, as far as there is room."""
-        ledger, room = self._ledger, self._communicator.room
+        ledger, room = self._ledger, self._communicator.n_prefetch - len(self._communicator.queue)
         began, deliveries = time.monotonic(), ledger.completed(room)
         for batch in deliveries:
             finish(batch, self._rules, self.tally, self._contents)
@@ -370,9 +367,9 @@ class _PrefetchLoop:
                 self._team.rooms.give_back(batch.room or OBJECTS, batch.is_lost)
         if deliveries:
             self._recovery.progress()
-        if len(deliveries) == room:
+        if len(deliveries) >= room:
             self._is_held_up = True
-            if not room:
+            if room <= 0:
                 return
         if self._horizon.is_reached and not (self._ended or ledger):
             self._ended = True

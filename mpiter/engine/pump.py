@@ -276,8 +276,9 @@ class Pump(Pumping):
         return delivery
 
     def _wait_for(self, loop: _PrefetchLoop) -> Delivery:
-        began, glance_s = loop.tally.asked(), interval_for(self.options.dataset_timeout)
-        self._patience = Patience(self.options.dataset_timeout)
+        began, glance_s = loop.tally.asked(), interval_for(limit := self.options.dataset_timeout)
+        if limit is not None:
+            self._patience = Patience(limit)
         try:
             delivery = loop.get(self._waits, glance_s)
             while delivery.number != self._taken:  # Ctrl-C has taken one between the queue and the user

@@ -49,6 +49,7 @@ class Crew:
         self._drawn: set[str] = set()  # the global generators that the dataset draws from: new workers are told
         self._starts: Counter[int] = Counter()  # of replacements in each place, so that none draws what another drew
         self._has_answered = self._is_settled = self._has_gaps = False
+        self._must_note = not self._is_here or rules.max_samples is not None
         self.dataset = new_key()  # key in the registry
         self.staff()
 
@@ -141,18 +142,20 @@ class Crew:
         events: list[Any] = pool.wait(endings.STEP_S if self._evictions else usual)
         for at, event in enumerate(events):
             if type(event) is Done:
-                self._answered(pool, event)
+                self._proven.add(event.worker)
+                self._has_answered = True
+                if event.drawn or self._must_note:
+                    self._note(pool, event)
             elif type(event) is Died:
                 events[at] = self._ended(pool, event)
-        if self._watch is not None or self._evictions:
+        if self._evictions or (self._watch is not None and self._watch.is_due):
             self._look(pool)
         return events
 
-    def _answered(self, pool: Any, done: Done) -> None:
-        """A worker has answered, and may have seen the dataset draw from global generators."""
-        worker, self._has_answered = done.worker, True
+    def _note(self, pool: Any, done: Done) -> None:
+        """A worker may have seen the dataset draw from global generators, or have fetched all that it should."""
+        worker = done.worker
         self._drawn |= done.drawn
-        self._proven.add(worker)
         if not self._is_here:  # what we hear is all that there is on the board
             self._board.heard(worker)
         if (most := self._rules.max_samples) is not None:

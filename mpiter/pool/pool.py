@@ -141,8 +141,7 @@ class Pool(Workers):
 
     def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Any]) -> None:
         for block in blocks:
-            able = [worker for worker in self._workers.values() if worker.takes_blocks]
-            chosen = min(able, key=lambda worker: (len(worker.out), worker.number <= self._last))
+            chosen = self._least_busy(self._last)
             self._numbers, self._last = self._numbers + 1, chosen.number
             task = short(block) if chosen.func is func else None
             if task is None:
@@ -150,6 +149,14 @@ class Pool(Workers):
             chosen.out[self._numbers] = block
             if not chosen.end.send(self._numbers, task):
                 self._wait_for_room(chosen, True)
+
+    def _least_busy(self, last: int) -> Member:
+        """The worker that has least to do; of several the one after the last that was given something."""
+        least = 1 << 30
+        for worker in self._workers.values():
+            if worker.takes_blocks and (load := 2 * len(worker.out) + (worker.number <= last)) < least:
+                least, chosen = load, worker
+        return chosen
 
     def _wait_for_room(self, worker: Member, wanted: bool) -> None:
         """Have ``wait`` look out for room in its pipe, or no longer."""

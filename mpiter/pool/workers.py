@@ -103,7 +103,11 @@ class Workers:
 
     def vacancies(self, most: int) -> int:
         """How many more blocks they can take if each may have ``most``."""
-        return sum(max(0, most - len(worker.out)) for worker in self._workers.values() if worker.takes_blocks)
+        found = 0
+        for worker in self._workers.values():
+            if worker.takes_blocks and len(worker.out) < most:
+                found += most - len(worker.out)
+        return found
 
     @property
     def pids(self) -> dict[int, int]:

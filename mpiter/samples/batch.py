@@ -169,8 +169,13 @@ def _stack(
         if _are_values(lists):
             return settle(place, lists)
         columns, asides = iter(mine), iter(others)
-    parts = enumerate(node.parts)
-    return node.build([_stack(part, columns, asides, rows, settle, (*place, (node, at))) for at, part in parts])
+    found = []
+    for at, part in enumerate(node.parts):
+        if isinstance(part, Leaf):  # as most are: a call for each would double what it takes
+            found.append(part.stack(next(columns)))
+        else:
+            found.append(_stack(part, columns, asides, rows, settle, (*place, (node, at))))
+    return node.build(found)
 
 
 def _is_stacked(contents: Contents) -> bool:

@@ -81,7 +81,8 @@ class Slots:
 
     def acquire(self) -> Slot | None:
         """A slot nobody can see, or None while there is none to be had; the bell is rung when one comes home."""
-        self.collect()
+        if self._home:
+            self.collect()
         free = self._free
         if not free and (slot := self._grow()) is not None:
             return slot
@@ -102,6 +103,8 @@ class Slots:
 
     def can_lease(self, reserve: int) -> bool:
         """Would the engine still have ``reserve`` slots to work with?"""
+        if self.count - len(self._leases) > reserve:
+            return True
         self.collect()
         to_come = 0 if self.is_refused else max(0, self._most_bytes - self.bytes) // max(self.size, 1)
         return self.count - len(self._leases) + to_come > reserve

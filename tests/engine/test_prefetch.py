@@ -72,7 +72,7 @@ class Doomed(World):
     def something_happens(self) -> list[Any]:
         self.bell.hush()
         if not self.got:
-            if len(self.loop._communicator):
+            if len(self.loop._communicator.queue):
                 self._take()
                 return []
             return [self._answer(*self.crew.out[0])]

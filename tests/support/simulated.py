@@ -332,7 +332,7 @@ class World:
                 yield partial(self._kill, worker)
                 if self.left["stuck"]:
                     yield partial(self._kill, worker, is_gone=False)
-        if len(self.loop._communicator):
+        if len(self.loop._communicator.queue):
             yield self._take
         if self.left["restarts"]:
             yield self._restart
@@ -416,7 +416,7 @@ class World:
         self.got.clear()
         self.begun.clear()
         self.ended = False
-        for room in filter(None, map(_leased, self.loop._communicator._queue)):
+        for room in filter(None, map(_leased, self.loop._communicator.queue)):
             self._return(room)  # nobody holds what was queued
         self.loop.go(self._new_run())
 
@@ -428,7 +428,7 @@ class World:
 
     def check_bounds(self) -> None:
         """What waits, and what is on its way."""
-        waiting = len(self.loop._communicator)
+        waiting = len(self.loop._communicator.queue)
         assert waiting <= self.case.n_prefetch, f"{waiting} wait"
         ahead = len(self.begun) - len(self.got)
         assert ahead <= self.most, f"{ahead} are on their way"
