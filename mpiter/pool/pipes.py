@@ -34,35 +34,33 @@ class WorkerEnd:
 
     def __init__(self, tasks: Any, answers: Any) -> None:
         self._tasks, self._answers = tasks, answers  # Connections, which own the descriptors
-        self._read = bytearray()
+        self._down, self._up = tasks.fileno(), answers.fileno()
+        self._read = b""
 
     def receive(self) -> tuple[int, bytes] | None:
         """The next task's number and bytes; None when there are no more."""
-        begin = _TASK.size
-        if not self._has(begin):
-            return None
-        number, size = _TASK.unpack_from(self._read)
-        if not size or not self._has(begin + size):
-            return None
-        task = bytes(self._read[begin : begin + size])
-        del self._read[: begin + size]
-        return number, task
-
-    def _has(self, size: int) -> bool:
-        """Read until so many bytes are there; False if they never will."""
-        while len(self._read) < size:
-            more = os.read(self._tasks.fileno(), max(_AT_ONCE, size - len(self._read)))
+        end = begin = _TASK.size
+        while True:
+            read = self._read
+            if len(read) >= begin:
+                number, size = _TASK.unpack_from(read)
+                if not size:
+                    return None
+                end = begin + size
+                if len(read) >= end:
+                    self._read = read[end:]
+                    return number, read[begin:end]
+            more = os.read(self._down, max(_AT_ONCE, end - len(read)))
             if not more:
-                return False
-            self._read += more
-        return True
+                return None
+            self._read = read + more
 
     def send(self, number: int, value: Any) -> None:
         """Answer.  Nothing has been written if ``value`` can't be pickled."""
         parts = _packed(number, value)
         try:
             while parts:
-                parts = _rest(parts, os.writev(self._answers.fileno(), parts[:_MOST_PARTS]))
+                parts = _rest(parts, os.writev(self._up, parts[:_MOST_PARTS]))
         except OSError as error:
             raise SystemExit(f"the way to the main process is gone: {error}") from None
 

@@ -53,22 +53,25 @@ def settle_in(environment: dict[str, str]) -> None:
 # -- its end ----------------------------------------------------------------------------------------------------------
 
 CUT_OFF = 87  # the exit code of a worker whose dataset has closed its pipes
-_pipes: dict[int, os.stat_result] = {}  # by descriptor
+_pipes: dict[int, tuple[int, int]] = {}  # descriptors: what they lead to
 
 
 def watch(*descriptors: int) -> None:
     """Take note of the pipes that lead to the main process."""
-    _pipes.update((number, os.fstat(number)) for number in descriptors)
+    for number in descriptors:
+        found = os.fstat(number)
+        _pipes[number] = found.st_ino, found.st_dev
 
 
 def look() -> None:
     """End this process if one of its pipes is closed, before an answer goes to what has its number by now."""
-    try:
-        if all(os.path.samestat(os.fstat(number), pipe) for number, pipe in _pipes.items()):
-            return
-    except OSError:
-        pass
-    os._exit(CUT_OFF)
+    for number, pipe in _pipes.items():
+        try:
+            found = os.fstat(number)
+        except OSError:
+            os._exit(CUT_OFF)
+        if (found.st_ino, found.st_dev) != pipe:
+            os._exit(CUT_OFF)
 
 
 def die_with_parent() -> None:
