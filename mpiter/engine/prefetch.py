@@ -70,7 +70,7 @@ class _PrefetchLoop:
         self._events: deque[Done | Lost | End] = deque()  # that are to be dealt with
         self._numbers = itertools.count()
         self._taken = 0  # deliveries, by the consumer
-        self._is_held_up = False  # there is more to do as soon as the consumer takes
+        self._is_held_up = self._waits_for_room = False  # there is more to do as soon as the consumer takes
         self._stopping = False
 
     # -- for the consumer ----------------------------------------------------------------------------------------
@@ -105,7 +105,8 @@ class _PrefetchLoop:
     def _has_taken(self, delivery: Delivery) -> None:
         self._epoch_taken = delivery.plan.after.epoch
         self._taken += 1
-        if self._is_held_up:
+        if self._waits_for_room:
+            self._waits_for_room = False
             self._bell.ring()
 
     def _is_alive(self) -> bool:
@@ -208,10 +209,13 @@ class _PrefetchLoop:
             self._is_held_up, taken = False, self._taken
             self._feed()
             self._hand_over()
+            self._waits_for_room = self._is_held_up  # before it looks: from now on a take rings
             if self._is_held_up and taken != self._taken:
+                self._waits_for_room = False
                 return  # meanwhile the consumer has taken some
             if not self._events:
                 self._events.extend(self._team.crew.wait())
+            self._waits_for_room = False
             while self._events:
                 event = self._events.popleft()
                 if type(event) is Done:
