@@ -20,7 +20,7 @@ from operator import is_
 from typing import Any
 
 from ..errors import WorkerStartError
-from ..order.cursor import WHOLE, Cursor, Pace, Plan, Plans
+from ..order.cursor import WHOLE, Cursor, Pace, Plan, Plans, make_cursor
 from ..order.order import Order
 from ..samples.batch import Batch, stacked
 from ..samples.tree import MANY, Aside, Contents
@@ -40,7 +40,6 @@ from .tally import Skipped, Tally
 _MEASURED_S = 0.25  # between two batches whose processor time is measured
 _KEYS = 1 << 12  # that an order is asked for at once
 _ASIDE = Aside()
-_cursor: Callable[[tuple[Any, ...]], Cursor] = partial(tuple.__new__, Cursor)  # in half the time
 _now = time.monotonic
 
 
@@ -112,7 +111,7 @@ class Alone(Pumping):
             self._keys_of, self._keys_from, at = order, position, 0
             self._keys = order.take(position, min(length, position + max(each, _KEYS))).tolist()
             tally.order_s += _now() - began
-        return self._keys[at : at + each], position, _cursor((stop, epoch, False, order, epoch + position / length))
+        return self._keys[at : at + each], position, make_cursor((stop, epoch, False, order, epoch + position / length))
 
     def _launch(self) -> None:
         self._numbers = itertools.count()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..order.cursor import Plan, Stretch
-from ..worker.block import Block, Done, Fault, Keys, Place
+from ..worker.block import Block, Done, Fault, Keys, Place, make_block
 from ..worker.board import Line
 from .rooms import OBJECTS, Room
 from .run import Delivery
@@ -79,9 +79,8 @@ class Ledger:
             stop = first + rows
         room, plan, singly = batch.room or OBJECTS, batch.plan, batch.is_suspect
         rows, stretches = stop - first, tuple(_part(plan.stretches, first, stop))
-        block = Block(
-            number, dataset, seed, plan.number, first, rows, stretches, room.brief, address(room), singly, sent
-        )
+        place = plan.number, first, rows, stretches
+        block = make_block((number, dataset, seed, *place, room.brief, address(room), singly, sent))
         batch.out += 1
         self._out[number] = block, batch
         return block

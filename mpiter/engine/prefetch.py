@@ -25,6 +25,7 @@ from ..pool.starting import never_interrupted
 from ..rules import Rules
 from ..samples.tree import Contents
 from ..stats import Stats
+from ..worker import home
 from ..worker.block import Block, Done, Lost
 from ..worker.board import Line
 from ..worker.mail import Inbox
@@ -53,7 +54,7 @@ class _PrefetchLoop:
         skipped: Skipped | None = None,
         hooks: Hooks | None = None,
     ) -> None:
-        self.pid = os.getpid()
+        self.pid, self.born = os.getpid(), home.generation
         self.tally, self.mail = Tally(skipped or Skipped()), Inbox()
         self._rules, self._hire = rules, hire
         self._bell, self._hooks = Bell(), Hooks() if hooks is None else hooks
@@ -69,6 +70,7 @@ class _PrefetchLoop:
         self._ended = False  # the end has been delivered
         self._events: deque[Done | Lost | End] = deque()  # that are to be dealt with
         self._numbers = itertools.count()
+        self._measured = 0, 0, 0, 0  # workers, batches that may wait, bytes of one, and how many may be on their way
         self._taken = 0  # deliveries, by the consumer
         self._is_held_up = self._waits_for_room = False  # there is more to do as soon as the consumer takes
         self._stopping = False
@@ -261,9 +263,14 @@ class _PrefetchLoop:
         """The number of equal blocks of a batch (0: row by row, to see a sample), and of the batches that may be on
         their way or wait to be taken."""
         rules, rooms, horizon, width = self._rules, team.rooms, self._horizon, team.crew.width
-        most = (n_prefetch := self._communicator.n_prefetch) + rules.ahead(width)
-        if size := rooms.bytes:
-            most = min(most, max(1 + n_prefetch, team.most_bytes // size - rules.reserve + rules.n_prefetch))
+        setting = width, self._communicator.n_prefetch, rooms.bytes
+        if setting != self._measured[:3]:
+            most = setting[1] + rules.ahead(width)
+            if rooms.bytes:
+                by_memory = team.most_bytes // rooms.bytes - rules.reserve + rules.n_prefetch
+                most = min(most, max(1 + setting[1], by_memory))
+            self._measured = *setting, most
+        most = self._measured[3]
         if rooms.is_new:
             horizon.peek()  # its rows count
             if rooms.wait_for_a_sample(horizon.rows):

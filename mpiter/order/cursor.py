@@ -15,8 +15,9 @@ step.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +79,9 @@ class Cursor(NamedTuple):
     def epoch_detail(self) -> float:
         length = len(self.order)
         return self.epoch + self.position / length if length else float(self.epoch)
+
+
+make_cursor: Callable[[tuple[Any, ...]], Cursor] = partial(tuple.__new__, Cursor)  # in half the time
 
 
 class Stretch(NamedTuple):
@@ -187,7 +191,7 @@ class Pace(Plans):
         most = min(most, max(1, _AT_ONCE // each))
         keys, plans = order.take(position, position + most * each), list[Plan]()
         for begin in range(0, most * each, each):
-            after = Cursor(position + each, epoch, False, order, epoch + position / length)
+            after = make_cursor((position + each, epoch, False, order, epoch + position / length))
             stretch = Stretch(0, epoch, position, keys[begin : begin + each])
             plans.append(Plan(number, each, (stretch,), cursor, after))
             cursor, number, position = after, number + 1, position + each

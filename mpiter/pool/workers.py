@@ -25,6 +25,9 @@ class State(Enum):
     RETIRING = "it takes no more blocks, and ends after its last"
 
 
+_READY = State.READY
+
+
 class Died(NamedTuple):
     """A worker is no more."""
 
@@ -47,7 +50,7 @@ class Worker:
 
     @property
     def takes_blocks(self) -> bool:
-        return self.state is State.READY and not self.is_doomed
+        return self.state is _READY and not self.is_doomed
 
     def is_ready(self) -> None:
         """Its initializer has returned."""
