@@ -60,7 +60,6 @@ class Stats:
     queue_s: float = _counter("seconds that tasks were on their way to a worker, added up")
     fetch_s: float = _counter("seconds of workers in dataset[i], and writing what it gives")
     fetch_cpu_s: float = _counter("seconds of fetch_s that were work, not waiting")
-    read_s: float = _counter("seconds of fetch_s in the dataset's read(i), where a worker process sees inside it")
     sample_s: float = _gauge("seconds that fetching a sample takes, lately", max)
     wait_s: float = _counter("seconds that next() waited, up to now")
     start_s: float = _gauge("seconds of wait_s until the first batch came: workers had to start", max)
@@ -108,11 +107,6 @@ class Stats:
         return f"<pre>{html.escape(str(self))}</pre>"
 
     @property
-    def transform_s(self) -> float:
-        """Seconds of ``fetch_s`` beside reading, where a worker sees inside the dataset; else 0."""
-        return max(0.0, self.fetch_s - self.read_s) if self.read_s else 0.0
-
-    @property
     def recent_share(self) -> float:
         """How much of the time since one has looked last ``next()`` waited: 0 to 1."""
         return min(1.0, self.recent_wait_s / self.recent_s) if self.recent_s > 0 else 0.0
@@ -133,7 +127,7 @@ class Stats:
         >>> Stats(batches=2, recent_s=4.0, recent_wait_s=1.0).as_dict()["mpiter/recent_share"]
         0.25
         """
-        names = (*NUMBERS, "transform_s", "recent_share", "batches_per_s", "samples_per_s")
+        names = (*NUMBERS, "recent_share", "batches_per_s", "samples_per_s")
         return {prefix + name: getattr(self, name) for name in names}
 
     def as_prometheus(self, labels: Mapping[str, object] | None = None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -208,31 +207,6 @@ def test_a_slot_is_free_held_by_the_user_or_on_its_way() -> None:
                 next(it)
         wait_until(lambda: it.stats().free_slots == it.stats().slots - it.stats().leased_batches, "all was delivered")
         assert it.stats().leased_batches == len(kept) == 5
-
-
-class Reading:
-    def __len__(self) -> int:
-        return 8
-
-    def read(self, index: int) -> int:
-        time.sleep(0.01)
-        return index
-
-    def transform(self, sample: int) -> int:
-        time.sleep(0.02)
-        return sample
-
-    def __getitem__(self, index: int) -> int:
-        return self.transform(self.read(index))
-
-
-def test_where_a_worker_sees_inside_the_dataset_transforming_is_told_apart() -> None:
-    with mpiter.batches(Reading(), 4, n_processes=1) as it:
-        assert len(list(it)) == 2
-        seen = it.stats()
-    assert seen.transform_s == pytest.approx(seen.fetch_s - seen.read_s)
-    assert seen.as_dict()["mpiter/transform_s"] >= 8 * 0.02
-    assert Stats(fetch_s=1.0).transform_s == 0
 
 
 def test_the_live_view_says_what_stats_says() -> None:

@@ -49,7 +49,6 @@ class Tally:
     queue_s: float = 0.0
     fetch_s: float = 0.0
     fetch_cpu_s: float = 0.0
-    read_s: float = 0.0
     sample_s: float = 0.0
     start_s: float = 0.0
     peak_in_flight_batches: int = 0
@@ -133,7 +132,6 @@ class Tally:
         self.queue_s += done.queue_s
         self.fetch_s += done.seconds
         self.fetch_cpu_s += done.cpu_s
-        self.read_s += done.read_s
         if done.rows:
             now = done.seconds / done.rows
             self.sample_s = 0.75 * self.sample_s + 0.25 * now if self.sample_s else now

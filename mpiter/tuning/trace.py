@@ -37,7 +37,7 @@ _WAIT, _STEP, _ORDER, _DELIVER, _OPEN, _FETCH = (
     for name, args in {
         **dict.fromkeys(("wait", "step", "order", "deliver"), ""),
         "open": '"samples":%d,"bytes":%d',
-        "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g,"read_s":%.6g',
+        "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g',
     }.items()
 )
 _BATCHES = f'{{"ph":"C",{_HEAD},"name":"batches","args":{{"ready":%d,"on their way":%d}}}}'
@@ -182,8 +182,7 @@ class Tracer(Hook):
         if thread not in self._threads:
             self._threads.add(thread)
             self._note(_NAME, thread, "thread", f"worker {done.worker}")
-        span = _FETCH, thread, began, began + done.seconds, done.rows
-        self._notes.append((*span, done.queue_s, done.cpu_s, done.read_s))
+        self._notes.append((_FETCH, thread, began, began + done.seconds, done.rows, done.queue_s, done.cpu_s))
         if began > self._due:
             self._write(began)
 

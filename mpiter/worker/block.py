@@ -96,7 +96,6 @@ class Done(NamedTuple):
     began: float = 0.0  # on the monotonic clock…
     queue_s: float = 0.0  # …so long after it was sent
     cpu_s: float = 0.0  # of the seconds: at work, not waiting
-    read_s: float = 0.0  # …in the dataset's read(), where one sees inside
     drawn: frozenset[str] = frozenset()  # the global generators that the dataset draws from, as far as its worker knows
 
 

@@ -91,7 +91,7 @@ def _with_a_warning(block: Block, worker: Worker) -> Done:
 
 def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:
     """Fetch a block, with these of the global generators seeded for each sample."""
-    began, cpu_s, read_ns = _clock(), time.thread_time(), worker.read_ns
+    began, cpu_s = _clock(), time.thread_time()
     looks = began - worker.looked > _LOOK_S
     if looks:
         worker.looked = began
@@ -115,7 +115,6 @@ def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:
         began=began,
         queue_s=max(0.0, began - block.sent),
         cpu_s=time.thread_time() - cpu_s,
-        read_s=(worker.read_ns - read_ns) / 1e9,
     )
 
 

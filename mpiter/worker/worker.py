@@ -10,7 +10,6 @@ own: a registry has the worker of each.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import itertools
 import logging
@@ -18,10 +17,8 @@ import multiprocessing
 import os
 import re
 import threading
-import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,7 +70,6 @@ class Worker:
     copies: bool = False  # samples that travel by reference: the dataset fills their memory again
     looked: float = -1.0  # when it was last found out whether it does, by all samples of a block
     frame: Frame = field(default_factory=Frame)  # what its thread is fetching
-    read_ns: int = 0  # spent in the dataset's read() so far
 
     @property
     def owns_globals(self) -> bool:
@@ -129,10 +125,8 @@ def begin(setup: Setup, number: int | None = None) -> None:
         if not rules.in_process and not rules.seeds_samples:
             seeding.seed_worker(rules.seed, number + setup.starts[number] * rules.workers)
         call_hooks(worker.info, worker_init)
-        if not rules.in_process:
-            _watch_reading(worker)
-            if rules.seeds_samples:
-                seeding.seed_globals(rules.seed, -1 - setup.starts[number], number)
+        if not rules.in_process and rules.seeds_samples:
+            seeding.seed_globals(rules.seed, -1 - setup.starts[number], number)
         if is_ours:
             gc.freeze()
     except BaseException as error:
@@ -165,24 +159,3 @@ def call_hooks(info: WorkerInfo, worker_init: Any) -> None:
         raise
     finally:
         here.now.worker = outer
-
-
-def _watch_reading(worker: Worker) -> None:
-    """Take the time of the dataset's ``read(i)``, if one can see inside: if it has ``transform(sample)`` as well.
-
-    The dataset of a process of its own is a copy of the user's: its ``read`` is replaced by one that takes the time.
-    """
-    dataset = worker.info.dataset
-    if not all(callable(getattr(type(dataset), name, None)) for name in ("read", "transform")):
-        return
-    read: Callable[..., Any] = dataset.read
-
-    def timed(*args: Any, **options: Any) -> Any:
-        began = time.monotonic_ns()
-        try:
-            return read(*args, **options)
-        finally:
-            worker.read_ns += time.monotonic_ns() - began
-
-    with contextlib.suppress(AttributeError):
-        dataset.read = timed  # before that of its class
