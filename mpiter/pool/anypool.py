@@ -67,8 +67,7 @@ class Threads(Workers):
 
     def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Block]) -> None:
         for block in blocks:
-            able = [worker for worker in self._workers.values() if worker.takes_blocks]
-            chosen = min(able, key=lambda worker: len(worker.out))
+            chosen = self._least_busy()
             chosen.out[block.number] = block
             chosen.inbox.put((func, block))
 

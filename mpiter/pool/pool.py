@@ -123,7 +123,6 @@ class Pool(Workers):
         self._begin = initializer, tuple(initargs)
         self._imports_main = imports_main
         self._numbers = 0
-        self._last = 0  # the worker that was given something last
         self._poll = select.poll()
         self._poll.register(bell, select.POLLIN)
         self._places: dict[int, Member] = {}  # the workers that ``wait`` looks at, by descriptor
@@ -141,22 +140,14 @@ class Pool(Workers):
 
     def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Any]) -> None:
         for block in blocks:
-            chosen = self._least_busy(self._last)
-            self._numbers, self._last = self._numbers + 1, chosen.number
+            chosen: Member = self._least_busy()
+            self._numbers += 1
             task = short(block) if chosen.func is func else None
             if task is None:
                 task, chosen.func = pickle.dumps((func, block), 5), func
             chosen.out[self._numbers] = block
             if not chosen.end.send(self._numbers, task):
                 self._wait_for_room(chosen, True)
-
-    def _least_busy(self, last: int) -> Member:
-        """The worker that has least to do; of several the one after the last that was given something."""
-        least = 1 << 30
-        for worker in self._workers.values():
-            if worker.takes_blocks and (load := 2 * len(worker.out) + (worker.number <= last)) < least:
-                least, chosen = load, worker
-        return chosen
 
     def _wait_for_room(self, worker: Member, wanted: bool) -> None:
         """Have ``wait`` look out for room in its pipe, or no longer."""

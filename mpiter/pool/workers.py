@@ -78,6 +78,7 @@ class Workers:
         self._events: list[Any] = []  # that wait() has still to give
         self._arrived: deque[tuple[Any, ...]] = deque()  # words that other threads have left
         self._waits = True
+        self._last = 0  # the worker that was given something last
 
     def retire(self, number: int) -> None:
         """Have a worker end after the blocks that it has, unless it has ended already."""
@@ -111,6 +112,15 @@ class Workers:
             if worker.takes_blocks and len(worker.out) < most:
                 found += most - len(worker.out)
         return found
+
+    def _least_busy(self) -> Any:
+        """The worker to be given something: it has least to do, and of several comes after the one before."""
+        least, last = 1 << 30, self._last
+        for worker in self._workers.values():
+            if worker.takes_blocks and (load := 2 * len(worker.out) + (worker.number <= last)) < least:
+                least, chosen = load, worker
+        self._last = chosen.number
+        return chosen
 
     @property
     def pids(self) -> dict[int, int]:
