@@ -34,16 +34,12 @@ class _Communicator(Generic[T]):
         self._run = 0
         self._terminated = False
 
-    @property
-    def _has_room(self) -> bool:
-        return len(self.queue) < self.n_prefetch
-
     def put(self, deliveries: Iterable[T], run: int) -> bool:
         """Queue deliveries, waiting for room as long as there is none; False if they belong to the past."""
         with self._lock:
             for delivery in deliveries:
-                if not self._has_room:
-                    self._not_full.wait_for(lambda: self._has_room or self._terminated or run != self._run)
+                if len(self.queue) >= self.n_prefetch:
+                    self._not_full.wait_for(lambda: self._may_go_on(run))
                 if self._terminated:
                     raise Terminated
                 if run != self._run:
@@ -51,6 +47,9 @@ class _Communicator(Generic[T]):
                 self.queue.append(delivery)
                 self._not_empty.notify()
             return True
+
+    def _may_go_on(self, run: int) -> bool:
+        return len(self.queue) < self.n_prefetch or self._terminated or run != self._run
 
     def get(self, is_alive: Callable[[], bool], stalled: Callable[[float], None], glance_s: float = 1.0) -> T:
         """The next delivery; ``stalled`` is told once in ``glance_s`` how long there was none, while we were awake."""

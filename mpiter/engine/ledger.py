@@ -38,49 +38,38 @@ class Ledger:
     def __init__(self, give_back: Callable[[Room, bool], None], in_order: bool = True, is_blind: bool = False) -> None:
         self._give_back, self._in_order = give_back, in_order
         self._is_blind = is_blind  # the board doesn't show which row a worker has in hand: suspects go out one by one
-        self._batches: OrderedDict[int, Delivery] = OrderedDict()
-        self._uncut: deque[_Uncut] = deque()
+        self.batches: OrderedDict[int, Delivery] = OrderedDict()  # on their way
+        self.uncut: deque[_Uncut] = deque()  # rows that are to be asked for
         self._out: dict[int, tuple[Block, Delivery]] = {}
-
-    def __len__(self) -> int:
-        """Batches on their way."""
-        return len(self._batches)
 
     @property
     def blocks(self) -> int:
         """How many are with workers."""
         return len(self._out)
 
-    @property
-    def is_cut(self) -> bool:
-        """Is all of it with workers?"""
-        return not self._uncut
-
     def enter(self, plan: Plan, room: Room | None) -> None:
         """A batch is to be made."""
-        batch = self._batches[plan.number] = Delivery(plan, room, plan.rows)
-        self._uncut.append((batch, 0, plan.rows))
+        batch = self.batches[plan.number] = Delivery(plan, room, plan.rows)
+        self.uncut.append((batch, 0, plan.rows))
 
     def seat(self, take: Callable[[int], Room | None]) -> list[Delivery]:
         """It is known now what samples are like: give the batches that were begun before their rooms."""
-        found = [batch for batch in self._batches.values() if batch.room is None]
+        found = [batch for batch in self.batches.values() if batch.room is None]
         for batch in found:
             batch.room = take(batch.plan.rows) or OBJECTS
         return found
 
-    def cut(
-        self, number: int, parts: int, address: Callable[[Room], int | None], dataset: int, seed: int, sent: float
-    ) -> Block:
+    def cut(self, number: int, parts: int, dataset: int, seed: int, sent: float) -> Block:
         """Take a block: of the first batch with rows to be asked for, one of so many equal parts; of 0, a row."""
-        batch, first, stop = self._uncut.popleft()
+        batch, first, stop = self.uncut.popleft()
         rows = -(-batch.plan.rows // parts) if parts and not (self._is_blind and batch.is_suspect) else 1
         if first + rows < stop:
-            self._uncut.appendleft((batch, first + rows, stop))
+            self.uncut.appendleft((batch, first + rows, stop))
             stop = first + rows
         room, plan, singly = batch.room or OBJECTS, batch.plan, batch.is_suspect
         rows, stretches = stop - first, tuple(_part(plan.stretches, first, stop))
         place = plan.number, first, rows, stretches
-        block = make_block((number, dataset, seed, *place, room.brief, address(room), singly, sent))
+        block = make_block((number, dataset, seed, *place, room.brief, room.address, singly, sent))
         batch.out += 1
         self._out[number] = block, batch
         return block
@@ -101,7 +90,7 @@ class Ledger:
             if batch.is_abandoned:
                 self._give_up(batch)
                 continue
-            self._uncut.appendleft((batch, block.row, block.row + block.rows))
+            self.uncut.appendleft((batch, block.row, block.row + block.rows))
             rows += block.rows
         return rows
 
@@ -118,7 +107,7 @@ class Ledger:
     def count_as_failed(self, fault: Fault) -> None:
         """A row that is with no worker counts as failed, and is not asked for again."""
         uncut: deque[_Uncut] = deque()
-        for batch, first, stop in self._uncut:
+        for batch, first, stop in self.uncut:
             if batch.plan.number != fault.batch or not first <= fault.row < stop:
                 uncut.append((batch, first, stop))
                 continue
@@ -126,7 +115,7 @@ class Ledger:
             uncut.extend(part for part in around if part[1] < part[2])
             batch.missing -= 1
             batch.faults.append(fault)
-        self._uncut = uncut
+        self.uncut = uncut
 
     def settle(self, done: Done) -> tuple[Block, Delivery] | None:
         """Enter that a block is done; None if nobody waits for it any more."""
@@ -144,15 +133,15 @@ class Ledger:
 
     def ask_no_more(self, batch: Delivery) -> None:
         """A batch has failed: what is left of it is not wanted."""
-        for other, first, stop in self._uncut:
+        for other, first, stop in self.uncut:
             if other is batch:
                 batch.missing -= stop - first
-        self._uncut = deque(part for part in self._uncut if part[0] is not batch)
+        self.uncut = deque(part for part in self.uncut if part[0] is not batch)
 
     def completed(self, most: int) -> list[Delivery]:
         """Batches that can be handed over, taken out of the book."""
         found = list[Delivery]()
-        for batch in self._batches.values():
+        for batch in self.batches.values():
             if len(found) >= most:
                 break
             if not (batch.missing or batch.out):
@@ -160,16 +149,16 @@ class Ledger:
             elif self._in_order:
                 break
         for batch in found:
-            del self._batches[batch.plan.number]
+            del self.batches[batch.plan.number]
         return found
 
     def abandon(self) -> None:
         """Nobody waits for these batches any more."""
-        self._uncut.clear()
-        for batch in self._batches.values():
+        self.uncut.clear()
+        for batch in self.batches.values():
             batch.is_abandoned = True
             self._give_up(batch)
-        self._batches.clear()
+        self.batches.clear()
 
     def _give_up(self, batch: Delivery) -> None:
         if batch.out == 0 and batch.room is not None:

@@ -237,31 +237,28 @@ class _PrefetchLoop:
     def _feed(self) -> None:
         """Give the workers what they can take."""
         team, ledger = self._team, self._ledger
-        crew, rooms, (parts, most_in_flight) = team.crew, team.rooms, self._measure(team)
-        for _ in range(crew.vacancies(self._most_out(parts))):
-            if ledger.is_cut and not self._plan(rooms, most_in_flight):
+        crew, rooms, (parts, most_out, most_in_flight) = team.crew, team.rooms, self._measure(team)
+        for _ in range(crew.vacancies(most_out)):
+            if not ledger.uncut and not self._plan(rooms, most_in_flight):
                 break
             if not crew.is_staffed:
                 crew.staff()
                 break  # none is ready
-            number = next(self._numbers)
-            self._submit(ledger.cut(number, parts, rooms.address, crew.dataset, self._run.seed, time.monotonic()))
+            block = ledger.cut(next(self._numbers), parts, crew.dataset, self._run.seed, time.monotonic())
+            try:
+                crew.map_async(block)
+            except BaseException:
+                ledger.recall([block.number])
+                raise
         if not self._ended:
             crew.replace_workers()
-        ready = len(self._communicator.queue)
-        self.tally.in_flight(len(ledger) + ready, rooms.bytes)
-        self._hooks.tell(Hook.in_flight, len(ledger) + ready, ready)
+        in_flight = len(ledger.batches) + (ready := len(self._communicator.queue))
+        self.tally.in_flight(in_flight, rooms.bytes)
+        self._hooks.tell(Hook.in_flight, in_flight, ready)
 
-    def _submit(self, block: Block) -> None:
-        try:
-            self._team.crew.map_async(block)
-        except BaseException:
-            self._ledger.recall([block.number])
-            raise
-
-    def _measure(self, team: Team) -> tuple[int, int]:
-        """The number of equal blocks of a batch (0: row by row, to see a sample), and of the batches that may be on
-        their way or wait to be taken."""
+    def _measure(self, team: Team) -> tuple[int, int, int]:
+        """The number of equal blocks of a batch (0: row by row, to see a sample), of blocks that each worker may have,
+        and of batches that may be on their way or wait to be taken."""
         rules, rooms, horizon, width = self._rules, team.rooms, self._horizon, team.crew.width
         setting = width, self._communicator.n_prefetch, rooms.bytes
         if setting != self._measured[:3]:
@@ -274,13 +271,10 @@ class _PrefetchLoop:
         if rooms.is_new:
             horizon.peek()  # its rows count
             if rooms.wait_for_a_sample(horizon.rows):
-                return 0, most
-        is_dear = self.tally.sample_s * horizon.rows > rules.dear_s or most <= width
-        return width if is_dear else 1, most
-
-    def _most_out(self, parts: int) -> int:
-        """Blocks that each worker may have."""
-        return _MOST_OUT if parts and self.tally.sample_s * self._horizon.rows < parts * _DEAR_BLOCK_S else 1
+                return 0, 1, most
+        batch_s = self.tally.sample_s * horizon.rows
+        parts = width if batch_s > rules.dear_s or most <= width else 1
+        return parts, _MOST_OUT if batch_s < parts * _DEAR_BLOCK_S else 1, most
 
     @property
     def _width(self) -> int:
@@ -288,15 +282,14 @@ class _PrefetchLoop:
 
     @property
     def _in_flight(self) -> int:
-        return len(self._ledger) + len(self._communicator.queue)
+        return len(self._ledger.batches) + len(self._communicator.queue)
 
     def _plan(self, rooms: Any, most_in_flight: int) -> bool:
         """Enter one more batch, if there is one, and room for it."""
         horizon, ledger, room = self._horizon, self._ledger, None
-        if horizon.is_reached:
-            return False
-        if len(ledger) + len(self._communicator.queue) >= most_in_flight or horizon.is_beyond(self._epoch_taken):
-            self._is_held_up = True
+        in_flight = len(ledger.batches) + len(self._communicator.queue)
+        if in_flight >= most_in_flight or horizon.is_beyond(self._epoch_taken):
+            self._is_held_up = not horizon.is_reached
             return False
         began = time.monotonic()
         if (plan := horizon.peek()) is None:
@@ -382,7 +375,7 @@ class _PrefetchLoop:
             self._is_held_up = True
             if room <= 0:
                 return
-        if self._horizon.is_reached and not (self._ended or ledger):
+        if self._horizon.is_reached and not (self._ended or ledger.batches):
             self._ended = True
             deliveries.append(ending(self._run.cursor, self._horizon.take_dead_end()))
         if deliveries:

@@ -30,6 +30,7 @@ class Room:
     layout: Layout | None = None
     brief: bytes = b""  # the layout, pickled
     slot: Slot | None = None
+    address: int | None = None  # where workers write; None: what they write travels
 
 
 OBJECTS = Room()
@@ -86,17 +87,13 @@ class Rooms:
             self._rows = max(rows, self._rows)
             self._lay_out(self._tree)
         if (slot := self.slots.acquire()) is not None:
-            return Room(self._layout, self._brief, slot)
+            return Room(self._layout, self._brief, slot, slot.start if self._in_slots else None)
         return None if self.slots.count > self.slots.leased else OBJECTS  # the user has them all
 
     def _lay_out(self, tree: Node) -> None:
         self._tree, self._layout = tree, Layout(tree, self._rows)
         self._brief, self.bytes = self._host.dumps(self._layout), self._layout.size
         self.slots.resize(self._layout.size)
-
-    def address(self, room: Room) -> int | None:
-        """Where workers write."""
-        return room.slot.start if room.slot is not None and self._in_slots else None
 
     def fill(self, room: Room, row: int, rows: int, columns: list[Any]) -> None:
         """Copy rows that have travelled to where they belong."""
@@ -124,7 +121,7 @@ class Rooms:
         layout, slot = room.layout, room.slot
         if layout is None or slot is None:
             return Contents(_ASIDE, rows, objects=[*map(odd.get, range(rows))], failed=failed)
-        copied = is_lost or self._must_copy()
+        copied = is_lost or self._copy or self._runs_short()
         columns = layout.columns(self.slots.view(slot) if copied else self.slots.lease(slot), rows)
         contents = Contents(layout.tree, rows, columns, odd=odd, failed=failed, copied=copied)
         if layout.asides:
@@ -158,11 +155,11 @@ class Rooms:
     def close(self) -> None:
         self.slots.close()
 
-    def _must_copy(self) -> bool:
-        """Did the user ask for copies, or does he keep so many batches that slots run short?"""
+    def _runs_short(self) -> bool:
+        """Does the user keep so many batches that the loop would have none to work with?"""
         reserve = self._host.rules.reserve
-        if self._copy or self.slots.can_lease(reserve):
-            return self._copy
+        if self.slots.can_lease(reserve):
+            return False
         if not self._warned:
             self._warned = True
             self._host.warn(self._why_it_copies(reserve))

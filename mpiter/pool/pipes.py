@@ -124,8 +124,7 @@ class PoolEnd:
         """Write what the pipe takes; is that all?"""
         try:
             while self._unsent:
-                written = os.writev(self.down, self._unsent[:_MOST_PARTS])
-                self._unsent = _rest(self._unsent, written)
+                self._unsent = _rest(self._unsent, os.writev(self.down, self._unsent[:_MOST_PARTS]))
         except BlockingIOError:
             return False
         except BrokenPipeError:  # the worker is dead, which is noticed elsewhere

@@ -32,7 +32,7 @@ def entered(ledger: Ledger, number: int) -> None:
 
 
 def cut(ledger: Ledger, number: int, rows: int = ROWS) -> Block:
-    return ledger.cut(number, ROWS // rows, lambda room: None, dataset=0, seed=0, sent=0.0)
+    return ledger.cut(number, ROWS // rows, dataset=0, seed=0, sent=0.0)
 
 
 def died(worker: int = 0, row: int = 1, **more: Any) -> End:
@@ -61,7 +61,7 @@ def ledger() -> Ledger:
 
 
 def faults_in(ledger: Ledger) -> list[Any]:
-    return [fault for batch in ledger._batches.values() for fault in batch.faults]
+    return [fault for batch in ledger.batches.values() for fault in batch.faults]
 
 
 def test_the_suspect_that_a_worker_elsewhere_had_to_itself_names_what_was_in_hand() -> None:
@@ -89,7 +89,7 @@ def test_a_row_in_hand_at_two_deaths_is_to_blame_and_is_not_asked_for_again(ledg
     (fault,) = faults_in(ledger)
     assert (fault.batch, fault.row, fault.index, fault.position) == (0, 1, 1, 1)
     assert [(block.row, block.rows) for block in (cut(ledger, 3), cut(ledger, 4))] == [(0, 1), (2, ROWS - 2)]
-    assert ledger.is_cut
+    assert not ledger.uncut
 
 
 def test_what_is_dropped_is_suspected_no_more(ledger: Ledger) -> None:

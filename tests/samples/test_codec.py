@@ -55,7 +55,7 @@ class Journey:
         self.layout, self.odd, self.asides = self.room.layout, {}, {}
 
     def sheet(self, row, rows):
-        return Writer(self.memory).sheet(self.room.brief, self.rooms.address(self.room), row, rows)
+        return Writer(self.memory).sheet(self.room.brief, self.room.address, row, rows)
 
     def fetch(self, row, some, seeded=False):
         """Have a worker fetch these, as the rows from this one on."""

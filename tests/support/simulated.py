@@ -107,8 +107,8 @@ class Room:
 
     brief = b"a layout"
 
-    def __init__(self, address: int, rows: int) -> None:
-        self.address = address
+    def __init__(self, number: int, travels: bool, rows: int) -> None:
+        self.number, self.address = number, None if travels else number
         self.rows: list[Any] = [None] * rows
         self.state = "open"  # then discarded, or leased and returned, or lost: a worker may write there at any time
         self.rings = False  # when it is returned
@@ -139,14 +139,11 @@ class Rooms:
             return OBJECTS
         out = [room for room in self.all if room.state not in ("discarded", "returned")]
         if len(out) < self._most:
-            self.all.append(Room(len(self.all), rows))
+            self.all.append(Room(len(self.all), self._travels, rows))
             return self.all[-1]
         for room in out:
             room.rings |= room.state == "leased"
         return None if any(room.state == "open" for room in out) else OBJECTS
-
-    def address(self, room: Any) -> int | None:
-        return None if room is OBJECTS or self._travels else room.address
 
     def fill(self, room: Room, row: int, rows: int, keys: list[Any]) -> None:
         assert self._travels
@@ -449,8 +446,8 @@ class World:
         assert whole or (case.skips_errors and case.deaths > 1), f"rows that are wrong: {come}"
         assert come == sorted(come) or not case.in_order, f"out of order: {come}"
         ledger = self.loop._ledger
-        assert (len(ledger), ledger.blocks, ledger.is_cut) == (0, 0, True), "the book is not empty"
-        left = [room.address for room in self.rooms.all if room.state in ("open", "leased")]
+        assert (len(ledger.batches), ledger.blocks, len(ledger.uncut)) == (0, 0, 0), "the book is not empty"
+        left = [room.number for room in self.rooms.all if room.state in ("open", "leased")]
         assert not left, f"rooms {left} are lost"
         lost = sum(room.state == "lost" for room in self.rooms.all)
         assert lost <= 2 * (case.stuck - self.left["stuck"]), "rooms are given up that nobody writes into"
