@@ -121,7 +121,7 @@ def short(value: Any) -> bytes | None:
         return None
     if kind is Block and type(value.stretches) is tuple and len(value.stretches) == 1:
         _, epoch, position, keys = value.stretches[0]
-        if type(keys) is bytes and type(epoch) is type(position) is int:
+        if type(keys) is bytes and type(epoch) is type(position) is type(value.seed) is int:
             return b"B" + marshal.dumps(value[:])
     return None
 
