@@ -72,6 +72,7 @@ class _PrefetchLoop:
         self._numbers = itertools.count()
         self._measured = 0, 0, 0, 0  # workers, batches that may wait, bytes of one, and how many may be on their way
         self._taken = 0  # deliveries, by the consumer
+        self._lacks_room = False  # there is no slot for another batch
         self._is_held_up = self._waits_for_room = False  # there is more to do as soon as the consumer takes
         self._stopping = False
 
@@ -208,9 +209,12 @@ class _PrefetchLoop:
         try:
             while self._runs:
                 self._begin(self._runs.popleft())
-            self._is_held_up, taken = False, self._taken
+            self._is_held_up = self._lacks_room = False
+            taken, delivered = self._taken, self._delivered
             self._feed()
             self._hand_over()
+            if self._lacks_room and delivered != self._delivered:
+                return  # copies have been handed over, and their rooms are free
             self._waits_for_room = self._is_held_up  # before it looks: from now on a take rings
             if self._is_held_up and taken != self._taken:
                 self._waits_for_room = False
@@ -295,6 +299,7 @@ class _PrefetchLoop:
         if (plan := horizon.peek()) is None:
             return False
         if not (rooms.is_new and rooms.wait_for_a_sample(plan.rows)) and (room := rooms.take(plan.rows)) is None:
+            self._lacks_room = True  # until a slot comes home, which rings
             return False
         ledger.enter(plan, room)
         horizon.take()

@@ -267,7 +267,7 @@ class Loading(Generic[B_co]):
 
     def _cut(self) -> tuple[int | None, bool]:
         """How many keys make a batch, and whether a short one is left out; None where lists of keys are given."""
-        return None if self.batch_sampler is not None else self.batch_size or 1, self.drop_last
+        return None if self.batch_sampler is not None else int(self.batch_size or 1), self.drop_last
 
     def _plans(self, place: Place) -> Coming:
         """The batches of an epoch; a sampler is asked for an iterator, not yet for keys."""
@@ -294,7 +294,8 @@ class Loading(Generic[B_co]):
     def _agreed(self) -> dict[str, Any]:
         """What a state must agree with."""
         if self._batching is not None:
-            return {"kind": "stream", "batch_size": self.batch_size, "drop_last": self.drop_last}
+            size = self.batch_size and int(self.batch_size)  # a NumPy number is no JSON
+            return {"kind": "stream", "batch_size": size, "drop_last": self.drop_last}
         if self._goes_through_all():
             found = {"kind": "dataset", "dataset_length": len(self.dataset), "drop_last": self.drop_last}
             return found if self._sampled() is not None else found | {"shuffle": self._shuffles}

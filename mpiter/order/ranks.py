@@ -66,7 +66,7 @@ class Shard:
     def share(self) -> Share:
         """The part, as things are now."""
         if self.rank is not None and self.size is not None:
-            return Share(self.rank, self.size, self.exact)
+            return Share(int(self.rank), int(self.size), self.exact)
         found = _found()
         _log.info("shard: rank %d of %d, by %s", *found)
         return Share(*found[:2], self.exact)

@@ -35,25 +35,25 @@ class WorkerEnd:
     def __init__(self, tasks: Any, answers: Any) -> None:
         self._tasks, self._answers = tasks, answers  # Connections, which own the descriptors
         self._down, self._up = tasks.fileno(), answers.fileno()
-        self._read = b""
+        self._read = bytearray()
 
     def receive(self) -> tuple[int, bytes] | None:
         """The next task's number and bytes; None when there are no more."""
-        end = begin = _TASK.size
+        end, begin, read = _TASK.size, _TASK.size, self._read
         while True:
-            read = self._read
             if len(read) >= begin:
                 number, size = _TASK.unpack_from(read)
                 if not size:
                     return None
                 end = begin + size
                 if len(read) >= end:
-                    self._read = read[end:]
-                    return number, read[begin:end]
+                    task = bytes(read[begin:end])
+                    del read[:end]
+                    return number, task
             more = os.read(self._down, max(_AT_ONCE, end - len(read)))
             if not more:
                 return None
-            self._read = read + more
+            read += more
 
     def send(self, number: int, value: Any) -> None:
         """Answer.  Nothing has been written if ``value`` can't be pickled."""

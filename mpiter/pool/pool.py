@@ -193,7 +193,10 @@ class Pool(Workers):
                 if answer[0] == READY:
                     worker.is_ready()
                 else:
-                    self._events.append(_opened(answer, worker.out.pop(answer[0])))
+                    event = _opened(answer, worker.out.pop(answer[0]))
+                    if type(event) is Lost:
+                        worker.func = None  # it may not know it: it couldn't read the task, perhaps
+                    self._events.append(event)
         except Exception as error:  # there is no memory for what it sends, say: the rest makes no sense any more
             worker.kill()
             self._events.extend(Lost(block.number, error) for block in worker.out.values())

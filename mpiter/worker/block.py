@@ -109,20 +109,30 @@ class Lost(NamedTuple):
 # -- most blocks and answers are numbers and bytes, which marshal writes and reads in a third of pickle's time ---------
 
 make_block: Callable[[tuple[Any, ...]], Block] = partial(tuple.__new__, Block)  # in half the time
-_SHORT: dict[int, Any] = {ord("B"): make_block, ord("D"): partial(tuple.__new__, Done)}  # what pickle writes isn't so
+_SHORT: dict[int, Any] = {ord("B"): make_block, ord("D"): partial(tuple.__new__, Done)}  # what pickle writes is not
+_NUMBERS = {
+    int,
+    float,
+    bool,
+    type(None),
+    bytes,
+    tuple,
+    frozenset,
+}  # fields have these types, NumPy numbers don.t
 
 
 def short(value: Any) -> bytes | None:
     """A block or an answer that is numbers and bytes; None for all else, of which marshal would make something else."""
     kind = type(value)
     if kind is Done:
-        if value.payload is None and not (value.faults or value.mail or value.startup):
-            return b"D" + marshal.dumps(value[:])
+        is_short = value.payload is None and not (value.faults or value.mail or value.startup)
+    elif kind is Block and type(value.stretches) is tuple and len(value.stretches) == 1:
+        *place, keys = value.stretches[0]
+        is_short = type(keys) is bytes and _NUMBERS.issuperset(map(type, place))
+    else:
         return None
-    if kind is Block and type(value.stretches) is tuple and len(value.stretches) == 1:
-        _, epoch, position, keys = value.stretches[0]
-        if type(keys) is bytes and type(epoch) is type(position) is type(value.seed) is int:
-            return b"B" + marshal.dumps(value[:])
+    if is_short and _NUMBERS.issuperset(map(type, value)):
+        return (b"D" if kind is Done else b"B") + marshal.dumps(value[:])
     return None
 
 

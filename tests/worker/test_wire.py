@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpiter.worker.block import Block, Done, Fault, from_short, short
+import mpiter
+from mpiter import machine
+from mpiter.bell import Bell
+from mpiter.engine import team
+from mpiter.pool.pool import Pool
+from mpiter.worker.block import Block, Done, Fault, Lost, from_short, short
 
 wholes = st.integers(-(1 << 130), 1 << 130)  # seeds have 128 bits
 seconds = st.floats(0, 1e9)
@@ -44,6 +51,9 @@ FAULT = Fault(0, 0, 0, 0, 0, "worker 0", "ValueError: no", "", None)
         Block(1, 2, 3, 4, 0, 2, ((0, 0, 0, ("a", np.int64(1))),)),  # keys of a sampler's
         Block(1, 2, 3, 4, 0, 2, ((0, 0, 0, np.arange(2)),)),
         Block(1, 2, 3, 4, 0, 2, ((0, np.int64(0), 0, b"12345678"),)),  # which marshal would make bytes of
+        Block(1, 2, 3, 4, 0, np.int64(1), ((0, 0, 0, b"12345678"),)),
+        Done(1, 2, np.int64(3)),
+        Done(1, 2, 3, np.float64(0.5)),
         Block(1, 2, 3, 4, 0, 2, ((0, 0, 0, b"12345678"), (1, 1, 0, b"12345678"))),
         Block(1, 2, 3, 4, 0, 2, iter(())),
         ("a", 1),
@@ -57,3 +67,58 @@ def test_anything_else_is_pickled(value):
 
 def test_a_pickle_is_not_taken_for_something_short():
     assert from_short(b"\x80\x05N.") is None
+
+
+class Sore:
+    """A key that no worker can read."""
+
+    def __reduce__(self):
+        return _refuse, ()
+
+
+def _refuse():
+    raise RuntimeError("no key")
+
+
+def test_a_task_that_a_worker_cannot_read_spoils_none_of_those_after_it():
+    def ask(number, key):
+        pool.map_async(_answer, [Block(number, 0, 0, 0, 0, 1, ((0, 0, 0, key),))])
+        while not (events := pool.wait()):
+            pass
+        return events
+
+    pool = Pool(1, bell=Bell())
+    try:
+        while not pool.vacancies(1):
+            pool.wait()
+        assert [type(event) for event in ask(1, (Sore(),))] == [Lost]
+        assert [ask(number, b"12345678") for number in (2, 3)] == [[Done(2, 0)], [Done(3, 0)]]
+    finally:
+        pool.close()
+
+
+def _answer(block):
+    return Done(block.number, 0)
+
+
+@pytest.mark.parametrize("whole", [int, np.int64, np.uint8])
+def test_whole_numbers_may_be_numpys(whole):
+    samples = [*range(40)]
+    with mpiter.DataLoader(samples, whole(7), shuffle=True, num_workers=2) as loader:
+        assert sorted(index for batch in loader for index in batch.tolist()) == samples
+        json.dumps(loader.state_dict())
+    found = []
+    for rank in range(2):
+        shard = mpiter.Shard(whole(rank), whole(2))
+        with mpiter.batches(samples, whole(13), n_processes=2, epochs=1, shard=shard) as part:
+            found += [index for batch in part for index in batch.tolist()]
+    assert sorted(found) == samples
+
+
+def test_a_loop_whose_only_slot_comes_free_as_it_hands_over_a_copy_goes_on(monkeypatch):
+    """Nothing else would wake it: no worker has anything, and the consumer rings only where the queue was full."""
+    monkeypatch.setattr(team, "_SHARE", machine.memory_total() // (2 << 20))
+    with mpiter.batches(np.zeros((64, 50_000)), 4, n_processes=2, n_prefetch=4, sample_timeout=None, epochs=1) as it:
+        with pytest.warns(RuntimeWarning, match="batches are handed out as copies"):
+            assert sum(len(batch) for batch in it) == 64
+        assert it.stats().slots == 1
