@@ -18,11 +18,9 @@ from .run import Delivery
 from .tally import Tally
 
 _row = attrgetter("row")
-_Error = TypeVar("_Error", bound=BaseException)
-
-
 _NONE = frozenset[int]()
-_Contents = Callable[[Delivery, frozenset[int]], Contents]  # what is there of a batch, without the rows that failed
+_Contents = Callable[[Delivery, frozenset[int]], Contents]  # what there is of a batch without the rows that failed
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 def finish(batch: Delivery, rules: Rules, tally: Tally, contents: _Contents) -> None:
