@@ -210,9 +210,9 @@ def _contents(payload: Any, batch: Delivery, failed: frozenset[int]) -> Contents
     found = held.open()
     if type(found) is not list and (contents := stacked(found)) is not None:
         return contents
-    every = range(batch.plan.rows)
-    samples = [*map(dict(zip(rows, found, strict=True)).get, every)] if failed else list(found)
-    return Contents(_ASIDE, len(every), objects=samples, failed=failed)
+    count = batch.plan.rows
+    samples = [*map(dict(zip(rows, found, strict=True)).get, range(count))] if failed else list(found)
+    return Contents(_ASIDE, count, objects=samples, failed=failed)
 
 
 def pump_for(

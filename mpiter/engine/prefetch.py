@@ -70,10 +70,10 @@ class _PrefetchLoop:
         self._ended = False  # the end has been delivered
         self._events: deque[Done | Lost | End] = deque()  # that are to be dealt with
         self._numbers = itertools.count()
-        self._measured = 0, 0, 0, 0  # workers, batches that may wait, bytes of one, and how many may be on their way
         self._taken = 0  # deliveries, by the consumer
         self._lacks_room = False  # there is no slot for another batch
-        self._is_held_up = self._waits_for_room = False  # there is more to do as soon as the consumer takes
+        self._is_held_up = False  # there is more to do as soon as the consumer takes…
+        self._waits_for_room = False  # …which rings
         self._stopping = False
 
     # -- for the consumer ----------------------------------------------------------------------------------------
@@ -264,14 +264,9 @@ class _PrefetchLoop:
         """The number of equal blocks of a batch (0: row by row, to see a sample), of blocks that each worker may have,
         and of batches that may be on their way or wait to be taken."""
         rules, rooms, horizon, width = self._rules, team.rooms, self._horizon, team.crew.width
-        setting = width, self._communicator.n_prefetch, rooms.bytes
-        if setting != self._measured[:3]:
-            most = setting[1] + rules.ahead(width)
-            if rooms.bytes:
-                by_memory = team.most_bytes // rooms.bytes - rules.reserve + rules.n_prefetch
-                most = min(most, max(1 + setting[1], by_memory))
-            self._measured = *setting, most
-        most = self._measured[3]
+        most = (n_prefetch := self._communicator.n_prefetch) + rules.ahead(width)
+        if size := rooms.bytes:
+            most = min(most, max(1 + n_prefetch, team.most_bytes // size - rules.reserve + rules.n_prefetch))
         if rooms.is_new:
             horizon.peek()  # its rows count
             if rooms.wait_for_a_sample(horizon.rows):
@@ -290,18 +285,17 @@ class _PrefetchLoop:
 
     def _plan(self, rooms: Any, most_in_flight: int) -> bool:
         """Enter one more batch, if there is one, and room for it."""
-        horizon, ledger, room = self._horizon, self._ledger, None
-        in_flight = len(ledger.batches) + len(self._communicator.queue)
-        if in_flight >= most_in_flight or horizon.is_beyond(self._epoch_taken):
+        horizon, room = self._horizon, None
+        if self._in_flight >= most_in_flight or horizon.is_beyond(self._epoch_taken):
             self._is_held_up = not horizon.is_reached
             return False
         began = time.monotonic()
         if (plan := horizon.peek()) is None:
             return False
-        if not (rooms.is_new and rooms.wait_for_a_sample(plan.rows)) and (room := rooms.take(plan.rows)) is None:
+        if not rooms.wait_for_a_sample(plan.rows) and (room := rooms.take(plan.rows)) is None:
             self._lacks_room = True  # until a slot comes home, which rings
             return False
-        ledger.enter(plan, room)
+        self._ledger.enter(plan, room)
         horizon.take()
         ended = time.monotonic()
         self.tally.order_s += ended - began
@@ -326,7 +320,7 @@ class _PrefetchLoop:
             raise WorkerStartError(f"worker {done.worker} could not start:\n\n{done.startup}")
         found = self._ledger.settle(done)
         self.tally.answered(done)
-        if found is not None and not (done.payload is None and not done.faults):  # as it is with most
+        if found is not None:
             block, batch = found
             if done.payload is not None:
                 try:
@@ -335,7 +329,8 @@ class _PrefetchLoop:
                     batch.error = not_received(problem)
                 if not block.brief:
                     self._place(batch)
-            if batch.error or any(fault.ends_row and not self._rules.skips_errors for fault in done.faults):
+            ends = done.faults and not self._rules.skips_errors and any(fault.ends_row for fault in done.faults)
+            if batch.error or ends:
                 self._ledger.ask_no_more(batch)
         self._hooks.tell(Hook.answered, done)
 

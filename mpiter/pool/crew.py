@@ -148,8 +148,7 @@ class Crew:
                     self._note(pool, event)
             elif type(event) is Died:
                 events[at] = self._ended(pool, event)
-        if self._evictions or (self._watch is not None and self._watch.is_due):
-            self._look(pool)
+        self._look(pool)
         return events
 
     def _note(self, pool: Any, done: Done) -> None:

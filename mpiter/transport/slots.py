@@ -81,8 +81,7 @@ class Slots:
 
     def acquire(self) -> Slot | None:
         """A slot nobody can see, or None while there is none to be had; the bell is rung when one comes home."""
-        if self._home:
-            self.collect()
+        self.collect()
         free = self._free
         if not free and (slot := self._grow()) is not None:
             return slot
@@ -134,9 +133,8 @@ class Slots:
 
     def collect(self) -> None:
         """Take in the slots whose leases have ended."""
-        home = self._home
-        while home:
-            self._take_in(home.popleft())
+        while self._home:
+            self._take_in(self._home.popleft())
 
     def _listen(self) -> None:
         """Have every lease ring when it ends, and take in those that are ending now."""
@@ -148,10 +146,9 @@ class Slots:
                 watch.ringer.ring = self._bell.ring
 
     def _take_in(self, watch: _Lease) -> None:
-        slot = watch.slot
-        if self._leases.get(slot) is watch:
-            del self._leases[slot]
-            self.give_back(slot)
+        if self._leases.get(watch.slot) is watch:
+            del self._leases[watch.slot]
+            self.give_back(watch.slot)
 
     def shrink(self, keep: int) -> None:
         """Give the memory of slots beyond ``keep`` free ones back to the system."""

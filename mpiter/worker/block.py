@@ -109,16 +109,8 @@ class Lost(NamedTuple):
 # -- most blocks and answers are numbers and bytes, which marshal writes and reads in a third of pickle's time ---------
 
 make_block: Callable[[tuple[Any, ...]], Block] = partial(tuple.__new__, Block)  # in half the time
-_SHORT: dict[int, Any] = {ord("B"): make_block, ord("D"): partial(tuple.__new__, Done)}  # what pickle writes is not
-_NUMBERS = {
-    int,
-    float,
-    bool,
-    type(None),
-    bytes,
-    tuple,
-    frozenset,
-}  # fields have these types, NumPy numbers don.t
+_SHORT: dict[int, Any] = {ord("B"): make_block, ord("D"): partial(tuple.__new__, Done)}  # a pickle begins otherwise
+_NUMBERS = {int, float, bool, type(None), bytes, tuple, frozenset}  # NumPy's have other types
 
 
 def short(value: Any) -> bytes | None:

@@ -143,7 +143,7 @@ class _Fetching:
         frame.keys, frame.hearer = keys, self
         self._first, self._epoch, self._position, self._keys = first, epoch, position, keys
         try:
-            if self._worker.reader is None or not self._read_together(first, indices, keys):
+            if not self._read_together(first, indices, keys):
                 self._read_each(first, keys)
         finally:
             frame.keys = frame.hearer = None
@@ -156,15 +156,13 @@ class _Fetching:
             return
         rest = iter(keys)
         for at in range(row, row + len(keys)):
-            if self.is_over:
-                return
             self._write(dataset, islice(rest, 1), at)
             home.look()  # while the board names the sample
 
     def _write(self, dataset: Any, keys: Iterable[Any], row: int) -> None:
         """Have the loop go through the keys; what raises is a fault of its row."""
         rest, cells, sheet, seeded = iter(keys), self._cells, self.sheet, bool(self._seeds)
-        while True:
+        while not self.is_over:
             try:
                 sheet.fetch(dataset, rest, row, cells, seeded)
                 return
@@ -172,8 +170,6 @@ class _Fetching:
                 row = cells[Cell.ROW]
                 self._fail(error, row)
                 row += 1
-            if self.is_over:
-                return
 
     def _fail(self, error: BaseException, row: int) -> None:
         self.let_pass(error)
@@ -194,8 +190,7 @@ class _Fetching:
     def _read_together(self, row: int, indices: Any, keys: list[Any]) -> bool:
         """Ask for the samples at once; False where they must be asked for one by one."""
         worker, cells, count = self._worker, self._cells, len(keys)
-        assert worker.reader is not None
-        if count < 2 or self._seeds or self._block.singly or isinstance(indices, tuple):
+        if worker.reader is None or count < 2 or self._seeds or self._block.singly or isinstance(indices, tuple):
             return False
         cells[Cell.ROW], cells[Cell.ACTIVE] = row, 2
         seeding.begin_anew()

@@ -17,6 +17,7 @@ from scripts import wait_until
 
 import mpiter
 from mpiter import machine
+from mpiter.engine import team
 from mpiter.engine.rooms import Rooms
 from mpiter.transport.memory import Arena, unnamed_file
 
@@ -199,3 +200,12 @@ def test_workers_read_a_dataset_in_memory_where_it_is(method: str) -> None:
         return int(max(batch))
 
     assert own_memory(Weighty()) - own_memory(Light()) < (48 << 20)  # forked ones have a third of what all three read
+
+
+def test_a_loop_whose_only_slot_comes_free_as_it_hands_over_a_copy_goes_on(monkeypatch):
+    """Nothing else would wake it: no worker has anything, and the consumer rings only where the queue was full."""
+    monkeypatch.setattr(team, "_SHARE", machine.memory_total() // (2 << 20))
+    with mpiter.batches(np.zeros((64, 50_000)), 4, n_processes=2, n_prefetch=4, sample_timeout=None, epochs=1) as it:
+        with pytest.warns(RuntimeWarning, match="batches are handed out as copies"):
+            assert sum(len(batch) for batch in it) == 64
+        assert it.stats().slots == 1

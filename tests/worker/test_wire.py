@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mpiter
-from mpiter import machine
 from mpiter.bell import Bell
-from mpiter.engine import team
 from mpiter.pool.pool import Pool
 from mpiter.worker.block import Block, Done, Fault, Lost, from_short, short
 
@@ -113,12 +111,3 @@ def test_whole_numbers_may_be_numpys(whole):
         with mpiter.batches(samples, whole(13), n_processes=2, epochs=1, shard=shard) as part:
             found += [index for batch in part for index in batch.tolist()]
     assert sorted(found) == samples
-
-
-def test_a_loop_whose_only_slot_comes_free_as_it_hands_over_a_copy_goes_on(monkeypatch):
-    """Nothing else would wake it: no worker has anything, and the consumer rings only where the queue was full."""
-    monkeypatch.setattr(team, "_SHARE", machine.memory_total() // (2 << 20))
-    with mpiter.batches(np.zeros((64, 50_000)), 4, n_processes=2, n_prefetch=4, sample_timeout=None, epochs=1) as it:
-        with pytest.warns(RuntimeWarning, match="batches are handed out as copies"):
-            assert sum(len(batch) for batch in it) == 64
-        assert it.stats().slots == 1
