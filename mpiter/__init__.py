@@ -34,19 +34,13 @@ from typing import TYPE_CHECKING, Any
 from .engine.pilot import Auto, Wings
 from .errors import (
     BatchTimeout,
-    DatasetNotPicklable,
-    IteratorClosed,
     MpiterError,
     OptionError,
     SampleError,
-    SampleNotSendable,
-    SharedMemoryFull,
     StateError,
-    UnevenSamples,
     WorkerCrashed,
-    WorkerStartError,
 )
-from .pool.backends import BY_NAME, Process, Serial, Thread
+from .pool.backends import BY_NAME, Process
 from .rules import Skip
 from .stats import Stats
 from .worker.here import WorkerInfo, get_worker_info
@@ -83,8 +77,6 @@ __all__ = [
     "Buckets",
     "Checkpoint",
     "DataLoader",
-    "DatasetNotPicklable",
-    "IteratorClosed",
     "MpiterError",
     "MultiprocessIterator",
     "MultithreadIterator",
@@ -92,19 +84,13 @@ __all__ = [
     "Packed",
     "Process",
     "SampleError",
-    "SampleNotSendable",
-    "Serial",
     "SerialIterator",
     "Shard",
-    "SharedMemoryFull",
     "Skip",
     "StateError",
     "Stats",
-    "Thread",
-    "UnevenSamples",
     "WorkerCrashed",
     "WorkerInfo",
-    "WorkerStartError",
     "batches",
     "get_rng",
     "get_worker_info",
@@ -123,6 +109,8 @@ Wings.trace, Wings.receipts = _from_wing("tuning.trace", "tracer"), _from_wing("
 BY_NAME["ray"], BY_NAME["mpi"] = _from_wing("remote.ray", "Ray"), _from_wing("remote.mpi", "MPI")
 
 _ELSEWHERE = {  # names that are looked for here, and lie in a door or a wing
+    **dict.fromkeys(("DatasetNotPicklable", "IteratorClosed", "SampleNotSendable", "SharedMemoryFull"), "errors"),
+    **dict.fromkeys(("UnevenSamples", "WorkerStartError"), "errors"),
     **dict.fromkeys(("DevicePrefetcher", "StatefulDataLoader", "tensors"), "torch"),
     **dict.fromkeys(("LoaderReport", "converter"), "chainer"),
     **dict.fromkeys(("Compose", "Crop", "Flip", "ImageFolder", "ImageList", "Normalize", "PackedFolder"), "images"),

@@ -1,7 +1,4 @@
-"""The frozen snapshot that ``stats()`` returns: what an iterator has done, and where the time went.
-
-The progress line, the tuner, the report, Prometheus and the tests all read the one table of fields below.
-"""
+"""The frozen snapshot that ``stats()`` returns: what an iterator has done, and where the time went."""
 
 from __future__ import annotations
 
@@ -19,14 +16,11 @@ from .errors import OptionError
 _WORTH_TELLING = 0.05  # of the time
 _TOO_SHORT_S = 0.2  # to tell anything
 _TO_SPARE, _MOST_TOLD = 1.02, 64  # of loading that is hidden; workers: beyond, the step takes no time to speak of
-_RARE = ("errors", "skipped", "restarts", "renewals", "odd_rows", "copies")
+_RARE = ("skipped", "restarts", "odd_rows", "copies")
 
 
 def _gauge(says: str, merge: Callable[[list[Any]], Any] = sum, kind: str = "gauge") -> Any:
-    """A number of the moment.
-
-    ``merge`` makes one of those of several engines: the greatest, where it is of one thing, as a time or a size.
-    """
+    """A number of the moment; ``merge`` makes one of those of several engines."""
     return field(default=0, metadata={"says": f"{says}.", "kind": kind, "merge": merge})
 
 
@@ -35,7 +29,7 @@ _counter = partial(_gauge, kind="counter")  # a number that only grows as long a
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What an iterator has done so far, and what it holds at the moment: ``it.stats()``.
+    """What an iterator or a loader has done so far, and what it holds at the moment: ``it.stats()``.
 
     >>> from mpiter import batches
     >>> it = batches(range(10), 4, n_processes=0)
@@ -49,43 +43,27 @@ class Stats:
 
     batches: int = _counter("batches handed out")
     samples: int = _counter("samples in them")
-    odd_rows: int = _counter("samples that fitted no column and travelled as objects")
-    copies: int = _counter("batches handed out as copies")
-    errors: int = _counter("samples whose fetch raised")
-    skipped: int = _counter("samples whose fetch raised and that on_error='skip' left out, also by workers now gone")
+    skipped: int = _counter("samples that on_error='skip' has left out, by workers now gone too")
     restarts: int = _counter("workers replaced because they had died or were stuck")
-    renewals: int = _counter("workers replaced because they had fetched maxtasksperchild samples")
-    tasks: int = _counter("tasks that workers have answered")
-    order_s: float = _counter("seconds spent on the order of the samples")
-    queue_s: float = _counter("seconds that tasks were on their way to a worker, added up")
-    fetch_s: float = _counter("seconds of workers in dataset[i], and writing what it gives")
-    fetch_cpu_s: float = _counter("seconds of fetch_s that were work, not waiting")
-    sample_s: float = _gauge("seconds that fetching a sample takes, lately", max)
-    wait_s: float = _counter("seconds that next() waited, up to now")
+    odd_rows: int = _counter("samples that fitted no column and travelled as objects")
+    copies: int = _counter("batches handed out as copies, since the slots were all held")
+    sample_s: float = _gauge("seconds that fetching a sample took, lately", max)
+    sample_cpu_s: float = _gauge("seconds of sample_s that were work, not waiting", max)
+    wait_s: float = _counter("seconds that next() has waited, up to now")
     start_s: float = _gauge("seconds of wait_s until the first batch came: workers had to start", max)
-    seconds: float = _gauge("seconds since the first batch came", max)
-    recent_s: float = _gauge("seconds since one has looked last, a second and a batch ago or more", max)
+    recent_s: float = _gauge("seconds since the stats were last looked at, a second and a batch ago or more", max)
     recent_wait_s: float = _gauge("seconds of recent_s that next() waited")
     recent_batches: int = _gauge("batches handed out in recent_s")
     workers: int = _gauge("workers that fetch; 0 where next() does")
-    worker_bytes: int = _gauge(
-        "memory that worker processes have beside the dataset's arrays and slots, which they share"
-    )
-    ready_batches: int = _gauge("batches that are finished and wait to be taken")
+    worker_bytes: int = _gauge("memory of the worker processes, beside what they share with this one")
+    ready_batches: int = _gauge("finished batches that wait to be taken")
     in_flight_batches: int = _gauge("batches planned and not yet taken, the ready ones included")
     in_flight_bytes: int = _gauge("bytes of the batches in flight")
-    peak_in_flight_batches: int = _gauge("the most batches that were in flight")
-    peak_in_flight_bytes: int = _gauge("the most bytes that were in flight")
-    room_bytes: int = _gauge("bytes of one batch on its way", max)
     leased_batches: int = _gauge("batches handed out and still referenced")
-    slots: int = _gauge("slots of shared memory")
-    free_slots: int = _gauge("slots that nobody uses")
-    slot_bytes: int = _gauge("bytes of all slots")
-    skips: tuple[tuple[Any, str], ...] = ()  # index and error of the samples that were left out, of the first hundred
-    dataset: Mapping[str, str] = field(default_factory=dict)  # what its about() says of it, where it has one
+    skips: tuple[tuple[Any, str], ...] = ()  # index and error of the first hundred samples that were left out
 
     def __str__(self) -> str:
-        """A few lines to read: does one wait for data, and who could help?"""
+        """A few lines to read: does the program wait for data, and what would help?"""
         if not self.batches:
             return "no batch yet"
         rare = ((name, getattr(self, name)) for name in _RARE)
@@ -93,12 +71,11 @@ class Stats:
             f"{_counted(self.batches, 'batch', 'batches')}, {_counted(self.samples, 'sample', 'samples')}; "
             f"the first came after {self.start_s:.2f} s",
             f"waited {self.recent_share:.0%} of the last {self.recent_s:.1f} s, "
-            f"for {_counted(self.recent_batches, 'batch', 'batches')}: {self.verdict}",
+            f"for {_counted(self.recent_batches, 'batch', 'batches')}: {self.verdict()}",
             f"{self.ready_batches} ready, {self.in_flight_batches} on their way "
             f"({self.in_flight_bytes / 1e6:,.1f} MB), {self.leased_batches} held; "
             f"fetching a sample takes {1e3 * self.sample_s:.3g} ms",
             ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in rare if count),
-            ", ".join(f"{name}: {said}" for name, said in self.dataset.items()),
         ]
         return "\n".join(filter(None, lines))
 
@@ -108,21 +85,21 @@ class Stats:
 
     @property
     def recent_share(self) -> float:
-        """How much of the time since one has looked last ``next()`` waited: 0 to 1."""
+        """The part of ``recent_s`` that ``next()`` waited: 0 to 1."""
         return min(1.0, self.recent_wait_s / self.recent_s) if self.recent_s > 0 else 0.0
 
     @property
     def batches_per_s(self) -> float:
-        """Batches that were handed out in a second, since one has looked last."""
+        """Batches handed out in a second, lately."""
         return self.recent_batches / self.recent_s if self.recent_s > 0 else 0.0
 
     @property
     def samples_per_s(self) -> float:
-        """The samples in them, if batches were as large as all of them on the average."""
+        """Samples handed out in a second, lately, for batches of the average size."""
         return self.batches_per_s * self.samples / self.batches if self.batches else 0.0
 
     def as_dict(self, prefix: str = "mpiter/") -> dict[str, float]:
-        """All of it as plain numbers, for ``wandb.log()``, Lightning's ``log_dict()``, MLflow and the like.
+        """The numbers, plain, for ``wandb.log()``, Lightning's ``log_dict()``, MLflow and the like.
 
         >>> Stats(batches=2, recent_s=4.0, recent_wait_s=1.0).as_dict()["mpiter/recent_share"]
         0.25
@@ -131,7 +108,7 @@ class Stats:
         return {prefix + name: getattr(self, name) for name in names}
 
     def as_prometheus(self, labels: Mapping[str, object] | None = None) -> str:
-        """All but what is recent as text for Prometheus to scrape: rates it makes itself.
+        """The numbers as text for Prometheus to scrape, without the recent ones: it computes rates itself.
 
         >>> print(Stats(batches=2).as_prometheus({"loader": "train"}))
         # HELP mpiter_batches_total batches handed out.
@@ -154,9 +131,12 @@ class Stats:
                 lines.append(f"{told}{braced} {getattr(self, name)!r}")
         return "\n".join(lines) + "\n"
 
-    @property
     def verdict(self) -> str:
-        """Does one wait for the workers, since one has looked last; and how many would suffice?"""
+        """Say whether the program has waited for the workers lately, and how many workers would suffice.
+
+        >>> Stats(workers=2, batches=10, recent_batches=10, recent_s=1.0, recent_wait_s=0.01).verdict()
+        'workers suffice'
+        """
         if not self.workers:
             return "that is fetching itself, without workers"
         if self.recent_s < _TOO_SHORT_S:
@@ -168,14 +148,13 @@ class Stats:
 
     @property
     def enough_workers(self) -> int | None:
-        """The fewest workers that load a batch while the step has the one before, by what was measured lately.
+        """The fewest workers that load a batch while the step uses the one before, by what was measured lately.
 
-        A step and loading take turns without workers, and ``max(step, loading / workers)`` with them.  None where no
-        number does, since the cores are used up, or where too little is known.
+        None where no number suffices, since the cores are used up, or where too little is known.
         """
         step_s = (self.recent_s - self.recent_wait_s) / max(self.recent_batches, 1)
         batch_s = self.sample_s * self.samples / max(self.batches, 1)
-        cpu_s = batch_s * min(1.0, self.fetch_cpu_s / max(self.fetch_s, 1e-9))
+        cpu_s = batch_s * min(1.0, self.sample_cpu_s / max(self.sample_s, 1e-9))
         if not batch_s or cpu_s > step_s * machine.cores() or batch_s > step_s * _MOST_TOLD:
             return None
         return math.ceil(_TO_SPARE * batch_s / step_s)
@@ -197,4 +176,4 @@ def total(parts: list[Stats]) -> Stats:
     if not parts:
         return Stats()
     numbers = {name: about["merge"]([getattr(part, name) for part in parts]) for name, about in NUMBERS.items()}
-    return Stats(**numbers, skips=sum((part.skips for part in parts), ()), dataset=parts[0].dataset)
+    return Stats(**numbers, skips=sum((part.skips for part in parts), ()))

@@ -12,7 +12,7 @@ import pytest
 
 import mpiter
 import mpiter.__main__ as command
-from mpiter.iterators.iterators import OF_ITERATORS, OF_LOADERS
+from mpiter.engine.arguments import OF_ITERATORS, OF_LOADERS
 
 
 def test_the_public_names_are_what_one_is_shown() -> None:

@@ -77,7 +77,7 @@ class Alone(Pumping):
         tally = reading.tally
         tally.waits = tally.waits[0], began  # at once, for those who look from another thread
         try:
-            found = self._cut(cursor, tally) if self._each else self._going.whole(cursor)
+            found = self._cut(cursor) if self._each else self._going.whole(cursor)
             if found is None:
                 return None
             keys, position, after = found
@@ -97,20 +97,21 @@ class Alone(Pumping):
         except Exception:  # this time with a plan, which says whose fault it is
             reading.worker.give_again(rows)
             return None
-        tally.came(len(keys), fetched - began, reading.cpu_share)
+        tally.batches += 1
+        tally.samples += len(keys)
+        tally.fetched(len(keys), fetched - began, (fetched - began) * reading.cpu_share)
         self.cursor = after
         return batch
 
-    def _cut(self, cursor: Cursor, tally: Tally) -> tuple[list[Any], int, Cursor] | None:
+    def _cut(self, cursor: Cursor) -> tuple[list[Any], int, Cursor] | None:
         """What is ``whole`` of an order, which is asked for many keys at once."""
-        (position, epoch, _, order, _), each, began = cursor, self._each, _now()
+        (position, epoch, _, order, _), each = cursor, self._each
         stop, length, at = position + each, len(order), position - self._keys_from
         if stop + self._room > length or epoch >= self._epochs:
             return None
         if order is not self._keys_of or not 0 <= at <= len(self._keys) - each:
             self._keys_of, self._keys_from, at = order, position, 0
             self._keys = order.take(position, min(length, position + max(each, _KEYS))).tolist()
-            tally.order_s += _now() - began
         return self._keys[at : at + each], position, make_cursor((stop, epoch, False, order, epoch + position / length))
 
     def _launch(self) -> None:
@@ -135,8 +136,7 @@ class Alone(Pumping):
             plan = self._going.step(self.cursor, next(self._numbers))
             if plan is None:
                 return ending(self.cursor)
-            loop.tally.order_s += (planned := _now()) - began
-            self._hooks.tell(Hook.planned, plan, self._going, began, planned)
+            self._hooks.tell(Hook.planned, plan, self._going, began, _now())
             delivery = loop.fetch(plan, self.seed)
         except BaseException as error:
             self._has_stopped = True
@@ -192,7 +192,7 @@ class _Reading:
         try:
             block = Block(plan.number, 0, seed, plan.number, 0, plan.rows, plan.stretches, sent=began)
             done = self.worker.fetch(block)
-            tally.answered(done)
+            tally.fetched(done.rows, done.seconds, done.cpu_s)
             self._hooks.tell(Hook.answered, done)
             self.cpu_share = done.cpu_s / max(1e-9, done.seconds)
             delivery = Delivery(plan, faults=list(done.faults))

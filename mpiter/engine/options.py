@@ -19,7 +19,7 @@ from ..machine import cores
 from ..order.cursor import WHOLE, Share, batches_of
 from ..order.ranks import ranks_here, shard_for
 from ..order.state import SEEDS
-from ..pool.backends import Serial, backend_for
+from ..pool.backends import backend_for
 from ..pool.starting import interrupts_later
 from ..rules import DEAR_S, Rules, Skip
 from ..samples.batch import settle_as
@@ -28,6 +28,12 @@ from .pilot import Wings, auto
 from .rooms import check_serializer
 
 _FIRST_N_PREFETCH = 2
+
+
+class _NoWorkers:
+    """The backend where the consumer's thread fetches."""
+
+    name, shares_memory, in_process = "serial", True, True
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ class Options:
     run_ahead: int | None = None
     worker_init: Callable[[Any], Any] | None = None
     in_order: bool = True
-    seeds_samples: bool = True  # the global generators, for each; else once, for each worker
+    seeding: str = "sample"  # whom the global generators are seeded for: each "sample", or each "worker" once
     ragged: str = "list"
     trace: Any = None  # the name of a file, or a Trace; the name is made one
     shard: Any = None  # this rank's part of what several go through together; what was asked for is made a Shard
@@ -85,6 +91,8 @@ class Options:
         seconds("sample_timeout", self.sample_timeout)
         if not isinstance(self.on_error, Skip) and self.on_error not in ("raise", "skip"):
             raise OptionError(f"on_error={self.on_error!r} is unknown; use 'raise', 'skip' or Skip(most=…).")
+        if self.seeding not in ("sample", "worker"):
+            raise OptionError(f"seeding={self.seeding!r} is unknown; use 'sample' or 'worker'.")
         settle_as(self.ragged)
         if self.worker_init is not None and not callable(self.worker_init):
             raise OptionError(f"worker_init={self.worker_init!r:.60} cannot be called; pass a function.")
@@ -93,8 +101,9 @@ class Options:
         self._set(shard=shard_for(self.shard))
         if self.shard is not None and self.seed is None:
             self._set(seed=0)  # which all ranks have
-        backend = backend_for(self.backend)  # which is looked at even where there are no workers
-        self._set(backend=Serial() if self.n_workers == 0 else backend)
+        if not isinstance(self.backend, _NoWorkers):
+            backend = backend_for(self.backend)  # which is checked even where there are no workers
+            self._set(backend=backend if self.has_workers else _NoWorkers())
         self._set(workers=self._count_workers())
         if isinstance(self.trace, (str, os.PathLike)):
             self._set(trace=Wings.trace(os.fspath(self.trace)))
@@ -185,8 +194,8 @@ class Options:
 
     @property
     def has_workers(self) -> bool:
-        """Is there anybody who could work ahead?"""
-        return bool(self.backend.name != "serial")
+        """Are there workers, or does the consumer's thread fetch?"""
+        return bool(self.n_workers != 0)
 
     def rules(self, seed: int = 0, as_samples: bool = True) -> Rules:
         """What binds everybody."""
@@ -205,7 +214,7 @@ class Options:
             most_skipped=self.on_error.most if isinstance(self.on_error, Skip) else None,
             as_samples=as_samples,
             seed=seed,
-            seeds_samples=self.seeds_samples,
+            seeds_samples=self.seeding == "sample",
             sample_timeout=self.sample_timeout,
             max_samples=self.max_samples,
         )

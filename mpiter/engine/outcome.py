@@ -41,7 +41,6 @@ def finish(batch: Delivery, rules: Rules, tally: Tally, contents: _Contents) -> 
 def _error_of(batch: Delivery, rules: Rules, tally: Tally) -> BaseException | None:
     """What is raised in place of a batch, if anything: the first fault, unless those are left out; count them."""
     faults, error, order = batch.faults, batch.error, batch.plan.after.order
-    tally.errors += len(faults)
     if grave := [fault for fault in faults if not (rules.skips_errors and fault.may_skip)]:
         error = error or raised(min(grave, key=_row))
     most = rules.most_skipped

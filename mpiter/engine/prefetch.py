@@ -177,19 +177,18 @@ class _PrefetchLoop:
         return team.crew.pids if (team := self._team) else ()
 
     def stats(self, looks: bool = True) -> Stats:
-        team, size, in_flight, pids, workers = self._team, self.room_bytes, self._in_flight, self.pids, self._width
-        held = self._communicator.count(lambda delivery: delivery.holds_a_slot)
+        in_flight, team = self._in_flight, self._team
+        waiting = self._communicator.count(lambda delivery: delivery.holds_a_slot)
         return Stats(
             **self.tally.counters(),
             **self.tally.look(looks),
-            workers=workers,
-            worker_bytes=sum(map(machine.own_bytes, pids)),
+            workers=self._width,
+            worker_bytes=sum(map(machine.own_bytes, self.pids)),
             restarts=self._recovery.restarts,
             ready_batches=len(self._communicator.queue),
             in_flight_batches=in_flight,
-            in_flight_bytes=in_flight * size,
-            room_bytes=size,
-            **(team.rooms.slots.counters(held) if team else {}),
+            in_flight_bytes=in_flight * self.room_bytes,
+            leased_batches=max(0, team.rooms.slots.leased - waiting) if team else 0,
         )
 
     # -- its thread ----------------------------------------------------------------------------------------------
@@ -256,9 +255,8 @@ class _PrefetchLoop:
                 raise
         if not self._ended:
             crew.replace_workers()
-        in_flight = len(ledger.batches) + (ready := len(self._communicator.queue))
-        self.tally.in_flight(in_flight, rooms.bytes)
-        self._hooks.tell(Hook.in_flight, in_flight, ready)
+        ready = len(self._communicator.queue)
+        self._hooks.tell(Hook.in_flight, len(ledger.batches) + ready, ready)
 
     def _measure(self, team: Team) -> tuple[int, int, int]:
         """The number of equal blocks of a batch (0: row by row, to see a sample), of blocks that each worker may have,
@@ -297,9 +295,7 @@ class _PrefetchLoop:
             return False
         self._ledger.enter(plan, room)
         horizon.take()
-        ended = time.monotonic()
-        self.tally.order_s += ended - began
-        self._hooks.tell(Hook.planned, plan, self._run.plans, began, ended)
+        self._hooks.tell(Hook.planned, plan, self._run.plans, began, time.monotonic())
         return True
 
     def _begin(self, run: Run) -> None:
@@ -319,7 +315,7 @@ class _PrefetchLoop:
             self._send_home()
             raise WorkerStartError(f"worker {done.worker} could not start:\n\n{done.startup}")
         found = self._ledger.settle(done)
-        self.tally.answered(done)
+        self.tally.fetched(done.rows, done.seconds, done.cpu_s)
         if found is not None:
             block, batch = found
             if done.payload is not None:
@@ -399,7 +395,6 @@ class _PrefetchLoop:
         """A worker is no more."""
         self._hooks.tell(Hook.lost, end.worker, end.was_asked)
         if end.was_asked:
-            self.tally.renewals += end.worker < self._width
             return
         try:
             self._recovery.recover(end, self._ledger)

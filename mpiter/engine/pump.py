@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..datasets.columns import about
 from ..errors import IteratorClosed, MpiterError, UnevenSamples, could_not_start, name_samples, warn
 from ..order.cursor import Cursor, Plan, Plans
 from ..pool.starting import interrupts_later
@@ -227,10 +226,10 @@ class Pumping:
         return self._all_skipped.count
 
     def stats(self, looks: bool = True) -> Stats:
-        """A snapshot of the counters, with what the dataset says of itself; ``looks`` as the tally has it."""
+        """A snapshot of the counters; ``looks`` as the tally has it."""
         found = self._last_stats if self.loop is None else self.loop.stats(looks)
         skipped = self._all_skipped
-        return replace(found, dataset=about(self.options.dataset), skipped=skipped.count, skips=skipped.first)
+        return replace(found, skipped=skipped.count, skips=skipped.first)
 
     def close(self) -> None:
         """End what fetches and give everything back; batches already handed out stay valid."""

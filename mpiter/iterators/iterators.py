@@ -1,122 +1,25 @@
-"""The three iterators with Chainer's names and arguments, and ``batches()``; the options that several share come first.
+"""The three iterators with Chainer's names and arguments, and ``batches()``.
 
-The iterators differ in who runs the fetches, and in nothing else: they have the same order, the same state and the same
-batches.  ``batches()`` hands out each batch as its columns, in the containers of a sample, epoch after epoch with a
-short (or dropped) last batch; a *pass* is what one ``for`` goes through.
+The iterators differ in what runs the fetches, and in nothing else: they have the same order, the same state and the
+same batches.  ``batches()`` hands out each batch as its columns, in the containers of a sample, epoch after epoch, with
+a short (or dropped) last batch.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from difflib import get_close_matches
-from typing import Any, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal, Self, Unpack
 
+from ..engine.arguments import OF_ITERATORS, OF_NONE, OF_THREADS, Rare, takes
 from ..engine.options import Options
 from ..engine.pilot import Auto
+from ..errors import OptionError
 from ..order.cursor import Cursor, batches_of
-from ..order.ranks import Sharding
-from ..rules import Skip
 from ..samples.batch import Batch, Settle, Stacker, collate, columns_of, settle_as
 from ..samples.tree import Contents
 from ..typevars import B, T
 from .iterator import DatasetIterator, Sampling
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-_DEFAULTS = {field.name: field.default for field in fields(Options)} | {"seeding": "sample", "backend": None}
-
-
-class Common(TypedDict, total=False):
-    """The options of all iterators and loaders."""
-
-    on_error: Literal["raise", "skip"] | Skip
-    trace: str | os.PathLike[str] | None
-    shard: Sharding
-    receipts: Any
-    in_order: bool
-    sample_timeout: float | None
-
-
-class OfIterators(Common, total=False):
-    """The options of all iterators."""
-
-    seed: int | None
-    serializer: Any
-    copy: bool
-    run_ahead: int | None
-    worker_init: Any
-
-
-class OfLoaders(Common, total=False):
-    """The options of both loaders."""
-
-    seeding: Literal["sample", "worker"]
-    backend: Any
-
-
-def defaults(more: type) -> dict[str, Any]:
-    """What is taken for the options of ``more`` where they aren't given."""
-    return {name: _DEFAULTS[name] for name in more.__annotations__}
-
-
-# An argument's name in torch, in Chainer or at another of our doors, and ours
-OF_ITERATORS = {
-    "num_workers": "n_processes",
-    "prefetch_factor": "n_prefetch",
-    "worker_init_fn": "worker_init",
-    "timeout": "dataset_timeout",
-    "generator": "seed",
-    "sampler": "order_sampler",
-    "multiprocessing_context": "backend=mpiter.Process(…)",
-    "pin_memory": "mpiter.torch.DataLoader, which has it",
-    "persistent_workers": "none: workers stay from epoch to epoch",
-    "repeat": "epochs=; epochs=None is without end",
-    **dict.fromkeys(("collate_fn", "batch_sampler"), "mpiter.DataLoader, which has it"),
-    **dict.fromkeys(("epochs", "drop_last", "ragged"), "mpiter.batches(), which has it"),
-}
-OF_LOADERS = {
-    "n_processes": "num_workers",
-    "n_threads": "num_workers",
-    "n_prefetch": "prefetch_factor",
-    "worker_init": "worker_init_fn",
-    "dataset_timeout": "timeout",
-    "order_sampler": "sampler",
-    **dict.fromkeys(("epochs", "repeat"), "a `for` over the loader for each epoch"),
-}
-_OF_THREADS = {**OF_ITERATORS, **dict.fromkeys(("n_processes", "num_workers"), "n_threads")}
-_OF_NONE = {**OF_ITERATORS, **dict.fromkeys(("n_processes", "num_workers"), "MultiprocessIterator, which has workers")}
-
-
-def takes(more: type, elsewhere: Mapping[str, str]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """A function whose ``**options`` are those of ``more``, and that names its own argument where another was given."""
-
-    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
-        own = inspect.signature(function)
-        named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        for name, default in defaults(more).items():
-            named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
-        mine = [one.name for one in named]
-
-        @functools.wraps(function)
-        def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            for name in kwargs.keys() - set(mine):
-                raise TypeError(f"there is no argument {name!r}{_hint(name, elsewhere, mine)}.")
-            return function(*args, **kwargs)
-
-        called.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]
-        return called
-
-    return decorate
-
-
-def _hint(name: str, elsewhere: Mapping[str, str], mine: list[str]) -> str:
-    near = next(iter(get_close_matches(name, [*mine, *elsewhere], 1, 0.7)), name)
-    meant = elsewhere.get(name) or (near if near in mine else elsewhere.get(near))
-    return f"; use {meant}" if meant else ""
 
 
 def _chainers(repeat: bool, shuffle: bool | None, order_sampler: Any) -> Sampling:
@@ -124,42 +27,36 @@ def _chainers(repeat: bool, shuffle: bool | None, order_sampler: Any) -> Samplin
     return Sampling(repeat, None if repeat else 1, shuffle=shuffle, order_sampler=order_sampler)
 
 
+def _need_workers(name: str, number: Any) -> None:
+    if number == 0:
+        raise OptionError(f"{name}=0 leaves no worker; use SerialIterator, which needs none.")
+
+
 class MultiprocessIterator(DatasetIterator[Batch[T]]):
-    """Batches fetched by worker processes, ahead of time: Chainer's arguments, in Chainer's order, and some more.
+    """Batches fetched ahead of time by worker processes: Chainer's arguments in Chainer's order, and some more.
 
     Args:
         dataset: anything with ``len`` and ``[]``.
         batch_size: samples in a batch.
         repeat: go on into the next epoch for ever; False stops after one, with a short last batch.
         shuffle: visit each epoch in an order of its own; None means True unless there is an ``order_sampler``.
-        n_processes: worker processes; None means all cores this process may use, 0 none (as ``backend="serial"``);
-            "auto" as many as are of use at the moment, ``Auto(least, most)`` within bounds.
-        n_prefetch: finished batches that wait for the consumer; "auto" or ``Auto(most=…)``: as helps.
+        n_processes: worker processes.  None: one for each core that this process may use; "auto" or
+            ``Auto(least, most)``: as many as help at the moment.
+        n_prefetch: finished batches that may wait for the consumer; "auto" or ``Auto(most=…)``: as many as help.
         shared_mem: accepted for Chainer's sake; slots are sized by what the samples need.
-        order_sampler: called as ``order_sampler(order, position)`` before each epoch, returns the next order.
+        order_sampler: called as ``order_sampler(order, position)`` before each epoch; returns the next order.
         dataset_timeout: seconds without a batch after which a ``TimeoutWarning`` is given; None for never.
         maxtasksperchild: samples that a worker fetches before it is replaced by a fresh one.
-        seed: of the order and of the samples' randomness; None draws one from NumPy's global generator, once (without
-            shuffling the generator is only looked at).
-        backend: "process", "thread", "serial", "ray", "mpi", or an object: ``mpiter.Process("spawn")``, say.
-        serializer: "slots" (shared memory), "packed", or a transport object.
-        copy: hand out private copies rather than views of shared slots.
-        on_error: "raise" what the dataset raises, in place of the batch, or "skip" the sample; ``Skip(most=100)``.
-        run_ahead: batches on their way beyond ``n_prefetch``; None as the workers need, 0 strictly none.
         worker_init: called once in each worker with its ``WorkerInfo``.
-        in_order: deliver batches in the order of the plan; False: as they finish, without exact resume.
-        sample_timeout: seconds that one sample may take (and a worker's start, which has a minute at least); then the
-            workers are replaced and the sample is tried once more.  None: for ever.
-        trace: a file, "run.json" say, that will tell who did what when, for ui.perfetto.dev or chrome://tracing.
-        shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
-        receipts: a folder where what is handed out is noted, for `mpiter audit`; or a ``Receipts``.
+        backend: what runs the workers, as ``batches()`` has it.
+        options: the rare options, which ``mpiter.engine.arguments.Rare`` describes.
 
-    >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=0) as it:
+    >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=2) as it:
     ...     print(list(it))
     [[10, 20], [30]]
     """
 
-    @takes(OfIterators, OF_ITERATORS)
+    @takes(Rare, OF_ITERATORS)
     def __init__(
         self,
         dataset: Any,
@@ -173,22 +70,27 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         dataset_timeout: float | None = 30.0,
         maxtasksperchild: int | None = None,
         *,
+        worker_init: Any = None,
         backend: Any = "process",
-        **options: Unpack[OfIterators],
+        **options: Unpack[Rare],
     ) -> None:
+        _need_workers("n_processes", n_processes)
         self.n_prefetch = n_prefetch
         self.shared_mem = shared_mem
         self.shuffle = shuffle
         self.dataset_timeout = dataset_timeout
         self.maxtasksperchild = maxtasksperchild
         ahead: dict[str, Any] = {"n_workers": n_processes, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
-        made = Options(dataset, batch_size, max_samples=maxtasksperchild, backend=backend, **ahead, **options)
+        work: dict[str, Any] = {"max_samples": maxtasksperchild, "worker_init": worker_init, "backend": backend}
+        made = Options(dataset, batch_size, **ahead, **work, **options)
         self.n_processes = made.workers
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
 
 class MultithreadIterator(DatasetIterator[Batch[T]]):
-    """``MultiprocessIterator`` with threads: for datasets that wait or release the GIL.
+    """Batches fetched ahead of time by threads: for datasets that wait or release the GIL.
+
+    The arguments are those of ``MultiprocessIterator``, with ``n_threads`` for ``n_processes``.
 
     >>> it = MultithreadIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_threads=2)
     >>> [list(batch) for batch in it]
@@ -198,7 +100,7 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
 
     _revives = True
 
-    @takes(OfIterators, _OF_THREADS)
+    @takes(Rare, OF_THREADS)
     def __init__(
         self,
         dataset: Any,
@@ -210,17 +112,22 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
         *,
         n_prefetch: int | Literal["auto"] | Auto = 1,
         dataset_timeout: float | None = 30.0,
-        **options: Unpack[OfIterators],
+        worker_init: Any = None,
+        **options: Unpack[Rare],
     ) -> None:
+        _need_workers("n_threads", n_threads)
         self.n_threads = n_threads
         self.shuffle = shuffle
         ahead: dict[str, Any] = {"n_workers": n_threads, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
-        made = Options(dataset, batch_size, backend="thread", workers_name="n_threads", **ahead, **options)
+        work: dict[str, Any] = {"worker_init": worker_init, "backend": "thread", "workers_name": "n_threads"}
+        made = Options(dataset, batch_size, **ahead, **work, **options)
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
 
 class SerialIterator(DatasetIterator[Batch[T]]):
-    """``MultiprocessIterator`` without workers: everything happens in ``next()``.
+    """Batches without workers: each sample is fetched in ``next()``.
+
+    The arguments are those of ``MultiprocessIterator``, without what is about workers.
 
     >>> [list(batch) for batch in SerialIterator([10, 20, 30], 2, repeat=False, shuffle=False)]
     [[10, 20], [30]]
@@ -228,7 +135,7 @@ class SerialIterator(DatasetIterator[Batch[T]]):
 
     _revives = True
 
-    @takes(OfIterators, _OF_NONE)
+    @takes(Rare, OF_NONE)
     def __init__(
         self,
         dataset: Any,
@@ -236,10 +143,12 @@ class SerialIterator(DatasetIterator[Batch[T]]):
         repeat: bool = True,
         shuffle: bool | None = None,
         order_sampler: Any = None,
-        **options: Unpack[OfIterators],
+        *,
+        worker_init: Any = None,
+        **options: Unpack[Rare],
     ) -> None:
         self.shuffle = shuffle
-        made = Options(dataset, batch_size, n_workers=0, backend="serial", **options)
+        made = Options(dataset, batch_size, n_workers=0, worker_init=worker_init, **options)
         super().__init__(made, _chainers(repeat, shuffle, order_sampler))
 
 
@@ -301,7 +210,7 @@ class Columns:
         return collate(samples, self._settle, self._stacks) if found is None else found
 
 
-@takes(OfIterators, OF_ITERATORS)
+@takes(Rare, OF_ITERATORS)
 def batches(
     dataset: Any,
     batch_size: int,
@@ -314,18 +223,34 @@ def batches(
     order_sampler: Any = None,
     dataset_timeout: float | None = 30.0,
     maxtasksperchild: int | None = None,
+    worker_init: Any = None,
     backend: Any = "process",
     ragged: Literal["raise", "list", "pad"] = "raise",
-    **options: Unpack[OfIterators],
+    **options: Unpack[Rare],
 ) -> Batches[Any]:
     """Iterate over ``dataset`` in stacked batches.
 
-    Each ``for`` is a pass of so many ``epochs`` (None: endless), and the next ``for`` goes on with the next ones; one
-    that was broken off goes on where it stopped.  Each epoch is shuffled unless told otherwise and ends with a short
-    batch, which ``drop_last`` leaves out.  ``reset()`` begins with the first one again; a state holds the epoch
-    too.  Where samples of a batch differ in shape (lists of numbers in length), or one of them has None, say,
-    ``ragged`` is "raise", "list" or "pad" (with zeros, at the end).  The other arguments are those of
-    ``MultiprocessIterator``.
+    Each ``for`` goes through so many ``epochs``, and the next ``for`` through the next ones; a ``for`` that was left
+    early goes on where it stopped.  ``reset()`` begins with the first epoch again.
+
+    Args:
+        dataset: anything with ``len`` and ``[]``: a list, an array, a tuple or dict of arrays, an object of yours.
+        batch_size: samples in a batch.
+        n_processes: worker processes.  None: one for each core that this process may use; 0: the loop itself fetches;
+            "auto" or ``Auto(least, most)``: as many as help at the moment.
+        shuffle: visit each epoch in an order of its own; None means True unless there is an ``order_sampler``.
+        epochs: epochs that one ``for`` goes through; None for no end.
+        drop_last: leave out the last batch of an epoch if it is short.
+        n_prefetch: finished batches that may wait for the consumer; "auto" or ``Auto(most=…)``: as many as help.
+        order_sampler: called as ``order_sampler(order, position)`` before each epoch; returns the next order.
+        dataset_timeout: seconds without a batch after which a ``TimeoutWarning`` is given; None for never.
+        maxtasksperchild: samples that a worker fetches before it is replaced by a fresh one.
+        worker_init: called once in each worker with its ``WorkerInfo``.
+        backend: what runs the workers: "process", "thread", "ray", "mpi", or an object such as
+            ``mpiter.Process("spawn")``.
+        ragged: what is made of samples that differ in shape, or have None in places: "raise", "list", or "pad" with
+            zeros at the end.
+        options: the rare options, which ``mpiter.engine.arguments.Rare`` describes.
 
     >>> import numpy as np
     >>> dataset = [(np.full(2, i), i) for i in range(4)]
@@ -335,6 +260,6 @@ def batches(
     (2, 2) [2 3]
     """
     ahead: dict[str, Any] = {"n_workers": n_processes, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
-    work: dict[str, Any] = {"max_samples": maxtasksperchild, "backend": backend, "ragged": ragged}
-    made = Options(dataset, batch_size, **ahead, **work, **options)
+    work: dict[str, Any] = {"max_samples": maxtasksperchild, "worker_init": worker_init, "backend": backend}
+    made = Options(dataset, batch_size, ragged=ragged, **ahead, **work, **options)
     return Batches(made, Sampling(False, epochs, 1, drop_last, shuffle, order_sampler))

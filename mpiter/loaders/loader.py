@@ -13,10 +13,11 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from ..datasets.columns import as_dataset
+from ..engine.arguments import OF_LOADERS, OfLoaders, takes
 from ..engine.options import is_object, whole
 from ..engine.pilot import Auto
 from ..errors import OptionError
-from ..iterators.iterators import OF_LOADERS, Columns, OfLoaders, takes
+from ..iterators.iterators import Columns
 from ..samples.batch import collate, samples_of, settle_as
 from ..samples.tensors import torch_with
 from ..samples.tree import Contents
@@ -29,6 +30,17 @@ from .loading import Loading
 from .shards import Batching, Streamed
 
 _FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler", "shuffle"}
+
+
+class OfNumpy(OfLoaders, total=False):
+    """The rare option of ``mpiter.DataLoader``.
+
+    Attributes:
+        ragged: what is made of samples that differ in shape, or have None in places: "raise", "list", or "pad" with
+            zeros at the end.
+    """
+
+    ragged: Literal["raise", "list", "pad"]
 
 
 def by_id(function: Callable[[int], Any], info: WorkerInfo) -> None:
@@ -60,18 +72,11 @@ class DataLoader(Loading[B_co]):
         multiprocessing_context: how processes start: "fork", "forkserver", "spawn" or a context; None is forkserver.
         generator: a NumPy ``Generator`` or ``RandomState`` that the seed is drawn from.
         prefetch_factor: batches on their way for each worker, at the most; None as many as the workers need.
-        persistent_workers: None: workers stay, and a changed dataset is sent to them at the next ``iter()``.  True: it
-            isn't.  False: workers end with the epoch.  What an iterable dataset notes of itself while a worker reads it
-            is gone with the epoch in any case; with ``num_workers=0`` your own object is read, and keeps it.
-        seed: of the order and of the samples' randomness; None draws one from ``generator`` or NumPy's global one.
-        seeding: whom the global generators are seeded for: each "sample", by its place in the epoch, or each "worker",
-            once, as torch does, before ``worker_init_fn``, whose own seeds are then left alone.
-        ragged: where samples of a batch differ in shape, or one of them has None, say: "raise", "list", or "pad" with
-            zeros, at the end.
-        backend: who fetches, as ``batches()`` has it: "ray" or "mpi", say.  None: worker processes here.
-        sample_timeout: seconds that one sample may take (or a batch that one worker makes); then the workers are
-            replaced and it is tried once more.  None: for ever.
-        in_order, on_error, trace, shard, receipts: as ``MultiprocessIterator`` has them.
+        options: the rare options, which ``mpiter.engine.arguments.OfLoaders`` describes, and ``ragged``: what is made
+            of samples that differ in shape, or have None in places: "raise", "list", or "pad" with zeros at the end.
+
+    What an iterable dataset notes of itself while a worker reads it is gone with the epoch; with ``num_workers=0`` your
+    own object is read, and keeps it.
 
     >>> import numpy as np
     >>> loader = DataLoader([(np.full(2, i), i) for i in range(4)], batch_size=2)
@@ -81,7 +86,7 @@ class DataLoader(Loading[B_co]):
     (2, 2) [2 3]
     """
 
-    @takes(OfLoaders, OF_LOADERS)
+    @takes(OfNumpy, OF_LOADERS)
     def __init__(
         self,
         dataset: Any,
@@ -99,11 +104,9 @@ class DataLoader(Loading[B_co]):
         generator: Any = None,
         *,
         prefetch_factor: int | None = None,
-        persistent_workers: bool | None = None,
-        seed: int | None = None,
-        ragged: Literal["raise", "list", "pad"] = "raise",
-        **options: Unpack[OfLoaders],
+        **options: Unpack[OfNumpy],
     ) -> None:
+        seed, ragged = options.get("seed"), options.get("ragged", "raise")
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
         for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
@@ -141,7 +144,7 @@ class DataLoader(Loading[B_co]):
         self.sampler, self.batch_sampler, self.collate_fn = sampler, batch_sampler, collate_fn
         self.num_workers, self.timeout, self.generator, self.ragged = num_workers, timeout, generator, ragged
         self.multiprocessing_context, self._shuffles = multiprocessing_context, self.shuffle
-        self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
+        self.prefetch_factor, self.persistent_workers = prefetch_factor, options.get("persistent_workers")
         self._seed = seed_from(generator, draws=self.shuffle) if seed is None else int(seed)
         stack = functools.partial(collate, settle=settle_as(ragged))
         if is_stream:
@@ -158,7 +161,7 @@ class DataLoader(Loading[B_co]):
             collates = collate_fn or (unchanged if alone else stack)
             served = Batched(served, collates, skips, stacks=not alone and collate_fn is None, alone=alone)
         worker_init = functools.partial(by_id, worker_init_fn) if worker_init_fn is not None and num_workers else None
-        self._begin(served, num_workers, worker_init, **options)
+        self._begin(served, num_workers, worker_init, options)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and "_home" in self.__dict__:

@@ -13,15 +13,15 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, Self, Unpack
+from typing import Any, Generic, Self
 
 from ..datasets.columns import Table, users
 from ..engine.alone import pump_for
+from ..engine.arguments import OfLoaders
 from ..engine.options import Options, seconds, whole
 from ..engine.pilot import auto
 from ..engine.tally import Skipped
 from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, StateError
-from ..iterators.iterators import Common
 from ..order.cursor import Cursor, Pace, batches_of
 from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
@@ -32,6 +32,7 @@ from .shards import Batching, Walk
 from .streams import ShardPumps, Streaming
 
 Aside = Callable[[], contextlib.AbstractContextManager[None]]
+_KNOWN = {"seed", "persistent_workers", "ragged", "pin_memory_device"}  # options that a loader has dealt with
 Coming = Pace | Drawn | Streaming  # what an epoch's batches come from
 
 
@@ -193,12 +194,11 @@ class Loading(Generic[B_co]):
         served: Any,
         num_workers: Any,
         worker_init: Any,
-        seeding: str = "sample",
-        backend: Any = None,
-        **more: Unpack[Common],
+        options: OfLoaders,
     ) -> None:
-        """To be called by constructors: ``served`` is what workers ask for rows."""
-        found, run_ahead, most_workers = auto(num_workers), None, workers_of(num_workers)
+        """Begin; constructors call it.  Workers ask ``served`` for rows; seed and persistent workers are known."""
+        more: dict[str, Any] = {name: value for name, value in options.items() if name not in _KNOWN}
+        found, most_workers = auto(num_workers), workers_of(num_workers)
         factor, context, timeout = self.prefetch_factor, self.multiprocessing_context, self.timeout
         seconds("timeout", timeout or None)
         if num_workers == 0 and (timeout or self.persistent_workers or factor is not None or context is not None):
@@ -207,45 +207,42 @@ class Loading(Generic[B_co]):
                 "num_workers=0 the loop itself fetches."
             )
         whole("prefetch_factor", factor, least=1, optional=True)
-        if seeding not in ("sample", "worker"):
-            raise OptionError(f"seeding={seeding!r:.60} is unknown; use 'sample' or 'worker'.")
         if not (context is None or isinstance(context, str) or hasattr(context, "get_start_method")):
             raise OptionError(f"multiprocessing_context={context!r:.60} is neither a start method nor a context.")
-        if context is not None and backend is not None:
+        if context is not None and more.get("backend") is not None:
             raise OptionError("multiprocessing_context says how processes start here: there are none with backend=.")
         n_prefetch: Any = max(2, most_workers) if found is None else "auto"
         if factor is not None:
             n_prefetch = min(max(2, most_workers), factor * most_workers)
-            run_ahead = factor * most_workers - n_prefetch
+            more.setdefault("run_ahead", factor * most_workers - n_prefetch)
         method = context if context is None or isinstance(context, str) else context.get_start_method()
-        options = Options(
+        if more.get("backend") is None:
+            more["backend"] = Process(method)
+        made = Options(
             dataset=served,
             is_settled=True,
             batch_size=1 if self._in_one else self.batch_size or 1,
             n_workers=num_workers,
             n_prefetch=n_prefetch,
-            run_ahead=run_ahead,
             dataset_timeout=timeout or None,
             seed=self._seed,
-            backend=Process(method) if backend is None else backend,
             worker_init=worker_init,
-            seeds_samples=seeding == "sample",
             workers_name="num_workers",
             **more,
         )
-        self._recipe, self._stream, is_stream = options, users(options.dataset), self._batching is not None
+        self._recipe, self._stream, is_stream = made, users(made.dataset), self._batching is not None
         name = type(self._stream).__name__
-        if is_stream and (options.on_error != "raise" or options.receipts is not None):
+        if is_stream and (made.on_error != "raise" or made.receipts is not None):
             raise OptionError(
                 f"on_error= and receipts= are about keys, and {name} is read as a stream, which has none and may be at "
                 f"its end once it has raised; have its __iter__ catch the error, or pass a dataset with [] and len()."
             )
         if not is_stream and self._goes_through_all():
             if self.drop_last:
-                options.check_drop_last(len(self.dataset), self.batch_size or 1)
-            if options.receipts is not None:
-                options.receipts.terms = len(self.dataset), (self.batch_size or 1) * self.drop_last
-        options.prepare()
+                made.check_drop_last(len(self.dataset), self.batch_size or 1)
+            if made.receipts is not None:
+                made.receipts.terms = len(self.dataset), (self.batch_size or 1) * self.drop_last
+        made.prepare()
         self._home, self._skipped = Home(self.persistent_workers is not False), Skipped()
         self._pass: Pass | None = None
         self._next = Place()  # where the next iter() begins

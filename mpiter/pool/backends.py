@@ -149,7 +149,7 @@ class Thread:
     """Threads of this process: for decoders that release the GIL, and for free-threaded Python.
 
     >>> from mpiter import batches
-    >>> list(batches([10, 20, 30], 2, n_processes=2, shuffle=False, backend=Thread()))
+    >>> list(batches([10, 20, 30], 2, n_processes=2, shuffle=False, backend="thread"))
     [array([10, 20]), array([30])]
     """
 
@@ -166,26 +166,15 @@ class _TheVeryObjects(ship.Kept):
         return all(map(is_, self.open(), cargo))  # however they have changed
 
 
-class Serial:
-    """The caller itself: no thread, no process, ordinary tracebacks and debuggers.
-
-    >>> from mpiter import batches
-    >>> list(batches([10, 20, 30], 2, shuffle=False, backend=Serial()))
-    [array([10, 20]), array([30])]
-    """
-
-    name, shares_memory, in_process = "serial", True, True
-
-
 # Wings add theirs.
-BY_NAME: dict[str, Callable[[], Backend | Serial]] = {"process": Process, "thread": Thread, "serial": Serial}
+BY_NAME: dict[str, Callable[[], Backend]] = {"process": Process, "thread": Thread}
 
 
-def backend_for(backend: Any) -> Backend | Serial:
+def backend_for(backend: Any) -> Backend:
     """The backend that the ``backend=`` argument asks for."""
     if isinstance(backend, str) and backend in BY_NAME:
         return BY_NAME[backend]()
-    if isinstance(backend, (str, type)) or not (hasattr(backend, "launch") or isinstance(backend, Serial)):
+    if isinstance(backend, (str, type)) or not hasattr(backend, "launch"):
         names = ", ".join(map(repr, BY_NAME))
         raise OptionError(f"backend={backend!r:.60} is unknown; use {names} or an object such as mpiter.Process().")
     return backend  # type: ignore[no-any-return]

@@ -17,10 +17,10 @@ from torch.utils.data import _utils
 
 from ..datasets.columns import as_dataset
 from ..device import can_pin, pinned
+from ..engine.arguments import OF_LOADERS, OfLoaders, defaults, takes
 from ..engine.options import is_object, whole
 from ..engine.pilot import Auto
 from ..errors import OptionError, warn
-from ..iterators.iterators import OF_LOADERS, OfLoaders, defaults, takes
 from ..loaders.batched import Batched
 from ..loaders.drawing import Generators, samplers_in, warn_of_iterators
 from ..loaders.loader import check_sharing, is_torchs_stream
@@ -40,6 +40,16 @@ starting.preload(__package__)
 _default_collate = _utils.collate.default_collate
 _TORCHS_OWN = "torch."
 _TorchsLoader = torch.utils.data.DataLoader  # by torch's name some programs have a library find ours
+
+
+class OfTorch(OfLoaders, total=False):
+    """The rare option of ``mpiter.torch.DataLoader``.
+
+    Attributes:
+        pin_memory_device: the device to pin memory for, as torch has it.
+    """
+
+    pin_memory_device: str
 
 
 class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
@@ -69,7 +79,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     _marks_every: int | None = 1  # batches of a stream to one account of its place
 
-    @takes(OfLoaders, OF_LOADERS)
+    @takes(OfTorch, OF_LOADERS)
     def __init__(
         self,
         dataset: Any,
@@ -87,11 +97,9 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         generator: Any = None,
         *,
         prefetch_factor: int | None = None,
-        persistent_workers: bool | None = None,
-        pin_memory_device: str = "",
-        seed: int | None = None,
-        **options: Unpack[OfLoaders],
+        **options: Unpack[OfTorch],
     ) -> None:
+        seed, persistent_workers = options.get("seed"), options.get("persistent_workers")
         for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
             is_object(name, given)
         self._has_own_sampler = sampler is None and batch_sampler is None
@@ -120,19 +128,18 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             generator,
             prefetch_factor=prefetch_factor,
             persistent_workers=bool(persistent_workers),
-            pin_memory_device=pin_memory_device,
+            pin_memory_device=options.get("pin_memory_device", ""),
             in_order=options.get("in_order", True),
         )
         # As they were given: frameworks make a loader anew, of our class or of torch's, from what these say.
-        given = {"prefetch_factor": prefetch_factor, "persistent_workers": persistent_workers, "seed": seed}
-        self.__dict__.update(given | defaults(OfLoaders) | options)
+        self.__dict__.update({"prefetch_factor": prefetch_factor} | defaults(OfTorch) | options)
         options["shard"] = shared
         collates = self.collate_fn is not _default_collate or isinstance(dataset, Mapping) or is_torchs_stream(dataset)
         self._in_one = self._is_one_workers(collates)
         self._opens = _Tensors(self._in_one, can_pin() if pin_memory else False)
         self._begins_late = type(self.batch_sampler) is torch.utils.data.BatchSampler
         served = self._served() if self._in_one else dataset
-        self._begin(served, num_workers, partial(_at_home, worker_init_fn) if num_workers else None, **options)
+        self._begin(served, num_workers, partial(_at_home, worker_init_fn) if num_workers else None, options)
 
     def _served(self) -> Any:
         collate: Any = _collated if self.collate_fn is _default_collate else self.collate_fn

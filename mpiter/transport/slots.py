@@ -168,12 +168,6 @@ class Slots:
         """Slots that the user can still see."""
         return len(self._leases) - len(self._home)
 
-    def counters(self, waiting: int) -> dict[str, int]:
-        """For ``Stats``; so many of the leases wait in the queue and are nobody's yet."""
-        of_users = max(0, self.leased - waiting)
-        free = len(self._free) + len(self._home)
-        return {"leased_batches": of_users, "slots": self.count, "free_slots": free, "slot_bytes": self.bytes}
-
     def _grow(self) -> Slot | None:
         if not self.can_grow:
             return None

@@ -197,7 +197,7 @@ def test_what_is_open_in_a_dataset_is_refused_by_its_path(kind):
         iterator = mpiter.MultiprocessIterator(Holds(thing), 2, n_processes=1, backend=mpiter.Process("spawn"))
         with (
             iterator as it,
-            pytest.raises(mpiter.DatasetNotPicklable, match=r"dataset\.deep\['in'\]\[0\].*worker_init"),
+            pytest.raises(mpiter.errors.DatasetNotPicklable, match=r"dataset\.deep\['in'\]\[0\].*worker_init"),
         ):
             next(it)
 
@@ -221,7 +221,7 @@ def test_what_workers_would_share_a_place_in_is_forked_only_if_asked(tmp_path, k
         options = {"shuffle": False, "n_processes": 1}
         with (
             mpiter.MultiprocessIterator(Holds(thing), 3, **options) as it,
-            pytest.raises(mpiter.DatasetNotPicklable, match=r"\['in'\]\[0\].*worker_init") as told,
+            pytest.raises(mpiter.errors.DatasetNotPicklable, match=r"\['in'\]\[0\].*worker_init") as told,
         ):
             next(it)
         assert told.value.is_handle
@@ -246,5 +246,5 @@ def test_what_is_open_in_a_sample_is_refused_by_its_path(method, kind):
     )
     with iterator as it:
         assert next(it) == [{"i": 0, "open": []}]
-        with pytest.raises(mpiter.SampleNotSendable, match=r"dataset\[1\]\['open'\]\[0\]"):
+        with pytest.raises(mpiter.errors.SampleNotSendable, match=r"dataset\[1\]\['open'\]\[0\]"):
             next(it)

@@ -207,7 +207,7 @@ def test_items_are_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_item_that_cannot_be_packed_is_named_by_its_place() -> None:
     items = [*ITEMS[:7], {"name": "a", "file": {"handle": (letter for letter in "a")}}]
     with pytest.raises(
-        mpiter.DatasetNotPicklable, match=r"items\[7\]\['file'\]\['handle'\] \(generator\) cannot be"
+        mpiter.errors.DatasetNotPicklable, match=r"items\[7\]\['file'\]\['handle'\] \(generator\) cannot be"
     ) as e:
         Packed(items)
     assert "worker_init" in str(e.value)
@@ -227,7 +227,7 @@ def test_memory_that_runs_out_is_an_error_with_numbers(monkeypatch: pytest.Monke
     monkeypatch.setattr(packed, "_AT_ONCE", 100)
     monkeypatch.setattr(packed.machine, "memory_available", lambda: 50)
     with pytest.raises(
-        mpiter.SharedMemoryFull, match=r"after 0 MB of packed items there is no more memory: .*No space"
+        mpiter.errors.SharedMemoryFull, match=r"after 0 MB of packed items there is no more memory: .*No space"
     ):
         Packed(ITEMS)
 

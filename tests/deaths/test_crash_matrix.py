@@ -49,7 +49,8 @@ from sabotage import (
 from scripts import METHODS, lives_still, wait_until
 
 import mpiter
-from mpiter import SampleError, SampleNotSendable, WorkerCrashed, WorkerStartError
+from mpiter import SampleError, WorkerCrashed
+from mpiter.errors import SampleNotSendable, WorkerStartError
 from mpiter.pool import starting, watch
 
 pytestmark = [
@@ -684,7 +685,7 @@ def test_a_place_in_which_nobody_can_start_any_more_is_not_tried_for_ever(tmp_pa
         while 0 not in {int(path.name[0]) for path in tmp_path.iterdir()}:
             next(it)
         os.kill(int(next(tmp_path.glob("0-*")).name[2:]), signal.SIGKILL)
-        with pytest.raises(mpiter.WorkerStartError, match="exited with code 3"):
+        with pytest.raises(mpiter.errors.WorkerStartError, match="exited with code 3"):
             for _ in range(10**6):
                 next(it)
     assert len(list(tmp_path.glob("0-*"))) < 10

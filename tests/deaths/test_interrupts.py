@@ -95,7 +95,7 @@ def test_closing_from_another_thread_wakes_the_one_who_waits(tmp_path, backend):
         it.close()
 
     closer = once_waiting(close)
-    with pytest.raises(mpiter.IteratorClosed, match="while next"):
+    with pytest.raises(mpiter.errors.IteratorClosed, match="while next"):
         next(it)
     assert time.monotonic() - closed_at[0] < LIMIT_S
     (tmp_path / "open").touch()
@@ -112,13 +112,13 @@ def test_a_weak_reference_callback_may_close_the_iterator(backend):
     model = Model()
     weakref.finalize(model, it.close)
     del model
-    with pytest.raises(mpiter.IteratorClosed):
+    with pytest.raises(mpiter.errors.IteratorClosed):
         next(it)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_closing_within_the_loop_ends_it(backend):
     it = mpiter.MultiprocessIterator(range(20), 3, n_processes=2, backend=backend)
-    with pytest.raises(mpiter.IteratorClosed):
+    with pytest.raises(mpiter.errors.IteratorClosed):
         for _ in it:
             it.close()

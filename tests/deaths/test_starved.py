@@ -225,7 +225,7 @@ multiprocessing.set_forkserver_preload(["deadly"])
 with mpiter.batches(range(8), 2, n_processes=2) as stream:
     try:
         next(stream)
-    except mpiter.WorkerStartError as error:
+    except mpiter.errors.WorkerStartError as error:
         print(error)
 """
 

@@ -24,8 +24,9 @@ pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 te
 from chainer import iterators as theirs
 from chainer import serializers
 
-from mpiter import IteratorClosed, OptionError, Process
+from mpiter import OptionError, Process
 from mpiter import chainer as ours
+from mpiter.errors import IteratorClosed
 
 pytestmark = pytest.mark.chainer
 

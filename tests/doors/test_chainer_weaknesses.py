@@ -25,8 +25,9 @@ pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 te
 
 from chainer import serializers
 
-from mpiter import Process, SharedMemoryFull, machine
+from mpiter import Process, machine
 from mpiter.chainer import MultiprocessIterator, MultithreadIterator
+from mpiter.errors import SharedMemoryFull
 from mpiter.samples.batch import columns_in_place
 
 pytestmark = pytest.mark.chainer

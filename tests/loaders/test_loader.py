@@ -646,9 +646,9 @@ def test_a_closed_loader_says_so(loader: Maker) -> None:
     batches.close()
     batches.close()
     for under_way in (one, other):
-        with pytest.raises(mpiter.IteratorClosed):
+        with pytest.raises(mpiter.errors.IteratorClosed):
             next(under_way)
-    with pytest.raises(mpiter.IteratorClosed):
+    with pytest.raises(mpiter.errors.IteratorClosed):
         iter(batches)
 
 

@@ -189,7 +189,7 @@ every_way = pytest.mark.parametrize(
 @every_way
 @pytest.mark.parametrize(("data", "says"), UNEVEN.values(), ids=UNEVEN)
 def test_samples_that_fit_no_array_are_refused_by_place_and_shape(way, workers, data, says):
-    with way(mpiter.Packed(data), None, workers) as batches, pytest.raises(mpiter.UnevenSamples, match=says):
+    with way(mpiter.Packed(data), None, workers) as batches, pytest.raises(mpiter.errors.UnevenSamples, match=says):
         list(batches)
 
 
@@ -197,7 +197,7 @@ def test_samples_that_fit_no_array_are_refused_by_place_and_shape(way, workers, 
 @pytest.mark.parametrize(("workers", "backend"), [(0, "process"), (1, "process"), (1, "thread")])
 def test_the_samples_that_do_not_fit_are_named_by_their_index(made, workers, backend):
     rows = [np.zeros(2)] * 6 + [np.zeros(3)] + [np.zeros(2)]
-    with made(rows, workers, backend=backend) as batches, pytest.raises(mpiter.UnevenSamples) as raised:
+    with made(rows, workers, backend=backend) as batches, pytest.raises(mpiter.errors.UnevenSamples) as raised:
         list(batches)
     notes = "\n".join(raised.value.__notes__)
     assert "sample 7 in row 0; dataset[7] repeats it" in notes
@@ -298,7 +298,7 @@ UNPADDED = {
 @pytest.mark.parametrize("ragged", ["raise", "pad"])
 def test_a_batch_that_cannot_be_padded_is_refused_and_not_told_to_be(data, ragged):
     options = {"n_processes": 0, "shuffle": False}
-    with pytest.raises(mpiter.UnevenSamples, match="Pass ragged='list', a collate_fn"):
+    with pytest.raises(mpiter.errors.UnevenSamples, match="Pass ragged='list', a collate_fn"):
         list(mpiter.batches(mpiter.Packed(data * 2), 4, ragged=ragged, **options))
     assert len(list(mpiter.batches(mpiter.Packed(data * 2), 4, ragged="list", **options))) == 1
 

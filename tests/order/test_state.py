@@ -256,5 +256,5 @@ def test_a_closed_iterator_refuses_a_state():
     it = mpiter.MultiprocessIterator([1, 2, 3], 2, n_processes=0)
     state = it.state_dict()
     it.close()
-    with pytest.raises(mpiter.IteratorClosed):
+    with pytest.raises(mpiter.errors.IteratorClosed):
         it.load_state_dict(state)

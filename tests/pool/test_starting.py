@@ -214,7 +214,10 @@ def test_workers_that_cannot_all_be_started_are_an_error_and_leave_nothing(monke
     context = get_context("fork")
     have_the_second_start_fail(monkeypatch, context)
     it = mpiter.MultiprocessIterator(list(range(9)), 2, n_processes=2, backend=mpiter.Process("fork"))
-    with it, pytest.raises(mpiter.WorkerStartError, match=r"Resource temporarily unavailable\. Look at the limits"):
+    with (
+        it,
+        pytest.raises(mpiter.errors.WorkerStartError, match=r"Resource temporarily unavailable\. Look at the limits"),
+    ):
         next(it)
 
 

@@ -267,7 +267,7 @@ DAEMONIC = """
         ):
             try:
                 next(iter(loader))
-            except mpiter.WorkerStartError as error:
+            except mpiter.errors.WorkerStartError as error:
                 print("num_workers=0" in str(error) and "daemonic" in str(error), flush=True)
         print(next(iter(mpiter.batches([1, 2, 3], 2, n_processes=0, shuffle=False))), flush=True)
 
@@ -294,7 +294,7 @@ def test_a_deleted_working_directory_is_named_as_the_cause(tmp_path, method):
     os.rmdir(os.getcwd())
     try:
         next(mpiter.MultiprocessIterator([1, 2], 2, n_processes=1, backend=mpiter.Process(sys.argv[1])))
-    except mpiter.WorkerStartError as error:
+    except mpiter.errors.WorkerStartError as error:
         print("working directory has been deleted" in str(error), "ulimit" in str(error))
     """
     assert run(tmp_path, script, method).ended_well().lines == ["True False"]

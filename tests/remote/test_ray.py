@@ -87,7 +87,7 @@ def test_workers_read_arrays_from_the_store_of_their_node_and_a_changed_one_is_s
 def test_a_dataset_that_cannot_be_pickled_is_named(ray: Any) -> None:
     dataset: Any = Squares()
     dataset.lock = threading.Lock()
-    with ordered(dataset) as it, pytest.raises(mpiter.DatasetNotPicklable, match=r"dataset\.lock .*worker_init"):
+    with ordered(dataset) as it, pytest.raises(mpiter.errors.DatasetNotPicklable, match=r"dataset\.lock .*worker_init"):
         next(it)
 
 
@@ -95,7 +95,10 @@ def test_a_dataset_that_cannot_be_opened_there_ends_with_the_workers_traceback(r
     def fails(info: Any) -> None:
         raise ValueError(f"{info.backend} worker of {info.num_workers}")
 
-    with ordered(Squares(), worker_init=fails) as it, pytest.raises(mpiter.WorkerStartError, match="ray worker of 1"):
+    with (
+        ordered(Squares(), worker_init=fails) as it,
+        pytest.raises(mpiter.errors.WorkerStartError, match="ray worker of 1"),
+    ):
         next(it)
 
 
@@ -219,7 +222,7 @@ def test_a_cluster_without_room_is_an_error_that_says_so(ray: Any) -> None:
     says = r"no place .* each wants 5 CPU \(4 of 4 free\).* Where there is room, .* the logs of that node"
     with ordered(Squares(), backend=backend) as it:
         for _ in range(2):
-            with pytest.raises(mpiter.WorkerStartError, match=says):
+            with pytest.raises(mpiter.errors.WorkerStartError, match=says):
                 next(it)
 
 
@@ -258,7 +261,7 @@ def test_the_ray_that_there_is_has_to_be_the_one_at_the_address(ray: Any) -> Non
         assert labels_of(it) == [*range(6)]
     for address in ("203.0.113.1:nowhere", f"127.0.0.1:{there.rpartition(':')[2]}", "127.0.0.1:9"):
         with ordered(Squares(), backend=Ray(address)) as it:  # noqa: SIM117
-            with pytest.raises(mpiter.WorkerStartError, match=f"there is no Ray to be had at {address}: .*"):
+            with pytest.raises(mpiter.errors.WorkerStartError, match=f"there is no Ray to be had at {address}: .*"):
                 next(it)
 
 

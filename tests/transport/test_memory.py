@@ -63,7 +63,9 @@ def test_full_memory_is_an_error_with_numbers(monkeypatch: pytest.MonkeyPatch) -
     with it:
         genuine = machine.memory_available
         monkeypatch.setattr(machine, "memory_available", lambda: 100_000_000)
-        with pytest.raises(mpiter.SharedMemoryFull, match=r"a slot of 120\.0 MB does not fit: 32\.9 MB") as caught:
+        with pytest.raises(
+            mpiter.errors.SharedMemoryFull, match=r"a slot of 120\.0 MB does not fit: 32\.9 MB"
+        ) as caught:
             next(it)
         assert isinstance(caught.value, MemoryError)
         monkeypatch.setattr(machine, "memory_available", genuine)
@@ -78,7 +80,7 @@ def test_memory_that_runs_out_later_means_fewer_slots(monkeypatch: pytest.Monkey
         nonlocal allocations
         allocations += 1
         if allocations > 3:
-            raise mpiter.SharedMemoryFull("no more")
+            raise mpiter.errors.SharedMemoryFull("no more")
         return genuine(self, size)
 
     expected = whole()

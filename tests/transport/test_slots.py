@@ -11,8 +11,8 @@ from functools import partial
 
 import pytest
 
-from mpiter import SharedMemoryFull
 from mpiter.bell import Bell
+from mpiter.errors import SharedMemoryFull
 from mpiter.transport.memory import Arena
 from mpiter.transport.slots import Slots
 

@@ -147,7 +147,7 @@ def test_a_misspelt_argument_is_a_type_error_that_names_it():
 def test_a_dataset_that_cannot_be_pickled():
     with (
         MultiprocessIterator(Everything(), 2, n_processes=1, backend=mpiter.Process("spawn")) as it,
-        pytest.raises(mpiter.DatasetNotPicklable) as caught,
+        pytest.raises(mpiter.errors.DatasetNotPicklable) as caught,
     ):
         it.next()
     assert str(caught.value) == (
@@ -190,10 +190,10 @@ def test_a_state_of_another_dataset():
 def test_a_closed_iterator():
     it = MultiprocessIterator(DATA, 2, n_processes=0)
     it.close()
-    with pytest.raises(mpiter.IteratorClosed) as caught:
+    with pytest.raises(mpiter.errors.IteratorClosed) as caught:
         it.next()
     assert str(caught.value) == "the iterator is closed; make a new one."
-    with pytest.raises(mpiter.IteratorClosed) as caught:
+    with pytest.raises(mpiter.errors.IteratorClosed) as caught:
         it.reset()
     assert str(caught.value) == "a closed iterator cannot be reset; make a new one."
 
@@ -214,7 +214,7 @@ def test_a_dataset_that_raises():
 def test_a_sample_that_cannot_be_sent():
     with (
         batches(Handles(), 2, shuffle=False, n_processes=1) as it,
-        pytest.raises(mpiter.SampleNotSendable) as caught,
+        pytest.raises(mpiter.errors.SampleNotSendable) as caught,
     ):
         next(it)
     assert str(caught.value) == (
@@ -230,7 +230,9 @@ def test_a_part_of_a_sample_that_cannot_be_sent_is_told_by_its_path_in_the_sampl
 
     with MultiprocessIterator(Locked(range(8)), 2, shuffle=False, n_processes=1) as it:
         it.next()
-        with pytest.raises(mpiter.SampleNotSendable, match=r"^dataset\[3\] returned dict.*dataset\[3\]\['more'\]\[1\]"):
+        with pytest.raises(
+            mpiter.errors.SampleNotSendable, match=r"^dataset\[3\] returned dict.*dataset\[3\]\['more'\]\[1\]"
+        ):
             it.next()
 
 
@@ -241,7 +243,7 @@ def no_database(info):
 def test_a_worker_init_that_raises():
     with (
         MultiprocessIterator(DATA, 2, n_processes=1, worker_init=no_database) as it,
-        pytest.raises(mpiter.WorkerStartError) as caught,
+        pytest.raises(mpiter.errors.WorkerStartError) as caught,
     ):
         it.next()
     lines = str(caught.value).splitlines()
