@@ -15,7 +15,20 @@ MPITER = Path(__file__).resolve().parents[1] / "mpiter"
 # In the order of the journey; each may import from those before it.
 PACKAGES = (
     *("ground", "order", "samples", "transport", "datasets", "worker", "pool", "engine", "iterators", "loaders"),
-    *("checkpoint", "images", "staging", "echo", "receipts", "audit", "remote", "doors", "tuning", "doctor", "face"),
+    *(
+        "checkpoint",
+        "images",
+        "staging",
+        "echo",
+        "receipts",
+        "audit",
+        "remote",
+        "doors",
+        "tuning",
+        "doctor",
+        "testing",
+        "face",
+    ),
 )
 GROUND = {"errors", "rules", "machine", "stats", "script", "bell", "typevars"}
 DOORS = {"chainer", "chainer_compat", "device", "jax", "torch"}

@@ -21,6 +21,7 @@ from ways import iterator
 
 import mpiter
 from mpiter.errors import RemoteTraceback, SharedMemoryFull
+from mpiter.testing import check_resume
 
 # The default configuration of each backend, and one of each transport and start method: the core of the contract runs
 # on all of them, where it should be quick on the first two groups, everything on the first.  Spawned workers differ in
@@ -328,18 +329,10 @@ def test_an_order_sampler_is_read_anew_at_each_epoch(default: dict[str, Any]) ->
     assert second[2:] == [[3, 2], [1, 0]]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
-def test_saving_at_every_position_and_going_on_elsewhere(workers: int) -> None:
-    dataset = Random(13)
-    with iterator(dataset, 3, seed=9, n_processes=2) as it:
-        batches, states = [], [json.dumps(it.state_dict())]
-        for _ in range(11):
-            batches.append(plain_batch(next(it)))
-            states.append(json.dumps(it.state_dict()))
-    with iterator(dataset, 3, seed=1, n_processes=workers) as other:
-        for at, state in enumerate(states):
-            other.load_state_dict(json.loads(state))
-            assert [plain_batch(next(other)) for _ in batches[at:]] == batches[at:]
+def test_every_place_can_be_resumed_from_by_another_number_of_workers() -> None:
+    workers = itertools.cycle([2, 0, 1, 3])
+    places = check_resume(lambda: iterator(Random(13), 3, seed=9, n_processes=next(workers)), batches=11)
+    assert places == 12
 
 
 def test_loading_a_state_drops_what_is_prefetched(any_way: dict[str, Any]) -> None:

@@ -1,0 +1,216 @@
+"""Checks for the tests of your own program: is a dataset fit for workers, and does a loader resume exactly?
+
+Both raise an AssertionError that names the cause and the remedy, so they stand in a test as they are.  They use the
+public iterators only.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from .errors import DatasetNotPicklable, UnevenSamples
+from .iterators.iterators import MultiprocessIterator, SerialIterator
+from .samples.batch import collate, settle_as
+
+__all__ = ["DatasetReport", "check_dataset", "check_resume"]
+
+_SEED = 20
+_BATCH = 4
+_DESCRIPTORS = "/proc/self/fd"
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetReport:
+    """What ``check_dataset`` has measured.
+
+    Attributes:
+        samples: samples that were looked at.
+        sample_s: seconds that fetching one takes, in the median.
+        slowest_s: seconds that the slowest one took.
+        sample_bytes: bytes of the arrays in a sample, in the median.
+        is_even: True if all samples have the same shapes and types, so that they can be stacked.
+    """
+
+    samples: int
+    sample_s: float
+    slowest_s: float
+    sample_bytes: int
+    is_even: bool
+
+
+def check_dataset(dataset: Any, *, samples: int = 32, n_processes: int = 2, uneven: bool = False) -> DatasetReport:
+    """Check that workers can fetch from ``dataset``, and that they fetch what a plain loop would.
+
+    The first ``samples`` are fetched by this process and by ``n_processes`` workers.  The check fails if the dataset
+    can't be pickled, if a sample raises, if a sample depends on anything but its index, the seed and the epoch (on a
+    random generator of its own, say), if fetching leaves files open, or if the samples can't be stacked, unless
+    ``uneven`` says that they need not.
+
+    >>> from mpiter.testing import check_dataset
+    >>> check_dataset([(0.5, 1), (1.5, 0)] * 10).samples
+    20
+    """
+    count = min(samples, len(dataset))
+    before = _open_files()
+    seconds, sizes = [], []
+    with SerialIterator(dataset, 1, repeat=False, shuffle=False, seed=_SEED) as singly:
+        for _ in range(count):
+            began = time.perf_counter()
+            sample = next(singly)
+            seconds.append(time.perf_counter() - began)
+            sizes.append(_size(sample))
+    left_open = _open_files() - before
+    assert left_open < max(2, count // 2), (
+        f"fetching {count} samples has left {left_open} files open; close each file that dataset[index] opens."
+    )
+    here = _fetched(SerialIterator(dataset, _BATCH, repeat=False, shuffle=False, seed=_SEED), count)
+    again = _fetched(SerialIterator(dataset, _BATCH, repeat=False, shuffle=False, seed=_SEED), count)
+    _compare(here, again, "when it is fetched once more with the same seed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a dataset that can't be pickled would be forked, with a warning
+        workers = MultiprocessIterator(
+            dataset, _BATCH, repeat=False, shuffle=False, seed=_SEED, n_processes=n_processes
+        )
+        try:
+            there = _fetched(workers, count)
+        except (DatasetNotPicklable, RuntimeWarning) as error:
+            raise AssertionError(f"the dataset doesn't reach its workers as it is: {error}") from error
+    _compare(here, there, "when a worker fetches it")
+    is_even = _is_even(here)
+    assert is_even or uneven, (
+        "the samples differ in shape or type, so they can't be stacked; mpiter.batches(ragged='list') or 'pad' takes "
+        "them. Pass uneven=True if that is meant."
+    )
+    return DatasetReport(count, float(np.median(seconds)), max(seconds), int(np.median(sizes)), is_even)
+
+
+def check_resume(make_loader: Callable[[], Any], *, batches: int = 20) -> int:
+    """Check that a loader's state leads back to its place, from every place; return how many were tried.
+
+    ``make_loader`` makes the loader or iterator anew.  Its first ``batches``, over the ends of epochs too, are compared
+    with those that follow when a new one has loaded the state saved after each of them.  Choose a small dataset, so
+    that an epoch ends among these batches.
+
+    >>> import mpiter
+    >>> from mpiter.testing import check_resume
+    >>> check_resume(lambda: mpiter.batches(range(20), 4, n_processes=0, seed=1), batches=8)
+    9
+    """
+    states, whole = [], list[Any]()
+    with _closing(make_loader()) as loader:
+        states.append(_saved(loader))
+        for batch in islice(_endless(loader), batches):
+            whole.append(copy.deepcopy(batch))
+            states.append(_saved(loader))
+    assert whole, "the loader has given no batch."
+    for place, state in enumerate(states):
+        with _closing(make_loader()) as loader:
+            loader.load_state_dict(state)
+            wanted = whole[place:]
+            for at, batch in enumerate(islice(_endless(loader), len(wanted))):
+                assert _same(batch, wanted[at]), (
+                    f"resumed after batch {place}, batch {place + at} is another one than without the interruption. "
+                    f"Draw a sample's randomness from mpiter.get_rng() or the global generators, which are seeded for "
+                    f"each sample, not from a generator of the dataset's own."
+                )
+                wanted[at] = None
+            left = sum(one is not None for one in wanted)
+            assert not left, f"resumed after batch {place}, {left} of {len(wanted)} batches did not come."
+    return len(states)
+
+
+class _closing:
+    """A ``with`` for loaders that needn't have one."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __enter__(self) -> Any:
+        return self._loader
+
+    def __exit__(self, *_: object) -> None:
+        getattr(self._loader, "close", lambda: None)()
+
+
+def _endless(loader: Any) -> Iterator[Any]:
+    """The batches of one epoch after the other, until two epochs have none: one may, right after a resume at its end."""
+    empty = 0
+    while empty < 2:
+        empty += 1
+        for batch in loader:
+            empty = 0
+            yield batch
+
+
+def _saved(loader: Any) -> Any:
+    """The state as it comes back from a file: from JSON, or from a pickle where it holds more than JSON can."""
+    state = loader.state_dict()
+    try:
+        return json.loads(json.dumps(state))
+    except TypeError:
+        return pickle.loads(pickle.dumps(state))
+
+
+def _fetched(iterator: Any, count: int) -> list[Any]:
+    with iterator:
+        found = [copy.deepcopy(sample) for batch in islice(iterator, -(-count // _BATCH)) for sample in batch]
+    return found[:count]
+
+
+def _compare(here: list[Any], there: list[Any], when: str) -> None:
+    for index, (one, other) in enumerate(zip(here, there, strict=True)):
+        assert _same(one, other), (
+            f"dataset[{index}] is another sample {when}. It must depend on the index alone: draw randomness from "
+            f"mpiter.get_rng() or the global generators, which are seeded for each sample, not from a generator of the "
+            f"dataset's own."
+        )
+
+
+def _is_even(samples: list[Any]) -> bool:
+    try:
+        collate(samples, settle_as("raise"))
+    except (UnevenSamples, TypeError, ValueError):
+        return False
+    return True
+
+
+def _size(sample: Any) -> int:
+    """The bytes of the arrays in a sample."""
+    if isinstance(sample, dict):
+        return sum(map(_size, sample.values()))
+    if isinstance(sample, (list, tuple)):
+        return sum(map(_size, sample))
+    return int(getattr(sample, "nbytes", 0))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Are two samples or batches alike, to the last bit of their arrays?"""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if hasattr(one, "__array__"):
+        mine, theirs = np.asarray(one), np.asarray(other)
+        if mine.dtype != theirs.dtype or mine.shape != theirs.shape:
+            return False
+        return bool((mine == theirs).all()) if mine.dtype.hasobject else mine.tobytes() == theirs.tobytes()
+    return bool(one == other or (one != one and other != other) or pickle.dumps(one) == pickle.dumps(other))
+
+
+def _open_files() -> int:
+    return len(os.listdir(_DESCRIPTORS)) if os.path.isdir(_DESCRIPTORS) else 0
