@@ -14,6 +14,15 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
+__all__ = [  # the rarer ones, which `mpiter` itself does not name
+    "DatasetNotPicklable",
+    "IteratorClosed",
+    "SampleNotSendable",
+    "SharedMemoryFull",
+    "UnevenSamples",
+    "WorkerStartError",
+]
+
 
 class MpiterError(Exception):
     """Base of all errors that mpiter raises of its own accord.

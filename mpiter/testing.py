@@ -40,6 +40,10 @@ class DatasetReport:
         slowest_s: seconds that the slowest one took.
         sample_bytes: bytes of the arrays in a sample, in the median.
         is_even: True if all samples have the same shapes and types, so that they can be stacked.
+
+    >>> from mpiter.testing import check_dataset
+    >>> check_dataset([(0.5, 1), (1.5, 0)]).is_even
+    True
     """
 
     samples: int
@@ -144,7 +148,7 @@ class _closing:
 
 
 def _endless(loader: Any) -> Iterator[Any]:
-    """The batches of one epoch after the other, until two epochs have none: one may, right after a resume at its end."""
+    """The batches of one epoch after the other, until two have none: after a resume at its end one has none."""
     empty = 0
     while empty < 2:
         empty += 1

@@ -14,6 +14,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = (
     "mpiter",
+    "mpiter.errors",
+    "mpiter.engine.arguments",
+    "mpiter.testing",
     "mpiter.pool",
     "mpiter.images",
     "mpiter.staging",

@@ -18,6 +18,8 @@ from ..order.ranks import Sharding
 from ..rules import Skip
 from .options import Options
 
+__all__ = ["OfLoaders", "Rare"]
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -40,6 +42,11 @@ class Rare(TypedDict, total=False):
         serializer: how samples travel: "slots" of shared memory, "packed" bytes, or an object with pack and unpack.
         copy: True hands out private copies in place of views of shared memory.
         run_ahead: batches on their way beyond those that may wait.  None: as many as the workers need; 0: none.
+
+    >>> import mpiter
+    >>> with mpiter.batches([1, 2, 3], 2, n_processes=0, seed=0, on_error="skip") as stream:
+    ...     stream.seed
+    0
     """
 
     seed: int | None
@@ -62,6 +69,11 @@ class OfLoaders(Rare, total=False):
         backend: what runs the workers: "thread", "ray", "mpi", or an object such as ``mpiter.Process("spawn")``.
         persistent_workers: None keeps the workers from epoch to epoch and sends them a dataset that has changed; True
             keeps them and sends nothing; False ends them with the epoch.
+
+    >>> import mpiter
+    >>> with mpiter.DataLoader([1, 2, 3], 2, num_workers=1, backend="thread") as loader:
+    ...     print(*loader)
+    [1 2] [3]
     """
 
     backend: Any
@@ -132,7 +144,7 @@ def takes(more: type, elsewhere: Mapping[str, str]) -> Callable[[Callable[_P, _T
 def _docs(more: type) -> list[str]:
     """The descriptions of these options, for ``help()``."""
     kinds = [one for one in (Rare, OfLoaders, more) if set(one.__annotations__) <= set(more.__annotations__)]
-    return [(kind.__doc__ or "").strip() for kind in dict.fromkeys(kinds)]
+    return [(kind.__doc__ or "").partition(">>>")[0].strip() for kind in dict.fromkeys(kinds)]
 
 
 def _hint(name: str, elsewhere: Mapping[str, str], mine: list[str]) -> str:

@@ -1,8 +1,8 @@
-"""The book of unfinished rows: which batches are on their way, what of them is with a worker, what must be asked again.
+"""The record of unfinished batches: which rows are with a worker, and which are still to be sent to one.
 
-Runs in the prefetch thread alone.  Guarantees that every planned row is asked for until it is settled exactly once,
-that batches leave in order (or, if asked, as they finish), and that a room is given up only when no worker can write
-into it any more.
+Runs in the prefetch thread alone.  Guarantees that every planned row is sent out until it is settled exactly once, that
+batches leave in order (or, if asked, as they finish), and that a room is given up only when no worker can write into it
+any more.
 """
 
 from __future__ import annotations
@@ -23,44 +23,46 @@ from .run import Delivery
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A row that was in a worker's hands when it died."""
+    """A row that a worker was fetching when it died."""
 
     place: Place
-    index: Any = field(compare=False)  # a list of keys, perhaps, which no set could hold
+    index: Any = field(compare=False)  # may be a list of keys, which can't be hashed
 
 
-_Uncut = tuple[Delivery, int, int]  # rows of a batch that are with no worker, from one on to before another
+_Uncut = tuple[
+    Delivery, int, int
+]  # a batch, and the rows that are with no worker: the first, and the one after the last
 
 
 class Ledger:
-    """Unfinished rows, from plan to completion; ``give_back`` takes a room that was not handed out."""
+    """The unfinished rows of a run; ``give_back`` takes a room that was not handed out."""
 
     def __init__(self, give_back: Callable[[Room, bool], None], in_order: bool = True, is_blind: bool = False) -> None:
         self._give_back, self._in_order = give_back, in_order
-        self._is_blind = is_blind  # the board doesn't show which row a worker has in hand: suspects go out one by one
+        self._is_blind = is_blind  # the board doesn't show which row a worker fetches: suspects are sent one by one
         self.batches: OrderedDict[int, Delivery] = OrderedDict()  # on their way
-        self.uncut: deque[_Uncut] = deque()  # rows that are to be asked for
+        self.uncut: deque[_Uncut] = deque()  # rows to be sent to workers
         self._out: dict[int, tuple[Block, Delivery]] = {}
 
     @property
     def blocks(self) -> int:
-        """How many are with workers."""
+        """The number of blocks that are with workers."""
         return len(self._out)
 
     def enter(self, plan: Plan, room: Room | None) -> None:
-        """A batch is to be made."""
+        """Add a batch that is to be fetched."""
         batch = self.batches[plan.number] = Delivery(plan, room, plan.rows)
         self.uncut.append((batch, 0, plan.rows))
 
     def seat(self, take: Callable[[int], Room | None]) -> list[Delivery]:
-        """It is known now what samples are like: give the batches that were begun before their rooms."""
+        """Give rooms to the batches that were begun before the layout was known, and return these batches."""
         found = [batch for batch in self.batches.values() if batch.room is None]
         for batch in found:
             batch.room = take(batch.plan.rows) or OBJECTS
         return found
 
     def cut(self, number: int, parts: int, dataset: int, seed: int, sent: float) -> Block:
-        """Take a block: of the first batch with rows to be asked for, one of so many equal parts; of 0, a row."""
+        """Take a block from the first batch with unsent rows: one of ``parts`` equal ones; with 0 parts, one row."""
         batch, first, stop = self.uncut.popleft()
         rows = -(-batch.plan.rows // parts) if parts and not (self._is_blind and batch.is_suspect) else 1
         if first + rows < stop:
@@ -75,9 +77,9 @@ class Ledger:
         return block
 
     def recall(self, numbers: Collection[int], is_lost: bool = False) -> int:
-        """These blocks will not be answered: their rows are asked for again, first of all; how many they are.
+        """Have the rows of these blocks sent again, before any others; return their number.
 
-        The worker that had them is dead.  ``is_lost``: or would not die, and may write into their rooms at any time.
+        Their worker is dead, or, with ``is_lost``, could not be ended and may write into their rooms at any time.
         """
         rows = 0
         for number in sorted(numbers, reverse=True):
@@ -95,17 +97,17 @@ class Ledger:
         return rows
 
     def recall_all(self, is_lost: bool = False) -> None:
-        """No block will be answered any more."""
+        """Recall every block: none will be answered."""
         self.recall(list(self._out), is_lost)
 
     def in_hand(self, line: Line) -> Suspect | None:
-        """The row that a worker's line names, if it was asked for in the block that the line names."""
+        """The row that a worker's line on the board names, if it belongs to the block that the line names."""
         found = self._out.get(line.block)
         sample = found[0].sample(line.row) if found is not None else None
         return None if sample is None else Suspect(*sample)
 
     def count_as_failed(self, fault: Fault) -> None:
-        """A row that is with no worker counts as failed, and is not asked for again."""
+        """Count a row that is with no worker as failed; it is not sent again."""
         uncut: deque[_Uncut] = deque()
         for batch, first, stop in self.uncut:
             if batch.plan.number != fault.batch or not first <= fault.row < stop:
@@ -118,28 +120,28 @@ class Ledger:
         self.uncut = uncut
 
     def settle(self, done: Done) -> tuple[Block, Delivery] | None:
-        """Enter that a block is done; None if nobody waits for it any more."""
+        """Note that a block is done; return it with its batch, or None if the answer isn't wanted any more."""
         found = self._out.pop(done.number, None)
         if found is None:
-            return None  # recalled: of a thread that was given up
+            return None  # it was recalled: the answer is from a thread that was given up
         block, batch = found
         batch.out -= 1
         if batch.is_abandoned:
-            self._give_up(batch)  # a late answer
+            self._give_up(batch)  # the answer came late
             return None
         batch.missing -= block.rows
         batch.faults.extend(done.faults)
         return found
 
     def ask_no_more(self, batch: Delivery) -> None:
-        """A batch has failed: what is left of it is not wanted."""
+        """Send no more rows of a batch that has failed."""
         for other, first, stop in self.uncut:
             if other is batch:
                 batch.missing -= stop - first
         self.uncut = deque(part for part in self.uncut if part[0] is not batch)
 
     def completed(self, most: int) -> list[Delivery]:
-        """Batches that can be handed over, taken out of the book."""
+        """Take out the finished batches that may be handed over, ``most`` of them at the most."""
         found = list[Delivery]()
         for batch in self.batches.values():
             if len(found) >= most:
@@ -153,7 +155,7 @@ class Ledger:
         return found
 
     def abandon(self) -> None:
-        """Nobody waits for these batches any more."""
+        """Drop all batches: they aren't wanted any more."""
         self.uncut.clear()
         for batch in self.batches.values():
             batch.is_abandoned = True
@@ -167,7 +169,7 @@ class Ledger:
 
 
 def _part(stretches: Iterable[Stretch], first: int, stop: int) -> Iterator[tuple[int, int, int, Keys]]:
-    """What of a batch's stretches, which may be countless, lies between two rows."""
+    """The parts of a batch's stretches between two rows; there may be very many stretches, so they are read lazily."""
     for row, epoch, position, keys in stretches:
         if row >= stop:
             return

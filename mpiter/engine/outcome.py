@@ -1,4 +1,4 @@
-"""What becomes of a finished batch: its contents, an error in their place, or neither where all of it was left out.
+"""What a finished batch is delivered as: its contents, an error, or nothing where all its samples were left out.
 
 Runs in the prefetch thread, or in the consumer's where there are no workers.  Guarantees that one bad batch never
 stands in the way of the next.
@@ -19,12 +19,12 @@ from .tally import Tally
 
 _row = attrgetter("row")
 _NONE = frozenset[int]()
-_Contents = Callable[[Delivery, frozenset[int]], Contents]  # what there is of a batch without the rows that failed
+_Contents = Callable[[Delivery, frozenset[int]], Contents]  # the contents of a batch without the rows that failed
 _Error = TypeVar("_Error", bound=BaseException)
 
 
 def finish(batch: Delivery, rules: Rules, tally: Tally, contents: _Contents) -> None:
-    """Give a batch what ``next()`` gets for it; ``contents`` makes that of the rows that are left, if any."""
+    """Set the batch's contents, which ``contents`` makes of the rows that haven't failed, or its error."""
     failed = _NONE
     if batch.faults:
         batch.error = _error_of(batch, rules, tally)
@@ -34,12 +34,12 @@ def finish(batch: Delivery, rules: Rules, tally: Tally, contents: _Contents) -> 
     if batch.error is None and len(failed) < batch.plan.rows:
         try:
             batch.contents = contents(batch, failed)
-        except MemoryError as problem:  # for a copy
+        except MemoryError as problem:  # there is none for a copy
             batch.error = named(problem)
 
 
 def _error_of(batch: Delivery, rules: Rules, tally: Tally) -> BaseException | None:
-    """What is raised in place of a batch, if anything: the first fault, unless those are left out; count them."""
+    """The error to raise in place of a batch, or None where its faults are left out; counts what is left out."""
     faults, error, order = batch.faults, batch.error, batch.plan.after.order
     if grave := [fault for fault in faults if not (rules.skips_errors and fault.may_skip)]:
         error = error or raised(min(grave, key=_row))
@@ -51,7 +51,7 @@ def _error_of(batch: Delivery, rules: Rules, tally: Tally) -> BaseException | No
         tally.all_skipped.add(sorted(faults, key=_row))
         is_barren = sum(fault.ends_row for fault in faults) == batch.plan.rows
         tally.barren = tally.barren + len(faults) if is_barren else 0
-        if tally.barren >= len(order) > 0:  # what samplers give has no order, and no length
+        if tally.barren >= len(order) > 0:  # the order of a sampler has no length
             tally.barren = 0
             error = _too_many("on_error='skip' has left out a whole epoch: every sample failed.", faults[-1])
     return error
@@ -64,7 +64,7 @@ def _too_many(text: str, last: Fault) -> SampleError:
 
 
 def not_received(problem: Exception) -> Exception:
-    """The error for what a worker has sent and cannot be opened here."""
+    """The error for a sample that a worker has sent and this process can't unpickle."""
     if isinstance(problem, MemoryError):
         return named(problem)
     text = f"a sample was sent but cannot be unpickled here: {type(problem).__name__}: {problem}."
@@ -74,7 +74,7 @@ def not_received(problem: Exception) -> Exception:
 
 
 def not_sent(problem: BaseException) -> BaseException:
-    """The error for what a worker could not send, or what the Pool could not read."""
+    """The error for an answer that a worker could not send, or that the Pool could not read."""
     if isinstance(problem, MemoryError):
         return named(problem)
     error = SampleNotSendable(f"a worker could not send its answer: {problem}")
@@ -83,7 +83,7 @@ def not_sent(problem: BaseException) -> BaseException:
 
 
 def named(problem: _Error) -> _Error | SharedMemoryFull:
-    """The same, with the remedy where Python says no more than that memory is short."""
+    """The same error; a bare MemoryError becomes one that names the remedy."""
     if not isinstance(problem, MemoryError) or isinstance(problem, SharedMemoryFull):
         return problem
     details = f" ({problem})" if str(problem) else ""

@@ -1,50 +1,60 @@
-"""What changes the number of workers, and of batches that wait, while batches are handed out: a pilot, which is a hook.
+"""Pilots: hooks that change the number of workers, and of batches that wait, while batches are handed out.
 
-``mpiter.tuning`` has one that follows what it sees.  What wings make the package's face brings here, so that the core
-imports none.
+``mpiter.tuning`` has the pilot behind "auto".  ``Wings`` holds what the package registers for the core to call, so that
+the core imports no wing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from ..errors import OptionError
 from ..machine import cores
-from ..stats import Stats
 from ..worker.block import Done
 from .hook import Hook
 
 
 class Setting(NamedTuple):
-    """What may change while batches are handed out."""
+    """The two numbers that may change while batches are handed out."""
 
     workers: int
     n_prefetch: int
 
 
+class Look(NamedTuple):
+    """The numbers that a pilot decides by, since the first batch."""
+
+    batches: int  # handed out
+    seconds: float
+    wait_s: float  # that the consumer waited
+    fetch_s: float  # of all workers together
+    in_flight_batches: int
+    room_bytes: int  # of one batch
+    worker_bytes: int
+
+
 class Pilot(Hook):
-    """Looks at each answer, once there is something to see: while workers come and go there isn't."""
+    """Looks at the statistics after each answer, unless workers are just starting or ending."""
 
     def answered(self, done: Done) -> None:
         loop = self.loop
         if loop.is_settled:
-            wanted = self.look(loop.tally.batches, Setting(*loop.setting), partial(loop.stats, looks=False))
+            wanted = self.look(loop.tally.batches, Setting(*loop.setting), loop.look)
             if wanted is not None:
                 loop.resize(*wanted)
 
-    def look(self, batches: int, now: Setting, stats: Callable[[], Stats]) -> Setting | None:
-        """After so many batches: another setting from now on, or None.  It comes back at once unless it has to look."""
+    def look(self, batches: int, now: Setting, look: Callable[[], Look]) -> Setting | None:
+        """Return another setting, or None to keep the present one.  Called often, and calling ``look`` costs time."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Auto:
-    """As many as are of use, from ``least`` to ``most``; None: as many as there are cores, or as memory allows.
+    """As many workers, or waiting batches, as help, from ``least`` to ``most``; ``"auto"`` stands for ``Auto()``.
 
-    What ``n_processes="auto"`` stands for.
+    ``most=None`` allows as many workers as there are cores, and as many batches as memory allows.
 
     >>> import mpiter
     >>> with mpiter.batches(range(6), 4, n_processes=mpiter.Auto(most=2), shuffle=False) as stream:
@@ -64,20 +74,20 @@ class Auto:
 
     @property
     def bound(self) -> int:
-        """How many workers there may be."""
+        """The largest number of workers."""
         return self.most or max(self.least, cores())
 
 
 class Wings:
-    """What makes a hook of a wing."""
+    """Functions that make the hooks of wings."""
 
-    pilot: Callable[[Auto | None, Auto | None], Pilot]  # of workers, of batches that wait; None: they stay
-    trace: Callable[[str], Any]  # of the file's name
-    receipts: Callable[[Any], Any]  # of the folder's
+    pilot: Callable[[Auto | None, Auto | None], Pilot]  # for workers, for waiting batches; None: fixed
+    trace: Callable[[str], Any]  # takes the file's name
+    receipts: Callable[[Any], Any]  # takes the folder's name
 
 
 def auto(value: object) -> Auto | None:
-    """What is to be found out, if anything is."""
+    """The ``Auto`` that an argument stands for, or None if it is a number."""
     if isinstance(value, str) and value == "auto":
         return Auto()
     return value if isinstance(value, Auto) else None

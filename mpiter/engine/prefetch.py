@@ -33,6 +33,7 @@ from .communicator import Terminated, _Communicator
 from .hook import Hook, Hooks
 from .ledger import Ledger
 from .outcome import finish, named, not_received, not_sent
+from .pilot import Look
 from .recovery import Recovery, doings
 from .rooms import OBJECTS
 from .run import Delivery, Run, ending
@@ -175,6 +176,13 @@ class _PrefetchLoop:
     @property
     def pids(self) -> tuple[int, ...]:
         return team.crew.pids if (team := self._team) else ()
+
+    def look(self) -> Look:
+        """The numbers for a pilot."""
+        tally, worker_bytes = self.tally, sum(map(machine.own_bytes, self.pids))
+        seconds = 0.0 if tally.began is None else time.monotonic() - tally.began
+        counted = tally.batches, seconds, tally.wait_s, tally.fetch_s
+        return Look(*counted, self._in_flight, self.room_bytes, worker_bytes)
 
     def stats(self, looks: bool = True) -> Stats:
         in_flight, team = self._in_flight, self._team

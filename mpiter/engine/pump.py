@@ -1,7 +1,7 @@
-"""Batches, one after the other, from whatever place one is sent to: what iterators and loaders own, one each.
+"""The pump of an iterator or a loader: hands out one batch after the other, from any place that it is sent to.
 
-Runs in the consumer's thread, and owns what fetches: starts it when the first batch is asked for, waits for it, sends
-it elsewhere, ends it.  Guarantees that ``cursor`` tells what has been handed out, never what is prefetched; that
+Runs in the consumer's thread and owns the prefetch loop: starts it when the first batch is asked for, waits for it,
+sends it elsewhere, ends it.  Guarantees that ``cursor`` tells what has been handed out, never what is prefetched; that
 Ctrl-C in ``next()`` loses and repeats nothing; and that ``close()`` works from any thread, in any state, any number of
 times, and ends in bounded time, as do dropping the pump and leaving the interpreter.
 """
@@ -33,28 +33,28 @@ from .run import Delivery, Run
 from .tally import Skipped
 from .team import Team
 
-Late = Callable[[float, float, str], Exception]  # the limit, the seconds waited, what the workers do → what is said
+Late = Callable[[float, float, str], Exception]  # takes the limit, the seconds waited, and what the workers do
 
 
 class Pumping:
-    """A place, plans for what follows, and an account of what was handed out; derived ones bring what fetches.
+    """A place, the plans for what follows, and a loop; derived classes make the loop.
 
-    ``opens`` makes of a batch's contents what is handed out.  ``late`` says what becomes of a batch that has been
-    overdue for longer than ``dataset_timeout``: a warning, which is given, or an error, which is raised.  ``counts``
-    says how many samples are in what ``opens`` has made, where rows are something else; None where it is no batch.
-    ``skipped`` is told of what is left out, and is the owner's where that has one pump after the other.
+    ``opens`` turns a batch's contents into the object that is handed out.  ``late`` makes the warning or the error for
+    a batch that takes longer than ``dataset_timeout``.  ``counts`` returns the number of samples in what ``opens`` has
+    made, where rows are not samples.  ``skipped`` counts samples that are left out; a loader passes its own, which
+    outlives its pumps.
     """
 
-    loop: Any = None  # what fetches
+    loop: Any = None
     is_closed = False
     cursor: Cursor
     seed = 0
     _plans: Plans
     _hooks = Hooks()
     _letting_go: Any = None
-    _before: Cursor | None = None  # where the user was when batches began to be passed by
-    _has_ended = False  # all of it has been handed out
-    _has_stopped = False  # the run: another one begins with the next batch
+    _before: Cursor | None = None  # where the user was before batches that were left out whole
+    _has_ended = False  # every batch has been handed out
+    _has_stopped = False  # the run has: another one begins with the next batch
     _taken = 0  # deliveries of the run that have been handed out
 
     def __init__(
@@ -80,13 +80,13 @@ class Pumping:
         self._before, self._has_ended, self._has_stopped = None, False, True
 
     def change(self, options: Options) -> None:
-        """From the next batch on under other options."""
+        """Use other options from the next batch on."""
         was_closed = self.is_closed
         self.close()
         self.is_closed, self.options = was_closed, options
 
     def refresh(self) -> None:
-        """Have the dataset seen as it is now."""
+        """Start new workers with the next batch if the dataset has changed."""
         if self.loop is not None and not self.loop.carries(self.options.cargo):
             self.close()
             self.is_closed = False
@@ -94,10 +94,7 @@ class Pumping:
     # -- handing out ---------------------------------------------------------------------------------------------
 
     def next(self, passed: Callable[[], object] | None = None) -> Any:
-        """The next batch of which anything is left; StopIteration when there is none.
-
-        ``passed`` is called for each of which nothing is: the cursor is then behind it.
-        """
+        """The next batch; batches whose samples were all left out are passed by, and ``passed`` is called for each."""
         with self._one_at_a_time:
             while True:
                 if self._has_ended:
@@ -112,15 +109,15 @@ class Pumping:
                     passed()
 
     def start(self) -> None:
-        """Fetch ahead from now on, not only when a batch is asked for."""
+        """Start to fetch ahead now, not when the first batch is asked for."""
         with self._one_at_a_time:
             self._ready()
 
     def _ready(self) -> Any:
-        """What fetches, with a run under way."""
+        """The loop, with a run under way."""
         if self.is_closed:
             raise IteratorClosed("the iterator is closed; make a new one.")
-        if self.loop is None or self.loop.born != home.generation:  # the parent's: this process has been forked
+        if self.loop is None or self.loop.born != home.generation:  # the parent's loop: this process has been forked
             self.loop = None
             if self._plans.end_at(self.cursor):
                 self._has_ended = True
@@ -137,11 +134,11 @@ class Pumping:
         raise NotImplementedError
 
     def _begin(self, loop: Any) -> None:
-        """Have another run begin."""
+        """Begin another run."""
         raise NotImplementedError
 
     def _take(self, loop: Any) -> Delivery:
-        """What comes next."""
+        """The next delivery."""
         raise NotImplementedError
 
     def _hand_out(self, loop: Any, delivery: Delivery) -> Any:
@@ -155,7 +152,9 @@ class Pumping:
         began = time.monotonic()
         try:
             batch = self._opens(contents)
-        except Exception as error:  # samples that cannot be stacked; unlike Ctrl-C, they would come again
+        except (
+            Exception
+        ) as error:  # samples that can't be stacked: the batch counts as handed out, else it would come for ever
             self._advance(delivery)
             self._name_samples(error, contents, plan)
             raise
@@ -171,15 +170,15 @@ class Pumping:
         return batch
 
     def _advance(self, delivery: Delivery, samples: int | None = None, began: float = 0.0, ended: float = 0.0) -> None:
-        """Note that the user has it, in this order: what Ctrl-C leaves undone is begun anew from the cursor."""
+        """Move the cursor behind a delivery.  Hooks come first: Ctrl-C among them leaves the batch to come again."""
         try:
             self._hooks.tell(Hook.handed_out, delivery, samples, began, ended)
         except BaseException:
-            self._has_stopped = True  # receipts then say where they begin anew
+            self._has_stopped = True  # the next run tells the hooks where it begins
             raise
         if not delivery.is_end:
             after, before = delivery.plan.after, self._before
-            if before is not None:  # to the user all this is one step: an epoch that ends within it mustn't be lost
+            if before is not None:  # the user sees one step: an epoch that ended among the batches passed by must show
                 is_new, detail = after.epoch > before.epoch, before.epoch_detail
                 after = after._replace(is_new_epoch=is_new, previous_epoch_detail=detail)
             self.cursor = after
@@ -188,7 +187,7 @@ class Pumping:
         self._taken += 1
 
     def _name_samples(self, error: Exception, contents: Contents, plan: Plan) -> None:
-        """Say in the error which samples cannot be stacked."""
+        """Add to the error which samples can't be stacked."""
         if plan.samples is None:
             keys = [key for stretch in plan.stretches for key in stretch.indices]
             keys = [key for row, key in enumerate(keys) if row not in contents.failed]
@@ -196,33 +195,33 @@ class Pumping:
             name_samples(error, keys, rows or differing(samples_of(contents)))
 
     def _course(self) -> Plans:
-        """The plans of a run that begins here, as this rank goes through them."""
+        """The plans of a run that begins here, of this rank's part."""
         plans = self._plans if self.options.shard is None else self._plans.shared(self.options.share())
         self._hooks.tell(Hook.begun, self.cursor, plans)
         return plans
 
     def _closed_meanwhile(self) -> IteratorClosed:
-        """Another thread has closed it, or the dataset, or the interpreter ends."""
+        """The error for a ``next()`` during which another thread, or the dataset, closed the iterator."""
         lifetime.go_quietly()
         if self.is_closed:
-            self.close()  # what was begun since
+            self.close()  # it may have been started since
         return IteratorClosed("the iterator was closed while next() waited.")
 
-    # -- what fetches --------------------------------------------------------------------------------------------
+    # -- the loop ------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """More is known now of what comes next."""
+        """Have the loop plan again: a sampler has given more keys."""
         if self.loop is not None:
             self.loop.wake()
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """The worker processes of the moment; others after they have been replaced."""
+        """The process ids of the present workers."""
         return () if self.loop is None else self.loop.pids
 
     @property
     def skipped(self) -> int:
-        """Samples that were left out."""
+        """The number of samples that were left out."""
         return self._all_skipped.count
 
     def stats(self, looks: bool = True) -> Stats:
@@ -232,7 +231,7 @@ class Pumping:
         return replace(found, skipped=skipped.count, skips=skipped.first)
 
     def close(self) -> None:
-        """End what fetches and give everything back; batches already handed out stay valid."""
+        """End the loop and give its memory back; batches already handed out stay valid."""
         self.is_closed = True
         loop, self.loop = self.loop, None
         if loop is not None and loop.pid == os.getpid():
@@ -245,12 +244,12 @@ class Pumping:
 
 
 class Pump(Pumping):
-    """With workers: a prefetch loop fetches from the place on."""
+    """A pump whose batches a prefetch loop has workers fetch."""
 
     _runs = 0
     _in_hand: Delivery | None = None  # taken from the loop, not yet handed out
     _patience = Patience(None)
-    _lateness: Any = ()  # the type of what was said of a batch that may still come
+    _lateness: Any = ()  # the type of a warning after which the batch may still come
 
     def go(self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None) -> None:
         super().go(cursor, plans, seed)
@@ -270,7 +269,7 @@ class Pump(Pumping):
     def _take(self, loop: _PrefetchLoop) -> Delivery:
         if self._in_hand is None:
             self._in_hand = self._wait_for(loop)
-        loop.mail.deliver()  # a warning may be an error to the user: the batch then stays in hand
+        loop.mail.deliver()  # a warning may be raised as an error: the batch then stays in hand
         delivery, self._in_hand = self._in_hand, None
         self._has_stopped = delivery.is_end
         return delivery
@@ -281,23 +280,23 @@ class Pump(Pumping):
             self._patience = Patience(limit)
         try:
             delivery = loop.get(self._waits, glance_s)
-            while delivery.number != self._taken:  # Ctrl-C has taken one between the queue and the user
+            while delivery.number != self._taken:  # Ctrl-C came between the queue and the user, and a delivery was lost
                 self._begin(loop)
                 delivery = loop.get(self._waits, glance_s)
             return delivery
         except Terminated:
             raise self._closed_meanwhile() from None
         except BaseException as error:
-            self._has_stopped = not isinstance(error, self._lateness)  # else what is on its way may still come
+            self._has_stopped = not isinstance(error, self._lateness)  # after a warning the run goes on
             raise
         finally:
             loop.tally.waited(began, ended := time.monotonic())
             self._hooks.tell(Hook.waited, began, ended)
 
     def _waits(self, seconds: float) -> None:
-        """No batch for so many seconds: look at what the workers do."""
+        """Warn, or raise, if no batch has come for longer than ``dataset_timeout``."""
         loop, limit = self.loop, self.options.dataset_timeout
-        if loop is None or limit is None:  # closed meanwhile; or it may wait for ever
+        if loop is None or limit is None:  # closed meanwhile, or there is no limit
             return
         if self._patience.ends(seconds, not any(line.ready for line in loop.lines)):
             problem = self._late(limit, seconds, loop.doings() or "no worker is at a sample right now")
@@ -320,7 +319,7 @@ class Pump(Pumping):
         hire = partial(Team, rules, options.backend, options.serializer, options.copy, options.cargo)
         loop = _PrefetchLoop(rules, hire, self._all_skipped, self._hooks)
         self._letting_go = lifetime.end_with(self, loop)
-        with interrupts_later():  # Ctrl-C finds either nothing started or everything owned
+        with interrupts_later():  # Ctrl-C comes before workers are started or after the pump owns them
             try:
                 loop.launch(self._run())
             except BaseException:

@@ -42,6 +42,7 @@ class Tally:
     samples: int = 0
     odd_rows: int = 0
     copies: int = 0
+    fetch_s: float = 0.0  # of all workers
     sample_s: float = 0.0
     sample_cpu_s: float = 0.0
     start_s: float = 0.0
@@ -86,6 +87,7 @@ class Tally:
 
     def fetched(self, samples: int, seconds: float, cpu_s: float) -> None:
         """Follow the time that a sample takes."""
+        self.fetch_s += seconds
         if not samples:
             return
         if not self.sample_s:

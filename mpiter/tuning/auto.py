@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .. import machine
-from ..engine.pilot import Auto, Pilot, Setting
-from ..stats import Stats
+from ..engine.pilot import Auto, Look, Pilot, Setting
 
 _log = logging.getLogger("mpiter.tuning")
 _PART, _PART_S = 8, 0.1  # batches and seconds between two looks, at least
@@ -65,19 +64,19 @@ class Change(NamedTuple):
     reason: str
 
 
-def _free_and_ours(stats: Stats) -> float:
-    return machine.memory_available() + stats.worker_bytes + stats.in_flight_bytes
+def _free_and_ours(seen: Look) -> float:
+    return machine.memory_available() + seen.worker_bytes + seen.in_flight_batches * seen.room_bytes
 
 
 class AutoPilot(Pilot):
     """Follows what it sees; ``memory`` says how much workers and batches may take together."""
 
     def __init__(
-        self, workers: Auto | None, n_prefetch: Auto | None, memory: Callable[[Stats], float] = _free_and_ours
+        self, workers: Auto | None, n_prefetch: Auto | None, memory: Callable[[Look], float] = _free_and_ours
     ) -> None:
         self._workers, self._n_prefetch, self._memory = workers, n_prefetch, memory
         self.changes: list[Change] = []
-        self._last: Stats | None = None  # what the last look showed; None: the next one begins a part
+        self._last: Look | None = None  # what the last look showed; None: the next one begins a part
         self._next, self._is_settled = 2, True  # batches until the next look; since the last change
         self._begin(0)
 
@@ -88,11 +87,10 @@ class AutoPilot(Pilot):
         self._tried: list[Measured] = []  # …and what was before
         self._is_final, self._age, self._again = False, 0, 0  # decided, until twice as many parts have been seen
 
-    def look(self, batches: int, now: Setting, stats: Callable[[], Stats]) -> Setting | None:
-        """After so many batches: another setting from now on, or None."""
+    def look(self, batches: int, now: Setting, look: Callable[[], Look]) -> Setting | None:
         if batches < self._next:
             return None
-        seen, last = stats(), self._last
+        seen, last = look(), self._last
         if not self._is_settled:  # what is on its way by now was begun under the setting before
             self._is_settled = True
             self._next = batches + min(seen.in_flight_batches, 2 * now.workers + now.n_prefetch)
@@ -121,7 +119,7 @@ class AutoPilot(Pilot):
         _log.info("after %d batches %s", batches, reason)
         return wanted
 
-    def _decide(self, now: Setting, seen: Stats) -> tuple[Setting | None, str]:
+    def _decide(self, now: Setting, seen: Look) -> tuple[Setting | None, str]:
         """What to change, if anything, and why."""
         most, most_prefetch = self._bounds(now, seen)
         if now.workers > most:
@@ -184,7 +182,7 @@ class AutoPilot(Pilot):
         why = f"workers are idle {1 - here.busy:.0%} of the time and the consumer hardly waits"
         return here.setting._replace(workers=wanted), f"{why}: {wanted} workers where there were {workers}"
 
-    def _bounds(self, now: Setting, seen: Stats) -> tuple[int, int]:
+    def _bounds(self, now: Setting, seen: Look) -> tuple[int, int]:
         """The most workers, and batches that wait, by what was asked for and by the memory that there is."""
         least = most = now.workers
         if self._workers is not None:

@@ -47,11 +47,11 @@ class View:
         stats = self.stats
         workers = _some(len(self.workers), "worker")
         workers += f" with {self.worker_bytes / 1e6:,.0f} MB" if self.worker_bytes else ""
-        rare = {"restart": stats.restarts, "error": stats.errors}
+        rare = {"restart": stats.restarts, "skipped sample": stats.skipped}
         return [
             f"{_some(stats.batches, 'batch', 'es')}, {_some(stats.samples, 'sample')}, "
             f"{stats.samples_per_s:,.4g} samples/s",
-            f"waited {stats.recent_share:.0%}: {stats.verdict if stats.batches else 'no batch yet'}",
+            f"waited {stats.recent_share:.0%}: {stats.verdict() if stats.batches else 'no batch yet'}",
             f"{stats.ready_batches} ready, {stats.in_flight_batches} on their way",
             ", ".join([workers, *(_some(count, what) for what, count in rare.items() if count)]),
         ]
@@ -62,7 +62,7 @@ class View:
 
     def lines(self, width: int = 80, height: int = 24) -> list[str]:
         """Lines for a screen of this size."""
-        shown = [*self._figures, *(f"{name} {said}" for name, said in self.stats.dataset.items()), *self.workers]
+        shown = [*self._figures, *self.workers]
         if len(shown) > height:
             shown = [*shown[: height - 1], f"and {len(shown) - height + 1} more"]
         return [line if len(line) <= width else f"{line[: max(0, width - 1)]}…" for line in shown]
@@ -72,29 +72,26 @@ class Watcher:
     """Remembers the last few seconds of one iterator."""
 
     def __init__(self) -> None:
-        self._seen: deque[Stats] = deque()
+        self._seen: deque[tuple[float, Stats]] = deque()  # with the time of each
 
-    def view(self, stats: Stats, lines: Sequence[Line], processes: Collection[int]) -> View:
-        """What those seconds and this moment have shown; workers that are no ``processes`` are threads."""
+    def view(self, stats: Stats, lines: Sequence[Line], processes: Collection[int], now: float) -> View:
+        """The view at a moment; lines of workers that are no ``processes`` are of threads."""
         seen = self._seen
-        if seen and stats.batches < seen[-1].batches:
+        if seen and stats.batches < seen[-1][1].batches:
             seen.clear()  # another loop has begun
-        while len(seen) > 1 and stats.seconds - seen[1].seconds >= _STRETCH_S:
+        while len(seen) > 1 and now - seen[1][0] >= _STRETCH_S:
             seen.popleft()
-        base = seen[0] if seen and seen[0].batches else Stats(wait_s=stats.start_s)
-        seen.append(stats)
-        recent = replace(
-            stats,
-            recent_s=max(0.0, stats.seconds - base.seconds),
-            recent_wait_s=max(0.0, stats.wait_s - base.wait_s),
-            recent_batches=stats.batches - base.batches,
-        )
+        if seen and seen[0][1].batches:
+            since, base = seen[0]
+            wait_s, batches = max(0.0, stats.wait_s - base.wait_s), stats.batches - base.batches
+            stats = replace(stats, recent_s=now - since, recent_wait_s=wait_s, recent_batches=batches)
+        seen.append((now, stats))
         sizes = [machine.own_bytes(line.pid) if line.pid in processes else 0 for line in lines]
-        told, now = [], time.monotonic()
+        told = []
         for number, (line, size) in enumerate(zip(lines, sizes, strict=True)):
             if line.pid:
                 told.append(f"worker {number:<3} pid {line.pid:<8} {size / 1e6:6,.0f} MB  {doing(line, now)}")
-        return View(recent, told, sum(sizes))
+        return View(stats, told, sum(sizes))
 
 
 def doing(line: Line, now: float) -> str:
@@ -229,7 +226,7 @@ def look(source: Any, watcher: Watcher) -> View:
         if pump.loop is not None and parts[-1].workers:
             lines += pump.loop.lines
             pids += pump.loop.pids
-    return watcher.view(total(parts), lines, pids)
+    return watcher.view(total(parts), lines, pids, time.monotonic())
 
 
 def _pumps_of(source: Any) -> list[Pump | Alone]:

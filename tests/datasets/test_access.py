@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from datasets import plain_batch
 from pairs import slow_but
+from ways import iterator
 
 import mpiter
 
@@ -56,7 +57,7 @@ class OneByOne:
 
 
 def epoch(dataset: Any, **options: Any) -> list[Any]:
-    with mpiter.MultiprocessIterator(dataset, 8, repeat=False, seed=1, **options) as it:
+    with iterator(dataset, 8, repeat=False, seed=1, **options) as it:
         return [plain_batch(batch) for batch in it]
 
 
@@ -146,7 +147,7 @@ def test_an_error_is_blamed_on_its_own_sample() -> None:
                 raise KeyError(index)
             return super().__getitem__(index)
 
-    with mpiter.MultiprocessIterator(Fails(), 8, repeat=False, shuffle=False, n_processes=1) as it:
+    with iterator(Fails(), 8, repeat=False, shuffle=False, n_processes=1) as it:
         next(it)
         with pytest.raises(KeyError) as caught:
             next(it)

@@ -21,7 +21,7 @@ LETTERS = [chr(ord("a") + i) for i in range(20)]
 Pair = namedtuple("Pair", "x y")
 DOORS: dict[str, Callable[..., Any]] = {
     "batches": lambda data: mpiter.batches(data, 8, n_processes=0),
-    "iterator": lambda data: mpiter.MultiprocessIterator(data, 8, n_processes=0),
+    "iterator": lambda data: mpiter.SerialIterator(data, 8),
     "loader": lambda data: mpiter.DataLoader(data, 8),
 }
 every_door = pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 from scripts import METHODS
+from ways import iterator
 
 import mpiter
 
@@ -127,7 +128,7 @@ KINDS = [
 def checked(dataset, **options):
     expected = np.arange(ROWS * 3).reshape(ROWS, 3)
     seen = []
-    with mpiter.MultiprocessIterator(dataset, BATCH, repeat=False, seed=1, n_processes=2, **options) as it:
+    with iterator(dataset, BATCH, repeat=False, seed=1, n_processes=2, **options) as it:
         for batch in it:
             for row, i in batch:
                 assert row.tolist() == expected[i].tolist()
@@ -194,9 +195,9 @@ class Holds:
 @pytest.mark.parametrize("kind", OPEN)
 def test_what_is_open_in_a_dataset_is_refused_by_its_path(kind):
     with contextlib.closing(OPEN[kind]()) as thing:
-        iterator = mpiter.MultiprocessIterator(Holds(thing), 2, n_processes=1, backend=mpiter.Process("spawn"))
+        it = iterator(Holds(thing), 2, n_processes=1, backend=mpiter.Process("spawn"))
         with (
-            iterator as it,
+            it,
             pytest.raises(mpiter.errors.DatasetNotPicklable, match=r"dataset\.deep\['in'\]\[0\].*worker_init"),
         ):
             next(it)
@@ -204,8 +205,8 @@ def test_what_is_open_in_a_dataset_is_refused_by_its_path(kind):
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
 def test_what_cannot_be_pickled_is_forked_with_a_warning_at_the_users_line_where_nothing_else_was_asked_for():
-    iterator = mpiter.MultiprocessIterator(Holds(threading.Lock()), 3, shuffle=False, n_processes=1)
-    with iterator as it, pytest.warns(RuntimeWarning, match=r"dataset\.deep\['in'\]\[0\].*lock.*Forking") as told:
+    it = iterator(Holds(threading.Lock()), 3, shuffle=False, n_processes=1)
+    with it, pytest.warns(RuntimeWarning, match=r"dataset\.deep\['in'\]\[0\].*lock.*Forking") as told:
         assert next(it) == [0, 1, 2]
     assert [one.filename for one in told if one.category is RuntimeWarning] == [__file__]
 
@@ -220,12 +221,12 @@ def test_what_workers_would_share_a_place_in_is_forked_only_if_asked(tmp_path, k
     with contextlib.closing(dataset.open() if kind in made else OPEN[kind]()) as thing:
         options = {"shuffle": False, "n_processes": 1}
         with (
-            mpiter.MultiprocessIterator(Holds(thing), 3, **options) as it,
+            iterator(Holds(thing), 3, **options) as it,
             pytest.raises(mpiter.errors.DatasetNotPicklable, match=r"\['in'\]\[0\].*worker_init") as told,
         ):
             next(it)
         assert told.value.is_handle
-        with mpiter.MultiprocessIterator(Holds(thing), 3, **options, backend=mpiter.Process("fork")) as it:
+        with iterator(Holds(thing), 3, **options, backend=mpiter.Process("fork")) as it:
             assert next(it) == [0, 1, 2]
 
 
@@ -241,10 +242,8 @@ class ReturnsIt(Holds):
 @pytest.mark.parametrize("kind", OPEN)
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_open_in_a_sample_is_refused_by_its_path(method, kind):
-    iterator = mpiter.MultiprocessIterator(
-        ReturnsIt(kind), 1, shuffle=False, n_processes=1, backend=mpiter.Process(method)
-    )
-    with iterator as it:
+    it = iterator(ReturnsIt(kind), 1, shuffle=False, n_processes=1, backend=mpiter.Process(method))
+    with it:
         assert next(it) == [{"i": 0, "open": []}]
         with pytest.raises(mpiter.errors.SampleNotSendable, match=r"dataset\[1\]\['open'\]\[0\]"):
             next(it)

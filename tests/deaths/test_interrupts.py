@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 from scripts import interrupt_once_waiting, once_waiting
+from ways import iterator
 
 import mpiter
 
@@ -32,7 +33,7 @@ class Gated:
 
 def gated(folder, backend, first_gated=BATCH):
     """Fetches strictly batch by batch, so that what is behind the gate holds nothing else up."""
-    return mpiter.MultiprocessIterator(
+    return iterator(
         Gated(folder, first_gated), BATCH, repeat=False, shuffle=False, n_processes=2, backend=backend, run_ahead=0
     )
 
@@ -102,12 +103,12 @@ def test_closing_from_another_thread_wakes_the_one_who_waits(tmp_path, backend):
     closer.join()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["process", "thread"])
 def test_a_weak_reference_callback_may_close_the_iterator(backend):
     class Model:
         pass
 
-    it = mpiter.MultiprocessIterator(range(20), 3, n_processes=2, backend=backend)
+    it = iterator(range(20), 3, n_processes=2, backend=backend)
     next(it)
     model = Model()
     weakref.finalize(model, it.close)
@@ -116,9 +117,9 @@ def test_a_weak_reference_callback_may_close_the_iterator(backend):
         next(it)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["process", "thread"])
 def test_closing_within_the_loop_ends_it(backend):
-    it = mpiter.MultiprocessIterator(range(20), 3, n_processes=2, backend=backend)
+    it = iterator(range(20), 3, n_processes=2, backend=backend)
     with pytest.raises(mpiter.errors.IteratorClosed):
         for _ in it:
             it.close()

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
+from ours import slots_of
 from scripts import wait_until
 
 import mpiter
@@ -182,7 +183,7 @@ def test_each_slot_is_registered_once_and_let_go_before_its_memory_is():
         for x in batches:
             assert locks.cover(x.ctypes.data)
             assert cuda.covers(x.ctypes.data, x.nbytes)
-        assert cuda.calls <= batches.stats().slots
+        assert cuda.calls <= slots_of(batches).count
         assert cuda.held
         kept = x
     assert not cuda.held
@@ -202,7 +203,7 @@ def test_a_refusal_is_remembered():
         for x in batches:
             assert not locks.cover(x.ctypes.data)
             assert not locks.cover(x.ctypes.data)
-        assert cuda.calls <= batches.stats().slots
+        assert cuda.calls <= slots_of(batches).count
 
 
 # -- one batch ahead, with a stand-in for CUDA -------------------------------------------------------------------

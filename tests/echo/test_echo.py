@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ways
 from datasets import Failing
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,7 +64,7 @@ class Dying(Augmented):
 
 
 def iterator(dataset: Any, **options: Any) -> Any:
-    return mpiter.MultiprocessIterator(dataset, BATCH, **{"repeat": False, "seed": 3, "n_processes": 0, **options})
+    return ways.iterator(dataset, BATCH, **{"repeat": False, "seed": 3, "n_processes": 0, **options})
 
 
 def stream(dataset: Any, **options: Any) -> Any:

@@ -253,7 +253,7 @@ def test_a_place_beyond_the_last_epoch_is_refused():
 
 
 def test_a_closed_iterator_refuses_a_state():
-    it = mpiter.MultiprocessIterator([1, 2, 3], 2, n_processes=0)
+    it = mpiter.batches([1, 2, 3], 2, n_processes=0)
     state = it.state_dict()
     it.close()
     with pytest.raises(mpiter.errors.IteratorClosed):

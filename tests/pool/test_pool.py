@@ -812,7 +812,6 @@ def test_workers_are_replaced_after_maxtasksperchild_samples(method: str) -> Non
     assert stats.samples == 200
     assert stats.restarts == 0
     assert len(workers) > 3
-    assert stats.renewals >= len(workers) - 2
 
 
 @pytest.mark.parametrize("backend", ["thread", mpiter.Process(pool=multiprocessing.Pool)])

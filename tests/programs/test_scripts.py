@@ -38,8 +38,12 @@ PLAIN = """
             kind = Pair if sys.argv[2] == "namedtuple" else Item
             return kind(self.transform(np.full((2, 3), i, np.float32)), i)
 
-    backend = "serial" if sys.argv[1] == "serial" else mpiter.Process(sys.argv[1])
-    it = mpiter.MultiprocessIterator(Numbers(lambda x: x * 2), 5, repeat=False, n_processes=2, seed=3, backend=backend)
+    dataset = Numbers(lambda x: x * 2)
+    if sys.argv[1] == "serial":
+        it = mpiter.SerialIterator(dataset, 5, repeat=False, seed=3)
+    else:
+        backend = mpiter.Process(sys.argv[1])
+        it = mpiter.MultiprocessIterator(dataset, 5, repeat=False, n_processes=2, seed=3, backend=backend)
     for batch in it:
         assert all(isinstance(item, (Pair, Item)) for item in batch), type(batch[0])
         assert isinstance(batch.columns, (Pair, Item)), type(batch.columns)

@@ -45,7 +45,6 @@ def test_pieces_of_a_dear_batch_are_put_together(ray: Any) -> None:
     backend.dear_s = 1e-6
     with ordered(large, backend=backend, batch_size=10, n_processes=2) as it:
         batches = [plain_batch(batch) for batch in it]
-        assert it.stats().tasks > 3 + 1
     assert batches == [plain_batch([large[at] for at in range(start, start + 10)]) for start in (0, 10, 20)]
 
 
@@ -209,7 +208,6 @@ def test_among_deaths_every_sample_comes_once_bit_by_bit(ray: Any) -> None:
 def test_a_worker_that_has_fetched_enough_is_replaced(ray: Any) -> None:
     with ordered(Squares(60), maxtasksperchild=30) as it:
         assert labels_of(it) == [*range(60)]
-        assert it.stats().renewals >= 1
         assert it.stats().restarts == 0
 
 

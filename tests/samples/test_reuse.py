@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from datasets import Record, Squares, plain
 from pairs import slow_if
+from ways import iterator
 
 import mpiter
 
@@ -101,7 +102,7 @@ def told(sample: Any) -> Any:
 
 
 def samples_of(dataset: Any, batch_size: int = 50, **options: Any) -> list[Any]:
-    with mpiter.MultiprocessIterator(dataset, batch_size, repeat=False, shuffle=False, **options) as it:
+    with iterator(dataset, batch_size, repeat=False, shuffle=False, **options) as it:
         return [told(sample) for batch in it for sample in batch]
 
 
@@ -215,7 +216,7 @@ def test_so_are_tensors(way: str, options: dict[str, Any]) -> None:
             self.memory[:] = index
             return ways[way](self.memory)
 
-    with mpiter.MultiprocessIterator(Tensors(), 50, repeat=False, shuffle=False, **options) as it:
+    with iterator(Tensors(), 50, repeat=False, shuffle=False, **options) as it:
         found = [sample["x"][0] if way == "in a dict" else sample for batch in it for sample in batch]
     if way == "quantized":
         found = [sample.dequantize() for sample in found]
@@ -233,7 +234,7 @@ def test_an_array_in_which_nothing_changes_is_fetched_once_and_handed_over_as_it
             return self.parts[index % 20]
 
     dataset = Parts(LENGTH)
-    with mpiter.MultiprocessIterator(dataset, 20, repeat=False, shuffle=False, **THREAD) as it:
+    with iterator(dataset, 20, repeat=False, shuffle=False, **THREAD) as it:
         for sample, part in zip((sample for batch in it for sample in batch), itertools.cycle(dataset.parts)):
             assert np.shares_memory(sample, dataset.parts)
             assert sample.tolist() == part.tolist()
@@ -282,7 +283,7 @@ def test_a_buffer_is_noticed_whose_first_contents_come_again(made: Any, options:
     """At a batch's end its first sample may look as it did, though those between are lost."""
     right = {"SmallAgain": lambda index: [index] * 3 + [index % 2], "CachedFirst": lambda index: [index] * 3}
     for seed in range(5):
-        with mpiter.MultiprocessIterator(made(), 8, repeat=False, seed=seed, **options) as it:
+        with iterator(made(), 8, repeat=False, seed=seed, **options) as it:
             found = [
                 np.concatenate(sample if isinstance(sample, tuple) else [sample]) for batch in it for sample in batch
             ]

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mpiter.engine.pilot import Setting
-from mpiter.stats import Stats
+from mpiter.engine.pilot import Look, Setting
 
 _PIECE_S = 8e-3  # of fetching: what a worker is given at a time
 
@@ -86,10 +85,8 @@ def simulate(
         peak = max(peak, setting.workers * load.worker_bytes + flight * load.room_bytes)
         if pilot is None or batch < begins:
             continue
-        seen = Stats(
-            batch + 1, seconds=now - taken[0], wait_s=waited, fetch_s=busy, fetch_cpu_s=busy, workers=setting.workers,
-            in_flight_batches=flight, room_bytes=load.room_bytes, worker_bytes=setting.workers * load.worker_bytes,
-        )  # fmt: skip
+        size, memory = load.room_bytes, setting.workers * load.worker_bytes
+        seen = Look(batch + 1, now - taken[0], waited, busy, flight, size, memory)
         wanted = pilot.look(batch + 1, setting, _saying(seen))
         if wanted is not None:
             start = now + load.start_s
@@ -99,7 +96,7 @@ def simulate(
     return Outcome(tuple(taken), asked, setting.workers, peak)
 
 
-def _saying(seen: Stats) -> Callable[[], Stats]:
+def _saying(seen: Look) -> Callable[[], Look]:
     return lambda: seen
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import Squares, plain_batch
+from ours import slots_of
 from scripts import wait_until
 
 import mpiter
@@ -98,7 +99,7 @@ def test_a_hoarder_gets_copies_in_the_end_and_is_told_once(monkeypatch: pytest.M
         stats = it.stats()
         assert len(told) == 1
         assert stats.copies > 0
-        assert stats.slot_bytes <= 60 * 4096
+        assert slots_of(it).bytes <= 60 * 4096
     assert all((batch[0][0] == index * index).all() and batch[0][1] == index for index, batch in enumerate(kept))
 
 
@@ -135,12 +136,12 @@ def test_a_refused_room_is_asked_for_again_though_planning_had_to_wait_meanwhile
 def test_slots_that_a_hoarder_needed_are_given_back() -> None:
     with mpiter.MultiprocessIterator(Squares(4000, (100, 10)), 1, n_processes=2, run_ahead=2) as it:
         kept = [next(it) for _ in range(200)]
-        many = it.stats().slots
+        many = slots_of(it).count
         del kept
         for _ in range(300):
             next(it)
         assert many >= 199, "all but the first batch, which was fetched before there was a layout, lie in slots"
-        assert it.stats().slots < 60
+        assert slots_of(it).count < 60
 
 
 HOLDERS: dict[str, Callable[[Any], Any]] = {
@@ -210,4 +211,4 @@ def test_a_loop_whose_only_slot_comes_free_as_it_hands_over_a_copy_goes_on(monke
     with mpiter.batches(np.zeros((64, 50_000)), 4, n_processes=2, n_prefetch=4, sample_timeout=None, epochs=1) as it:
         with pytest.warns(RuntimeWarning, match="batches are handed out as copies"):
             assert sum(len(batch) for batch in it) == 64
-        assert it.stats().slots == 1
+        assert slots_of(it).count == 1

@@ -7,7 +7,6 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,7 @@ import pytest
 from cores import Load, Service, simulate
 
 import mpiter
-from mpiter.engine.pilot import Auto, Setting, Wings
-from mpiter.stats import Stats
+from mpiter.engine.pilot import Auto, Look, Setting, Wings
 from mpiter.tuning.auto import AutoPilot
 
 GB, DEADLINE_S, FIRST = 1 << 30, 90.0, Setting(1, 2)
@@ -103,13 +101,13 @@ def test_a_pilot_keeps_to_what_it_was_told_and_logs_each_change(caplog: pytest.L
 
 def fly(batches: int, service_s: float, memory: Callable[[float], int], each: Callable[[int], int]) -> AutoPilot:
     """Of a steady load: ``memory`` that there is at a time, and what a worker takes after so many batches."""
-    pilot = AutoPilot(Auto(most=64), None, memory=lambda stats: memory(stats.seconds))
+    pilot = AutoPilot(Auto(most=64), None, memory=lambda seen: memory(seen.seconds))
     now, step_s, seconds, wait_s = FIRST, 0.02, 0.0, 0.0
     for batch in range(1, batches):
         took = max(step_s, service_s / now.workers)
         seconds, wait_s = seconds + took, wait_s + took - step_s
         used = each(batch) * now.workers
-        seen = Stats(batch, seconds=seconds, wait_s=wait_s, fetch_s=batch * service_s, room_bytes=1, worker_bytes=used)
+        seen = Look(batch, seconds, wait_s, batch * service_s, 0, 1, used)
         now = pilot.look(batch, now, lambda seen=seen: seen) or now  # type: ignore[misc]
     return pilot
 
@@ -144,13 +142,13 @@ def test_workers_stay_while_the_memory_they_take_varies_a_little() -> None:
 def test_the_counters_are_read_once_in_many_batches() -> None:
     looks: list[int] = []
 
-    def stats() -> Stats:
+    def look() -> Look:
         looks.append(at)
-        return replace(Stats(), batches=at, seconds=at * 1e-3, fetch_s=at * 1e-3, room_bytes=1)
+        return Look(at, at * 1e-3, 0.0, at * 1e-3, 0, 1, 0)
 
     pilot = AutoPilot(Auto(most=4), None, memory=lambda stats: 1e12)
     for at in range(1, 20_000):
-        pilot.look(at, FIRST, stats)
+        pilot.look(at, FIRST, look)
     assert len(looks) < 300
 
 

@@ -33,21 +33,20 @@ ABSENT = Line(*[0] * 6)
 
 def seen(at: float, batches: int, waited: float, **more: Any) -> Stats:
     """So many seconds after the first batch, at 2 s of start."""
-    return Stats(
-        batches=batches, samples=8 * batches, wait_s=2 + waited, start_s=2.0, seconds=at, workers=3, **more
-    )  # fmt: skip
+    recent: Any = {"recent_s": at, "recent_wait_s": waited, "recent_batches": batches}
+    return Stats(batches=batches, samples=8 * batches, wait_s=2 + waited, start_s=2.0, workers=3, **recent, **more)
 
 
 def view(stats: Stats, lines: Any = (IDLE, BUSY, LOADING)) -> View:
-    return Watcher().view(stats, lines, [])
+    return Watcher().view(stats, lines, [], 10.0)
 
 
 def test_rates_and_shares_are_of_the_last_few_seconds() -> None:
     watcher = Watcher()
-    assert watcher.view(seen(0.0, 1, 0.0), [], []).stats.samples_per_s == 0
+    assert watcher.view(seen(0.0, 1, 0.0), [], [], 0.0).stats.samples_per_s == 0
     for at in range(1, 11):
-        watcher.view(seen(float(at), 1 + 10 * at, 0.1 * at), [], [])
-    slow = [watcher.view(seen(float(at), 101 + at - 10, 1.0 + 0.9 * (at - 10)), [], []) for at in range(11, 21)]
+        watcher.view(seen(float(at), 1 + 10 * at, 0.1 * at), [], [], float(at))
+    slow = [watcher.view(seen(at, 91 + at, 0.9 * at - 8.0), [], [], at) for at in map(float, range(11, 21))]
     assert slow[-1].stats.samples_per_s == pytest.approx(8.0)
     assert slow[-1].stats.recent_share == pytest.approx(0.9)
     assert "waited 90%: workers can't keep up; " in slow[-1].line()
@@ -55,8 +54,8 @@ def test_rates_and_shares_are_of_the_last_few_seconds() -> None:
 
 def test_the_start_is_no_waiting_and_another_loop_begins_another_account() -> None:
     watcher = Watcher()
-    assert watcher.view(seen(10.0, 500, 1.0), [], []).stats.recent_share == pytest.approx(0.1)
-    assert watcher.view(seen(1.0, 1, 0.0), [], []).stats.recent_share == 0
+    assert watcher.view(seen(10.0, 500, 1.0), [], [], 10.0).stats.recent_share == pytest.approx(0.1)
+    assert watcher.view(seen(1.0, 1, 0.0), [], [], 20.0).stats.recent_share == 0
 
 
 @pytest.mark.parametrize(
@@ -76,9 +75,9 @@ def test_a_line_of_the_board_is_told_in_words(line: Line, said: str) -> None:
 @pytest.mark.parametrize("height", [1, 5, 24])
 @pytest.mark.parametrize("workers", [0, 64])
 def test_a_view_fits_any_terminal(width: int, height: int, workers: int) -> None:
-    watcher, flying = Watcher(), {"in_flight_batches": 9, "ready_batches": 4, "restarts": 2, "errors": 1}
-    watcher.view(seen(5.0, 100_000, 2.0), [], [])
-    lines = watcher.view(seen(10.0, 123_456, 5.0, **flying), [BUSY, ABSENT] * workers, []).lines(width, height)
+    watcher, flying = Watcher(), {"in_flight_batches": 9, "ready_batches": 4, "restarts": 2, "skipped": 1}
+    watcher.view(seen(5.0, 100_000, 2.0), [], [], 5.0)
+    lines = watcher.view(seen(10.0, 123_456, 5.0, **flying), [BUSY, ABSENT] * workers, [], 10.0).lines(width, height)
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
     if height == 24 and workers == 64:

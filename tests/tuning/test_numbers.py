@@ -56,7 +56,7 @@ def test_prometheus_gets_counters_and_gauges_with_what_they_mean() -> None:
     assert found["mpiter_batches_total"] == ("", "counter", 4.0)
     assert found["mpiter_wait_seconds_total"] == ("", "counter", 0.5)
     assert found["mpiter_in_flight_batches"] == ("", "gauge", 0.0)
-    assert "# HELP mpiter_wait_seconds_total seconds that next() waited, up to now.\n" in text
+    assert "# HELP mpiter_wait_seconds_total seconds that next() has waited, up to now.\n" in text
     assert len(found) == len([name for name in NUMBERS if not name.startswith("recent_")])
     assert all(kind == "counter" for name, (_, kind, _) in found.items() if name.endswith("_total"))
     assert len(re.findall("^# HELP", text, re.M)) == len(found), "each has a line in the docstring"

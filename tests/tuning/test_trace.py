@@ -92,13 +92,10 @@ def test_the_sums_of_a_trace_are_those_of_the_stats(tmp_path: Path, workers: int
     events = events_of(path)
     assert left_in(tmp_path) == ["run.json"]
     fetched, opened = named(events, "fetch"), named(events, "open")
-    assert (len(fetched), len(opened), len(named(events, "step"))) == (stats.tasks, stats.batches, stats.batches)
+    assert (len(opened), len(named(events, "step"))) == (stats.batches, stats.batches)
     assert sum(task["args"]["rows"] for task in fetched) == sum(batch["args"]["samples"] for batch in opened) == 200
-    for name, of_stats in {"queue_s": "queue_s", "cpu_s": "fetch_cpu_s"}.items():
-        assert sum(task["args"][name] for task in fetched) == pytest.approx(getattr(stats, of_stats), rel=1e-3)
-    for name, seconds in {"wait": stats.wait_s, "order": stats.order_s}.items():
-        spans = named(events, name)
-        assert abs(sum(span["dur"] for span in spans) / 1e6 - seconds) <= 1e-6 * len(spans)
+    waits = named(events, "wait")
+    assert abs(sum(wait["dur"] for wait in waits) / 1e6 - stats.wait_s) <= 1e-6 * len(waits)
     assert {event["tid"] for event in fetched} <= {WORKER + worker for worker in range(max(workers, 1))}
 
 

@@ -57,7 +57,7 @@ class NoLength:
         return index
 
 
-BACKENDS = "'process', 'thread', 'serial', 'ray', 'mpi'"
+BACKENDS = "'process', 'thread', 'ray', 'mpi'"
 AT_CONSTRUCTION = {
     "a dataset without length": (
         lambda: batches(NoLength(), 2),
@@ -188,7 +188,7 @@ def test_a_state_of_another_dataset():
 
 
 def test_a_closed_iterator():
-    it = MultiprocessIterator(DATA, 2, n_processes=0)
+    it = batches(DATA, 2, n_processes=0)
     it.close()
     with pytest.raises(mpiter.errors.IteratorClosed) as caught:
         it.next()
@@ -280,5 +280,5 @@ def test_every_error_is_of_a_family_and_of_the_builtin_that_one_expects():
         "SharedMemoryFull": MemoryError,
         "IteratorClosed": NotImplementedError,
     }.items():
-        assert issubclass(getattr(mpiter, name), (mpiter.MpiterError,))
-        assert issubclass(getattr(mpiter, name), builtin)
+        assert issubclass(getattr(mpiter.errors, name), (mpiter.MpiterError,))
+        assert issubclass(getattr(mpiter.errors, name), builtin)

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from ways import iterator
 
 import mpiter
 
@@ -39,7 +40,7 @@ class DrawsLate(DrawsFromGlobals):
 
 
 def opened(dataset, workers, backend, **options):
-    return mpiter.MultiprocessIterator(dataset, BATCH, n_processes=workers, backend=backend, seed=11, **options)
+    return iterator(dataset, BATCH, n_processes=workers, backend=backend, seed=11, **options)
 
 
 def epochs(dataset, workers, backend, batches=10):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ways import iterator
 
 import mpiter
 from mpiter.worker import home
@@ -39,7 +40,7 @@ class Samples:
 
 def fetched(dataset, batch_size=2, **options):
     options = {"n_processes": WORKERS, "shuffle": False, "repeat": False, **options}
-    with mpiter.MultiprocessIterator(dataset, batch_size, **options) as it:
+    with iterator(dataset, batch_size, **options) as it:
         return [sample for batch in it for sample in batch]
 
 
