@@ -59,8 +59,11 @@ class Member(Worker):
                 self.process.kill()
 
     def part_with(self) -> float:
-        """Have it end the ordinary way, if it listens: so many seconds it may take; else it is killed."""
-        if self.takes_blocks and self.end.send(0, b""):
+        """Tell it that no more blocks come; return the seconds that it may take to end.  Kill it if it can't be told.
+
+        One that is starting is told too: what its ``worker_init`` has made is then given back.
+        """
+        if not self.is_doomed and (self.state is State.RETIRING or self.end.send(0, b"")):
             return _TO_FINISH_S if self.out else _TO_LEAVE_S
         self.kill()
         return 0.0

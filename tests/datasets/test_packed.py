@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from loader_kinds import NO_TORCH
 from samples import assert_same, samples
 from scripts import METHODS, run
+from ways import iterator
 
 import mpiter
 from mpiter import Packed
@@ -271,7 +272,7 @@ def test_where_a_sandbox_forbids_memfd_they_map_the_same_unnamed_file(
 def test_threads_and_the_caller_read_it() -> None:
     mine = Packed(ITEMS)
     for options in ({"backend": "thread", "n_processes": 2}, {"n_processes": 0}):
-        with mpiter.MultiprocessIterator(mine, 5, repeat=False, shuffle=False, **options) as it:
+        with iterator(mine, 5, repeat=False, shuffle=False, **options) as it:
             assert [item for batch in it for item in batch] == ITEMS
 
 
@@ -339,6 +340,8 @@ def test_workers_stay_as_long_as_it_is_the_same() -> None:
 
 SCRIPT = """
 import collections, pickle, sys
+from ways import iterator
+
 import mpiter
 
 Record = collections.namedtuple("Record", "name number")
@@ -372,6 +375,8 @@ def test_classes_of_the_script_work_in_every_worker(tmp_path: Path, method: str)
 
 KILLED = """
 import os, signal, sys
+from ways import iterator
+
 import mpiter
 
 if sys.argv[1] == "file":

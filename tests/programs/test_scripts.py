@@ -230,7 +230,7 @@ def test_a_daemon_thread_that_iterates_does_not_hinder_the_end_and_says_nothing(
 
 
 LIBRARY = """
-    import multiprocessing, sys
+    import multiprocessing, sys, time
     import mpiter
 
     class Locking:
@@ -240,6 +240,8 @@ LIBRARY = """
             passing = multiprocessing.get_context("spawn").RLock()
             del passing
             self.lock = multiprocessing.get_context("spawn").Lock()
+            if info.id == 1:
+                time.sleep(0.2)  # it is still starting when the other has fetched all
         def __getitem__(self, index):
             with self.lock:
                 return index
