@@ -187,7 +187,6 @@ def install(environment: Environment) -> None:
     what = f".[{environment.extras}]" if environment.extras else "."
     command = [str(environment.executable()), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     command += ["--no-compile"]  # Python compiles what is imported, which of a large package is little
-    command += ["--config-settings", "editable_mode=compat"]  # a path; the usual finder costs each Python 40 ms
     command += ["--retries", "2", "-e", what, *environment.wanted]
     log = ROOT / environment.folder / "install.log"
     with step("installing {} into {}".format(" ".join([what, *environment.wanted]), environment.folder)):

@@ -88,7 +88,11 @@ def run(batches: int, strikes: Strikes | None = None, **options: Any) -> Run:
     """Read so many batches; time counts from the first."""
     found, strikes = Run(), strikes or Strikes(batches, kills=0, seed=0)
     defaults = {"n_processes": 2, "n_prefetch": 2, "seed": 1, "sample_timeout": SAMPLE_TIMEOUT_S}
-    with mpiter.MultiprocessIterator(Noisy(), BATCH, **{**defaults, **options}) as iterator:
+    if options.get("n_processes") == 0:
+        source: Any = mpiter.SerialIterator(Noisy(), BATCH, seed=1)
+    else:
+        source = mpiter.MultiprocessIterator(Noisy(), BATCH, **{**defaults, **options})
+    with source as iterator:
         stream = strikes.among(iterator, batches)
         found.read(next(stream))
         began = time.perf_counter()

@@ -36,8 +36,8 @@ FIGURES = {
     "parent_cpu_s_per_batch": "parent's",
     "workers_cpu_s_per_batch": "workers'",
     "first_batch_s": "first batch s",
-    "peak_in_flight_batches": "batches in flight",
-    "peak_in_flight_bytes": "bytes in flight",
+    "in_flight_batches": "batches in flight",
+    "in_flight_bytes": "bytes in flight",
 }
 MUST_BE_FASTER = {
     ("28x28", "chainer"): 14.0,
@@ -152,8 +152,8 @@ def figures(timed: Timed) -> dict[str, Any]:
         "cpu_s_per_batch": (cpu.parent_s + cpu.workers_s) / count,
         "workers_changed": cpu.changed,
         "first_batch_s": timed.first_batch_s,
-        "peak_in_flight_batches": getattr(stats, "peak_in_flight_batches", None),
-        "peak_in_flight_bytes": getattr(stats, "peak_in_flight_bytes", None),
+        "in_flight_batches": getattr(stats, "in_flight_batches", None),
+        "in_flight_bytes": getattr(stats, "in_flight_bytes", None),
         "stats": asdict(stats) if is_dataclass(stats) and not isinstance(stats, type) else None,
     }
 
@@ -182,7 +182,7 @@ def claims(summary: Summary) -> Iterator[Claim]:
             found = ratio(summary, case, row, "limit", "batches_per_s")
             yield at_least(case, row, found, share, " of the limit", must)
     for (case, bytes_), ours in product(MOST_IN_FLIGHT.items(), OURS):
-        found = median(summary, case, ours, "peak_in_flight_bytes")
+        found = median(summary, case, ours, "in_flight_bytes")
         yield at_most(case, f"{ours} bytes in flight", found, bytes_)
     for figure, most in MOST_CPU_S.items():
         found = median(summary, "28x28", "ours_columns", figure)

@@ -89,6 +89,7 @@ def everything(arguments: list) -> int:
     rows = [timed("style", style, deadline), timed("docs", site, deadline), timed("examples", demo, deadline)]
     suites = [(job, timed(job.name, suite, job, arguments, deadline)) for job in jobs()]
     rows += [second_chance(job, row, arguments, deadline) for job, row in suites]
+    rows += [timed("package", package, deadline), timed("guard", guard, deadline)]
     return report(rows)
 
 
@@ -104,13 +105,7 @@ def jobs() -> list:
             )
     chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, wanted=CHAINERS_COMPANY)
     found.append(Job("chainer", chainer, ("-m", QUICK + " or chainer", *folders(ON_CHAINERS_NUMPY))))
-    found.append(
-        Job(
-            "torch",
-            Environment(".venv-torch", extras="test", wanted=(TORCH, TORCHVISION, JAX)),
-            ("-m", "torch", "--ignore=tests/remote"),
-        )
-    )
+    found.append(Job("torch", torchs(), ("-m", "torch", "--ignore=tests/remote")))
     found.append(Job("remote", here(".venv-remote", wanted=REMOTE), ("tests/remote",)))
     patient = ("-m", "clients", "-o", "faulthandler_timeout=240")  # whole programs, that import whole frameworks
     found.append(Job("clients", Environment(".venv-clients", extras="test", wanted=CLIENTS), patient))
@@ -168,6 +163,25 @@ def demo(deadline: float) -> Row:
     """`python3 examples`, as a newcomer asks for it."""
     failed = int(bootstrap.run(sys.executable, "examples", timeout=left(deadline)) != 0)
     return Row("examples", passed=1 - failed, failed=failed)
+
+
+def package(deadline: float) -> Row:
+    """Wheel and sdist, built twice and compared, checked, and installed with nothing but what the core needs."""
+    python = bootstrap.prepare(Environment(".venv", extras="package"))
+    failed = int(bootstrap.run(python, ".ci/package.py", timeout=left(deadline)) != 0)
+    return Row("package", passed=1 - failed, failed=failed)
+
+
+def guard(deadline: float) -> Row:
+    """The ratios of `python3 bench guard`, torch's among them; it fails where one misses its bound by half."""
+    python = bootstrap.prepare(torchs())
+    failed = int(bootstrap.run(python, "bench/guard.py", timeout=left(deadline)) != 0)
+    return Row("guard", passed=1 - failed, failed=failed)
+
+
+def torchs() -> Environment:
+    """The environment with torch, and what the user's pictures and arrays may come from."""
+    return Environment(".venv-torch", extras="test", wanted=(TORCH, TORCHVISION, JAX))
 
 
 def suite(job: Job, arguments: list, deadline: float) -> Row:

@@ -1,0 +1,272 @@
+"""The guard for speed: six ratios in two minutes, against the bounds kept here.
+
+    python3 bench guard                    # a table; exit code 1 where a ratio is worse than half of its bound
+
+Each ratio divides what mpiter does by what a reference does on the same machine at the same time: both take turns, and
+the medians of the turns are compared.  Absolute times drift from machine to machine, these ratios little.  A ratio that
+misses its bound is reported; only one that misses it by a factor of two fails, since a busy machine costs as much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from mmap import mmap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from cases import CASES, Case
+from driver import heading, keep_result
+
+import mpiter
+
+SMALL, WORKERS, N_PREFETCH = "28x28", 2, 2
+ROUNDS, TURN_S, STARTS, KILLS = 5, 0.6, 3, 5
+
+
+class Bound(NamedTuple):
+    """A ratio's name, what it may be, and whether that is the most (or the least)."""
+
+    says: str
+    value: float
+    is_most: bool = False
+
+    def misses(self, ratio: float, times: float = 1.0) -> bool:
+        """Is the ratio worse than the bound, ``times`` over?"""
+        return ratio > self.value * times if self.is_most else ratio < self.value / times
+
+
+BOUNDS = {
+    "plain": Bound("no workers: batches(n_processes=0) / a plain loop, batches a second", 0.9),
+    "torch": Bound("no workers: mpiter.torch.DataLoader / torch's, batches a second", 0.95),
+    "workers": Bound("two workers: batches() / the floor below, batches a second", 0.5),
+    "start": Bound("seconds to the first batch / to the first answer of multiprocessing's own processes", 1.5, True),
+    "death": Bound("longest wait after a worker was killed / starting a process of multiprocessing's", 0.1, True),
+    "flight": Bound("bytes in flight / those of n_prefetch + 2 x workers + 1 batches", 1.05, True),
+}
+
+
+# -- what is measured ------------------------------------------------------------------------------------------------
+
+
+def ratios() -> Iterator[tuple[str, float | None]]:
+    """Every ratio; None for one that needs a library which isn't installed."""
+    case = CASES[SMALL]
+    dataset, size = case.dataset(), case.batch_size
+    with mpiter.batches(dataset, size, n_processes=0, epochs=None, seed=0) as alone:
+        yield "plain", in_turns(alone, plain(case))
+    yield "torch", of_torch(case)
+    floor = Floor(case)
+    try:
+        with mpiter.batches(dataset, size, n_processes=WORKERS, n_prefetch=N_PREFETCH, epochs=None, seed=0) as stream:
+            yield "workers", in_turns(stream, floor)
+            most = max(stream.stats().in_flight_bytes for _ in itertools.islice(stream, 500))
+    finally:
+        floor.close()
+    starts = [(scripted(FIRST_BATCH, case.name), scripted(FIRST_ANSWER)) for _ in range(STARTS)]
+    ours, server = map(statistics.median, zip(*starts, strict=True))
+    yield "start", ours / server
+    yield "death", statistics.median(waits_after_kills(case)) / server
+    one = size * sum(np.asarray(part).nbytes for part in dataset[0])
+    yield "flight", most / (one * (N_PREFETCH + 2 * WORKERS + 1))
+
+
+def in_turns(ours: Iterator[Any], theirs: Iterator[Any]) -> float:
+    """How many times as many batches a second the first gives; both take turns."""
+    for stream in (ours, theirs):
+        rate(stream)  # which isn't counted: it warms up
+    rates = [(rate(ours), rate(theirs)) for _ in range(ROUNDS)]
+    mine, reference = map(statistics.median, zip(*rates, strict=True))
+    return mine / reference
+
+
+def rate(stream: Iterator[Any]) -> float:
+    count, began = 0, time.perf_counter()
+    while (seconds := time.perf_counter() - began) < TURN_S:
+        next(stream)
+        count += 1
+    return count / seconds
+
+
+def plain(case: Case) -> Iterator[Any]:
+    """The loop that one writes without a loader."""
+    dataset, rng = case.dataset(), np.random.default_rng(0)
+    while True:
+        order = rng.permutation(len(dataset))
+        for start in range(0, len(order) - case.batch_size, case.batch_size):
+            samples = [dataset[index] for index in order[start : start + case.batch_size].tolist()]
+            images, labels = zip(*samples, strict=True)
+            yield np.stack(images), np.array(labels)
+
+
+def of_torch(case: Case) -> float | None:
+    if find_spec("torch") is None:
+        return None
+    from torch.utils.data import DataLoader
+
+    from mpiter.torch import DataLoader as Ours
+
+    made = [kind(case.dataset(), case.batch_size, shuffle=True) for kind in (Ours, DataLoader)]
+    return in_turns(*(itertools.chain.from_iterable(itertools.repeat(loader)) for loader in made))
+
+
+class Floor:
+    """The least that two workers can do for a consumer, as `small-house.md` describes it: the floor of any loader.
+
+    Forked processes write samples into shared slots, one message each way for a batch, two batches out for each worker.
+    There is no order, no seed, no check of what a sample is, no lease, no death, no timeout.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self._case, context = case, multiprocessing.get_context("fork")
+        rows, pixels = case.batch_size, int(np.prod(case.shape))
+        count = N_PREFETCH + 2 * WORKERS + 1
+        memory = [mmap(-1, rows * (4 * pixels + 8)) for _ in range(count)]
+        self._slots = [
+            (
+                np.frombuffer(slot, np.float32, rows * pixels).reshape(rows, *case.shape),
+                np.frombuffer(slot, np.int64, rows, offset=4 * rows * pixels),
+            )
+            for slot in memory
+        ]
+        self._free, self._at = list(range(count)), 0
+        pipes = [context.Pipe() for _ in range(WORKERS)]
+        self._ends = [mine for mine, _ in pipes]
+        self._processes = [context.Process(target=self._work, args=(theirs,), daemon=True) for _, theirs in pipes]
+        for process in self._processes:
+            process.start()
+        for end in self._ends * 2:
+            self._ask(end)
+
+    def _work(self, end: Any) -> None:
+        dataset = self._case.dataset()
+        while True:
+            slot, indices = end.recv()
+            images, labels = self._slots[slot]
+            for row, index in enumerate(indices):
+                images[row], labels[row] = dataset[index]
+            end.send(slot)
+
+    def _ask(self, end: Any) -> None:
+        self._at += self._case.batch_size
+        end.send((self._free.pop(), range(self._at, self._at + self._case.batch_size)))
+
+    def __iter__(self) -> Floor:
+        return self
+
+    def __next__(self) -> Any:
+        (end, *_) = multiprocessing.connection.wait(self._ends)
+        slot = end.recv()  # type: ignore[union-attr]
+        self._free.insert(0, slot)
+        self._ask(end)
+        return self._slots[slot]
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
+# -- starts and deaths -----------------------------------------------------------------------------------------------
+
+FIRST_ANSWER = """
+import multiprocessing, time
+def work(end):
+    import numpy
+    end.send(1)
+if __name__ == "__main__":
+    import numpy
+    context = multiprocessing.get_context("forkserver")
+    began = time.perf_counter()
+    pipes = [context.Pipe(duplex=False) for _ in range(2)]
+    for mine, theirs in pipes:
+        context.Process(target=work, args=(theirs,), daemon=True).start()
+    for mine, theirs in pipes:
+        mine.recv()
+    print(time.perf_counter() - began)
+"""
+FIRST_BATCH = """
+import time, sys
+import numpy, mpiter
+from cases import CASES
+if __name__ == "__main__":
+    case = CASES[sys.argv[1]]
+    dataset = case.dataset()
+    began = time.perf_counter()
+    with mpiter.batches(dataset, case.batch_size, n_processes=2, seed=0) as stream:
+        next(stream)
+        print(time.perf_counter() - began)
+"""
+
+
+def scripted(text: str, *arguments: str) -> float:
+    """The seconds that a script prints, run in a process of its own, where nothing is warm."""
+    path = Path(__file__).parent
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
+        script.write(text)
+        script.flush()
+        known = {**os.environ, "PYTHONPATH": os.pathsep.join([str(path), str(path.parent)])}
+        command = [sys.executable, script.name, *arguments]
+        return float(subprocess.run(command, env=known, capture_output=True, text=True, check=True).stdout)
+
+
+def waits_after_kills(case: Case) -> Iterator[float]:
+    """The longest wait for one of the 200 batches after each kill."""
+    with mpiter.batches(case.dataset(), case.batch_size, n_processes=WORKERS, epochs=None, seed=0) as stream:
+        for _ in itertools.islice(stream, 200):
+            pass
+        for kill in range(KILLS):
+            os.kill(stream.worker_pids[kill % WORKERS], signal.SIGKILL)
+            longest = 0.0
+            for _ in range(200):
+                began = time.perf_counter()
+                next(stream)
+                longest = max(longest, time.perf_counter() - began)
+            time.sleep(0.3)  # until the replacement is there
+            yield longest
+
+
+# -- the answer ------------------------------------------------------------------------------------------------------
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write the ratios as JSON")
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    asked = parser.parse_args()
+    logging.getLogger("mpiter").setLevel(logging.ERROR)  # the deaths are meant
+    began, load, found, failed = time.time(), os.getloadavg(), dict[str, float](), list[str]()
+    print(f"{'ratio':>7} {'bound':>7}  ")
+    for name, ratio in ratios():
+        bound = BOUNDS[name]
+        limit = f"{'<' if bound.is_most else '>'}={bound.value:g}"
+        if ratio is None:
+            print(f"{'-':>7} {limit:>7}  {bound.says}: {name} isn't installed here", flush=True)
+            continue
+        found[name] = round(ratio, 3)
+        verdict = "" if not bound.misses(ratio) else "  MISSED" if not bound.misses(ratio, 2) else "  MISSED BY HALF"
+        failed += [name] * bound.misses(ratio, 2)
+        print(f"{ratio:7.2f} {limit:>7}  {bound.says}{verdict}", flush=True)
+    print(f"{time.time() - began:.0f} s")
+    if asked.out is not None:
+        if asked.out.exists() and not asked.force:
+            parser.error(f"{asked.out} is there; pass --force to write over it")
+        keep_result(asked.out, heading("guard", began, load) | {"ratios": found})
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
