@@ -11,12 +11,14 @@ green, and the table names the test as unsteady: either the test or the code is 
 Read by Pythons too old for mpiter as well, to be told so: the syntax is that of 3.6.
 """
 
+import concurrent.futures
 import json
 import os
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as xml
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".ci"))
@@ -86,8 +88,13 @@ def main(arguments: list) -> int:
 def everything(arguments: list) -> int:
     """Runs every environment, whatever becomes of the others, and ends with the table."""
     deadline = time.monotonic() + LIMIT_S
-    rows = [timed("style", style, deadline), timed("docs", site, deadline), timed("examples", demo, deadline)]
-    suites = [(job, timed(job.name, suite, job, arguments, deadline)) for job in jobs()]
+    first, *others = jobs()
+    with ThreadPoolExecutor(1) as pool:  # pip installs the other environments while the tests in the first one run
+        ready = [pool.submit(bootstrap.prepare, job.environment) for job in others if job.environment.python]
+        rows = [timed("style", style, deadline), timed("docs", site, deadline), timed("examples", demo, deadline)]
+        suites = [(first, timed(first.name, suite, first, arguments, deadline))]
+        concurrent.futures.wait(ready)  # a failure shows again, with its remedy, where the environment is used
+    suites += [(job, timed(job.name, suite, job, arguments, deadline)) for job in others]
     rows += [second_chance(job, row, arguments, deadline) for job, row in suites]
     rows += [timed("package", package, deadline), timed("guard", guard, deadline)]
     return report(rows)
