@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from cases import CASES, Case
-from driver import heading, keep_result
+from driver import heading, keep_result, versions
 
 import mpiter
 
@@ -245,8 +245,14 @@ def waits_after_kills(case: Case) -> Iterator[float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the ratios as JSON")
+    parser.add_argument("--small", action="store_true", help="one short turn each: a smoke test")
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
     asked = parser.parse_args()
+    if asked.out is not None and asked.out.exists() and not asked.force:
+        parser.error(f"{asked.out} is there; pass --force to write over it")
+    if asked.small:
+        global ROUNDS, TURN_S, STARTS, KILLS
+        ROUNDS, TURN_S, STARTS, KILLS = 1, 0.1, 1, 1
     logging.getLogger("mpiter").setLevel(logging.ERROR)  # the deaths are meant
     began, load, found, failed = time.time(), os.getloadavg(), dict[str, float](), list[str]()
     print(f"{'ratio':>7} {'bound':>7}  ")
@@ -262,10 +268,8 @@ def main() -> int:
         print(f"{ratio:7.2f} {limit:>7}  {bound.says}{verdict}", flush=True)
     print(f"{time.time() - began:.0f} s")
     if asked.out is not None:
-        if asked.out.exists() and not asked.force:
-            parser.error(f"{asked.out} is there; pass --force to write over it")
-        keep_result(asked.out, heading("guard", began, load) | {"ratios": found})
-    return int(bool(failed))
+        keep_result(asked.out, heading("guard", began, load) | {"versions": versions(), "ratios": found})
+    return int(bool(failed) and not asked.small)
 
 
 if __name__ == "__main__":
