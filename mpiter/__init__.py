@@ -118,7 +118,7 @@ _ELSEWHERE = {  # names that are looked for here, and lie in a door or a wing
     **dict.fromkeys(("ResidentFirst", "Staging", "StagingStats"), "staging"),
     **dict.fromkeys(("MPI", "Ray"), "remote"),
     "Echo": "echo",
-    "Live": "tuning.live",
+    "Live": "tuning",
     "Receipts": "receipts",
     "audit": "audit",
 }

@@ -17,6 +17,7 @@ PUBLIC = (
     "mpiter.errors",
     "mpiter.engine.arguments",
     "mpiter.testing",
+    "mpiter.tuning",
     "mpiter.pool",
     "mpiter.images",
     "mpiter.staging",

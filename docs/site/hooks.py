@@ -19,7 +19,12 @@ from mkdocs.structure.files import File, Files
 from pygments.formatters import HtmlFormatter
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {"README.md": "index.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}  # from the top
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "SECURITY.md": "SECURITY.md",
+}  # from the top
 _LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 _EXAMPLE = re.compile(r"^>>> .*(?:\n.*\S.*)*", re.MULTILINE)
 _STYLE = (

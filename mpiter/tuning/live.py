@@ -173,7 +173,15 @@ def _has_bar() -> bool:
 
 
 class Live:
-    """``with Live(loader): …``, or ``for batch in Live(loader): …``; on standard output unless told otherwise."""
+    """A view of an iterator or a loader while it runs: ``with Live(loader): …``, or ``for batch in Live(loader): …``.
+
+    ``stream`` is standard output unless given; where that is no terminal, there is a line every ``line_s`` seconds.
+
+    >>> import io, mpiter
+    >>> with mpiter.batches(range(8), 4, n_processes=0) as stream:
+    ...     for batch in Live(stream, io.StringIO()):
+    ...         pass
+    """
 
     def __init__(self, source: Any, stream: TextIO | None = None, line_s: float = _LINE_S) -> None:
         _pumps_of(source)

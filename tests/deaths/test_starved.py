@@ -156,7 +156,7 @@ def test_close_does_not_wait_for_an_unkillable_worker(unkillable: Any) -> None:
         next(it)
     wait_until(lambda: it._pump.loop.lines[0].active, "the worker is held up")
     pid = spare(it, 0)
-    it.close()  # pytest's own limit is the deadline here; what it takes is in docs/survival.md
+    it.close()  # pytest's own limit is the deadline here; what it takes is in docs/guarantees.md
     assert it.worker_pids == ()
     assert lives_still(pid)
 

@@ -21,7 +21,11 @@ from mpiter import errors, images
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINKING = [*PAGES, *sorted((ROOT / "docs" / "reference").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+LINKING = [
+    *PAGES,
+    *sorted((ROOT / "docs" / "reference").glob("*.md")),
+    *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY")),
+]
 TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
 EXCERPTS = ROOT / "docs" / "clients.md"  # of programs that test_clients.py runs
 RUN = [page for page in PAGES if page != EXCERPTS]
@@ -34,7 +38,7 @@ def _scripts() -> Iterator[Any]:
         blocks = _BLOCK.findall(page.read_text())
         before = list(itertools.takewhile(lambda block: "import torch\n" not in block, blocks))
         if before:
-            is_first = page.name in ("README.md", "quickstart.md")
+            is_first = page.name in ("README.md", "tutorial.md")
             yield pytest.param("\n".join(before), id=page.name, marks=[] if is_first else pytest.mark.slow)
         if blocks != before:
             yield pytest.param("\n".join(blocks), id=f"{page.name} with torch", marks=[pytest.mark.torch])

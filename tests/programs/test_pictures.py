@@ -34,7 +34,7 @@ def test_the_speed_chart_has_the_figures_of_the_table() -> None:
     texts = [
         element.text for element in ElementTree.parse(PICTURES / "speed.svg").iter() if element.tag.endswith("text")
     ]
-    table = (ROOT / "docs" / "speed.md").read_text()
+    table = (ROOT / "docs" / "performance.md").read_text()
     rows = re.findall(r"^\| (?:\*\*mpiter\*\*.*|Chainer 7.*|torch 2.*|limit) \|.*$", table, re.MULTILINE)
     in_table = [figure for row in rows[:6] for figure in re.findall(r"(?<=[ *])[\d,]+(?=[* ]+\|)", row)]
     in_picture = [

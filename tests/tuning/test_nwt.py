@@ -24,7 +24,7 @@ def chosen(seconds: list[float], **options: Any) -> int:
     ("seconds", "workers"),
     [
         ([14.25, 1.49, 1.41, 1.55, 2.21], 1),  # the published times, one after the other: 1.41 saves too little
-        ([1.09, 1.43, 0.72], 0),  # our own, docs/results.md
+        ([1.09, 1.43, 0.72], 0),  # our own, bench/results/workers.json
         ([6.39, 6.22, 3.07, 2.01, 1.55], 3),
         ([10.0, 9.6, 9.2, 8.8], 2),  # each against what was taken so far
         ([10.0, 9.45, 9.0, 8.4], 3),

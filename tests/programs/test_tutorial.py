@@ -1,0 +1,71 @@
+"""The programs of the README and the tutorial are interrupted and go on, as their pages say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpiter
+
+pytest.importorskip("PIL", reason="Pillow is not installed: run `python3 tests`")
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = {  # where a program's step begins, in its page
+    "README.md": "            error = model",
+    "docs/tutorial.md": "                right, seen = right + train_step(",
+}
+PLACES = {"README.md": (0, 150, 299), "docs/tutorial.md": (0, 17, 47)}
+
+
+def program(page: str, interrupted_at: int | None = None, workers: int = 2) -> str:
+    """The program of a page, without torch; with ``interrupted_at``, Ctrl-C comes within that step."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    if page == "docs/tutorial.md":
+        blocks = blocks[: 1 + next(at for at, block in enumerate(blocks) if "\ntrain(epochs=4)\n" in block)]
+    text, step = "\n".join(blocks), STEPS[page]
+    assert text.count(step) == 1
+    text = text.replace("workers=2", f"workers={workers}")
+    indent = step[: len(step) - len(step.lstrip())]
+    ctrl_c = f"{indent}if c.finished == {interrupted_at}:\n{indent}    signal.raise_signal(signal.SIGINT)\n"
+    return "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n" + text.replace(
+        step, ctrl_c + step
+    )
+
+
+def ran(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text(text)
+    command = [sys.executable, "-W", "error", "train.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+
+
+def model_in(folder: Path) -> Any:
+    return mpiter.Checkpoint.read(folder / "run.npz")["model"]
+
+
+@pytest.fixture(scope="module", params=[pytest.param(page, marks=pytest.mark.slow) for page in STEPS])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
+    """A page, and the model of its training when nothing interrupts it."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = ran(program(request.param), folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    return request.param, model_in(folder)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_interrupted_training_ends_with_the_model_of_one_that_was_not(
+    whole: tuple[str, Any], tmp_path: Path, place: int
+) -> None:
+    page, wanted = whole
+    broken_off = ran(program(page, interrupted_at=PLACES[page][place]), tmp_path)
+    assert broken_off.returncode != 0
+    assert broken_off.stderr.rstrip().endswith("KeyboardInterrupt")
+    rest = ran(program(page, workers=1), tmp_path)
+    assert (rest.returncode, rest.stderr) == (0, "")
+    found = model_in(tmp_path)
+    assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
