@@ -193,7 +193,7 @@ def _epoch(epoch: int, lines: list[_Line], going: set[_Who], begins_within: bool
     """What came in it; ``going`` are the ranks that have begun with no later one."""
     ends = [line for line in lines if line.at[1] == _LARGEST]
     step, length = max(line.run.step for line in ends or lines), lines[0].run.length
-    reached = []  # positions, by those who may be in this epoch still
+    reached = []  # positions of the ranks that may still be in this epoch
     for who in going - {line.run.who for line in ends}:
         reached.append(max((line.position + len(line.keys) for line in lines if line.run.who == who), default=0))
     is_over, has_positions = not reached, all(line.position >= 0 for line in lines if len(line.keys))

@@ -1,6 +1,6 @@
 """``import mpiter.chainer_compat`` before ``import chainer``: Chainer 7.8.1 on NumPy 2 and on Python 3.12 and later.
 
-Opt-in, and nobody but Chainer notices: a few of its modules are read with what is gone replaced, as they are imported;
+Opt-in, and only Chainer is concerned: a few of its modules are read with what is gone replaced, as they are imported;
 neither NumPy nor ``sys.modules`` gets a name that it hasn't.  What is gone: ``np.sctypes`` (NumPy 2), ``np.float``
 (1.24), ``pkg_resources`` (setuptools) and ``numpy.distutils`` (Python 3.12), which is asked for the BLAS of macOS;
 what is going: ``np.maximum`` with its output in third place.

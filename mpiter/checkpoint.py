@@ -216,7 +216,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
     An error leaves what was there. A kill leaves the new file too, with a dot before its name, until the next one.
     """
-    unfinished = path.with_name(f".{path.name}-{secrets.token_hex(8)}")  # which nobody can foretell
+    unfinished = path.with_name(f".{path.name}-{secrets.token_hex(8)}")  # which can't be guessed
     for left in path.parent.glob(glob.escape(f".{path.name}-") + "?" * 16):
         left.unlink(missing_ok=True)
     try:

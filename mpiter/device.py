@@ -86,7 +86,7 @@ def _cuda_lock(address: int, size: int) -> bool:
 
 
 def _cuda_unlock(address: int) -> None:
-    torch.cuda.synchronize()  # whoever still reads from there
+    torch.cuda.synchronize()  # a copy may still read from there
     torch.cuda.cudart().cudaHostUnregister(address)
 
 

@@ -46,7 +46,7 @@ def memory_total() -> int:
 
 
 def out_of_memory_kills() -> int:
-    """How many processes of our control groups the out-of-memory killer has ended so far; 0 where nobody counts."""
+    """The number of processes of our control groups that the out-of-memory killer has ended; 0 if unknown."""
     files = (folder / name for folder in control_groups() for name in ("memory.events", "memory.oom_control"))
     return max(
         (int(count) for file in files for count in re.findall(r"^oom_kill (\d+)$", text_of(file), re.M)), default=0
@@ -102,7 +102,7 @@ def write_names(folder: str | os.PathLike[str]) -> None:
 
 
 def own_bytes(pid: int) -> int:
-    """Memory of its own that a process has in use; 0 where nobody says.
+    """Memory of its own that a process has in use; 0 where it isn't known.
 
     Without pages of files and of shared memory: a dataset that all map, or a slot, is there once for all.  (A page
     that was mapped privately and then written is its own.)

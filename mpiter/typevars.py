@@ -1,6 +1,6 @@
-"""Type variables of what users are given: Any unless they say otherwise, to whoever checks types.
+"""Type variables of batches and samples: Any unless the user names a type.
 
-Defaults of type variables are Python 3.13's; before that only those who check types know them.
+Defaults of type variables come with Python 3.13; before it only type checkers know them.
 """
 
 from __future__ import annotations

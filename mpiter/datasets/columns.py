@@ -25,7 +25,7 @@ import numpy as np
 from ..errors import OptionError
 from ..samples.tree import Rows, container
 
-_FEW = 4  # parts of a list, which may be columns: hardly anybody has so few samples
+_FEW = 4  # parts of a list, which may be columns: datasets rarely have so few samples
 _SEQUENCES = (list, tuple, range, deque, array)  # which may be columns beside an array
 _MAPPINGS = ("builtins", "collections", "numpy", "h5py")  # whose mappings name arrays; others know what they stand for
 _FRAMES = ("pandas", "polars", "pyarrow")  # whose [] takes labels, or gives objects

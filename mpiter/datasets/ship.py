@@ -253,7 +253,7 @@ def _place_in_file(value: Any) -> tuple[Any, ...] | None:
     if mapped is None or value.filename is None or not value.flags.c_contiguous or value.dtype.hasobject:
         return None
     if value.mode == "c":
-        return None  # the caller's own changes live in his memory only
+        return None  # changes live in the caller's memory only
     start = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
     skipped = value.offset - value.offset % mmap.ALLOCATIONGRANULARITY
     offset = skipped + value.__array_interface__["data"][0] - start

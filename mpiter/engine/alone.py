@@ -1,10 +1,9 @@
-"""No workers: each batch is fetched in the consumer's thread, when it is asked for.
+"""No workers: the consumer's thread fetches each batch when it is asked for.
 
-Has the interface of the pump.  There is nothing to schedule, to pack or to recover: this process is the worker, to
-which a batch is one block, and a list holds the very objects that the dataset has returned.  Guarantees that ``cursor``
-tells what has been handed out; that Ctrl-C in ``next()`` passes through, and loses and repeats nothing; that the
-caller's random generators are found as they were; and that a dataset which fills the memory of its samples again is
-found out: from then on they are copied as they come.
+Has the interface of the pump.  This process is the worker: a batch is one block, and a list holds the very objects that
+the dataset has returned.  Guarantees that ``cursor`` tells what has been handed out; that Ctrl-C in ``next()`` passes
+through, and loses and repeats nothing; that the caller's random generators are left as they were; and that a dataset
+which fills the memory of its samples again is noticed: from then on its samples are copied as they come.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _now = time.monotonic
 
 
 class Alone(Pumping):
-    """A place, and the dataset that is asked for the batches from there on."""
+    """A pump that fetches its batches itself."""
 
     _going: Plans  # the plans of the run
     _is_usual = False  # may batches be read in one piece?
@@ -56,8 +55,8 @@ class Alone(Pumping):
     _numbers: Iterator[int]  # of batches, never used twice
 
     def start(self) -> None:
-        """Nothing is fetched ahead; the dataset is opened."""
-        with contextlib.suppress(WorkerStartError):  # the first batch says so
+        """Open the dataset; nothing is fetched ahead."""
+        with contextlib.suppress(WorkerStartError):  # the first batch raises it
             super().start()
 
     def next(self, passed: Callable[[], object] | None = None) -> Any:
@@ -67,15 +66,15 @@ class Alone(Pumping):
             return super().next(passed)
 
     def _usual(self) -> Any:
-        """The next batch in one piece, if it is a whole one within an epoch; None if it must be planned first.
+        """The next batch, if it is a whole one within an epoch; None if it must be planned first.
 
-        It does what ``next`` does otherwise, in fewer calls: a batch of 16 small samples takes 4 µs, and a call 0.1.
+        Does what ``next`` does otherwise, in fewer calls: a batch of 16 small samples takes 4 µs, and each call 0.1.
         """
         cursor, reading, began = self.cursor, self.loop, _now()
         if reading is None or began > reading.plain_until or reading.born != home.generation or self._before:
             return None
         tally = reading.tally
-        tally.waits = tally.waits[0], began  # at once, for those who look from another thread
+        tally.waits = tally.waits[0], began  # at once: another thread may look
         try:
             found = self._cut(cursor) if self._each else self._going.whole(cursor)
             if found is None:
@@ -94,7 +93,7 @@ class Alone(Pumping):
             return None
         try:
             batch = self._opens.of_rows(rows)  # type: ignore[attr-defined]
-        except Exception:  # this time with a plan, which says whose fault it is
+        except Exception:  # fetched again with a plan, the error names its sample
             reading.worker.give_again(rows)
             return None
         tally.batches += 1
@@ -104,7 +103,7 @@ class Alone(Pumping):
         return batch
 
     def _cut(self, cursor: Cursor) -> tuple[list[Any], int, Cursor] | None:
-        """What is ``whole`` of an order, which is asked for many keys at once."""
+        """A whole batch's keys, position and cursor after it, or None; the order is asked for many keys at once."""
         (position, epoch, _, order, _), each = cursor, self._each
         stop, length, at = position + each, len(order), position - self._keys_from
         if stop + self._room > length or epoch >= self._epochs:
@@ -121,7 +120,7 @@ class Alone(Pumping):
         self._has_stopped = True
 
     def _begin(self, loop: _Reading) -> None:
-        loop.worker.give_again(())  # whatever Ctrl-C has left there
+        loop.worker.give_again(())  # drops what Ctrl-C has left there
         pace = self._going = self._course()
         self._each = 0
         if type(pace) is Pace and pace.share is WHOLE and pace.batch_size <= MANY:
@@ -140,7 +139,7 @@ class Alone(Pumping):
             delivery = loop.fetch(plan, self.seed)
         except BaseException as error:
             self._has_stopped = True
-            if isinstance(error, StopIteration):  # which would mean something else to whoever calls next()
+            if isinstance(error, StopIteration):  # which would end the caller's loop
                 raise RuntimeError("the order_sampler raised StopIteration") from error
             raise
         finally:
@@ -153,11 +152,11 @@ class Alone(Pumping):
 
 
 class _Reading:
-    """A dataset that is read here: this process as its worker, and what has been counted."""
+    """This process as the worker of one dataset, with its counters."""
 
     room_bytes, pids = 0, ()
-    plain_until = 0.0  # until then are whole batches read in one piece; then a ``fetch`` measures and tells
-    cpu_share = 1.0  # of the seconds of fetching, how many were work, as it was measured last
+    plain_until = 0.0  # until then whole batches are read in one piece; then a ``fetch`` measures
+    cpu_share = 1.0  # of fetching that was work and not waiting, as measured last
 
     def __init__(self, options: Options, as_samples: bool, seed: int, skipped: Skipped, hooks: Hooks) -> None:
         self.pid, self.born = os.getpid(), home.generation
@@ -167,17 +166,17 @@ class _Reading:
         hooks.begin(self)
 
     def stop(self) -> None:
-        """End, from any thread and the dataset's code too: a fetch that is under way then counts for nothing."""
+        """End; may be called from any thread, and from the dataset's own code."""
         self._hooks.tell(Hook.close)
 
     def join(self) -> None:
-        """There is no thread to wait for."""
+        """Do nothing: there is no thread to wait for."""
 
     def wake(self) -> None:
-        """There is none that could fetch ahead."""
+        """Do nothing: no thread fetches ahead."""
 
     def carries(self, cargo: tuple[Any, Any]) -> bool:
-        """Is it about these very objects, however they have changed?"""
+        """Are these the very objects that it reads, however they have changed?"""
         return all(map(is_, self.cargo, cargo))
 
     def stats(self, looks: bool = True) -> Stats:
@@ -205,7 +204,7 @@ class _Reading:
 
 
 def _contents(payload: Any, batch: Delivery, failed: frozenset[int]) -> Contents:
-    """What has been fetched: in columns, where the dataset gave all of it so, else the objects as they are."""
+    """The fetched samples: as columns where the dataset gave columns, else as the objects themselves."""
     _, rows, held = payload
     found = held.open()
     if type(found) is not list and (contents := stacked(found)) is not None:
@@ -222,5 +221,5 @@ def pump_for(
     counts: Callable[[Any], int | None] | None = None,
     skipped: Skipped | None = None,
 ) -> Pump | Alone:
-    """A pump; where there are no workers, what does the same by itself."""
+    """The pump for these options: with workers, or without."""
     return (Pump if options.has_workers else Alone)(options, opens, late, counts, skipped)

@@ -1,8 +1,7 @@
 """The bounded queue between the prefetch thread and the consumer.
 
-``put`` runs in the prefetch thread, which looks first whether there is room; ``get`` in the consumer, which waits while
-nothing is queued.  Guarantees that after ``reset`` nothing of an earlier run is handed out, and that both sides come
-back at once after ``terminate``.
+``put`` runs in the prefetch thread, ``get`` in the consumer; each waits for the other on a condition.  Guarantees that
+after ``reset`` nothing of an earlier run is handed out, and that both sides return at once after ``terminate``.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ T = TypeVar("T")
 
 
 class Terminated(Exception):
-    """The other side has ended the conversation."""
+    """The queue was closed."""
 
 
 class _Communicator(Generic[T]):
@@ -27,7 +26,7 @@ class _Communicator(Generic[T]):
     def __init__(self, n_prefetch: int, taken: Callable[[T], None]) -> None:
         self.n_prefetch = n_prefetch  # may be changed
         self._taken = taken
-        self._lock = threading.RLock()  # terminate() may be the garbage collector's, in whoever has it
+        self._lock = threading.RLock()  # the garbage collector may call terminate() in the thread that holds it
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
         self.queue: deque[T] = deque()  # guarded by _lock, like all below; only the prefetch thread makes it longer
@@ -35,7 +34,7 @@ class _Communicator(Generic[T]):
         self._terminated = False
 
     def put(self, deliveries: Iterable[T], run: int) -> bool:
-        """Queue deliveries, waiting for room as long as there is none; False if they belong to the past."""
+        """Queue deliveries, waiting while there is no room; False if they are of an earlier run."""
         with self._lock:
             for delivery in deliveries:
                 if len(self.queue) >= self.n_prefetch:
@@ -52,7 +51,7 @@ class _Communicator(Generic[T]):
         return len(self.queue) < self.n_prefetch or self._terminated or run != self._run
 
     def get(self, is_alive: Callable[[], bool], stalled: Callable[[float], None], glance_s: float = 1.0) -> T:
-        """The next delivery; ``stalled`` is told once in ``glance_s`` how long there was none, while we were awake."""
+        """The next delivery; every ``glance_s`` seconds without one ``stalled`` gets the time waited so far."""
         with self._lock:
             if self.queue:
                 return self._take_locked()
@@ -76,7 +75,7 @@ class _Communicator(Generic[T]):
         return delivery
 
     def count(self, what: Callable[[T], bool]) -> int:
-        """How many of the deliveries not yet taken are of this kind."""
+        """The number of queued deliveries for which ``what`` is true."""
         with self._lock:
             return sum(map(what, self.queue))
 

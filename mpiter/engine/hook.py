@@ -1,8 +1,8 @@
-"""The engine's one seam: a hook is told what happens to the batches of one iterator.
+"""Hooks: the engine calls their methods with what happens to the batches of one iterator.
 
-A trace, a pilot, receipts, and a dataset that has its samples copied ahead are hooks.  ``Options.hooks`` makes them
-anew for each loop, which closes them when it ends.  Guarantees that a hook which raises is told nothing more, which is
-said once, and that it stops neither the training nor the end of the workers.
+A trace, a pilot, receipts, and a dataset whose samples are copied ahead are hooks.  ``Options.hooks`` makes them anew
+for each loop, which closes them when it ends.  Guarantees that a hook which raises is not called again, with one
+warning, and that it stops neither the training nor the end of the workers.
 """
 
 from __future__ import annotations
@@ -19,50 +19,50 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """Every method does nothing: a hook has those that it wants, and they come back at once."""
+    """The base of all hooks; each method does nothing until it is overridden.  A method must return quickly."""
 
-    loop: Any = None  # what fetches, once it has begun
+    loop: Any = None  # the loop, once it has begun
 
     def __getstate__(self) -> dict[str, Any]:
-        """A dataset may travel to workers with its hook, but not with what fetches."""
+        """Leave out the loop: a dataset may travel to workers with its hook."""
         return {name: value for name, value in vars(self).items() if name != "loop"}
 
     # -- in the prefetch thread; without workers only the first two, in the consumer's ---------------------------
 
     def planned(self, plan: Plan, plans: Plans, began: float, ended: float) -> None:
-        """One more batch is on its way; ``plans`` says what comes after it."""
+        """A batch was planned; ``plans`` has what comes after it."""
 
     def answered(self, done: Done) -> None:
         """A worker has fetched a block."""
 
     def queued(self, began: float, ended: float) -> None:
-        """Finished batches wait for the consumer."""
+        """Finished batches were queued for the consumer."""
 
     def in_flight(self, batches: int, ready: int) -> None:
-        """So many batches are on their way, and so many of them are ready."""
+        """So many batches are in flight, and so many of them are ready."""
 
     def lost(self, worker: int, was_asked: bool) -> None:
-        """A worker is no more: it had been asked to end, or it died."""
+        """A worker has ended: it was asked to, or it died."""
 
     def resized(self, workers: int, n_prefetch: int) -> None:
-        """From now on there are so many workers, and batches that may wait."""
+        """The number of workers, and of batches that may wait, has changed."""
 
     # -- in the consumer's thread --------------------------------------------------------------------------------
 
     def begun(self, cursor: Cursor, plans: Plans) -> None:
-        """Batches come from here on."""
+        """A run begins at ``cursor``."""
 
     def waited(self, began: float, ended: float) -> None:
         """``next()`` has waited for a batch."""
 
     def handed_out(self, delivery: Delivery, samples: int | None, began: float, ended: float) -> None:
-        """The user is about to get a batch of so many samples; None: an error in its place, nothing of it, or the end.
+        """The user is about to get a batch of so many samples; None for an error, an empty batch or the end.
 
-        ``began`` and ``ended`` say when it was made ready.
+        ``began`` and ``ended`` are the times between which it was made ready.
         """
 
     def close(self) -> None:
-        """Nothing more will happen; may be called again, from any thread."""
+        """The loop has ended; may be called again, from any thread."""
 
 
 class Hooks:
@@ -76,13 +76,13 @@ class Hooks:
         return bool(self._hooks)
 
     def begin(self, loop: Any) -> None:
-        """``loop`` is what fetches, and what tells the user something."""
+        """Give the hooks their loop."""
         self._warn = loop.mail.warn
         for hook in self._hooks:
             hook.loop = loop
 
     def tell(self, event: Callable[..., None], *what: Any) -> None:
-        """Call the method that ``Hook`` has for it: ``tell(Hook.lost, worker, was_asked)``."""
+        """Call a method of every hook: ``tell(Hook.lost, worker, was_asked)``."""
         for hook in self._hooks:
             try:
                 getattr(hook, event.__name__)(*what)

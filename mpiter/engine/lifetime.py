@@ -1,8 +1,8 @@
-"""How a prefetch loop ends when nobody closes it: with its pump, or with the interpreter.
+"""Ends a prefetch loop that was never closed: with its pump, or with the interpreter.
 
-Runs wherever the garbage collector finds a pump unused, even in the loop's own thread, so there it only asks; at
-interpreter exit it waits, before multiprocessing ends what it knows of.  A process that multiprocessing has started
-ends without the interpreter's exit functions: there multiprocessing is asked to call ours.
+The garbage collector may run this in any thread, the loop's own included, so there it only asks the loop to end.  At
+interpreter exit it waits, before multiprocessing ends the processes that it knows.  A process that multiprocessing has
+started ends without the interpreter's exit functions: there multiprocessing is asked to call ours.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any, Protocol
 
 
 class Loop(Protocol):
-    """What fetches for a pump."""
+    """What this module needs of a loop."""
 
     pid: int
 
     def stop(self) -> None:
-        """Have it end."""
+        """Ask it to end."""
 
     def join(self) -> None:
-        """Wait for that."""
+        """Wait until it has ended."""
 
 
-_is_over = False  # the interpreter is on its way out
+_is_over = False  # the interpreter is exiting
 _running: weakref.WeakSet[Loop] = weakref.WeakSet()
 _asked_in: int | None = None  # the process whose multiprocessing has been asked
 _FIRST = 100  # of its finalizers, all of which run before it terminates workers
@@ -52,14 +52,14 @@ def _let_go(loop: Loop) -> None:
 
 
 def go_quietly() -> None:
-    """At the interpreter's end nothing more is to be said: a daemon thread that still asks for batches stays here."""
+    """Stop a daemon thread that still asks for batches while the interpreter exits: it must not print an error."""
     if _is_over and threading.current_thread().daemon:
         threading.Event().wait()
 
 
 @atexit.register
 def end_all() -> None:
-    """The program is over, and with it every loop that nobody has closed."""
+    """End every loop that is still running: the program is over."""
     global _is_over
     _is_over = True
     with contextlib.ExitStack() as all_of_them:  # an error in the end of one doesn't spare the others

@@ -1,8 +1,7 @@
-"""What an iterator or a loader is told of its workers, checked once, where the user wrote it.
+"""The options of an iterator or a loader, checked once, at construction.
 
-Pure.  Guarantees that whatever is knowable at construction is refused at construction, by a sentence that names the
-argument, the value and the remedy; what only shows later (whether a dataset can be pickled) is left to the first
-``next()``.
+Pure.  Guarantees that an option which is wrong is refused at construction, by a sentence that names the argument, the
+value and the remedy.  What only shows later (whether a dataset can be pickled) is left to the first ``next()``.
 """
 
 from __future__ import annotations
@@ -55,13 +54,13 @@ class Options:
     run_ahead: int | None = None
     worker_init: Callable[[Any], Any] | None = None
     in_order: bool = True
-    seeding: str = "sample"  # whom the global generators are seeded for: each "sample", or each "worker" once
+    seeding: str = "sample"  # the global generators are seeded for each "sample", or once in each "worker"
     ragged: str = "list"
     trace: Any = None  # the name of a file, or a Trace; the name is made one
-    shard: Any = None  # this rank's part of what several go through together; what was asked for is made a Shard
-    receipts: Any = None  # a folder where what is handed out is noted; it is made a Receipts
-    is_settled: bool = False  # the dataset is what it is, whatever else it could be read as
-    workers_name: str = "n_processes"  # as the user knows the argument
+    shard: Any = None  # this rank's part; it is made a Shard
+    receipts: Any = None  # a folder; it is made a Receipts
+    is_settled: bool = False  # take the dataset as it is, not as columns
+    workers_name: str = "n_processes"  # the argument's name, for messages
     workers: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
@@ -112,8 +111,8 @@ class Options:
         if self.receipts is not None:
             if not self.in_order:
                 raise OptionError(
-                    "receipts need in_order=True: of batches that come as they finish nobody can say which are lost "
-                    "and which are still to come."
+                    "receipts need in_order=True: of batches that come as they finish, no audit could tell whether they "
+                    "are lost or still to come."
                 )
             if not hasattr(self.receipts, "hook"):
                 self._set(receipts=Wings.receipts(self.receipts))
@@ -139,7 +138,7 @@ class Options:
         return cores() if self.shard is None else max(1, cores() // ranks_here())
 
     def hooks(self) -> list[Hook]:
-        """What is told of the batches of one loop: a trace, a pilot, receipts, and the dataset, if it has a hook."""
+        """The hooks of one loop: a trace's, a pilot, the receipts', and the dataset's, if it has one."""
         workers, n_prefetch = auto(self.n_workers), auto(self.n_prefetch)
         found = [] if self.trace is None else [self.trace.hook(self.rules(), self.backend.name)]
         if self.has_workers and (workers or n_prefetch):
@@ -165,7 +164,7 @@ class Options:
         return WHOLE if self.shard is None else self.shard.share()
 
     def check_drop_last(self, length: int, batch_size: int) -> None:
-        """Say that no batch comes of ``length`` samples: a loop without a turn looks like one that is done."""
+        """Warn if ``length`` samples make no batch: a loop without a turn looks like one that has finished."""
         if self.shard is not None and self.shard.exact:
             raise OptionError("drop_last leaves samples out, and Shard(exact=True) gives each: leave one of them out.")
         if self.shard is not None and self.shard.rank is None:
@@ -178,7 +177,7 @@ class Options:
             )
 
     def warn_of_disorder(self) -> None:
-        """Say that a state is not exact where batches are handed out as they finish."""
+        """Warn that a state isn't exact where batches are handed out as they finish."""
         if not self.in_order:
             warn(
                 "in_order=False: a state counts the batches that were handed out, and does not say which; going on "
@@ -186,7 +185,7 @@ class Options:
             )
 
     def prepare(self) -> None:
-        """Have the backend start what takes time: workers are wanted soon."""
+        """Have the backend start what takes time, as a fork server does: workers are wanted soon."""
         prepare = getattr(self.backend, "prepare", None)
         if prepare is not None:
             with interrupts_later():
@@ -198,7 +197,7 @@ class Options:
         return bool(self.n_workers != 0)
 
     def rules(self, seed: int = 0, as_samples: bool = True) -> Rules:
-        """What binds everybody."""
+        """The options that the loop and the workers need, as plain values."""
         alone = not self.has_workers
         return Rules(
             workers=self.workers,
@@ -226,7 +225,7 @@ class Options:
 
     @property
     def cargo(self) -> tuple[Any, Any]:
-        """What the workers need of the user's: the dataset, and the function to call first."""
+        """What travels to the workers: the dataset, and the function to call first."""
         return self.dataset, self.worker_init
 
 

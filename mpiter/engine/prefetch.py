@@ -1,9 +1,9 @@
 """The prefetch loop: a thread that plans batches ahead of the consumer, has them fetched, and hands them over in order.
 
-It waits in one place, for what workers have done, for their ends, and for its bell, which is rung by all who want
-anything else of it: another run, the end, another look at what there is room for.  Guarantees that what is on its way
-is bounded in batches and in bytes; that whatever goes wrong is delivered to the consumer; and that it ends its workers
-itself, so that it can be stopped from any thread, the garbage collector's included.
+It waits in one place: for answers, for the ends of workers, and for its bell, which other threads ring when they want
+another run, the end, or another look at the room there is.  Guarantees that what is on its way is bounded in batches
+and in bytes; that whatever goes wrong is delivered to the consumer; and that it ends its workers itself, so that any
+thread can stop it, the garbage collector's included.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from .run import Delivery, Run, ending
 from .tally import Skipped, Tally
 from .team import Team
 
-_CLOSE_S = 4.5  # how long an end may take
-_MOST_OUT = 2  # blocks with one worker: one in hand, one in its pipe…
-_DEAR_BLOCK_S = 0.01  # …but not behind one that takes so long, where it could go to another worker meanwhile
+_CLOSE_S = 4.5  # that closing may take
+_MOST_OUT = 2  # blocks with one worker: one that it fetches, one in its pipe…
+_DEAR_BLOCK_S = 0.01  # …but none waits behind a block that takes so long: another worker could take it
 
 
 class _PrefetchLoop:
-    """One iterator's; ``hire`` makes the team, and is given the bell and what tells the user something."""
+    """The loop of one iterator; ``hire`` makes the team, from the bell and a function that warns the user."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class _PrefetchLoop:
         self.tally, self.mail = Tally(skipped or Skipped()), Inbox()
         self._rules, self._hire = rules, hire
         self._bell, self._hooks = Bell(), Hooks() if hooks is None else hooks
-        self._runs: deque[Run] = deque()  # to go from now on
+        self._runs: deque[Run] = deque()  # that were asked for and not yet begun
         self._communicator: _Communicator[Delivery] = _Communicator(rules.n_prefetch, self._has_taken)
         self._recovery = Recovery(skips=rules.skips_errors)
         self._team: Any = None  # a Team, while there is one
@@ -69,12 +69,12 @@ class _PrefetchLoop:
         self._run: Run
         self._horizon = Horizon()
         self._ended = False  # the end has been delivered
-        self._events: deque[Done | Lost | End] = deque()  # that are to be dealt with
+        self._events: deque[Done | Lost | End] = deque()  # still to be handled
         self._numbers = itertools.count()
-        self._taken = 0  # deliveries, by the consumer
+        self._taken = 0  # deliveries that the consumer has taken
         self._lacks_room = False  # there is no slot for another batch
-        self._is_held_up = False  # there is more to do as soon as the consumer takes…
-        self._waits_for_room = False  # …which rings
+        self._is_held_up = False  # there is more to do once the consumer takes a delivery…
+        self._waits_for_room = False  # …which then rings the bell
         self._stopping = False
 
     # -- for the consumer ----------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class _PrefetchLoop:
         self._thread = thread
 
     def staff(self, run: Run) -> None:
-        """Have the workers start."""
+        """Start the workers."""
         self._team = self._hire(self._bell, self.mail.warn)
         self._ledger = Ledger(self._team.rooms.give_back, self._rules.in_order, not self._rules.shares_memory)
         self._communicator.reset(run.number)
@@ -103,7 +103,7 @@ class _PrefetchLoop:
         self.wake()
 
     def get(self, stalled: Callable[[float], None], glance_s: float) -> Delivery:
-        """The next delivery, waiting for it; ``stalled`` is told from time to time how long."""
+        """Wait for the next delivery; ``stalled`` is called now and then with the time waited."""
         return self._communicator.get(self._is_alive, stalled, glance_s)
 
     def _has_taken(self, delivery: Delivery) -> None:
@@ -117,11 +117,11 @@ class _PrefetchLoop:
         return self._thread is None or self._thread.is_alive()
 
     def wake(self) -> None:
-        """There may be something to do; from any thread."""
+        """Have the loop look for something to do; may be called from any thread."""
         self._bell.ring()
 
     def stop(self) -> None:
-        """Ask for the end; from any thread, at any time."""
+        """Ask the loop to end; may be called from any thread, at any time."""
         self._stopping = True
         self._communicator.terminate()
         self.wake()
@@ -129,7 +129,7 @@ class _PrefetchLoop:
             self._dispose()
 
     def join(self, timeout: float = _CLOSE_S) -> None:
-        """Wait until everything is gone; ``stop`` comes before."""
+        """Wait until the loop has ended its workers; call ``stop`` before."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout + 0.3)
             if not self._thread.is_alive():
@@ -143,16 +143,16 @@ class _PrefetchLoop:
 
     @property
     def is_settled(self) -> bool:
-        """Have all workers come that should be there, and those gone that shouldn't?"""
+        """Is no worker starting or ending?"""
         return (team := self._team) is not None and team.crew.is_settled
 
     @property
     def setting(self) -> tuple[int, int]:
-        """Workers, and batches that may wait."""
+        """The number of workers, and of batches that may wait."""
         return self._width, self._communicator.n_prefetch
 
     def resize(self, workers: int, n_prefetch: int) -> None:
-        """Have so many from now on."""
+        """Change both numbers."""
         self._team.crew.resize(workers)
         self._communicator.n_prefetch = n_prefetch
         self._hooks.tell(Hook.resized, workers, n_prefetch)
@@ -161,16 +161,16 @@ class _PrefetchLoop:
 
     @property
     def lines(self) -> list[Line]:
-        """What each worker does right now."""
+        """Each worker's line on the board."""
         return team.crew.board() if (team := self._team) else []
 
     def doings(self) -> str:
-        """What the workers are at, for a consumer who has to wait."""
+        """What the workers are doing, in words."""
         return doings(self.lines, self._ledger)
 
     @property
     def room_bytes(self) -> int:
-        """The size of one batch."""
+        """The bytes of one batch."""
         return team.rooms.bytes if (team := self._team) else 0
 
     @property
@@ -212,7 +212,7 @@ class _PrefetchLoop:
             self._dispose()
 
     def turn(self) -> None:
-        """Do what there is to do, wait, and take in what has happened."""
+        """Feed the workers, hand over finished batches, wait, and handle what has happened."""
         try:
             while self._runs:
                 self._begin(self._runs.popleft())
@@ -221,8 +221,8 @@ class _PrefetchLoop:
             self._feed()
             self._hand_over()
             if self._lacks_room and delivered != self._delivered:
-                return  # copies have been handed over, and their rooms are free
-            self._waits_for_room = self._is_held_up  # before it looks: from now on a take rings
+                return  # copies were handed over, and their rooms are free
+            self._waits_for_room = self._is_held_up  # set before the look below: from now on each take rings the bell
             if self._is_held_up and taken != self._taken:
                 self._waits_for_room = False
                 return  # meanwhile the consumer has taken some
@@ -246,7 +246,7 @@ class _PrefetchLoop:
     # -- down ----------------------------------------------------------------------------------------------------
 
     def _feed(self) -> None:
-        """Give the workers what they can take."""
+        """Send blocks to the workers that can take one."""
         team, ledger = self._team, self._ledger
         crew, rooms, (parts, most_out, most_in_flight) = team.crew, team.rooms, self._measure(team)
         for _ in range(crew.vacancies(most_out)):
@@ -254,7 +254,7 @@ class _PrefetchLoop:
                 break
             if not crew.is_staffed:
                 crew.staff()
-                break  # none is ready
+                break  # no worker is ready
             block = ledger.cut(next(self._numbers), parts, crew.dataset, self._run.seed, time.monotonic())
             try:
                 crew.map_async(block)
@@ -267,14 +267,14 @@ class _PrefetchLoop:
         self._hooks.tell(Hook.in_flight, len(ledger.batches) + ready, ready)
 
     def _measure(self, team: Team) -> tuple[int, int, int]:
-        """The number of equal blocks of a batch (0: row by row, to see a sample), of blocks that each worker may have,
-        and of batches that may be on their way or wait to be taken."""
+        """Three numbers: equal blocks to cut a batch into (0: one row, to see a sample), blocks that a worker may have,
+        and batches that may be in flight."""
         rules, rooms, horizon, width = self._rules, team.rooms, self._horizon, team.crew.width
         most = (n_prefetch := self._communicator.n_prefetch) + rules.ahead(width)
         if size := rooms.bytes:
             most = min(most, max(1 + n_prefetch, team.most_bytes // size - rules.reserve + rules.n_prefetch))
         if rooms.is_new:
-            horizon.peek()  # its rows count
+            horizon.peek()  # which sets horizon.rows
             if rooms.wait_for_a_sample(horizon.rows):
                 return 0, 1, most
         batch_s = self.tally.sample_s * horizon.rows
@@ -290,7 +290,7 @@ class _PrefetchLoop:
         return len(self._ledger.batches) + len(self._communicator.queue)
 
     def _plan(self, rooms: Any, most_in_flight: int) -> bool:
-        """Enter one more batch, if there is one, and room for it."""
+        """Add one more batch to the ledger, if there is one, and room for it; say whether there was."""
         horizon, room = self._horizon, None
         if self._in_flight >= most_in_flight or horizon.is_beyond(self._epoch_taken):
             self._is_held_up = not horizon.is_reached
@@ -299,7 +299,7 @@ class _PrefetchLoop:
         if (plan := horizon.peek()) is None:
             return False
         if not rooms.wait_for_a_sample(plan.rows) and (room := rooms.take(plan.rows)) is None:
-            self._lacks_room = True  # until a slot comes home, which rings
+            self._lacks_room = True  # until a slot comes home, which rings the bell
             return False
         self._ledger.enter(plan, room)
         horizon.take()
@@ -316,7 +316,7 @@ class _PrefetchLoop:
     # -- up ------------------------------------------------------------------------------------------------------
 
     def _settle(self, done: Done) -> None:
-        """A worker has answered."""
+        """Handle a worker's answer."""
         if done.mail:
             self.mail.post(done.mail)
         if done.startup is not None:
@@ -339,13 +339,13 @@ class _PrefetchLoop:
         self._hooks.tell(Hook.answered, done)
 
     def _open(self, block: Block, batch: Delivery, columns: Any, rows: list[int], sealed: Any) -> None:
-        """Take in what has travelled with an answer."""
+        """Store the samples that have travelled with an answer."""
         rooms = self._team.rooms
         if columns is not None and batch.room is not None:
             rooms.fill(batch.room, block.row, block.rows, columns)
         values: Sequence[Any] = () if sealed is None else self._team.opens(sealed)
         if not block.brief:
-            are_all = len(rows) == block.rows  # then nothing needs to be done for each
+            are_all = len(rows) == block.rows  # then there is nothing to do for each row
             where = range(block.row, block.row + len(rows)) if are_all else [block.row + at for at in rows]
             batch.odd.update(zip(where, values, strict=True))
             return
@@ -357,7 +357,7 @@ class _PrefetchLoop:
                 batch.asides[block.row + ~at] = value
 
     def _place(self, batch: Delivery) -> None:
-        """Samples have come as objects: put them where they belong, if there is such a place."""
+        """Write samples that came as objects into their columns, if there are any."""
         rooms, found = self._team.rooms, [batch]
         if rooms.is_new and batch.odd:
             rooms.learn(next(iter(batch.odd.values())), batch.plan.rows)
@@ -366,7 +366,7 @@ class _PrefetchLoop:
             rooms.place(one.room or OBJECTS, one.odd, one.asides)
 
     def _hand_over(self) -> None:
-        """Put finished batches, and the end, into the communicator, as far as there is room."""
+        """Put finished batches, and the end of the run, into the communicator, as far as there is room."""
         ledger, room = self._ledger, self._communicator.n_prefetch - len(self._communicator.queue)
         began, deliveries = time.monotonic(), ledger.completed(room)
         for batch in deliveries:
@@ -393,14 +393,14 @@ class _PrefetchLoop:
         return contents
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
-        """Number them, so that the consumer notices if one is lost on the last yard, and queue them."""
+        """Number the deliveries, so that the consumer notices if Ctrl-C loses one, and queue them."""
         for delivery in deliveries:
             delivery.number = self._delivered
             self._delivered += 1
         self._communicator.put(deliveries, self._run.number)
 
     def _lose_worker(self, end: End) -> None:
-        """A worker is no more."""
+        """Handle the end of a worker."""
         self._hooks.tell(Hook.lost, end.worker, end.was_asked)
         if end.was_asked:
             return
@@ -413,16 +413,16 @@ class _PrefetchLoop:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def _send_home(self) -> None:
-        """End workers that are no use; the next attempt starts new ones."""
+        """End all workers; the next attempt starts new ones."""
         for end in self._events:
-            if type(end) is End:  # of another worker, at the same time
+            if type(end) is End:  # another worker ended at the same time
                 self._ledger.recall(end.blocks, is_lost=not end.is_gone)
                 self._recovery.restarts += not end.was_asked
         self._events.clear()
         self._ledger.recall_all(is_lost=not self._team.crew.dismiss())
 
     def _fail(self, error: BaseException) -> None:
-        """Something is wrong with more than one batch: the consumer hears of it and may try again."""
+        """Deliver an error that concerns more than one batch; the consumer may try again."""
         self._ledger.abandon()
         self._horizon.end()
         self._ended = True

@@ -1,8 +1,8 @@
-"""What a worker's end means for the batches on their way: whose fault it was, what is fetched again, whether to go on.
+"""What follows from a worker's end: which sample was to blame, what is fetched again, and whether to go on.
 
-Runs in the prefetch thread.  Guarantees that every row that was with this worker is asked for again unless its answer
-came before the end; that a sample in hand at two deaths is not tried a third time; and that workers which keep dying
-without a finished batch come to an end, in an error that says what was seen.
+Runs in the prefetch thread.  Guarantees that every row that was with the worker is sent again unless its answer came
+before the end; that a sample which two workers had in hand when they died is not tried a third time; and that workers
+which keep dying without a finished batch lead to an error that says what was seen.
 """
 
 from __future__ import annotations
@@ -21,32 +21,34 @@ from ..worker.board import Line
 from .ledger import Ledger, Suspect
 
 _log = logging.getLogger("mpiter")
-_MOST_DEATHS = 2  # that a sample may be in hand at: one may be chance
+_MOST_DEATHS = 2  # of workers with the same sample in hand: one may be chance
 _MOST_SETBACKS = 3  # without a finished batch…
 _WITHIN_S = 60.0  # …in so many seconds
 
 
 class Recovery:
-    """Remembers what has happened lately."""
+    """The recent deaths of one iterator's workers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, skips: bool = False) -> None:
         self._clock, self._skips = clock, skips
         self._deaths: Counter[Suspect] = Counter()
         self._setbacks: deque[_Setback] = deque()
-        self._false_starts: Counter[int] = Counter()  # one after the other in the same place
+        self._false_starts: Counter[int] = Counter()  # consecutive ones, by worker
         self.restarts = 0  # of single workers
 
     def progress(self) -> None:
-        """A batch has been finished."""
+        """Note that a batch was finished: the workers make progress."""
         self._setbacks.clear()
 
     def forget(self) -> None:
-        """What was on its way is dropped: nobody is suspected any more."""
+        """Forget the suspects: what was on its way has been dropped."""
         self._deaths.clear()
 
     def recover(self, end: End, ledger: Ledger) -> None:
-        """Make the book right again after a worker's end; raises if it makes no sense to go on."""
-        suspect = ledger.in_hand(end.line) if end.line.active == 1 else None  # of several at once it may be any
+        """Have the ledger send the worker's rows again; raise if there is no sense in going on."""
+        suspect = (
+            ledger.in_hand(end.line) if end.line.active == 1 else None
+        )  # with several in hand it may be any of them
         rows = ledger.recall(end.blocks, is_lost=not end.is_gone)
         self.restarts += 1
         text = f"{end} while fetching sample {suspect.index!r:.60}" if suspect else str(end)
@@ -64,7 +66,7 @@ class Recovery:
         )
 
     def _judged(self, end: End, suspect: Suspect | None, text: str) -> Fault | None:
-        """The fault of a sample that has ended two workers, if that is what it was."""
+        """The fault of a sample that has ended two workers; None for any other death."""
         if not end.was_starting or end.is_proven:
             del self._false_starts[end.worker]
         else:
@@ -74,7 +76,7 @@ class Recovery:
         if suspect is not None:
             self._deaths[suspect] += 1
             if self._deaths[suspect] >= _MOST_DEATHS:
-                self._setbacks.clear()  # something has been learnt
+                self._setbacks.clear()  # the cause is known now
                 return _fault(end, suspect, text)
         self._set_back(end, text)
         return None
@@ -83,7 +85,7 @@ class Recovery:
         now = self._clock()
         while self._setbacks and now - self._setbacks[0].at > _WITHIN_S:
             self._setbacks.popleft()
-        if self._setbacks and end.worker not in self._setbacks[-1].workers:  # one blow, several workers
+        if self._setbacks and end.worker not in self._setbacks[-1].workers:  # several workers died at once
             self._setbacks[-1].workers.add(end.worker)
         else:
             self._setbacks.append(_Setback(now, text, {end.worker}))
@@ -95,7 +97,7 @@ class Recovery:
 
 @dataclass(slots=True)
 class _Setback:
-    """A round in which workers died, each place's once."""
+    """Deaths that count as one: of several workers, each once."""
 
     at: float
     text: str
@@ -109,7 +111,7 @@ _ON_STARTING = (
 
 
 def doings(lines: Sequence[Line], ledger: Ledger) -> str:
-    """Which samples the workers have in hand right now; may be asked by any thread."""
+    """Say which samples the workers are fetching; may be called from any thread."""
     told = []
     for worker, line in enumerate(lines):
         if line.pid and not line.ready:

@@ -1,9 +1,9 @@
-"""Where batches on their way lie: slots, laid out by the first sample, and anew when samples turn out otherwise.
+"""Rooms: the memory of batches in flight, laid out by the first sample, and anew when many samples don't fit.
 
-Runs in the prefetch thread.  Guarantees that layouts only ever widen (a leaf that varies steps aside), so that they
-settle; that a slot is the user's alone once it is handed out; and that a user who keeps batches gets more slots, then
-copies, and never waits for himself.  A layout is a guess that costs speed when it is wrong, never correctness: the row
-that doesn't fit travels as an object.
+Runs in the prefetch thread.  Guarantees that layouts only ever widen (a leaf that varies leaves the columns), so that
+they settle; that a slot is the consumer's alone once it is handed out; and that a consumer which keeps batches gets
+more slots, then copies, and never waits for its own batches.  A wrong layout costs speed, not correctness: a row that
+doesn't fit travels as an object.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _ASIDE = Aside()
 
 @dataclass(slots=True, eq=False)
 class Room:
-    """A batch's: a slot, and how it is laid out; neither where its samples travel as objects."""
+    """The memory of one batch: a slot and its layout; neither where its samples travel as objects."""
 
     layout: Layout | None = None
     brief: bytes = b""  # the layout, pickled
     slot: Slot | None = None
-    address: int | None = None  # where workers write; None: what they write travels
+    address: int | None = None  # where workers write; None: the rows travel with the answers
 
 
 OBJECTS = Room()
@@ -38,18 +38,18 @@ OBJECTS = Room()
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What rooms need of the place they are in."""
+    """What rooms need of their iterator."""
 
     rules: Rules
     arena: Arena
-    most_bytes: int  # memory that batches on their way, and those the user keeps, may take
+    most_bytes: int  # for batches in flight and batches that the consumer keeps
     dumps: Callable[[Any], bytes]  # pickles something for a worker
-    bell: Bell  # to be rung, anywhere, when there may be a room after ``take`` had none
-    warn: Callable[[str], None]  # tells the user something in the next next()
+    bell: Bell  # rung when a slot comes home after ``take`` had none
+    warn: Callable[[str], None]  # warns the user in the coming next()
 
 
 class Rooms:
-    """Rooms of one iterator; ``in_slots`` is False where workers write elsewhere and it is copied into the slot."""
+    """The rooms of one iterator; with ``in_slots`` False, rows are copied into the slots from elsewhere."""
 
     def __init__(self, host: Host, copy: bool, in_slots: bool, as_objects: bool) -> None:
         self._host, self._copy, self._in_slots, self._as_objects = host, copy, in_slots, as_objects
@@ -63,11 +63,11 @@ class Rooms:
 
     @property
     def is_new(self) -> bool:
-        """Is it unknown still what samples are like?"""
+        """Is the layout still unknown?"""
         return self._tree is None
 
     def wait_for_a_sample(self, rows: int) -> bool:
-        """Must it be known first what samples are like, for a batch of so many rows?"""
+        """Must a sample come first, before a batch of so many rows can have a room?"""
         return self._tree is None and (not self._as_objects or rows > MANY)
 
     def learn(self, sample: Any, rows: int) -> None:
@@ -77,10 +77,10 @@ class Rooms:
             check_memory(tree, rows)
         self._tree = tree
         if self._host.rules.as_samples and is_record(tree):
-            self._tree = _ASIDE  # pickled and opened as a whole: taking it apart and putting it together costs more
+            self._tree = _ASIDE  # pickled as a whole: taking records apart and putting them together costs more
 
     def take(self, rows: int) -> Room | None:
-        """A room for so many rows; None if there will be one when a slot comes home, which rings the bell."""
+        """A room for so many rows; None if it must wait for a slot to come home, which rings the bell."""
         if self._as_objects or self._tree is None:
             return OBJECTS
         if rows > self._rows or self._layout is None:
@@ -88,7 +88,7 @@ class Rooms:
             self._lay_out(self._tree)
         if (slot := self.slots.acquire()) is not None:
             return Room(self._layout, self._brief, slot, slot.start if self._in_slots else None)
-        return None if self.slots.count > self.slots.leased else OBJECTS  # the user has them all
+        return None if self.slots.count > self.slots.leased else OBJECTS  # the consumer has them all
 
     def _lay_out(self, tree: Node) -> None:
         self._tree, self._layout = tree, Layout(tree, self._rows)
@@ -96,7 +96,7 @@ class Rooms:
         self.slots.resize(self._layout.size)
 
     def fill(self, room: Room, row: int, rows: int, columns: list[Any]) -> None:
-        """Copy rows that have travelled to where they belong."""
+        """Copy rows that have travelled into their columns."""
         assert room.layout is not None
         assert room.slot is not None
         for column, raw in zip(room.layout.columns(self.slots.view(room.slot)), columns, strict=True):
@@ -104,7 +104,7 @@ class Rooms:
             mine.reshape(-1).view("u1")[:] = memoryview(raw.memory)
 
     def place(self, room: Room, odd: dict[int, Any], asides: dict[int, Any]) -> None:
-        """Write samples that came as objects to where they belong, those that fit."""
+        """Write the samples that came as objects, and fit, into their columns."""
         if room.layout is None or room.slot is None:
             return
         columns = room.layout.columns(self.slots.view(room.slot))
@@ -117,7 +117,7 @@ class Rooms:
     def contents(
         self, room: Room, rows: int, odd: dict[int, Any], asides: dict[int, Any], failed: frozenset[int], is_lost: bool
     ) -> Contents:
-        """What is handed out, and the room with it; ``is_lost``: it may be written into at any time."""
+        """The batch's contents, with the slot leased or copied; with ``is_lost``, a worker may still write into it."""
         layout, slot = room.layout, room.slot
         if layout is None or slot is None:
             return Contents(_ASIDE, rows, objects=[*map(odd.get, range(rows))], failed=failed)
@@ -135,7 +135,7 @@ class Rooms:
         return contents
 
     def _widen(self, odd: dict[int, Any]) -> None:
-        """Too many samples did not fit."""
+        """Lay out anew so that these samples fit too."""
         tree = self._tree
         assert tree is not None
         for sample in odd.values():
@@ -156,7 +156,7 @@ class Rooms:
         self.slots.close()
 
     def _runs_short(self) -> bool:
-        """Does the user keep so many batches that the loop would have none to work with?"""
+        """Does the consumer keep so many batches that too few slots would be left for the loop?"""
         reserve = self._host.rules.reserve
         if self.slots.can_lease(reserve):
             return False
@@ -185,7 +185,7 @@ class Rooms:
 
 
 def check_serializer(serializer: Any) -> None:
-    """Refuse what is no way for samples to travel."""
+    """Refuse a serializer that is unknown."""
     if serializer not in ("slots", "packed") and not (hasattr(serializer, "pack") and hasattr(serializer, "unpack")):
         raise OptionError(
             f"serializer={serializer!r:.60} is unknown; use 'slots', 'packed' or an object with pack and unpack."

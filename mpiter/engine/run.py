@@ -1,4 +1,4 @@
-"""What the pump and its prefetch loop say to each other: where a run begins, and each batch of it.
+"""What passes between a pump and its prefetch loop: the run to begin, and each delivery of it.
 
 The prefetch thread makes a ``Delivery`` when it plans a batch, fills it as workers answer, and hands it over finished.
 """
@@ -16,26 +16,26 @@ from .rooms import Room
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """What ``next()`` gets: a batch, an error in its place, nothing if all of it was left out; or the end."""
+    """One batch on its way to ``next()``: its contents, an error, or nothing; or the end of the run."""
 
     plan: Plan
     room: Room | None = None  # None: before it is known what samples are like
-    missing: int = 0  # rows that are not there yet
+    missing: int = 0  # rows that haven't been fetched yet
     odd: dict[int, Any] = field(default_factory=dict)  # samples that came as objects, by row
     asides: dict[int, Any] = field(default_factory=dict)  # values that have no column, by row
-    faults: list[Fault] = field(default_factory=list)  # what has failed of it
+    faults: list[Fault] = field(default_factory=list)  # samples that failed
     contents: Contents | None = None
     error: BaseException | None = None  # of the batch as a whole
     out: int = 0  # blocks with workers, which may write into its room
     is_abandoned: bool = False
-    is_suspect: bool = False  # it was out when workers died: a worker that dies of a row of it is seen to do so
-    is_lost: bool = False  # its room: a worker that would not die may write into it
-    is_end: bool = False  # nothing was asked for: it doesn't count as handed out
+    is_suspect: bool = False  # a worker died while it had rows of it: they are fetched one by one
+    is_lost: bool = False  # a worker that could not be ended may write into its room
+    is_end: bool = False  # the end of the run, not a batch
     number: int = 0  # among the deliveries of its run
 
     @property
     def is_empty(self) -> bool:
-        """Is nothing left of the batch?  Then it is passed by: the user never gets an empty one."""
+        """Were all its samples left out?  Then it is passed by: the user never gets an empty batch."""
         return not self.is_end and self.contents is None and self.error is None
 
     @property
@@ -44,13 +44,13 @@ class Delivery:
 
 
 def ending(at: Cursor, error: BaseException | None = None) -> Delivery:
-    """The end of a run, or an error that is no batch's."""
+    """The delivery that ends a run, with an error that concerns no single batch, if there is one."""
     return Delivery(Plan(-1, 0, (), at, at), error=error, is_end=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Batch after batch from a place on, until another run begins elsewhere."""
+    """Batches from a place on, until another run begins."""
 
     number: int
     cursor: Cursor

@@ -1,4 +1,4 @@
-"""What a prefetch loop works with: the workers of one iterator, and the memory that they share with it.
+"""The workers of one iterator, with the memory that they share with this process.
 
 Made, and the workers started, in the caller's thread; used by the prefetch thread.  Guarantees that the dataset is
 shipped once, and that ``close`` is idempotent, comes back in bounded time, and leaves neither process nor descriptor.
@@ -25,7 +25,7 @@ _SHARE = 8  # of the memory: what batches may take unless told otherwise
 
 
 class Team:
-    """The workers, the rooms, and the way from the one to the other, as ``serializer`` says."""
+    """The crew of workers and the rooms that they write into, as ``serializer`` says."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Team:
             raise
 
     def close(self, timeout: float = 5.0) -> None:
-        """End the workers, then give up what they shared with us."""
+        """End the workers, then give the shared memory back."""
         if self._crew is not None:
             self._crew.dismiss(timeout)
         if self._rooms is not None:

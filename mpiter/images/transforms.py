@@ -24,7 +24,7 @@ from ..worker.seeding import get_rng
 Size = int | tuple[int, int]  # height and width
 Pair = tuple[float, float]
 LAYOUTS = ("HWC", "CHW")
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as everybody takes them
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, the usual ones
 Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", "smooth"]
 _PILLOWS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # its numbers
 _OPENCV_TYPES = {np.dtype(name) for name in ("uint8", "uint16", "int16", "float32", "float64")}

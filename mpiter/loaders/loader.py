@@ -54,7 +54,7 @@ def only_one(contents: Contents) -> Any:
 
 
 class DataLoader(Loading[B_co]):
-    """Batches of NumPy arrays from a dataset, epoch after epoch: torch's ``DataLoader`` for everybody.
+    """Batches of NumPy arrays from a dataset, epoch after epoch, with the arguments of torch's ``DataLoader``.
 
     Args:
         dataset: anything with ``[]`` and, unless there is a sampler, ``len``; a tuple or dict of arrays; an iterable.

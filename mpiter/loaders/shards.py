@@ -120,7 +120,7 @@ class _Reading:
         self.run, self.batches, self._elements, self._is_at_end = run, *mark[:3]
         self._ends_early = False  # before the place that it was to be read up to
         was_asked()  # by others, in an earlier epoch
-        seeding.go_to(shard * _OWN_SHARD)  # where the first element stands, whoever shards
+        seeding.go_to(shard * _OWN_SHARD)  # where the first element stands
         self._walk = Walk(stream, json.loads(mark.told))
         self._rest: Iterator[Any] = iter(()) if self._is_at_end else self._walk.begin()
         says = getattr(stream, "shards_itself", batching.shards_itself)
@@ -257,7 +257,7 @@ class Walk:
         is_same = self._iterator is self._stream
         try:
             told = [None if is_same else _asked(self._stream), _asked(self._iterator)]
-        except StateError as error:  # which concerns only those who want the state
+        except StateError as error:  # which matters only if the state is asked for
             return error
         return None if told == _UNTOLD else told
 

@@ -68,7 +68,7 @@ class Horizon:
         try:
             plans = self._plans.ahead(cursor, self._batch_number)
         except Exception as error:  # the order sampler's
-            ends = isinstance(error, StopIteration)  # which would mean something else to whoever calls next()
+            ends = isinstance(error, StopIteration)  # which would end the caller's loop
             self.dead_end = RuntimeError("the order_sampler raised StopIteration") if ends else error
         self._ahead.extend(plans)
         self._batch_number += len(plans)

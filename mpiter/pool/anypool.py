@@ -133,7 +133,7 @@ class AnyPool(Workers):
     ) -> None:
         super().__init__(bell)
         self._make = partial(make, workers, initializer, initargs)
-        self._most = self.width = workers  # of whom so many may be at work; the others stay, idle
+        self._most = self.width = workers  # that may be at work; the others stay, idle
         self._out: dict[int, Block] = {}
         self._pool: Any = self._make()  # None: it has been ended, and is made anew
 

@@ -66,7 +66,7 @@ class Process:
 
     ``pool`` makes another Pool than ours, ``pool(workers, initializer, initargs)``: ``multiprocessing.Pool`` itself,
     say, for comparison; its start method is its own.  It promises what it promises: of a worker that is killed, the
-    stock Pool tells nobody, and only ``sample_timeout`` goes on from there.
+    stock Pool says nothing, and only ``sample_timeout`` notices it.
 
     >>> from mpiter import batches
     >>> list(batches([10, 20, 30], 2, n_processes=1, shuffle=False, backend=Process("spawn")))

@@ -22,13 +22,13 @@ _FOR_A_STACK_S = 0.5  # that a stuck worker has to show it: a stopped one never 
 _FOR_DYING_S = 2.0  # once it is killed: more, and it sits in the kernel
 
 _CAUSES = {
-    "SIGKILL": "the out-of-memory killer, or somebody's kill -9",
+    "SIGKILL": "the out-of-memory killer, or kill -9",
     "SIGSEGV": "a crash in native code, a decoder for example",
     "SIGBUS": "a mapped file that has become shorter, or a file system that is full",
     "SIGABRT": "native code that gave up",
     "SIGFPE": "a division by zero in native code",
     "SIGILL": "a library built for another processor",
-    "SIGTERM": "somebody asked it to end",
+    "SIGTERM": "it was asked to end",
 }
 
 
@@ -110,7 +110,7 @@ def cause(code: int, out_of_memory: bool) -> str:
     if code == CUT_OFF:
         return "its dataset has closed descriptors that are not its own, os.closerange() for example"
     if code == 1:
-        return "an exception that nobody caught; see what it printed"
+        return "an exception that was not caught; see what it printed"
     if code >= 0:
         return "" if code == VANISHED else "code that called os._exit, or a library that did"
     return _CAUSES.get(_name(-code), "")

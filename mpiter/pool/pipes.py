@@ -112,7 +112,7 @@ class PoolEnd:
         self._wanted = _AT_ONCE  # bytes to be read next…
         self._begun: Answer | None = None  # …unless an answer has come but for its buffers…
         self._unfilled: list[memoryview] = []  # …of which these are still to be filled
-        self.has_ended = False  # nobody can write into the pipe any more
+        self.has_ended = False  # no process can write into the pipe any more
         self._is_wide = False
 
     def send(self, number: int, task: bytes) -> bool:
@@ -189,7 +189,7 @@ class PoolEnd:
 
 
 def _widen(descriptor: int) -> None:
-    """A megabyte of pipe, where we may: whoever writes much waits less often."""
+    """Ask for a megabyte of pipe, so that large writes wait less often."""
     with contextlib.suppress(ImportError, AttributeError, OSError):  # not on Linux, or no pipe memory left to us
         import fcntl
 

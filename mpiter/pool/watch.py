@@ -55,7 +55,7 @@ class Watch:
         return self._stopwatch.since >= self.interval
 
     def look(self, lines: Mapping[int, Line], busy: Collection[int]) -> list[int]:
-        """The stuck ones among the workers with these lines, of whom the ``busy`` have something to do."""
+        """The workers that are stuck, by their lines on the board; ``busy`` ones have a block."""
         passed = self._stopwatch.lap()
         self._still = {
             worker: self._still.get(worker, 0.0) + passed

@@ -122,7 +122,7 @@ class _RankPool(AnyPool):
         self._lines = [setup.board.cells(number) for number in range(workers)]
         self._dataset, self._patience = setup.dataset, setup.rules.sample_timeout or math.inf
         super().__init__(_Pool, workers, initializer, initargs, **calls)
-        self._most = _ranks() - 1  # of whom fewer may work at any one time
+        self._most = _ranks() - 1  # fewer may work at a time
         self._open.append(self)
 
     def _post(self, block: Any, value: Any) -> None:

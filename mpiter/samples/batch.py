@@ -1,6 +1,6 @@
 """What the user gets: a real list of samples that also knows its columns.
 
-Made in the prefetch thread or the consumer, used by the user in whatever way he likes.  Guarantees that columns are
+Made in the prefetch thread or the consumer, and then the user's.  Guarantees that columns are
 writable and the user's own, valid as long as anything refers to them; that samples fetched by workers are rows of these
 columns, while without workers they are the very objects that the dataset returned, as in a loop of one's own, and the
 columns a copy of them; that changing the *list* (not what its arrays hold) detaches the columns, which are from then on

@@ -48,7 +48,7 @@ class Folder:
             os.mkdir(self.path, 0o700)
         found = os.lstat(self.path)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise OptionError(f"{self.path} is not a folder of your own that nobody else may use; take another tier.")
+            raise OptionError(f"{self.path} is not a folder that only you may use; take another tier.")
         os.makedirs(self._copies, exist_ok=True)
         self._count()
 

@@ -158,7 +158,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         return self._has_own_sampler
 
     def _rest(self, position: int) -> int | None:
-        """As for other loaders; the length of a stream is for those who ask the loader: torch warns them."""
+        """As for other loaders; the length of a stream is only told by len(loader), for which torch warns."""
         return None if self._batching is not None else super()._rest(position)
 
     def _sampled(self) -> Any:
@@ -185,7 +185,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         return self._seed
 
     def _count(self, handed_out: int) -> None:
-        """torch's warning to those who were told another length."""
+        """Warn as torch does if ``len(loader)`` has said another length."""
         told = self._IterableDataset_len_called
         if self._batching is not None and told is not None and handed_out > told:
             warn(

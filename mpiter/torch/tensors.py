@@ -57,7 +57,7 @@ def _holds_tensors(sample: Any) -> bool:
 
 
 def _collates_as_ever() -> bool:
-    """Has nobody changed what torch's collating does with a type?"""
+    """Is torch's collating of each type still torch's own?"""
     ways = _utils.collate.default_collate_fn_map.values()
     return all(way.__module__ == _utils.collate.__name__ for way in ways)
 

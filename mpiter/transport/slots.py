@@ -39,7 +39,7 @@ class _Lease(weakref.ref[Any]):
 
     __slots__ = ("ringer", "slot")
     slot: Slot
-    ringer: _Ringer | None  # one more, which calls whoever waits for a slot
+    ringer: _Ringer | None  # one more, which wakes the loop if it waits for a slot
 
 
 class _Ringer(weakref.ref[Any]):
@@ -80,7 +80,7 @@ class Slots:
         self.shrink(keep=0)
 
     def acquire(self) -> Slot | None:
-        """A slot nobody can see, or None while there is none to be had; the bell is rung when one comes home."""
+        """A free slot, or None while there is none; the bell is rung when one comes home."""
         self.collect()
         free = self._free
         if not free and (slot := self._grow()) is not None:

@@ -123,7 +123,7 @@ class AutoPilot(Pilot):
         """What to change, if anything, and why."""
         most, most_prefetch = self._bounds(now, seen)
         if now.workers > most:
-            self._late += 1  # those whom memory takes may come back, but not again and again
+            self._late += 1  # workers that memory has cost may come back, but not again and again
             return now._replace(workers=most), f"no more than {most} workers fit"
         if self._is_final and (self._has_changed(seen.batches) or self._age < self._again):
             return None, ""

@@ -108,7 +108,7 @@ class Trace:
         return pattern % (number, thread, since, max(0, int(1e6 * (ended - self._zero)) - since), *more)
 
     def _opened(self) -> int:
-        """The file, empty, and locked for as long as this trace lives: loops that nobody closes write at the end."""
+        """The file, empty, and locked for as long as this trace lives: loops that are never closed write at the end."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,7 +131,7 @@ class Tracer(Hook):
         self._number = number
         self._notes: list[Note] = []
         self._due = time.monotonic() + _EVERY_S
-        self._since: float | None = None  # when the user got the batch that he is at work on
+        self._since: float | None = None  # when the consumer got its present batch
         self._seen = (-1, -1)  # batches on their way, and ready
         self._threads: set[int] = set()
         self._note(_NAME, 0, "process", f"mpiter {number}: {name}")

@@ -163,7 +163,7 @@ def unsendable(sample: Any, name: str, error: BaseException) -> SampleNotSendabl
 
 
 def _may_be_raised(error: BaseException | None) -> bool:
-    """Would it mean nothing else to those who catch it where the batch is asked for?"""
+    """May it be raised by ``next()``, where no loop or test takes it for a signal of its own?"""
     return isinstance(error, Exception) and not isinstance(error, (StopIteration, StopAsyncIteration))
 
 

@@ -26,7 +26,7 @@ from .worker import Worker, call_hooks, settle_at
 
 
 class CallersWorker:
-    """A worker for one dataset; ``copies`` asks for samples that nobody else has."""
+    """A worker for one dataset; ``copies`` asks for private copies of the samples."""
 
     def __init__(self, dataset: Any, worker_init: Any, rules: Rules, copies: bool) -> None:
         cells = memoryview(bytearray(8 * len(Cell))).cast("q")

@@ -46,7 +46,7 @@ class Setup:
     rules: Rules
     backend: str
     environment: dict[str, str] | None  # of the caller; None for workers in a process that is not ours to arrange
-    log_level: int  # of the caller's root logger: what he doesn't want to hear isn't sent
+    log_level: int  # of the caller's root logger: records below it aren't sent
     home: int = field(default_factory=os.getpid)  # the caller's process
     drawn: set[str] = field(default_factory=set)  # global generators that other workers have seen the dataset draw from
     starts: Counter[int] = field(default_factory=Counter)  # of workers of each number, before this one

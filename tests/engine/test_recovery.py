@@ -167,7 +167,7 @@ def test_exit_codes_in_words() -> None:
     assert ended(3) == "exited with code 3"
     assert "fork server" in ended(255)
     assert cause(-9, out_of_memory=True).startswith("the out-of-memory killer: use fewer workers")
-    assert cause(-9, out_of_memory=False) == "the out-of-memory killer, or somebody's kill -9"
+    assert cause(-9, out_of_memory=False) == "the out-of-memory killer, or kill -9"
     assert cause(-63, False) == ""
 
 

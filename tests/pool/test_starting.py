@@ -277,7 +277,7 @@ def test_what_a_worker_dies_of_is_seen(tmp_path: Path) -> None:
     try:
         next(mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=1, worker_init=at_start))
     except mpiter.WorkerCrashed as error:
-        print("an exception that nobody caught" in str(error))
+        print("an exception that was not caught" in str(error))
     """
     outcome = run(tmp_path, text)
     assert (outcome.code, outcome.lines) == (0, ["True"])

@@ -134,12 +134,12 @@ def test_the_folder_is_the_users_alone(folder, tmp_path):
     assert os.stat(folder.path).st_mode & 0o777 == 0o700
     assert os.stat(Path(folder.path, "copies", key)).st_mode & 0o777 == 0o600
     os.chmod(folder.path, 0o755)
-    with pytest.raises(mpiter.OptionError, match="is not a folder of your own"):
+    with pytest.raises(mpiter.OptionError, match="is not a folder that only you may use"):
         Folder(str(tmp_path), 1000)
     os.rename(folder.path, tmp_path / "elsewhere")
     os.chmod(tmp_path / "elsewhere", 0o700)
     os.symlink(tmp_path / "elsewhere", folder.path)
-    with pytest.raises(mpiter.OptionError, match="is not a folder of your own"):
+    with pytest.raises(mpiter.OptionError, match="is not a folder that only you may use"):
         Folder(str(tmp_path), 1000)
 
 
