@@ -111,8 +111,8 @@ class Options:
         if self.receipts is not None:
             if not self.in_order:
                 raise OptionError(
-                    "receipts need in_order=True: of batches that come as they finish, no audit could tell whether they "
-                    "are lost or still to come."
+                    "receipts need in_order=True: of batches that come as they finish, no audit could tell which are "
+                    "lost and which are still to come."
                 )
             if not hasattr(self.receipts, "hook"):
                 self._set(receipts=Wings.receipts(self.receipts))
