@@ -100,7 +100,7 @@ __all__ = [
 
 
 def _from_wing(module: str, name: str) -> Callable[..., Any]:
-    """What makes something of a wing, which is imported then and not before."""
+    """A function that imports a wing when it is called, and makes something of it."""
     return lambda *given: getattr(import_module(f"mpiter.{module}"), name)(*given)
 
 

@@ -34,7 +34,7 @@ _HANDED, _FILL, _SKIPPED, _FAILED = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What came in one epoch."""
+    """The samples that came in one epoch, counted."""
 
     epoch: int
     is_over: bool
@@ -48,7 +48,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a training's receipts."""
+    """The result of an audit."""
 
     is_sound: bool  # nothing was lost, nothing repeated, and each rank has its log
     missing: int
@@ -98,7 +98,7 @@ def audit(paths: Folder | Iterable[Folder]) -> Verdict:
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """What a rank was handed from a place on, which is void from where a later run begins."""
+    """The samples that a rank was handed from a place on; those from where a later run begins are void."""
 
     file: str
     who: _Who
@@ -155,7 +155,7 @@ def _whole(value: Any, most: int = _LARGEST) -> int:
 
 
 def _launches(runs: list[_Run]) -> tuple[list[int], list[str]]:
-    """How many ranks there were, start for start; and what is wrong with who began when, and where."""
+    """The number of ranks at each start, and what is wrong with the places where ranks began."""
     sizes, joined, faults = list[int](), set[_Who](), dict[_Who, str]()
     latest, begun = dict[_Who, _Run](), dict[_Who, _Run]()  # of each rank, and the first of its file
     for run in runs:
@@ -190,7 +190,7 @@ def _standing(runs: list[_Run], lines: list[_Line]) -> tuple[dict[_Who, int], di
 
 
 def _epoch(epoch: int, lines: list[_Line], going: set[_Who], begins_within: bool) -> Epoch:
-    """What came in it; ``going`` are the ranks that have begun with no later one."""
+    """Count one epoch; ``going`` are the ranks that haven't begun a later one."""
     ends = [line for line in lines if line.at[1] == _LARGEST]
     step, length = max(line.run.step for line in ends or lines), lines[0].run.length
     reached = []  # positions of the ranks that may still be in this epoch
@@ -247,7 +247,7 @@ def _gaps(there: NDArray[Any], length: int) -> tuple[NDArray[np.int64], NDArray[
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The subcommand."""
+    """Add the subcommand."""
     about = "Has each sample of each epoch come exactly once, over all ranks and restarts?  If not, which ones not?"
     parser = commands.add_parser("audit", help="did each sample come exactly once?", description=about)
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="of receipts, of one training; or single files")

@@ -41,12 +41,12 @@ class Bell:
             self.hush()
 
     def hush(self) -> None:
-        """What was rung so far has been heard."""
+        """Forget the rings so far."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._heard, 1 << 12)
 
     def close(self) -> None:
-        """From now on ``ring`` does nothing."""
+        """Make ``ring`` do nothing from now on."""
         self.ring = lambda: None
         self._heard = -1
 

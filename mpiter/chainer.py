@@ -42,14 +42,14 @@ _SEED_BYTES = 17  # of 128 bits, and its sign
 
 
 class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
-    """What Chainer asks of an iterator beyond what ours are anyway."""
+    """What Chainer asks of an iterator beyond the core's iterators."""
 
     def __del__(self) -> None:
         """Chainer's would wait for the workers, in the garbage collector; ours end by themselves."""
 
     @property
     def _state(self) -> Any:
-        """What ChainerMN reads."""
+        """The state that ChainerMN reads."""
         here = self._cursor
         return IteratorState(here.position, here.epoch, here.is_new_epoch, here.order.array())
 
@@ -96,7 +96,7 @@ def _equal(some: Indices | None, others: Indices | None) -> bool:
 
 
 def _exchange(serializer: Any, key: str, value: Any) -> Any:
-    """What is found under ``key`` when loading, ``value`` when saving, in ``value``'s type."""
+    """Save ``value`` under ``key``, or load what is there, in the type of ``value``."""
     found = serializer(key, value)
     return value if found is None else type(value)(found)
 

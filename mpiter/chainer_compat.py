@@ -50,7 +50,7 @@ _EDITS = {
 
 
 class _PkgResources:
-    """As much of ``pkg_resources`` as Chainer's looks at what is installed take; versions are not compared."""
+    """The part of ``pkg_resources`` that Chainer uses to see what is installed; versions aren't compared."""
 
     class ResolutionError(Exception):
         """Something is wrong with what is installed."""

@@ -257,7 +257,7 @@ def _generators() -> dict[str, Any]:
 
 
 def _filled(now: Any, saved: Any, path: str) -> Any:
-    """What was saved, in the dicts, arrays and tensors that there are now."""
+    """Fill the present dicts, arrays and tensors with the saved values."""
     if isinstance(now, dict) and isinstance(saved, dict):
         for key, value in saved.items():
             now[key] = _filled(now.get(key), value, f"{path}[{key!r:.60}]")

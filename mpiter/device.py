@@ -52,7 +52,7 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
 
 
 class PageLocks:
-    """Which ranges of our arenas are page-locked; each is registered when it is first seen."""
+    """The page-locked ranges of our arenas; each is registered when it is first seen."""
 
     def __init__(self, lock: Callable[[int, int], bool], unlock: Callable[[int], None]) -> None:
         self._lock, self._unlock = lock, unlock

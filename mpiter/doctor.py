@@ -46,7 +46,7 @@ print(time.perf_counter() - began)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found, and what to do about it."""
+    """The result of one check, and the remedy."""
 
     status: str
     found: str
@@ -99,7 +99,7 @@ def software() -> Finding:
 
 
 def start_methods() -> Finding:
-    """How long it takes until a worker has brought a batch."""
+    """Measure how long each start method takes to bring a first batch."""
     default = "forkserver" if sys.platform == "linux" else "spawn"
     works, told = {}, []
     for method in multiprocessing.get_all_start_methods():
@@ -147,7 +147,7 @@ def memory() -> Finding:
 
 
 def limits() -> Finding:
-    """What ulimit -n, -u and pids.max, -v and -f leave us."""
+    """Check ulimit -n, -u, -v and -f, and pids.max."""
     workers = machine.cores()
     files, size = (machine.limit(name)[0] or machine.BEYOND_REACH for name in ("RLIMIT_NOFILE", "RLIMIT_FSIZE"))
     processes, space = _processes_left(), min(machine.address_space(), size)
@@ -187,7 +187,7 @@ CHECKS = (software, start_methods, shared_memory, memory, limits, cores)
 
 
 def ask(code: str, seconds: float) -> str:
-    """What another Python prints when it runs ``code``; a RuntimeError says in one line what went wrong."""
+    """Run ``code`` in another Python and return what it prints; a RuntimeError says in one line what went wrong."""
     command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{code}"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
@@ -223,7 +223,7 @@ def _use(descriptor: int) -> None:
 
 
 def _processes_left() -> int:
-    """What the control groups and ulimit -u, which doesn't bind root, still allow."""
+    """The number of processes that the control groups and ulimit -u still allow."""
     left = [machine.BEYOND_REACH]
     for folder in machine.control_groups():
         most, now = machine.text_of(folder / "pids.max"), machine.text_of(folder / "pids.current")

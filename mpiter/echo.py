@@ -334,7 +334,7 @@ class Echo(Generic[B]):
 
 
 def _length(value: Any) -> int | None:
-    """How many rows a batch has: as many as each of its columns."""
+    """The number of rows of a batch."""
     if isinstance(value, Batch) or _is_array(value):
         return len(value) if isinstance(value, Batch) or value.ndim else None
     if isinstance(value, Mapping):

@@ -17,14 +17,14 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """How many cores we may run on, at least one."""
+    """The number of cores that this process may use, at least one."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     share = quota()
     return max(1, allowed if share is None else min(allowed, int(share)))
 
 
 def quota() -> float | None:
-    """How many cores at a time the control groups allow; None: all."""
+    """The number of cores that the control groups allow; None for all."""
     found = []
     for folder in control_groups():
         said = text_of(folder / "cpu.max") or " ".join(
@@ -121,12 +121,12 @@ def meminfo(name: str) -> int:
 
 
 def stat_of(process: int | str) -> list[str]:
-    """What /proc/…/stat says, from the letter for what it is doing on; nothing where it is gone."""
+    """The fields of /proc/…/stat from the state letter on; none if the process is gone."""
     return text_of(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
 
 
 def text_of(path: Path) -> str:
-    """What a file of /proc or /sys says; nothing where it isn't."""
+    """The text of a file of /proc or /sys; empty if there is none."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

@@ -80,7 +80,7 @@ class Receipts(AbstractContextManager["Receipts"]):
         return Receipts, (self.folder, self.shard.rank, self.shard.size, *self.terms)
 
     def hook(self, shard: Shard | None) -> Notes:
-        """What notes all that one of our own loops hands out."""
+        """The hook that notes what a loop hands out."""
         return Notes(self, shard)
 
     def begin(self, epoch: int, place: int, terms: Terms | None = None, shard: Shard | None = None) -> None:

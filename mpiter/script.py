@@ -19,7 +19,7 @@ def home(module: str) -> str:
 
 
 def spaces(main: ModuleType) -> list[dict[str, Any]]:
-    """Where the script's variables are: multiprocessing copies those of the module that it has imported."""
+    """The modules that hold the script's variables."""
     code = [part for value in vars(main).values() for part in (value, *getattr(value, "__dict__", {}).values())]
     spaces = [part.__globals__ for part in code if isinstance(part, FunctionType) and part.__module__ == _IMPORTED]
     return [vars(main), *{id(space): space for space in spaces if space is not vars(main)}.values()]

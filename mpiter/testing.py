@@ -32,7 +32,7 @@ _DESCRIPTORS = "/proc/self/fd"
 
 @dataclass(frozen=True, slots=True)
 class DatasetReport:
-    """What ``check_dataset`` has measured.
+    """The measurements of ``check_dataset``.
 
     Attributes:
         samples: samples that were looked at.

@@ -59,7 +59,7 @@ class Table:
 
 
 def described(dataset: Any) -> str:
-    """What a dataset is, and how long, in a few words."""
+    """Describe a dataset in a few words: its type and its length."""
     if isinstance(dataset, Table):
         return f"{len(dataset)} rows of columns"
     try:
@@ -128,7 +128,7 @@ def _table(columns: Any) -> Table:
 
 
 def _rows(part: Any) -> int:
-    """How many there are if it is a column; 0 if it is none."""
+    """The number of rows of a column; 0 for anything else."""
     if _is_nested(part):
         rows = {*map(_rows, part.values() if isinstance(part, Mapping) else part)}
         return rows.pop() if len(rows) == 1 else 0
@@ -247,17 +247,8 @@ def offered(dataset: Any, name: str) -> Callable[..., Any] | None:
     return getattr(dataset, name) if callable(found) or isinstance(found, _CALLABLE_WHEN_BOUND) else None
 
 
-def about(dataset: Any) -> dict[str, str]:
-    """What the dataset says of itself, if it has a method ``about`` that says it in words; for ``stats()``."""
-    try:
-        says = offered(users(dataset), "about") or dict
-        return {str(name): str(words) for name, words in says().items()}
-    except Exception:
-        return {}  # it means something else there
-
-
 def reader_of(dataset: Any) -> Reader | None:
-    """What reads the samples of an array of indices, or None where they must be read one by one."""
+    """A function that reads many samples at once, or None where they must be read one by one."""
     kind, chainer = type(dataset), sys.modules.get("chainer")
     if kind is Table:
         return lambda indices: dataset.__getitems__(indices)

@@ -70,7 +70,7 @@ class Packed(Sequence[T]):
 
     @property
     def nbytes(self) -> int:
-        """How much memory there is, for this and for what it is a slice of."""
+        """The bytes of memory, shared with what this is a slice of."""
         return len(self._memory)
 
     def __len__(self) -> int:

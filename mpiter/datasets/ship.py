@@ -117,7 +117,7 @@ class Shipment:
         self._hold = hold(raw)
 
     def _packed(self, cargo: Any) -> tuple[list[memoryview], list[SharedBytes | None], list[str]]:
-        """What the program has set, the cargo's pickle, and the buffers that go out of line.
+        """Pickle the program's settings and the cargo, with the buffers that go out of line.
 
         Beside them, and in their place, what workers can map already; and which variables stay behind, and why.
         """
@@ -230,7 +230,7 @@ class _ByReference(pickle.Pickler):
 
 
 def _reduced(value: Any, pickler: _ByValue | _ByReference) -> Any:
-    """How to pickle what carries much memory; None for everything else."""
+    """Reduce a value that carries much memory, for pickling; None for everything else."""
     if isinstance(value, (type, FunctionType, ModuleType)):
         pickler.modules.add(value.__name__ if isinstance(value, ModuleType) else value.__module__)
         return None

@@ -43,7 +43,7 @@ class Variable(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What is set."""
+    """The settings and variables of a program."""
 
     modules: list[str]  # in the order in which the program has imported them
     variables: list[Variable]
@@ -54,7 +54,7 @@ Dumps = Callable[[Any], tuple[bytes, Collection[str]]]  # a pickle, and the modu
 
 
 def read(names: Collection[str], dumps: Dumps, with_main: bool) -> tuple[Held, list[str]]:
-    """What is set in the modules with these names and in those that they lead to; and what can't travel."""
+    """Read the variables of these modules and of those that they lead to; list what can't travel."""
     found, stays, seen, places = list[Variable](), list[str](), set[str](), dict[int, int]()
     led_to = sorted(map(script.home, names))
     for name in led_to:  # which grows
@@ -121,7 +121,7 @@ def _space(name: str) -> dict[str, Any]:
 
 
 def _variables(holder: Any, module: str, outer: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """What a module holds beside its classes and functions, and what these hold beside their code."""
+    """The variables of a module, and the attributes of its classes and functions."""
     for name, value in list(getattr(holder, "__dict__", {}).items()):
         path, is_function = (*outer, name), isinstance(value, FunctionType)
         if not is_function and (name.startswith("__") or (outer and hasattr(type(value), "__get__"))):
@@ -201,7 +201,7 @@ _SETTINGS = (
 
 
 def settings() -> dict[tuple[str, str], Any]:
-    """What is set now, by module and name."""
+    """The present settings, by module and name."""
     found = {}
     for module, name, get, _, default in _SETTINGS:
         if module in sys.modules:

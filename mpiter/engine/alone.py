@@ -180,7 +180,7 @@ class _Reading:
         return all(map(is_, self.cargo, cargo))
 
     def stats(self, looks: bool = True) -> Stats:
-        """The counters."""
+        """A snapshot of the counters."""
         return Stats(**self.tally.counters(), **self.tally.look(looks))
 
     # -- a batch -------------------------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ class Options:
         return int(self.n_prefetch) if found is None else max(_FIRST_N_PREFETCH, found.least)
 
     def share(self) -> Share:
-        """What of the order is this process's, as things are now."""
+        """This rank's part of the order."""
         return WHOLE if self.shard is None else self.shard.share()
 
     def check_drop_last(self, length: int, batch_size: int) -> None:

@@ -58,11 +58,11 @@ class Pictures:
         return len(self.paths)
 
     def source(self, index: int) -> str:
-        """Where the bytes lie: the file's path, or its URL."""
+        """The path or the URL of the file."""
         return os.path.join(self.root, self.paths[index])
 
     def fetch(self, index: int) -> bytes:
-        """The file's bytes."""
+        """Read the bytes of the file."""
         source = self.source(index)
         return bytes_at(source, lambda size: check_size(source, size))
 
@@ -80,7 +80,7 @@ class Pictures:
         return image, label.item() if isinstance(label, np.generic) else label
 
     def transform(self, sample: Any) -> Any:
-        """What becomes of it: the transform, then layout and dtype."""
+        """Apply the transform, then layout and dtype."""
         return self._augmented(sample) if self.labels is None else (self._augmented(sample[0]), sample[1])
 
     def __getitem__(self, index: SupportsIndex) -> Any:
@@ -92,7 +92,7 @@ class Pictures:
         return self.transform(self.read(at, in_full=False) if is_ours else self.read(at))
 
     def about(self) -> dict[str, str]:
-        """What ``stats()`` says of the dataset."""
+        """Say which decoder is in use, in words."""
         return {"decoder": self._decoding.names}
 
     def _augmented(self, image: Any) -> Any:

@@ -108,7 +108,7 @@ def _turn_of(image: Any) -> int:
 
 @contextlib.contextmanager
 def _refusing(path: str, data: bytes) -> Iterator[None]:
-    """What Pillow raises is a ``BrokenImage`` that says why."""
+    """Turn what Pillow raises into a ``BrokenImage`` that says why."""
     try:
         yield
     except MemoryError:
@@ -180,7 +180,7 @@ def is_jpeg(image: Any) -> bool:
 
 
 def is_ordinary(image: Any, mode: str) -> bool:
-    """Whether every decoder reads it alike: JPEG in grey, or in YCbCr that isn't wanted as grey, computed of RGB."""
+    """Do all decoders read it alike?  Yes for JPEG in grey, and in YCbCr unless grey is wanted, computed from RGB."""
     if not is_jpeg(image) or image.mode not in ("L", "RGB"):
         return False
     is_ycc = image.info.get("adobe_transform", 1) == 1 and bytes(each[0] for each in image.layer) != b"RGB"
@@ -226,7 +226,7 @@ def _simplejpeg() -> Decoder:
 
 
 def _opencv() -> Decoder:
-    """libjpeg-turbo behind ``imdecode``.
+    """Decode by OpenCV.
 
     It gives what there is of a broken JPEG without a word, so it is asked only for those whose pixels are in one piece,
     with nothing amiss between where they begin and where they end: sequential ones of one scan.

@@ -97,7 +97,7 @@ class PackedFolder(ImageFolder):
             ) from error
 
     def fetch(self, index: int) -> bytes:
-        """The file's bytes."""
+        """Read the bytes of the picture."""
         start, packed, size, crc, method = self._figures[index].tolist()
         check_size(self.source(index), max(packed, size))
         if self._fd < 0:
@@ -127,7 +127,7 @@ class PackedFolder(ImageFolder):
 
 
 def _pread(fd: int, size: int, offset: int) -> bytes:
-    """So many bytes, or those up to the end of the file."""
+    """Read so many bytes, or those up to the end of the file."""
     data = os.pread(fd, size, offset)
     while len(data) < size and (more := os.pread(fd, size - len(data), offset + len(data))):
         data += more  # a network's file system may give fewer than were asked for

@@ -50,7 +50,7 @@ class Region:
 
     @property
     def factor(self) -> int:
-        """How many times fewer rows and columns suffice: 1, 2, 4 or 8."""
+        """The factor by which rows and columns may be fewer: 1, 2, 4 or 8."""
         least = min(self.height // max(1, self.size[0]), self.width // max(1, self.size[1]))
         return next((factor for factor in (8, 4, 2) if factor <= least), 1)
 
@@ -76,7 +76,7 @@ class Resize:
         self._filter = filter
 
     def region(self, height: int, width: int) -> Region:
-        """All of it."""
+        """The whole picture."""
         size = self.size
         if isinstance(size, int):
             short = min(height, width)
@@ -84,7 +84,7 @@ class Resize:
         return Region(0, 0, height, width, (height, width), size)
 
     def apply(self, image: Any, region: Region) -> Any:
-        """To a picture that has been decoded for it."""
+        """Transform a picture that was decoded for the region."""
         return resized(image, region.box(*size_of(image)), region.size, self._filter)
 
     def __call__(self, image: Any) -> Any:
@@ -230,7 +230,7 @@ class Compose:
             self.region = self._steps[0].region
 
     def apply(self, image: Any, region: Region) -> Any:
-        """To a picture that has been decoded for the region."""
+        """Transform a picture that was decoded for the region."""
         return self._after(self._steps[0].apply(image, region), self._steps[1:])
 
     def __call__(self, image: Any) -> Any:
@@ -289,7 +289,7 @@ class Torchvision(OnArrays):
 
 
 def _size(size: Any) -> tuple[int, int]:
-    """Height and width."""
+    """The height and the width."""
     both = tuple(size) if isinstance(size, Iterable) else (size, size)
     if len(both) != 2 or not all(isinstance(side, (int, np.integer)) and side > 0 for side in both):
         raise OptionError(f"size={size!r:.80} must be a whole number of pixels, or two: (height, width).")
@@ -310,7 +310,7 @@ def is_pillows(image: Any) -> bool:
 
 
 def size_of(image: Any) -> tuple[int, int]:
-    """Height and width."""
+    """The height and the width."""
     if is_pillows(image):
         return image.height, image.width
     if getattr(image, "ndim", 0) != 3:

@@ -29,7 +29,7 @@ from ..worker.seeding import seed_for
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How epochs follow each other, and in which order each is gone through."""
+    """The options on epochs and their order."""
 
     wrap: bool = False  # batches run on into the next epoch
     epochs: int | None = 1  # of a pass
@@ -95,7 +95,7 @@ class DatasetIterator(Generic[B]):
         self._pump.seed = seed_for(draws=self._sampling.shuffles) if options.seed is None else options.seed
 
     def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
-        """What makes of a batch's contents what is handed out."""
+        """The function that turns a batch's contents into the object that is handed out."""
         return Batch
 
     def __iter__(self) -> Self:
@@ -180,13 +180,13 @@ class DatasetIterator(Generic[B]):
 
     @property
     def previous_epoch_detail(self) -> float | None:
-        """What that was before the last batch; None before the first."""
+        """The value of ``epoch_detail`` before the last batch; None before the first."""
         detail = self._cursor.previous_epoch_detail
         return None if detail < 0 else detail
 
     @property
     def seed(self) -> int:
-        """What the order and the samples' randomness are drawn from."""
+        """The seed of the order and of the samples' randomness."""
         return self._pump.seed
 
     @property
@@ -210,7 +210,7 @@ class DatasetIterator(Generic[B]):
 
     @property
     def dataset(self) -> Any:
-        """Where the samples come from.  One of another length has an order of its own from here on."""
+        """The dataset; assigning one of another length begins a new order."""
         return self._pump.options.dataset
 
     @dataset.setter
@@ -288,13 +288,13 @@ class DatasetIterator(Generic[B]):
         self._go(*load(state, self._agreed(), self._cursor.order, self._epochs))
 
     def _agreed(self) -> dict[str, Any]:
-        """What a state must agree with; a place is a number of samples, whatever the batch size."""
+        """The options that a state must agree with; the batch size isn't one, since a place counts samples."""
         pace = self._sampling.pace(self.batch_size)
         return {"dataset_length": len(self.dataset), "wrap": pace.wrap, "drop_last": pace.drop_last}
 
     @property
     def _epochs(self) -> int | None:
-        """How many a state may be of."""
+        """The number of epochs that a state may be within."""
         return self._sampling.pace(self.batch_size).epochs
 
     def __getstate__(self) -> dict[str, Any]:

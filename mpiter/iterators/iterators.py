@@ -23,7 +23,7 @@ from .iterator import DatasetIterator, Sampling
 
 
 def _chainers(repeat: bool, shuffle: bool | None, order_sampler: Any) -> Sampling:
-    """How epochs follow each other in Chainer."""
+    """The options on epochs as Chainer has them."""
     return Sampling(repeat, None if repeat else 1, shuffle=shuffle, order_sampler=order_sampler)
 
 
@@ -157,14 +157,14 @@ class Batches(DatasetIterator[B]):
 
     @property
     def ragged(self) -> str:
-        """What is made of samples that differ in shape."""
+        """The ``ragged`` option: what is made of samples that differ in shape."""
         return self._pump.options.ragged
 
     def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
         return Columns(settle_as(options.ragged))
 
     def __iter__(self) -> Self:
-        """What is left of this pass; the next one, if that is nothing."""
+        """Go on with this pass, or begin the next one if this is at its end."""
         self._began = self.epoch, self.current_position
         if self._sampling.pace(self.batch_size).end_at(self._cursor):
             self._sampling = replace(self._sampling, passes=self._sampling.passes + 1)
@@ -196,7 +196,7 @@ class Batches(DatasetIterator[B]):
 
 
 class Columns:
-    """What makes columns of a batch's contents."""
+    """Makes columns of a batch's contents."""
 
     def __init__(self, settle: Settle) -> None:
         self._settle, self._stacks = settle, Stacker()

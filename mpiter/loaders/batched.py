@@ -57,7 +57,7 @@ class Batched(Wrapping):
         return not self._alone and bool(getattr(self.dataset, "__getitems__", None))
 
     def _together(self, keys: Sequence[Any]) -> Any:
-        """What the dataset gives for all of these, as it is: a list, or whatever else ``collate`` takes."""
+        """Ask the dataset for all of these at once; the result is a list or anything else that ``collate`` takes."""
         seeding.begin_anew()
         samples = self.dataset.__getitems__(list(keys))
         return list(samples) if isinstance(samples, Iterator) else samples
@@ -104,5 +104,5 @@ class Batched(Wrapping):
 
 
 def unchanged(sample: Any) -> Any:
-    """What becomes of a sample where there are no batches."""
+    """Return a sample as it is, where there are no batches."""
     return sample

@@ -40,7 +40,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # which is another in each process
 
 
 class Place(NamedTuple):
-    """Where an epoch begins, or goes on.
+    """The place where an epoch begins or goes on.
 
     A position counts what a sampler gives, or an order: samples, of all ranks.  Where a batch sampler or a stream makes
     the batches, it counts these.
@@ -108,7 +108,7 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
 
 
 def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
-    """How far the shards have got, checked."""
+    """Check the shards' places in a state."""
     stream: dict[str, Any] = typed(state, "stream", dict)
     is_own, shards = typed(stream, "is_own", bool), typed(stream, "shards", list)
     number_of(stream, "turn", high=max(len(shards) - 1, 0) if is_own else LARGEST)
@@ -144,7 +144,7 @@ class InOne(Pace):
 
 
 class _Lot(NamedTuple):
-    """What makes a batch, or an error in its place."""
+    """The keys of a batch, or an error in their place."""
 
     before: Place
     keys: list[Any] | Exception
@@ -222,7 +222,7 @@ class Drawn(Plans):
         self._lots = {position: lot for position, lot in self._lots.items() if lot.keys is not error}
 
     def place(self, position: int) -> Place:
-        """Where the sampler can go on."""
+        """The place from which the sampler can go on."""
         return self._lots[position].before if position in self._lots else self._last
 
     def knows(self, cursor: Cursor) -> bool:
@@ -332,7 +332,7 @@ def _held_by(holders: Sequence[Any]) -> Iterator[Any]:
 
 
 def _share_of(holder: Any) -> list[int] | None:
-    """Which of how many processes a sampler is for, as torch's and Accelerate's say it."""
+    """The rank and the number of ranks that a sampler is for, if it names them as torch's and Accelerate's do."""
     for names in (("rank", "num_replicas"), ("process_index", "num_processes")):
         found = [value for name in names if type(value := getattr(holder, name, None)) is int]
         if len(found) == len(names):

@@ -37,7 +37,7 @@ Coming = Pace | Drawn | Streaming  # what an epoch's batches come from
 
 
 def workers_of(num_workers: Any) -> int:
-    """How many there may be."""
+    """The largest number of workers."""
     if (found := auto(num_workers)) is not None:
         return found.bound
     whole("num_workers", num_workers, least=0)
@@ -70,7 +70,7 @@ class Pass:
             pump.start()
 
     def place(self) -> Place:
-        """Where it could go on."""
+        """The place from which it can go on."""
         plans = self.plans
         known = Place(self.epoch) if isinstance(plans, Pace) else plans.place(self.position)
         return known._replace(position=self.position, generators=self.generators)
@@ -99,7 +99,7 @@ class Pass:
             self._note()
 
     def _note(self) -> None:
-        """Where the pump is."""
+        """Note the pump's position."""
         here = self.pump.cursor
         self.position = here.position if here.epoch == self.epoch else len(self._order)
 
@@ -113,7 +113,7 @@ class Pass:
 
 
 class Home:
-    """Where workers stay between epochs."""
+    """Keeps the workers between epochs."""
 
     def __init__(self, persistent: bool) -> None:
         self.persistent, self.closed = persistent, False
@@ -170,7 +170,7 @@ class Epoch(Generic[B_co]):
 
 
 class Loading(Generic[B_co]):
-    """What loaders have in common; a subclass says what else an epoch's batches are made of."""
+    """The base of both loaders; a subclass may make an epoch's batches otherwise."""
 
     dataset: Any
     batch_size: int | None
@@ -259,11 +259,11 @@ class Loading(Generic[B_co]):
         return self._sampled() is None
 
     def _sampled(self) -> Any:
-        """What is asked for keys, or for lists of them; None: slices are cut from an order."""
+        """The sampler that gives keys or lists of keys; None where slices are cut from an order."""
         return self.batch_sampler if self.batch_sampler is not None else self.sampler
 
     def _cut(self) -> tuple[int | None, bool]:
-        """How many keys make a batch, and whether a short one is left out; None where lists of keys are given."""
+        """The number of keys in a batch (None where lists of keys are given), and whether a short one is left out."""
         return None if self.batch_sampler is not None else int(self.batch_size or 1), self.drop_last
 
     def _plans(self, place: Place) -> Coming:
@@ -280,7 +280,7 @@ class Loading(Generic[B_co]):
         return drawn
 
     def _seed_of_epoch(self) -> int:
-        """What the samples' randomness is drawn from."""
+        """The seed of the samples' randomness in this epoch."""
         return self._seed
 
     def _generators(self) -> Generators:
@@ -289,7 +289,7 @@ class Loading(Generic[B_co]):
         return Generators(found, ("random", "numpy", "torch")) if found else Generators()
 
     def _agreed(self) -> dict[str, Any]:
-        """What a state must agree with."""
+        """The options that a state must agree with."""
         if self._batching is not None:
             size = self.batch_size and int(self.batch_size)  # a NumPy number is no JSON
             return {"kind": "stream", "batch_size": size, "drop_last": self.drop_last}
@@ -299,7 +299,7 @@ class Loading(Generic[B_co]):
         return {"kind": "sampler" if self._cut()[0] else "batch_sampler", "drop_last": self.drop_last}
 
     def _rest(self, position: int) -> int | None:
-        """How many batches come from a position of an epoch on; None if that isn't known."""
+        """The number of batches from a position of an epoch on; None if it isn't known."""
         sampled, (size, drop_last) = self._sampled(), self._cut()
         try:
             length = len(self.dataset if sampled is None else sampled)
@@ -318,7 +318,7 @@ class Loading(Generic[B_co]):
         return rest
 
     def _count(self, handed_out: int) -> None:
-        """So much has been handed out."""
+        """Note the number of batches handed out; a subclass may warn."""
 
     # -- epochs --------------------------------------------------------------------------------------------------
 
@@ -348,7 +348,7 @@ class Loading(Generic[B_co]):
             raise
 
     def _aside(self, place: Place) -> Aside:
-        """What has the sampler find its generators as they were, if anything else draws from them."""
+        """A context in which the sampler finds its generators as it left them, if anything else draws from them."""
         if place.generators is None:
             return contextlib.nullcontext
         mine = self._generators()
@@ -435,7 +435,7 @@ class Loading(Generic[B_co]):
 
     @property
     def _fetching(self) -> Any:
-        """What fetches at the moment, or rests between two epochs."""
+        """The pump that fetches at the moment, or rests between two epochs."""
         under_way = None if self._pass is None else self._pass.pump
         return under_way or self._home.resting
 

@@ -38,7 +38,7 @@ _UNTOLD: Told = [None, None]
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How batches are made of elements."""
+    """The options by which batches are made of a stream's elements."""
 
     batch_size: int | None  # None: no batches
     drop_last: bool
@@ -186,7 +186,7 @@ class _Reading:
         return self._elements >= element
 
     def mark(self) -> Mark | None:
-        """Where it is now; None if the stream doesn't tell."""
+        """The stream's present place; None if it has no state."""
         told = self._walk.state()
         text = json.dumps(told) if isinstance(told, list) else told
         return None if text is None else Mark(self.batches, self._elements, self._is_at_end, text)
@@ -263,7 +263,7 @@ class Walk:
 
 
 def savable(told: Any, whose: str) -> Any:
-    """What ``state()`` has told, or a StateError that says why it cannot be saved."""
+    """The state that ``state()`` has returned; a StateError if it can't be saved."""
     if isinstance(told, StateError):
         raise StateError(f"what the {whose} state_dict() returns cannot be saved: {told}")
     return told

@@ -45,7 +45,7 @@ def _init_shard(worker_init: Callable[[WorkerInfo], Any], shard: int, shards: in
 
 @dataclass
 class _Shard:
-    """How far one shard has been handed out, as JSON-able values."""
+    """The place of one shard, as JSON-able values."""
 
     batches: int = 0
     has_ended: bool = False
@@ -53,7 +53,7 @@ class _Shard:
 
 
 class Streaming:
-    """How far the shards of a stream have got in an epoch, of which ``place`` says where it begins."""
+    """The places of a stream's shards in an epoch that begins at ``place``."""
 
     def __init__(self, place: Place, count: int) -> None:
         self._epoch, self.read = place.epoch, place.drawn  # batches
@@ -72,7 +72,7 @@ class Streaming:
             )
 
     def place(self, position: int) -> Place:
-        """Where it could go on, after ``position`` batches, which is what has been ``read``."""
+        """The place after ``position`` batches, of which ``read`` is what the shards have read."""
         shards = self.shards
         if not self.is_own:  # each reads all: the one that has read most tells
             shards = [max(shards, key=lambda shard: shard.mark[1] if shard.mark else -1)]
@@ -147,7 +147,7 @@ class ShardPumps:
         raise StopIteration
 
     def _take(self, plans: Streaming, shard: _Shard, pump: Any) -> Any:
-        """What comes of a shard: a parcel, its end, or an error in a batch's place.  Then it is the next one's turn."""
+        """Take a parcel, an error or the end from a shard; the next shard's turn follows."""
         try:
             parcel = pump.next()[0]
             shard.has_ended = len(parcel) < 2
@@ -176,5 +176,5 @@ class ShardPumps:
 
 
 def _elements_of(opened: Any) -> int | None:
-    """How many are in the batch of a shard; None where it has come to its end."""
+    """The number of elements in a shard's batch; None at its end."""
     return None if len(opened[0]) < 2 else opened[0][2]

@@ -30,7 +30,7 @@ _AT_ONCE = 1 << 11  # keys, for which batches are planned in one go
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one of ``size`` ranks takes."""
+    """The part of the order that one of ``size`` ranks takes."""
 
     rank: int = 0
     size: int = 1
@@ -41,7 +41,7 @@ class Share:
         return batch_size * self.size
 
     def rows(self, batch_size: int, left: int) -> tuple[int, int]:
-        """Which samples of a step are ours, with so many left of the epoch; what lies beyond those fills it up."""
+        """Our samples of a step, with ``left`` samples left of the epoch; samples beyond these fill the step up."""
         if left >= self.step(batch_size):
             return self.rank * batch_size, (self.rank + 1) * batch_size
         if self.exact:
@@ -61,7 +61,7 @@ WHOLE = Share()
 
 
 def batches_of(length: int, batch_size: int, drop_last: bool, share: Share = WHOLE) -> int:
-    """How many batches come of ``length`` samples."""
+    """The number of batches that ``length`` samples make."""
     full, left = divmod(length, share.step(batch_size))
     return full + share.has_more(batch_size, left, drop_last)
 
@@ -106,7 +106,7 @@ class Plan(NamedTuple):
 
 
 class Plans:
-    """What comes after a place."""
+    """The plans of the batches that come after a place."""
 
     epochs: int | None = None  # that there are in all; None: a loader's, one after the other, or no end
 
@@ -142,7 +142,7 @@ class Plans:
 
 @dataclass(frozen=True, slots=True)
 class Pace(Plans):
-    """How a stream of batches is cut from the epochs."""
+    """Cuts batches from epochs."""
 
     batch_size: int
     wrap: bool = True
@@ -229,7 +229,7 @@ def _next_epoch(cursor: Cursor) -> Cursor:
 
 @dataclass(frozen=True, slots=True)
 class _Stretches:
-    """What lies from one position to another, found as it is asked for: there may be millions.
+    """The stretches from one position to another, found one at a time: there may be millions.
 
     Beyond the epoch's end come the next epochs, or, to fill up its last step, its own first samples once more.
     """

@@ -14,7 +14,7 @@ from .order import Sampled
 
 
 class Horizon:
-    """Where planning has got to on one course."""
+    """The place up to which a run is planned."""
 
     def __init__(self) -> None:
         self._plans: Plans
@@ -30,7 +30,7 @@ class Horizon:
         self._plans, self._planned_to, self.dead_end, self.rows = plans, cursor, None, 1
 
     def end(self) -> None:
-        """Nothing is left to do."""
+        """End the plans."""
         self._forget()
         self._planned_to = self.dead_end = None
 

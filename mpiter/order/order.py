@@ -40,7 +40,7 @@ def mix(x: Any) -> Any:
 
 
 def shuffled(positions: Indices, length: int, round_keys: NDArray[np.uint64]) -> Indices:
-    """Where each of ``positions`` of an epoch of ``length`` samples points to."""
+    """The index at each of ``positions`` in the shuffle of an epoch of ``length`` samples."""
     if length <= _SHORT:
         lots = mix(np.arange(length, dtype=np.uint64) * _GOLDEN + round_keys[0])
         return np.argsort(mix(lots + round_keys[1]), kind="stable")[positions]
@@ -92,7 +92,7 @@ class Order:
         raise NotImplementedError
 
     def take(self, start: int, stop: int) -> Indices:
-        """What stands at these positions."""
+        """The indices at these positions."""
         raise NotImplementedError
 
     def later(self, epochs: int) -> Order:
@@ -210,7 +210,7 @@ class Given(Listed):
 
 
 class SamplerOfTheMoment:
-    """Where the loop finds the order sampler at each epoch; knows nothing of the iterator."""
+    """Holds the order sampler, where the loop finds it at each epoch."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -218,7 +218,7 @@ class SamplerOfTheMoment:
 
 
 class _Later:
-    """What came after an order, once the sampler has been asked."""
+    """The order after another one, once the sampler has been asked for it."""
 
     question: tuple[Any, Any, int] = (None, None, 0)  # the sampler, and what it was called with
     answer: Sampled | None = None

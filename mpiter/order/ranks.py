@@ -76,7 +76,7 @@ Sharding = Shard | tuple[int, int] | Literal["auto"] | None  # what ``shard=`` m
 
 
 def shard_for(shard: Any) -> Shard | None:
-    """What the ``shard=`` argument asks for."""
+    """The Shard that the ``shard=`` argument asks for."""
     if shard is None or isinstance(shard, Shard):
         return shard
     if shard == "auto":
@@ -87,7 +87,7 @@ def shard_for(shard: Any) -> Shard | None:
 
 
 def ranks_here() -> int:
-    """How many share this machine's cores, as far as their launcher says."""
+    """The number of ranks on this machine, if their launcher says it; else 1."""
     told = (os.environ.get(name, "") for name in _HERE)
     return max(1, int(next(filter(str.isdecimal, told), 1)))
 

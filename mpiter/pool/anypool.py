@@ -114,7 +114,7 @@ class Threads(Workers):
 
 
 class AnyPool(Workers):
-    """What ``make(workers, initializer, initargs)`` gives: it needs ``terminate``, and ``map_async`` with callbacks.
+    """Another library's Pool behind our interface: it needs ``terminate``, and ``map_async`` with callbacks.
 
     Nothing is known of one worker alone: the Pool is ended and made anew as a whole, and what it promises when a worker
     dies is its own affair (the stock Pool waits for ever for what that had in hand).
@@ -153,7 +153,7 @@ class AnyPool(Workers):
             self._events.append(Lost(block.number, value) if isinstance(value, BaseException) else value[0])
 
     def vacancies(self, most: int) -> int:
-        """How many more blocks they can take if each may have ``most``.
+        """The number of further blocks for the workers, if each may have ``most``.
 
         A Pool hands what it has to all of its workers, so if some are to idle there are no more than may be at work.
         """
@@ -162,7 +162,7 @@ class AnyPool(Workers):
         return max(0, (most if self.width == self._most else 1) * self.width - len(self._out))
 
     def out(self, number: int) -> int:
-        """How many blocks are with any of them."""
+        """The number of blocks that are with workers."""
         return len(self._out)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:

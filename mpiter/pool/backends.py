@@ -160,7 +160,7 @@ class Thread:
 
 
 class _TheVeryObjects(ship.Kept):
-    """Nothing has to travel to threads."""
+    """A cargo for threads, which share the very objects."""
 
     def holds(self, cargo: Any) -> bool:
         return all(map(is_, self.open(), cargo))  # however they have changed

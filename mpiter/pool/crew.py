@@ -90,7 +90,7 @@ class Crew:
         self.resize(self.width)
 
     def resize(self, width: int) -> None:
-        """From now on so many workers: new ones come beside the others, and a leaver ends after its last block."""
+        """Change the number of workers: new ones are started, and those that leave end after their last block."""
         self.width, self._is_settled, self._has_gaps = width, False, True
         if self._pool is not None:
             self._pool.width = width
@@ -99,7 +99,7 @@ class Crew:
 
     @property
     def _places(self) -> range:
-        """Where there should be a worker: of a Pool that is made as a whole, all of its own."""
+        """The places that should have a worker; of a Pool that is made as a whole, all of its places."""
         return range(self.width if self._launch.grows else self._rules.workers)
 
     def replace_workers(self) -> None:
@@ -125,7 +125,7 @@ class Crew:
     # -- what they do ------------------------------------------------------------------------------------------------
 
     def vacancies(self, most: int) -> int:
-        """How many more blocks they can be given now, if each may have ``most``; one if there are to be workers yet."""
+        """The number of further blocks for the workers, if each may have ``most``; one before any worker is started."""
         return 1 if self._pool is None else self._pool.vacancies(most)
 
     def map_async(self, block: Block) -> None:
@@ -171,7 +171,7 @@ class Crew:
         return tuple(pool.pids.values()) or tuple(line.pid for line in self._board.lines() if line.pid)
 
     def board(self) -> list[Line]:
-        """What each worker does right now; its number is known before it has written any line itself."""
+        """The workers' lines on the board, with process ids where a worker hasn't written its own yet."""
         return [] if self._pool is None else self._board.lines(self._pool.pids)
 
     # -- and how they end --------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class Crew:
 
 @contextlib.contextmanager
 def _named_errors() -> Iterator[None]:
-    """What the system says when workers cannot be started becomes an error that names limits."""
+    """Turn an OSError at the start of workers into an error that names the limits."""
     try:
         yield
     except MpiterError:

@@ -97,14 +97,14 @@ def in_hand(blocks: Sequence[Block], told: Line, stood_still: bool) -> Line:
 
 
 def ended(code: int) -> str:
-    """How a process with this exit code ended."""
+    """Say how a process with this exit code ended."""
     if code == VANISHED:
         return "vanished, perhaps with the fork server that had started it"
     return f"was killed by {_name(-code)}" if code < 0 else f"exited with code {code}"
 
 
 def cause(code: int, out_of_memory: bool) -> str:
-    """Why, perhaps."""
+    """Say the likely cause."""
     if code == -signal.SIGKILL and out_of_memory:
         return "the out-of-memory killer: use fewer workers, or smaller samples"
     if code == CUT_OFF:

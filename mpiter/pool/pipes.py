@@ -30,7 +30,7 @@ Answer = tuple[int, bytes, list[bytearray]]  # a message from a worker, complete
 
 
 class WorkerEnd:
-    """The worker's end."""
+    """The worker's end of its two pipes."""
 
     def __init__(self, tasks: Any, answers: Any) -> None:
         self._tasks, self._answers = tasks, answers  # Connections, which own the descriptors
@@ -86,7 +86,7 @@ def _packed(number: int, value: Any) -> list[Any]:
 
 
 def _rest(parts: list[Any], written: int) -> list[Any]:
-    """What is left of ``parts`` after so many bytes."""
+    """The rest of ``parts`` after so many bytes."""
     if len(parts) == 1 and written == len(parts[0]):
         return []
     done = 0

@@ -190,7 +190,7 @@ class Pool(Workers):
         return events
 
     def _hear(self, worker: Member) -> None:
-        """Read its answers."""
+        """Read the answers of a worker."""
         try:
             for answer in worker.end.receive():
                 if answer[0] == READY:
@@ -285,7 +285,7 @@ class Pool(Workers):
 
 
 def _opened(answer: Answer, block: Any) -> Any:
-    """What a worker has answered to a block."""
+    """Unpickle a worker's answer to a block."""
     _, pickled, buffers = answer
     error: BaseException | None
     if (done := from_short(pickled)) is not None:
@@ -338,7 +338,7 @@ def _raised(pickled: bytes, said: str, text: str) -> BaseException:
 
 
 def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...], others: list[Any]) -> None:
-    """What a worker does from its start to its end."""
+    """The whole life of a worker process."""
     for theirs in others:  # which a forked process has inherited
         theirs.close()
     end, born = WorkerEnd(tasks, answers), home.generation

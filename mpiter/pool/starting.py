@@ -79,7 +79,7 @@ class _ForkServer(mp_forkserver.ForkServer):
 
 
 class _Preload(list[str]):
-    """What the server is to import, from where this program would import it.
+    """The modules that the fork server imports, from where this program would import them.
 
     The command that starts it has its ``repr``; by itself it would look in the working directory and for installed
     packages alone, and find another mpiter there, or none.
@@ -150,7 +150,7 @@ def start(process: Any, imports_main: bool) -> None:
 
 @contextlib.contextmanager
 def _as_workers_start(imports_main: bool) -> Iterator[None]:
-    """What this thread starts in here comes from our own fork server, and imports the caller's script only if asked."""
+    """A context in which this thread starts processes from our own fork server."""
     here, forking, spawning = threading.get_ident(), cast(Any, mp_forkserver), cast(Any, spawn)
     with _starting:
         connect, prepare = mp_forkserver.connect_to_new_process, spawn.get_preparation_data

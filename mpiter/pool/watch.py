@@ -18,7 +18,7 @@ _MOST_S = 1.0  # …and at least one in so many seconds
 
 
 def interval_for(limit: float | None) -> float:
-    """How often to look up in order to notice soon that ``limit`` seconds are over."""
+    """The seconds between two looks, so that the end of ``limit`` seconds is noticed soon."""
     return _MOST_S if limit is None else min(limit / _LOOKS, _MOST_S)
 
 

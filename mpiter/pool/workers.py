@@ -18,7 +18,7 @@ NAME = "mpiter-worker-"  # processes and threads are named so, with their number
 
 
 class State(Enum):
-    """What a worker is about."""
+    """The state of a worker."""
 
     STARTING = "its initializer runs"
     READY = "it takes blocks"
@@ -62,7 +62,7 @@ class Worker:
 
 
 class Workers:
-    """Beside what stands here a Pool has four verbs.
+    """The base of all Pools, which add four verbs.
 
     ``map_async(func, blocks)`` has ``func`` called with each block, for which there must be a vacancy.
     ``start(number)`` starts a worker in a place that is empty; ``kill(number)`` ends one whatever it does, and ``wait``
@@ -106,7 +106,7 @@ class Workers:
         """Take a word in."""
 
     def vacancies(self, most: int) -> int:
-        """How many more blocks they can take if each may have ``most``."""
+        """The number of further blocks for the workers, if each may have ``most``."""
         found = 0
         for worker in self._workers.values():
             if worker.takes_blocks and len(worker.out) < most:
@@ -128,7 +128,7 @@ class Workers:
         return {}
 
     def out(self, number: int) -> int:
-        """How many blocks a worker has."""
+        """The number of blocks that a worker has."""
         worker = self._workers.get(number)
         return 0 if worker is None else len(worker.out)
 

@@ -77,7 +77,7 @@ class _Member(Worker):
 
 
 class Actors(Workers):
-    """``map_async`` on actors.
+    """Ray's actors behind our Pool interface.
 
     ``options`` are Ray's for an actor, ``patience`` the seconds in which the first of them must have a process.
     """
@@ -108,7 +108,7 @@ class Actors(Workers):
         self._assign()
 
     def vacancies(self, most: int) -> int:
-        """How many more blocks would be with an actor at once, if each may have ``most``."""
+        """The number of further blocks for the actors, if each may have ``most``."""
         return sum(max(0, member.room(most)) for member in self._able) - len(self._backlog)
 
     @property
@@ -291,7 +291,7 @@ class InStore:
 
 
 def _why(error: BaseException) -> str:
-    """What Ray says of this death, without what it says of all."""
+    """Ray's explanation of a death, without the sentences that it adds to all of them."""
     text = " ".join(_NOISE.sub("", str(error)).split()).partition(" Some common causes include")[0]
     said = text[max(text.find("The actor is dead because"), 0) :]
     return said[-_LONGEST:].rstrip(".") or type(error).__name__  # of a traceback the end tells most

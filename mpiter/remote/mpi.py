@@ -82,7 +82,7 @@ class MPI:
 
 
 def _ranks() -> int:
-    """How many there are, this one included: two at least."""
+    """The number of ranks, this one included; at least two."""
     if find_spec("mpi4py") is None:
         raise OptionError("backend='mpi' needs mpi4py and an MPI, which pip install 'mpiter[mpi]' brings.")
     futures = sys.modules.get("mpi4py.futures._core")
@@ -232,7 +232,7 @@ def _answer(func: Callable[[Any], Any], item: Any) -> tuple[bytes, int, int, lis
 
 
 def _opened(pickled: bytes, rank: int, tag: int, sizes: list[int]) -> Any:
-    """What a rank has answered, in mpi4py's thread; waits for what it is sending apart."""
+    """Receive a rank's answer, in mpi4py's thread, with the arrays that come as messages of their own."""
     from mpi4py import MPI
 
     buffers = [np.empty(size, np.uint8) for size in sizes]

@@ -31,13 +31,13 @@ _knows_callers_classes = False  # is this a fork of the process that it sends to
 
 
 def was_forked() -> None:
-    """From now on classes may be known to the caller by where they lie in memory."""
+    """Note that this process was forked, so that the caller knows its classes by their addresses."""
     global _knows_callers_classes
     _knows_callers_classes = True
 
 
 class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle, corrected."""
+    """cloudpickle, with classes coming back as the caller's own."""
 
     knows_main = True  # does the other side have the caller's script?
     names_twins = True  # may the other side be asked for its own class first?

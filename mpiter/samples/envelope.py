@@ -97,7 +97,7 @@ class Sealing:
         del self._buffers[count:]
 
     def sealed(self) -> Sealed:
-        """Give what travels."""
+        """The sealed values, ready to travel."""
         return Sealed(self._ends, Raw(bytearray(self._out.getbuffer())), list(map(Raw, self._buffers)))
 
 
@@ -138,7 +138,7 @@ class _ByValue(ByValue):
 
 
 def reducers() -> dict[type, Any]:
-    """For a pickler's table: what pickle would not bring back as it was, or at what price."""
+    """Reducers for values that pickle wouldn't bring back as they were, or not cheaply."""
     return {
         **tensors.reducers(),
         np.ndarray: _reduce_array,
@@ -149,12 +149,12 @@ def reducers() -> dict[type, Any]:
 
 
 def reduce_text(text: Any) -> Any:
-    """How NumPy's own bytes and strings are pickled: NumPy's way loses zeros at the end."""
+    """Reduce NumPy's bytes and strings: NumPy's own way loses zeros at the end."""
     return type(text), (bytes(text) if isinstance(text, bytes) else str.__str__(text),)
 
 
 def _reduce_array(array: Any) -> Any:
-    """How an array is pickled: NumPy's way, which makes some arrays of foreign byte order native."""
+    """Reduce an array: NumPy's own way makes some arrays of foreign byte order native."""
     if array.dtype.isnative or array.dtype.names is not None or array.dtype.hasobject:
         return array.__reduce_ex__(5)
     native = array.view(array.dtype.newbyteorder())  # the same bytes, under the native name
@@ -162,7 +162,7 @@ def _reduce_array(array: Any) -> Any:
 
 
 def loads(data: Any, buffers: Iterable[Any] = ()) -> Any:
-    """What ``dumps`` has pickled."""
+    """Unpickle what ``dumps`` has pickled."""
     return _Unpickler(io.BytesIO(data), buffers=buffers).load()
 
 

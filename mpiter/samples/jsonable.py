@@ -42,7 +42,7 @@ def encoded(value: Any, beside: _Memory = None) -> Any:
 
 
 def decoded(plain: Any, beside: Sequence[Any] = ()) -> Any:
-    """What ``encoded`` was given, or a StateError."""
+    """Decode what ``encoded`` has made; a StateError if it is damaged."""
     try:
         return _decoded(plain, beside)
     except Exception as error:

@@ -37,7 +37,7 @@ def as_array(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 def device_of(value: Any) -> str:
-    """What kind of device the tensor, or whatever it is, lies on."""
+    """The kind of device that a tensor lies on; "cpu" for anything else."""
     torch = torch_with("Tensor")
     return value.device.type if torch is not None and isinstance(value, torch.Tensor) else "cpu"
 
@@ -50,7 +50,7 @@ def from_array(array: np.ndarray[Any, Any]) -> Any:
 
 
 def reducers() -> dict[type, Any]:
-    """How tensors that no column can hold are pickled, for a pickler's table."""
+    """Reducers for tensors that no column can hold."""
     torch = torch_with("Tensor")
     return {} if torch is None else {torch.Tensor: _reduce}
 

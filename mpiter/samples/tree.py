@@ -204,7 +204,7 @@ _NUMBERS = {kind: Number(np.dtype(kind)) for kind in (bool, float, complex)} | {
 
 
 def leaf_for(value: Any) -> Leaf | Aside:
-    """What a column of such values would be."""
+    """The kind of leaf for a column of such values."""
     kind = type(value)
     if kind in _NUMBERS:
         if kind is int and not -(1 << 63) <= value < 1 << 63:
@@ -251,7 +251,7 @@ class Group:
     key_types: tuple[type, ...] = ()  # of a dict: 1, True and 1.0 are the same key to Python
 
     def written(self, at: int) -> str:
-        """How one writes what leads to a part."""
+        """The path of a part, as Python writes it."""
         if self.kind in ("dataclass", "namedtuple"):
             return f".{(self.names or self.cls._fields)[at]}"  # type: ignore[attr-defined]
         return f"[{self.names[at] if self.names else at!r:.40}]"
@@ -378,7 +378,7 @@ def columns_of(node: Node) -> Iterator[Leaf]:
 
 
 def asides_of(node: Node) -> int:
-    """How many values of a sample stand aside."""
+    """The number of values of a sample that have no column."""
     if isinstance(node, Group):
         return sum(map(asides_of, node.parts))
     return int(isinstance(node, Aside))

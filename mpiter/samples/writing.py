@@ -27,7 +27,7 @@ Fetch = Callable[..., None]  # (dataset, keys, row, cells, odd, keep, born) for 
 
 @functools.lru_cache(maxsize=64)
 def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
-    """What makes, of columns for such samples, the loop that fills them.
+    """Generate the function that makes the loop that fills such columns.
 
     The loop asks ``dataset`` for one of the ``keys`` after the other, and writes from ``row`` on.  ``odd(row, sample)``
     takes a sample that doesn't fit, ``keep(row, values, sample)`` the values of one that does which have no
@@ -62,7 +62,7 @@ def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
 
 
 def places(column: Any) -> Any:
-    """What the loop's assignments go to: a column's rows one by one, numbers as plain memory.
+    """The targets of the loop's assignments: a column's rows one by one, numbers as plain memory.
 
     It saves a quarter of what an assignment takes, and half.
     """

@@ -77,7 +77,7 @@ class Folder:
 
     @contextlib.contextmanager
     def claim(self, key: str, patience: float = 0.0) -> Iterator[bool]:
-        """Whether this thread may copy the sample until the block ends; waits for that no longer than so many seconds.
+        """A context that says whether this thread may copy the sample; it waits for so many seconds at the most.
 
         The system gives the lock back when its owner ends, in whatever way.  Samples whose names begin alike share one.
         """

@@ -104,7 +104,7 @@ def _unpacked(local: str, length: int) -> NDArray[np.bool_]:
 
 
 def entropy(here: NDArray[np.bool_], window: int) -> float:
-    """How random an order is that has those that are ``here`` first within each window, against a uniform shuffle.
+    """The randomness of an order that has the samples that are ``here`` first in each window; 1 for a uniform shuffle.
 
     In a window of n samples of which k are here, n over k shuffles come to the same.
     """

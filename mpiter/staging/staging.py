@@ -118,7 +118,7 @@ def _about(own: Any, staging: Staging) -> dict[str, str]:
 
 
 def size_of(capacity: Any) -> int:
-    """How many bytes "200GB" are."""
+    """The number of bytes that "200GB" means."""
     if isinstance(capacity, str) and (found := _SIZE.fullmatch(capacity)):
         number, prefix, binary = found.groups()
         step = 1024 if binary else 1000
@@ -143,7 +143,7 @@ def _check(dataset: Any) -> None:
 
 
 class StagedFetch:
-    """What takes the place of ``dataset.fetch`` in the copy of it that is staged."""
+    """Replaces ``fetch`` in the staged copy of a dataset."""
 
     def __init__(self, dataset: Any, folder: Folder, counts: Counts) -> None:
         self._dataset, self._folder, self._counts = dataset, folder, counts
@@ -183,7 +183,7 @@ class StagedFetch:
         return bytes(found)
 
     def _keep(self, key: str, data: bytes) -> bool:
-        """Whether there was room for a copy."""
+        """Keep a copy; say whether there was room."""
         self._counts.add(held=-self._folder.has(key))  # a damaged one
         try:
             has_kept = self._folder.keep(key, data)
@@ -209,7 +209,7 @@ class StagedFetch:
             return not is_ours or self._folder.has(key) or self._keep(key, self._from_store(index))
 
     def held(self) -> NDArray[np.bool_]:
-        """Which of the samples the tier has."""
+        """The samples that have a copy."""
         there, samples = self._folder.held(), len(self._dataset)
         keys = (self._folder.key(self._dataset.source(index)) for index in range(samples))
         return np.fromiter((key in there for key in keys), bool, samples)
@@ -256,7 +256,7 @@ class Stager(Hook):
                     self.close()
 
     def close(self) -> None:
-        """Copy nothing more."""
+        """End the copying."""
         self._has_ended = True
         for _ in range(self._threads):
             self._wanted.put(None)
@@ -267,7 +267,7 @@ class Stager(Hook):
 
 @dataclass(frozen=True, slots=True)
 class StagingStats:
-    """What a ``Staging`` has done: ``staging.stats()``.
+    """The counters of a ``Staging``: ``staging.stats()``.
 
     Attributes:
         hits: samples that were read from the tier.
@@ -335,7 +335,7 @@ class Counts:
                 self._lines = np.memmap(path, _LINE, "r+", shape=_LINES).view(np.ndarray)
 
     def add(self, **counts: int) -> None:
-        """So many more of each."""
+        """Add to the counters."""
         line = self._lines[threading.get_native_id() % _LINES]
         for name, count in counts.items():
             line[name] += count

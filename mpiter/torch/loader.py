@@ -206,7 +206,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
 
 class _Tensors:
-    """What makes tensors of a batch's contents, on pinned memory if asked."""
+    """Makes tensors of a batch's contents, on pinned memory if asked."""
 
     def __init__(self, in_one: bool, pins: bool) -> None:
         self._in_one, self._pins, self._stacks = in_one, pins, Stacker()
@@ -240,13 +240,13 @@ class StatefulDataLoader(DataLoader[T_co]):
         super().__init__(*args, **kwargs)
 
     def load_state_dict(self, state: Any) -> None:
-        """As ``DataLoader`` does; an empty dict changes nothing, as in torchdata."""
+        """Load a state; an empty dict changes nothing, as in torchdata."""
         if state != {}:
             super().load_state_dict(state)
 
 
 class ShardSampler(torch.utils.data.DistributedSampler[int]):  # type: ignore[misc]
-    """What frameworks see as the sampler of a loader that has ``shard=``: a ``DistributedSampler``, so they add none.
+    """The sampler that frameworks see on a loader with ``shard=``: a ``DistributedSampler``, so they add none.
 
     The loader draws its batches from the order itself.  Asked in its place, this gives the keys of the epoch that
     ``set_epoch()`` has named, with a warning, since they may be about to be shared out once more.

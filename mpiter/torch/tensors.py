@@ -37,7 +37,7 @@ class _NotPlain(Exception):
 
 
 def tensors_of(contents: Contents, stacks: Stacker) -> Any:
-    """What torch's ``default_collate`` would make of the samples: on the columns where it can, or by asking it."""
+    """The tensors that torch's ``default_collate`` would make: on the columns where possible, else by asking it."""
     if not (contents.odd or contents.failed or contents.asides) and _collates_as_ever():
         objects = contents.objects
         # columns are made of arrays faster than torch makes them, and of tensors more slowly

@@ -74,7 +74,7 @@ class Slots:
         self.bytes = 0
 
     def resize(self, size: int) -> None:
-        """From now on hand out slots of another size."""
+        """Change the size of the slots that are handed out."""
         self.collect()
         self.size = size
         self.shrink(keep=0)

@@ -34,7 +34,7 @@ _RECENT, _SURE, _MANY = 2, 2.0, 64  # …in the last of so many parts, beyond so
 
 
 class Part(NamedTuple):
-    """What a batch took, on the average, between two looks."""
+    """The average times of a batch between two looks."""
 
     own_s: float  # the consumer's own seconds
     wait_s: float  # that it waited
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 class Measured:
-    """How a setting does, by the parts in which the consumer made no pause."""
+    """The measured figures of a setting, without parts in which the consumer paused."""
 
     def __init__(self, setting: Setting, parts: Sequence[Part]) -> None:
         usual = statistics.median(part.own_s for part in parts)
@@ -81,7 +81,7 @@ class AutoPilot(Pilot):
         self._begin(0)
 
     def _begin(self, batches: int) -> None:
-        """Another load."""
+        """Begin anew: the load has changed."""
         self._since, self._count, self._late = batches, 0, 0  # its first batch, changes, those after _EARLY
         self._parts: list[Part] = []  # of the present setting…
         self._tried: list[Measured] = []  # …and what was before
@@ -120,7 +120,7 @@ class AutoPilot(Pilot):
         return wanted
 
     def _decide(self, now: Setting, seen: Look) -> tuple[Setting | None, str]:
-        """What to change, if anything, and why."""
+        """The setting to change to, or None, and the reason."""
         most, most_prefetch = self._bounds(now, seen)
         if now.workers > most:
             self._late += 1  # workers that memory has cost may come back, but not again and again
@@ -172,7 +172,7 @@ class AutoPilot(Pilot):
         return Setting(more, waiting), f"{why}: {more} workers where there were {workers}"
 
     def _fewer(self, here: Measured, tried: Sequence[Measured]) -> tuple[Setting, str] | None:
-        """As many workers as are needed, unless so few are known to be too few."""
+        """Fewer workers, as many as are needed, unless that number is known to be too small."""
         workers = here.setting.workers
         least = workers if self._workers is None else self._workers.least
         wanted = max(least, math.ceil(here.needs * _MARGIN))

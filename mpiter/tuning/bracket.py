@@ -21,7 +21,7 @@ _LEAST_TRIALS, _FINALISTS, _ROUNDS = 9, 4, 5
 
 
 class Trial(NamedTuple):
-    """What one turn of loading has shown."""
+    """The measurements of one trial."""
 
     batch_s: float
     bytes: int | None = None  # of all processes
@@ -152,7 +152,7 @@ class Bracket:
         return self.batch_s(other) / self.batch_s(one) - 1 > max(_SAME, sure * doubt)
 
     def _that_fits(self, fewer: int, now: int, wanted: int) -> int:
-        """So many workers, or as many as memory allows, by what the last ones took."""
+        """The number of workers, lowered to what memory allows."""
         least, size = self.bytes(fewer), self.bytes(now)
         each = max(1.0, (size - least) / (now - fewer))
         fitting = now + max(0.0, (self._memory_bytes - size) / each) if size else math.inf

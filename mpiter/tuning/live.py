@@ -95,7 +95,7 @@ class Watcher:
 
 
 def doing(line: Line, now: float) -> str:
-    """What the line of a worker says, in words."""
+    """Put a worker's line on the board into words."""
     if not line.ready:
         return "loading the dataset"
     if not line.active:
@@ -225,7 +225,7 @@ class Live:
 
 
 def look(source: Any, watcher: Watcher) -> View:
-    """What there is to see of an iterator or a loader now."""
+    """The view of an iterator or a loader at this moment."""
     parts: list[Stats] = []
     lines: list[Line] = []
     pids: list[int] = []
@@ -238,7 +238,7 @@ def look(source: Any, watcher: Watcher) -> View:
 
 
 def _pumps_of(source: Any) -> list[Pump | Alone]:
-    """What fetches for an iterator, a loader or an epoch of one: nothing before the first batch was asked for."""
+    """The pumps of an iterator, a loader or an epoch; none before the first batch was asked for."""
     if isinstance(source, DatasetIterator):
         found: Any = source._pump
     elif isinstance(source, Loading):

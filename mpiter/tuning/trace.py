@@ -78,7 +78,7 @@ class Trace:
         return tracer, (self._path,)
 
     def hook(self, rules: Rules, backend: str) -> Tracer:
-        """What notes all that happens in a new loop under these rules."""
+        """The hook that records a new loop under these rules."""
         with self._lock:
             if self._pid != os.getpid():  # a fork writes a trace of its own
                 self._begin()

@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What was found, to be printed: the choice, why, and a row for each setting that was tried."""
+    """The result of ``tune``: the choice, the reason, and a row for each number that was tried."""
 
     n_processes: int
     reason: str

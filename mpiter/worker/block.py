@@ -32,7 +32,7 @@ Keys = bytes | Indices | tuple[Any, ...]  # int64, one a row, as bytes where the
 
 
 class Block(NamedTuple):
-    """What one worker is asked for in one go."""
+    """Rows of one batch, for one worker to fetch."""
 
     number: int
     dataset: int  # key in the registry of datasets
@@ -56,7 +56,7 @@ class Block(NamedTuple):
 
 
 def listed(keys: Keys) -> list[Any]:
-    """What the dataset is asked for, one a row."""
+    """The keys of the rows."""
     return list(keys) if isinstance(keys, tuple) else as_array(keys).tolist()
 
 
@@ -100,7 +100,7 @@ class Done(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """What comes in an answer's place when the Pool itself failed."""
+    """The Pool failed to send or to read an answer."""
 
     number: int  # the block's
     error: BaseException
@@ -129,7 +129,7 @@ def short(value: Any) -> bytes | None:
 
 
 def from_short(data: bytes) -> Any:
-    """What ``short`` was given; None if these bytes are not from there."""
+    """The object that ``short`` was given; None if these bytes are not from there."""
     make = _SHORT.get(data[0])
     return None if make is None else make(marshal.loads(memoryview(data)[1:]))
 

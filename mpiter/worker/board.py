@@ -26,7 +26,7 @@ from ..transport.memory import SharedFile
 
 
 class Cell(IntEnum):
-    """What stands where in a worker's line."""
+    """The cells of a worker's line."""
 
     PID = 0  # of the process, or the system's number of the thread
     READY = 1  # the dataset is loaded and worker_init has returned
@@ -108,14 +108,14 @@ _ASK = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else None  # a si
 
 
 class BlackBox(SharedFile):
-    """Where worker processes leave their stacks; ``arm`` is called in the worker, the rest in the consumer process."""
+    """The file for a worker's stack; ``arm`` is called in the worker, the rest in the consumer process."""
 
     def __init__(self) -> None:
         super().__init__()
         self._read_to = 0
 
     def arm(self) -> None:
-        """From now on a crash leaves its stack here, and so does the signal of ``ask``."""
+        """Have a crash, and the signal of ``ask``, write the stack here."""
         faulthandler.enable(self.fd)
         if _ASK is not None:
             faulthandler.register(_ASK, self.fd, all_threads=True, chain=False)
@@ -137,7 +137,7 @@ class BlackBox(SharedFile):
 
 
 def thread_stack(native_id: int) -> str:
-    """What a thread of this very process is doing."""
+    """The stack of a thread of this process."""
     for thread in threading.enumerate():
         if thread.native_id == native_id and thread.ident in (frames := sys._current_frames()):
             return "".join(traceback.format_stack(frames[thread.ident]))[-_LONGEST:]

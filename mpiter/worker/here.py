@@ -60,7 +60,7 @@ class Frame:
 
 
 class Here(threading.local):
-    """Each thread's own."""
+    """The state of the fetch that a thread is at."""
 
     def __init__(self) -> None:
         self.now = Frame()
@@ -98,7 +98,7 @@ def was_asked() -> bool:
 
 
 class AllLeftOut(Exception):
-    """Nothing is left of a row; its samples have faults already."""
+    """All samples of a row were left out; their faults are noted already."""
 
 
 class NotOfASample(Exception):

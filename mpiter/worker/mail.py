@@ -24,7 +24,7 @@ Letters = tuple[tuple[Any, ...], ...]
 
 
 class _Tape(io.RawIOBase):
-    """What a worker's stdout or stderr ends in: letters, which any thread may add."""
+    """A worker's stdout or stderr: any thread may write to it, and the lines travel with the answers."""
 
     said = 0  # bytes since the last answer
 

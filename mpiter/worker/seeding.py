@@ -110,7 +110,7 @@ def seed_worker(seed: int, worker: int) -> None:
 
 
 def globals_mark() -> tuple[Any, ...]:
-    """What changes with a draw from the global generators: cheap, since it is compared around every block.
+    """A mark that changes when the global generators are drawn from; compared around every block, so it is cheap.
 
     Of a Mersenne twister the index, and a word, which another 624 draws change.  The one thing left out is the normal
     number that numpy keeps in reserve: ``seed_globals`` clears it, the loop without workers looks at it separately.
@@ -142,7 +142,7 @@ def _numpys_words(generator: Any) -> memoryview | None:
 
 
 def _words_of(generator: random.Random) -> memoryview | None:
-    """Where CPython has the index and the words, of which ``getstate`` makes 625 numbers; None if they aren't there."""
+    """The addresses of the index and the words of CPython's generator; None if they aren't where they are expected."""
     if sys.implementation.name != "cpython" or type(generator) is not random.Random:
         return None
     found = _words_at(id(generator) + object.__basicsize__)
@@ -161,7 +161,7 @@ def global_generators() -> dict[str, Any]:
 
 
 def state_of(generator: Any) -> Any:
-    """What a generator, or such a module, is to be given back."""
+    """The state of a generator, or of a module that has one."""
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
     if generator is np.random or isinstance(generator, np.random.RandomState):

@@ -84,7 +84,7 @@ class Sheet:
         return True
 
     def payload(self) -> Any:
-        """What travels: the columns unless they lie in a slot, the rows of what is sealed, and that."""
+        """The columns unless they lie in a slot, the rows that are sealed, and the sealed values."""
         sealed = None if self.sealing is None else self.sealing.sealed()
         raw = [Raw(column.reshape(-1).view(np.uint8).data) for column in self.columns] if self.travels else None
         return None if raw is None and sealed is None else (raw, self.rows, sealed)
