@@ -23,13 +23,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
-from mmap import mmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from cases import CASES, Case
 from driver import heading, keep_result, versions
+from limit import fill, slots_of
+from loaders import InProcess, Setup
 
 import mpiter
 
@@ -67,7 +68,7 @@ def ratios() -> Iterator[tuple[str, float | None]]:
     case = CASES[SMALL]
     dataset, size = case.dataset(), case.batch_size
     with mpiter.batches(dataset, size, n_processes=0, epochs=None, seed=0) as alone:
-        yield "plain", in_turns(alone, plain(case))
+        yield "plain", in_turns(alone, InProcess(dataset, Setup(size, 0, 1, shuffle=True, repeat=True)).batches)
     yield "torch", of_torch(case)
     floor = Floor(case)
     try:
@@ -84,32 +85,19 @@ def ratios() -> Iterator[tuple[str, float | None]]:
     yield "flight", most / (one * (N_PREFETCH + 2 * WORKERS + 1))
 
 
-def in_turns(ours: Iterator[Any], theirs: Iterator[Any]) -> float:
-    """How many times as many batches a second the first gives; both take turns."""
-    for stream in (ours, theirs):
-        rate(stream)  # which isn't counted: it warms up
-    rates = [(rate(ours), rate(theirs)) for _ in range(ROUNDS)]
+def in_turns(ours: Any, theirs: Any) -> float:
+    """The ratio of their rates, in turns; the first turn warms up and doesn't count."""
+    rates = [(rate(ours), rate(theirs)) for _ in range(1 + ROUNDS)][1:]
     mine, reference = map(statistics.median, zip(*rates, strict=True))
     return mine / reference
 
 
-def rate(stream: Iterator[Any]) -> float:
+def rate(stream: Any) -> float:
     count, began = 0, time.perf_counter()
     while (seconds := time.perf_counter() - began) < TURN_S:
         next(stream)
         count += 1
     return count / seconds
-
-
-def plain(case: Case) -> Iterator[Any]:
-    """The loop that one writes without a loader."""
-    dataset, rng = case.dataset(), np.random.default_rng(0)
-    while True:
-        order = rng.permutation(len(dataset))
-        for start in range(0, len(order) - case.batch_size, case.batch_size):
-            samples = [dataset[index] for index in order[start : start + case.batch_size].tolist()]
-            images, labels = zip(*samples, strict=True)
-            yield np.stack(images), np.array(labels)
 
 
 def of_torch(case: Case) -> float | None:
@@ -124,7 +112,7 @@ def of_torch(case: Case) -> float | None:
 
 
 class Floor:
-    """The least that two workers can do for a consumer, as `small-house.md` describes it: the floor of any loader.
+    """The least that two workers can do for a consumer: the floor of any loader.
 
     Forked processes write samples into shared slots, one message each way for a batch, two batches out for each worker.
     There is no order, no seed, no check of what a sample is, no lease, no death, no timeout.
@@ -132,16 +120,8 @@ class Floor:
 
     def __init__(self, case: Case) -> None:
         self._case, context = case, multiprocessing.get_context("fork")
-        rows, pixels = case.batch_size, int(np.prod(case.shape))
         count = N_PREFETCH + 2 * WORKERS + 1
-        memory = [mmap(-1, rows * (4 * pixels + 8)) for _ in range(count)]
-        self._slots = [
-            (
-                np.frombuffer(slot, np.float32, rows * pixels).reshape(rows, *case.shape),
-                np.frombuffer(slot, np.int64, rows, offset=4 * rows * pixels),
-            )
-            for slot in memory
-        ]
+        self._slots = slots_of(count, case.batch_size, case.shape)
         self._free, self._at = list(range(count)), 0
         pipes = [context.Pipe() for _ in range(WORKERS)]
         self._ends = [mine for mine, _ in pipes]
@@ -154,18 +134,13 @@ class Floor:
     def _work(self, end: Any) -> None:
         dataset = self._case.dataset()
         while True:
-            slot, indices = end.recv()
-            images, labels = self._slots[slot]
-            for row, index in enumerate(indices):
-                images[row], labels[row] = dataset[index]
+            slot, first = end.recv()
+            fill(dataset, first, *self._slots[slot])
             end.send(slot)
 
     def _ask(self, end: Any) -> None:
         self._at += self._case.batch_size
-        end.send((self._free.pop(), range(self._at, self._at + self._case.batch_size)))
-
-    def __iter__(self) -> Floor:
-        return self
+        end.send((self._free.pop(), self._at))
 
     def __next__(self) -> Any:
         (end, *_) = multiprocessing.connection.wait(self._ends)

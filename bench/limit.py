@@ -27,7 +27,7 @@ class Limit:
     def __init__(self, case: Case, setup: Setup) -> None:
         self._dataset, self._setup = case.dataset(), setup
         slots = -(-(setup.workers + setup.n_prefetch) // setup.workers)
-        self._slots = [_slots(slots, setup.batch_size, case.shape) for _ in range(setup.workers)]
+        self._slots = [slots_of(slots, setup.batch_size, case.shape) for _ in range(setup.workers)]
         self._counts: Array = np.frombuffer(mmap(-1, 64 * setup.workers), np.int64)[::8]  # a cache line each
         context = multiprocessing.get_context("fork")
         self._processes = [context.Process(target=self._fill, args=(k,), daemon=True) for k in range(setup.workers)]
@@ -56,7 +56,7 @@ class Limit:
         """Read one epoch's slots, filled by the same function, to the last byte."""
         dataset, digest = case.dataset(case.checked_length), Digest()
         for start in range(0, len(dataset), case.batch_size):
-            ((images, labels),) = _slots(1, min(case.batch_size, len(dataset) - start), case.shape)
+            ((images, labels),) = slots_of(1, min(case.batch_size, len(dataset) - start), case.shape)
             fill(dataset, start, images, labels)
             digest.add_columns((images, labels))
         return digest.hex()
@@ -87,7 +87,7 @@ def fill(dataset: Images, start: int, images: Array, labels: Array) -> None:
         images[row], labels[row] = dataset[start + row]
 
 
-def _slots(count: int, rows: int, shape: tuple[int, ...]) -> list[tuple[Array, Array]]:
+def slots_of(count: int, rows: int, shape: tuple[int, ...]) -> list[tuple[Array, Array]]:
     pixels = rows * int(np.prod(shape))
     made = []
     for _ in range(count):

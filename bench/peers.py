@@ -62,7 +62,6 @@ ROWS = {
     "torch_alone": Row("torch", TorchAlone, {}, "DataLoader, no workers"),
     "ours_copy": Row("ours", Ours, {"copy": True}, "lists, copy=True", variant=True),
     "ours_packed": Row("ours", Ours, {"serializer": "packed"}, 'lists, serializer="packed"', variant=True),
-    "ours_strict": Row("ours", Ours, {"run_ahead": 0}, "lists, run_ahead=0"),
     "ours_fork": Row("ours", Ours, {"start_method": "fork"}, "lists, workers forked", variant=True),
     "ours_spawn": Row("ours", Ours, {"start_method": "spawn"}, "lists, workers spawned", variant=True),
 }

@@ -39,8 +39,8 @@ from mpiter.tuning.tune import Loading
 SWEEP_ROUNDS, TRIAL_S, BATCH_SIZE = 5, 0.5, 32
 MOST, MOST_SIMULATED = 8, 64
 NOISE, SEEDS = 0.02, range(10)
+WITHIN, WITHIN_SIMULATED, SHARE = 1.10, 1.05, 0.25
 MEMORY = 0.9  # of what there is: tune() and auto leave a tenth free
-WITHIN, WITHIN_SIMULATED, WITHIN_CHANGING, SHARE = 1.10, 1.05, 1.10, 0.25
 FEW = 2  # batches that wait
 EARLY, LATE_CHANGES = 200, 3  # batches in which auto may change what it likes, and changes after them
 FLIGHT, COUNTED = 1500, (400, 1490)  # batches of a simulated run under auto, and those that are timed in any run
@@ -127,20 +127,11 @@ def _photographs() -> Load:
 SIMULATED = {
     "64: photographs": Simulated(_photographs()),
     "64: cpu": Simulated(Load([Service(2e-3)], task_s=2e-4, batch_s=5e-4)),
-    "64: cpu, light": Simulated(Load([Service(2e-4)], task_s=2e-4, batch_s=5e-4)),
     "64: io": Simulated(Load([Service(1e-4, 3e-3)], task_s=2e-4, batch_s=3e-3)),
     "64: bursty": Simulated(Load([Service(1e-3)], steps=_bursts(), task_s=2e-4, batch_s=2e-4)),
     "64: straggling": Simulated(Load(_stragglers(2e-3), task_s=2e-4, batch_s=5e-4)),
     "64: memory": Simulated(Load([Service(2e-3)], task_s=2e-4, batch_s=5e-4, worker_bytes=1 << 30), 20 << 30),
 }
-
-
-CHANGING, HALF = "64: changing", 1000  # the second half of the batches is another load
-
-
-def _changing() -> Load:
-    samples = [Service(0.0, 2e-3)] * (4 * HALF) * 2 + [Service(0.0, 8e-3)] * (4 * HALF) * 2
-    return Load(samples, [Service(0.0, 8e-3)] * (2 * HALF), batch_size=8, start_s=0.3)
 
 
 def pace(outcome: Outcome) -> float:
@@ -154,8 +145,6 @@ def pace(outcome: Outcome) -> float:
 
 def take(turn: Turn) -> dict[str, Any]:
     """Measures, in this process."""
-    if turn.case == CHANGING:
-        return TAKES_CHANGING[turn.row]()
     if turn.case in SIMULATED:
         return TAKES_SIMULATED[turn.row](SIMULATED[turn.case])
     return TAKES[turn.row](REAL[turn.case]())
@@ -208,21 +197,6 @@ def auto_simulated(case: Simulated) -> dict[str, Any]:
     return {"workers": outcome.workers, "batch_ms": batch_ms, "spent_s": spent_s, "late": late}
 
 
-def fixed_changing() -> dict[str, Any]:
-    """The better number for each half."""
-    load, halves = _changing(), []
-    for workers in (1, 2, 4, 8, 16, 32, 64):
-        outcome = simulate(load, Setting(workers, FEW), 2 * HALF)
-        halves.append((outcome.taken[HALF], outcome.seconds - outcome.taken[HALF]))
-    return {"batch_ms": 1e3 * sum(min(half[at] for half in halves) for at in (0, 1)) / (2 * HALF)}
-
-
-def auto_changing() -> dict[str, Any]:
-    pilot = AutoPilot(Auto(most=MOST_SIMULATED), Auto(), memory=lambda stats: 1e12)
-    outcome = simulate(_changing(), Setting(1, FEW), 2 * HALF, pilot)
-    return {"workers": outcome.workers, "batch_ms": 1e3 * outcome.seconds / (2 * HALF)}
-
-
 def sweep_simulated(case: Simulated) -> dict[str, Any]:
     known = {workers: case.known(workers) for workers in range(MOST_SIMULATED + 1)}
     spent_s = sum(SWEEP_ROUNDS * (before_s + max(TRIAL_S, seconds)) for seconds, before_s, _ in known.values())
@@ -242,12 +216,10 @@ def tuner_simulated(case: Simulated) -> dict[str, Any]:
 
 TAKES = {"sweep": sweep, "tuner": tuner, "auto": auto}
 TAKES_SIMULATED = {"sweep": sweep_simulated, "tuner": tuner_simulated, "auto": auto_simulated}
-TAKES_CHANGING = {"fixed": fixed_changing, "auto": auto_changing}
 ROWS = {
     "sweep": f"every number of workers, {SWEEP_ROUNDS} rounds",
     "tuner": "mpiter.tune()",
     "auto": f"n_processes=mpiter.Auto(most={MOST}), simulated {MOST_SIMULATED}",
-    "fixed": "the better fixed number of workers for each half",
 }
 
 
@@ -258,10 +230,8 @@ def claims(summary: Summary) -> Iterator[Claim]:
     for case in (*REAL, *SIMULATED):
         within = WITHIN if case in REAL else WITHIN_SIMULATED
         yield at_most(case, "the tuner's choice", excess(summary, case, "tuner"), within, " x the sweep's best")
-        yield at_most(
-            case, "the tuner's time", ratio(summary, case, "tuner", "sweep", "spent_s"), SHARE, " x the sweep's"
-        )
-
+        spent = ratio(summary, case, "tuner", "sweep", "spent_s")
+        yield at_most(case, "the tuner's time", spent, SHARE, " x the sweep's")
     for case in REAL:
         yield at_most(case, "where auto comes to", excess(summary, case, "auto"), WITHIN, " x the sweep's best")
         spent = ratio(summary, case, "auto", "sweep", "spent_s")
@@ -271,8 +241,6 @@ def claims(summary: Summary) -> Iterator[Claim]:
         yield at_most(case, "a batch by auto", found, WITHIN_SIMULATED, " x the sweep's best")
         late = median(summary, case, "auto", "late")
         yield at_most(case, "auto's changes after 200 batches", late, LATE_CHANGES)
-    found = ratio(summary, CHANGING, "auto", "fixed", "batch_ms")
-    yield at_most(CHANGING, "auto's time", found, WITHIN_CHANGING, " x the better fixed number's on each half")
 
 
 def excess(summary: Summary, case: str, row: str) -> float | None:
@@ -292,11 +260,9 @@ EXPERIMENT = Experiment(
         "cpu": f"samples take half a millisecond of a processor, batches of {BATCH_SIZE}, 0 to {MOST} workers",
         "64: photographs": "simulated, 64 cores: decoding photographs of several sizes, as measured",
         "64: cpu": "simulated, 64 cores: 2 ms of processor a sample",
-        "64: cpu, light": "simulated, 64 cores: 0.2 ms of processor a sample",
         "64: io": "simulated, 64 cores: 3 ms of waiting a sample, 3 ms of the consumer's processor a batch",
         "64: bursty": "simulated, 64 cores: 1 ms of processor a sample; every tenth step takes 20 times as long",
         "64: straggling": "simulated, 64 cores: 2 ms of processor a sample, of one in 50 twenty times as much",
-        CHANGING: "simulated, 64 cores: samples that wait for 2 ms, half-way for 8; steps of 8 ms",
         "64: memory": "simulated, 64 cores: as cpu; a worker takes 1 GB, of 20",
     },
     rows=ROWS,
@@ -312,7 +278,7 @@ EXPERIMENT = Experiment(
     claims=claims,
     small={"cases": ["64: memory"]},
     against="sweep",
-    rows_of=lambda case: TAKES if case in REAL else TAKES_CHANGING if case == CHANGING else TAKES_SIMULATED,
+    rows_of=lambda case: TAKES if case in REAL else TAKES_SIMULATED,
 )
 
 
