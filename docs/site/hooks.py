@@ -19,8 +19,9 @@ from mkdocs.structure.files import File, Files
 from pygments.formatters import HtmlFormatter
 
 ROOT = Path(__file__).resolve().parents[2]
+# The pages from the top of the repository, by their names there and on the site.
 TOP = {"README.md": "index.md"} | {name: name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")}
-PAGES = {source: page for source, page in TOP.items() if (ROOT / source).exists()}  # pages from the top of the repository
+PAGES = {source: page for source, page in TOP.items() if (ROOT / source).exists()}
 _LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 _EXAMPLE = re.compile(r"^>>> .*(?:\n.*\S.*)*", re.MULTILINE)
 _CODE = HtmlFormatter(style="default").get_style_defs(".highlight")

@@ -89,5 +89,5 @@ def test_the_interrupted_readme_ends_with_the_model_of_one_that_was_not(tmp_path
     done = ran(readme(), tmp_path / "whole")
     assert (done.returncode, done.stderr) == (0, "")
     wanted = model_in(tmp_path / "whole")
-    found = interrupted_and_resumed(readme(437), readme(workers=1), tmp_path / "broken")
+    found = interrupted_and_resumed(readme(237), readme(workers=1), tmp_path / "broken")
     assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
