@@ -27,7 +27,8 @@ _EXAMPLE = re.compile(r"^>>> .*(?:\n.*\S.*)*", re.MULTILINE)
 _CODE = HtmlFormatter(style="default").get_style_defs(".highlight")
 _STYLE = """\
 .wy-nav-content { max-width: 1000px }
-.rst-content table.docutils td, .rst-content .section table td, .rst-content .section table th { white-space: normal }
+.rst-content pre > code { border: 0; padding: 0 }
+.rst-content table td, .rst-content table th { white-space: normal }
 .rst-content table { display: block; overflow-x: auto }
 .rst-content img { max-width: 100% }
 """
