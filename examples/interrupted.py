@@ -65,7 +65,7 @@ def in_torch(folder: Path, path: Path, workers: int, at: int | None) -> tuple[in
 
 
 def compare(train: Train, folder: Path, workers: int) -> None:
-    """Trains undisturbed, then with a Ctrl-C in mid-epoch and on from there under another number of workers; compares."""
+    """Trains undisturbed, then with a Ctrl-C in mid-epoch and on from there under other workers; compares."""
     _, expected = train(folder, folder / "result" / "undisturbed.npz", workers, None)
     path = folder / "result" / "interrupted.npz"
     with contextlib.suppress(KeyboardInterrupt):
