@@ -1,8 +1,9 @@
-"""mpiter's main job, in front of your eyes: a Chainer trainer that no longer waits for its data.
+"""mpiter's main job, in front of your eyes: trainings that no longer wait for their data, and that can be interrupted.
 
-What: draws JPEG files of four shapes and trains a small classifier on them three times with the very same trainer: from
-Chainer's SerialIterator, from Chainer's MultiprocessIterator and from mpiter's. Then it kills a worker half-way through
-an epoch, stops a training within an epoch, resumes it from the snapshot under another number of workers, and compares.
+What: draws JPEG files of four shapes.  Trains on them in NumPy, and in torch if it is installed, with a Ctrl-C in
+mid-epoch, and compares.  Trains a small classifier three times with the very same Chainer trainer: from Chainer's
+SerialIterator, from Chainer's MultiprocessIterator and from mpiter's.  Then it kills a worker half-way through an
+epoch, stops a training within an epoch, resumes it from the snapshot under another number of workers, and compares.
 Where: in the environment that examples/__main__.py prepares; pictures and snapshots go to `.demo` in the clone.
 Guarantees: every number shown was measured in this run; a difference where there must be none is a failure.
 """
@@ -25,6 +26,7 @@ import mpiter.chainer_compat  # noqa: F401  # before Chainer, which it lets run 
 # isort: on
 
 import chainer
+import interrupted
 import meters
 import numpy as np
 import pictures
@@ -40,7 +42,7 @@ from mpiter.chainer import LoaderReport, MultiprocessIterator, converter
 from mpiter.machine import cores
 
 FOLDER = Path(__file__).resolve().parent.parent / ".demo"
-BATCH, EPOCHS, HIDDEN = 64, 4, 256
+BATCH, EPOCHS, HIDDEN = 64, 3, 256
 WORKERS = min(8, cores())  # cores that we may use, which may be fewer than the machine has
 SAVED_AT, COMPARED = 17, 30  # the batch after which the snapshot is taken, and how many are compared after it
 COLUMNS = ["epoch", "iteration", "main/loss", "validation/main/accuracy", "elapsed_time"]
@@ -136,6 +138,16 @@ def draw_pictures(demo: Demo) -> None:
     size = sum(file.stat().st_size for file in demo.folder.glob("*.jpg"))
     when = "drawn now" if new else "drawn earlier"
     print(f"  {PICTURES} JPEGs of {SIDE}x{SIDE}, {size / 1e6:.0f} MB, {when}, in {demo.folder.name}/")
+
+
+def numpy_training(demo: Demo) -> None:
+    """A training in NumPy, interrupted and resumed."""
+    interrupted.numpy_training(demo.folder, WORKERS)
+
+
+def torch_training(demo: Demo) -> None:
+    """The same in torch."""
+    interrupted.torch_training(demo.folder, WORKERS)
 
 
 def train_serial(demo: Demo) -> None:
@@ -258,12 +270,14 @@ def the_change(demo: Demo) -> None:
     print(
         "  - from chainer.iterators import MultiprocessIterator\n"
         "  + from mpiter.chainer import MultiprocessIterator\n\n"
-        "  No Chainer? `for x, y in mpiter.batches(dataset, 64): ...` gives stacked arrays to anything."
+        "  In torch: from mpiter.torch import DataLoader.  In NumPy: for x, y in mpiter.batches(dataset, 64): ..."
     )
 
 
 STEPS: list[tuple[str, Callable[[Demo], None]]] = [
     ("Pictures", draw_pictures),
+    ("A NumPy training: Ctrl-C in mid-epoch, and on with another number of workers", numpy_training),
+    ("The same in torch", torch_training),
     ("A Chainer trainer with Chainer's SerialIterator", train_serial),
     ("The same with Chainer's MultiprocessIterator", train_chainers),
     ("The same with mpiter's", train_ours),
@@ -279,6 +293,7 @@ def main() -> None:
     demo = Demo()
     logging.basicConfig(stream=sys.stdout, format="  mpiter: %(message)s")
     shutil.rmtree(demo.folder / "result", ignore_errors=True)
+    (demo.folder / "result").mkdir(parents=True)
     for number, (title, step) in enumerate(STEPS, 1):
         print(f"\n{number}. {title}", flush=True)
         step(demo)

@@ -19,26 +19,27 @@ from mkdocs.structure.files import File, Files
 from pygments.formatters import HtmlFormatter
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {
-    "README.md": "index.md",
-    "CHANGELOG.md": "CHANGELOG.md",
-    "CONTRIBUTING.md": "CONTRIBUTING.md",
-    "SECURITY.md": "SECURITY.md",
-}  # from the top
+# The pages from the top of the repository, by their names there and on the site.
+TOP = {"README.md": "index.md"} | {name: name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")}
+PAGES = {source: page for source, page in TOP.items() if (ROOT / source).exists()}
 _LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 _EXAMPLE = re.compile(r"^>>> .*(?:\n.*\S.*)*", re.MULTILINE)
-_STYLE = (
-    HtmlFormatter(style="default").get_style_defs(".highlight"),
-    "[data-bs-theme=dark] .highlight { background: #272822 }",
-    "@media (prefers-color-scheme: dark) {" + HtmlFormatter(style="monokai").get_style_defs(".highlight") + "}",
-)
+_CODE = HtmlFormatter(style="default").get_style_defs(".highlight")
+_STYLE = """\
+.wy-nav-content { max-width: 1000px }
+.rst-content pre > code { border: 0; padding: 0 }
+.rst-content table td, .rst-content table th { white-space: normal }
+.rst-content table { display: block; overflow-x: auto }
+.rst-content img { max-width: 100% }
+"""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages from the top, the style of code, and whatever outside of docs/ is linked to."""
+    """Add the pages from the top, the styles, and whatever outside of docs/ is linked to."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
-    files.append(File.generated(config, "pygments.css", content="\n".join(_STYLE)))
+    files.append(File.generated(config, "pygments.css", content=_CODE))
+    files.append(File.generated(config, "pages.css", content=_STYLE))
     for page in list(files.documentation_pages()):
         for path in _outside(page.content_string, page.src_uri):
             if files.get_file_from_path(_place(path)) is None:

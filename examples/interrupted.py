@@ -1,0 +1,93 @@
+"""The demo's trainings in NumPy and torch: Ctrl-C interrupts them in mid-epoch, and they go on under other workers."""
+
+import contextlib
+import importlib.util
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from pictures import HELD_OUT, NAMES, SMALL, Shapes
+
+import mpiter
+
+LEARNT, BATCH, EPOCHS, BROKEN_AT = 640, 32, 2, 27  # pictures, pictures a step, epochs, and the step that is interrupted
+Train = Callable[[Path, Path, int, int | None], tuple[int, bytes]]
+
+
+def ctrl_c(finished: int, at: int | None) -> None:
+    """Interrupts the step under way, if it is this one."""
+    if finished == at:
+        signal.raise_signal(signal.SIGINT)
+
+
+def in_numpy(folder: Path, path: Path, workers: int, at: int | None) -> tuple[int, bytes]:
+    """Softmax regression; returns how many steps this run took, and the weights."""
+    weights = {"w": np.zeros((SMALL * SMALL, len(NAMES)))}
+    shapes, steps = Shapes(folder, range(HELD_OUT, HELD_OUT + LEARNT)), 0
+    with (
+        mpiter.DataLoader(shapes, BATCH, shuffle=True, num_workers=workers, seed=0) as loader,
+        mpiter.Checkpoint(path, loader, weights=weights) as c,
+    ):
+        for _ in c.epochs(EPOCHS):
+            for pixels, labels in c.steps(loader):
+                ctrl_c(c.finished, at)
+                x = pixels.reshape(len(pixels), -1)
+                chances = np.exp(x @ weights["w"])
+                chances /= chances.sum(1, keepdims=True)
+                chances[np.arange(len(labels)), labels] -= 1
+                weights["w"] -= 0.01 * x.T @ chances / len(labels)
+                steps += 1
+    return steps, weights["w"].tobytes()
+
+
+def in_torch(folder: Path, path: Path, workers: int, at: int | None) -> tuple[int, bytes]:
+    """A small network; returns how many steps this run took, and its first layer."""
+    import torch
+
+    from mpiter.torch import DataLoader
+
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(SMALL * SMALL, len(NAMES)))
+    optimizer = torch.optim.Adam(network.parameters())
+    loader, steps = DataLoader(Shapes(folder, range(LEARNT)), BATCH, shuffle=True, num_workers=workers), 0
+    with loader, mpiter.Checkpoint(path, loader, network=network, optimizer=optimizer) as c:
+        for _ in c.epochs(EPOCHS):
+            for pixels, labels in c.steps(loader):
+                ctrl_c(c.finished, at)
+                loss = torch.nn.functional.cross_entropy(network(pixels), labels.long())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                steps += 1
+    return steps, network[1].weight.detach().numpy().tobytes()
+
+
+def compare(train: Train, folder: Path, workers: int) -> None:
+    """Trains undisturbed, then with a Ctrl-C in mid-epoch and on from there under other workers; compares."""
+    _, expected = train(folder, folder / "result" / "undisturbed.npz", workers, None)
+    path = folder / "result" / "interrupted.npz"
+    with contextlib.suppress(KeyboardInterrupt):
+        train(folder, path, workers, BROKEN_AT)
+    others = workers - 1 or 2
+    steps, found = train(folder, path, others, None)
+    path.unlink()
+    (folder / "result" / "undisturbed.npz").unlink()
+    print(f"  Ctrl-C in step {BROKEN_AT + 1} with {workers} workers, {steps} steps more with {others}")
+    if found != expected:
+        sys.exit("  the model differs from that of a training without an interruption")
+    print("  the model is that of a training without an interruption, to the last bit")
+
+
+def numpy_training(folder: Path, workers: int) -> None:
+    """The training in NumPy."""
+    compare(in_numpy, folder, workers)
+
+
+def torch_training(folder: Path, workers: int) -> None:
+    """The training in torch, if it is installed."""
+    if importlib.util.find_spec("torch") is None:
+        print("  torch is not installed in this environment: left out")
+    else:
+        compare(in_torch, folder, workers)
