@@ -69,7 +69,7 @@ def described(dataset: Any) -> str:
 
 
 def as_dataset(data: Any, by_key: bool = False) -> Any:
-    """``data``, or the table that it is; where a sampler may ask for samples ``by_key``, a dict may hold anything."""
+    """``data`` as a dataset; columns become a table, but a dict stays as it is where samplers ask ``by_key``."""
     if isinstance(data, (str, bytes, bytearray)):
         raise OptionError(
             f"{data!r:.40} is {type(data).__name__}: its samples would be single letters; pass a dataset."
@@ -103,7 +103,7 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
 
 
 def _is_container(data: Any) -> bool:
-    """Is it Python's or a library's, so that we know what it stands for?"""
+    """Is it of a type of Python's or of a library's, whose meaning is known?"""
     for kind in (list, tuple, dict, UserDict):
         if isinstance(data, kind):
             return type(data).__getitem__ is kind.__getitem__
@@ -147,7 +147,7 @@ def _is_array(part: Any) -> bool:
 
 
 def _is_nested(part: Any) -> bool:
-    """Is it columns itself, in a tuple or by name?"""
+    """Is it a tuple or a dict of columns?"""
     if isinstance(part, tuple):  # of a million numbers, perhaps
         return any(_is_array(inner) or _is_nested(inner) for inner in part[:_FEW])
     return isinstance(part, Mapping) and bool(part)
@@ -229,7 +229,7 @@ _CALLABLE_WHEN_BOUND = (classmethod, functools.partialmethod)
 
 
 class Wrapping:
-    """A dataset that we make of the user's."""
+    """A dataset that wraps the user's."""
 
     dataset: Any  # the user's
 
@@ -266,7 +266,7 @@ def reader_of(dataset: Any) -> Reader | None:
 
 
 def _in_sequence(samples: Any) -> Any:
-    """What a generator gives, too; a mapping may stand for anything, so its samples are read one by one."""
+    """As a list, also of what a generator gives; None for a mapping, whose samples are read one by one."""
     if isinstance(samples, Mapping):
         return ()
     return samples if isinstance(samples, Sequence) else list(samples)

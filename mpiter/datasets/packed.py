@@ -100,7 +100,7 @@ class Packed(Sequence[T]):
         return msgpack.unpackb(data, strict_map_key=False)
 
     def __eq__(self, other: object) -> bool:
-        """Equal to what a list of the same objects is equal to."""
+        """Compare as a list of the same objects."""
         if not isinstance(other, (Packed, list)):
             return NotImplemented
         return self is other or (len(self) == len(other) and all(map(eq, self, other)))
@@ -156,7 +156,7 @@ def _write(fd: int, data: memoryview, at: int) -> None:
 
 
 class _Scribe(pickle.Pickler):
-    """Writes items down, one by one; pickles have the numbers of classes and functions in a table of ``names``."""
+    """Writes items one by one; pickles refer to classes and functions by their numbers in a table of ``names``."""
 
     def __init__(self, names: list[Any]) -> None:
         self._out = io.BytesIO()
@@ -190,7 +190,7 @@ class _Scribe(pickle.Pickler):
 
 
 def _is_plain(value: Any) -> bool:
-    """Is this, throughout, what msgpack gives back as the very type that it was given?"""
+    """Does msgpack bring this back with the same types throughout?"""
     kind = type(value)
     if kind is dict:
         for key in value:

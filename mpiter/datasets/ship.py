@@ -50,7 +50,7 @@ def import_first(module: str) -> None:
 
 
 class Kept:
-    """A cargo that needs no journey: threads and forked workers have it already."""
+    """A cargo that isn't packed: threads and forked workers have it already."""
 
     def __init__(self, cargo: Any) -> None:
         self._cargo = cargo
@@ -90,7 +90,7 @@ class Mapped:
             ) from error
 
     def buffers(self, is_own: bool) -> list[Any]:
-        """``is_own``: one may write there, and what is written is private to this process."""
+        """Map the buffers; with ``is_own`` they are writable, and writes are private to this process."""
         access = mmap.ACCESS_COPY if is_own else mmap.ACCESS_READ
         memory = memoryview(mmap.mmap(self._file.fd, self._size, access=access))
         return [memory[place] for place in self._places]
@@ -215,7 +215,7 @@ class _ByValue(ByValue):
 
 
 class _ByReference(pickle.Pickler):
-    """Plain pickle, likewise; the workers import the caller's script."""
+    """Plain pickle with the same reducers, for workers that import the caller's script."""
 
     modules: set[str]
     maps_files: bool

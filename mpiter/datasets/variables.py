@@ -141,7 +141,7 @@ def _is_defined_at(value: Any, module: str, path: tuple[str, ...]) -> bool:
 
 
 def _is_of_its_process(value: Any) -> bool:
-    """Does each process have its own: handles, locks, random generators, iterators, and what functions have defined?"""
+    """Is it of a kind that each process has for itself: a handle, a lock, a random generator, an iterator?"""
     if isinstance(value, (type, FunctionType)):
         return "<locals>" in value.__qualname__ and value.__module__ not in script.NAMES
     kind = type(value)
@@ -153,7 +153,7 @@ def _is_of_its_process(value: Any) -> bool:
 
 
 class Setting(NamedTuple):
-    """One thing that can be set: how it is read from its module, and how it is set there."""
+    """A setting of a library: how it is read, and how it is set."""
 
     module: str
     name: str

@@ -37,7 +37,7 @@ class Share:
     exact: bool = False  # the last step is not filled up: some ranks get less of it than others, or nothing
 
     def step(self, batch_size: int) -> int:
-        """Samples that all ranks take at one time."""
+        """The number of samples that all ranks together take in one step."""
         return batch_size * self.size
 
     def rows(self, batch_size: int, left: int) -> tuple[int, int]:
@@ -52,7 +52,7 @@ class Share:
         return self.rank * each, (self.rank + 1) * each
 
     def has_more(self, batch_size: int, left: int, drop_last: bool) -> bool:
-        """Is there another batch for us when so many are left of the epoch?"""
+        """Is there another batch for this rank, with ``left`` samples left of the epoch?"""
         first, stop = self.rows(batch_size, left)
         return first < stop and not (drop_last and left < self.step(batch_size))
 
@@ -94,7 +94,7 @@ class Stretch(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """One batch to come: which samples, and where the iterator stands once it has been handed out."""
+    """One planned batch: its samples, and the cursor after it."""
 
     number: int
     rows: int
@@ -115,12 +115,12 @@ class Plans:
         raise NotImplementedError
 
     def ahead(self, cursor: Cursor, number: int) -> list[Plan]:
-        """The next batches, some at once where that is cheaper; none at the end."""
+        """The next plans, several at once where that is cheaper; none at the end."""
         plan = self.step(cursor, number)
         return [] if plan is None else [plan]
 
     def knows(self, cursor: Cursor) -> bool:
-        """Is it known what comes next?  Else it will be soon."""
+        """Is the next batch known already?"""
         return True
 
     def whole(self, cursor: Cursor) -> tuple[list[Any], int, Cursor] | None:
@@ -128,7 +128,7 @@ class Plans:
         return None
 
     def end_at(self, cursor: Cursor) -> bool:
-        """Is it plain that nothing comes?  Else that is found out by asking."""
+        """Is it certain, without asking, that no batch comes?"""
         return False
 
     def shared(self, share: Share) -> Plans:
@@ -157,7 +157,7 @@ class Pace(Plans):
         return replace(self, share=share)
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """They are found by planning on, beside the order itself, which keeps what was asked for last."""
+        """Found by planning on with a copy of the order, which keeps what was asked for last."""
         is_asked_for = isinstance(cursor.order, Sampled)  # its next epochs are: the sampler isn't to be asked here
         order = Listed(cursor.order.array()) if is_asked_for else copy.copy(cursor.order)
         place, seen, found = cursor._replace(order=order), 0, [NO_INDICES]

@@ -25,7 +25,7 @@ class Horizon:
         self.rows = 1  # of the largest batch so far
 
     def begin(self, cursor: Cursor, plans: Plans) -> None:
-        """Go on from here."""
+        """Begin at ``cursor``."""
         self._forget()
         self._plans, self._planned_to, self.dead_end, self.rows = plans, cursor, None, 1
 
@@ -44,17 +44,17 @@ class Horizon:
         return self._planned_to is None and not self._ahead
 
     def peek(self) -> Plan | None:
-        """The next batch, the same until it is taken; None if there is none, or if it will be known only later."""
+        """The next plan, the same until ``take``; None if there is none, or none is known yet."""
         if not self._ahead and (to := self._planned_to) is not None and self._plans.knows(to):
             self._step(to)
         return self._ahead[0] if self._ahead else None
 
     def take(self) -> None:
-        """The batch that ``peek`` has shown is on its way."""
+        """Take the plan that ``peek`` has returned."""
         self._ahead.popleft()
 
     def take_dead_end(self) -> Exception | None:
-        """Why planning could not go on; told once, for its traceback may hold the iterator itself."""
+        """The error that ended planning; returned once, since its traceback may hold the iterator."""
         why, self.dead_end = self.dead_end, None
         return why
 

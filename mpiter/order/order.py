@@ -86,7 +86,7 @@ def _added(digits: NDArray[np.uint32], words: NDArray[np.uint32], limit: np.uint
 
 
 class Order:
-    """The order of one epoch, and how to get to the next one's."""
+    """The order of one epoch, from which the next one follows."""
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -96,15 +96,15 @@ class Order:
         raise NotImplementedError
 
     def later(self, epochs: int) -> Order:
-        """The order so many epochs on, all of which are gone through."""
+        """The order ``epochs`` later."""
         raise NotImplementedError
 
     def array(self) -> Indices | None:
-        """All of it; None: in sequence."""
+        """The whole order as an array; None for 0, 1, 2, …"""
         raise NotImplementedError
 
     def following(self, position: int) -> Order:
-        """The next epoch's; where one asks for it, as some samplers want to know."""
+        """The next epoch's order; ``position`` is where it is asked for, which samplers get."""
         return self.later(1)
 
 
@@ -124,7 +124,7 @@ class Sequential(Order):
         return self
 
     def array(self) -> None:
-        """Chainer's way to say "in sequence"."""
+        """Return None, as Chainer has it for an order in sequence."""
         return None
 
 
@@ -143,7 +143,7 @@ class Shuffled(Order):
         return self._length
 
     def take(self, start: int, stop: int) -> Indices:
-        """Evaluates ahead as far apart as it is being asked: one rank of many jumps over what is the others'."""
+        """The indices at these positions, with some evaluated ahead at the same distance: a rank of many jumps."""
         stop, ahead = min(stop, self._length), start - self._last
         if stop <= start:
             return NO_INDICES
@@ -259,11 +259,11 @@ class Sampled(Listed):
         return order
 
     def instead(self, array: Any) -> Sampled:
-        """Another order for this epoch; what comes after it stays as it is."""
+        """Another order for this epoch; the orders after it stay."""
         return Sampled(array, self._sampling, self._later)
 
     def over_again(self, length: int) -> Sampled:
-        """The first order of a start over, for which Chainer asks with a range."""
+        """The first order after a reset, for which Chainer asks with a range."""
         order, sampling = np.arange(length), self._sampling
         with sampling.asked:
             (sampler, asked_with, position), answer = self._later.question, self._later.answer

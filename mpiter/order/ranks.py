@@ -64,7 +64,7 @@ class Shard:
                 raise OptionError(f"rank {rank} of {size}: ranks are numbers from 0 to before size.")
 
     def share(self) -> Share:
-        """The part, as things are now."""
+        """The share of this rank, as its source says now."""
         if self.rank is not None and self.size is not None:
             return Share(int(self.rank), int(self.size), self.exact)
         found = _found()
@@ -93,7 +93,7 @@ def ranks_here() -> int:
 
 
 def _found() -> tuple[int, int, str]:
-    """The rank, the size, and who says so."""
+    """The rank, the size, and their source."""
     torch, jax, mpi = (sys.modules.get(name) for name in ("torch", "jax", "mpi4py.MPI"))
     group = getattr(torch, "distributed", None)
     if group is not None and group.is_available() and group.is_initialized():

@@ -53,7 +53,7 @@ def load(state: Any, agreed: dict[str, Any], now: Order, epochs: int | None) -> 
 
 
 def check_kind(state: Any, key: str, of_the_other: str) -> None:
-    """Refuse what is no state of ours, of this version, or is one of the other kind, which hasn't this key."""
+    """Refuse anything but a state of this version and of this kind, which has ``key``."""
     if not isinstance(state, Mapping):
         raise StateError(f"a state is a dict as state_dict() returns it, not {type(state).__name__}.")
     if "mpiter" not in state:

@@ -93,7 +93,7 @@ class Threads(Workers):
             worker.inbox.put(_END)
 
     def kill(self, number: int) -> None:
-        """Leave a thread to itself."""
+        """Abandon a thread, which can't be ended."""
         if number in self._workers:
             self._workers[number].inbox.put(_END)  # it ends if it ever comes back
             self._forget(number, None)
@@ -166,7 +166,7 @@ class AnyPool(Workers):
         return len(self._out)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
-        """Those at work; or all, if something is out and none is."""
+        """The workers that are at work; all of them if blocks are out and none is."""
         working = {number for number, line in lines.items() if line.active}
         return working or (set(lines) if self._out else working)
 
@@ -175,7 +175,7 @@ class AnyPool(Workers):
         self._pool = self._make()
 
     def kill(self, number: int) -> None:
-        """End the Pool, since this worker has to go."""
+        """End the whole Pool, since a single worker of it can't be ended."""
         if self._pool is None:
             return
         is_gone = _end(self._pool, _FOR_THE_END_S)

@@ -30,7 +30,7 @@ from .starting import start_server
 
 @dataclass(frozen=True)
 class Launch:
-    """One crew about to start: the packed dataset, and the Pool that goes with it."""
+    """A packed dataset, and the function that makes the Pool for it."""
 
     cargo: Any  # has ``open``, ``holds`` and ``close``
     pool: Callable[..., Any]  # of (workers, initializer, initargs, bell=)
@@ -38,7 +38,7 @@ class Launch:
     grows: bool = True  # do workers come and go one by one?
 
     def carries(self, cargo: Any) -> bool:
-        """Is it what is on the way, unchanged?"""
+        """Is this the cargo that the workers have, unchanged?"""
         return self.cargo.holds(cargo)  # type: ignore[no-any-return]
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class Launch:
 
 
 class Backend(Protocol):
-    """Makes Pools, and knows how things get to their workers.
+    """What makes Pools, and packs datasets for their workers.
 
     It may say from how many seconds on (``dear_s``) a batch is split over the workers.
     """
@@ -93,7 +93,7 @@ class Process:
         return f"Process(start_method={self.start_method!r})" if self.pool is None else f"Process(pool={self.pool!r})"
 
     def prepare(self) -> None:
-        """Start what takes time, if we may and there is anything: workers come from it later."""
+        """Start the fork server, if there is one: workers come from it later."""
         if self.pool is None and self._method == "forkserver" and not multiprocessing.current_process().daemon:
             with contextlib.suppress(OSError, RuntimeError):  # it will be missed, and said so, when workers start
                 start_server()
@@ -103,7 +103,7 @@ class Process:
         return self.start_method or ("forkserver" if sys.platform == "linux" else "spawn")
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        """Pack the dataset for the journey, by the first way that works."""
+        """Pack the dataset, by the first way that works."""
         if multiprocessing.current_process().daemon:
             raise WorkerStartError(
                 "this is a daemonic process (a worker of multiprocessing.Pool, say, or of another loader), which may "
@@ -132,7 +132,7 @@ class Process:
         return self._launched(ship.Kept(cargo), "fork")
 
     def _launched(self, cargo: ship.Kept | ship.Shipment, method: str, imports_main: bool = False) -> Launch:
-        """Forked workers know our ``__main__``, as do those that import it; others get what they need by value."""
+        """Pickle by reference for workers that are forked or import ``__main__``, by value for others."""
         pickles = dumps if method == "fork" or imports_main else ship.by_value
         if self.pool is not None:
             return Launch(cargo, partial(AnyPool, self.pool), pickles, grows=False)

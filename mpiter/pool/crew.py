@@ -34,7 +34,7 @@ _FOR_THE_END_S = 2.0  # that all have to go when they are killed: more, and they
 
 
 class Crew:
-    """Workers for one dataset: as many as there should be, or none."""
+    """The workers for one dataset."""
 
     def __init__(self, rules: Rules, backend: Backend, launch: Launch, arena: Arena, writer: Writer, bell: Any) -> None:
         self._rules, self._launch, self._arena, self._writer, self._bell = rules, launch, arena, writer, bell
@@ -60,7 +60,7 @@ class Crew:
         return self._pool is not None
 
     def staff(self) -> None:
-        """Start all workers; there must be none."""
+        """Start all workers; none may be there yet."""
         assert self._pool is None
         self._board = Board(self._rules.workers, self._arena if self._is_here else None)
         self._box = BlackBox() if self._are_ours else None
@@ -116,7 +116,7 @@ class Crew:
 
     @property
     def is_settled(self) -> bool:
-        """Have all come who should be there, and those gone who shouldn't?"""
+        """Is no worker starting or ending?"""
         if self._pool is not None and not self._is_settled:
             ready = all(line.ready for line in self._board.lines()[: self.width])
             self._is_settled = self._pool.shares_fate or (ready and len(self._taken) == self.width)
@@ -133,7 +133,7 @@ class Crew:
         self._pool.map_async(_fetch_run, [block])
 
     def wait(self) -> list[Any]:
-        """Wait until something happens: Done, Lost and End, or nothing of these."""
+        """Wait until something happens; return Done, Lost and End, or an empty list for the bell."""
         pool = self._pool
         if pool is None:
             self._bell.wait(None)
@@ -152,7 +152,7 @@ class Crew:
         return events
 
     def _note(self, pool: Any, done: Done) -> None:
-        """A worker may have seen the dataset draw from global generators, or have fetched all that it should."""
+        """Handle an answer: the dataset may draw from global generators, or the worker have fetched all it should."""
         worker = done.worker
         self._drawn |= done.drawn
         if not self._is_here:  # what we hear is all that there is on the board
@@ -164,7 +164,7 @@ class Crew:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The worker processes of the moment."""
+        """The process ids of the present workers."""
         pool = self._pool
         if pool is None or not self._are_ours:
             return ()
@@ -177,7 +177,7 @@ class Crew:
     # -- and how they end --------------------------------------------------------------------------------------------
 
     def _look(self, pool: Any) -> None:
-        """End those that are stuck, step by step."""
+        """End the workers that are stuck, step by step."""
         if self._watch is not None and self._watch.is_due:
             lines = {worker: line for worker, line in enumerate(self.board()) if worker in self._taken}
             for worker in self._watch.look(lines, pool.busy(lines)):
@@ -188,7 +188,7 @@ class Crew:
             eviction.go_on(pool)
 
     def _ended(self, pool: Any, told: Died) -> End:
-        """A worker is no more: find out why, and leave its place to the next."""
+        """Handle a worker's end: find out why, and free its place."""
         worker, code, lines = told.number, told.code or 0, self._board.lines()
         by_the_killer = machine.out_of_memory_kills() > self._oom_kills
         line, eviction = lines[worker]._replace(pid=told.pid or lines[worker].pid), self._evictions.pop(worker, None)
@@ -229,7 +229,7 @@ class Crew:
         return end
 
     def dismiss(self, timeout: float = _FOR_THE_END_S) -> bool:
-        """End all workers; False if one would not go, which may then still write into the rooms it was given."""
+        """End all workers; False if one could not be ended and may still write into its rooms."""
         pool, self._pool = self._pool, None
         if pool is None:
             return True

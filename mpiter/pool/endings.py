@@ -34,7 +34,7 @@ _CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A worker that died or was stuck, what it was doing, and what it had been asked."""
+    """The end of a worker: what it was doing, and the blocks that it had."""
 
     worker: int
     line: Line

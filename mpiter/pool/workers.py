@@ -29,7 +29,7 @@ _READY = State.READY
 
 
 class Died(NamedTuple):
-    """A worker is no more."""
+    """A worker has ended."""
 
     number: int
     pid: int
@@ -41,7 +41,7 @@ class Died(NamedTuple):
 
 @dataclass(eq=False, kw_only=True)
 class Worker:
-    """One worker, and what it has been asked."""
+    """One worker, and the blocks that it has."""
 
     number: int
     state: State = State.STARTING
@@ -53,7 +53,7 @@ class Worker:
         return self.state is _READY and not self.is_doomed
 
     def is_ready(self) -> None:
-        """Its initializer has returned."""
+        """Note that the initializer has returned."""
         if self.state is State.STARTING:
             self.state = State.READY
 
@@ -84,10 +84,10 @@ class Workers:
         """Have a worker end after the blocks that it has, unless it has ended already."""
 
     def abandon(self, number: int) -> None:
-        """Leave a worker that was killed and would not die to itself."""
+        """Abandon a worker that was killed and doesn't end."""
 
     def wait(self, timeout: float | None = None) -> list[Any]:
-        """Wait until something happens: answers, Lost and Died, as they came; or nothing of these."""
+        """Wait until something happens; return answers, Lost and Died in the order they came, or an empty list."""
         self._waits = True  # before it looks: what arrives from now on rings
         self._bell.wait(timeout, at_once=bool(self._arrived or self._events))
         self._waits = False
@@ -97,13 +97,13 @@ class Workers:
         return events
 
     def _post(self, *word: Any) -> None:
-        """Leave word for ``wait``, in any thread."""
+        """Add an event for ``wait``; may be called from any thread."""
         self._arrived.append(word)
         if self._waits:
             self._bell.ring()
 
     def _hear(self, *word: Any) -> None:
-        """Take a word in."""
+        """Handle an event."""
 
     def vacancies(self, most: int) -> int:
         """The number of further blocks for the workers, if each may have ``most``."""
@@ -114,7 +114,7 @@ class Workers:
         return found
 
     def _least_busy(self) -> Any:
-        """The worker to be given something: it has least to do, and of several comes after the one before."""
+        """The worker with the fewest blocks; of several, the one after the last that was chosen."""
         least, last = 1 << 30, self._last
         for worker in self._workers.values():
             if worker.takes_blocks and (load := 2 * len(worker.out) + (worker.number <= last)) < least:
@@ -124,7 +124,7 @@ class Workers:
 
     @property
     def pids(self) -> dict[int, int]:
-        """The worker processes of the moment on this machine, by number, as far as they are known."""
+        """The process ids of the workers on this machine, by number."""
         return {}
 
     def out(self, number: int) -> int:
@@ -133,5 +133,5 @@ class Workers:
         return 0 if worker is None else len(worker.out)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
-        """Those of these that have something to do."""
+        """The workers among these that have blocks."""
         return {number for number in lines if self.out(number)}

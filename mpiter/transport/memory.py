@@ -32,7 +32,7 @@ _HEADROOM = 1 << 26  # bytes left to others when we check what is available
 
 
 class SharedFile:
-    """An unnamed file; it travels, as a descriptor, to workers that are being started."""
+    """An unnamed file, which travels as a descriptor to workers that are being started."""
 
     def __init__(self) -> None:
         self.fd = unnamed_file()
@@ -117,7 +117,7 @@ class Arena:
             gone(self.address + start)
 
     def free(self, start: int, size: int) -> None:
-        """Return a range, and its memory to the system where it lets us."""
+        """Return a range, and its memory to the system where that is possible."""
         size = aligned(size, PAGE)
         self._give_up(start)
         with contextlib.suppress(AttributeError, OSError, ValueError):  # else it stays committed and is used again
@@ -198,7 +198,7 @@ def write_all(fd: int, buffer: memoryview, at: int) -> None:
 
 
 def memfd() -> int:
-    """Memory that is never to be executed: where vm.memfd_noexec is 2 there is no other; old kernels don't know it."""
+    """Make a memfd that isn't executable, as vm.memfd_noexec=2 demands; old kernels don't know the flag."""
     with contextlib.suppress(OSError):
         return os.memfd_create("mpiter", os.MFD_CLOEXEC | _NOEXEC_SEAL)
     return os.memfd_create("mpiter", os.MFD_CLOEXEC)

@@ -28,14 +28,14 @@ _FADING = 0.99  # …at each use what was needed before counts for less: what ke
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """A range of the arena; of each there is one."""
+    """A range of the arena that holds one batch."""
 
     start: int
     size: int
 
 
 class _Lease(weakref.ref[Any]):
-    """The weak reference that notices when the user has let go of a slot."""
+    """A weak reference by which a slot comes home when the user drops it."""
 
     __slots__ = ("ringer", "slot")
     slot: Slot
@@ -43,7 +43,7 @@ class _Lease(weakref.ref[Any]):
 
 
 class _Ringer(weakref.ref[Any]):
-    """Rings when the user has let go: ``_ring`` is C, as is what it calls."""
+    """Rings the bell when the user drops a slot; all of it runs in C."""
 
     __slots__ = ("ring",)
     ring: Callable[[], object]
@@ -117,7 +117,7 @@ class Slots:
         return memory
 
     def view(self, slot: Slot) -> memoryview:
-        """The slot's memory for the engine's own eyes."""
+        """The slot's memory, for the engine, without a lease."""
         return memoryview(self._arena.map)[slot.start : slot.start + slot.size]
 
     def give_back(self, slot: Slot) -> None:
@@ -128,7 +128,7 @@ class Slots:
             self._retire(slot)
 
     def lose(self) -> None:
-        """A slot that was acquired will never come back; its memory stays spent."""
+        """Give up a slot that will never come back."""
         self.count -= 1
 
     def collect(self) -> None:
@@ -156,7 +156,7 @@ class Slots:
             self._retire(self._free.pop(0))
 
     def close(self) -> None:
-        """Give back what is free; what is leased lives as long as its views."""
+        """Give free slots back; leased ones live as long as their views."""
         for watch in self._leases.values():
             watch.ringer = None
         self.collect()

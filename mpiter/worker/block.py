@@ -47,7 +47,7 @@ class Block(NamedTuple):
     sent: float = 0.0  # on the monotonic clock
 
     def sample(self, at: int) -> tuple[Place, Any] | None:
-        """The place and the index of its row number ``at``, if it has so many."""
+        """The place and the key of row ``at``, or None if the block has no such row."""
         row = self.row + at
         for first, epoch, position, keys in self.stretches:
             if first <= row < first + len(found := listed(keys)):
@@ -114,7 +114,7 @@ _NUMBERS = {int, float, bool, type(None), bytes, tuple, frozenset}  # NumPy's ha
 
 
 def short(value: Any) -> bytes | None:
-    """A block or an answer that is numbers and bytes; None for all else, of which marshal would make something else."""
+    """Write a block or an answer of numbers and bytes by marshal; None for all else, which marshal would change."""
     kind = type(value)
     if kind is Done:
         is_short = value.payload is None and not (value.faults or value.mail or value.startup)

@@ -76,12 +76,12 @@ class Board:
         return memoryview(self._memory or self._arena.map)[at : at + 8 * _CELLS].cast("q")
 
     def lines(self, pids: Mapping[int, int] | None = None) -> list[Line]:
-        """All lines, as they are now, with the numbers of the processes where these are known better."""
+        """All present lines, with the process ids that are known here."""
         lines = [Line(*self.cells(worker)) for worker in range(len(self._places))]
         return lines if pids is None else [line._replace(pid=pids.get(at, line.pid)) for at, line in enumerate(lines)]
 
     def heard(self, worker: int) -> None:
-        """Note that a worker which does not share the board has answered: it is ready, and gets on."""
+        """Note an answer of a worker that doesn't share the board: it is ready, and makes progress."""
         cells = self.cells(worker)
         cells[Cell.READY], cells[Cell.SINCE] = 1, time.monotonic_ns()
 
@@ -121,7 +121,7 @@ class BlackBox(SharedFile):
             faulthandler.register(_ASK, self.fd, all_threads=True, chain=False)
 
     def ask(self, pid: int) -> None:
-        """Have a worker show what it is doing right now; ``read`` has it as soon as it answers."""
+        """Ask a worker for its stack; ``read`` returns it once the worker has answered."""
         if _ASK is not None and pid > 0:  # 0 would be the signal for our own process group
             with contextlib.suppress(OSError):
                 os.kill(pid, _ASK)
@@ -132,7 +132,7 @@ class BlackBox(SharedFile):
         return text if len(text) <= _LONGEST else text[:_LONGEST] + "\n…"
 
     def turn_over(self) -> None:
-        """Pass over what was written so far."""
+        """Skip what was written so far."""
         self._read_to = os.fstat(self.fd).st_size
 
 

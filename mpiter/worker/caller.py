@@ -43,7 +43,7 @@ class CallersWorker:
 
     @property
     def is_plain(self) -> bool:
-        """Are samples asked for one by one, and as they come?"""
+        """Are samples asked for one by one, without seeds or copies?"""
         worker = self._worker
         return worker.reader is None and not (worker.seeds or worker.copies)
 
@@ -107,12 +107,12 @@ class CallersWorker:
         return None
 
     def give_again(self, samples: Iterable[Any], *errors: BaseException) -> None:
-        """Have the next fetch begin with what has come already."""
+        """Have the next fetch begin with these samples, which have come already."""
         self._worker.dataset = _Begun(self._dataset, samples, errors) if samples or errors else self._dataset
 
 
 class _Begun:
-    """A dataset of which some samples have come, then an error perhaps, for the first to ask again."""
+    """A dataset whose first samples have come already, and then an error perhaps."""
 
     def __init__(self, dataset: Any, samples: Iterable[Any], errors: Iterable[BaseException]) -> None:
         self._dataset, self._samples, self._errors = dataset, iter(samples), iter(errors)

@@ -28,7 +28,7 @@ _clock = time.monotonic
 
 
 def _fetch_run(block: Block) -> Done:
-    """Fetch what ``block`` asks for: the function that ``Pool.map_async`` is given."""
+    """Fetch a block: the function that ``Pool.map_async`` is given."""
     worker = worker_for(block.dataset)
     if worker.startup is not None:
         mail = worker.outbox.take() if worker.outbox else ()
@@ -58,7 +58,7 @@ def _fetch_run(block: Block) -> Done:
 
 
 def _watched(block: Block, worker: Worker) -> Done:
-    """Fetch with the global generators as the guarantee wants them, at no cost where the dataset doesn't draw."""
+    """Fetch, with the global generators seeded for each sample if the dataset draws from them."""
     if not worker.rules.seeds_samples:
         return fetch(block, worker, NONE)
     if not worker.owns_globals:
@@ -77,7 +77,7 @@ def _watched(block: Block, worker: Worker) -> Done:
 
 
 def _with_a_warning(block: Block, worker: Worker) -> Done:
-    """A thread's first block: the caller waits in next(), so it is the dataset that draws from global generators."""
+    """Fetch a thread's first block: the caller waits in next(), so only the dataset can draw from global generators."""
     before = seeding.globals_mark()
     done = fetch(block, worker, NONE)
     if seeding.globals_mark() == before:
@@ -119,7 +119,7 @@ def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:
 
 
 class _Fetching:
-    """One block being fetched; it hears of what fails of a row that is made of several samples."""
+    """One block being fetched; samples that fail within a row of several are noted here."""
 
     def __init__(self, block: Block, worker: Worker, seeds: frozenset[str], looks: bool) -> None:
         self._block, self._worker, self._cells, self._seeds = block, worker, worker.cells, seeds
@@ -131,7 +131,7 @@ class _Fetching:
 
     @property
     def is_over(self) -> bool:
-        """Has a sample failed, so that the batch is an error whatever the others are?"""
+        """Has a sample failed, so that the batch is an error in any case?"""
         return bool(self.faults) and not self._worker.rules.skips_errors
 
     def stretch(self, row: int, epoch: int, position: int, indices: Any) -> None:
@@ -160,7 +160,7 @@ class _Fetching:
             home.look()  # while the board names the sample
 
     def _write(self, dataset: Any, keys: Iterable[Any], row: int) -> None:
-        """Have the loop go through the keys; what raises is a fault of its row."""
+        """Run the loop over the keys; an exception becomes a fault of its row."""
         rest, cells, sheet, seeded = iter(keys), self._cells, self.sheet, bool(self._seeds)
         while not self.is_over:
             try:
@@ -223,7 +223,7 @@ class _Fetching:
             self.faults.append(replace(fault, ends_row=False))
 
     def let_pass(self, error: BaseException) -> None:
-        """End a child of the dataset's; raise Ctrl-C again in the caller's own thread.
+        """End a child that the dataset has forked; raise Ctrl-C again in the caller's own thread.
 
         In a worker whatever is raised is the dataset's.
         """

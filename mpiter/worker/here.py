@@ -45,7 +45,7 @@ class WorkerInfo:
 
 
 class Frame:
-    """One fetch; as it is made here, none."""
+    """The state of one fetch; as made here, of no fetch."""
 
     __slots__ = ("at", "beyond", "drawn", "hearer", "keys", "seeds", "worker")
 
@@ -102,7 +102,7 @@ class AllLeftOut(Exception):
 
 
 class NotOfASample(Exception):
-    """No sample has failed, but what was to be made of them; the cause says how."""
+    """A row of several samples has failed as a whole; the cause says how."""
 
 
 def leave_out(error: BaseException, key: Any, at: int) -> None:
@@ -113,7 +113,7 @@ def leave_out(error: BaseException, key: Any, at: int) -> None:
 
 
 def let_pass(error: BaseException) -> None:
-    """Raise again what must not be taken for a sample's failure: Ctrl-C in the caller's own thread."""
+    """Raise Ctrl-C in the caller's own thread again, which isn't a failure of the sample."""
     if here.now.hearer is None:
         raise error
     here.now.hearer.let_pass(error)

@@ -33,7 +33,7 @@ TO_THE_LAUNCHER = ("PMI_FD", "HYDI_CONTROL_FD")
 
 
 def settle_in(environment: dict[str, str]) -> None:
-    """Arrange this process, before the dataset is loaded."""
+    """Set this process up as a worker, before the dataset is loaded."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who closes us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
@@ -57,14 +57,14 @@ _pipes: dict[int, tuple[int, int]] = {}  # descriptors: what they lead to
 
 
 def watch(*descriptors: int) -> None:
-    """Take note of the pipes that lead to the main process."""
+    """Remember the pipes to the main process."""
     for number in descriptors:
         found = os.fstat(number)
         _pipes[number] = found.st_ino, found.st_dev
 
 
 def look() -> None:
-    """End this process if one of its pipes is closed, before an answer goes to what has its number by now."""
+    """End this process if one of its pipes is closed, before an answer goes to another file with the same number."""
     for number, pipe in _pipes.items():
         try:
             found = os.fstat(number)
@@ -145,7 +145,7 @@ _KEPT = 128 << 20  # free bytes at the top of the heap: to crop a picture of 400
 
 
 def _keep_memory() -> None:
-    """Have the memory of one sample serve the next: glibc gives that of a decoded picture back, page by page."""
+    """Have glibc keep freed memory: it would return that of each decoded picture to the system."""
     is_told = any(name.startswith(_TUNABLES) for name in os.environ)
     mallopt = None if os.name != "posix" or is_told else getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -161,7 +161,7 @@ _seen: tuple[int, threadpoolctl.ThreadpoolController] | None = None  # libraries
 
 
 def _limit_libraries_to_come() -> None:
-    """They read the environment; what the user has set is kept, and then holds for loaded libraries too."""
+    """Limit libraries by the environment; what the user has set is kept."""
     global _user_decides
     _user_decides = any(name in os.environ for name in _VARIABLES)
     for name in _VARIABLES:
@@ -169,7 +169,7 @@ def _limit_libraries_to_come() -> None:
 
 
 def limit_loaded_libraries() -> None:
-    """Tell libraries that are loaded: before the first sample, and once more after it, which may have imported some."""
+    """Limit the libraries that are loaded: before the first sample and after it, which may have imported more."""
     if _user_decides:
         return
     for library in _look_around().lib_controllers:
@@ -186,7 +186,7 @@ def limit_loaded_libraries() -> None:
 
 
 def _look_around() -> threadpoolctl.ThreadpoolController:
-    """Find the libraries that are loaded, which takes some 20 ms; again only if something was imported since."""
+    """Find the loaded libraries, which takes some 20 ms; again only if something was imported since."""
     import threadpoolctl  # here, since it takes 10 ms, and most programs that import mpiter start no worker yet
 
     global _seen

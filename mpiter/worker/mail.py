@@ -46,7 +46,7 @@ class _Tape(io.RawIOBase):
 
 
 class Outbox(logging.Handler):
-    """A worker's outgoing mail: from now on it has stdout, stderr, logging and warnings of this process."""
+    """A worker's outgoing mail: takes over stdout, stderr, logging and warnings of this process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Outbox(logging.Handler):
         util.Finalize(None, self._end, exitpriority=-100)  # before the process prints what it dies of
 
     def take(self) -> Letters:
-        """Everything said since the last time."""
+        """Take all mail since the last call."""
         for stream in self._streams:
             stream.flush()
             stream.buffer.said = 0
@@ -88,7 +88,7 @@ class Outbox(logging.Handler):
         self._letters.append(("warning", str(message), name, filename, lineno))
 
     def _end(self) -> None:
-        """Print what is left directly, as from now on."""
+        """Print the rest directly, and everything from now on."""
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
         for kind, *content in self.take():
             if kind in _STREAMS:
@@ -103,15 +103,15 @@ class Inbox:
         self._heard: set[tuple[Any, ...]] = set()  # warnings, which are given once
 
     def post(self, letters: Letters) -> None:
-        """Bring mail, from any thread."""
+        """Add a worker's mail; may be called from any thread."""
         self._letters.extend(letters)
 
     def warn(self, text: str) -> None:
-        """Say something to the user ourselves."""
+        """Add a warning of mpiter's own."""
         self._letters.append(("notice", text))
 
     def deliver(self) -> None:
-        """Let the caller's process say what the workers said; a warning may raise, the rest is then kept."""
+        """Print, log and warn what the workers did; if a warning raises, the rest is kept."""
         while self._letters:
             kind, *content = self._letters.popleft()
             if kind == "log":

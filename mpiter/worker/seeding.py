@@ -55,14 +55,14 @@ def get_rng() -> np.random.Generator:
 
 
 def begin_anew() -> bool:
-    """The place's generator starts afresh; was it asked for?"""
+    """Begin the generator of a place; return whether the last one was used."""
     now = here.now
     before, now.drawn = now.drawn, None
     return before is not None
 
 
 def seed_for(draws: bool) -> int:
-    """A seed that NumPy's global generator governs: drawn from it, or told by its state, which is left as it is."""
+    """A seed from NumPy's global generator: drawn from it, or computed from its state without a draw."""
     if draws:
         return int(np.random.randint(0, 1 << 63, dtype=np.int64))
     state = np.random.get_state(legacy=False)["state"]
@@ -71,7 +71,7 @@ def seed_for(draws: bool) -> int:
 
 
 def step_to(beyond: int, seeds: bool = True) -> None:
-    """Go to a sample of the row: the first one, or a later one where the row is made of several."""
+    """Go to the place of a sample of the row, the first or a later one."""
     now = here.now
     now.beyond = beyond
     if seeds and now.seeds and now.at is not None:
@@ -79,7 +79,7 @@ def step_to(beyond: int, seeds: bool = True) -> None:
 
 
 def go_to(position: int, seeds: bool = True) -> None:
-    """The next sample of a row that knows better than the row's number where it stands."""
+    """Go to a place that the row itself names."""
     if (at := here.now.at) is not None:
         step_to(position - at()[2], seeds)
 
@@ -90,7 +90,7 @@ def _place(at: Callable[[], tuple[int, int, int]]) -> tuple[int, int, int]:
 
 
 def seed_globals(seed: int, epoch: int, position: int, which: frozenset[str] = GLOBALS) -> None:
-    """Seed what code draws from that knows nothing of us."""
+    """Seed the global generators."""
     told = hashlib.blake2b(f"{seed} {epoch} {position}".encode(), digest_size=32).digest()
     if "random" in which:
         random.seed(int.from_bytes(told[:8], "little"))
@@ -155,7 +155,7 @@ _own_words = _words_of(_own)
 
 
 def global_generators() -> dict[str, Any]:
-    """Those that there are, by name: each a module."""
+    """The global generators of loaded modules, by name."""
     torch = torch_with("get_rng_state")
     return {"random": random, "numpy": np.random} | ({} if torch is None else {"torch": torch})
 
@@ -172,7 +172,7 @@ def state_of(generator: Any) -> Any:
 
 
 def give_back(generator: Any, state: Any) -> None:
-    """Put it where it was; a state that is none is an error of some type, from here or from the generator."""
+    """Set a generator's state; a damaged one is an error."""
     if hasattr(generator, "setstate"):
         if not isinstance(state[2], (float, type(None))):
             raise ValueError("the number in reserve is none")  # which Python finds out when it is drawn
@@ -194,7 +194,7 @@ def give_back(generator: Any, state: Any) -> None:
 
 
 class Kept:
-    """The caller's generators, as they are to be found again; read anew only after a draw."""
+    """The states of the caller's generators, to be restored; read anew only after a draw."""
 
     def __init__(self) -> None:
         self._mark: tuple[Any, ...] = ()
@@ -202,7 +202,7 @@ class Kept:
         self._has_reserve = False  # does numpy keep a normal number, which may be taken without another trace?
 
     def keep(self) -> None:
-        """Note how they are now."""
+        """Note the present states."""
         mark = globals_mark()
         if mark != self._mark or self._has_reserve:
             self._mark = mark
@@ -217,7 +217,7 @@ class Kept:
         return drawn
 
     def restore(self) -> None:
-        """Put them back, if they were drawn from."""
+        """Restore the generators that were drawn from."""
         if self.drawn():
             generators = global_generators()
             for name, state in self._states.items():

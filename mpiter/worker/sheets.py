@@ -56,7 +56,7 @@ class Sheet:
         self._seal(row, sample, sample)
 
     def keep(self, row: int, values: tuple[Any, ...], sample: Any) -> None:
-        """Take the values of a sample that have no column; where there are no columns that is the sample."""
+        """Take the values of a sample that have no column: all of it where there are no columns."""
         if self.layout is None:
             self._seal(row, sample, sample)
         else:
@@ -72,10 +72,10 @@ class Sheet:
         self.rows.append(at)
 
     def fail(self, row: int) -> None:
-        """There is no sample for this row."""
+        """Note that this row has no sample."""
 
     def together(self, row: int, samples: Sequence[Any]) -> bool:
-        """Write samples that have come in columns; False if they don't fit, or have not."""
+        """Write samples that came as columns; False if they don't fit or are no columns."""
         asides: list[Sequence[Any]] = []
         if self.layout is None or not scatter(self.layout.tree, samples, iter(self.columns), row, asides):
             return False
@@ -125,7 +125,7 @@ _read = functools.lru_cache(maxsize=8)(pickle.loads)  # the layouts that briefs 
 
 @dataclass(eq=False)
 class Writer:
-    """The worker's end of the way back; ``arena`` is what it shares with the consumer process, if anything."""
+    """Makes the sheets of a worker; ``arena`` is the memory that it shares with the consumer process, if any."""
 
     arena: Arena | None
     seals: Any = Sealing

@@ -54,7 +54,7 @@ class Setup:
 
 @dataclass(eq=False, slots=True)
 class Worker:
-    """A worker's place of work: one dataset, and what is needed to fetch from it."""
+    """A worker: one dataset, and all that is needed to fetch from it."""
 
     info: WorkerInfo
     rules: Rules
@@ -73,7 +73,7 @@ class Worker:
 
     @property
     def owns_globals(self) -> bool:
-        """The global generators are this worker's to seed."""
+        """May this worker seed the global generators?"""
         return self.info.backend != "thread"
 
 
@@ -87,7 +87,7 @@ def new_key() -> int:
 
 
 def forget(dataset: int) -> None:
-    """Let go of the workers of this process."""
+    """Forget the workers of this process."""
     _registry.pop(dataset, None)
 
 
@@ -98,7 +98,7 @@ def worker_for(dataset: int) -> Worker:
 
 
 def begin(setup: Setup, number: int | None = None) -> None:
-    """Take up work, as the worker of this number if it is known.  Never raises."""
+    """Become a worker, with this number if it is known.  Never raises."""
     rules, is_ours = setup.rules, setup.environment is not None  # a process that we have started and will end
     if number is None:  # by the number of this process among the Pool's
         numbers = re.findall(r"\d+", multiprocessing.current_process().name)
@@ -135,7 +135,7 @@ def begin(setup: Setup, number: int | None = None) -> None:
 
 
 def settle_at(worker: Worker, dataset: Any, copies: bool) -> None:
-    """Find out how the dataset is read; ``copies`` says whether it could fill memory again that others still read."""
+    """Find out how the dataset is read; with ``copies``, samples are copied if it may fill their memory again."""
     theirs = users(dataset)
     worker.dataset, worker.reader = dataset, reader_of(dataset)
     worker.info = worker.frame.worker = replace(worker.info, dataset=theirs)
