@@ -108,7 +108,7 @@ class RandomResizedCrop(Resize):
         self.scale, self.ratio = scale, ratio
 
     def region(self, height: int, width: int) -> Region:
-        """Drawn anew each time."""
+        """Draw a region anew."""
         rng, of = get_rng(), (height, width)
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(_TRIES):
@@ -207,7 +207,7 @@ class Normalize:
 
 
 class Compose:
-    """One after the other: these, and Albumentations' and torchvision's.
+    """Transforms one after the other; Albumentations' and torchvision's may be among them.
 
     >>> from mpiter.images import Flip, Resize
     >>> Compose([Resize(8), Flip()]).region(16, 32).size
@@ -272,7 +272,7 @@ class OnArrays:
 
 
 class Albumentation(OnArrays):
-    """Called with ``image=``, gives a dict; has generators of its own, which each sample seeds."""
+    """A transform of Albumentations', whose generators are seeded for each sample."""
 
     def __call__(self, image: Any) -> Any:
         rng, transform = get_rng(), self._transform
@@ -282,7 +282,7 @@ class Albumentation(OnArrays):
 
 
 class Torchvision(OnArrays):
-    """Takes images of Pillow's, and tensors, which come of those before it; draws from torch's generator."""
+    """A transform of torchvision's: takes Pillow's images and tensors, and draws from torch's generator."""
 
     def __call__(self, image: Any) -> Any:
         return self._transform(as_pillows(image) if isinstance(image, np.ndarray) else image)
@@ -327,7 +327,7 @@ def plain(image: Any) -> Any:
 
 
 def resized(image: Any, box: tuple[float, float, float, float], size: tuple[int, int], filter: Filter) -> Any:
-    """A part of it in this height and width; if it is of whole pixels, what lies around it has no influence."""
+    """Resize a part of a picture to this height and width."""
     whole = left, top, right, bottom = tuple(map(round, box))
     exact = filter == "smooth" or all(abs(a - b) < 1e-6 for a, b in zip(whole, box, strict=True))
     height, width = size_of(image)
@@ -345,7 +345,7 @@ def resized(image: Any, box: tuple[float, float, float, float], size: tuple[int,
 
 
 def _by_opencv(image: Any, size: tuple[int, int]) -> Any:
-    """Between four pixels each of a picture that is blurred as far as it shrinks."""
+    """Resize by OpenCV: interpolate between four pixels of a picture that is blurred as far as it shrinks."""
     import cv2
 
     down, across = (old / new for old, new in zip(image.shape[:2], size, strict=True))

@@ -20,7 +20,7 @@ from ..worker.here import AllLeftOut, NotOfASample, leave_out, let_pass
 
 
 class Batched(Wrapping):
-    """The batches of ``dataset``, each made by ``collate`` of its samples; an error of that is no sample's.
+    """The batches of ``dataset`` as rows; ``collate`` makes each from its samples, and its errors are no sample's.
 
     ``stacks`` says that ``collate`` wants samples that are alike, so that one which isn't is at fault; ``alone`` that
     there are no batches, but samples one by one.
@@ -63,7 +63,7 @@ class Batched(Wrapping):
         return list(samples) if isinstance(samples, Iterator) else samples
 
     def _good_ones(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """The samples that don't fail, and their keys; where not all come at once, each is asked for by itself."""
+        """The samples that don't fail, and their keys; if asking for all at once fails, each is asked for by itself."""
         good, found, reads_many = [], list[Any](), self._reads_many
         if reads_many:
             try:

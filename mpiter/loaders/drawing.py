@@ -129,7 +129,7 @@ def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class InOne(Pace):
-    """Slices of an order of which each travels as one row, since one worker makes the batch."""
+    """Slices of an order, each one row: a single worker makes the batch."""
 
     ahead = Plans.ahead  # one by one
 
@@ -163,13 +163,13 @@ class Drawn(Plans):
         self._has_ended = False
 
     def begin(self) -> Iterator[Any]:
-        """Ask the sampler for an iterator; else that is done with the first of its keys."""
+        """Ask the sampler for an iterator now, not with the first key."""
         self._keys = self._walk.elements(begins=not self._last.drawn)
         self._last = self._last._replace(told=self._walk.state())
         return self._keys
 
     def go_to(self, place: Place, generators: dict[str, Any]) -> None:
-        """Leave out what lies before a place, unless the sampler, which has these ``generators``, gives other keys."""
+        """Skip the keys before a place, and check that the sampler gives the same ones as before."""
         self._pass_by(place.drawn)
         saved, mine = (place.generators or {}).get("share"), generators.get("share")
         if place.drawn and isinstance(saved, list) and len(saved) == 2 and mine and saved != mine:
@@ -184,12 +184,12 @@ class Drawn(Plans):
         self._pass_by(place.position)
 
     def _pass_by(self, position: int) -> None:
-        """Have the sampler asked for what lies before a position."""
+        """Ask the sampler for the keys before a position."""
         while self._last.position < position and not self._has_ended:
             self._ask(min(position - self._last.position, _MANY))
 
     def draw(self, here: int, batches: int) -> None:
-        """Have so many batches drawn from here on; what lies before is forgotten."""
+        """Draw so many batches from a position on; forget those before."""
         for position in [position for position in self._lots if position < here]:
             del self._lots[position]
         while len(self._lots) < batches and not self._has_ended:
@@ -218,7 +218,7 @@ class Drawn(Plans):
         return keys
 
     def forget_error(self, error: Exception) -> None:
-        """The user has it; the sampler's own comes once, and then the end."""
+        """Forget an error of the sampler's that the user has got; then the epoch ends."""
         self._lots = {position: lot for position, lot in self._lots.items() if lot.keys is not error}
 
     def place(self, position: int) -> Place:
@@ -248,7 +248,7 @@ class Drawn(Plans):
         return lot.keys, lot.before.samples, cursor._replace(position=after)
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """Known of a range, and of torch's SequentialSampler."""
+        """The position after a key, for a range and torch's SequentialSampler."""
         given, before = self._sampler, self.place(cursor.position).samples
         if (type(given).__module__, type(given).__qualname__) == ("torch.utils.data.sampler", "SequentialSampler"):
             given = range(len(given))
@@ -279,7 +279,7 @@ class Generators:
         return self.globals_now() | held | told | share
 
     def restore(self, saved: dict[str, Any], within_epoch: bool = False) -> None:
-        """Put the states back, or raise a StateError; between epochs it is for others to say which one comes."""
+        """Restore the states, or raise a StateError; ``within_epoch`` tells the sampler its epoch too."""
         held = saved.get("held", [])
         before = [(one, state_of(one)) for one in (*self._held, *self._globals.values())]
         epochs = [one.epoch for one in self._told]
@@ -302,18 +302,18 @@ class Generators:
             raise StateError(f"the state's random generators don't fit: {type(error).__name__}: {error}.") from error
 
     def globals_now(self) -> dict[str, Any]:
-        """The states of the global ones alone."""
+        """The states of the global generators."""
         return {name: encoded(state_of(generator)) for name, generator in self._globals.items()}
 
     def put_back(self, states: dict[str, Any]) -> None:
-        """Give the global ones the states that they had."""
+        """Restore the global generators."""
         for name, generator in self._globals.items():
             if name in states:
                 give_back(generator, decoded(states[name]))
 
     @contextlib.contextmanager
     def aside(self, states: dict[str, Any]) -> Iterator[None]:
-        """The global ones as a sampler left them, which keeps these ``states``; others find them undisturbed."""
+        """A context in which the global generators have a sampler's ``states``; outside of it they are undisturbed."""
         others = self.globals_now()
         self.put_back(states)
         try:
@@ -351,7 +351,7 @@ def samplers_in(sampler: Any) -> list[Any]:
 
 
 def warn_of_iterators(**given: Any) -> None:
-    """Warn that of an iterator nothing is left after an epoch; one in Python may begin anew."""
+    """Warn that a sampler or dataset which is an iterator is exhausted after one epoch."""
     for name, one in given.items():
         may_begin_anew = isinstance(getattr(type(one), "__iter__", None), FunctionType)
         if hasattr(type(one), "__next__") and not may_begin_anew and iter(one) is one:

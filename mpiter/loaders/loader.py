@@ -44,7 +44,7 @@ class OfNumpy(OfLoaders, total=False):
 
 
 def by_id(function: Callable[[int], Any], info: WorkerInfo) -> None:
-    """Call torch's ``worker_init_fn``, which is told the worker's number only."""
+    """Call torch's ``worker_init_fn``, which takes the worker's number only."""
     function(info.id)
 
 
@@ -176,7 +176,7 @@ class DataLoader(Loading[B_co]):
 
 
 def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:
-    """Refuse what ranks cannot share in one order."""
+    """Refuse arguments that ranks can't share in one order."""
     if is_stream:
         raise OptionError(
             f"shard needs a dataset with [] and len(), and {type(dataset).__name__} is read as a stream; have its "
@@ -191,7 +191,7 @@ def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:
 
 
 def is_torchs_stream(dataset: Any) -> bool:
-    """torch's IterableDataset has a ``[]`` that it inherits and doesn't mean."""
+    """Is it torch's IterableDataset?  Its ``[]`` is inherited and has no meaning."""
     torch = torch_with("utils")
     return torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
 

@@ -63,7 +63,7 @@ class Pass:
             plans.draw(self.position, most - (place.drawn > 0))
 
     def go(self, pump: Any) -> None:
-        """Have the batches fetched."""
+        """Have a pump fetch the batches."""
         self.pump, self._skipped = pump, pump.skipped  # samples that it had left out when the epoch began
         pump.go(Cursor(self.position, self.epoch, False, self._order), self.plans, self._seed)
         with contextlib.suppress(StopIteration):  # it is plain that nothing comes
@@ -104,7 +104,7 @@ class Pass:
         self.position = here.position if here.epoch == self.epoch else len(self._order)
 
     def _go_on(self) -> None:
-        """Ask for what comes next, in the consumer's thread, whose the sampler is."""
+        """Ask the sampler for further keys, in the consumer's thread."""
         self._note()
         if isinstance(self.plans, Drawn):
             with self.aside():
@@ -311,7 +311,7 @@ class Loading(Generic[B_co]):
         return batches_of(left, size or 1, drop_last, *[self._recipe.share()] * (sampled is None))
 
     def _length_of(self, current: Pass | None) -> int:
-        """The batches that a pass gives: after a resume, those that were left; of None, the next pass."""
+        """The number of batches in a pass, or in the next one; after a resume, of those that were left."""
         rest = self._rest(self._next.position if current is None else current.begun)
         if rest is None:
             raise TypeError("it isn't known how many batches come: the sampler has no length.")

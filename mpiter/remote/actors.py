@@ -59,7 +59,7 @@ class _Actor:
 
 @dataclass(eq=False, kw_only=True)
 class _Member(Worker):
-    """An actor, and what it has been asked."""
+    """An actor, and the blocks that it has."""
 
     actor: Any
     since: float  # when a place was asked for
@@ -133,7 +133,7 @@ class Actors(Workers):
         answer.future().add_done_callback(partial(self._post, member, do))
 
     def _post(self, *word: Any) -> None:
-        """Leave word, in a thread of Ray's, unless the actor was told of as ended."""
+        """Add an event, in a thread of Ray's, unless the actor's end was reported already."""
         if self._workers.get(word[0].number) is word[0]:
             super()._post(*word)
 
@@ -177,7 +177,7 @@ class Actors(Workers):
         self._board.cells(member.number)[:] = memoryview(future.result()).cast("q")
 
     def _wait_for_a_place(self, member: _Member) -> None:
-        """Let it wait for room without an error, as long as any other worker has a place."""
+        """Let a worker wait for room without an error, as long as another has a place."""
         self._board.cells(member.number)[Cell.SINCE] = time.monotonic_ns()  # it isn't stuck
         others = any(other.pid for other in self._workers.values())
         if not others and time.monotonic() - member.since >= self._patience:
@@ -216,12 +216,12 @@ class Actors(Workers):
             self._lose(member, "")
 
     def kill(self, number: int) -> None:
-        """End an actor whatever it does: what it still says is not listened to."""
+        """Kill an actor; answers that still come are dropped."""
         if number in self._workers:
             self._lose(self._workers[number], "was ended")
 
     def _lose(self, member: _Member, how: str) -> None:
-        """Tell that an actor has ended, or does now."""
+        """Report an actor's end."""
         del self._workers[member.number]
         _end(member)
         where = f" on {member.machine}" if member.machine else ""
@@ -229,7 +229,7 @@ class Actors(Workers):
         self._bell.ring()
 
     def close(self, timeout: float = 5.0) -> bool:
-        """End all; what they might still do is not waited for."""
+        """End all actors without waiting for what they do."""
         members = list(self._workers.values())
         self._workers.clear()
         self._backlog.clear()
@@ -254,7 +254,7 @@ _NOISE = re.compile(r"\x1b\[\d+m|~*\^+~*")  # in it: colours, and what underline
 
 
 def connect(address: str | None) -> None:
-    """Use the Ray that there is, or start one."""
+    """Connect to Ray, or start one."""
     if ray.is_initialized() and address in {None, "auto", ray.get_runtime_context().gcs_address}:
         return
     host, _, port = (address or "").rpartition(":")

@@ -56,7 +56,7 @@ class MPI:
         return _ranks() - 1
 
     def check(self, options: Any) -> None:
-        """Refuse what cannot be."""
+        """Refuse options that MPI can't serve."""
         if options.shard is not None:
             raise OptionError(
                 f"shard={options.shard!r} is for several trainers, and with backend='mpi' all other ranks load for one."
@@ -75,7 +75,7 @@ class MPI:
             )
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        """Pack the dataset for the journey."""
+        """Pack the dataset."""
         _ending.raise_if_lost()
         _ending.prepare()
         return launched(cargo, _Sent, _RankPool, grows=False)
@@ -177,13 +177,13 @@ class _Pool:
         self._pool.apply_async(_answer, (func, item), {}, answered, error_callback)
 
     def terminate(self) -> None:
-        """Wait for what is in hand, and for nothing else."""
+        """Wait for the blocks that ranks have in hand."""
         self._pool.executor.shutdown(wait=True, cancel_futures=True)
         self._is_over.set()
 
 
 def _begin(path: list[str], pickled: bytes, closed: list[int]) -> None:
-    """Take up work, in each of the other ranks."""
+    """Become a worker, in each of the other ranks."""
     from mpi4py.futures import get_comm_workers
 
     for dataset in closed:
@@ -264,7 +264,7 @@ class _Ending:
         self._is_prepared = False  # guarded by _lock
 
     def prepare(self) -> None:
-        """See to the end of this program, before any Pool is told of it."""
+        """Prepare for the end of this program, before any Pool hears of it."""
         with self._lock:
             if self._is_prepared:
                 return

@@ -34,20 +34,20 @@ _NUMBERS = {bool, int, float}
 
 
 def settle_as(ragged: str) -> Settle:
-    """The way that an option says."""
+    """The function for a value of the ``ragged`` option."""
     if not (isinstance(ragged, str) and ragged in _WAYS):
         raise OptionError(f"ragged={ragged!r:.60} is unknown; use 'raise', 'list' or 'pad'.")
     return _WAYS[ragged]
 
 
 def _are_values(lists: Sequence[Any]) -> bool:
-    """Are the samples' lists values (of numbers, or of one type), rather than structure with a column for each part?"""
+    """Are the lists in the samples values, of numbers or of one type, and not structure with a column for each part?"""
     kinds = set(map(type, chain.from_iterable(lists)))
     return kinds <= _NUMBERS or (len(kinds) == 1 and not any(hasattr(kind, "shape") for kind in kinds))
 
 
 def _listed(place: Place, values: Sequence[Any]) -> Any:
-    """A list, whatever they are."""
+    """Leave uneven values as a list."""
     return list(values)
 
 
@@ -96,7 +96,7 @@ def _as_arrays(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _are_arrays(leaves: list[Any]) -> bool:
-    """Are they arrays of as many dimensions each?"""
+    """Are these arrays with the same number of dimensions?"""
     return all(isinstance(leaf, Array) and len(leaf.shape) == len(leaves[0].shape) for leaf in leaves)
 
 
@@ -105,14 +105,14 @@ def _leaves(values: Sequence[Any]) -> list[Any]:
 
 
 def _differing(leaves: list[Any]) -> int | None:
-    """The first row that disagrees with row 0, if any would make a column."""
+    """The first row that disagrees with row 0, where the others would make a column."""
     if not any(isinstance(leaf, (Leaf, int)) for leaf in leaves):
         return None
     return next((row for row, leaf in enumerate(leaves) if leaf != leaves[0]), None)
 
 
 def _stacked(leaf: Any, values: Sequence[Any]) -> Any:
-    """Equal ones as the column that they would have been, had none been different in other batches."""
+    """Values that happen to be even in this batch, as a column."""
     if not isinstance(leaf, Leaf):
         return list(values)
     column = np.empty((len(values), *leaf.shape), leaf.dtype)
@@ -130,7 +130,7 @@ def _shown(value: Any) -> str:
 
 
 def _asides_in(contents: Contents) -> Iterator[Any]:
-    """The values that stand aside, place by place, for a traversal to take."""
+    """The values that have no column, in the order of the traversal."""
     return iter(list(zip(*contents.asides, strict=True)) if contents.asides else ())
 
 
@@ -158,7 +158,7 @@ def _columns_in(contents: Contents, settle: Settle) -> Any:
 def _stack(
     node: Node, columns: Iterator[Any], asides: Iterator[Sequence[Any]], rows: int, settle: Settle, place: Place
 ) -> Any:
-    """The batch as one tree of columns; ``settle`` says what becomes of values that stand aside."""
+    """The batch as one tree of columns; ``settle`` deals with values that have no column."""
     if isinstance(node, Leaf):
         return node.stack(next(columns))
     if isinstance(node, Aside):
@@ -184,7 +184,7 @@ def _is_stacked(contents: Contents) -> bool:
 
 
 def columns_in_place(batch: Batch[Any]) -> Any | None:
-    """The columns if the samples lie stacked already; None if they have to be collated first, as after a change.
+    """The columns if the samples lie stacked already; None if they must be collated first.
 
     A sample that is a list, dict or dataclass may have been changed since.
     """
@@ -199,7 +199,7 @@ def _is_mutable(node: Node) -> bool:
 
 
 def collate(samples: Sequence[Any], settle: Settle = _listed, stacks: Stacker | None = None) -> Any:
-    """Stack samples into columns; ``settle`` says what becomes of what they disagree on."""
+    """Stack samples into columns; ``settle`` deals with what they disagree on."""
     if type(samples) is not list and isinstance(samples, Mapping):
         raise TypeError(f"a batch is made of a list of samples, not of a {type(samples).__name__}; pass a collate_fn.")
     if not len(samples):
@@ -222,7 +222,7 @@ def collate(samples: Sequence[Any], settle: Settle = _listed, stacks: Stacker | 
 
 
 def stacked(samples: Sequence[Any], tree: Node | None = None) -> Contents | None:
-    """The samples in columns, by the ``tree`` of the first one unless told; None if another one doesn't fit it."""
+    """The samples in columns, laid out by ``tree`` or by the first one; None if another one doesn't fit."""
     tree = describe(samples[0]) if tree is None else tree
     columns, asides = [np.empty((len(samples), *leaf.shape), leaf.dtype) for leaf in leaves_of(tree)], list[Any]()
     if not scatter(tree, samples, iter(columns), 0, asides):
@@ -231,7 +231,7 @@ def stacked(samples: Sequence[Any], tree: Node | None = None) -> Contents | None
 
 
 class Stacker:
-    """Stacks batch after batch: tries first whether the samples look like those before, which is cheaper to find out.
+    """Stacks batch after batch, and first tries the layout of the last one, which is cheaper.
 
     Only where nothing of them stood aside: there they may be anything.
     """
@@ -247,7 +247,7 @@ class Stacker:
         return found
 
     def columns(self, samples: list[Any]) -> Any:
-        """The columns of samples like those before, if each is an array or a tuple of such; else None."""
+        """The columns of samples with the same layout as before; None for others."""
         tree, rows = self._tree, len(samples)
         if isinstance(tree, Array):
             column = np.empty((rows, *tree.shape), tree.dtype)
@@ -297,7 +297,7 @@ class Batch(list[T]):
 
     @classmethod
     def of_rows(cls, samples: list[T]) -> Batch[T]:
-        """The same of samples that have not travelled."""
+        """The same for samples that have not travelled."""
         batch = cls.__new__(cls)
         list.__init__(batch, samples)
         batch._contents, batch._stacked = _ROWS, None
@@ -320,7 +320,7 @@ class Batch(list[T]):
 
 
 def _detaching(name: str) -> Callable[..., Any]:
-    """A list method that changes the list, and so parts it from its columns."""
+    """A list method that changes the list, and so detaches it from its columns."""
     method = getattr(list, name)
 
     @functools.wraps(method)

@@ -80,12 +80,12 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def refuse(connection: Connection) -> Any:
-    """Pickle would take it for the number that it has in this process."""
+    """Refuse a value that pickle would send as a number of this process."""
     raise TypeError("it is an open connection")
 
 
 def _code_of(file: str, arguments: tuple[Any, ...]) -> CodeType:
-    """cloudpickle 3.1.3 says ``<dynamic-code>`` of all files."""
+    """Keep the file names in code, which cloudpickle 3.1.3 replaces."""
     return CodeType(*arguments).replace(co_filename=file)
 
 
@@ -94,7 +94,7 @@ def _view(data: Any, form: str, shape: tuple[int, ...]) -> memoryview:
 
 
 def _with_slots(cls: type, reduced: Any) -> Any:
-    """cloudpickle's way of making a class, which would forget its slots; named tuples make theirs."""
+    """Make a class as cloudpickle does, and keep its slots."""
     make, (*head, namespace, tracker, extra), *rest = reduced
     if "__slots__" in cls.__dict__ and isinstance(namespace, dict) and not issubclass(cls, tuple):
         namespace = {**namespace, "__slots__": cls.__dict__["__slots__"]}
@@ -105,7 +105,7 @@ def _with_slots(cls: type, reduced: Any) -> Any:
 
 
 def is_importable(name: str | None) -> bool:
-    """Would another process find this module by its name, or the package that it is part of?  One made by hand not."""
+    """Could another process import this module by its name?  Not one that was made by hand."""
     package = str(name).partition(".")[0]
     module = sys.modules.get(package)
     return module is None or package in script.NAMES or _is_found(package, module)
@@ -129,7 +129,7 @@ def _stem(file: Any) -> str:
 
 @functools.lru_cache(maxsize=256)
 def path_to(cls: Any) -> str | None:
-    """The names that lead to a class in its module: its own need not be among them."""
+    """The names under which a class lies in its module, which may not include its own."""
     return _path_in(vars(sys.modules[cls.__module__]), cls) if cls.__module__ in sys.modules else None
 
 
@@ -150,7 +150,7 @@ def _at(module: str, path: str) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _copy_of(cls: Any) -> bytes:
-    """A class by value, for a process that turns out not to have it; nothing if that can't be."""
+    """A class by value, for a process that doesn't have it; empty if it can't travel."""
     out = io.BytesIO()
     pickler = ByValue(out, protocol=5)
     pickler.names_twins = False
@@ -163,7 +163,7 @@ def _copy_of(cls: Any) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def _twin(address: int, module: str, name: str, copy: bytes) -> Any:
-    """The class that a fork of this process had from it; one that it has made by itself comes by value."""
+    """The class that a forked worker inherited from this process; one that it has made itself comes by value."""
     key = address, module, name
     alive = (cls for cls in _all_classes() if (id(cls), cls.__module__, cls.__qualname__) == key)
     return next(alive, None) or pickle.loads(copy)

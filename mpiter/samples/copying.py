@@ -27,7 +27,7 @@ class Refilled(Exception):
 
 
 class Held:
-    """Objects that stay as they are, or copies; raises Refilled if one that was looked at has changed by the end."""
+    """Holds samples as they are, or as copies; raises Refilled if the memory of one was filled again."""
 
     def __init__(self, copies: bool = False) -> None:
         self._values: Any = []
@@ -36,18 +36,18 @@ class Held:
         self.add: Callable[[Any], None] = (lambda value: append(copied(value))) if copies else append
 
     def begin(self, value: Any) -> None:
-        """Take in the first one."""
+        """Hold the first sample."""
         self._values.append(value)
         if len(self._values) == 1 and not is_its_own(self._values):
             self._looked.append(glimpse(value))
 
     def look(self, value: Any) -> None:
-        """Take in one that is to be looked at again."""
+        """Hold a sample that is to be looked at again."""
         self._values.append(value)
         self._looked.append(glimpse(value))
 
     def hold(self, values: Any) -> None:
-        """Take in all of them, which lie in columns."""
+        """Hold all samples, which lie in columns."""
         self._values = values
 
     def sealed(self) -> Held:
@@ -56,7 +56,7 @@ class Held:
         return self
 
     def open(self) -> Any:
-        """The objects: a list, or what lies in columns."""
+        """The samples: a list, or the columns."""
         return self._values
 
 
@@ -71,7 +71,7 @@ class Copies:
 
 
 def copied(sample: Any) -> Any:
-    """The sample with memory of its own, if it is of a kind that is known."""
+    """A copy of a sample, if it is of a known kind."""
     kind = type(sample)
     if kind is tuple or kind is list:
         return kind([copied(part) for part in sample])
@@ -83,7 +83,7 @@ def copied(sample: Any) -> Any:
 
 
 def is_its_own(rows: list[Any]) -> bool:
-    """Does only this list hold the first sample, so that its arrays cannot be filled again?"""
+    """Is this list the only holder of the first sample, so that its arrays can't be filled again?"""
     sample = rows[0]
     kind = type(sample)
     if getrefcount(sample) > _HELD:
@@ -102,7 +102,7 @@ def is_its_own(rows: list[Any]) -> bool:
 
 
 def glimpse(sample: Any) -> list[bytes]:
-    """Some bytes of each array in a sample, which others would hardly have in common with it."""
+    """Some bytes of each array in a sample, to notice when it is filled again."""
     kind, array = type(sample), sample
     if kind is tuple or kind is list or kind is dict:
         parts = islice(sample.values() if kind is dict else sample, _FEW)

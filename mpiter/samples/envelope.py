@@ -34,7 +34,7 @@ def aligned(offset: int, to: int = ALIGN) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Bytes that travel from where they lie, if the way knows how; else by way of a copy."""
+    """Bytes that travel without a copy where the transport can."""
 
     memory: Any
 
@@ -44,14 +44,14 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Objects on their way."""
+    """Sealed values on their way."""
 
     ends: Sequence[tuple[int, int]]  # where each object's pickle ends, and how many buffers there are by then
     pickles: Raw
     buffers: Sequence[Raw]
 
     def open(self) -> list[Any]:
-        """Give the objects back, each by itself: none shares anything with another."""
+        """Unpickle the values, each by itself: none shares anything with another."""
         pickles, buffers = bytes(memoryview(self.pickles.memory)), (raw.memory for raw in self.buffers)
         load = loads if _NAMES_SOMETHING in pickles else pickle.loads
         found, start, used = [], 0, 0
@@ -62,7 +62,7 @@ class Sealed:
 
 
 class Sealing:
-    """Takes objects in, one by one, as they are at that moment: a dataset may fill their memory again."""
+    """Seals values one by one, as they are at that moment: a dataset may fill their memory again."""
 
     def __init__(self) -> None:
         self._out, self._buffers, self._ends = io.BytesIO(), list[Any](), list[tuple[int, int]]()
@@ -70,7 +70,7 @@ class Sealing:
         self._plain = by_reference(self._out, protocol=5, buffer_callback=self._take)
 
     def add(self, value: Any) -> None:
-        """Take one in; what can't be pickled raises, and leaves no trace.
+        """Seal a value; one that can't be pickled raises and leaves no trace.
 
         It is pickled by reference where the other side can follow that, else by value.  In a forked worker ``__main__``
         is the caller's, so plain pickle succeeds; in any other worker it isn't, plain pickle fails, and cloudpickle
@@ -126,7 +126,7 @@ def by_reference(*args: Any, **kwargs: Any) -> pickle.Pickler:
 
 
 class _ByValue(ByValue):
-    """Knows in addition how tensors and arrays are to be pickled; cloudpickle's own table can't be replaced."""
+    """cloudpickle with reducers for tensors and arrays; its own table can't be replaced."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -167,7 +167,7 @@ def loads(data: Any, buffers: Iterable[Any] = ()) -> Any:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Two corrections to what pickle would find.
+    """Correct two lookups of pickle's.
 
     A worker that had to import the caller's script knows ``__main__`` under another name.  And an array that was
     read-only in the worker (``np.asarray`` of a PIL image is) belongs to the user here, who may write to it.

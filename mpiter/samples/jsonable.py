@@ -106,7 +106,7 @@ def _kept(array: np.ndarray[Any, Any], beside: _Memory) -> Any:
 
 
 def _brought_home(value: Any) -> Any:
-    """Tensors from their device and out of their graph, JAX's arrays and memory maps as NumPy's."""
+    """Bring tensors to the CPU and out of their graph, and JAX's arrays and memory maps to NumPy's."""
     torch = tensors.torch_with("Tensor")
     if torch is not None and isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.device.type == "meta":
@@ -122,7 +122,7 @@ def _is_memory(dtype: np.dtype[Any]) -> bool:
 
 
 def _is_tagged(value: dict[Any, Any]) -> bool:
-    """Does it look like one of ours?"""
+    """Does this dict look like an encoded value?"""
     return len(value) == 1 and next(iter(value)).startswith("~")
 
 

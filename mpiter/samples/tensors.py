@@ -14,13 +14,13 @@ import numpy as np
 
 
 def torch_with(name: str) -> Any:
-    """torch, if the program has imported it, at least as far as this name of it; else None."""
+    """torch, if the program has imported it, with this name in it; else None."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, name) else None
 
 
 def as_array(value: Any) -> np.ndarray[Any, Any] | None:
-    """The memory of a dense CPU tensor without gradient as an ndarray; None where there is no such thing."""
+    """The memory of a dense CPU tensor without gradient as an ndarray; None for anything else."""
     if type(value).__module__ != "torch":  # as most values: each sample's are asked
         return None
     torch = torch_with("Tensor")
@@ -43,7 +43,7 @@ def device_of(value: Any) -> str:
 
 
 def from_array(array: np.ndarray[Any, Any]) -> Any:
-    """A tensor on the array's memory, which it keeps alive, and so the lease; of read-only memory, on a copy."""
+    """A tensor on the array's memory, which it keeps alive; on a copy of read-only memory."""
     import torch
 
     return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch knows nothing read-only
@@ -76,7 +76,7 @@ def _sparse(indices: Any, values: Any, shape: Sequence[int], is_coalesced: bool)
 
 
 def as_bytes(value: Any) -> tuple[np.ndarray[Any, Any], str, tuple[int, ...]] | None:
-    """Bytes, dtype and shape of a dense CPU tensor, of whatever dtype; None where they aren't all there is to it."""
+    """The bytes, dtype and shape of a dense CPU tensor; None if it holds more than these."""
     torch = torch_with("Tensor")
     if torch is None or type(value) is not torch.Tensor or value.layout is not torch.strided:
         return None

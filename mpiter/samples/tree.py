@@ -42,7 +42,7 @@ _dtype_of = attrgetter("dtype")
 
 
 def container(parts: Any, made: Callable[[Any], Any]) -> Any:
-    """A tuple, named tuple or dict like ``parts``, of what is ``made`` of each."""
+    """A tuple, named tuple or dict like ``parts``, with ``made`` applied to each part."""
     if isinstance(parts, dict):
         return {name: made(part) for name, part in parts.items()}
     return tuple.__new__(type(parts) if isinstance(parts, tuple) else tuple, map(made, parts))
@@ -84,21 +84,21 @@ class Leaf:
     shape: tuple[int, ...] = ()
 
     def write(self, column: Column, start: int, values: Any) -> bool:
-        """Put ``values`` into the rows from ``start`` on, unless one of them is of another kind.
+        """Put ``values`` into the rows from ``start`` on; False if one is of another kind.
 
         They are many rows at once, since NumPy's cost per call is what small samples pay.
         """
         raise NotImplementedError
 
     def _write_stacked(self, column: Column, start: int, values: Column) -> bool:
-        """The same of values that are rows of an array."""
+        """The same for values that are the rows of an array."""
         if values.dtype != self.dtype or values.shape[1:] != self.shape:
             return False
         column[start : start + len(values)] = values
         return True
 
     def read(self, column: Column) -> Sequence[Any]:
-        """One value a row, as they went in."""
+        """The values of the rows, as they went in."""
         return list(column)
 
     def stack(self, column: Column) -> Any:
@@ -125,7 +125,7 @@ class Array(Leaf):
         return True
 
     def _write_at_once(self, rows: Column, values: Sequence[Any]) -> bool:
-        """Let concatenate compare dtypes and all dimensions but the first, at a third of what asking costs."""
+        """Stack by concatenate, which compares dtypes and shapes at a third of the cost of asking."""
         flat = rows.reshape(len(values) * self.shape[0], *self.shape[1:])
         try:
             if set(map(len, values)) != {self.shape[0]}:
@@ -183,7 +183,7 @@ class Number(Leaf):
 
     @property
     def kind(self) -> type:
-        """bool, which is an int to isinstance but not to us; int within 64 bits; float; complex."""
+        """The kind of a Python number: bool, int within 64 bits, float or complex."""
         return _KINDS[self.dtype.kind]
 
     def write(self, column: Column, start: int, values: Any) -> bool:
@@ -220,7 +220,7 @@ def leaf_for(value: Any) -> Leaf | Aside:
 
 
 def is_raw(dtype: np.dtype[Any]) -> bool:
-    """Are an array's bytes and its dtype's name all there is to it?"""
+    """Is an array of this dtype described by its bytes and the dtype's name?"""
     if dtype.isbuiltin == 1 and dtype.isnative and dtype.kind in "biufc":
         return not dtype.metadata
     if dtype.hasobject or dtype.kind not in "biufcmMSUV" or dtype.metadata:
@@ -281,7 +281,7 @@ class Group:
         return parts if len(parts) == len(self.parts) else None
 
     def join(self, parts: Sequence[Sequence[Any]], rows: int) -> list[Any]:
-        """The opposite: one container a row."""
+        """The containers of the rows, from the values of each part."""
         together: Any = zip(*parts, strict=True) if parts else [()] * rows
         if self.kind == "tuple":
             return list(together)
@@ -344,7 +344,7 @@ def _is_namedtuple(cls: type) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _fields_of(cls: Any) -> tuple[str, ...] | None:
-    """The names of a dataclass's fields; None if instances hold more, or say themselves how they are pickled."""
+    """The names of a dataclass's fields; None if instances hold more, or define how they are pickled."""
     names = tuple(field.name for field in dataclasses.fields(cls))
     for base in cls.__mro__[:-1]:
         slots = vars(base).get("__slots__", ())
@@ -385,14 +385,14 @@ def asides_of(node: Node) -> int:
 
 
 def is_record(node: Node) -> bool:
-    """Strings, numbers and the like, as they come from a store: something stands aside, and there is no array."""
+    """Is it a record: numbers, strings and the like, without arrays?"""
     return asides_of(node) > 0 and not any(leaf.shape for leaf in columns_of(node))
 
 
 def scatter(
     node: Node, samples: Sequence[Any], columns: Iterator[Column], start: int, asides: list[Sequence[Any]]
 ) -> bool:
-    """Write ``samples`` into the rows from ``start`` on; append the values that stand aside, a list for each place.
+    """Write ``samples`` into the rows from ``start`` on; append the values that have no column, a list for each.
 
     False if a sample does not fit the tree; some columns may then have been written, but nothing beyond these rows.
     """
@@ -408,14 +408,14 @@ def scatter(
 
 
 def gather(node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]], rows: int) -> Sequence[Any]:
-    """The samples again: one a row, arrays as views of the columns."""
+    """The samples of these columns, with arrays as views."""
     if isinstance(node, Group):
         return node.join([gather(part, columns, asides, rows) for part in node.parts], rows)
     return node.read(next(columns)) if isinstance(node, Leaf) else next(asides)
 
 
 def merge(known: Node, seen: Node) -> Node | None:
-    """A tree that both fit, what they disagree on standing aside; None where they are built differently.
+    """A tree that both fit, without columns where they disagree; None where they are built differently.
 
     Lists may be of any length.
     """

@@ -38,7 +38,7 @@ _PAUSE_S = 0.01  # between two attempts to lock
 
 
 class Folder:
-    """The part of a tier that is ours."""
+    """The folder of copies of this user."""
 
     def __init__(self, tier: str, capacity: int) -> None:
         self.path, self.capacity = os.path.join(os.path.abspath(tier), f"mpiter-staged-{os.getuid()}"), capacity
@@ -125,13 +125,13 @@ class Folder:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Ledger]:
-        """The ledger, this thread's alone until the block ends."""
+        """A context in which this thread alone has the ledger."""
         with _opened(os.path.join(self.path, "ledger")) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield Ledger(fd, self.capacity)
 
     def _count(self) -> None:
-        """Set the ledger right, and delete what processes that were killed have left unfinished."""
+        """Correct the ledger, and delete the unfinished copies of killed processes."""
         with self._changing() as ledger:
             sizes = [os.stat(os.path.join(self._copies, key)).st_size for key in self.held()]
             for part in glob.glob(_NAME + _PART, root_dir=self._copies):
@@ -145,7 +145,7 @@ class Folder:
 
 
 class Ledger:
-    """The bytes of all copies, and their number.  They grow before a file does, and shrink after it."""
+    """The bytes and the number of all copies, counted before a copy is written and after one is deleted."""
 
     def __init__(self, fd: int, capacity: int) -> None:
         self._fd, self.changed = fd, os.fstat(fd).st_mtime  # as time.time()

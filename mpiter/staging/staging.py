@@ -199,7 +199,7 @@ class StagedFetch:
             warn(f"nothing more is staged: {error.strerror}. What is there is used; the rest comes from the store.")
 
     def copy(self, index: int) -> bool:
-        """Copy a sample unless that is done or under way; False if there is no room for it, or for any."""
+        """Copy a sample unless there is a copy or one is being made; False if there is no room."""
         if self._has_ended or self._folder.used().is_full:
             return False
         key = self._folder.key(self._dataset.source(index))
@@ -302,7 +302,7 @@ class StagingStats:
         return self.hits / read if read else 0.0
 
     def since(self, before: StagingStats) -> StagingStats:
-        """The same with what has been read and copied since an earlier look."""
+        """The counters since an earlier snapshot."""
         hits, fallbacks = self.hits - before.hits, self.fallbacks - before.fallbacks
         return replace(self, hits=hits, fallbacks=fallbacks, copied=self.copied - before.copied)
 

@@ -177,7 +177,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         return None, False
 
     def _seed_of_epoch(self) -> int:
-        """Drawn when torch draws it, from what torch draws it from; ranks have one in common."""
+        """Drawn when and from what torch draws it; ranks share one."""
         if isinstance(self.sampler, ShardSampler):
             return self._seed
         drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
@@ -216,12 +216,12 @@ class _Tensors:
         return pinned(batch) if self._pins else batch
 
     def of_rows(self, samples: list[Any]) -> Any:
-        """The same of samples that have not travelled."""
+        """The same for samples that have not travelled."""
         return self(Contents(Aside(), len(samples), objects=samples))
 
 
 class StatefulDataLoader(DataLoader[T_co]):
-    """torchdata's name and arguments for ``DataLoader``, whose states it has anyway.
+    """``DataLoader`` under torchdata's name and with its arguments.
 
     ``snapshot_every_n_steps``: how often a stream is asked for its state, and what follows is read again; None or 0 for
     once, in the beginning.

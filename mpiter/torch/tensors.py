@@ -33,7 +33,7 @@ def tensors(batch: Any) -> Any:
 
 
 class _NotPlain(Exception):
-    """The columns don't say what torch would make of the samples."""
+    """The columns don't show what torch would make of the samples."""
 
 
 def tensors_of(contents: Contents, stacks: Stacker) -> Any:
@@ -51,7 +51,7 @@ def tensors_of(contents: Contents, stacks: Stacker) -> Any:
 
 
 def _holds_tensors(sample: Any) -> bool:
-    """At the top, or in a tuple, list or dict."""
+    """Is it the batch itself, or a part of a tuple, list or dict?"""
     parts = sample.values() if type(sample) is dict else sample if type(sample) in (tuple, list) else (sample,)
     return any(isinstance(part, torch.Tensor) for part in parts)
 

@@ -69,7 +69,7 @@ def _free_and_ours(seen: Look) -> float:
 
 
 class AutoPilot(Pilot):
-    """Follows what it sees; ``memory`` says how much workers and batches may take together."""
+    """The pilot behind "auto"; ``memory`` returns the bytes that workers and batches may take together."""
 
     def __init__(
         self, workers: Auto | None, n_prefetch: Auto | None, memory: Callable[[Look], float] = _free_and_ours
@@ -195,7 +195,7 @@ class AutoPilot(Pilot):
         return max(least, min(most, max(fit, min(now.workers, stay)))), max(now.n_prefetch, min(prefetch, fitting))
 
     def _has_changed(self, batches: int) -> bool:
-        """Do all of the last parts wait, or need workers, otherwise than is usual?  Then all begins anew."""
+        """Has the load changed?  Then the search begins anew."""
         del self._parts[:-_MANY]
         waits = [part.wait_s / max(part.own_s + part.wait_s, 1e-9) for part in self._parts]
         needs = [math.log(max(part.service_s, 1e-9) / max(part.own_s, 1e-9)) for part in self._parts]

@@ -82,7 +82,7 @@ class Bracket:
         return True
 
     def batch_s(self, workers: int) -> float:
-        """Seconds for a batch: the middle one of the trials; of two the shorter, disturbances making them longer."""
+        """Seconds for a batch: the median of the trials; of two the shorter, since disturbances only add."""
         return statistics.median_low(trial.batch_s for trial in self.of[workers])
 
     def bytes(self, workers: int) -> int:

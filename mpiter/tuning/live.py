@@ -36,7 +36,7 @@ _log = logging.getLogger("mpiter")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The last few seconds: what is recent in ``stats`` is of those; and a line for each worker that is there."""
+    """The figures of the last few seconds, and a line for each worker."""
 
     stats: Stats
     workers: Sequence[str] = ()
@@ -113,7 +113,7 @@ def _some(count: int, noun: str, plural: str = "s") -> str:
 
 
 class Lines:
-    """A line now and then, and one at the end; above the bar that tqdm has."""
+    """Prints a line now and then, and one at the end; above a bar of tqdm's."""
 
     def __init__(self, stream: TextIO, every_s: float) -> None:
         self._stream, self._every_s = stream, every_s
@@ -132,7 +132,7 @@ class Lines:
 
 
 class Terminal(Lines):
-    """The last few lines, drawn again and again; what is printed meanwhile stands above them."""
+    """Draws lines again and again in a terminal; what the program prints stands above them."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console

@@ -123,7 +123,7 @@ class Trace:
 
 
 class Tracer(Hook):
-    """Notes every single thing that happens in one loop."""
+    """Records every event of one loop."""
 
     def __init__(self, trace: Trace, number: int, name: str) -> None:
         self._trace: Trace | None = trace
@@ -139,7 +139,7 @@ class Tracer(Hook):
         self._note(_NAME, PREFETCH, "thread", "prefetch thread")
 
     def _note(self, pattern: str, thread: int, *more: Any) -> None:
-        """Note what is of this moment."""
+        """Record a counter at this moment."""
         now = time.monotonic()
         self._notes.append((pattern, thread, now, now, *more))
 
