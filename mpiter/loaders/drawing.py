@@ -248,7 +248,7 @@ class Drawn(Plans):
         return lot.keys, lot.before.samples, cursor._replace(position=after)
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """The position after a key, for a range and torch's SequentialSampler."""
+        """The keys after a place, which are known of a range and of torch's SequentialSampler."""
         given, before = self._sampler, self.place(cursor.position).samples
         if (type(given).__module__, type(given).__qualname__) == ("torch.utils.data.sampler", "SequentialSampler"):
             given = range(len(given))

@@ -80,12 +80,12 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def refuse(connection: Connection) -> Any:
-    """Refuse a value that pickle would send as a number of this process."""
+    """Refuse a connection: pickle would send the number that it has in this process."""
     raise TypeError("it is an open connection")
 
 
 def _code_of(file: str, arguments: tuple[Any, ...]) -> CodeType:
-    """Keep the file names in code, which cloudpickle 3.1.3 replaces."""
+    """Make code with its file name, which cloudpickle 3.1.3 loses."""
     return CodeType(*arguments).replace(co_filename=file)
 
 

@@ -125,7 +125,7 @@ class Array(Leaf):
         return True
 
     def _write_at_once(self, rows: Column, values: Sequence[Any]) -> bool:
-        """Stack by concatenate, which compares dtypes and shapes at a third of the cost of asking."""
+        """Write all arrays by one concatenate, which compares dtypes and shapes at a third of the cost of asking."""
         flat = rows.reshape(len(values) * self.shape[0], *self.shape[1:])
         try:
             if set(map(len, values)) != {self.shape[0]}:

@@ -51,7 +51,7 @@ def tensors_of(contents: Contents, stacks: Stacker) -> Any:
 
 
 def _holds_tensors(sample: Any) -> bool:
-    """Is it the batch itself, or a part of a tuple, list or dict?"""
+    """Is the sample a tensor, or a tuple, list or dict with one in it?"""
     parts = sample.values() if type(sample) is dict else sample if type(sample) in (tuple, list) else (sample,)
     return any(isinstance(part, torch.Tensor) for part in parts)
 

@@ -139,7 +139,7 @@ class Tracer(Hook):
         self._note(_NAME, PREFETCH, "thread", "prefetch thread")
 
     def _note(self, pattern: str, thread: int, *more: Any) -> None:
-        """Record a counter at this moment."""
+        """Record an event at this moment."""
         now = time.monotonic()
         self._notes.append((pattern, thread, now, now, *more))
 

@@ -102,7 +102,7 @@ class AllLeftOut(Exception):
 
 
 class NotOfASample(Exception):
-    """A row of several samples has failed as a whole; the cause says how."""
+    """A row of several samples has failed, and none of the samples; the cause says how."""
 
 
 def leave_out(error: BaseException, key: Any, at: int) -> None:

@@ -55,7 +55,7 @@ def get_rng() -> np.random.Generator:
 
 
 def begin_anew() -> bool:
-    """Begin the generator of a place; return whether the last one was used."""
+    """Forget the generator of the last place; return whether it was used."""
     now = here.now
     before, now.drawn = now.drawn, None
     return before is not None
@@ -79,7 +79,7 @@ def step_to(beyond: int, seeds: bool = True) -> None:
 
 
 def go_to(position: int, seeds: bool = True) -> None:
-    """Go to a place that the row itself names."""
+    """Go to a position that the row itself names."""
     if (at := here.now.at) is not None:
         step_to(position - at()[2], seeds)
 
