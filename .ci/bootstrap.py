@@ -47,7 +47,7 @@ class Environment(NamedTuple):
 
     def fingerprint(self) -> str:
         """Changes when the installation has to be done again."""
-        made_from = repr((str(ROOT), self.extras, self.wanted, self.build)).encode()
+        made_from = repr((str(ROOT), self.extras, self.wanted)).encode()
         return hashlib.sha256(made_from + (ROOT / "pyproject.toml").read_bytes()).hexdigest()
 
 
@@ -177,9 +177,14 @@ def make(environment: Environment) -> None:
 
 
 def installed(environment: Environment) -> bool:
-    """Whether these extras were installed from what the clone says today."""
-    stamp = environment.stamp()
-    return stamp.exists() and stamp.read_text() == environment.fingerprint()
+    """Whether these extras, and perhaps more, were installed from what the clone says today."""
+    wanted = set(filter(None, environment.extras.split(",")))
+    for stamp in (ROOT / environment.folder).glob("installed-*"):
+        extras = "" if stamp.name == "installed-core" else stamp.name[len("installed-") :].replace("-", ",")
+        same = environment._replace(extras=extras)
+        if wanted <= set(extras.split(",")) and stamp.read_text() == same.fingerprint():
+            return True
+    return False
 
 
 def install(environment: Environment) -> None:

@@ -49,6 +49,7 @@ CLIENTS = (  # torch named first: else pip chooses one that brings gigabytes of 
     "albumentations==2.0.8",
 )
 REMOTE = (TORCH, "ray==2.60.0", *MPI, JAX)  # Ray's actors, MPI's ranks, and who trains on several
+EXTRAS = "test,chainer,images,bench,lint,docs,package"  # of the first environment, at once
 QUICK = "not slow"
 LIMIT_S = 80 * 60  # for everything together, which takes some twenty minutes on two threads of one core
 # Two processes leave almost half of two cores idle: much of it waits for processes to start.
@@ -89,6 +90,7 @@ def everything(arguments: list) -> int:
     """Runs every environment, whatever becomes of the others, and ends with the table."""
     deadline = time.monotonic() + LIMIT_S
     first, *others = jobs()
+    bootstrap.prepare(here(first.environment.folder, extras=EXTRAS))
     with ThreadPoolExecutor(1) as pool:  # pip installs the other environments while the tests in the first one run
         ready = [pool.submit(bootstrap.prepare, job.environment) for job in others if job.environment.python]
         rows = [timed("style", style, deadline), timed("docs", site, deadline), timed("examples", demo, deadline)]
