@@ -248,7 +248,7 @@ EXPERIMENT = Experiment(
         "ours": "the Python of mpiter",
         "torch": "the Python that has torch, torchdata, grain and datasets",
     },
-    small={"cases": ["trainer", "ranks"], "rows": ["ours", "ours, DataLoader"]},
+    small={"cases": ["trainer", "ranks"], "rows": ["ours"]},
 )
 
 

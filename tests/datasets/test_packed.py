@@ -340,7 +340,6 @@ def test_workers_stay_as_long_as_it_is_the_same() -> None:
 
 SCRIPT = """
 import collections, pickle, sys
-from ways import iterator
 
 import mpiter
 
@@ -375,8 +374,6 @@ def test_classes_of_the_script_work_in_every_worker(tmp_path: Path, method: str)
 
 KILLED = """
 import os, signal, sys
-from ways import iterator
-
 import mpiter
 
 if sys.argv[1] == "file":

@@ -40,8 +40,12 @@ class Dataset:
         return np.full((64, 64), index, np.float32), index, "x" * index
 
 total = 0
-with mpiter.MultiprocessIterator(Dataset(), 16, repeat=False, n_processes=workers, seed=1,
-                                 backend=mpiter.Process(method), serializer=serializer) as it:
+options = {"repeat": False, "seed": 1, "serializer": serializer}
+if workers:
+    it = mpiter.MultiprocessIterator(Dataset(), 16, n_processes=workers, backend=mpiter.Process(method), **options)
+else:
+    it = mpiter.SerialIterator(Dataset(), 16, **options)
+with it:
     for number, batch in enumerate(it):
         if number == 5 and workers:
             os.kill(it.worker_pids[0], signal.SIGKILL)

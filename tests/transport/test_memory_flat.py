@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 from ours import slots_of
+from ways import iterator
 
 import mpiter
 from mpiter import machine
@@ -177,12 +178,12 @@ def endings():
 @pytest.mark.parametrize("backend", ["process", "thread", "serial"])
 @pytest.mark.parametrize("end", endings(), ids=["closed", "dropped"])
 def test_batches_and_what_is_cut_from_them_outlive_the_iterator(backend, end):
-    it = mpiter.MultiprocessIterator(Images(), 4, n_processes=2, shuffle=False, backend=backend)
+    it = iterator(Images(), 4, n_processes=2, shuffle=False, backend=backend)
     batches = [next(it) for _ in range(5)]
     one_image, column = batches[3][2][0], batches[4].columns[0][1:]
     end(it)
     del it
-    others = mpiter.MultiprocessIterator(Images(), 4, n_processes=2, seed=2, backend=backend)  # may take what is free
+    others = iterator(Images(), 4, n_processes=2, seed=2, backend=backend)  # may take what is free
     take(others, 20)
     others.close()
     for number, batch in enumerate(batches):
