@@ -797,7 +797,7 @@ def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(
     with Ours([1, 2, 3], 2, num_workers=1, **told) as loader, made_anew(loader) as again:
         assert {name: getattr(again, name) for name in told} == told
         assert epoch(again) == [[1, 2], [3]]
-        assert not again._recipe.seeds_samples
+        assert again._recipe.seeding == "worker"
     assert (tmp_path / "run.json").exists()
 
 
