@@ -21,6 +21,7 @@ import ray_here
 import reference
 from chaos import Differences, Run
 from datasets import Built, Squares, plain, plain_batch
+from ways import iterator
 
 import mpiter
 from mpiter.remote import Ray
@@ -135,7 +136,7 @@ def test_an_epoch_goes_on_elsewhere_after_ray(ray: Any) -> None:
         it.load_state_dict(json.loads(state))
         second = [plain_batch(next(it)) for _ in range(2)]
         state = json.dumps(it.state_dict())
-    with mpiter.MultiprocessIterator(Squares(50), 6, repeat=False, n_processes=0) as it:
+    with iterator(Squares(50), 6, repeat=False, n_processes=0) as it:
         it.load_state_dict(json.loads(state))
         assert first + second + [plain_batch(batch) for batch in it] == whole
 
@@ -183,7 +184,7 @@ def through(batches: int, kills: int = 0, **options: Any) -> Run:
     """Batches of the chaos run, with so many actors killed in between, at random."""
     found, dice = Run(), random.Random(7)
     due = sorted(dice.sample(range(batches // 8, batches - batches // 8), kills))
-    with mpiter.MultiprocessIterator(chaos.Noisy(), chaos.BATCH, **{"seed": 1, "n_prefetch": 2, **options}) as it:
+    with iterator(chaos.Noisy(), chaos.BATCH, **{"seed": 1, "n_prefetch": 2, **options}) as it:
         fetchers: set[int] = set()
         for number in range(batches):
             if number in due:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ray_here
+from ways import iterator
 
 import mpiter
 
@@ -91,7 +92,7 @@ def test_nodes_have_the_dataset_once_and_an_epoch_is_completed_when_one_is_kille
         batches += [next(it).columns for _ in range(60)]
         assert it.stats().restarts == CPUS
     assert set(batches[-1][2]) == {here}
-    with mpiter.MultiprocessIterator(Placed(), 20, n_processes=0, **options) as quiet:
+    with iterator(Placed(), 20, n_processes=0, **options) as quiet:
         for images, labels, *_ in batches:
             expected = next(quiet).columns
             assert np.array_equal(images, expected[0])
