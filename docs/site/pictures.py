@@ -45,7 +45,8 @@ text { font: 13px system-ui, sans-serif; fill: var(--ink); }
 def speed() -> str:
     """Batches a second of each loader, a column for each kind of sample, as wide as the limit."""
     result = json.loads(SPEED.read_text())
-    rates = {(one["case"], one["row"]): one["batches_per_s"]["median"] for one in result["summary"]}
+    figures = {(one["case"], one["row"]): one["batches_per_s"] for one in result["summary"]}
+    rates = {place: figure["median"] for place, figure in figures.items()}
     names = {row: name.format(_version(result, row)) for row, name in BARS.items()}
     cases = {case: about for case, about in result["cases"].items() if (case, "limit") in rates}
     width = (WIDTH - BESIDE - GAP * len(cases)) / len(cases)
@@ -59,13 +60,19 @@ def speed() -> str:
         for at, row in enumerate(BARS):
             rate, top = rates[case, row], 58 + ROW * at
             parts.append(_box(left, top, width, ROW - 4, "track"))
-            parts += _bar(left, top, width * rate / limit, width, f"{rate:,.0f}", "ours" if "ours" in row else "theirs")
+            says = f"{'~' * _is_unsteady(figures[case, row])}{rate:,.0f}"
+            parts += _bar(left, top, width * rate / limit, width, says, "ours" if "ours" in row else "theirs")
     height = 58 + ROW * len(BARS) + 34
     workers = result["settings"]["workers"]
     limit = f"the limit: {workers} processes that fill slots and do nothing else"
-    says = f"Batches a second, {workers} workers. A whole track is {limit}."
+    says = f"Batches a second, {workers} workers. A whole track is {limit}. ~: rounds differ by more than 15%."
     parts.append(_text(10, height - 14, says, "faint small"))
     return _svg(height, "Batches a second by loader and kind of sample", parts)
+
+
+def _is_unsteady(figure: dict[str, Any]) -> bool:
+    """Tell whether the rounds differ so much that only the order of magnitude counts."""
+    return bool(figure["iqr"] > 0.15 * figure["median"])
 
 
 def _version(result: dict[str, Any], row: str) -> str:
