@@ -35,7 +35,6 @@ from ..transport.memory import SharedFile
 from ..typevars import T
 from .folder import Folder
 
-_AHEAD = 1 << 14  # samples: enough for any store, and their numbers are made in one go
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGTP]?)(i?)B?\s*", re.IGNORECASE)
 _PATIENCE_S = 5.0  # for a sample that another process copies, which may hang or be stopped: far below sample_timeout
 _LINES = 1021  # of counts; a thread has one of its own
@@ -51,7 +50,7 @@ class Staging:
     Args:
         tier: a folder, "~/…" too; for copies in memory one of a tmpfs, such as "/dev/shm/copies".
         capacity: how much may be kept there, by all datasets and all processes: "200GB", "1.5TB", "64GiB", or bytes.
-        ahead: samples that may be copied beyond what the iterator has planned.
+        ahead: samples that may be copied beyond what the iterator has planned; 16,384 are enough for any store.
         workers: threads of this process that copy ahead; 0: samples are kept when a worker has read them.
 
     >>> import tempfile
@@ -67,7 +66,7 @@ class Staging:
     3 3 50% of 2 reads were local; 1 of 6 samples held; 0.0 of 1.0 MB used
     """
 
-    def __init__(self, tier: str | os.PathLike[str], capacity: Any, *, ahead: int = _AHEAD, workers: int = 4) -> None:
+    def __init__(self, tier: str | os.PathLike[str], capacity: Any, *, ahead: int = 1 << 14, workers: int = 4) -> None:
         whole("ahead", ahead, least=1)
         whole("workers", workers, least=0)
         if os.name != "posix":

@@ -25,7 +25,7 @@ from ..loaders.loading import Epoch, Loading
 from ..stats import Stats, total
 from ..worker.board import Line
 
-_DRAW_S, _LINE_S = 0.5, 10.0
+_DRAW_S = 0.5
 _STRETCH_S = 5.0  # that rates and shares are of
 _LATE_S = 0.1  # a sample that takes longer is shown with its time
 _log = logging.getLogger("mpiter")
@@ -183,7 +183,7 @@ class Live:
     ...         pass
     """
 
-    def __init__(self, source: Any, stream: TextIO | None = None, line_s: float = _LINE_S) -> None:
+    def __init__(self, source: Any, stream: TextIO | None = None, line_s: float = 10.0) -> None:
         _pumps_of(source)
         self._source, self._stream, self._line_s = source, stream, line_s
         self._watcher = Watcher()
