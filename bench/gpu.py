@@ -20,7 +20,7 @@ from measuring import flowing
 BATCH_SIZE, ROWS_HELD = 128, 1024
 MEAN, STD = 127.5, 64.0
 SIZES = {"3x64x64": 64, "3x224x224": 224, "3x224x224, a step": 224}
-STEPS, WIDTH = 24, 8192  # products of a step, and their size: some 17 ms of an H100
+STEPS, WIDTH = 6, 8192  # products of a step, and their size: some 10 ms of an H200
 ROWS = {
     "torch": "DataLoader(pin_memory=True), copied when it is asked for",
     "torch, ahead": "DataLoader(pin_memory=True), copied a batch ahead on a stream of its own",

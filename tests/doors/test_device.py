@@ -33,6 +33,13 @@ needs_gpu = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _cuda_is_there() -> None:
+    """CUDA opens descriptors when it is first used, and keeps them: they are not a test's."""
+    if torch.cuda.is_available():
+        torch.zeros(1, device="cuda")
+
+
 class Images:
     """Bytes, as decoders give them, a label and a name."""
 
