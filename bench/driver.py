@@ -330,7 +330,7 @@ def be_measured(take: Callable[[Turn], Answer]) -> NoReturn:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     threading.Thread(target=_end_with_the_driver, args=[lifeline], daemon=True).start()
     try:
-        answer = take(turn) | {"versions": versions()}
+        answer = take(turn)
     except Absent as why:
         answer = {"absent": str(why)}
     except Exception as error:
@@ -339,7 +339,7 @@ def be_measured(take: Callable[[Turn], Answer]) -> NoReturn:
         failed = {"error": f"{type(error).__name__}: {error}", "said": words}
         answer = {"absent": f"not installed here ({error})"} if is_absent else failed
     with open(answers, "w") as out:
-        out.write(json.dumps(answer, default=str) + "\n")
+        out.write(json.dumps(answer | {"versions": versions()}, default=str) + "\n")
     os._exit(0)  # how long workers take to end is not measured, and some never do
 
 
