@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import html
 import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from . import machine
-from .errors import OptionError
 
 _WORTH_TELLING = 0.05  # of the time
 _TOO_SHORT_S = 0.2  # to tell anything
@@ -19,12 +16,9 @@ _TO_SPARE, _MOST_TOLD = 1.02, 64  # of loading that is hidden; workers: beyond, 
 _RARE = ("skipped", "restarts", "odd_rows", "copies")
 
 
-def _gauge(says: str, merge: Callable[[list[Any]], Any] = sum, kind: str = "gauge") -> Any:
-    """A number of the moment; ``merge`` makes one of those of several engines."""
-    return field(default=0, metadata={"says": f"{says}.", "kind": kind, "merge": merge})
-
-
-_counter = partial(_gauge, kind="counter")  # a number that only grows as long as the workers stay
+def _number(says: str, merge: Callable[[list[Any]], Any] = sum) -> Any:
+    """A field; ``merge`` makes one number of those of several engines."""
+    return field(default=0, metadata={"says": f"{says}.", "merge": merge})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +35,25 @@ class Stats:
     ...
     """
 
-    batches: int = _counter("batches handed out")
-    samples: int = _counter("samples in them")
-    skipped: int = _counter("samples that on_error='skip' has left out, by workers now gone too")
-    restarts: int = _counter("workers replaced because they had died or were stuck")
-    odd_rows: int = _counter("samples that fitted no column and travelled as objects")
-    copies: int = _counter("batches handed out as copies, since the slots were all held")
-    sample_s: float = _gauge("seconds that fetching a sample took, lately", max)
-    sample_cpu_s: float = _gauge("seconds of sample_s that were work, not waiting", max)
-    wait_s: float = _counter("seconds that next() has waited, up to now")
-    start_s: float = _gauge("seconds of wait_s until the first batch came: workers had to start", max)
-    recent_s: float = _gauge("seconds since the stats were last looked at, a second and a batch ago or more", max)
-    recent_wait_s: float = _gauge("seconds of recent_s that next() waited")
-    recent_batches: int = _gauge("batches handed out in recent_s")
-    workers: int = _gauge("workers that fetch; 0 where next() does")
-    worker_bytes: int = _gauge("memory of the worker processes, beside what they share with this one")
-    ready_batches: int = _gauge("finished batches that wait to be taken")
-    in_flight_batches: int = _gauge("batches planned and not yet taken, the ready ones included")
-    in_flight_bytes: int = _gauge("bytes of the batches in flight")
-    leased_batches: int = _gauge("batches handed out and still referenced")
+    batches: int = _number("batches handed out")
+    samples: int = _number("samples in them")
+    skipped: int = _number("samples that on_error='skip' has left out, by workers now gone too")
+    restarts: int = _number("workers replaced because they had died or were stuck")
+    odd_rows: int = _number("samples that fitted no column and travelled as objects")
+    copies: int = _number("batches handed out as copies, since the slots were all held")
+    sample_s: float = _number("seconds that fetching a sample took, lately", max)
+    sample_cpu_s: float = _number("seconds of sample_s that were work, not waiting", max)
+    wait_s: float = _number("seconds that next() has waited, up to now")
+    start_s: float = _number("seconds of wait_s until the first batch came: workers had to start", max)
+    recent_s: float = _number("seconds since the stats were last looked at, a second and a batch ago or more", max)
+    recent_wait_s: float = _number("seconds of recent_s that next() waited")
+    recent_batches: int = _number("batches handed out in recent_s")
+    workers: int = _number("workers that fetch; 0 where next() does")
+    worker_bytes: int = _number("memory of the worker processes, beside what they share with this one")
+    ready_batches: int = _number("finished batches that wait to be taken")
+    in_flight_batches: int = _number("batches planned and not yet taken, the ready ones included")
+    in_flight_bytes: int = _number("bytes of the batches in flight")
+    leased_batches: int = _number("batches handed out and still referenced")
     skips: tuple[tuple[Any, str], ...] = ()  # index and error of the first hundred samples that were left out
 
     def __str__(self) -> str:
@@ -80,7 +74,7 @@ class Stats:
         return "\n".join(filter(None, lines))
 
     def _repr_html_(self) -> str:
-        """The same in a notebook."""
+        """Show a notebook the lines that ``print`` shows."""
         return f"<pre>{html.escape(str(self))}</pre>"
 
     @property
@@ -106,30 +100,6 @@ class Stats:
         """
         names = (*NUMBERS, "recent_share", "batches_per_s", "samples_per_s")
         return {prefix + name: getattr(self, name) for name in names}
-
-    def as_prometheus(self, labels: Mapping[str, object] | None = None) -> str:
-        """The numbers as text for Prometheus to scrape, without the recent ones: it computes rates itself.
-
-        >>> print(Stats(batches=2).as_prometheus({"loader": "train"}))
-        # HELP mpiter_batches_total batches handed out.
-        # TYPE mpiter_batches_total counter
-        mpiter_batches_total{loader="train"} 2
-        ...
-        """
-        shown, lines = [], []
-        for label, value in (labels or {}).items():
-            if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", label) or label.startswith("__"):
-                raise OptionError(f"{label!r} is no name that a label may have; use letters, digits and _.")
-            text = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-            shown.append(f'{label}="{text}"')
-        braced = f"{{{','.join(shown)}}}" if shown else ""
-        for name, about in NUMBERS.items():
-            if not name.startswith("recent_"):
-                seconds = f"{name[:-2]}_seconds" if name.endswith("_s") else name
-                told = f"mpiter_{seconds}{'_total' * (about['kind'] == 'counter')}"
-                lines += [f"# HELP {told} {about['says']}", f"# TYPE {told} {about['kind']}"]
-                lines.append(f"{told}{braced} {getattr(self, name)!r}")
-        return "\n".join(lines) + "\n"
 
     def verdict(self) -> str:
         """Say whether the program has waited for the workers lately, and how many workers would suffice.

@@ -41,14 +41,14 @@ JAX = "jax==0.10.2"
 MPI = ("mpi4py==4.1.2", "mpich==5.0.2")
 CHAINERS_PYTHON = "3.11"  # the last with numpy.distutils, which Chainer imports unless mpiter.chainer_compat helps it
 CHAINERS_COMPANY = ("numpy<1.24", "setuptools<81", *MPI)  # what it was written for, and ChainerMN's MPI
-TORCHVISION = "torchvision==0.28.0"  # made for that torch; apart from the clients, some of which use it unasked
+# torchvision is apart from the clients, some of which use it unasked
+WITH_TORCH = (TORCH, "torchvision==0.28.0", JAX, "ray==2.60.0", *MPI)
 CLIENTS = (  # torch named first: else pip chooses one that brings gigabytes of CUDA
     *(TORCH, "torchdata==0.11.0", "lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0", "datasets==5.2.0"),
     *("skorch==1.4.0", "scikit-learn==1.9.1", "keras==3.15.1", "torch_geometric==2.8.1"),
     *(JAX, "flax==0.12.8", "optax==0.2.8", "polars==2.1.0", "zarr==3.1.6"),
     "albumentations==2.0.8",
 )
-REMOTE = (TORCH, "ray==2.60.0", *MPI, JAX)  # Ray's actors, MPI's ranks, and who trains on several
 EXTRAS = "test,chainer,images,bench,lint,docs,package"  # of the first environment, at once
 QUICK = "not slow"
 LIMIT_S = 80 * 60  # for everything together, which takes some twenty minutes on two threads of one core
@@ -115,7 +115,7 @@ def jobs() -> list:
     chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, wanted=CHAINERS_COMPANY)
     found.append(Job("chainer", chainer, ("-m", QUICK + " or chainer", *folders(ON_CHAINERS_NUMPY))))
     found.append(Job("torch", torchs(), ("-m", "torch", "--ignore=tests/remote")))
-    found.append(Job("remote", here(".venv-remote", wanted=REMOTE), ("tests/remote",)))
+    found.append(Job("remote", torchs(), ("tests/remote",)))
     patient = ("-m", "clients", "-o", "faulthandler_timeout=240")  # whole programs, that import whole frameworks
     found.append(Job("clients", Environment(".venv-clients", extras="test", wanted=CLIENTS), patient))
     return found
@@ -189,8 +189,8 @@ def guard(deadline: float) -> Row:
 
 
 def torchs() -> Environment:
-    """The environment with torch, and what the user's pictures and arrays may come from."""
-    return Environment(".venv-torch", extras="test", wanted=(TORCH, TORCHVISION, JAX))
+    """The environment with torch, its vision, JAX, Ray and MPI."""
+    return here(".venv-torch", wanted=WITH_TORCH)
 
 
 def suite(job: Job, arguments: list, deadline: float) -> Row:

@@ -13,28 +13,15 @@ import os
 import threading
 import weakref
 from multiprocessing import util  # registers its own exit function first, so that ours runs before it
-from typing import Any, Protocol
-
-
-class Loop(Protocol):
-    """What this module needs of a loop."""
-
-    pid: int
-
-    def stop(self) -> None:
-        """Ask it to end."""
-
-    def join(self) -> None:
-        """Wait until it has ended."""
-
+from typing import Any
 
 _is_over = False  # the interpreter is exiting
-_running: weakref.WeakSet[Loop] = weakref.WeakSet()
+_running: weakref.WeakSet[Any] = weakref.WeakSet()
 _asked_in: int | None = None  # the process whose multiprocessing has been asked
 _FIRST = 100  # of its finalizers, all of which run before it terminates workers
 
 
-def end_with(pump: Any, loop: Loop) -> weakref.finalize[..., Any]:
+def end_with(pump: Any, loop: Any) -> weakref.finalize[..., Any]:
     """End ``loop`` when ``pump`` is dropped, and at the latest when the interpreter exits."""
     global _asked_in
     finalizer = weakref.finalize(pump, _let_go, loop)
@@ -46,7 +33,7 @@ def end_with(pump: Any, loop: Loop) -> weakref.finalize[..., Any]:
     return finalizer
 
 
-def _let_go(loop: Loop) -> None:
+def _let_go(loop: Any) -> None:
     if loop.pid == os.getpid():
         loop.stop()
 
@@ -68,6 +55,6 @@ def end_all() -> None:
                 all_of_them.callback(_end, loop)
 
 
-def _end(loop: Loop) -> None:
+def _end(loop: Any) -> None:
     loop.stop()
     loop.join()

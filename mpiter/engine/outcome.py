@@ -63,27 +63,17 @@ def _too_many(text: str, last: Fault) -> SampleError:
     return error
 
 
-def not_received(problem: Exception) -> Exception:
-    """The error for a sample that a worker has sent and this process can't unpickle."""
+def not_sendable(what: str, problem: BaseException) -> BaseException:
+    """The error for something that was lost on its way to this process."""
     if isinstance(problem, MemoryError):
         return named(problem)
-    text = f"a sample was sent but cannot be unpickled here: {type(problem).__name__}: {problem}."
-    error = SampleNotSendable(text)
-    error.__cause__ = problem
-    return error
-
-
-def not_sent(problem: BaseException) -> BaseException:
-    """The error for an answer that a worker could not send, or that the Pool could not read."""
-    if isinstance(problem, MemoryError):
-        return named(problem)
-    error = SampleNotSendable(f"a worker could not send its answer: {problem}")
+    error = SampleNotSendable(f"{what}: {problem}")
     error.__cause__ = problem
     return error
 
 
 def named(problem: _Error) -> _Error | SharedMemoryFull:
-    """The same error; a bare MemoryError becomes one that names the remedy."""
+    """Return the error itself, or for a bare MemoryError one that names the remedy."""
     if not isinstance(problem, MemoryError) or isinstance(problem, SharedMemoryFull):
         return problem
     details = f" ({problem})" if str(problem) else ""

@@ -32,7 +32,7 @@ from ..worker.mail import Inbox
 from .communicator import Terminated, _Communicator
 from .hook import Hook, Hooks
 from .ledger import Ledger
-from .outcome import finish, named, not_received, not_sent
+from .outcome import finish, named, not_sendable
 from .pilot import Look
 from .recovery import Recovery, doings
 from .rooms import OBJECTS
@@ -237,7 +237,7 @@ class _PrefetchLoop:
                     self._lose_worker(event)
                 elif type(event) is Lost:
                     self._ledger.recall([event.number])
-                    raise not_sent(event.error)
+                    raise not_sendable("a worker could not send its answer", event.error)
         except Terminated:
             raise
         except BaseException as error:
@@ -330,7 +330,8 @@ class _PrefetchLoop:
                 try:
                     self._open(block, batch, *done.payload)
                 except Exception as problem:
-                    batch.error = not_received(problem)
+                    what = f"a sample was sent but cannot be unpickled here: {type(problem).__name__}"
+                    batch.error = not_sendable(what, problem)
                 if not block.brief:
                     self._place(batch)
             ends = done.faults and not self._rules.skips_errors and any(fault.ends_row for fault in done.faults)
