@@ -108,6 +108,9 @@ class Checkpoint:
 
     def steps(self, batches: Iterable[T]) -> Iterator[T]:
         """The batches of a loader, each of them a step; also of what wraps a loader, if that doesn't read ahead."""
+        if hasattr(batches, "is_new_epoch") and not any(part is batches for part in self._loaders.values()):
+            what = f"this {type(batches).__name__} is not among the checkpoint's parts, so its place would not be saved"
+            raise OptionError(f"{what}: pass it to Checkpoint as well.")
         if self._begun:  # the step in which a loop was left
             self._end_step(None)
         for batch in batches:
@@ -246,7 +249,8 @@ def _read(path: Path) -> dict[str, Any]:
                 memory = [arrays[str(at)] for at in range(len(arrays) - 1)]
                 return dict(decoded(json.loads(bytes(arrays["states"])), memory))
         except Exception as error:
-            raise StateError(f"{path} cannot be read ({error!r:.200}).  Delete it to begin anew.") from error
+            what = f"{path} cannot be read as a checkpoint ({type(error).__name__})"
+            raise StateError(f"{what}: pass another path, or delete the file if it is a damaged one.") from error
 
 
 def _generators() -> dict[str, Any]:
@@ -259,6 +263,13 @@ def _generators() -> dict[str, Any]:
 def _filled(now: Any, saved: Any, path: str) -> Any:
     """Fill the present dicts, arrays and tensors with the saved values."""
     if isinstance(now, dict) and isinstance(saved, dict):
+        if (new := now.keys() - saved.keys()) and (
+            gone := saved.keys() - now.keys()
+        ):  # renamed: it would stay unfilled
+            names = ", ".join(sorted(map(repr, gone))), ", ".join(sorted(map(repr, new)))
+            raise StateError(
+                "{} had {:.200} when it was saved, and has {:.200} now: rename it back.".format(path, *names)
+            )
         for key, value in saved.items():
             now[key] = _filled(now.get(key), value, f"{path}[{key!r:.60}]")
         return now

@@ -98,7 +98,7 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_told_or_reads_as_it_was(path)
     untold = 0
     for at in range(0, len(whole), 11):
         path.write_bytes(whole[:at])
-        with pytest.raises(StateError, match=r"run\.npz cannot be read .* Delete it to begin anew"):
+        with pytest.raises(StateError, match=r"run\.npz cannot be read .* or delete the file if it is a damaged one"):
             found(path)
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         try:

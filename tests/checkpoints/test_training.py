@@ -358,6 +358,26 @@ def test_other_parts_than_those_saved_are_refused_with_both_lists(path):
         mpiter.Checkpoint(path, model={}).__enter__()
 
 
+def test_a_renamed_value_is_refused_and_one_that_is_new_or_gone_is_not(path):
+    with mpiter.Checkpoint(path, model={"w": 1, "deep": {"a": 1}}) as c:
+        c.step()
+    for model in ({"weight": 0, "deep": {}}, {"w": 0, "deep": {"b": 0}}):
+        with pytest.raises(mpiter.StateError, match="when it was saved, and has"):
+            mpiter.Checkpoint(path, model=model).__enter__()
+    for model in ({"w": 0, "deep": {}, "new": 5}, {}):
+        with mpiter.Checkpoint(path, model=model):
+            assert {name: model[name] for name in ("w", "deep")} == {"w": 1, "deep": {"a": 1}}
+
+
+def test_steps_of_a_loader_that_is_not_saved_are_refused(path):
+    saved, other = mpiter.DataLoader(range(4), 2), mpiter.DataLoader(range(4), 2)
+    with (
+        mpiter.Checkpoint(path, saved) as c,
+        pytest.raises(mpiter.OptionError, match="not among the checkpoint's parts"),
+    ):
+        next(c.steps(other))
+
+
 def test_a_loader_of_another_dataset_is_refused_before_anything_changes(path):
     with mpiter.Checkpoint(path, mpiter.DataLoader(range(4), 2), model={"a": 1}) as c:
         c.step()
