@@ -122,6 +122,14 @@ def test_an_argument_under_another_name_is_told_ours(door: Any, name: str, says:
         door([1, 2], 2, **{name: 1})
 
 
+@pytest.mark.parametrize("name", ["copy", "in_order", "shuffle", "drop_last"])
+def test_a_word_is_no_flag(name: str) -> None:
+    given: Any = {name: "no"}
+    for door in (mpiter.batches, mpiter.DataLoader):
+        with pytest.raises(mpiter.OptionError, match=f"{name}='no' must be True or False"):
+            door([1, 2], 2, **given)
+
+
 @pytest.mark.parametrize(
     ("door", "elsewhere"),
     [

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from ..datasets.columns import as_dataset, offered, users
 from ..errors import OptionError, warn
 from ..machine import cores
@@ -86,6 +88,8 @@ class Options:
         whole("seed", self.seed, optional=True)
         if self.seed is not None and not SEEDS[0] <= self.seed <= SEEDS[1]:
             raise OptionError(f"seed has {int(self.seed).bit_length()} bits; use a whole number of at most 128.")
+        for name in ("copy", "in_order"):
+            flag(name, getattr(self, name))
         seconds("dataset_timeout", self.dataset_timeout)
         seconds("sample_timeout", self.sample_timeout)
         if not isinstance(self.on_error, Skip) and self.on_error not in ("raise", "skip"):
@@ -233,6 +237,12 @@ def is_object(name: str, value: Any) -> None:
     """Refuse a class where an object of it is meant."""
     if isinstance(value, type) and not any(hasattr(type(value), read) for read in ("__getitem__", "__iter__")):
         raise OptionError(f"{name}={value.__name__} is a class; pass one of its objects, {value.__name__}(…).")
+
+
+def flag(name: str, value: Any) -> None:
+    """Refuse what is neither true nor false, such as "no"; numbers and NumPy's own are either."""
+    if not isinstance(value, (bool, np.bool_, Integral)):
+        raise OptionError(f"{name}={value!r:.60} must be True or False.")
 
 
 def seconds(name: str, value: Any) -> None:

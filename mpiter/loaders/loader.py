@@ -14,7 +14,7 @@ import numpy as np
 
 from ..datasets.columns import as_dataset
 from ..engine.arguments import OF_LOADERS, OfLoaders, takes
-from ..engine.options import is_object, whole
+from ..engine.options import flag, is_object, whole
 from ..engine.pilot import Auto
 from ..errors import OptionError
 from ..iterators.iterators import Columns
@@ -122,6 +122,8 @@ class DataLoader(Loading[B_co]):
         if batch_size is None and drop_last:
             raise OptionError("batch_size=None makes no batches, so there is none for drop_last to leave out.")
         whole("batch_size", batch_size, least=1, optional=True)
+        flag("drop_last", drop_last)
+        flag("shuffle", shuffle is None or shuffle)
         for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
             is_object(name, given)
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
