@@ -20,6 +20,7 @@ from pairs import slow_but
 from ways import iterator
 
 import mpiter
+from mpiter.engine.hook import Hook
 from mpiter.errors import RemoteTraceback, SharedMemoryFull
 from mpiter.testing import check_resume
 
@@ -275,10 +276,34 @@ def test_a_state_goes_on_in_batches_of_another_size(size: int, other: int, repea
             seen += next(it)
 
 
+class Peak(Hook):
+    """Notes how many batches were in flight at the most, and the bytes of one."""
+
+    batches = bytes = 0
+
+    def in_flight(self, batches: int, ready: int) -> None:
+        self.batches = max(self.batches, batches)
+
+    def answered(self, done: Any) -> None:
+        self.bytes = max(self.bytes, self.loop.room_bytes)
+
+
+class Watched(Squares):
+    """Has a hook, in this process."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.peak = Peak()
+
+    def mpiter_hook(self) -> Peak:
+        return self.peak
+
+
 def test_a_room_has_as_many_rows_as_come(default: dict[str, Any]) -> None:
-    few = Squares(4, (100, 100))
+    few = Watched(4, (100, 100))
     with iterator(few, 512, repeat=False, shuffle=False, **default) as it:
         assert plain_batch(next(it)) == plain_batch([few[index] for index in range(4)])
+    assert few.peak.bytes <= 2 * sum(few[index][0].nbytes for index in range(4))
     with iterator(few, 8, shuffle=False, **default) as it:
         assert plain_batch(next(it)) == 2 * plain_batch([few[index] for index in range(4)])
 
@@ -491,12 +516,10 @@ def test_out_of_order_delivery_brings_every_batch_once(default: dict[str, Any]) 
 
 @pytest.mark.parametrize("n_prefetch", [1, 3])
 def test_strict_run_ahead_keeps_to_n_prefetch(default: dict[str, Any], n_prefetch: int) -> None:
-    with iterator(Squares(200), 2, repeat=False, seed=3, n_prefetch=n_prefetch, run_ahead=0, **default) as it:
-        expected = reference(Squares(200), 2)
-        for batch in it:
-            assert plain_batch(batch) == expected.pop(0)
-            assert it.stats().in_flight_batches <= n_prefetch
-        assert expected == []
+    squares = Watched(200)
+    with iterator(squares, 2, repeat=False, seed=3, n_prefetch=n_prefetch, run_ahead=0, **default) as it:
+        assert [plain_batch(batch) for batch in it] == reference(Squares(200), 2)
+    assert squares.peak.batches == (0 if is_serial(default) else n_prefetch)
 
 
 def test_closing_is_idempotent_and_final(any_start: dict[str, Any]) -> None:
