@@ -45,8 +45,8 @@ class _ForkServer(mp_forkserver.ForkServer):
     _preload_modules: Any = None
 
     def ensure_running(self) -> None:
+        start_tracker()  # now, lest the server starts after it, with interrupts let through
         if self.is_running():  # a folder for nothing at every start would take as long as a fork
-            start_tracker()
             return
         config: dict[str, Any] = mp_process.current_process()._config  # type: ignore[attr-defined]
         before, short = config.get("tempdir"), min(tempfile.gettempdir(), "/tmp", key=len)  # as sockets' addresses are

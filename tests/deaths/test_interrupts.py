@@ -4,7 +4,7 @@ import time
 import weakref
 
 import pytest
-from scripts import interrupt_once_waiting, once_waiting
+from scripts import Script, interrupt_once_waiting, once_waiting
 from ways import iterator
 
 import mpiter
@@ -123,3 +123,24 @@ def test_closing_within_the_loop_ends_it(backend):
     with pytest.raises(mpiter.errors.IteratorClosed):
         for _ in it:
             it.close()
+
+
+def test_ctrl_c_while_the_fork_server_imports_is_the_programs_alone(tmp_path):
+    (tmp_path / "takes_long.py").write_text("import sys, time\nprint('imports', flush=True)\ntime.sleep(1)\n")
+    script = Script(
+        tmp_path,
+        """
+        import multiprocessing
+        import mpiter
+
+        multiprocessing.set_forkserver_preload(["takes_long"])
+        for batch in mpiter.batches(range(8), 4, n_processes=1):
+            pass
+        """,
+    )
+    script.reads("imports")
+    script.ctrl_c()
+    outcome = script.ends()
+    assert outcome.code in (-2, 130)
+    assert outcome.err.count("Traceback (most recent call last)") == 1, outcome.err
+    assert "takes_long" not in outcome.err
