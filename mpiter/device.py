@@ -199,11 +199,11 @@ class _Ahead:
     """One batch is always on its way; an error of the loader comes in the place of its batch."""
 
     def __init__(self, prefetcher: DevicePrefetcher) -> None:
-        self._prefetcher = prefetcher
-        self._source = iter(prefetcher.loader)
-        self._side = torch.cuda.Stream(prefetcher.device)
         self._coming: _Sent | Exception | None = None
         self._used: list[_Sent] = []  # handed out; perhaps still being read
+        self._prefetcher = prefetcher
+        self._side = torch.cuda.Stream(prefetcher.device)
+        self._source = iter(prefetcher.loader)
 
     def __iter__(self) -> _Ahead:
         return self

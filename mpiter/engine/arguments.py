@@ -114,6 +114,7 @@ OF_LOADERS = {
     "worker_init": "worker_init_fn",
     "dataset_timeout": "timeout",
     "order_sampler": "sampler",
+    "ragged": "mpiter.DataLoader, which has it",
     **dict.fromkeys(("epochs", "repeat"), "a `for` over the loader for each epoch"),
 }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import logging
 import math
 import os
@@ -208,5 +209,10 @@ def _named(name: str) -> Any:
         made = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise OptionError(f"{name} cannot be imported: {error}") from error
-    is_maker = isinstance(made, type) or not hasattr(made, "__getitem__")
-    return made() if is_maker and callable(made) else made
+    if not callable(made) or (hasattr(made, "__getitem__") and not isinstance(made, type)):
+        return made
+    try:
+        inspect.signature(made).bind()
+    except TypeError as error:
+        raise OptionError(f"{name} needs arguments ({error}); name a function without any that makes it.") from error
+    return made()

@@ -297,7 +297,7 @@ def test_host_memory_is_kept_until_its_copy_has_arrived(fake_cuda):
             event.has_passed = True
         next(epoch)
         gc.collect()
-        assert batches.stats().leased_batches <= 2
+        wait_until(lambda: batches.stats().leased_batches <= 2, "what has arrived is let go of")
         del epoch
         assert all(event.has_passed for event in FakeEvent.made)
 

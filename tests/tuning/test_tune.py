@@ -120,6 +120,7 @@ def test_the_command_shows_the_trials_the_table_and_the_choice(capsys: pytest.Ca
         (["elephants"], "write module:name"),
         (["nowhere:Own"], "No module named 'nowhere'"),
         (["mine_to_tune:Onw"], "has no attribute 'Onw'"),
+        (["json:loads"], "needs arguments"),
     ],
 )
 def test_what_is_asked_wrongly_is_told_with_status_2(
