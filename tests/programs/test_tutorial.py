@@ -29,7 +29,7 @@ def program(page: str, interrupted_at: int | None = None, workers: int = 2) -> s
         blocks = blocks[: 1 + next(at for at, block in enumerate(blocks) if "\ntrain(epochs=4)\n" in block)]
     text, step = "\n".join(blocks), STEPS[page]
     assert text.count(step) == 1
-    text = text.replace("workers=2", f"workers={workers}")
+    text = text.replace("workers=2", f"workers={workers}").replace("time.sleep(0.03)", "time.sleep(0)")
     indent = step[: len(step) - len(step.lstrip())]
     ctrl_c = f"{indent}if c.finished == {interrupted_at}:\n{indent}    signal.raise_signal(signal.SIGINT)\n"
     return "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n" + text.replace(
