@@ -1,8 +1,9 @@
-"""How a loop that waits for descriptors is woken: a bell that any thread may ring, even a weak reference's callback.
+"""A bell that wakes a loop which waits for descriptors; any thread may ring it, even a weak reference's callback.
 
-One descriptor (an eventfd, elsewhere a pipe).  ``ring`` is C from end to end and never blocks: the garbage collector
-may call it anywhere, and no Ctrl-C is lost in it.  Ringing twice is ringing once.  A descriptor that has become
-another's is never rung: it is closed when the last holder of ``ring`` has let go of it.
+It is one descriptor: an eventfd, elsewhere a pipe.  ``ring`` is C from end to end and never blocks, so the garbage
+collector may call it anywhere, and no Ctrl-C is lost in it.  Ringing twice has the effect of ringing once.  The
+descriptor is closed only when the last holder of ``ring`` has released it, so a number that another file has got
+meanwhile is never rung.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _ONE = (1).to_bytes(8, "little")  # what an eventfd counts; eight bytes as good 
 
 
 class Bell:
-    """Any thread rings it; the loop that waits for its descriptor hears it."""
+    """Any thread may ring it; the loop that waits for its descriptor is then woken."""
 
     def __init__(self) -> None:
         ends = [os.eventfd(0, os.EFD_CLOEXEC)] if hasattr(os, "eventfd") else [*os.pipe()]
@@ -36,12 +37,12 @@ class Bell:
         return self._heard
 
     def wait(self, timeout: float | None, at_once: bool = False) -> None:
-        """Wait until it is rung, unless there is something to do ``at_once``, and hush it."""
+        """Wait until the bell is rung (not at all with ``at_once``), then forget the rings."""
         if self._poll.poll(0 if at_once else None if timeout is None else 1e3 * timeout):
             self.hush()
 
     def hush(self) -> None:
-        """Forget the rings so far."""
+        """Forget all rings so far."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._heard, 1 << 12)
 

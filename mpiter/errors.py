@@ -1,7 +1,7 @@
-"""Every error that mpiter raises of its own accord: the type names the cause, the text the remedy.
+"""Every error that mpiter itself raises: the type names the cause, the text the remedy.
 
-An error that a *dataset* raises keeps its own type.  Each class here also derives from the builtin that a caller would
-expect for its cause, so ``except ValueError`` goes on working.
+An error that a *dataset* raises keeps its own type.  Each class here also derives from the builtin exception that a
+caller would expect for its cause, so ``except ValueError`` continues to work.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ __all__ = [  # the rarer ones, which `mpiter` itself does not name
 
 
 class MpiterError(Exception):
-    """Base of all errors that mpiter raises of its own accord.
+    """Base class of all errors that mpiter itself raises.
 
     >>> from mpiter import OptionError, WorkerCrashed
     >>> issubclass(OptionError, MpiterError), issubclass(WorkerCrashed, MpiterError)
@@ -34,7 +34,9 @@ class MpiterError(Exception):
 
 
 class UnevenSamples(MpiterError, ValueError):
-    """The samples of a batch fit no array; its ``rows`` are two that differ.  See ``ragged`` of ``batches()``.
+    """The samples of a batch differ in shape or type, so no array can hold them; ``rows`` names two that differ.
+
+    See ``ragged`` of ``batches()``.
 
     >>> from mpiter import batches
     >>> next(batches([1, None], 2, n_processes=0, shuffle=False))
@@ -46,7 +48,7 @@ class UnevenSamples(MpiterError, ValueError):
 
 
 class OptionError(MpiterError, ValueError):
-    """An argument, or a combination of arguments, makes no sense: see the text for what would.
+    """An argument, or a combination of arguments, is invalid; the text says what would be valid.
 
     >>> from mpiter import DataLoader
     >>> DataLoader([1, 2, 3], batch_size=0)
@@ -56,7 +58,7 @@ class OptionError(MpiterError, ValueError):
 
 
 class StateError(MpiterError, ValueError):
-    """A saved state cannot be loaded here; the iterator is unchanged.  Make it as the one was made that was saved.
+    """A saved state can't be loaded here; the iterator is unchanged.  Make it with the options of the saved one.
 
     >>> from mpiter import DataLoader
     >>> state = DataLoader(range(10), batch_size=5).state_dict()
@@ -67,10 +69,10 @@ class StateError(MpiterError, ValueError):
 
 
 class DatasetNotPicklable(MpiterError, TypeError):
-    """The dataset cannot be sent to worker processes; the text names the attribute.
+    """The dataset can't be sent to worker processes; the text names the attribute that can't be pickled.
 
-    Open such things in ``worker_init`` or on first use, or leave them out in ``__getstate__``.  Its ``is_handle`` is
-    True for a file, a connection or the like, which a forked worker would share with others.
+    Open such things in ``worker_init`` or on first use, or leave them out in ``__getstate__``.  The attribute
+    ``is_handle`` is True for a file, a connection or the like, which a forked worker would share with others.
 
     >>> import threading
     >>> from mpiter import Process, batches
@@ -83,7 +85,7 @@ class DatasetNotPicklable(MpiterError, TypeError):
 
 
 class SampleNotSendable(MpiterError, TypeError):
-    """A sample cannot be brought back from a worker: return arrays, numbers, strings or containers of them.
+    """A sample can't be sent back from a worker: return arrays, numbers, strings or containers of them.
 
     >>> import threading
     >>> from mpiter import DataLoader
@@ -94,7 +96,7 @@ class SampleNotSendable(MpiterError, TypeError):
 
 
 class SampleError(MpiterError, RuntimeError):
-    """A dataset raised something that cannot travel (or must not, like StopIteration); the text has what it was.
+    """A dataset raised an error that can't be sent (or must not, like StopIteration); the text repeats it.
 
     >>> from mpiter import DataLoader
     >>> next(iter(DataLoader([1], num_workers=1, collate_fn=lambda samples: next(iter([])))))
@@ -104,9 +106,9 @@ class SampleError(MpiterError, RuntimeError):
 
 
 class WorkerStartError(MpiterError, RuntimeError):
-    """A worker could not begin: import, unpickling the dataset or ``worker_init`` failed.
+    """A worker could not start: an import, unpickling the dataset, or ``worker_init`` failed.
 
-    The text has the worker's traceback; the next ``next()`` tries afresh.
+    The text contains the worker's traceback; the following ``next()`` tries again.
 
     >>> from mpiter import batches
     >>> next(batches([1, 2], 1, n_processes=1, worker_init=lambda info: 1 // 0))
@@ -116,7 +118,7 @@ class WorkerStartError(MpiterError, RuntimeError):
 
 
 def could_not_start(error: Exception) -> WorkerStartError:
-    """The error for what the system refuses."""
+    """Return the error for workers that the operating system refuses to start."""
     remedy = "Look at the limits (ulimit -u, -n, -v), or use fewer."
     try:
         os.getcwd()
@@ -129,9 +131,9 @@ def could_not_start(error: Exception) -> WorkerStartError:
 
 
 class WorkerCrashed(MpiterError, RuntimeError):
-    """A sample ends its worker each time, or the workers keep dying; the text says how, and why perhaps.
+    """A sample has ended its worker twice, or the workers keep dying; the text says how, and why if that is known.
 
-    The next ``next()`` goes on behind the sample. ``on_error="skip"`` leaves such samples out and counts them.
+    The following ``next()`` continues after the sample.  ``on_error="skip"`` leaves such samples out and counts them.
 
     >>> import os
     >>> from mpiter import DataLoader
@@ -154,7 +156,7 @@ class BatchTimeout(MpiterError, RuntimeError, TimeoutError):
 
 
 class SharedMemoryFull(MpiterError, MemoryError):
-    """The slots do not fit into memory; the text has the numbers.
+    """The slots (pieces of shared memory, one for each batch) don't fit into memory; the text has the sizes.
 
     >>> import numpy as np
     >>> from mpiter import batches
@@ -177,7 +179,7 @@ class IteratorClosed(MpiterError, NotImplementedError):
 
 
 class RemoteTraceback(Exception):
-    """The traceback text of a worker, chained as ``__cause__`` of the error it belongs to."""
+    """The text of a worker's traceback, chained as ``__cause__`` to the error that it belongs to."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
@@ -188,7 +190,7 @@ _LINE = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
 def told(error: Exception) -> str:
-    """The error in words, with the line of the user's own code that it comes from, in a worker maybe."""
+    """Describe the error in words, with the line of the user's code that raised it, even if that was in a worker."""
     if isinstance(error.__cause__, RemoteTraceback):
         lines = _LINE.findall(str(error.__cause__))
     else:
@@ -199,7 +201,7 @@ def told(error: Exception) -> str:
 
 
 def name_samples(error: BaseException, keys: Sequence[Any], rows: Sequence[int]) -> None:
-    """Note which samples a batch could not be made of: those in ``rows``, or all of them where that is unknown."""
+    """Note on ``error`` which samples it is about: those in ``rows``, or all in ``keys`` if ``rows`` is empty."""
     keys = [int(key) if isinstance(key, Integral) else key for key in keys]  # NumPy's, which say so
     with contextlib.suppress(Exception):  # classes may forbid it
         for row in rows:
@@ -210,7 +212,7 @@ def name_samples(error: BaseException, keys: Sequence[Any], rows: Sequence[int])
 
 
 def warn(message: str | Warning, category: type[Warning] = RuntimeWarning) -> None:
-    """Warn at the line of the user's code from which this was called."""
+    """Warn, attributing the warning to the line of the user's code from which this was called."""
     frame, level = sys._getframe(1), 2
     while frame is not None and frame.f_code.co_filename.startswith(OURS):
         frame, level = frame.f_back, level + 1  # type: ignore[assignment]

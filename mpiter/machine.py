@@ -1,7 +1,7 @@
-"""What this process may use of the machine: cores by affinity and cgroup quota, memory by availability and limit.
+"""What this process may use of the machine: cores by affinity and cgroup quota, memory by availability and limits.
 
-/proc and /sys are read where they exist; the standard library answers elsewhere.  The numbers are within what the
-container allows, so that nothing is sized for a host that isn't ours.
+/proc and /sys are read where they exist; elsewhere the standard library answers.  The numbers stay within what the
+container allows, so that nothing is sized for the whole host.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """The number of cores that this process may use, at least one."""
+    """Return the number of cores that this process may use, at least one."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     share = quota()
     return max(1, allowed if share is None else min(allowed, int(share)))
 
 
 def quota() -> float | None:
-    """The number of cores that the control groups allow; None for all."""
+    """Return the number of cores that the control groups allow; None for no limit."""
     found = []
     for folder in control_groups():
         said = text_of(folder / "cpu.max") or " ".join(
@@ -36,17 +36,17 @@ def quota() -> float | None:
 
 
 def memory_available() -> int:
-    """Bytes that can be used now without driving anyone out."""
+    """Return the bytes that can be used now without forcing other programs' memory out."""
     return min([meminfo("MemAvailable"), *(max(0, limit - used) for limit, used in _memory_limits())])
 
 
 def memory_total() -> int:
-    """Bytes of memory that we may ever use."""
+    """Return the bytes of memory that this process may ever use."""
     return min([meminfo("MemTotal"), *(limit for limit, _ in _memory_limits())])
 
 
 def out_of_memory_kills() -> int:
-    """The number of processes of our control groups that the out-of-memory killer has ended; 0 if unknown."""
+    """Return how many processes of our control groups the out-of-memory killer has ended; 0 if unknown."""
     files = (folder / name for folder in control_groups() for name in ("memory.events", "memory.oom_control"))
     return max(
         (int(count) for file in files for count in re.findall(r"^oom_kill (\d+)$", text_of(file), re.M)), default=0
@@ -54,14 +54,14 @@ def out_of_memory_kills() -> int:
 
 
 def address_space() -> int:
-    """Bytes that may still be mapped; an amount beyond reach where there is no limit."""
+    """Return the bytes of address space that may still be mapped; a huge number if there is no limit."""
     soft, _ = limit("RLIMIT_AS")
     used = int((text_of(Path("/proc/self/statm")) or "0").split()[0]) * mmap.PAGESIZE
     return BEYOND_REACH if soft is None else max(0, soft - used)
 
 
 def limit(name: str) -> tuple[int | None, int | None]:
-    """A limit of this process, soft and hard; None: there is none."""
+    """Return the soft and the hard limit ``name`` of this process, each None for no limit."""
     try:
         import resource
 
@@ -72,7 +72,7 @@ def limit(name: str) -> tuple[int | None, int | None]:
 
 
 def _memory_limits() -> Iterator[tuple[int, int]]:
-    """The limit of each of our control groups, and how much of it is used."""
+    """Yield the memory limit of each of our control groups, and how much of it is used."""
     for folder in control_groups():
         for most, now in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             limit = text_of(folder / most)
@@ -81,7 +81,7 @@ def _memory_limits() -> Iterator[tuple[int, int]]:
 
 
 def control_groups() -> Iterator[Path]:
-    """The folders of our own control groups and all above them, version 2 and 1."""
+    """Yield the folders of our own control groups and all above them, versions 2 and 1."""
     for line in text_of(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
         for base in [_CGROUPS / name for name in controllers.split(",")]:  # one of version 2 has none: / "" is itself
@@ -93,7 +93,7 @@ def control_groups() -> Iterator[Path]:
 
 
 def write_names(folder: str | os.PathLike[str]) -> None:
-    """Have the system write down the names in a folder too, as ``os.fsync`` does with a file."""
+    """Have the system write a folder's entries to disk, as ``os.fsync`` does with a file's contents."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -102,10 +102,10 @@ def write_names(folder: str | os.PathLike[str]) -> None:
 
 
 def own_bytes(pid: int) -> int:
-    """Memory of its own that a process has in use; 0 where it isn't known.
+    """Return the private memory that a process has in use; 0 if it isn't known.
 
-    Without pages of files and of shared memory: a dataset that all map, or a slot, is there once for all.  (A page
-    that was mapped privately and then written is its own.)
+    Pages of files and of shared memory aren't counted, because all processes that map a dataset or a slot share one
+    copy.  (A page that was mapped privately and then written to is private.)
     """
     resident, shared = (text_of(Path(f"/proc/{pid}/statm")) or "0 0 0").split()[1:3]
     return max(0, int(resident) - int(shared)) * mmap.PAGESIZE
@@ -121,12 +121,12 @@ def meminfo(name: str) -> int:
 
 
 def stat_of(process: int | str) -> list[str]:
-    """The fields of /proc/…/stat from the state letter on; none if the process is gone."""
+    """Return the fields of /proc/…/stat from the state letter on; an empty list if the process has ended."""
     return text_of(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
 
 
 def text_of(path: Path) -> str:
-    """The text of a file of /proc or /sys; empty if there is none."""
+    """Return the text of a file of /proc or /sys; an empty string if there is none."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

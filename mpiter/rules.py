@@ -1,4 +1,4 @@
-"""The options that bind the loop, its workers and the memory between them: plain values, made once, passed on as is."""
+"""The options that the loop, its workers and the memory between them need: plain values, made once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ DEAR_S = 0.05  # a batch that takes longer to fetch is split over the workers, u
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Leave out samples that fail, ``most`` of them in all: more are an error.  ``on_error="skip"`` has no limit.
+    """Leave out samples that fail, at most ``most`` in all; one more is an error.  ``on_error="skip"`` has no limit.
 
-    ``stats()`` has their number, ``skipped``, and of the first hundred index and error, ``skips``.
+    ``stats().skipped`` is their number; ``stats().skips`` has index and error of the first hundred.
 
     >>> from mpiter import batches
     >>> class Odd:
@@ -57,15 +57,15 @@ class Rules:
     max_samples: int | None = None  # that a worker fetches before it is replaced
 
     def ahead(self, workers: int) -> int:
-        """Batches beyond ``n_prefetch`` that so many workers may have begun: two each, and one that is planned."""
+        """Batches beyond ``n_prefetch`` that ``workers`` workers may have begun: two each, and one that is planned."""
         return 2 * workers + 1 if self.run_ahead is None else self.run_ahead
 
     @property
     def most(self) -> int:
-        """Batches that may be on their way to the consumer."""
+        """The largest number of batches in flight to the consumer."""
         return self.n_prefetch + self.ahead(self.workers)
 
     @property
     def reserve(self) -> int:
-        """Rooms that the loop needs for itself, whatever the user keeps."""
+        """The number of rooms (memory of one batch each) that the loop needs, however many batches the user keeps."""
         return self.n_prefetch + self.workers + 2

@@ -17,7 +17,7 @@ _RARE = ("skipped", "restarts", "odd_rows", "copies")
 
 
 def _number(says: str, merge: Callable[[list[Any]], Any] = sum) -> Any:
-    """A field; ``merge`` makes one number of those of several engines."""
+    """Make a field described by ``says``; ``merge`` combines the numbers of several engines into one."""
     return field(default=0, metadata={"says": f"{says}.", "merge": merge})
 
 
@@ -57,7 +57,7 @@ class Stats:
     skips: tuple[tuple[Any, str], ...] = ()  # index and error of the first hundred samples that were left out
 
     def __str__(self) -> str:
-        """A few lines to read: does the program wait for data, and what would help?"""
+        """A few lines that say whether the program waits for data, and what would help."""
         if not self.batches:
             return "no batch yet"
         rare = ((name, getattr(self, name)) for name in _RARE)
@@ -79,21 +79,21 @@ class Stats:
 
     @property
     def recent_share(self) -> float:
-        """The part of ``recent_s`` that ``next()`` waited: 0 to 1."""
+        """The share of ``recent_s`` that ``next()`` waited, from 0 to 1."""
         return min(1.0, self.recent_wait_s / self.recent_s) if self.recent_s > 0 else 0.0
 
     @property
     def batches_per_s(self) -> float:
-        """Batches handed out in a second, lately."""
+        """Batches handed out per second, lately."""
         return self.recent_batches / self.recent_s if self.recent_s > 0 else 0.0
 
     @property
     def samples_per_s(self) -> float:
-        """Samples handed out in a second, lately, for batches of the average size."""
+        """Samples handed out per second, lately, assuming batches of the average size."""
         return self.batches_per_s * self.samples / self.batches if self.batches else 0.0
 
     def as_dict(self, prefix: str = "mpiter/") -> dict[str, float]:
-        """The numbers, plain, for ``wandb.log()``, Lightning's ``log_dict()``, MLflow and the like.
+        """Return the numbers as a flat dict, for ``wandb.log()``, Lightning's ``log_dict()``, MLflow and the like.
 
         >>> Stats(batches=2, recent_s=4.0, recent_wait_s=1.0).as_dict()["mpiter/recent_share"]
         0.25
@@ -120,7 +120,7 @@ class Stats:
     def enough_workers(self) -> int | None:
         """The fewest workers that load a batch while the step uses the one before, by what was measured lately.
 
-        None where no number suffices, since the cores are used up, or where too little is known.
+        None if no number suffices, because the cores are fully used, or if too little has been measured.
         """
         step_s = (self.recent_s - self.recent_wait_s) / max(self.recent_batches, 1)
         batch_s = self.sample_s * self.samples / max(self.batches, 1)
@@ -142,7 +142,7 @@ def _counted(count: int, one: str, several: str) -> str:
 
 
 def total(parts: list[Stats]) -> Stats:
-    """The numbers of several engines as one's."""
+    """Combine the statistics of several engines into those of one."""
     if not parts:
         return Stats()
     numbers = {name: about["merge"]([getattr(part, name) for part in parts]) for name, about in NUMBERS.items()}

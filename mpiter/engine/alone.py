@@ -1,9 +1,9 @@
-"""No workers: the consumer's thread fetches each batch when it is asked for.
+"""Loading without workers: the consumer's thread fetches each batch when it is asked for.
 
-Has the interface of the pump.  This process is the worker: a batch is one block, and a list holds the very objects that
-the dataset has returned.  Guarantees that ``cursor`` tells what has been handed out; that Ctrl-C in ``next()`` passes
-through, and loses and repeats nothing; that the caller's random generators are left as they were; and that a dataset
-which fills the memory of its samples again is noticed: from then on its samples are copied as they come.
+Has the interface of the pump (``pump.py``).  This process acts as the worker: a batch is one block, and a list holds
+the very objects that the dataset has returned.  Guarantees that ``cursor`` tells what has been handed out; that Ctrl-C
+in ``next()`` loses and repeats nothing; that the caller's random generators are left as they were; and that a dataset
+which reuses the memory of its samples is noticed: from then on each sample is copied before the next is fetched.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _now = time.monotonic
 
 
 class Alone(Pumping):
-    """A pump that fetches its batches itself."""
+    """The pump of an iterator or a loader without workers: it fetches each batch itself, in ``next()``."""
 
     _going: Plans  # the plans of the run
     _is_usual = False  # may batches be read in one piece?
@@ -55,7 +55,7 @@ class Alone(Pumping):
     _numbers: Iterator[int]  # of batches, never used twice
 
     def start(self) -> None:
-        """Open the dataset; nothing is fetched ahead."""
+        """Open the dataset.  No batch is fetched ahead."""
         with contextlib.suppress(WorkerStartError):  # the first batch raises it
             super().start()
 
@@ -66,9 +66,9 @@ class Alone(Pumping):
             return super().next(passed)
 
     def _usual(self) -> Any:
-        """The next batch, if it is a whole one within an epoch; None if it must be planned first.
+        """Return the next batch if it is a whole one within an epoch; None if it must be planned first.
 
-        Does what ``next`` does otherwise, in fewer calls: a batch of 16 small samples takes 4 µs, and each call 0.1.
+        Gives what ``next`` would, in fewer calls: a batch of 16 small samples takes 4 µs, and each call 0.1.
         """
         cursor, reading, began = self.cursor, self.loop, _now()
         if reading is None or began > reading.plain_until or reading.born != home.generation or self._before:
@@ -103,7 +103,7 @@ class Alone(Pumping):
         return batch
 
     def _cut(self, cursor: Cursor) -> tuple[list[Any], int, Cursor] | None:
-        """A whole batch's keys, position and cursor after it, or None; the order is asked for many keys at once."""
+        """Return a whole batch's keys, its position and the cursor after it, or None; keys are drawn many at once."""
         (position, epoch, _, order, _), each = cursor, self._each
         stop, length, at = position + each, len(order), position - self._keys_from
         if stop + self._room > length or epoch >= self._epochs:
@@ -152,7 +152,7 @@ class Alone(Pumping):
 
 
 class _Reading:
-    """This process as the worker of one dataset, with its counters."""
+    """This process as the worker of one dataset, with the counters; takes the place of the prefetch loop."""
 
     room_bytes, pids = 0, ()
     plain_until = 0.0  # until then whole batches are read in one piece; then a ``fetch`` measures
@@ -166,7 +166,7 @@ class _Reading:
         hooks.begin(self)
 
     def stop(self) -> None:
-        """End; may be called from any thread, and from the dataset's own code."""
+        """End the reading; may be called from any thread, and from the dataset's own code."""
         self._hooks.tell(Hook.close)
 
     def join(self) -> None:
@@ -176,7 +176,7 @@ class _Reading:
         """Do nothing: no thread fetches ahead."""
 
     def carries(self, cargo: tuple[Any, Any]) -> bool:
-        """Are these the very objects that it reads, however they have changed?"""
+        """Return True if ``cargo`` has the very objects that are read here, even if they have been modified."""
         return all(map(is_, self.cargo, cargo))
 
     def stats(self, looks: bool = True) -> Stats:
@@ -186,7 +186,7 @@ class _Reading:
     # -- a batch -------------------------------------------------------------------------------------------------
 
     def fetch(self, plan: Plan, seed: int) -> Delivery:
-        """The batch, or the error in its place."""
+        """Return the planned batch, or the error in its place, as a delivery."""
         began, tally = _now(), self.tally
         try:
             block = Block(plan.number, 0, seed, plan.number, 0, plan.rows, plan.stretches, sent=began)
@@ -204,7 +204,7 @@ class _Reading:
 
 
 def _contents(payload: Any, batch: Delivery, failed: frozenset[int]) -> Contents:
-    """The fetched samples: as columns where the dataset gave columns, else as the objects themselves."""
+    """Return the fetched samples: as columns where the dataset gave columns, else as the objects themselves."""
     _, rows, held = payload
     found = held.open()
     if type(found) is not list and (contents := stacked(found)) is not None:
@@ -221,5 +221,5 @@ def pump_for(
     counts: Callable[[Any], int | None] | None = None,
     skipped: Skipped | None = None,
 ) -> Pump | Alone:
-    """The pump for these options: with workers, or without."""
+    """Return the pump for these options: one with workers, or one without."""
     return (Pump if options.has_workers else Alone)(options, opens, late, counts, skipped)

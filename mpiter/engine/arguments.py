@@ -1,7 +1,7 @@
-"""The rare options that ``batches()``, the iterators and the loaders have in common, and what misspelt ones are told.
+"""The rare options, which ``batches()``, the iterators and the loaders have in common, and hints for misspelt options.
 
-Pure.  ``takes`` gives a function's signature these options by name, so that ``help()`` and editors list them, and
-refuses any other argument with the name of the one that was meant.
+Pure.  ``takes`` adds these options by name to a function's signature, so that ``help()`` and editors list them, and
+refuses any other argument with the name of the one that was probably meant.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ _T = TypeVar("_T")
 
 
 class Rare(TypedDict, total=False):
-    """The rare options, the same everywhere.
+    """The rare options, which are the same in ``batches()``, all iterators and both loaders.
 
     Attributes:
         seed: seed of the order and of the samples' randomness.  None draws one from NumPy's global generator, once.
         on_error: "raise" raises the dataset's error in place of the batch, "skip" leaves the sample out;
-            ``Skip(most=100)`` leaves out 100 at the most.
-        sample_timeout: seconds that one sample may take, 600 unless given; then its worker is replaced and the sample
-            is tried once more.  None sets no limit.
+            ``Skip(most=100)`` leaves out at most 100 samples.
+        sample_timeout: seconds that one sample may take, 600 unless given; after that its worker is replaced and the
+            sample is tried once more.  None sets no limit.
         in_order: True hands batches over in the planned order; False as they finish, without exact resume.
         seeding: "sample" seeds the global random generators for each sample, by its place in the epoch; "worker" seeds
             them once in each worker.
         shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
-        trace: the name of a file that will say which worker did what and when, for ui.perfetto.dev or chrome://tracing.
-        receipts: a folder in which every batch that was handed out is noted, for `mpiter audit`; or a ``Receipts``.
-        serializer: how samples travel: "slots" of shared memory, "packed" bytes, or an object with pack and unpack.
-        copy: True hands out private copies in place of views of shared memory.
-        run_ahead: batches on their way beyond those that may wait.  None: as many as the workers need; 0: none.
+        trace: the name of a file to record which worker did what and when, for ui.perfetto.dev or chrome://tracing.
+        receipts: a folder in which every batch that is handed out is noted, for `mpiter audit`; or a ``Receipts``.
+        serializer: how samples are sent: in "slots" of shared memory, as "packed" bytes, or by an object of yours with
+            ``pack`` and ``unpack``.
+        copy: True hands out private copies instead of views of shared memory.
+        run_ahead: batches in flight beyond finished ones that may wait.  None: as many as the workers need; 0: none.
 
     >>> import mpiter
     >>> with mpiter.batches([1, 2, 3], 2, n_processes=0, seed=0, on_error="skip") as stream:
@@ -63,7 +64,7 @@ class Rare(TypedDict, total=False):
 
 
 class OfLoaders(Rare, total=False):
-    """The rare options of both loaders.
+    """The rare options that only loaders have: those of ``mpiter.DataLoader`` and ``mpiter.torch.DataLoader``.
 
     Attributes:
         backend: what runs the workers: "thread", "ray", "mpi", or an object such as ``mpiter.Process("spawn")``.
@@ -85,7 +86,7 @@ _OF_LOADERS = {"backend": None, "persistent_workers": None, "pin_memory_device":
 
 
 def defaults(more: type) -> dict[str, Any]:
-    """The values of the options of ``more`` that are not given."""
+    """Return the default values of the options of ``more``."""
     mine = _DEFAULTS | _OF_LOADERS
     return {name: mine[name] for name in more.__annotations__}
 
@@ -120,7 +121,7 @@ OF_LOADERS = {
 
 
 def takes(more: type, elsewhere: Mapping[str, str]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Decorate a function whose ``**options`` are those of ``more``; ``elsewhere`` has other names of arguments."""
+    """Decorate a function whose ``**options`` are those of ``more``; ``elsewhere`` says what other names stand for."""
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
         own = inspect.signature(function)
@@ -143,7 +144,7 @@ def takes(more: type, elsewhere: Mapping[str, str]) -> Callable[[Callable[_P, _T
 
 
 def _docs(more: type) -> list[str]:
-    """The descriptions of these options, for ``help()``."""
+    """Return the descriptions of these options, for ``help()``."""
     kinds = [one for one in (Rare, OfLoaders, more) if set(one.__annotations__) <= set(more.__annotations__)]
     return [(kind.__doc__ or "").partition(">>>")[0].strip() for kind in dict.fromkeys(kinds)]
 

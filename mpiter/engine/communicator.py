@@ -1,7 +1,8 @@
 """The bounded queue between the prefetch thread and the consumer.
 
-``put`` runs in the prefetch thread, ``get`` in the consumer; each waits for the other on a condition.  Guarantees that
-after ``reset`` nothing of an earlier run is handed out, and that both sides return at once after ``terminate``.
+The prefetch thread calls ``put``, the consumer calls ``get``; each waits for the other on a condition.  Guarantees that
+after ``reset`` nothing of an earlier run is handed out (a run is the batches from one position on), and that both sides
+return at once after ``terminate``.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ T = TypeVar("T")
 
 
 class Terminated(Exception):
-    """The queue was closed."""
+    """The queue was closed while a thread was waiting in it, or before."""
 
 
 class _Communicator(Generic[T]):
-    """A queue of at most ``n_prefetch`` deliveries; ``taken`` is told of each as it is taken."""
+    """A queue of at most ``n_prefetch`` deliveries (finished batches); ``taken`` is called with each as it is taken."""
 
     def __init__(self, n_prefetch: int, taken: Callable[[T], None]) -> None:
         self.n_prefetch = n_prefetch  # may be changed
@@ -34,7 +35,7 @@ class _Communicator(Generic[T]):
         self._terminated = False
 
     def put(self, deliveries: Iterable[T], run: int) -> bool:
-        """Queue deliveries, waiting while there is no room; False if they are of an earlier run."""
+        """Queue deliveries, waiting while the queue is full; return False if they belong to an earlier run."""
         with self._lock:
             for delivery in deliveries:
                 if len(self.queue) >= self.n_prefetch:
@@ -51,7 +52,7 @@ class _Communicator(Generic[T]):
         return len(self.queue) < self.n_prefetch or self._terminated or run != self._run
 
     def get(self, is_alive: Callable[[], bool], stalled: Callable[[float], None], glance_s: float = 1.0) -> T:
-        """The next delivery; every ``glance_s`` seconds without one ``stalled`` gets the time waited so far."""
+        """Wait for the next delivery; every ``glance_s`` seconds ``stalled`` gets the time waited so far."""
         with self._lock:
             if self.queue:
                 return self._take_locked()
@@ -75,12 +76,12 @@ class _Communicator(Generic[T]):
         return delivery
 
     def count(self, what: Callable[[T], bool]) -> int:
-        """The number of queued deliveries for which ``what`` is true."""
+        """Return the number of queued deliveries for which ``what`` is true."""
         with self._lock:
             return sum(map(what, self.queue))
 
     def reset(self, run: int) -> None:
-        """Drop what is queued; from now on only deliveries of ``run`` are taken."""
+        """Drop the queued deliveries; from now on only deliveries of ``run`` are accepted."""
         with self._lock:
             self._run = run
             self.queue.clear()

@@ -1,8 +1,8 @@
-"""Hooks: the engine calls their methods with what happens to the batches of one iterator.
+"""Hooks: objects whose methods the engine calls when something happens to the batches of one iterator.
 
-A trace, a pilot, receipts, and a dataset whose samples are copied ahead are hooks.  ``Options.hooks`` makes them anew
-for each loop, which closes them when it ends.  Guarantees that a hook which raises is not called again, with one
-warning, and that it stops neither the training nor the end of the workers.
+A trace, the pilot of "auto", receipts, and the copying ahead of a staged dataset are hooks.  ``Options.hooks`` makes
+new ones for each loop, which closes them when it ends.  Guarantees that a hook which raises is not called again, with
+one warning, and that it stops neither the training nor the end of the workers.
 """
 
 from __future__ import annotations
@@ -19,50 +19,50 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """The base of all hooks; each method does nothing until it is overridden.  A method must return quickly."""
+    """The base class of all hooks; each method does nothing unless it is overridden.  A method must return quickly."""
 
     loop: Any = None  # the loop, once it has begun
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the loop: a dataset may travel to workers with its hook."""
+        """Leave out the loop, since a dataset may be pickled together with its hook."""
         return {name: value for name, value in vars(self).items() if name != "loop"}
 
     # -- in the prefetch thread; without workers only the first two, in the consumer's ---------------------------
 
     def planned(self, plan: Plan, plans: Plans, began: float, ended: float) -> None:
-        """A batch was planned; ``plans`` has what comes after it."""
+        """A batch was planned between the times ``began`` and ``ended``; ``plans`` tells what comes after it."""
 
     def answered(self, done: Done) -> None:
-        """A worker has fetched a block."""
+        """A worker has fetched a block (rows of one batch)."""
 
     def queued(self, began: float, ended: float) -> None:
         """Finished batches were queued for the consumer."""
 
     def in_flight(self, batches: int, ready: int) -> None:
-        """So many batches are in flight, and so many of them are ready."""
+        """Called after each feeding: ``batches`` batches are in flight, and ``ready`` of them are finished."""
 
     def lost(self, worker: int, was_asked: bool) -> None:
-        """A worker has ended: it was asked to, or it died."""
+        """A worker has ended: on request if ``was_asked``, else it died."""
 
     def resized(self, workers: int, n_prefetch: int) -> None:
-        """The number of workers, and of batches that may wait, has changed."""
+        """The number of workers, or the number of finished batches that may wait, has changed."""
 
     # -- in the consumer's thread --------------------------------------------------------------------------------
 
     def begun(self, cursor: Cursor, plans: Plans) -> None:
-        """A run begins at ``cursor``."""
+        """A run (the batches from one position on) begins at ``cursor``."""
 
     def waited(self, began: float, ended: float) -> None:
-        """``next()`` has waited for a batch."""
+        """``next()`` has waited for a batch between these times."""
 
     def handed_out(self, delivery: Delivery, samples: int | None, began: float, ended: float) -> None:
-        """The user is about to get a batch of so many samples; None for an error, an empty batch or the end.
+        """The user is about to get a batch of ``samples`` samples; None for an error, an empty batch or the end.
 
-        ``began`` and ``ended`` are the times between which it was made ready.
+        The batch was opened between the times ``began`` and ``ended``.
         """
 
     def close(self) -> None:
-        """The loop has ended; may be called again, from any thread."""
+        """The loop has ended; may be called several times, from any thread."""
 
 
 class Hooks:
@@ -76,7 +76,7 @@ class Hooks:
         return bool(self._hooks)
 
     def begin(self, loop: Any) -> None:
-        """Give the hooks their loop."""
+        """Pass the loop to each hook."""
         self._warn = loop.mail.warn
         for hook in self._hooks:
             hook.loop = loop

@@ -1,8 +1,8 @@
-"""The record of unfinished batches: which rows are with a worker, and which are still to be sent to one.
+"""The record of unfinished batches: which rows (samples of a batch) are with a worker, and which are still to be sent.
 
-Runs in the prefetch thread alone.  Guarantees that every planned row is sent out until it is settled exactly once, that
-batches leave in order (or, if asked, as they finish), and that a room is given up only when no worker can write into it
-any more.
+Used by the prefetch thread only.  Rows are sent as *blocks*, contiguous rows of one batch; a *room* is the memory of a
+batch.  Guarantees that every planned row is settled exactly once and sent again until it is; that batches leave in
+order (or, if asked, as they finish); and that a room is given back only when no worker can write into it any more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Uncut = tuple[
 
 
 class Ledger:
-    """The unfinished rows of a run; ``give_back`` takes a room that was not handed out."""
+    """The unfinished rows of one run; ``give_back`` is called with a room that was not handed out."""
 
     def __init__(self, give_back: Callable[[Room, bool], None], in_order: bool = True, is_blind: bool = False) -> None:
         self._give_back, self._in_order = give_back, in_order
@@ -50,19 +50,19 @@ class Ledger:
         return len(self._out)
 
     def enter(self, plan: Plan, room: Room | None) -> None:
-        """Add a batch that is to be fetched."""
+        """Add a batch that is to be fetched; ``room`` is None until the layout of its samples is known."""
         batch = self.batches[plan.number] = Delivery(plan, room, plan.rows)
         self.uncut.append((batch, 0, plan.rows))
 
     def seat(self, take: Callable[[int], Room | None]) -> list[Delivery]:
-        """Give rooms to the batches that were begun before the layout was known, and return these batches."""
+        """Give rooms to the batches that were entered before the layout was known, and return these batches."""
         found = [batch for batch in self.batches.values() if batch.room is None]
         for batch in found:
             batch.room = take(batch.plan.rows) or OBJECTS
         return found
 
     def cut(self, number: int, parts: int, dataset: int, seed: int, sent: float) -> Block:
-        """Take a block from the first batch with unsent rows: one of ``parts`` equal ones; with 0 parts, one row."""
+        """Cut the next block from the first batch with unsent rows: one of ``parts`` equal ones, or one row if 0."""
         batch, first, stop = self.uncut.popleft()
         rows = -(-batch.plan.rows // parts) if parts and not (self._is_blind and batch.is_suspect) else 1
         if first + rows < stop:
@@ -77,7 +77,7 @@ class Ledger:
         return block
 
     def recall(self, numbers: Collection[int], is_lost: bool = False) -> int:
-        """Have the rows of these blocks sent again, before any others; return their number.
+        """Queue the rows of these blocks to be sent again, before any others; return the number of rows.
 
         Their worker is dead, or, with ``is_lost``, could not be ended and may write into their rooms at any time.
         """
@@ -97,17 +97,17 @@ class Ledger:
         return rows
 
     def recall_all(self, is_lost: bool = False) -> None:
-        """Recall every block: none will be answered."""
+        """Recall every block, because none of them will be answered."""
         self.recall(list(self._out), is_lost)
 
     def in_hand(self, line: Line) -> Suspect | None:
-        """The row that a worker's line on the board names, if it belongs to the block that the line names."""
+        """Return the row that a worker's line on the board names, or None if it isn't in the block that is named."""
         found = self._out.get(line.block)
         sample = found[0].sample(line.row) if found is not None else None
         return None if sample is None else Suspect(*sample)
 
     def count_as_failed(self, fault: Fault) -> None:
-        """Count a row that is with no worker as failed; it is not sent again."""
+        """Count a row that is with no worker as failed, so that it isn't sent again."""
         uncut: deque[_Uncut] = deque()
         for batch, first, stop in self.uncut:
             if batch.plan.number != fault.batch or not first <= fault.row < stop:
@@ -120,7 +120,7 @@ class Ledger:
         self.uncut = uncut
 
     def settle(self, done: Done) -> tuple[Block, Delivery] | None:
-        """Note that a block is done; return it with its batch, or None if the answer isn't wanted any more."""
+        """Note that a block was answered; return it with its batch, or None if the answer is no longer wanted."""
         found = self._out.pop(done.number, None)
         if found is None:
             return None  # it was recalled: the answer is from a thread that was given up
@@ -134,14 +134,14 @@ class Ledger:
         return found
 
     def ask_no_more(self, batch: Delivery) -> None:
-        """Send no more rows of a batch that has failed."""
+        """Send no further rows of a batch that has failed."""
         for other, first, stop in self.uncut:
             if other is batch:
                 batch.missing -= stop - first
         self.uncut = deque(part for part in self.uncut if part[0] is not batch)
 
     def completed(self, most: int) -> list[Delivery]:
-        """Take out the finished batches that may be handed over, ``most`` of them at the most."""
+        """Remove and return at most ``most`` finished batches that may be handed over."""
         found = list[Delivery]()
         for batch in self.batches.values():
             if len(found) >= most:
@@ -155,7 +155,7 @@ class Ledger:
         return found
 
     def abandon(self) -> None:
-        """Drop all batches: they aren't wanted any more."""
+        """Drop all batches, because a new run begins or the run has failed."""
         self.uncut.clear()
         for batch in self.batches.values():
             batch.is_abandoned = True
@@ -169,7 +169,7 @@ class Ledger:
 
 
 def _part(stretches: Iterable[Stretch], first: int, stop: int) -> Iterator[tuple[int, int, int, Keys]]:
-    """The parts of a batch's stretches between two rows; there may be very many stretches, so they are read lazily."""
+    """Yield the parts of a batch's stretches between two rows, lazily, since there may be very many stretches."""
     for row, epoch, position, keys in stretches:
         if row >= stop:
             return

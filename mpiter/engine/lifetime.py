@@ -1,8 +1,8 @@
 """Ends a prefetch loop that was never closed: with its pump, or with the interpreter.
 
-The garbage collector may run this in any thread, the loop's own included, so there it only asks the loop to end.  At
-interpreter exit it waits, before multiprocessing ends the processes that it knows.  A process that multiprocessing has
-started ends without the interpreter's exit functions: there multiprocessing is asked to call ours.
+The garbage collector may run this in any thread, even in the loop's own, so it only asks the loop to end.  At
+interpreter exit it waits for that, before multiprocessing ends the processes that it knows.  A process that
+multiprocessing has started ends without the interpreter's exit functions: there multiprocessing calls ours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIRST = 100  # of its finalizers, all of which run before it terminates workers
 
 
 def end_with(pump: Any, loop: Any) -> weakref.finalize[..., Any]:
-    """End ``loop`` when ``pump`` is dropped, and at the latest when the interpreter exits."""
+    """Arrange that ``loop`` ends when ``pump`` is garbage-collected, or at the latest when the interpreter exits."""
     global _asked_in
     finalizer = weakref.finalize(pump, _let_go, loop)
     finalizer.atexit = False
@@ -39,14 +39,14 @@ def _let_go(loop: Any) -> None:
 
 
 def go_quietly() -> None:
-    """Stop a daemon thread that still asks for batches while the interpreter exits: it must not print an error."""
+    """Stop a daemon thread that still asks for batches while the interpreter exits, so that it prints no error."""
     if _is_over and threading.current_thread().daemon:
         threading.Event().wait()
 
 
 @atexit.register
 def end_all() -> None:
-    """End every loop that is still running: the program is over."""
+    """End every loop that is still running, because the program is over."""
     global _is_over
     _is_over = True
     with contextlib.ExitStack() as all_of_them:  # an error in the end of one doesn't spare the others

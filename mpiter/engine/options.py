@@ -1,7 +1,7 @@
 """The options of an iterator or a loader, checked once, at construction.
 
-Pure.  Guarantees that an option which is wrong is refused at construction, by a sentence that names the argument, the
-value and the remedy.  What only shows later (whether a dataset can be pickled) is left to the first ``next()``.
+Pure.  Guarantees that a wrong option is refused at construction, by a message that names the argument, the value and
+the remedy.  What can only show later (whether a dataset can be pickled) is left to the first ``next()``.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _FIRST_N_PREFETCH = 2
 
 
 class _NoWorkers:
-    """The backend where the consumer's thread fetches."""
+    """The backend for loading without workers, where the consumer's thread fetches."""
 
     name, shares_memory, in_process = "serial", True, True
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The workers, how far ahead they fetch, and how samples travel."""
+    """The options of one iterator: its workers, how far ahead they fetch, and how samples are sent."""
 
     dataset: Any
     batch_size: int = 1  # rows at the most
@@ -142,7 +142,7 @@ class Options:
         return cores() if self.shard is None else max(1, cores() // ranks_here())
 
     def hooks(self) -> list[Hook]:
-        """The hooks of one loop: a trace's, a pilot, the receipts', and the dataset's, if it has one."""
+        """Return new hooks for one loop: those of the trace, the pilot, the receipts and the dataset that there are."""
         workers, n_prefetch = auto(self.n_workers), auto(self.n_prefetch)
         found = [] if self.trace is None else [self.trace.hook(self.rules(), self.backend.name)]
         if self.has_workers and (workers or n_prefetch):
@@ -159,16 +159,16 @@ class Options:
 
     @property
     def first_n_prefetch(self) -> int:
-        """Batches that may wait, to begin with."""
+        """The number of finished batches that may wait, to begin with ("auto" may change it)."""
         found = auto(self.n_prefetch)
         return int(self.n_prefetch) if found is None else max(_FIRST_N_PREFETCH, found.least)
 
     def share(self) -> Share:
-        """This rank's part of the order."""
+        """Return this rank's part of the order."""
         return WHOLE if self.shard is None else self.shard.share()
 
     def check_drop_last(self, length: int, batch_size: int) -> None:
-        """Warn if ``length`` samples make no batch: a loop without a turn looks like one that has finished."""
+        """Warn if ``length`` samples make no full batch: the loop would have no pass and look as if it had finished."""
         if self.shard is not None and self.shard.exact:
             raise OptionError("drop_last leaves samples out, and Shard(exact=True) gives each: leave one of them out.")
         if self.shard is not None and self.shard.rank is None:
@@ -181,7 +181,7 @@ class Options:
             )
 
     def warn_of_disorder(self) -> None:
-        """Warn that a state isn't exact where batches are handed out as they finish."""
+        """Warn that a state isn't exact if batches are handed out as they finish."""
         if not self.in_order:
             warn(
                 "in_order=False: a state counts the batches that were handed out, and does not say which; going on "
@@ -189,7 +189,7 @@ class Options:
             )
 
     def prepare(self) -> None:
-        """Have the backend start what takes time, as a fork server does: workers are wanted soon."""
+        """Have the backend start what takes time, such as a fork server, because workers will be needed soon."""
         prepare = getattr(self.backend, "prepare", None)
         if prepare is not None:
             with interrupts_later():
@@ -197,11 +197,11 @@ class Options:
 
     @property
     def has_workers(self) -> bool:
-        """Are there workers, or does the consumer's thread fetch?"""
+        """True if workers fetch; False if the consumer's thread does."""
         return bool(self.n_workers != 0)
 
     def rules(self, seed: int = 0, as_samples: bool = True) -> Rules:
-        """The options that the loop and the workers need, as plain values."""
+        """Return the options that the loop and the workers need, as plain values."""
         alone = not self.has_workers
         return Rules(
             workers=self.workers,
@@ -224,17 +224,17 @@ class Options:
 
     @property
     def most_ahead(self) -> int:
-        """Batches that may be on their way to the consumer."""
+        """The largest number of batches in flight to the consumer."""
         return self.rules().most
 
     @property
     def cargo(self) -> tuple[Any, Any]:
-        """What travels to the workers: the dataset, and the function to call first."""
+        """What is sent to the workers: the dataset, and the function that they call first."""
         return self.dataset, self.worker_init
 
 
 def is_object(name: str, value: Any) -> None:
-    """Refuse a class where an object of it is meant."""
+    """Refuse a class where an instance is meant."""
     if isinstance(value, type) and not any(hasattr(type(value), read) for read in ("__getitem__", "__iter__")):
         raise OptionError(f"{name}={value.__name__} is a class; pass one of its objects, {value.__name__}(…).")
 
@@ -246,13 +246,13 @@ def flag(name: str, value: Any) -> None:
 
 
 def seconds(name: str, value: Any) -> None:
-    """Refuse what is no span of time."""
+    """Refuse a value that is no number of seconds."""
     if value is not None and not (isinstance(value, Real) and float(value) > 0):
         raise OptionError(f"{name}={value!r} must be a number of seconds above 0, or None.")
 
 
 def whole(name: str, value: Any, least: int | None = None, optional: bool = False) -> None:
-    """Refuse what is no whole number."""
+    """Refuse a value that is no whole number, or is less than ``least``; ``optional`` allows None."""
     if value is None and optional:
         return
     if not isinstance(value, Integral) or isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""What a finished batch is delivered as: its contents, an error, or nothing where all its samples were left out.
+"""What a finished batch is delivered as: its contents, an error, or nothing if all its samples were left out.
 
-Runs in the prefetch thread, or in the consumer's where there are no workers.  Guarantees that one bad batch never
-stands in the way of the next.
+Runs in the prefetch thread, or in the consumer's if there are no workers.  Guarantees that a bad batch never prevents
+the delivery of the next.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def finish(batch: Delivery, rules: Rules, tally: Tally, contents: _Contents) -> 
 
 
 def _error_of(batch: Delivery, rules: Rules, tally: Tally) -> BaseException | None:
-    """The error to raise in place of a batch, or None where its faults are left out; counts what is left out."""
+    """Return the error to raise in place of a batch, or None if its faults are left out, which are then counted."""
     faults, error, order = batch.faults, batch.error, batch.plan.after.order
     if grave := [fault for fault in faults if not (rules.skips_errors and fault.may_skip)]:
         error = error or raised(min(grave, key=_row))
@@ -64,7 +64,7 @@ def _too_many(text: str, last: Fault) -> SampleError:
 
 
 def not_sendable(what: str, problem: BaseException) -> BaseException:
-    """The error for something that was lost on its way to this process."""
+    """Return the error for something that was lost on its way to this process."""
     if isinstance(problem, MemoryError):
         return named(problem)
     error = SampleNotSendable(f"{what}: {problem}")
@@ -73,7 +73,7 @@ def not_sendable(what: str, problem: BaseException) -> BaseException:
 
 
 def named(problem: _Error) -> _Error | SharedMemoryFull:
-    """Return the error itself, or for a bare MemoryError one that names the remedy."""
+    """Return ``problem`` itself, or for a bare MemoryError one that names the remedy."""
     if not isinstance(problem, MemoryError) or isinstance(problem, SharedMemoryFull):
         return problem
     details = f" ({problem})" if str(problem) else ""

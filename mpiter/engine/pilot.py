@@ -1,7 +1,7 @@
-"""Pilots: hooks that change the number of workers, and of batches that wait, while batches are handed out.
+"""Pilots: hooks that change the number of workers, and of batches that may wait, while the loop runs.
 
-``mpiter.tuning`` has the pilot behind "auto".  ``Wings`` holds what the package registers for the core to call, so that
-the core imports no wing.
+``mpiter.tuning`` contains the pilot behind "auto".  ``Wings`` holds what the package registers for the core to call, so
+that the core imports no wing (a package that attaches from outside).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .hook import Hook
 
 
 class Setting(NamedTuple):
-    """The two numbers that may change while batches are handed out."""
+    """The two numbers that a pilot may change: workers, and finished batches that may wait."""
 
     workers: int
     n_prefetch: int
 
 
 class Look(NamedTuple):
-    """The numbers that a pilot decides by, since the first batch."""
+    """The measurements that a pilot decides by, taken since the first batch."""
 
     batches: int  # handed out
     seconds: float
@@ -36,7 +36,7 @@ class Look(NamedTuple):
 
 
 class Pilot(Hook):
-    """Looks at the statistics after each answer, unless workers are just starting or ending."""
+    """Decides after each answer of a worker, unless workers are just starting or ending."""
 
     def answered(self, done: Done) -> None:
         loop = self.loop
@@ -46,7 +46,7 @@ class Pilot(Hook):
                 loop.resize(*wanted)
 
     def look(self, batches: int, now: Setting, look: Callable[[], Look]) -> Setting | None:
-        """Return another setting, or None to keep the present one.  Called often, and calling ``look`` costs time."""
+        """Return a new setting, or None to keep ``now``.  Called often, and calling ``look`` takes time."""
         raise NotImplementedError
 
 
@@ -54,7 +54,7 @@ class Pilot(Hook):
 class Auto:
     """As many workers, or waiting batches, as help, from ``least`` to ``most``; ``"auto"`` stands for ``Auto()``.
 
-    ``most=None`` allows as many workers as there are cores, and as many batches as memory allows.
+    With ``most=None`` the limit is the number of cores for workers, and the memory for batches.
 
     >>> import mpiter
     >>> with mpiter.batches(range(6), 4, n_processes=mpiter.Auto(most=2), shuffle=False) as stream:
@@ -79,7 +79,7 @@ class Auto:
 
 
 class Wings:
-    """Functions that make the hooks of wings."""
+    """Functions by which wings make their hooks; they register them here."""
 
     pilot: Callable[[Auto | None, Auto | None], Pilot]  # for workers, for waiting batches; None: fixed
     trace: Callable[[str], Any]  # takes the file's name
@@ -87,7 +87,7 @@ class Wings:
 
 
 def auto(value: object) -> Auto | None:
-    """The ``Auto`` that an argument stands for, or None if it is a number."""
+    """Return the ``Auto`` that an argument stands for, or None if it is a number."""
     if isinstance(value, str) and value == "auto":
         return Auto()
     return value if isinstance(value, Auto) else None

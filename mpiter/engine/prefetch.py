@@ -1,9 +1,9 @@
 """The prefetch loop: a thread that plans batches ahead of the consumer, has them fetched, and hands them over in order.
 
 It waits in one place: for answers, for the ends of workers, and for its bell, which other threads ring when they want
-another run, the end, or another look at the room there is.  Guarantees that what is on its way is bounded in batches
-and in bytes; that whatever goes wrong is delivered to the consumer; and that it ends its workers itself, so that any
-thread can stop it, the garbage collector's included.
+another run (batches from another position on), the end, or a new look at the free memory.  Guarantees that batches in
+flight are bounded in number and in bytes; that every error is delivered to the consumer; and that the loop ends its
+workers itself, so that any thread can stop it, even the garbage collector's.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DEAR_BLOCK_S = 0.01  # …but none waits behind a block that takes so long: ano
 
 
 class _PrefetchLoop:
-    """The loop of one iterator; ``hire`` makes the team, from the bell and a function that warns the user."""
+    """The loop of one iterator; ``hire`` makes its workers, from the bell and a function that warns the user."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class _PrefetchLoop:
     # -- for the consumer ----------------------------------------------------------------------------------------
 
     def launch(self, run: Run) -> None:
-        """Start the workers, in the caller's thread, then the loop."""
+        """Start the workers, in the caller's thread, then the loop's thread."""
         self.staff(run)
         thread = threading.Thread(target=self._work, name="mpiter-prefetch", daemon=True)
         try:
@@ -90,20 +90,20 @@ class _PrefetchLoop:
         self._thread = thread
 
     def staff(self, run: Run) -> None:
-        """Start the workers."""
+        """Start the workers, and begin ``run``."""
         self._team = self._hire(self._bell, self.mail.warn)
         self._ledger = Ledger(self._team.rooms.give_back, self._rules.in_order, not self._rules.shares_memory)
         self._communicator.reset(run.number)
         self._begin(run)
 
     def go(self, run: Run) -> None:
-        """Drop all that is on its way and go on from another place."""
+        """Drop all batches in flight and continue with ``run``."""
         self._communicator.reset(run.number)
         self._runs.append(run)
         self.wake()
 
     def get(self, stalled: Callable[[float], None], glance_s: float) -> Delivery:
-        """Wait for the next delivery; ``stalled`` is called now and then with the time waited."""
+        """Wait for the next delivery; every ``glance_s`` seconds ``stalled`` is called with the time waited."""
         return self._communicator.get(self._is_alive, stalled, glance_s)
 
     def _has_taken(self, delivery: Delivery) -> None:
@@ -136,23 +136,23 @@ class _PrefetchLoop:
                 self._dispose()
 
     def carries(self, cargo: Any) -> bool:
-        """Would the workers see the same if ``cargo`` were sent to them now?"""
+        """Return True if sending ``cargo`` to the workers now would change nothing for them."""
         return (team := self._team) is not None and team.carries(cargo)
 
     # -- for a pilot, in the loop's thread -------------------------------------------------------------------------
 
     @property
     def is_settled(self) -> bool:
-        """Is no worker starting or ending?"""
+        """True if no worker is starting or ending."""
         return (team := self._team) is not None and team.crew.is_settled
 
     @property
     def setting(self) -> tuple[int, int]:
-        """The number of workers, and of batches that may wait."""
+        """The number of workers, and of finished batches that may wait."""
         return self._width, self._communicator.n_prefetch
 
     def resize(self, workers: int, n_prefetch: int) -> None:
-        """Change both numbers."""
+        """Change the number of workers, and of finished batches that may wait."""
         self._team.crew.resize(workers)
         self._communicator.n_prefetch = n_prefetch
         self._hooks.tell(Hook.resized, workers, n_prefetch)
@@ -161,16 +161,16 @@ class _PrefetchLoop:
 
     @property
     def lines(self) -> list[Line]:
-        """Each worker's line on the board."""
+        """Each worker's line on the board: shared integers that say which row it is fetching."""
         return team.crew.board() if (team := self._team) else []
 
     def doings(self) -> str:
-        """What the workers are doing, in words."""
+        """Say in words what the workers are doing."""
         return doings(self.lines, self._ledger)
 
     @property
     def room_bytes(self) -> int:
-        """The bytes of one batch."""
+        """The bytes of one batch's memory."""
         return team.rooms.bytes if (team := self._team) else 0
 
     @property
@@ -178,7 +178,7 @@ class _PrefetchLoop:
         return team.crew.pids if (team := self._team) else ()
 
     def look(self) -> Look:
-        """The numbers for a pilot."""
+        """Return the measurements that a pilot decides by."""
         tally, worker_bytes = self.tally, sum(map(machine.own_bytes, self.pids))
         seconds = 0.0 if tally.began is None else time.monotonic() - tally.began
         counted = tally.batches, seconds, tally.wait_s, tally.fetch_s
@@ -212,7 +212,7 @@ class _PrefetchLoop:
             self._dispose()
 
     def turn(self) -> None:
-        """Feed the workers, hand over finished batches, wait, and handle what has happened."""
+        """Make one pass of the loop: send blocks, hand over finished batches, wait, and handle what has happened."""
         try:
             while self._runs:
                 self._begin(self._runs.popleft())
@@ -246,7 +246,7 @@ class _PrefetchLoop:
     # -- down ----------------------------------------------------------------------------------------------------
 
     def _feed(self) -> None:
-        """Send blocks to the workers that can take one."""
+        """Send blocks (rows of one batch) to the workers that can take one."""
         team, ledger = self._team, self._ledger
         crew, rooms, (parts, most_out, most_in_flight) = team.crew, team.rooms, self._measure(team)
         for _ in range(crew.vacancies(most_out)):
@@ -267,8 +267,8 @@ class _PrefetchLoop:
         self._hooks.tell(Hook.in_flight, len(ledger.batches) + ready, ready)
 
     def _measure(self, team: Team) -> tuple[int, int, int]:
-        """Three numbers: equal blocks to cut a batch into (0: one row, to see a sample), blocks that a worker may have,
-        and batches that may be in flight."""
+        """Return three numbers: the equal blocks to cut a batch into (0: send one row, to see a sample), the blocks
+        that a worker may have, and the batches that may be in flight."""
         rules, rooms, horizon, width = self._rules, team.rooms, self._horizon, team.crew.width
         most = (n_prefetch := self._communicator.n_prefetch) + rules.ahead(width)
         if size := rooms.bytes:
@@ -290,7 +290,7 @@ class _PrefetchLoop:
         return len(self._ledger.batches) + len(self._communicator.queue)
 
     def _plan(self, rooms: Any, most_in_flight: int) -> bool:
-        """Add one more batch to the ledger, if there is one, and room for it; say whether there was."""
+        """Plan one more batch and add it to the ledger; return False if the order or the memory has none to give."""
         horizon, room = self._horizon, None
         if self._in_flight >= most_in_flight or horizon.is_beyond(self._epoch_taken):
             self._is_held_up = not horizon.is_reached
@@ -316,7 +316,7 @@ class _PrefetchLoop:
     # -- up ------------------------------------------------------------------------------------------------------
 
     def _settle(self, done: Done) -> None:
-        """Handle a worker's answer."""
+        """Handle a worker's answer: note its rows as done, and store what came with it."""
         if done.mail:
             self.mail.post(done.mail)
         if done.startup is not None:
@@ -340,7 +340,7 @@ class _PrefetchLoop:
         self._hooks.tell(Hook.answered, done)
 
     def _open(self, block: Block, batch: Delivery, columns: Any, rows: list[int], sealed: Any) -> None:
-        """Store the samples that have travelled with an answer."""
+        """Store the samples that were sent with an answer, instead of through shared memory."""
         rooms = self._team.rooms
         if columns is not None and batch.room is not None:
             rooms.fill(batch.room, block.row, block.rows, columns)
@@ -358,7 +358,7 @@ class _PrefetchLoop:
                 batch.asides[block.row + ~at] = value
 
     def _place(self, batch: Delivery) -> None:
-        """Write samples that came as objects into their columns, if there are any."""
+        """Write samples that came as objects into columns of their batch, now that the layout is known."""
         rooms, found = self._team.rooms, [batch]
         if rooms.is_new and batch.odd:
             rooms.learn(next(iter(batch.odd.values())), batch.plan.rows)
@@ -367,7 +367,7 @@ class _PrefetchLoop:
             rooms.place(one.room or OBJECTS, one.odd, one.asides)
 
     def _hand_over(self) -> None:
-        """Put finished batches, and the end of the run, into the communicator, as far as there is room."""
+        """Put finished batches, and the end of the run, into the communicator, as far as it has room."""
         ledger, room = self._ledger, self._communicator.n_prefetch - len(self._communicator.queue)
         began, deliveries = time.monotonic(), ledger.completed(room)
         for batch in deliveries:
@@ -401,7 +401,7 @@ class _PrefetchLoop:
         self._communicator.put(deliveries, self._run.number)
 
     def _lose_worker(self, end: End) -> None:
-        """Handle the end of a worker."""
+        """Handle the end of a worker: after a death its rows are sent again."""
         self._hooks.tell(Hook.lost, end.worker, end.was_asked)
         if end.was_asked:
             return
@@ -414,7 +414,7 @@ class _PrefetchLoop:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def _send_home(self) -> None:
-        """End all workers; the next attempt starts new ones."""
+        """End all workers; the next run starts new ones."""
         for end in self._events:
             if type(end) is End:  # another worker ended at the same time
                 self._ledger.recall(end.blocks, is_lost=not end.is_gone)

@@ -1,9 +1,10 @@
-"""The pump of an iterator or a loader: hands out one batch after the other, from any place that it is sent to.
+"""The pump of an iterator or a loader: hands out one batch after the other, from any position that it is sent to.
 
-Runs in the consumer's thread and owns the prefetch loop: starts it when the first batch is asked for, waits for it,
-sends it elsewhere, ends it.  Guarantees that ``cursor`` tells what has been handed out, never what is prefetched; that
-Ctrl-C in ``next()`` loses and repeats nothing; and that ``close()`` works from any thread, in any state, any number of
-times, and ends in bounded time, as do dropping the pump and leaving the interpreter.
+Runs in the consumer's thread and owns the prefetch loop: starts it when the first batch is asked for, waits for its
+batches, moves it to another position (a new *run*), ends it.  Guarantees that ``cursor``, the position between two
+batches, tells what has been handed out, never what is prefetched; that Ctrl-C in ``next()`` loses and repeats nothing;
+and that ``close()`` works from any thread, in any state, any number of times, and ends in bounded time, as do dropping
+the pump and leaving the interpreter.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Late = Callable[[float, float, str], Exception]  # takes the limit, the seconds 
 
 
 class Pumping:
-    """A place, the plans for what follows, and a loop; derived classes make the loop.
+    """A position, the plans for the batches after it, and a loop that fetches them; derived classes make the loop.
 
     ``opens`` turns a batch's contents into the object that is handed out.  ``late`` makes the warning or the error for
     a batch that takes longer than ``dataset_timeout``.  ``counts`` returns the number of samples in what ``opens`` has
@@ -71,7 +72,7 @@ class Pumping:
         self._last_stats = Stats()
 
     def go(self, cursor: Cursor, plans: Plans | None = None, seed: int | None = None) -> None:
-        """Go on from ``cursor``; whatever is on its way is dropped."""
+        """Continue from ``cursor`` and drop the batches in flight; ``plans`` and ``seed`` replace the present ones."""
         self.cursor = cursor
         if plans is not None:
             self._plans = plans
@@ -80,13 +81,13 @@ class Pumping:
         self._before, self._has_ended, self._has_stopped = None, False, True
 
     def change(self, options: Options) -> None:
-        """Use other options from the next batch on."""
+        """Use ``options`` from the next batch on, with new workers."""
         was_closed = self.is_closed
         self.close()
         self.is_closed, self.options = was_closed, options
 
     def refresh(self) -> None:
-        """Start new workers with the next batch if the dataset has changed."""
+        """If the dataset has changed, end the workers, so that the next batch starts new ones."""
         if self.loop is not None and not self.loop.carries(self.options.cargo):
             self.close()
             self.is_closed = False
@@ -94,7 +95,7 @@ class Pumping:
     # -- handing out ---------------------------------------------------------------------------------------------
 
     def next(self, passed: Callable[[], object] | None = None) -> Any:
-        """The next batch; batches whose samples were all left out are passed by, and ``passed`` is called for each."""
+        """Return the next batch that has samples left; ``passed`` is called for each that has none and is skipped."""
         with self._one_at_a_time:
             while True:
                 if self._has_ended:
@@ -109,12 +110,12 @@ class Pumping:
                     passed()
 
     def start(self) -> None:
-        """Start to fetch ahead now, not when the first batch is asked for."""
+        """Start fetching ahead now instead of when the first batch is asked for."""
         with self._one_at_a_time:
             self._ready()
 
     def _ready(self) -> Any:
-        """The loop, with a run under way."""
+        """Return the loop, with a run under way."""
         if self.is_closed:
             raise IteratorClosed("the iterator is closed; make a new one.")
         if self.loop is None or self.loop.born != home.generation:  # the parent's loop: this process has been forked
@@ -130,15 +131,15 @@ class Pumping:
         return self.loop
 
     def _launch(self) -> None:
-        """Make the loop."""
+        """Make the loop and start it."""
         raise NotImplementedError
 
     def _begin(self, loop: Any) -> None:
-        """Begin another run."""
+        """Have the loop begin another run, at the cursor."""
         raise NotImplementedError
 
     def _take(self, loop: Any) -> Delivery:
-        """The next delivery."""
+        """Wait for the loop's next delivery."""
         raise NotImplementedError
 
     def _hand_out(self, loop: Any, delivery: Delivery) -> Any:
@@ -170,7 +171,7 @@ class Pumping:
         return batch
 
     def _advance(self, delivery: Delivery, samples: int | None = None, began: float = 0.0, ended: float = 0.0) -> None:
-        """Move the cursor behind a delivery.  Hooks come first: Ctrl-C among them leaves the batch to come again."""
+        """Move the cursor behind a delivery.  Hooks come first: if Ctrl-C interrupts them, the batch comes again."""
         try:
             self._hooks.tell(Hook.handed_out, delivery, samples, began, ended)
         except BaseException:
@@ -195,13 +196,13 @@ class Pumping:
             name_samples(error, keys, rows or differing(samples_of(contents)))
 
     def _course(self) -> Plans:
-        """The plans of a run that begins here, of this rank's part."""
+        """Return the plans for this rank's part of a run that begins here."""
         plans = self._plans if self.options.shard is None else self._plans.shared(self.options.share())
         self._hooks.tell(Hook.begun, self.cursor, plans)
         return plans
 
     def _closed_meanwhile(self) -> IteratorClosed:
-        """The error for a ``next()`` during which another thread, or the dataset, closed the iterator."""
+        """Return the error for a ``next()`` during which another thread, or the dataset, closed the iterator."""
         lifetime.go_quietly()
         if self.is_closed:
             self.close()  # it may have been started since
@@ -210,7 +211,7 @@ class Pumping:
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Have the loop plan again: a sampler has given more keys."""
+        """Have the loop plan again, because a sampler has given more keys."""
         if self.loop is not None:
             self.loop.wake()
 
@@ -225,13 +226,13 @@ class Pumping:
         return self._all_skipped.count
 
     def stats(self, looks: bool = True) -> Stats:
-        """A snapshot of the counters; ``looks`` as the tally has it."""
+        """Return a snapshot of the counters; ``looks`` is False where a pilot asks (see ``Tally.look``)."""
         found = self._last_stats if self.loop is None else self.loop.stats(looks)
         skipped = self._all_skipped
         return replace(found, skipped=skipped.count, skips=skipped.first)
 
     def close(self) -> None:
-        """End the loop and give its memory back; batches already handed out stay valid."""
+        """End the loop and give its memory back; batches that were handed out stay valid."""
         self.is_closed = True
         loop, self.loop = self.loop, None
         if loop is not None and loop.pid == os.getpid():
@@ -244,7 +245,7 @@ class Pumping:
 
 
 class Pump(Pumping):
-    """A pump whose batches a prefetch loop has workers fetch."""
+    """Delivers batches that worker processes or threads fetch ahead, under the control of a prefetch loop."""
 
     _runs = 0
     _in_hand: Delivery | None = None  # taken from the loop, not yet handed out
@@ -294,7 +295,7 @@ class Pump(Pumping):
             self._hooks.tell(Hook.waited, began, ended)
 
     def _waits(self, seconds: float) -> None:
-        """Warn, or raise, if no batch has come for longer than ``dataset_timeout``."""
+        """Warn, or raise an error, if no batch has come for longer than ``dataset_timeout``."""
         loop, limit = self.loop, self.options.dataset_timeout
         if loop is None or limit is None:  # closed meanwhile, or there is no limit
             return

@@ -1,8 +1,8 @@
-"""What follows from a worker's end: which sample was to blame, what is fetched again, and whether to go on.
+"""What follows from a worker's end: which sample was to blame, what is fetched again, and whether to continue.
 
 Runs in the prefetch thread.  Guarantees that every row that was with the worker is sent again unless its answer came
-before the end; that a sample which two workers had in hand when they died is not tried a third time; and that workers
-which keep dying without a finished batch lead to an error that says what was seen.
+before the end; that a sample which two workers were fetching when they died is not tried a third time; and that workers
+which keep dying without a finished batch lead to an error that tells how each of them ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WITHIN_S = 60.0  # …in so many seconds
 
 
 class Recovery:
-    """The recent deaths of one iterator's workers."""
+    """Decides after each end of a worker, by the recent deaths of the iterator's workers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, skips: bool = False) -> None:
         self._clock, self._skips = clock, skips
@@ -41,11 +41,11 @@ class Recovery:
         self._setbacks.clear()
 
     def forget(self) -> None:
-        """Forget the suspects: what was on its way has been dropped."""
+        """Forget the suspected samples, because the batches in flight were dropped."""
         self._deaths.clear()
 
     def recover(self, end: End, ledger: Ledger) -> None:
-        """Have the ledger send the worker's rows again; raise if there is no sense in going on."""
+        """Have the ledger send the worker's rows again; raise an error if continuing is pointless."""
         suspect = (
             ledger.in_hand(end.line) if end.line.active == 1 else None
         )  # with several in hand it may be any of them
@@ -66,7 +66,7 @@ class Recovery:
         )
 
     def _judged(self, end: End, suspect: Suspect | None, text: str) -> Fault | None:
-        """The fault of a sample that has ended two workers; None for any other death."""
+        """Return the fault of a sample that has ended two workers, or None for any other death."""
         if not end.was_starting or end.is_proven:
             del self._false_starts[end.worker]
         else:
@@ -97,7 +97,7 @@ class Recovery:
 
 @dataclass(slots=True)
 class _Setback:
-    """Deaths that count as one: of several workers, each once."""
+    """Deaths at about the same time, which count as one; each worker is in it at most once."""
 
     at: float
     text: str
@@ -111,7 +111,7 @@ _ON_STARTING = (
 
 
 def doings(lines: Sequence[Line], ledger: Ledger) -> str:
-    """Say which samples the workers are fetching; may be called from any thread."""
+    """Say in words which samples the workers are fetching; may be called from any thread."""
     told = []
     for worker, line in enumerate(lines):
         if line.pid and not line.ready:

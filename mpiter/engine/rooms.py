@@ -1,9 +1,10 @@
-"""Rooms: the memory of batches in flight, laid out by the first sample, and anew when many samples don't fit.
+"""Rooms: the memory of batches in flight, laid out by the first sample, and laid out anew when many samples don't fit.
 
-Runs in the prefetch thread.  Guarantees that layouts only ever widen (a leaf that varies leaves the columns), so that
-they settle; that a slot is the consumer's alone once it is handed out; and that a consumer which keeps batches gets
-more slots, then copies, and never waits for its own batches.  A wrong layout costs speed, not correctness: a row that
-doesn't fit travels as an object.
+Runs in the prefetch thread.  A *slot* is shared memory for one batch, a *column* one value of all its samples, an
+*aside* a value that has no column.  Guarantees that layouts only ever widen (a leaf that varies leaves the columns), so
+that they settle; that a slot is the consumer's alone once it is handed out; and that a consumer which keeps batches
+gets more slots, then copies, and never waits for its own batches.  A wrong layout costs speed, not correctness: a row
+that doesn't fit is sent as an object.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ASIDE = Aside()
 
 @dataclass(slots=True, eq=False)
 class Room:
-    """The memory of one batch: a slot and its layout; neither where its samples travel as objects."""
+    """The memory of one batch: a slot and its layout; both are None if the batch's samples are sent as objects."""
 
     layout: Layout | None = None
     brief: bytes = b""  # the layout, pickled
@@ -38,7 +39,7 @@ OBJECTS = Room()
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What rooms need of their iterator."""
+    """What rooms need from their iterator."""
 
     rules: Rules
     arena: Arena
@@ -49,7 +50,7 @@ class Host:
 
 
 class Rooms:
-    """The rooms of one iterator; with ``in_slots`` False, rows are copied into the slots from elsewhere."""
+    """The rooms of one iterator; with ``in_slots`` False, rows are sent to this process and copied into the slots."""
 
     def __init__(self, host: Host, copy: bool, in_slots: bool, as_objects: bool) -> None:
         self._host, self._copy, self._in_slots, self._as_objects = host, copy, in_slots, as_objects
@@ -63,15 +64,15 @@ class Rooms:
 
     @property
     def is_new(self) -> bool:
-        """Is the layout still unknown?"""
+        """True until the layout of the samples (shapes and dtypes of their columns) is known."""
         return self._tree is None
 
     def wait_for_a_sample(self, rows: int) -> bool:
-        """Must a sample come first, before a batch of so many rows can have a room?"""
+        """Return True if a first sample must come before a batch of ``rows`` rows can have a room."""
         return self._tree is None and (not self._as_objects or rows > MANY)
 
     def learn(self, sample: Any, rows: int) -> None:
-        """Lay out rooms for samples like this one, the first of a batch of so many rows."""
+        """Lay out rooms for samples like ``sample``, the first of a batch of ``rows`` rows."""
         tree = describe(sample)
         if self._as_objects:
             check_memory(tree, rows)
@@ -80,7 +81,7 @@ class Rooms:
             self._tree = _ASIDE  # pickled as a whole: taking records apart and putting them together costs more
 
     def take(self, rows: int) -> Room | None:
-        """A room for so many rows; None if it must wait for a slot to come home, which rings the bell."""
+        """Return a room for ``rows`` rows, or None if it must wait for a slot to be freed, which rings the bell."""
         if self._as_objects or self._tree is None:
             return OBJECTS
         if rows > self._rows or self._layout is None:
@@ -96,7 +97,7 @@ class Rooms:
         self.slots.resize(self._layout.size)
 
     def fill(self, room: Room, row: int, rows: int, columns: list[Any]) -> None:
-        """Copy rows that have travelled into their columns."""
+        """Write ``rows`` rows that were sent as ``columns`` into the columns of ``room``, from row ``row`` on."""
         assert room.layout is not None
         assert room.slot is not None
         for column, raw in zip(room.layout.columns(self.slots.view(room.slot)), columns, strict=True):
@@ -104,7 +105,7 @@ class Rooms:
             mine.reshape(-1).view("u1")[:] = memoryview(raw.memory)
 
     def place(self, room: Room, odd: dict[int, Any], asides: dict[int, Any]) -> None:
-        """Write the samples that came as objects, and fit, into their columns."""
+        """Write the samples in ``odd`` that fit into their columns; values that have no column go into ``asides``."""
         if room.layout is None or room.slot is None:
             return
         columns = room.layout.columns(self.slots.view(room.slot))
@@ -117,7 +118,7 @@ class Rooms:
     def contents(
         self, room: Room, rows: int, odd: dict[int, Any], asides: dict[int, Any], failed: frozenset[int], is_lost: bool
     ) -> Contents:
-        """The batch's contents, with the slot leased or copied; with ``is_lost``, a worker may still write into it."""
+        """Return the batch's contents, leased or copied; with ``is_lost``, a worker may still write into the slot."""
         layout, slot = room.layout, room.slot
         if layout is None or slot is None:
             return Contents(_ASIDE, rows, objects=[*map(odd.get, range(rows))], failed=failed)
@@ -135,7 +136,7 @@ class Rooms:
         return contents
 
     def _widen(self, odd: dict[int, Any]) -> None:
-        """Lay out anew so that these samples fit too."""
+        """Lay out anew so that the samples in ``odd`` fit too."""
         tree = self._tree
         assert tree is not None
         for sample in odd.values():
@@ -144,7 +145,7 @@ class Rooms:
             self._lay_out(tree)
 
     def give_back(self, room: Room, is_lost: bool = False) -> None:
-        """Return a room that was not handed out."""
+        """Take back a room that was not handed out; with ``is_lost``, its slot is never used again."""
         if room.slot is None:
             return
         if is_lost:
@@ -156,7 +157,7 @@ class Rooms:
         self.slots.close()
 
     def _runs_short(self) -> bool:
-        """Does the consumer keep so many batches that too few slots would be left for the loop?"""
+        """Return True if the consumer keeps so many batches that too few slots would be left for the loop."""
         reserve = self._host.rules.reserve
         if self.slots.can_lease(reserve):
             return False
@@ -185,7 +186,7 @@ class Rooms:
 
 
 def check_serializer(serializer: Any) -> None:
-    """Refuse a serializer that is unknown."""
+    """Refuse an unknown serializer."""
     if serializer not in ("slots", "packed") and not (hasattr(serializer, "pack") and hasattr(serializer, "unpack")):
         raise OptionError(
             f"serializer={serializer!r:.60} is unknown; use 'slots', 'packed' or an object with pack and unpack."

@@ -1,4 +1,4 @@
-"""What passes between a pump and its prefetch loop: the run to begin, and each delivery of it.
+"""What pump and prefetch loop pass to each other: the run to begin, and the deliveries of it.
 
 The prefetch thread makes a ``Delivery`` when it plans a batch, fills it as workers answer, and hands it over finished.
 """
@@ -16,7 +16,7 @@ from .rooms import Room
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One batch on its way to ``next()``: its contents, an error, or nothing; or the end of the run."""
+    """One batch on its way to ``next()``, which gets its contents or an error; or the mark that the run has ended."""
 
     plan: Plan
     room: Room | None = None  # None: before it is known what samples are like
@@ -35,7 +35,7 @@ class Delivery:
 
     @property
     def is_empty(self) -> bool:
-        """Were all its samples left out?  Then it is passed by: the user never gets an empty batch."""
+        """True if all samples were left out; ``next()`` then skips it, since the user never gets an empty batch."""
         return not self.is_end and self.contents is None and self.error is None
 
     @property
@@ -44,13 +44,13 @@ class Delivery:
 
 
 def ending(at: Cursor, error: BaseException | None = None) -> Delivery:
-    """The delivery that ends a run, with an error that concerns no single batch, if there is one."""
+    """Return the delivery that ends a run; ``error`` is one that concerns no single batch, if there is one."""
     return Delivery(Plan(-1, 0, (), at, at), error=error, is_end=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Batches from a place on, until another run begins."""
+    """The batches from the position ``cursor`` on, until another run begins."""
 
     number: int
     cursor: Cursor

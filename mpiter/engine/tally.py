@@ -1,7 +1,7 @@
 """The counters of one iterator, which ``stats()`` reads.
 
-The prefetch thread writes them and, where they are about waiting and taking batches, the consumer.  Times are on the
-monotonic clock, which the workers of this machine share.
+Written by the prefetch thread, except those about waiting and taking batches, which the consumer's thread writes.
+Times are on the monotonic clock, which the workers on this machine share.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Tally:
     barren: int = 0  # samples skipped since the last good one
 
     def counters(self) -> dict[str, Any]:
-        """The counters that ``Stats`` has too."""
+        """Return the counters that ``Stats`` has under the same names."""
         return {name: getattr(self, name) for name in Stats.__dataclass_fields__ if hasattr(self, name)}
 
     @property
@@ -73,12 +73,12 @@ class Tally:
 
     @property
     def wait_s(self) -> float:
-        """Seconds that ``next()`` has waited, up to now."""
+        """The seconds that ``next()`` has waited, up to now."""
         seconds, since = self.waits
         return seconds if since is None else seconds + time.monotonic() - since
 
     def handed_out(self, samples: int) -> None:
-        """Count a batch that the user gets."""
+        """Count a batch of ``samples`` samples that the user gets."""
         if self.began is None:
             self.began, self.start_s = time.monotonic(), self.wait_s
             self.since = self.looked = self.began, self.wait_s, 0
@@ -86,7 +86,7 @@ class Tally:
         self.samples += samples
 
     def fetched(self, samples: int, seconds: float, cpu_s: float) -> None:
-        """Follow the time that a sample takes."""
+        """Note that fetching ``samples`` samples took ``seconds``, and update the moving average of one."""
         self.fetch_s += seconds
         if not samples:
             return
@@ -96,10 +96,10 @@ class Tally:
         self.sample_cpu_s += 0.25 * (cpu_s / samples - self.sample_cpu_s)
 
     def look(self, looks: bool = True) -> dict[str, Any]:
-        """The times that ``Stats`` has, which are about the stretch since the last look.
+        """Return the times for ``Stats`` that cover the period since the last look.
 
-        A look within a second of the last one, or before another batch, continues the same stretch: a progress bar that
-        asks all the time must leave something to see for other readers.  ``looks`` is False where a pilot asks.
+        A look within a second of the last one, or before another batch, continues the same period: a progress bar that
+        looks all the time must leave something to see for others.  With ``looks`` False no new period begins.
         """
         if self.began is None:
             return {}

@@ -1,7 +1,7 @@
 """The workers of one iterator, with the memory that they share with this process.
 
-Made, and the workers started, in the caller's thread; used by the prefetch thread.  Guarantees that the dataset is
-shipped once, and that ``close`` is idempotent, comes back in bounded time, and leaves neither process nor descriptor.
+Made in the caller's thread, which also starts the workers; then used by the prefetch thread.  Guarantees that the
+dataset is sent once, and that ``close`` is idempotent, bounded in time, and leaves neither process nor descriptor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHARE = 8  # of the memory: what batches may take unless told otherwise
 
 
 class Team:
-    """The crew of workers and the rooms that they write into, as ``serializer`` says."""
+    """The workers (``crew``) and the memory of batches (``rooms``), joined as ``serializer`` says."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Team:
             raise
 
     def close(self, timeout: float = 5.0) -> None:
-        """End the workers, then give the shared memory back."""
+        """End the workers within ``timeout`` seconds, then give the shared memory back."""
         if self._crew is not None:
             self._crew.dismiss(timeout)
         if self._rooms is not None:

@@ -1,4 +1,4 @@
-"""Chainer's contract, and ``batches()``.
+"""The iterators with Chainer's interface, and ``batches()``.
 
 ::
 

@@ -1,9 +1,9 @@
-"""What all iterators are: Chainer's contract, over a pump.
+"""The base class of all iterators: Chainer's interface, over a pump (which delivers batches from a position on).
 
 Runs in the consumer's thread.  Guarantees that constructing starts no worker (the fork server at most); that attributes
-and ``state_dict()`` describe what has been handed out, never what is prefetched; and that what may be changed is simply
-assigned to: an order sampler governs from the next epoch on and disturbs nothing, while another dataset, batch size or
-way of repeating means other workers, which begin with the next batch.
+and ``state_dict()`` describe what has been handed out, never what is prefetched; and that attributes may be assigned
+to: an order sampler takes effect with the next epoch and disturbs nothing, while another dataset, batch size or
+``repeat`` needs new workers, which begin with the next batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..worker.seeding import seed_for
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The options on epochs and their order."""
+    """The options that determine the epochs and their order."""
 
     wrap: bool = False  # batches run on into the next epoch
     epochs: int | None = 1  # of a pass
@@ -49,7 +49,7 @@ class Sampling:
             raise OptionError("shuffle and order_sampler exclude each other; leave shuffle at None to use the sampler.")
 
     def check(self, options: Options) -> None:
-        """Refuse a dataset that one cannot go through like that."""
+        """Refuse a dataset that can't be iterated over with these options."""
         try:
             length = len(options.dataset)
         except TypeError as error:  # an array without a dimension, too
@@ -68,7 +68,7 @@ class Sampling:
             options.check_drop_last(length, options.batch_size)
 
     def pace(self, batch_size: int) -> Pace:
-        """The same in Python's own types, whatever ``np.int64(32)`` or ``repeat=1`` the user passed."""
+        """Return the pace in Python's own types, whatever ``np.int64(32)`` or ``repeat=1`` the user passed."""
         epochs = None if self.epochs is None else int(self.epochs) * self.passes
         return Pace(batch_size, bool(self.wrap), epochs, bool(self.drop_last))
 
@@ -78,10 +78,10 @@ class Sampling:
 
 
 class DatasetIterator(Generic[B]):
-    """A place in the epochs, and a pump that brings the batches from there on."""
+    """An iterator over batches: a position in the epochs, and a pump that delivers the batches from there on."""
 
     class TimeoutWarning(RuntimeWarning):
-        """A batch has been longer in coming than ``dataset_timeout``."""
+        """No batch has come for longer than ``dataset_timeout`` seconds."""
 
     _revives = False  # may be used again after close()
 
@@ -98,7 +98,7 @@ class DatasetIterator(Generic[B]):
         self._pump.seed = seed_for(draws=self._sampling.shuffles) if options.seed is None else options.seed
 
     def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
-        """The function that turns a batch's contents into the object that is handed out."""
+        """Return the function that turns a batch's contents into the object that is handed out."""
         return Batch
 
     def __iter__(self) -> Self:
@@ -116,7 +116,7 @@ class DatasetIterator(Generic[B]):
         return batch
 
     def next(self) -> B:
-        """``next(it)``, as Chainer's programs write it."""
+        """Return the next batch, as ``next(it)`` does; Chainer's programs call this method."""
         return self.__next__()
 
     # -- places --------------------------------------------------------------------------------------------------
@@ -126,16 +126,16 @@ class DatasetIterator(Generic[B]):
         return self._pump.cursor
 
     def _go(self, cursor: Cursor, seed: int | None = None) -> None:
-        """Go on from ``cursor``; whatever is on its way is dropped."""
+        """Continue from ``cursor``, a position between two batches, and drop the batches in flight."""
         self._pump.go(cursor, self._sampling.pace(self.batch_size), seed)
 
     def _go_by(self, order: Order) -> None:
-        """Go on in another order from the same position, if that has so many."""
+        """Continue in another order, from the same position or, if that order is shorter, from its last sample."""
         here = self._cursor
         self._go(here._replace(order=order, position=min(here.position, max(len(order) - 1, 0))))
 
     def _order_of(self, epoch: int, indices: Any = None) -> Order:
-        """The order of an epoch; ``indices`` where they don't follow from the seed."""
+        """Return the order of an epoch; pass its ``indices`` if they don't follow from the seed."""
         if self._sampler.sampler is not None:
             now = self._cursor.order
             return now.instead(indices) if isinstance(now, Sampled) else Sampled(indices, self._sampler)
@@ -153,7 +153,7 @@ class DatasetIterator(Generic[B]):
         return Sampled(sampler(np.arange(len(self.dataset)), 0), self._sampler)
 
     def reset(self) -> None:
-        """Start over, from the first epoch."""
+        """Start again from the first epoch."""
         self._refuse_if_closed("be reset")
         now = self._cursor.order
         order = now.over_again(len(self.dataset)) if isinstance(now, Sampled) else self._first_order()
@@ -163,27 +163,27 @@ class DatasetIterator(Generic[B]):
 
     @property
     def epoch(self) -> int:
-        """The number of epochs that are complete."""
+        """The number of complete epochs."""
         return self._cursor.epoch
 
     @property
     def current_position(self) -> int:
-        """The number of samples of the epoch under way that were handed out."""
+        """The number of samples of the current epoch that were handed out."""
         return self._cursor.position
 
     @property
     def is_new_epoch(self) -> bool:
-        """Did the last batch complete an epoch?"""
+        """True if the last batch completed an epoch."""
         return self._cursor.is_new_epoch
 
     @property
     def epoch_detail(self) -> float:
-        """The number of epochs, with the part of the one under way."""
+        """The number of epochs as a float, including the finished part of the current one."""
         return self._cursor.epoch_detail
 
     @property
     def previous_epoch_detail(self) -> float | None:
-        """The value of ``epoch_detail`` before the last batch; None before the first."""
+        """The value of ``epoch_detail`` before the last batch; None before the first batch."""
         detail = self._cursor.previous_epoch_detail
         return None if detail < 0 else detail
 
@@ -194,17 +194,17 @@ class DatasetIterator(Generic[B]):
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """The worker processes of the moment; others after they have been replaced."""
+        """The process ids of the present workers, which change when workers are replaced."""
         return self._pump.worker_pids
 
     def stats(self) -> Stats:
-        """A snapshot of the counters."""
+        """Return a snapshot of the counters."""
         return self._pump.stats()
 
     # -- what may be changed while it is in use --------------------------------------------------------------------
 
     def _change(self, sampling: Sampling | None = None, **options: Any) -> None:
-        """Go on under other options from the next batch on; they are checked anew."""
+        """Use other options from the next batch on; they are checked anew."""
         changed = replace(self._pump.options, **options)
         (sampling or self._sampling).check(changed)
         self._sampling = sampling or self._sampling
@@ -225,7 +225,7 @@ class DatasetIterator(Generic[B]):
 
     @property
     def batch_size(self) -> int:
-        """Samples in a batch, from the next one on."""
+        """The number of samples in a batch; a new value takes effect with the next batch."""
         return self._pump.options.batch_size
 
     @batch_size.setter
@@ -234,7 +234,7 @@ class DatasetIterator(Generic[B]):
 
     @property
     def repeat(self) -> bool:
-        """Does it go on for ever?"""
+        """True if the iterator continues with another epoch without end."""
         return bool(self._sampling.wrap)
 
     @repeat.setter
@@ -243,7 +243,7 @@ class DatasetIterator(Generic[B]):
 
     @property
     def order_sampler(self) -> Any:
-        """Asked for the order of each epoch; a new one governs from the next epoch on.  None: in sequence, at once."""
+        """Called for each epoch's order.  A new one takes effect with the next epoch; None (in sequence) at once."""
         return self._sampler.sampler
 
     @order_sampler.setter
@@ -261,11 +261,11 @@ class DatasetIterator(Generic[B]):
     # -- ending --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the workers and give everything back; batches already handed out stay valid."""
+        """End the workers and free all resources; batches that were handed out stay valid."""
         self._pump.close()
 
     def finalize(self) -> None:
-        """Chainer's name for ``close``."""
+        """Close the iterator: Chainer's name for ``close``."""
         self.close()
 
     def __enter__(self) -> Self:
@@ -281,27 +281,27 @@ class DatasetIterator(Generic[B]):
     # -- state ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The place after the last batch handed out, as JSON-able values."""
+        """Return the position after the last batch handed out, as values that JSON can hold."""
         return save(self._cursor, self.seed, self._agreed())
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on from where ``state`` was saved, whatever number of workers it was saved with."""
+        """Continue from where ``state`` was saved, with whatever number of workers it was saved."""
         self._refuse_if_closed("load a state")
         self._pump.options.warn_of_disorder()
         self._go(*load(state, self._agreed(), self._cursor.order, self._epochs))
 
     def _agreed(self) -> dict[str, Any]:
-        """The options that a state must agree with; the batch size isn't one, since a place counts samples."""
+        """Return what a state must agree with; the batch size isn't one, since a position counts samples."""
         pace = self._sampling.pace(self.batch_size)
         return {"dataset_length": len(self.dataset), "wrap": pace.wrap, "drop_last": pace.drop_last}
 
     @property
     def _epochs(self) -> int | None:
-        """The number of epochs that a state may be within."""
+        """The number of epochs in which a state's position must lie; None for no limit."""
         return self._sampling.pace(self.batch_size).epochs
 
     def __getstate__(self) -> dict[str, Any]:
-        """A pickle or a copy is an iterator like this one, at the same place, with workers of its own."""
+        """Pickle or copy the iterator: the copy is at the same position and has its own workers."""
         here: Any = self._cursor
         here = here._replace(order=here.order.array() if isinstance(here.order, Listed) else None)
         pump = replace(self._pump.options, seed=self.seed), here

@@ -1,8 +1,8 @@
 """The three iterators with Chainer's names and arguments, and ``batches()``.
 
-The iterators differ in what runs the fetches, and in nothing else: they have the same order, the same state and the
-same batches.  ``batches()`` hands out each batch as its columns, in the containers of a sample, epoch after epoch, with
-a short (or dropped) last batch.
+The iterators differ only in what runs the fetches: they have the same order, the same state and the same batches.
+``batches()`` hands out each batch as its columns (one array for each value of the samples), in the containers of a
+sample, epoch after epoch, with a short (or dropped) last batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .iterator import DatasetIterator, Sampling
 
 
 def _chainers(repeat: bool, shuffle: bool | None, order_sampler: Any) -> Sampling:
-    """The options on epochs as Chainer has them."""
+    """Return the options on epochs as Chainer has them."""
     return Sampling(repeat, None if repeat else 1, shuffle=shuffle, order_sampler=order_sampler)
 
 
@@ -33,22 +33,22 @@ def _need_workers(name: str, number: Any) -> None:
 
 
 class MultiprocessIterator(DatasetIterator[Batch[T]]):
-    """Batches fetched ahead of time by worker processes: Chainer's arguments in Chainer's order, and some more.
+    """Batches fetched ahead by worker processes: Chainer's arguments in Chainer's order, and some more.
 
     Args:
         dataset: anything with ``len`` and ``[]``.
         batch_size: samples in a batch.
-        repeat: go on into the next epoch for ever; False stops after one, with a short last batch.
-        shuffle: visit each epoch in an order of its own; None means True unless there is an ``order_sampler``.
+        repeat: continue with the next epoch, without end; False stops after one, with a short last batch.
+        shuffle: shuffle each epoch anew; None means True unless there is an ``order_sampler``.
         n_processes: worker processes.  None: one for each core that this process may use; "auto" or
             ``Auto(least, most)``: as many as help at the moment.
         n_prefetch: finished batches that may wait for the consumer; "auto" or ``Auto(most=…)``: as many as help.
-        shared_mem: accepted for Chainer's sake; slots are sized by what the samples need.
+        shared_mem: accepted because Chainer has it, and ignored; slots are sized by what the samples need.
         order_sampler: called as ``order_sampler(order, position)`` before each epoch; returns the next order.
-        dataset_timeout: seconds without a batch after which a ``TimeoutWarning`` is given; None for never.
+        dataset_timeout: seconds without a batch after which a ``TimeoutWarning`` is given; None for no limit.
         maxtasksperchild: samples that a worker fetches before it is replaced by a fresh one.
         worker_init: called once in each worker with its ``WorkerInfo``.
-        backend: what runs the workers, as ``batches()`` has it.
+        backend: what runs the workers, as in ``batches()``.
         options: the rare options, which ``mpiter.engine.arguments.Rare`` describes.
 
     >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=2) as it:
@@ -88,7 +88,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
 
 
 class MultithreadIterator(DatasetIterator[Batch[T]]):
-    """Batches fetched ahead of time by threads: for datasets that wait or release the GIL.
+    """Batches fetched ahead by threads: for datasets that wait or release the GIL.
 
     The arguments are those of ``MultiprocessIterator``, with ``n_threads`` for ``n_processes``.
 
@@ -125,9 +125,9 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
 
 
 class SerialIterator(DatasetIterator[Batch[T]]):
-    """Batches without workers: each sample is fetched in ``next()``.
+    """Batches fetched without workers: each sample is fetched in ``next()``.
 
-    The arguments are those of ``MultiprocessIterator``, without what is about workers.
+    The arguments are those of ``MultiprocessIterator``, except those about workers.
 
     >>> [list(batch) for batch in SerialIterator([10, 20, 30], 2, repeat=False, shuffle=False)]
     [[10, 20], [30]]
@@ -157,14 +157,14 @@ class Batches(DatasetIterator[B]):
 
     @property
     def ragged(self) -> str:
-        """The ``ragged`` option: what is made of samples that differ in shape."""
+        """The ``ragged`` option: what is done with samples that differ in shape."""
         return self._pump.options.ragged
 
     def _way_to_open(self, options: Options) -> Callable[[Contents], Any]:
         return Columns(settle_as(options.ragged))
 
     def __iter__(self) -> Self:
-        """Go on with this pass, or begin the next one if this is at its end."""
+        """Continue this pass over the epochs, or begin the next pass if this one is at its end."""
         self._began = self.epoch, self.current_position
         if self._sampling.pace(self.batch_size).end_at(self._cursor):
             self._sampling = replace(self._sampling, passes=self._sampling.passes + 1)
@@ -180,7 +180,7 @@ class Batches(DatasetIterator[B]):
 
     @property
     def _epochs(self) -> None:
-        """A state may be of any pass."""
+        """None: a state may be of any pass."""
 
     def __len__(self) -> int:
         """The number of batches in a pass; after a resume, of those that are left of it."""
@@ -196,7 +196,7 @@ class Batches(DatasetIterator[B]):
 
 
 class Columns:
-    """Makes columns of a batch's contents."""
+    """Turns a batch's contents into columns."""
 
     def __init__(self, settle: Settle) -> None:
         self._settle, self._stacks = settle, Stacker()
@@ -205,7 +205,7 @@ class Columns:
         return columns_of(contents, self._settle, self._stacks)
 
     def of_rows(self, samples: list[Any]) -> Any:
-        """The same of samples that have not travelled."""
+        """Return the columns of samples that this process has fetched itself."""
         found = self._stacks.columns(samples)
         return collate(samples, self._settle, self._stacks) if found is None else found
 
@@ -230,26 +230,27 @@ def batches(
 ) -> Batches[Any]:
     """Iterate over ``dataset`` in stacked batches.
 
-    Each ``for`` goes through so many ``epochs``, and the next ``for`` through the next ones; a ``for`` that was left
-    early goes on where it stopped.  ``reset()`` begins with the first epoch again.
+    Each ``for`` loop over the result goes through ``epochs`` epochs, and the next ``for`` through the following ones.
+    After a ``for`` that was left early, the next one continues where it stopped.  ``reset()`` starts again from the
+    first epoch.
 
     Args:
         dataset: anything with ``len`` and ``[]``: a list, an array, a tuple or dict of arrays, an object of yours.
         batch_size: samples in a batch.
-        n_processes: worker processes.  None: one for each core that this process may use; 0: the loop itself fetches;
+        n_processes: worker processes.  None: one for each core that this process may use; 0: ``next()`` itself fetches;
             "auto" or ``Auto(least, most)``: as many as help at the moment.
-        shuffle: visit each epoch in an order of its own; None means True unless there is an ``order_sampler``.
-        epochs: epochs that one ``for`` goes through; None for no end.
+        shuffle: shuffle each epoch anew; None means True unless there is an ``order_sampler``.
+        epochs: the number of epochs that one ``for`` goes through; None for no end.
         drop_last: leave out the last batch of an epoch if it is short.
         n_prefetch: finished batches that may wait for the consumer; "auto" or ``Auto(most=…)``: as many as help.
         order_sampler: called as ``order_sampler(order, position)`` before each epoch; returns the next order.
-        dataset_timeout: seconds without a batch after which a ``TimeoutWarning`` is given; None for never.
+        dataset_timeout: seconds without a batch after which a ``TimeoutWarning`` is given; None for no limit.
         maxtasksperchild: samples that a worker fetches before it is replaced by a fresh one.
         worker_init: called once in each worker with its ``WorkerInfo``.
         backend: what runs the workers: "process", "thread", "ray", "mpi", or an object such as
             ``mpiter.Process("spawn")``.
-        ragged: what is made of samples that differ in shape, or have None in places: "raise", "list", or "pad" with
-            zeros at the end.
+        ragged: what is done with samples that differ in shape, or are None in places: "raise" an error, "list" them,
+            or "pad" them with zeros at the end.
         options: the rare options, which ``mpiter.engine.arguments.Rare`` describes.
 
     >>> import numpy as np
