@@ -155,7 +155,7 @@ class Pumping:
             batch = self._opens(contents)
         except (
             Exception
-        ) as error:  # samples that can't be stacked: the batch counts as handed out, else it would come for ever
+        ) as error:  # samples that can't be stacked: the batch counts as handed out, else it would come again without end
             self._advance(delivery)
             self._name_samples(error, contents, plan)
             raise
@@ -288,7 +288,7 @@ class Pump(Pumping):
         except Terminated:
             raise self._closed_meanwhile() from None
         except BaseException as error:
-            self._has_stopped = not isinstance(error, self._lateness)  # after a warning the run goes on
+            self._has_stopped = not isinstance(error, self._lateness)  # after a warning the run continues
             raise
         finally:
             loop.tally.waited(began, ended := time.monotonic())

@@ -20,7 +20,7 @@ from ..samples.tree import MANY, Aside, Contents, Layout, Node, check_memory, de
 from ..transport.memory import Arena
 from ..transport.slots import Slot, Slots
 
-_COMMON = 4  # lay out anew when one row in so many did not fit
+_COMMON = 4  # lay out anew when one row in four did not fit
 _ASIDE = Aside()
 
 
@@ -31,7 +31,7 @@ class Room:
     layout: Layout | None = None
     brief: bytes = b""  # the layout, pickled
     slot: Slot | None = None
-    address: int | None = None  # where workers write; None: the rows travel with the answers
+    address: int | None = None  # where workers write; None: the rows are sent with the answers
 
 
 OBJECTS = Room()
