@@ -358,7 +358,7 @@ class _PrefetchLoop:
                 batch.asides[block.row + ~at] = value
 
     def _place(self, batch: Delivery) -> None:
-        """Write samples that came as objects into columns of their batch, now that the layout is known."""
+        """Write samples that came as objects into the columns of their batch, once the layout is known."""
         rooms, found = self._team.rooms, [batch]
         if rooms.is_new and batch.odd:
             rooms.learn(next(iter(batch.odd.values())), batch.plan.rows)

@@ -155,7 +155,7 @@ class Pumping:
             batch = self._opens(contents)
         except (
             Exception
-        ) as error:  # samples that can't be stacked: the batch counts as handed out, else it would come again without end
+        ) as error:  # samples that can't be stacked: the batch counts as handed out, else it would come again and again
             self._advance(delivery)
             self._name_samples(error, contents, plan)
             raise

@@ -291,7 +291,7 @@ class DatasetIterator(Generic[B]):
         self._go(*load(state, self._agreed(), self._cursor.order, self._epochs))
 
     def _agreed(self) -> dict[str, Any]:
-        """Return what a state must agree with; the batch size isn't one, since a position counts samples."""
+        """Return what a state must agree with; the batch size isn't in it, since a position counts samples."""
         pace = self._sampling.pace(self.batch_size)
         return {"dataset_length": len(self.dataset), "wrap": pace.wrap, "drop_last": pace.drop_last}
 
