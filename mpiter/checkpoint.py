@@ -42,10 +42,11 @@ class Checkpoint:
         every_s: seconds between two saves; None to save at the end only.
 
     A step of ``steps(loader)`` is finished when the loop asks for the next batch or is left; where it takes several
-    batches, loop over the loader and call ``step()`` as the last thing of a step.  Ctrl-C, SIGTERM and SIGHUP wait
-    until then, or until the end of an epoch of ``epochs()``: all is saved, the global random generators too, and the
-    signal does what it would have done.  A second Ctrl-C doesn't wait; like an error, it loses what came since the last
-    save.  The end of the block, also by ``break`` or ``return``, saves the last finished step.
+    batches, loop over the loader and call ``step()`` as the last thing of a step. Ctrl-C, SIGTERM and SIGHUP wait until
+    then (not while ``steps()`` waits for a batch), or until the end of an epoch of ``epochs()``: all is saved, the
+    global random generators too, and the signal does what it would have done. A second Ctrl-C doesn't wait; like an
+    error, it loses what came since the last save. The end of the block, also by ``break`` or ``return``, saves the last
+    finished step.
 
     >>> import mpiter, tempfile
     >>> loader, model = mpiter.DataLoader(range(6), batch_size=2), {"sum": 0}
@@ -72,6 +73,8 @@ class Checkpoint:
         self._places: dict[str, Any] = {}  # of the loaders, after the last finished step
         self._is_open = self._counts_epochs = False
         self._begun = 0  # 1 while a step of steps() isn't finished
+        self._waits = False  # a batch is waited for, and all parts agree
+        self._finished_before = 0  # steps, before this block
         self._saved_at = 0.0
         self._heard: int | None = None  # the signal that waits
         self._handlers: dict[int, Any] = {}  # as they were before the block
@@ -84,6 +87,7 @@ class Checkpoint:
         self._finish()
         self._load() if self.path.exists() else self._save()
         self._is_open, self._counts_epochs, self._saved_at = True, False, time.monotonic()
+        self._finished_before = self.finished
         if threading.current_thread() is threading.main_thread():  # Python tells no other of signals
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if (handler := signal.getsignal(number)) not in (None, signal.SIG_IGN):
@@ -113,11 +117,15 @@ class Checkpoint:
             raise OptionError(f"{what}: pass it to Checkpoint as well.")
         if self._begun:  # the step in which a loop was left
             self._end_step(None)
-        for batch in batches:
-            self._begun = 1
-            yield batch
-            if self._begun:  # not ended by ``step()``
-                self._end_step(batches)
+        self._waits = self.finished == self._finished_before
+        try:
+            for batch in batches:
+                self._waits, self._begun = False, 1
+                yield batch
+                if self._begun:  # not ended by ``step()``
+                    self._waits = self._end_step(batches)
+        finally:
+            self._waits = False
 
     def step(self) -> None:
         """Finish a step: everything that belongs to it has been updated."""
@@ -148,13 +156,17 @@ class Checkpoint:
         """The names of the loaders that have gone on since the last finished step."""
         return (name for name in self._loaders if repr(self._loaders[name].state_dict()) != repr(self._places[name]))
 
-    def _end_step(self, batches: Any) -> None:
-        """Finish the step, and pause; after an epoch's last one ``epochs()`` does, when what follows it is done too."""
+    def _end_step(self, batches: Any) -> bool:
+        """Finish the step, and pause; after an epoch's last one ``epochs()`` does, when what follows it is done too.
+
+        Return whether a signal needn't wait from here on.
+        """
         loaders = {name: part for name, part in self._loaders.items() if part is batches} or self._loaders
         has_ended = any(name in loaders and loaders[name].is_new_epoch for name in self._moved())
         self._finish()
-        if not (self._counts_epochs and has_ended):
+        if may_pause := not (self._counts_epochs and has_ended):
             self._pause()
+        return may_pause
 
     def _pause(self) -> None:
         """Save if it is time to, and deliver a signal that waits."""
@@ -175,6 +187,9 @@ class Checkpoint:
         if number == self._heard == signal.SIGINT:
             return self._deliver(frame)
         self._heard = number
+        if self._waits:
+            self._waits = False
+            return self._pause()
         more = "; Ctrl-C once more, and it ends at once" if number == signal.SIGINT else ""
         _say(f"{signal.Signals(number).name} waits for the end of this step or epoch, to save all{more}.")
 

@@ -8,11 +8,13 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections import namedtuple
 from itertools import count
 
 import numpy as np
 import pytest
+from scripts import interrupt_once_waiting
 from support import scripts
 
 import mpiter
@@ -579,3 +581,32 @@ def test_a_loop_without_steps_is_told_and_nothing_of_it_is_saved(path):
     ):
         list(loader)
     assert mpiter.Checkpoint.read(path)["0"]["position"] == 0
+
+
+class Gated:
+    """Samples from some on never come."""
+
+    def __init__(self, first):
+        self.first = first
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        time.sleep(0 if index < self.first else 1000)
+        return index
+
+
+@pytest.mark.parametrize(("workers", "epochs", "first"), [(0, 1, 4), (1, 1, 4), (1, 0, 4), (0, 0, 0), (1, 1, 0)])
+def test_a_signal_that_comes_while_a_batch_is_waited_for_is_delivered_at_once(path, workers, epochs, first):
+    model = {"sum": 0}
+    loader = mpiter.DataLoader(Gated(first), 4, num_workers=workers)
+    waiter = None if first else interrupt_once_waiting()
+    with loader, pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, loader, model=model) as c:
+        for _ in c.epochs(epochs) if epochs else range(1):
+            for x in c.steps(loader):
+                model["sum"] += int(x.sum())
+                waiter = interrupt_once_waiting()
+    waiter.join()
+    saved = mpiter.Checkpoint.read(path)
+    assert (saved["0"]["position"], saved["model"]["sum"]) == ((4, 6) if first else (0, 0))
