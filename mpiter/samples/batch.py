@@ -198,6 +198,13 @@ def _is_mutable(node: Node) -> bool:
     return isinstance(node, Group) and (node.kind not in ("tuple", "namedtuple") or any(map(_is_mutable, node.parts)))
 
 
+def _built(sample: Any) -> str:
+    name = type(sample).__name__
+    if isinstance(sample, Mapping):
+        return f"{name} with {', '.join(map(repr, sample))}"
+    return f"{name} of {len(sample)}" if isinstance(sample, (list, tuple)) else name
+
+
 def collate(samples: Sequence[Any], settle: Settle = _listed, stacks: Stacker | None = None) -> Any:
     """Stack samples into columns; ``settle`` deals with what they disagree on."""
     if type(samples) is not list and isinstance(samples, Mapping):
@@ -207,13 +214,13 @@ def collate(samples: Sequence[Any], settle: Settle = _listed, stacks: Stacker | 
     if (found := (stacks or stacked)(samples)) is not None:
         return _columns_in(found, settle)
     tree: Node = describe(samples[0])
-    for sample in samples[1:]:
+    for row, sample in enumerate(samples[1:], 1):
         merged = merge(tree, describe(sample))
         if merged is None:
             raise TypeError(
-                f"the samples of this batch are built differently ({type(samples[0]).__name__} and "
-                f"{type(sample).__name__}, or other lengths or keys), so it has no columns.  Build them "
-                f"alike in the dataset, pass a collate_fn to a loader, or use the iterators, whose batches are lists."
+                f"the samples of this batch are built differently: {_built(samples[0]):.100} in its row 0, "
+                f"{_built(sample):.100} in row {row}, or something in them.  So it has no columns: build them alike in "
+                f"the dataset, pass a collate_fn to a loader, or use the iterators, whose batches are lists."
             )
         tree = merged
     found = stacked(samples, tree)

@@ -257,9 +257,9 @@ def test_samples_that_have_no_columns():
     with pytest.raises(TypeError) as caught:
         _ = it.next().columns
     assert str(caught.value) == (
-        "the samples of this batch are built differently (tuple and tuple, or other lengths or keys), so it has no "
-        "columns.  Build them alike in the dataset, pass a collate_fn to a loader, or use the iterators, whose batches "
-        "are lists."
+        "the samples of this batch are built differently: tuple of 2 in its row 0, tuple of 3 in row 1, or something "
+        "in them.  So it has no columns: build them alike in the dataset, pass a collate_fn to a loader, or use the "
+        "iterators, whose batches are lists."
     )
 
 
