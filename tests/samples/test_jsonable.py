@@ -114,7 +114,7 @@ class Point(NamedTuple):
         (threading.Lock(), "state"),
         ({"a": [0, 1, Point(1)]}, "state['a'][2]"),
         ({"a": {7: (0, lambda: 0)}}, "state['a'][7][1]"),
-        ({"a": {decimal.Decimal(1)}}, "state['a']"),
+        ({"a": {decimal.Decimal(1)}}, "state['a'][0]"),
         ([np.array([None])], "state[0]"),
         ([np.ma.masked_array([1], [True])], "state[0]"),
         ({"a": collections.deque([iter(())])}, "state['a'][0]"),
