@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import pickle
 import threading
-import tracemalloc
-import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,11 +17,9 @@ import mpiter
 from mpiter.datasets import ship
 from mpiter.engine.rooms import Host, Rooms
 from mpiter.rules import Rules
-from mpiter.samples import envelope
 from mpiter.samples.batch import Stacker, collate, columns_of, samples_of
 from mpiter.samples.envelope import Sealing, dumps
-from mpiter.samples.jsonable import decoded, encoded
-from mpiter.samples.tree import Aside, Group, Layout, Rows, describe, merge
+from mpiter.samples.tree import Aside, Group, Rows, describe
 from mpiter.worker.board import Cell
 from mpiter.worker.sheets import Unsendable, Writer
 
@@ -99,7 +94,7 @@ def opened(*values):
 some_rows, ways = st.integers(1, 4), st.fixed_dictionaries({"travels": st.booleans(), "copy": st.booleans()})
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(first=samples, at_once=some_rows, way=ways, seeded=st.booleans(), data=st.data())
 def test_batches_of_like_samples_come_back_as_they_were(first, at_once, way, seeded, data):
     batch = [first, *(like(data.draw, first) for _ in range(data.draw(st.integers(0, 3))))]
@@ -110,21 +105,21 @@ def test_batches_of_like_samples_come_back_as_they_were(first, at_once, way, see
         assert array.flags.writeable
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(batch=st.lists(samples, min_size=1, max_size=4), at_once=some_rows, way=ways)
 def test_batches_of_anything_come_back_as_they_were(batch, at_once, way):
     for one, other in zip(batch, Journey(batch, **way).write(at_once).read(), strict=True):
         assert_same(one, other)
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(leaf=leaves)
 def test_every_leaf_comes_back_alone(leaf):
     assert_same(leaf, travelled([leaf])[0])
     assert_same(leaf, opened(leaf)[0])
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(first=samples, at_once=some_rows, travels=st.booleans(), data=st.data())
 def test_nothing_is_written_beyond_the_rows_own_share(first, at_once, travels, data):
     batch = [like(data.draw, first) for _ in range(3)] + [data.draw(samples)]
@@ -191,7 +186,7 @@ def test_a_copy_does_not_see_the_room_any_more():
     assert all(array.all() for array in arrays_in(got))
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(first=samples, count=st.integers(1, 3), data=st.data())
 def test_columns_hold_what_the_samples_hold(first, count, data):
     batch = [first, *(like(data.draw, first) for _ in range(count))]
@@ -229,25 +224,6 @@ def test_columns_of_samples_that_disagree_are_lists():
         collate([(1, 2), (1, 2, 3)])
     with pytest.raises(TypeError, match="the samples of this batch are built differently"):
         collate([{1: 2}, {True: 2}])
-
-
-trees = samples.map(describe)
-
-
-@settings(max_examples=200)
-@given(sample=samples, other=samples, data=st.data())
-def test_a_merged_tree_fits_both_and_merging_again_changes_nothing(sample, other, data):
-    one = describe(sample)
-    assert merge(one, one) == one
-    for second in (other, like(data.draw, sample)):
-        merged = merge(one, describe(second))
-        if merged is None:
-            assert isinstance(one, Group)
-            continue
-        assert merge(merged, one) == merged == merge(merged, describe(second))
-        sheet = Writer(None).sheet(dumps(Layout(merged, 2)), None, 0, 2)
-        sheet.fetch([sample, second], iter(range(2)), 0, CELLS, False)
-        assert all(at < 0 for at in sheet.payload()[1]), "no sample is odd"
 
 
 @pytest.mark.parametrize(
@@ -328,44 +304,20 @@ def test_a_long_list_is_data_and_not_structure():
     assert travelled([list(range(300))]) == [list(range(300))]
 
 
-def test_only_the_rows_that_do_not_fit_are_odd():
-    journey = Journey(batch := [np.zeros(2), np.arange(3000.0), np.zeros(2)]).write()
-    contents = journey.contents()
-    assert list(contents.odd) == [1]
-    for one, other in zip(batch, samples_of(contents), strict=True):
-        assert_same(one, other)
+def test_only_the_rows_that_do_not_fit_are_odd_whatever_their_size():
+    batch = [np.ones((count, 4)) for count in (2, 0, 2, 100, 5000)]
+    contents = Journey(batch).write().contents()
+    assert list(contents.odd) == [1, 3, 4]
+    for sent, got in zip(batch, samples_of(contents), strict=True):
+        assert_same(sent, got)
 
 
-def test_each_object_is_pickled_once():
-    class Counted:
-        def __init__(self, size):
-            self.size = size
-
-        def __reduce__(self):
-            pickled.append(self)
-            return bytes, (bytes(self.size),)
-
-    pickled = []
-    sizes = [10, 10, 10_000, 10, 20_000]
-    assert [len(found) for found in travelled([Counted(size) for size in sizes])] == sizes
-    assert len(pickled) == len(sizes)
-
-
-def test_only_what_plain_pickle_cannot_send_is_sent_by_value(monkeypatch):
-    asked = []
-
-    class ByValue(envelope._ByValue):
-        def dump(self, value):
-            asked.append(value)
-            super().dump(value)
-
-    monkeypatch.setattr(envelope, "_ByValue", ByValue)
+def test_what_plain_pickle_cannot_send_comes_back_and_so_does_what_stands_beside_it():
     function, array = (lambda: 7), np.arange(100)
-    sent = [array, (function, array), array]
-    got = opened(*sent)
-    assert asked == [sent[1]]
-    assert got[1][0]() == 7
-    assert all((found == array).all() for found in (got[0], got[1][1], got[2]))
+    sent = [array, (array, function, array + 1), array]
+    for got in (opened(*sent), travelled(sent)):
+        assert got[1][1]() == 7
+        assert all((found == array).all() for found in (got[0], got[1][0], got[1][2] - 1, got[2]))
 
 
 @pytest.mark.parametrize("given_up", range(4))
@@ -385,12 +337,6 @@ def test_rows_have_nothing_in_common_even_if_they_came_from_one_object():
     assert len({id(sample[0]) for sample in got}) == 3
 
 
-def test_objects_of_any_size_travel_one_beside_the_other():
-    batch = [np.ones((count, 4), np.float32) for count in (0, 500, 0, 100, 5000)]
-    for sent, arrived in zip(batch, travelled(batch, first=object()), strict=True):
-        assert_same(sent, arrived)
-
-
 @pytest.mark.parametrize("travels", [False, True])
 @pytest.mark.parametrize("numbers", [np.arange(3), np.arange(3.0)], ids=["fit", "odd"])
 def test_samples_that_lie_in_columns_are_written_at_once_if_they_fit(numbers, travels):
@@ -404,38 +350,24 @@ def test_samples_that_lie_in_columns_are_written_at_once_if_they_fit(numbers, tr
     assert len(journey.odd) == 3 * (numbers.dtype == float)
 
 
-def test_string_dtype_arrays_come_back():
-    if not hasattr(np.dtypes if hasattr(np, "dtypes") else np, "StringDType"):
+LIBRARIES = {
+    "StringDType": lambda: np.array(["a", "long enough to lie elsewhere", ""], np.dtypes.StringDType()),
+    "matrix": lambda: np.matrix([[1, 2], [3, 4]]),
+    "ml_dtypes": lambda: np.arange(4).astype(pytest.importorskip("ml_dtypes").bfloat16),
+    "Pillow": lambda: pytest.importorskip("PIL.Image").fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+@pytest.mark.parametrize("kind", LIBRARIES)
+def test_what_libraries_make_comes_back(kind):
+    if kind == "StringDType" and not hasattr(getattr(np, "dtypes", None), kind):
         pytest.skip("StringDType came with NumPy 2.0; run this with a newer NumPy")
-    sent = np.array(["a", "long enough to lie elsewhere", ""], np.dtypes.StringDType())
-    got = travelled([(sent, 1), (sent, 2)])[1][0]
-    assert got.dtype == sent.dtype
-    assert got.tolist() == sent.tolist()
-
-
-def test_matrices_come_back_as_matrices():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PendingDeprecationWarning)
-        sent = np.matrix([[1, 2], [3, 4]])
-        got = travelled([sent])[0]
-    assert type(got) is np.matrix
-    assert got.tolist() == sent.tolist()
-
-
-def test_dtypes_whose_name_says_less_than_they_are_go_as_objects():
-    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: pip install ml_dtypes")
-    sent = np.arange(4).astype(ml_dtypes.bfloat16)
-    got = travelled([sent])[0]
-    assert got.dtype == sent.dtype
-    assert got.tobytes() == sent.tobytes()
-
-
-def test_pil_images_come_back():
-    images = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'mpiter[images]'")
-    sent = images.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3))
+    sent = LIBRARIES[kind]()
     got = travelled([(sent, 1), (sent, 2)])[1][0]
     assert type(got) is type(sent)
-    assert np.array_equal(np.asarray(got), np.asarray(sent))
+    assert getattr(got, "dtype", None) == getattr(sent, "dtype", None)
+    assert np.asarray(got).tolist() == np.asarray(sent).tolist()
 
 
 @pytest.mark.torch
@@ -468,45 +400,7 @@ def test_torch_tensors_come_back_as_tensors():
     assert plain[0].max() == 5
 
 
-def test_containers_of_any_kind_keep_their_exact_type():
-    batch = [Point(1, collections.OrderedDict(b=1, a=2)), Point(1, {"b": 1, "a": 2}), (1, {})]
-    for sent, got in zip(batch, travelled(batch), strict=True):
-        assert_same(sent, got)
-
-
-def test_the_order_of_arrays_survives_what_plain_pickle_cannot_send():
-    sent = (np.zeros(3), lambda: 1, np.ones(3))
-    got = travelled([sent])[0]
-    assert got[0].tolist() == [0, 0, 0]
-    assert got[1]() == 1
-    assert got[2].tolist() == [1, 1, 1]
-    assert opened(sent)[0][2].tolist() == [1, 1, 1]
-
-
-def test_a_large_sample_is_planned_without_a_copy_of_it():
-    tracemalloc.start()
-    try:
-        for sample in (np.zeros(1 << 20), (np.zeros(1 << 20), "a name")):
-            journey = Journey([0])
-            before = tracemalloc.get_traced_memory()[0]
-            tracemalloc.reset_peak()
-            journey.rooms.learn(sample, 4)
-            assert tracemalloc.get_traced_memory()[1] - before < 1 << 20
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize("first", [None, 0, np.ones(1 << 20)], ids=["no layout", "odd", "column"])
-def test_a_large_sample_travels_beside_the_pickle_of_its_answer(first):
-    large = np.zeros(1 << 20)
-    sheet = Writer(None).sheet(b"" if first is None else dumps(Layout(describe(first), 1)), None, 0, 1)
-    sheet.fetch([large], iter([0]), 0, CELLS, False)
-    beside: list[pickle.PickleBuffer] = []
-    pickled = pickle.dumps(sheet.payload(), 5, buffer_callback=beside.append)
-    assert len(pickled) < 4096
-    assert sum(buffer.raw().nbytes for buffer in beside if buffer.raw().nbytes >= large.nbytes) == large.nbytes
-
-
+@settings(max_examples=20)
 @given(value=st.binary(max_size=4).map(np.bytes_) | st.text(max_size=4).map(np.str_), zeros=st.integers(0, 3))
 def test_numpys_bytes_and_strings_keep_the_zeros_at_their_end(value, zeros):
     long = type(value)(value + value[:0].ljust(zeros, b"\0" if isinstance(value, bytes) else "\0"))
@@ -518,8 +412,6 @@ def test_numpys_bytes_and_strings_keep_the_zeros_at_their_end(value, zeros):
             assert repr(plain_text(shipment.open()[0])) == plain
         finally:
             shipment.close()
-        if not isinstance(sample, np.ndarray):
-            assert repr(plain_text(decoded(encoded(sample)))) == plain
 
 
 def plain_text(value):
@@ -538,7 +430,7 @@ VARIED = [
 ]
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(batches=st.lists(st.lists(st.sampled_from(VARIED), min_size=1, max_size=3), min_size=2, max_size=6))
 def test_a_batch_is_stacked_in_the_same_way_whatever_came_before_it(batches):
     stacks = Stacker()
