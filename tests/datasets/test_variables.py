@@ -6,13 +6,9 @@ import textwrap
 
 import numpy as np
 import pytest
-from scripts import METHODS, run
+from scripts import run
 
 from mpiter.datasets import ship, variables
-
-pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
-
-OTHERS = ("forkserver", "spawn")
 
 CONFIG = """
 import argparse, enum, functools, threading
@@ -92,8 +88,10 @@ def tripled(number):
 """
 
 
-@pytest.mark.parametrize("guard", ["if __name__ == '__main__':", "if True:"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "guard"),
+    [("fork", "if True:"), ("forkserver", "if True:"), ("spawn", "if __name__ == '__main__':")],
+)
 def test_what_a_program_has_set_before_the_first_batch_its_workers_see(tmp_path, method, guard):
     (tmp_path / "config.py").write_text(CONFIG)
     (tmp_path / "data.py").write_text(DATA)
@@ -120,14 +118,13 @@ print(*loader)
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["forkserver"])
 def test_torchs_default_type_is_the_programs(tmp_path, method):
     pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
     assert run(tmp_path, TORCH, method).ended_well().lines == ["['torch.float64']"]
 
 
 STAYS = """
-import sys, threading
 import config, mpiter
 class Uses:
     def __len__(self):
@@ -138,15 +135,14 @@ class Uses:
 if __name__ == "__main__":
     config.LATER, config.SIZE = (number for number in range(3)), 5
     config.WIDTHS = [config.LATER]
-    with mpiter.batches(Uses(), 2, n_processes=2, backend=mpiter.Process(sys.argv[1])) as stream:
+    with mpiter.batches(Uses(), 2, n_processes=2, backend=mpiter.Process("forkserver")) as stream:
         print(*(column.tolist() for column in next(stream)))
 """
 
 
-@pytest.mark.parametrize("method", OTHERS)
-def test_one_warning_names_what_cannot_travel_and_the_rest_does(tmp_path, method):
+def test_one_warning_names_what_cannot_travel_and_the_rest_does(tmp_path):
     (tmp_path / "config.py").write_text(CONFIG)
-    outcome = run(tmp_path, STAYS, method)
+    outcome = run(tmp_path, STAYS)
     assert (outcome.code, outcome.lines, outcome.left_running) == (0, ["[True, True] [5, 5]"], [])
     assert outcome.err.count("RuntimeWarning") == 1
     assert "does not reach its workers: config.WIDTHS (list: cannot pickle 'generator' object)." in outcome.err
@@ -155,7 +151,7 @@ def test_one_warning_names_what_cannot_travel_and_the_rest_does(tmp_path, method
 
 
 BY_IMPORT = """
-import sys, threading
+import threading
 import mpiter
 
 lock, SIZE = threading.Lock(), 32
@@ -172,14 +168,13 @@ class Uses:
 
 if __name__ == "__main__":
     SIZE, OPTIONS.rate, Options.depth = 64, 2, 5
-    with mpiter.MultiprocessIterator(Uses(), 2, repeat=False, backend=mpiter.Process(sys.argv[1])) as it:
+    with mpiter.MultiprocessIterator(Uses(), 2, repeat=False, backend=mpiter.Process("forkserver")) as it:
         print(next(it))
 """
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_the_variables_of_a_script_that_workers_import_are_its_own(tmp_path, method):
-    assert run(tmp_path, BY_IMPORT, method).ended_well().lines == ["[(64, 2, 5), (64, 2, 5)]"]
+def test_the_variables_of_a_script_that_workers_import_are_its_own(tmp_path):
+    assert run(tmp_path, BY_IMPORT).ended_well().lines == ["[(64, 2, 5), (64, 2, 5)]"]
 
 
 EPOCHS = """
@@ -289,12 +284,11 @@ def test_what_is_the_same_is_left_alone_and_names_of_one_object_share_one(module
     assert module.PATTERN is pattern
 
 
-@pytest.mark.parametrize("kind", [bytes, np.zeros])
-def test_a_large_variable_is_told(module, monkeypatch, kind):
+def test_a_large_variable_is_told(module, monkeypatch):
     monkeypatch.setattr(ship, "_LARGEST", 1 << 20)
-    module.TABLE = kind(1 << 21)
+    module.TABLE = np.zeros(1 << 18)
     _, stays = variables.read({module.__name__}, dumps, with_main=False)
-    assert stays == [f"{module.__name__}.TABLE ({type(module.TABLE).__name__}: larger than 1 MB)"]
+    assert stays == [f"{module.__name__}.TABLE (ndarray: larger than 1 MB)"]
 
 
 def test_what_is_installed_is_not_the_programs():

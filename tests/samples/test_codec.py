@@ -19,7 +19,7 @@ from mpiter.engine.rooms import Host, Rooms
 from mpiter.rules import Rules
 from mpiter.samples.batch import Stacker, collate, columns_of, samples_of
 from mpiter.samples.envelope import Sealing, dumps
-from mpiter.samples.tree import Aside, Group, Rows, describe
+from mpiter.samples.tree import Aside, Group, describe
 from mpiter.worker.board import Cell
 from mpiter.worker.sheets import Unsendable, Writer
 
@@ -149,18 +149,6 @@ def test_a_sample_that_cannot_be_sent_leaves_no_trace(travels):
     assert_same(last, batch[2])
 
 
-def test_each_row_is_on_the_board_when_its_sample_is_asked_for():
-    class Asked(list):
-        def __getitem__(self, key):
-            seen.append((key, CELLS[Cell.ROW]))
-            return super().__getitem__(key)
-
-    seen = []
-    sheet = Journey([1, 2, 3], spare=5).sheet(2, 6)
-    sheet.fetch(Asked("abcdef"), iter([5, 3, 1]), 3, CELLS, False)
-    assert seen == [(5, 3), (3, 4), (1, 5)]
-
-
 def test_samples_are_private_to_whoever_received_them():
     mine = [(np.zeros(3), np.zeros(2), [np.zeros(1)], np.ma.zeros(2)) for _ in range(2)]
     got = travelled(mine)
@@ -276,32 +264,21 @@ def test_a_dataclass_is_not_constructed_again():
     assert made == [sample]
 
 
-def test_cycles_and_deep_nesting_come_back():
-    cycle = [1]
+def test_cycles_deep_nesting_and_what_unfolds_without_end_come_back():
+    cycle, deep, folded = [1], 0, np.zeros(1)
     cycle.append(cycle)
-    got = travelled([(1, cycle)])[0]
-    assert got[1][1] is got[1]
-    deep = 0
     for _ in range(100):
         deep = [deep]
-    assert travelled([deep, deep]) == [deep, deep]
-
-
-def test_what_unfolds_without_end_is_sent_as_an_object():
-    folded = np.zeros(1)
     for _ in range(30):
         folded = (folded, folded)
-    assert isinstance(describe(folded), Aside)
+    got = travelled([(1, cycle)])[0]
+    assert got[1][1] is got[1]
+    assert travelled([deep, deep]) == [deep, deep]
+    assert travelled([list(range(300))]) == [list(range(300))]
     got = travelled([folded])[0]
     while isinstance(got, tuple):
         assert got[0] is got[1]
         got = got[0]
-    assert isinstance(describe([[0] * 200] * 200), Aside)
-
-
-def test_a_long_list_is_data_and_not_structure():
-    assert isinstance(describe(list(range(300))), Aside)
-    assert travelled([list(range(300))]) == [list(range(300))]
 
 
 def test_only_the_rows_that_do_not_fit_are_odd_whatever_their_size():
@@ -320,34 +297,11 @@ def test_what_plain_pickle_cannot_send_comes_back_and_so_does_what_stands_beside
         assert all((found == array).all() for found in (got[0], got[1][0], got[1][2] - 1, got[2]))
 
 
-@pytest.mark.parametrize("given_up", range(4))
-def test_a_row_that_was_given_up_is_not_read_though_a_worker_had_written_it(given_up):
-    journey = Journey([(row, f"old {row}") for row in range(4)]).write()
-    journey.asides.clear()  # the worker died before it could answer
-    others = [row for row in range(4) if row != given_up]
-    for row in others:
-        journey.fetch(row, [(row, f"new {row}")])
-    assert samples_of(journey.contents(frozenset({given_up}))) == [(row, f"new {row}") for row in others]
-
-
 def test_rows_have_nothing_in_common_even_if_they_came_from_one_object():
     shared = {"of all samples"}
     got = travelled([(shared, "x", shared) for _ in range(3)])
     assert [sample[0] is sample[2] for sample in got] == [True] * 3
     assert len({id(sample[0]) for sample in got}) == 3
-
-
-@pytest.mark.parametrize("travels", [False, True])
-@pytest.mark.parametrize("numbers", [np.arange(3), np.arange(3.0)], ids=["fit", "odd"])
-def test_samples_that_lie_in_columns_are_written_at_once_if_they_fit(numbers, travels):
-    journey = Journey([(np.int64(0), "a name")] * 3, travels=travels)
-    sheet, rows = journey.sheet(0, 3), Rows((numbers, ["a", "b", "c"]), 3)
-    if not sheet.together(0, rows):
-        assert numbers.dtype == float
-        sheet.fetch(rows, iter(range(3)), 0, CELLS, False)
-    journey.arrive(0, 3, sheet)
-    assert journey.read() == [(0, "a"), (1, "b"), (2, "c")]
-    assert len(journey.odd) == 3 * (numbers.dtype == float)
 
 
 LIBRARIES = {
