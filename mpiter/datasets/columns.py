@@ -232,7 +232,7 @@ def reader_of(dataset: Any) -> Reader | None:
     if kind in (np.ndarray, np.memmap):
         return lambda indices: np.asarray(dataset[indices])
     if callable(getattr(kind, "__getitems__", None)):
-        return lambda indices: _in_sequence(dataset.__getitems__(indices.tolist()))
+        return lambda indices: _in_order(dataset.__getitems__(indices.tolist()))
     if chainer is not None and kind in (chainer.datasets.TupleDataset, chainer.datasets.DictDataset):
         parts = dataset._datasets
         if all(type(part) is np.ndarray for part in (parts.values() if isinstance(parts, dict) else parts)):
@@ -242,11 +242,9 @@ def reader_of(dataset: Any) -> Reader | None:
     return None
 
 
-def _in_sequence(samples: Any) -> Any:
-    """As a list, also of what a generator gives; None for a mapping, whose samples are read one by one."""
-    if isinstance(samples, Mapping):
-        return ()
-    return samples if isinstance(samples, Sequence) else list(samples)
+def _in_order(samples: Any) -> Any:
+    """The samples if they lie in order; none, so that they are read one by one, of a generator or a mapping."""
+    return samples if isinstance(samples, (Sequence, np.ndarray)) else ()
 
 
 def _fetched(dataset: Any, indices: Any) -> Any:
