@@ -72,16 +72,16 @@ class Sealing:
         is the caller's, so plain pickle succeeds; in any other worker it isn't, plain pickle fails, and cloudpickle
         sends the class by value under the identity that it came with.
         """
-        start, count = self._ends[-1] if self._ends else (0, 0)
+        start, count = self._out.tell(), len(self._buffers)
         try:
-            self._plain.dump(value)
-        except Exception:  # cloudpickle knows more, and its error is the one to show
-            self._forget(start, count)
             try:
-                ByValue(self._out, protocol=5, buffer_callback=self._take).dump(value)
-            except BaseException:
+                self._plain.dump(value)
+            except Exception:  # cloudpickle knows more, and its error is the one to show
                 self._forget(start, count)
-                raise
+                ByValue(self._out, protocol=5, buffer_callback=self._take).dump(value)
+        except BaseException:
+            self._forget(start, count)
+            raise
         finally:
             self._plain.clear_memo()
         self._buffers[count:] = map(bytearray, self._buffers[count:])
