@@ -1,19 +1,17 @@
 """What a program has set its workers see: settings, and the variables of its own modules; what can't travel is told."""
 
 import json
-import sys
-import textwrap
 
-import numpy as np
 import pytest
 from scripts import run
 
-from mpiter.datasets import ship, variables
-
 CONFIG = """
-import argparse, enum, functools, threading
+import argparse, enum, functools, itertools, random, threading
+import numpy as np
 
-SIZE, WIDTHS, LATER, lock = 32, [1, 2], None, threading.Lock()
+SIZE, WIDTHS, LATER, LARGE = 32, [1, 2], None, b""
+lock, dice, rng, numbers = threading.Lock(), random.Random(1), np.random.default_rng(1), itertools.count()
+file = open(__file__)
 ARGS = argparse.Namespace(size=1)
 MISSING = object()
 class Defaults:
@@ -134,7 +132,7 @@ class Uses:
 
 if __name__ == "__main__":
     config.LATER, config.SIZE = (number for number in range(3)), 5
-    config.WIDTHS = [config.LATER]
+    config.WIDTHS, config.LARGE = [config.LATER], bytes(65 << 20)
     with mpiter.batches(Uses(), 2, n_processes=2, backend=mpiter.Process("forkserver")) as stream:
         print(*(column.tolist() for column in next(stream)))
 """
@@ -145,7 +143,8 @@ def test_one_warning_names_what_cannot_travel_and_the_rest_does(tmp_path):
     outcome = run(tmp_path, STAYS)
     assert (outcome.code, outcome.lines, outcome.left_running) == (0, ["[True, True] [5, 5]"], [])
     assert outcome.err.count("RuntimeWarning") == 1
-    assert "does not reach its workers: config.WIDTHS (list: cannot pickle 'generator' object)." in outcome.err
+    told = "config.WIDTHS (list: cannot pickle 'generator' object), config.LARGE (bytes: larger than 64 MB)."
+    assert f"does not reach its workers: {told}" in outcome.err, "and nothing of what each process has for itself"
     assert "worker_init" in outcome.err
     assert "next(stream)" in outcome.err, "the line of the program, not one of ours"
 
@@ -237,67 +236,3 @@ def test_modules_begin_with_each_others_first_values_and_get_what_only_the_progr
     (tmp_path / "config.py").write_text(CONFIG)
     (tmp_path / "plugin.py").write_text(PLUGIN)
     assert run(tmp_path, PLUGGED).ended_well().lines == ["[(32, 3, 1, [1, 2, 'once'])]"]
-
-
-# -- in one process --------------------------------------------------------------------------------------------------
-
-MODULE = """
-import random, itertools, re
-import numpy as np
-
-dice, rng, numbers, file, PATTERN = random.Random(1), np.random.default_rng(1), itertools.count(), None, re.compile("a")
-def made(by):
-    return lambda number: number * by
-
-closure, TABLE = made(1), np.zeros(3)
-"""
-
-
-@pytest.fixture
-def module(tmp_path, monkeypatch):
-    """A module of the program's, imported."""
-    (tmp_path / "made_for_variables.py").write_text(textwrap.dedent(MODULE))
-    monkeypatch.syspath_prepend(tmp_path)
-    import made_for_variables
-
-    yield made_for_variables
-    del sys.modules["made_for_variables"]
-
-
-def dumps(value):
-    return ship._variable(True, value)
-
-
-def test_what_each_process_has_for_itself_stays_without_a_word(module):
-    with open(__file__) as module.file:
-        (names, found, _), stays = variables.read({module.__name__}, dumps, with_main=False)
-    assert (names, [one.path for one in found], stays) == ([module.__name__], [("PATTERN",), ("TABLE",)], [])
-
-
-def test_what_is_the_same_is_left_alone_and_names_of_one_object_share_one(module):
-    module.TABLE, module.also = (shared := {"a": 1}), shared
-    held, _ = variables.read({module.__name__}, dumps, with_main=False)
-    module.TABLE, pattern, module.also = None, module.PATTERN, None
-    assert list(variables.put(held, dumps)) == []
-    assert module.TABLE is module.also is not shared
-    assert module.TABLE == {"a": 1}
-    assert module.PATTERN is pattern
-
-
-def test_a_large_variable_is_told(module, monkeypatch):
-    monkeypatch.setattr(ship, "_LARGEST", 1 << 20)
-    module.TABLE = np.zeros(1 << 18)
-    _, stays = variables.read({module.__name__}, dumps, with_main=False)
-    assert stays == [f"{module.__name__}.TABLE (ndarray: larger than 1 MB)"]
-
-
-def test_what_is_installed_is_not_the_programs():
-    held, stays = variables.read({"json", "numpy", "pytest", "mpiter"}, dumps, with_main=False)
-    assert (held.modules, held.variables, stays) == ([], [], [])
-
-
-def test_a_library_in_which_nothing_is_set_is_not_imported(monkeypatch):
-    image = pytest.importorskip("PIL.Image")
-    assert ("PIL.Image", "MAX_IMAGE_PIXELS") not in variables.settings()
-    monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", None)
-    assert variables.settings()["PIL.Image", "MAX_IMAGE_PIXELS"] is None

@@ -134,26 +134,21 @@ def test_so_are_arrays_in_lists_from_threads(way: str) -> None:
     assert samples_of(Reusing(way), **THREAD) == expected(way)
 
 
-@pytest.mark.parametrize("way", ["an array", "ragged views"])
-@pytest.mark.parametrize("buffers", [2, 40])
-def test_so_are_those_of_several_buffers_in_turn(way: str, buffers: int) -> None:
-    assert samples_of(Reusing(way, buffers), **THREAD) == expected(way)
+@pytest.mark.parametrize(("way", "how"), [("an array", {"buffers": 2}), ("ragged views", {"buffers": 40})])
+def test_so_are_those_of_several_buffers_in_turn(way: str, how: Any) -> None:
+    assert samples_of(Reusing(way, **how), **THREAD) == expected(way)
 
 
-def test_so_are_large_ones() -> None:
-    how = {"size": 200_000, "length": 20}
-    assert samples_of(Reusing("in a tuple", **how), 10, **THREAD) == expected("in a tuple", **how)
-
-
-def test_so_are_those_around_one_that_fails() -> None:
+def test_so_are_large_ones_around_one_that_fails() -> None:
     class Fails(Reusing):
         def __getitem__(self, index: int) -> Any:
             if index == 30:
                 raise KeyError(index)
             return super().__getitem__(index)
 
-    wanted = expected("an array")
-    assert samples_of(Fails("an array"), **THREAD, on_error="skip") == wanted[:30] + wanted[31:]
+    wanted = expected("an array", size=50_000)
+    found = samples_of(Fails("an array", size=50_000), **THREAD, on_error="skip")
+    assert found == wanted[:30] + wanted[31:]
 
 
 @pytest.mark.parametrize("options", [THREAD, {"n_processes": 1}], ids=["thread", "process"])

@@ -231,7 +231,7 @@ def assert_same(sent, got):
             assert_same(key, other)
             assert_same(value, theirs)
         assert getattr(sent, "default_factory", None) is getattr(got, "default_factory", None)
-    elif isinstance(sent, (tuple, list)):
+    elif isinstance(sent, (tuple, list, collections.deque)):
         assert len(sent) == len(got)
         for one, other in zip(sent, got, strict=True):
             assert_same(one, other)

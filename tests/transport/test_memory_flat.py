@@ -98,18 +98,6 @@ def test_many_resets_leave_descriptors_threads_and_memory_as_they_were():
         assert memory() - occupied < 6 * MB
 
 
-def test_iterators_opened_and_closed_one_after_another_leave_nothing():
-    def use_one():
-        with mpiter.MultiprocessIterator(Images(), 4, n_processes=1) as it:
-            take(it, 3)
-
-    use_one()
-    before = household()
-    for _ in range(8):
-        use_one()
-    assert household() == before
-
-
 @pytest.fixture
 def little_memory(monkeypatch):
     """A machine on which slots may take two megabytes and no more."""
