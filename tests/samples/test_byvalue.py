@@ -47,7 +47,7 @@ class Odd:
     def __getitem__(self, index):
         renamed, thing = Other(), self.thing()
         renamed.index = thing.index = index
-        made = dataclasses.make_dataclass("Made", [("index", int)])(index) if index else None  # which has no column
+        made = type("Made", (), {"index": index})()
         views = self.numbers[index, 1], memoryview(np.arange(index + 1, dtype=np.uint16))
         points = Outer.Point(np.full(2, index), 2), Outer.Inner.Pair(index), self.point(index)
         return *points, renamed, thing, made, *views
@@ -58,12 +58,11 @@ def test_classes_come_back_as_the_callers_and_what_only_a_worker_knows_by_value(
     dataset, backend = Odd(), mpiter.Process(method)
     with mpiter.MultiprocessIterator(dataset, 2, repeat=False, shuffle=False, n_processes=2, backend=backend) as it:
         found = [sample for batch in it for sample in batch]
-        assert it.stats().odd_rows == 0
     for index, (outer, pair, point, renamed, thing, made, number, view) in enumerate(found):
         assert [*map(type, (outer, pair, point))] == [Outer.Point, Outer.Inner.Pair, dataset.point]
         assert [*map(type, (renamed, thing))] == [Other, dataset.thing]
-        assert [outer.a.tolist(), pair.a, point.a, renamed.index, thing.index] == [[index] * 2, *[index] * 4]
-        assert made is None or (type(made).__name__, made.index) == ("Made", index)
+        assert type(made).__name__ == "Made"
+        assert [*outer.a, pair.a, point.a, renamed.index, thing.index, made.index] == [index] * 7
         assert number == 4 * index + 1
         assert (type(view), view.format, view.tolist()) == (memoryview, "H", list(range(index + 1)))
     assert len(found) == 3
