@@ -109,17 +109,6 @@ class Holds:
         return i
 
 
-@pytest.mark.parametrize("kind", OPEN)
-def test_what_is_open_in_a_dataset_is_refused_by_its_path(kind):
-    with contextlib.closing(OPEN[kind]()) as thing:
-        it = iterator(Holds(thing), 2, n_processes=1, backend=mpiter.Process("spawn"))
-        with (
-            it,
-            pytest.raises(mpiter.errors.DatasetNotPicklable, match=r"dataset\.deep\['in'\]\[0\].*worker_init"),
-        ):
-            next(it)
-
-
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
 def test_what_cannot_be_pickled_is_forked_with_a_warning_at_the_users_line_where_nothing_else_was_asked_for():
     it = iterator(Holds(threading.Lock()), 3, shuffle=False, n_processes=1)
@@ -129,34 +118,37 @@ def test_what_cannot_be_pickled_is_forked_with_a_warning_at_the_users_line_where
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize("kind", ["binary file", "text file", "socket", "sqlite", "hdf5"])
-def test_what_workers_would_share_a_place_in_is_forked_only_if_asked(tmp_path, kind):
-    made = {"sqlite": Rows, "hdf5": OnFirstUse}
-    opens = made[kind](str(tmp_path / "rows")).open if kind in made else OPEN[kind]
-    with contextlib.closing(opens()) as thing:
-        options = {"shuffle": False, "n_processes": 1}
+def test_what_is_open_in_a_dataset_is_refused_by_its_path_and_forked_only_if_asked(tmp_path):
+    files = {"sqlite": Rows(str(tmp_path / "rows")).open, "hdf5": OnFirstUse(str(tmp_path / "more")).open}
+    for kind, opens in {**OPEN, **files}.items():
+        is_handle = kind != "connection"
         with (
-            iterator(Holds(thing), 3, **options) as it,
-            pytest.raises(mpiter.errors.DatasetNotPicklable, match=r"\['in'\]\[0\].*worker_init") as told,
+            contextlib.closing(opens()) as thing,
+            iterator(Holds(thing), 3, n_processes=1, backend=mpiter.Process(None if is_handle else "spawn")) as it,
+            pytest.raises(mpiter.errors.DatasetNotPicklable, match=r"dataset\.deep\['in'\]\[0\].*worker_init") as told,
         ):
             next(it)
-        assert told.value.is_handle
-        with iterator(Holds(thing), 3, **options, backend=mpiter.Process("fork")) as it:
+        assert told.value.is_handle == is_handle, kind
+    with socket.socket() as thing:
+        options = {"shuffle": False, "n_processes": 1, "backend": mpiter.Process("fork")}
+        with iterator(Holds(thing), 3, **options) as it:
             assert next(it) == [0, 1, 2]
 
 
-class ReturnsIt(Holds):
-    def __init__(self, kind):
-        self.kind = kind
+class ReturnsThem(Holds):
+    def __init__(self):
+        self.kinds = list(OPEN)
 
     def __getitem__(self, i):
-        return {"i": i, "open": [OPEN[self.kind]()] if i else []}
+        return {"i": i, "open": [OPEN[self.kinds[i]]()] if i < len(self.kinds) else []}
+
+    def __len__(self):
+        return len(self.kinds) + 1
 
 
-@pytest.mark.parametrize("kind", OPEN)
-def test_what_is_open_in_a_sample_is_refused_by_its_path(kind):
-    it = iterator(ReturnsIt(kind), 1, shuffle=False, n_processes=1)
-    with it:
-        assert next(it) == [{"i": 0, "open": []}]
-        with pytest.raises(mpiter.errors.SampleNotSendable, match=r"dataset\[1\]\['open'\]\[0\]"):
-            next(it)
+def test_what_is_open_in_a_sample_is_refused_by_its_path():
+    with iterator(ReturnsThem(), 1, shuffle=False, n_processes=1) as it:
+        for at in range(len(OPEN)):
+            with pytest.raises(mpiter.errors.SampleNotSendable, match=rf"dataset\[{at}\]\['open'\]\[0\]"):
+                next(it)
+        assert next(it) == [{"i": len(OPEN), "open": []}]
