@@ -15,8 +15,6 @@ import functools
 import inspect
 import os
 import sys
-from array import array
-from collections import UserDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -26,8 +24,8 @@ from ..errors import OptionError
 from ..samples.tree import Rows, container
 
 _FEW = 4  # parts of a list, which may be columns: datasets rarely have so few samples
-_SEQUENCES = (list, tuple, range, deque, array)  # which may be columns beside an array
-_MAPPINGS = ("builtins", "collections", "numpy", "h5py")  # whose mappings name arrays; others know what they stand for
+_SEQUENCES = (list, tuple, range)  # which may be columns beside an array
+_MAPPINGS = ("numpy", "h5py")  # whose mappings name arrays; others know what they stand for
 _FRAMES = ("pandas", "polars", "pyarrow")  # whose [] takes labels, or gives objects
 _SPELLINGS = (
     "For columns, each row of which is a sample, pass arrays of one length in a tuple or a dict; for samples, whatever "
@@ -36,7 +34,7 @@ _SPELLINGS = (
 
 
 class Table:
-    """A dataset of columns of one length, in a tuple, a named tuple or a dict; a column may be a table itself."""
+    """A dataset of columns of one length, in a tuple, a named tuple or a dict."""
 
     def __init__(self, columns: Any) -> None:
         (one, length), *others = [(name, _length(column)) for name, column in _named(columns)]
@@ -58,16 +56,6 @@ class Table:
         return Rows(container(self.columns, lambda column: _part(column, indices)), len(indices))
 
 
-def described(dataset: Any) -> str:
-    """Describe a dataset in a few words: its type and its length."""
-    if isinstance(dataset, Table):
-        return f"{len(dataset)} rows of columns"
-    try:
-        return f"{type(dataset).__name__} of {len(dataset)}"
-    except Exception:  # a stream, or one that doesn't know
-        return type(dataset).__name__
-
-
 def as_dataset(data: Any, by_key: bool = False) -> Any:
     """``data`` as a dataset; columns become a table, but a dict stays as it is where samplers ask ``by_key``."""
     if isinstance(data, (str, bytes, bytearray)):
@@ -83,7 +71,8 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
     if not _is_container(data):
         return data  # a class of the user's among them, which knows what its samples are
     if isinstance(data, Mapping):
-        are_samples = all(isinstance(name, int) for name in data) or (by_key and not _rows(data))
+        rows = {*map(_rows, data.values())}
+        are_samples = all(isinstance(name, int) for name in data) or (by_key and (0 in rows or len(rows) != 1))
         return data if are_samples else _table(dict(data))
     rows = {*map(_rows, data)} if len(data) <= _FEW else {0}
     are_columns = len(data) > 1 and 0 not in rows  # or may be
@@ -104,7 +93,7 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
 
 def _is_container(data: Any) -> bool:
     """Is it of a type of Python's or of a library's, whose meaning is known?"""
-    for kind in (list, tuple, dict, UserDict):
+    for kind in (list, tuple, dict):
         if isinstance(data, kind):
             return type(data).__getitem__ is kind.__getitem__
     return isinstance(data, Mapping) and _package(data) in _MAPPINGS
@@ -112,26 +101,27 @@ def _is_container(data: Any) -> bool:
 
 def _refuse(data: Sequence[Any], columns: str) -> NoReturn:
     kind, some = type(data).__name__, data[:_FEW]
-    each = (f"{type(one).__name__} {tuple(one.shape)}" if _is_array(one) else described(one) for one in some)
-    told = ", ".join(each) + ", …" * (len(data) > _FEW)
+    told = ", ".join(map(_told, some)) + ", …" * (len(data) > _FEW)
     raise OptionError(
         f"a {kind} of {told} may be {len(data)} samples or {len(data)} columns.  "
         f"Pass {columns} for columns, or mpiter.Packed({kind}) for samples."
     )
 
 
+def _told(part: Any) -> str:
+    size = f" {tuple(part.shape)}" if hasattr(part, "shape") else f" of {len(part)}" if hasattr(part, "__len__") else ""
+    return type(part).__name__ + size
+
+
 def _table(columns: Any) -> Table:
     for name, part in _named(columns):
-        if not (_is_array(part) or _is_nested(part) or isinstance(part, _SEQUENCES)):
+        if not (_is_array(part) or isinstance(part, _SEQUENCES)):
             raise OptionError(f"columns are arrays or lists, and {name} is {type(part).__name__}.  {_SPELLINGS}")
     return Table(container(columns, _as_column))
 
 
 def _rows(part: Any) -> int:
     """The number of rows of a column; 0 for anything else."""
-    if _is_nested(part):
-        rows = {*map(_rows, part.values() if isinstance(part, Mapping) else part)}
-        return rows.pop() if len(rows) == 1 else 0
     return _length(part) if _is_array(part) or isinstance(part, _SEQUENCES) else 0
 
 
@@ -146,21 +136,10 @@ def _is_array(part: Any) -> bool:
     return _package(part) == "pyarrow" and hasattr(part, "to_numpy")
 
 
-def _is_nested(part: Any) -> bool:
-    """Is it a tuple or a dict of columns?"""
-    if isinstance(part, tuple):  # of a million numbers, perhaps
-        return any(_is_array(inner) or _is_nested(inner) for inner in part[:_FEW])
-    return isinstance(part, Mapping) and bool(part)
-
-
 def _as_column(part: Any) -> Any:
     """Something that ``[]`` takes a row number, and an array of them if possible."""
-    if _is_nested(part):
-        return _table(dict(part) if isinstance(part, Mapping) else part)
-    if isinstance(part, (tuple, deque)):
+    if isinstance(part, tuple):
         return list(part)
-    if isinstance(part, array):
-        return np.asarray(part)
     if _package(part) in _FRAMES:
         return np.asarray(part.to_numpy())
     return InFile(part) if _package(part) == "h5py" else part
@@ -202,8 +181,6 @@ def _package(value: Any) -> str:
 
 def _part(column: Any, indices: Any) -> Any:
     """The rows of these numbers."""
-    if isinstance(column, Table):
-        return column.__getitems__(indices)
     if isinstance(column, (list, range)):
         return [column[index] for index in indices.tolist()]
     part = column[indices]
@@ -255,7 +232,7 @@ def reader_of(dataset: Any) -> Reader | None:
     if kind in (np.ndarray, np.memmap):
         return lambda indices: np.asarray(dataset[indices])
     if callable(getattr(kind, "__getitems__", None)):
-        return lambda indices: _in_sequence(dataset.__getitems__(indices.tolist()))
+        return lambda indices: _in_order(dataset.__getitems__(indices.tolist()))
     if chainer is not None and kind in (chainer.datasets.TupleDataset, chainer.datasets.DictDataset):
         parts = dataset._datasets
         if all(type(part) is np.ndarray for part in (parts.values() if isinstance(parts, dict) else parts)):
@@ -265,11 +242,9 @@ def reader_of(dataset: Any) -> Reader | None:
     return None
 
 
-def _in_sequence(samples: Any) -> Any:
-    """As a list, also of what a generator gives; None for a mapping, whose samples are read one by one."""
-    if isinstance(samples, Mapping):
-        return ()
-    return samples if isinstance(samples, Sequence) else list(samples)
+def _in_order(samples: Any) -> Any:
+    """The samples if they lie in order; none, so that they are read one by one, of a generator or a mapping."""
+    return samples if isinstance(samples, (Sequence, np.ndarray)) else ()
 
 
 def _fetched(dataset: Any, indices: Any) -> Any:

@@ -25,7 +25,8 @@ import msgpack
 
 from .. import machine
 from ..errors import SharedMemoryFull
-from ..samples.envelope import aligned, reducers
+from ..samples.byvalue import reducers
+from ..samples.envelope import aligned
 from ..transport.memory import SharedBytes, SharedFile, write_all
 from .ship import explain
 

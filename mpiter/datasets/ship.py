@@ -7,6 +7,7 @@ named by its path (``dataset.transform.lock``).
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 import io
 import mmap
@@ -15,16 +16,14 @@ import pickle
 import warnings
 from functools import partial
 from itertools import accumulate
-from multiprocessing.connection import Connection
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..errors import DatasetNotPicklable, SharedMemoryFull, warn
-from ..samples import tensors
-from ..samples.byvalue import ByValue, culprit, is_importable, refuse
-from ..samples.envelope import aligned, reduce_text
+from ..samples.byvalue import ByValue, culprit, is_importable, reducers
+from ..samples.envelope import aligned
 from ..samples.tree import PAGE
 from ..transport.memory import SharedBytes, SharedFile, write_all
 from . import variables
@@ -203,7 +202,7 @@ def _variable(by_value: bool, value: Any) -> tuple[bytes, set[str]]:
 
 
 class _ByValue(ByValue):
-    """Knows in addition that a memmap is a file and a tensor an array."""
+    """Knows in addition that a memmap is a file."""
 
     knows_main = names_twins = False
     modules: set[str]  # that what has been pickled names
@@ -220,9 +219,11 @@ class _ByReference(pickle.Pickler):
     modules: set[str]
     maps_files: bool
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.dispatch_table = {**copyreg.dispatch_table, **reducers()}
+
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, Connection):
-            refuse(value)
         if isinstance(value, (type, FunctionType)) and not is_importable(value.__module__):
             raise TypeError(f"workers cannot import its module, {value.__module__}")
         reduced = _reduced(value, self)
@@ -230,20 +231,13 @@ class _ByReference(pickle.Pickler):
 
 
 def _reduced(value: Any, pickler: _ByValue | _ByReference) -> Any:
-    """Reduce a value that carries much memory, for pickling; None for everything else."""
+    """Reduce memory that others can map, and note the modules that are named; None for everything else."""
     if isinstance(value, (type, FunctionType, ModuleType)):
         pickler.modules.add(value.__name__ if isinstance(value, ModuleType) else value.__module__)
-        return None
-    if type(value) is SharedBytes and not pickler.maps_files:
+    elif type(value) is SharedBytes and not pickler.maps_files:
         return np.frombuffer, (pickle.PickleBuffer(value), np.uint8)
-    if type(value) in (np.bytes_, np.str_):
-        return reduce_text(value)
-    if type(value) is np.memmap and (where := _place_in_file(value)) is not None:
+    elif type(value) is np.memmap and (where := _place_in_file(value)) is not None:
         return _map_again, where
-    if (array := tensors.as_array(value)) is not None:
-        return tensors.from_array, (array,)
-    if (device := tensors.device_of(value)) not in ("cpu", "meta"):
-        raise TypeError(f"it is a tensor on {device}, which workers cannot share; keep data for them on the CPU")
     return None
 
 

@@ -255,21 +255,18 @@ class Stacker:
 
     def columns(self, samples: list[Any]) -> Any:
         """The columns of samples with the same layout as before; None for others."""
-        tree, rows = self._tree, len(samples)
-        if isinstance(tree, Array):
-            column = np.empty((rows, *tree.shape), tree.dtype)
-            return tree.stack(column) if tree.write(column, 0, samples) else None
-        if not isinstance(tree, Group) or tree.kind != "tuple":
-            return None
+        tree = self._tree
+        group = tree if isinstance(tree, Group) and tree.kind == "tuple" else None
+        leaves, parts = (group.parts, group.split(samples)) if group else ((tree,), [samples])
         found = []
-        for leaf, values in zip(tree.parts, tree.split(samples) or (), strict=False):
+        for leaf, values in zip(leaves, parts or (), strict=False):
             if not isinstance(leaf, Leaf):
                 return None
-            column = np.empty((rows, *leaf.shape), leaf.dtype)
+            column = np.empty((len(samples), *leaf.shape), leaf.dtype)
             if not leaf.write(column, 0, values):
                 return None
             found.append(leaf.stack(column))
-        return tuple(found) if found else None
+        return None if not found else tuple(found) if group else found[0]
 
 
 def differing(samples: Any) -> tuple[int, ...]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import io
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.machinery import PathFinder
 from multiprocessing import process
 from multiprocessing.connection import Connection
@@ -23,8 +24,10 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from .. import script
+from . import tensors
 
 _DEEPEST = 6  # parts within parts
 _knows_callers_classes = False  # is this a fork of the process that it sends to?
@@ -44,19 +47,20 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._known = reducers()
         main = sys.modules.get(script.NAME)
         if not self.knows_main and main is not None and main.__name__ != script.NAME:  # cloudpickle would refer to it
             cloudpickle.register_pickle_by_value(main)
 
     def reducer_override(self, value: Any) -> Any:
+        if (reduce := self._known.get(type(value))) is not None:
+            return reduce(value)
         if isinstance(value, CodeType):
             return _code_of, (value.co_filename, self.dispatch_table[CodeType](value)[1])
         if isinstance(value, memoryview):
             return _view, (value.tobytes() if value.readonly else bytearray(value), value.format, value.shape)
         if isinstance(value, io.TextIOWrapper) and value not in (sys.stdout, sys.stderr):
             raise TypeError("it is an open file")
-        if isinstance(value, Connection):
-            refuse(value)
         if isinstance(value, (type, FunctionType)):
             self._find_module(value.__module__)
         reduced = super().reducer_override(value)
@@ -79,11 +83,6 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
             cloudpickle.register_pickle_by_value(module)
 
 
-def refuse(connection: Connection) -> Any:
-    """Refuse a connection: pickle would send the number that it has in this process."""
-    raise TypeError("it is an open connection")
-
-
 def _code_of(file: str, arguments: tuple[Any, ...]) -> CodeType:
     """Make code with its file name, which cloudpickle 3.1.3 loses."""
     return CodeType(*arguments).replace(co_filename=file)
@@ -99,6 +98,33 @@ def _with_slots(cls: type, reduced: Any) -> Any:
     if "__slots__" in cls.__dict__ and isinstance(namespace, dict) and not issubclass(cls, tuple):
         namespace = {**namespace, "__slots__": cls.__dict__["__slots__"]}
     return make, (*head, namespace, tracker, extra), *rest
+
+
+# -- what any way of pickling must know --------------------------------------------------------------------------------
+
+
+def reducers() -> dict[type, Any]:
+    """Reducers for values that pickle wouldn't bring back as they were, or not cheaply."""
+    text = dict.fromkeys((np.bytes_, np.str_), _reduce_text)
+    return {np.ndarray: _reduce_array, Connection: _refuse} | text | tensors.reducers()
+
+
+def _reduce_text(text: Any) -> Any:
+    """Reduce NumPy's bytes and strings: NumPy's own way loses zeros at the end."""
+    return type(text), (bytes(text) if isinstance(text, bytes) else str.__str__(text),)
+
+
+def _reduce_array(array: Any) -> Any:
+    """Reduce an array: NumPy's own way makes some arrays of foreign byte order native."""
+    if array.dtype.isnative or array.dtype.names is not None or array.dtype.hasobject:
+        return array.__reduce_ex__(5)
+    native = array.view(array.dtype.newbyteorder())  # the same bytes, under the native name
+    return np.ndarray.view, (native, array.dtype)
+
+
+def _refuse(connection: Connection) -> Any:
+    """Refuse a connection: pickle would send the number that it has in this process."""
+    raise TypeError("it is an open connection")
 
 
 # -- where a class is ------------------------------------------------------------------------------------------------
@@ -164,18 +190,9 @@ def _copy_of(cls: Any) -> bytes:
 @functools.lru_cache(maxsize=256)
 def _twin(address: int, module: str, name: str, copy: bytes) -> Any:
     """The class that a forked worker inherited from this process; one that it has made itself comes by value."""
-    key = address, module, name
-    alive = (cls for cls in _all_classes() if (id(cls), cls.__module__, cls.__qualname__) == key)
-    return next(alive, None) or pickle.loads(copy)
-
-
-def _all_classes() -> Iterator[type]:
-    seen, left = {object}, [object]
-    while left:
-        found = set(type.__subclasses__(left.pop())) - seen
-        seen |= found
-        left += found
-        yield from found
+    cls = next((one for one in gc.get_objects() if id(one) == address and isinstance(one, type)), None)
+    is_it = cls is not None and (cls.__module__, cls.__qualname__) == (module, name)
+    return cls if is_it else pickle.loads(copy)
 
 
 # -- what is to blame ------------------------------------------------------------------------------------------------

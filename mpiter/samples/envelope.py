@@ -14,14 +14,10 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
-
 from .. import script
-from . import tensors
-from .byvalue import ByValue, refuse
+from .byvalue import ByValue, reducers
 
 ALIGN = 64
 OUT_OF_LINE = 1 << 12  # bytes: smaller buffers are part of the pickle
@@ -76,16 +72,16 @@ class Sealing:
         is the caller's, so plain pickle succeeds; in any other worker it isn't, plain pickle fails, and cloudpickle
         sends the class by value under the identity that it came with.
         """
-        start, count = self._ends[-1] if self._ends else (0, 0)
+        start, count = self._out.tell(), len(self._buffers)
         try:
-            self._plain.dump(value)
-        except Exception:  # cloudpickle knows more, and its error is the one to show
-            self._forget(start, count)
             try:
-                _ByValue(self._out, protocol=5, buffer_callback=self._take).dump(value)
-            except BaseException:
+                self._plain.dump(value)
+            except Exception:  # cloudpickle knows more, and its error is the one to show
                 self._forget(start, count)
-                raise
+                ByValue(self._out, protocol=5, buffer_callback=self._take).dump(value)
+        except BaseException:
+            self._forget(start, count)
+            raise
         finally:
             self._plain.clear_memo()
         self._buffers[count:] = map(bytearray, self._buffers[count:])
@@ -114,7 +110,7 @@ def dumps(value: Any) -> bytes:
     try:
         by_reference(out := io.BytesIO(), protocol=5).dump(value)
     except Exception:  # cloudpickle knows more, and its error is the one to show
-        _ByValue(out := io.BytesIO(), protocol=5).dump(value)
+        ByValue(out := io.BytesIO(), protocol=5).dump(value)
     return out.getvalue()
 
 
@@ -123,42 +119,6 @@ def by_reference(*args: Any, **kwargs: Any) -> pickle.Pickler:
     pickler = pickle.Pickler(*args, **kwargs)
     pickler.dispatch_table = {**copyreg.dispatch_table, **reducers()}
     return pickler
-
-
-class _ByValue(ByValue):
-    """cloudpickle with reducers for tensors and arrays; its own table can't be replaced."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._known = reducers()
-
-    def reducer_override(self, value: Any) -> Any:
-        reduce = self._known.get(type(value))
-        return super().reducer_override(value) if reduce is None else reduce(value)
-
-
-def reducers() -> dict[type, Any]:
-    """Reducers for values that pickle wouldn't bring back as they were, or not cheaply."""
-    return {
-        **tensors.reducers(),
-        np.ndarray: _reduce_array,
-        np.bytes_: reduce_text,
-        np.str_: reduce_text,
-        Connection: refuse,
-    }
-
-
-def reduce_text(text: Any) -> Any:
-    """Reduce NumPy's bytes and strings: NumPy's own way loses zeros at the end."""
-    return type(text), (bytes(text) if isinstance(text, bytes) else str.__str__(text),)
-
-
-def _reduce_array(array: Any) -> Any:
-    """Reduce an array: NumPy's own way makes some arrays of foreign byte order native."""
-    if array.dtype.isnative or array.dtype.names is not None or array.dtype.hasobject:
-        return array.__reduce_ex__(5)
-    native = array.view(array.dtype.newbyteorder())  # the same bytes, under the native name
-    return np.ndarray.view, (native, array.dtype)
 
 
 def loads(data: Any, buffers: Iterable[Any] = ()) -> Any:

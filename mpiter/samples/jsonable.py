@@ -59,8 +59,14 @@ def _encoded(value: Any, path: str, beside: _Memory) -> Any:
         return value if -_LARGEST <= value <= _LARGEST else {"~int": hex(value)}
     if kind is float:
         return value if isfinite(value) else {"~float": repr(value)}
-    if kind in (list, tuple, deque):
+    if kind is complex:
+        return {"~complex": repr(value)}
+    if kind in (bytes, bytearray):
+        return {f"~{kind.__name__}": _text(value)}
+    if kind in (list, tuple, deque, set, frozenset):
         parts = [_encoded(part, f"{path}[{at}]", beside) for at, part in enumerate(value)]
+        if kind in (set, frozenset):
+            parts.sort(key=json.dumps)
         return parts if kind is list else {f"~{kind.__name__}": [parts, value.maxlen] if kind is deque else parts}
     if kind in (dict, OrderedDict, Counter):
         parts = [_encoded(part, f"{path}[{key!r:.60}]", beside) for key, part in value.items()]
@@ -68,25 +74,11 @@ def _encoded(value: Any, path: str, beside: _Memory) -> Any:
             return dict(zip(value, parts, strict=True))
         keys = (_encoded(key, path, beside) for key in value)
         return {f"~{kind.__name__}": [[*pair] for pair in zip(keys, parts, strict=True)]}
-    if kind in (set, frozenset):
-        return {f"~{kind.__name__}": sorted([_encoded(part, path, beside) for part in value], key=json.dumps)}
-    if kind is complex:
-        return {"~complex": [_encoded(part, path, beside) for part in (value.real, value.imag)]}
-    if kind in (bytes, bytearray, np.bytes_):
-        return {f"~{kind.__name__}": _text(bytes(value))}
-    if kind is np.str_:
-        return {"~str_": str.__str__(value)}
-    return _encoded_array(value, path, beside)
-
-
-def _encoded_array(value: Any, path: str, beside: _Memory) -> Any:
-    is_scalar = isinstance(value, np.generic) and type(value) is value.dtype.type
-    if (type(value) is np.ndarray or is_scalar) and _is_memory(value.dtype):
+    is_scalar = isinstance(value, np.generic) and kind is value.dtype.type
+    if (kind is np.ndarray or is_scalar) and _is_memory(value.dtype):
         is_named = value.dtype.isbuiltin == 2  # of ml_dtypes, as JAX has them
         descr = value.dtype.name if is_named else _encoded(np.lib.format.dtype_to_descr(value.dtype), path, beside)
-        if is_scalar:
-            return {"~scalar": [descr, _text(value.tobytes())]}
-        return {"~array": [descr, list(value.shape), _kept(value, beside)]}
+        return {"~array": [descr, None if is_scalar else list(value.shape), _kept(np.asarray(value), beside)]}
     if (raw := tensors.as_bytes(value)) is not None:
         memory, dtype, shape = raw
         return {"~tensor": [dtype, list(shape), _kept(memory, beside)]}
@@ -126,7 +118,7 @@ def _is_tagged(value: dict[Any, Any]) -> bool:
     return len(value) == 1 and next(iter(value)).startswith("~")
 
 
-def _text(memory: bytes) -> str:
+def _text(memory: bytes | bytearray) -> str:
     return b64encode(memory).decode("ascii")
 
 
@@ -148,11 +140,12 @@ def _decoded(plain: Any, beside: Sequence[Any]) -> Any:
     [(tag, told)] = plain.items()
     if tag == "~array":
         descr, shape, memory = told
-        return _array(_decoded(descr, beside), shape, _memory(memory, beside))
+        array = _array(_decoded(descr, beside), shape or [], _memory(memory, beside))
+        return array[()] if shape is None else array
     if tag == "~tensor":
         dtype, shape, memory = told
         return tensors.from_bytes(np.frombuffer(_memory(memory, beside), np.uint8), dtype, shape)
-    return _LEAVES[tag](told) if tag in _LEAVES else _CONTAINERS[tag](_decoded(told, beside))
+    return _OF_TEXT[tag](told) if tag in _OF_TEXT else _OF_PARTS[tag](_decoded(told, beside))
 
 
 def _array(descr: Any, shape: list[int], memory: Any) -> Any:
@@ -166,16 +159,14 @@ def _array(descr: Any, shape: list[int], memory: Any) -> Any:
     return np.frombuffer(memory, dtype).reshape(shape) if dtype.itemsize else np.zeros(shape, dtype)
 
 
-_LEAVES: dict[str, Callable[[Any], Any]] = {
+_OF_TEXT: dict[str, Callable[[Any], Any]] = {
     "~int": lambda told: int(told, 16),
     "~float": float,
+    "~complex": complex,
     "~bytes": lambda told: bytes(_memory(told)),
     "~bytearray": _memory,
-    "~bytes_": lambda told: np.bytes_(_memory(told)),
-    "~str_": np.str_,
 }
-_CONTAINERS: dict[str, Callable[[Any], Any]] = {
-    "~complex": lambda parts: complex(*parts),
+_OF_PARTS: dict[str, Callable[[Any], Any]] = {
     "~tuple": tuple,
     "~set": set,
     "~frozenset": frozenset,
@@ -183,5 +174,4 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {
     "~dict": dict,
     "~OrderedDict": OrderedDict,
     "~Counter": lambda pairs: Counter(dict(pairs)),
-    "~scalar": lambda parts: _array(parts[0], [], _memory(parts[1]))[()],
 }

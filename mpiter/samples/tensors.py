@@ -36,12 +36,6 @@ def as_array(value: Any) -> np.ndarray[Any, Any] | None:
         return None
 
 
-def device_of(value: Any) -> str:
-    """The kind of device that a tensor lies on; "cpu" for anything else."""
-    torch = torch_with("Tensor")
-    return value.device.type if torch is not None and isinstance(value, torch.Tensor) else "cpu"
-
-
 def from_array(array: np.ndarray[Any, Any]) -> Any:
     """A tensor on the array's memory, which it keeps alive; on a copy of read-only memory."""
     import torch
@@ -50,15 +44,16 @@ def from_array(array: np.ndarray[Any, Any]) -> Any:
 
 
 def reducers() -> dict[type, Any]:
-    """Reducers for tensors that no column can hold."""
-    torch = torch_with("Tensor")
-    return {} if torch is None else {torch.Tensor: _reduce}
+    """Reducers for tensors, and for what only looks as if it could travel."""
+    torch = torch_with("nn")
+    return {} if torch is None else {torch.Tensor: _reduce, torch.nn.Parameter: _reduce}
 
 
 def _reduce(tensor: Any) -> Any:
-    if tensor.device.type != "cpu":
+    if tensor.device.type not in ("cpu", "meta"):
         raise TypeError(
-            f"it holds a tensor on {tensor.device}.  Return CPU tensors; mpiter.torch.DevicePrefetcher takes them there"
+            f"it is a tensor on {tensor.device}, which processes cannot share.  Keep data on the CPU; "
+            f"mpiter.torch.DevicePrefetcher takes it there"
         )
     if (array := as_array(tensor)) is not None:
         return from_array, (array,)

@@ -84,18 +84,20 @@ class Leaf:
     shape: tuple[int, ...] = ()
 
     def write(self, column: Column, start: int, values: Any) -> bool:
-        """Put ``values`` into the rows from ``start`` on; False if one is of another kind.
+        """Put ``values``, a list or an array, into the rows from ``start`` on; False if one is of another kind.
 
         They are many rows at once, since NumPy's cost per call is what small samples pay.
         """
-        raise NotImplementedError
-
-    def _write_stacked(self, column: Column, start: int, values: Column) -> bool:
-        """The same for values that are the rows of an array."""
+        rows = column[start : start + len(values)]
+        if type(values) is not np.ndarray:
+            return self._write(rows, values)
         if values.dtype != self.dtype or values.shape[1:] != self.shape:
             return False
-        column[start : start + len(values)] = values
+        rows[...] = values
         return True
+
+    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
+        raise NotImplementedError
 
     def read(self, column: Column) -> Sequence[Any]:
         """The values of the rows, as they went in."""
@@ -111,28 +113,21 @@ class Array(Leaf):
 
     __slots__ = ()
 
-    def write(self, column: Column, start: int, values: Any) -> bool:
-        if type(values) is np.ndarray:
-            return self._write_stacked(column, start, values)
+    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
         if not set(map(type, values)) <= _ARRAYS:
             return False
         if len(values) > 1 and self.shape and self.dtype.isnative and self.dtype.kind in "biufc":
-            return self._write_at_once(column[start : start + len(values)], values)
-        for row, value in enumerate(values, start):
-            if value.shape != self.shape or value.dtype != self.dtype:
-                return False
-            column[row] = value
-        return True
-
-    def _write_at_once(self, rows: Column, values: Sequence[Any]) -> bool:
-        """Write all arrays by one concatenate, which compares dtypes and shapes at a third of the cost of asking."""
-        flat = rows.reshape(len(values) * self.shape[0], *self.shape[1:])
-        try:
             if set(map(len, values)) != {self.shape[0]}:
                 return False
-            np.concatenate(values, out=flat, casting="no")
-        except (TypeError, ValueError):
-            return False
+            try:  # by one concatenate, which compares dtypes and shapes at a third of the cost of asking
+                np.concatenate(values, out=rows.reshape(len(rows) * self.shape[0], *self.shape[1:]), casting="no")
+            except (TypeError, ValueError):
+                return False
+            return True
+        for row, value in enumerate(values):
+            if value.shape != self.shape or value.dtype != self.dtype:
+                return False
+            rows[row] = value
         return True
 
     def read(self, column: Column) -> Sequence[Any]:
@@ -145,9 +140,11 @@ class Tensor(Array):
     __slots__ = ()
 
     def write(self, column: Column, start: int, values: Any) -> bool:
-        if isinstance(values, (list, tuple)):
-            return super().write(column, start, [tensors.as_array(value) for value in values])
-        return super().write(column, start, tensors.as_array(values))  # rows of one tensor
+        is_one = not isinstance(values, (list, tuple))  # its rows are the values
+        return super().write(column, start, tensors.as_array(values) if is_one else values)
+
+    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
+        return super()._write(rows, [tensors.as_array(value) for value in values])
 
     def read(self, column: Column) -> Sequence[Any]:
         return list(tensors.from_array(column).unbind(0)) if len(column) else []
@@ -161,18 +158,16 @@ class Scalar(Leaf):
 
     __slots__ = ()
 
-    def write(self, column: Column, start: int, values: Any) -> bool:
-        if type(values) is np.ndarray:
-            return self._write_stacked(column, start, values)
+    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
         if set(map(type, values)) != {self.dtype.type}:
             return False
         if self.dtype.kind not in "biufc" and set(map(_dtype_of, values)) != {self.dtype}:
             return False  # dates have units, strings have lengths
         if self.dtype.kind == "V":
-            for row, value in enumerate(values, start):
-                column[row] = value
+            for row, value in enumerate(values):
+                rows[row] = value
         else:
-            column[start : start + len(values)] = values
+            rows[...] = values
         return True
 
 
@@ -187,10 +182,13 @@ class Number(Leaf):
         return _KINDS[self.dtype.kind]
 
     def write(self, column: Column, start: int, values: Any) -> bool:
+        return type(values) is not np.ndarray and super().write(column, start, values)
+
+    def _write(self, rows: Column, values: Sequence[Any]) -> bool:
         if set(map(type, values)) != {self.kind}:
             return False
         try:
-            column[start : start + len(values)] = values
+            rows[...] = values
         except OverflowError:  # an int beyond 64 bits
             return False
         return True
@@ -221,8 +219,6 @@ def leaf_for(value: Any) -> Leaf | Aside:
 
 def is_raw(dtype: np.dtype[Any]) -> bool:
     """Is an array of this dtype described by its bytes and the dtype's name?"""
-    if dtype.isbuiltin == 1 and dtype.isnative and dtype.kind in "biufc":
-        return not dtype.metadata
     if dtype.hasobject or dtype.kind not in "biufcmMSUV" or dtype.metadata:
         return False
     try:

@@ -95,11 +95,6 @@ class Slots:
             self.shrink(keep=int(self._need) + _SPARE)
         return slot
 
-    @property
-    def can_grow(self) -> bool:
-        fits = self.bytes + self.size <= self._most_bytes or self.count == 0
-        return fits and not self.is_refused
-
     def can_lease(self, reserve: int) -> bool:
         """Would the engine still have ``reserve`` slots to work with?"""
         if self.count - len(self._leases) > reserve:
@@ -169,7 +164,8 @@ class Slots:
         return len(self._leases) - len(self._home)
 
     def _grow(self) -> Slot | None:
-        if not self.can_grow:
+        fits = self.bytes + self.size <= self._most_bytes or self.count == 0
+        if self.is_refused or not fits:
             return None
         try:
             slot = Slot(self._arena.allocate(self.size), self.size)

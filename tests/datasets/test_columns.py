@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
-from collections import OrderedDict, UserDict, deque, namedtuple
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,12 +17,11 @@ from mpiter.datasets.columns import as_dataset
 X, Y = np.arange(40, dtype=np.float32).reshape(20, 2), np.arange(20)
 LETTERS = [chr(ord("a") + i) for i in range(20)]
 Pair = namedtuple("Pair", "x y")
-DOORS: dict[str, Callable[..., Any]] = {
-    "batches": lambda data: mpiter.batches(data, 8, n_processes=0),
-    "iterator": lambda data: mpiter.SerialIterator(data, 8),
-    "loader": lambda data: mpiter.DataLoader(data, 8),
-}
-every_door = pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
+DOORS: list[Callable[..., Any]] = [
+    lambda data: mpiter.batches(data, 8, n_processes=0),
+    lambda data: mpiter.SerialIterator(data, 8),
+    lambda data: mpiter.DataLoader(data, 8),
+]
 
 
 def read(data: Any, **options: Any) -> list[Any]:
@@ -41,44 +38,21 @@ def columns_in(container: Any, x: Any, y: Any) -> Any:
 EXPECTED = [(X[i], Y[i]) for i in range(20)]
 
 
-@pytest.mark.parametrize("container", ["tuple", "dict", "named tuple"])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("container", "workers"), [("tuple", 0), ("dict", 0), ("named tuple", 0), ("named tuple", 2)])
 def test_columns_give_rows_in_their_own_container(container: str, workers: int) -> None:
     samples = [columns_in(container, x, y) for x, y in EXPECTED]
     assert read(columns_in(container, X, Y), n_processes=workers) == read(samples)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_list_may_be_a_column_beside_arrays_or_under_a_name(workers: int) -> None:
-    assert read((X, LETTERS), n_processes=workers) == read(list(zip(X, LETTERS, strict=True)))
+def test_a_list_may_be_a_column_beside_arrays_or_under_a_name() -> None:
+    assert read((X, LETTERS), n_processes=2) == read(list(zip(X, LETTERS, strict=True)))
     samples = [{"x": x, "y": y} for x, y in zip(Y.tolist(), LETTERS, strict=True)]
-    assert read({"x": Y.tolist(), "y": LETTERS}, n_processes=workers) == read(samples)
+    assert read({"x": Y.tolist(), "y": LETTERS}) == read(samples)
 
 
-BESIDE: dict[str, Callable[[Any], Any]] = {
-    "range": range,
-    "tuple": lambda rows: tuple(range(rows)),
-    "deque": lambda rows: deque(range(rows)),
-    "array": lambda rows: array("q", range(rows)),
-}
-
-
-@pytest.mark.parametrize("column", BESIDE.values(), ids=BESIDE)
-def test_a_sequence_beside_an_array_is_a_column(column: Callable[[Any], Any]) -> None:
-    assert read((X, column(20))) == read((X, Y))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_column_may_be_columns_itself(workers: int) -> None:
-    deep = [{"pair": (x, y), "named": Pair({"a": x}, y), "y": y} for x, y in EXPECTED]
-    columns = {"pair": (X, Y), "named": Pair({"a": X}, Y), "y": range(20)}
-    assert read(columns, n_processes=workers) == read(deep)
-    assert read(((X, Y), Y), n_processes=workers) == read([((x, y), y) for x, y in EXPECTED])
-
-
-@pytest.mark.parametrize("kind", [UserDict, MappingProxyType, OrderedDict])
-def test_a_mapping_of_arrays_is_columns_by_name(kind: Any) -> None:
-    assert read(kind({"x": X, "y": Y})) == read({"x": X, "y": Y})
+@pytest.mark.parametrize("column", [range(20), tuple(range(20))], ids=["range", "tuple"])
+def test_a_sequence_beside_an_array_is_a_column(column: Any) -> None:
+    assert read((X, column)) == read((X, Y))
 
 
 def test_an_archive_is_columns_by_name(tmp_path: Path) -> None:
@@ -90,9 +64,9 @@ def test_an_archive_is_columns_by_name(tmp_path: Path) -> None:
 def test_an_hdf5_file_is_columns_by_name(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py", reason="h5py is not installed: run `python3 tests`")
     with h5py.File(tmp_path / "data.h5", "w") as file:
-        file["x"], file["in/y"] = X, Y
+        file["x"], file["y"] = X, Y
     with h5py.File(tmp_path / "data.h5") as file:
-        assert read(file, n_processes=2) == read({"in": {"y": Y}, "x": X})
+        assert read(file, n_processes=2) == read({"x": X, "y": Y})
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
@@ -106,6 +80,7 @@ def test_parts_of_an_hdf5_file_are_columns(tmp_path: Path, method: str | None) -
         assert read((file["x"], file["in/y"]), **how) == read((X, Y))  # in no rising order, which HDF5 wants
 
 
+@pytest.mark.torch
 def test_tensors_are_columns_and_come_back_as_tensors() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
     tensors = torch.from_numpy(X), torch.from_numpy(Y)
@@ -146,7 +121,6 @@ def test_parts_of_a_zarr_store_are_columns(tmp_path: Path, request: pytest.Fixtu
     assert read((store["x"], store["y"]), n_processes=2) == read((X, Y))
 
 
-@every_door
 @pytest.mark.parametrize(
     ("data", "says"),
     [
@@ -157,23 +131,22 @@ def test_parts_of_a_zarr_store_are_columns(tmp_path: Path, request: pytest.Fixtu
         ([X] * 4, "4 samples or 4 columns"),
         ((X[:2],) * 9, "9 samples or 9 columns.*a dict of them for columns, or mpiter.Packed"),
         (([1, 2, 3], [4, 5, 6]), "a tuple of list of 3, list of 3 may be 2 samples or 2 columns"),
-        (((X, X), (X, X)), "a tuple of tuple of 2, tuple of 2 may be 2 samples or 2 columns"),
         ((X, Y[1:]), "column 0 has 20 rows, column 1 19.*arrays of one length.*mpiter.Packed"),
         ((X, [1, 2]), "column 0 has 20 rows, column 1 2"),
         ({"x": X, "y": Y[1:]}, "'x' has 20 rows, 'y' 19"),
-        (((X, Y[1:]), Y), "column 0 has 20 rows, column 1 19"),
+        (((X, Y), Y), "column 0 has 2 rows, column 1 20"),
+        ({"in": {"x": X}, "y": Y}, "'in' is dict"),
         ({"x": X, "y": 3}, "'y' is int"),
         ((X, None), "column 1 is NoneType.*mpiter.Packed"),
-        ((X, (Y, "a")), "column 1 is str"),
         ("images", "single letters"),
         (b"images", "single letters"),
-        (np.array("img"), "ndarray without dimensions.*pass an array of rows"),
     ],
     ids=lambda given: given if type(given) is str else "",
 )
-def test_what_may_be_meant_otherwise_is_refused_with_what_to_write(door: Any, data: Any, says: str) -> None:
-    with pytest.raises(mpiter.OptionError, match=says):
-        door(data)
+def test_what_may_be_meant_otherwise_is_refused_with_what_to_write(data: Any, says: str) -> None:
+    for door in DOORS:
+        with pytest.raises(mpiter.OptionError, match=says):
+            door(data)
 
 
 @pytest.mark.parametrize("arrays", [[X, X], (X, None)], ids=["alike", "not alike"])

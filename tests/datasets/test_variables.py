@@ -1,23 +1,17 @@
 """What a program has set its workers see: settings, and the variables of its own modules; what can't travel is told."""
 
 import json
-import sys
-import textwrap
 
-import numpy as np
 import pytest
-from scripts import METHODS, run
-
-from mpiter.datasets import ship, variables
-
-pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
-
-OTHERS = ("forkserver", "spawn")
+from scripts import run
 
 CONFIG = """
-import argparse, enum, functools, threading
+import argparse, enum, functools, itertools, random, threading
+import numpy as np
 
-SIZE, WIDTHS, LATER, lock = 32, [1, 2], None, threading.Lock()
+SIZE, WIDTHS, LATER, LARGE = 32, [1, 2], None, b""
+lock, dice, rng, numbers = threading.Lock(), random.Random(1), np.random.default_rng(1), itertools.count()
+file = open(__file__)
 ARGS = argparse.Namespace(size=1)
 MISSING = object()
 class Defaults:
@@ -92,8 +86,10 @@ def tripled(number):
 """
 
 
-@pytest.mark.parametrize("guard", ["if __name__ == '__main__':", "if True:"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "guard"),
+    [("fork", "if True:"), ("forkserver", "if True:"), ("spawn", "if __name__ == '__main__':")],
+)
 def test_what_a_program_has_set_before_the_first_batch_its_workers_see(tmp_path, method, guard):
     (tmp_path / "config.py").write_text(CONFIG)
     (tmp_path / "data.py").write_text(DATA)
@@ -120,14 +116,13 @@ print(*loader)
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["forkserver"])
 def test_torchs_default_type_is_the_programs(tmp_path, method):
     pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
     assert run(tmp_path, TORCH, method).ended_well().lines == ["['torch.float64']"]
 
 
 STAYS = """
-import sys, threading
 import config, mpiter
 class Uses:
     def __len__(self):
@@ -137,25 +132,25 @@ class Uses:
 
 if __name__ == "__main__":
     config.LATER, config.SIZE = (number for number in range(3)), 5
-    config.WIDTHS = [config.LATER]
-    with mpiter.batches(Uses(), 2, n_processes=2, backend=mpiter.Process(sys.argv[1])) as stream:
+    config.WIDTHS, config.LARGE = [config.LATER], bytes(65 << 20)
+    with mpiter.batches(Uses(), 2, n_processes=2, backend=mpiter.Process("forkserver")) as stream:
         print(*(column.tolist() for column in next(stream)))
 """
 
 
-@pytest.mark.parametrize("method", OTHERS)
-def test_one_warning_names_what_cannot_travel_and_the_rest_does(tmp_path, method):
+def test_one_warning_names_what_cannot_travel_and_the_rest_does(tmp_path):
     (tmp_path / "config.py").write_text(CONFIG)
-    outcome = run(tmp_path, STAYS, method)
+    outcome = run(tmp_path, STAYS)
     assert (outcome.code, outcome.lines, outcome.left_running) == (0, ["[True, True] [5, 5]"], [])
     assert outcome.err.count("RuntimeWarning") == 1
-    assert "does not reach its workers: config.WIDTHS (list: cannot pickle 'generator' object)." in outcome.err
+    told = "config.WIDTHS (list: cannot pickle 'generator' object), config.LARGE (bytes: larger than 64 MB)."
+    assert f"does not reach its workers: {told}" in outcome.err, "and nothing of what each process has for itself"
     assert "worker_init" in outcome.err
     assert "next(stream)" in outcome.err, "the line of the program, not one of ours"
 
 
 BY_IMPORT = """
-import sys, threading
+import threading
 import mpiter
 
 lock, SIZE = threading.Lock(), 32
@@ -172,14 +167,13 @@ class Uses:
 
 if __name__ == "__main__":
     SIZE, OPTIONS.rate, Options.depth = 64, 2, 5
-    with mpiter.MultiprocessIterator(Uses(), 2, repeat=False, backend=mpiter.Process(sys.argv[1])) as it:
+    with mpiter.MultiprocessIterator(Uses(), 2, repeat=False, backend=mpiter.Process("forkserver")) as it:
         print(next(it))
 """
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_the_variables_of_a_script_that_workers_import_are_its_own(tmp_path, method):
-    assert run(tmp_path, BY_IMPORT, method).ended_well().lines == ["[(64, 2, 5), (64, 2, 5)]"]
+def test_the_variables_of_a_script_that_workers_import_are_its_own(tmp_path):
+    assert run(tmp_path, BY_IMPORT).ended_well().lines == ["[(64, 2, 5), (64, 2, 5)]"]
 
 
 EPOCHS = """
@@ -242,68 +236,3 @@ def test_modules_begin_with_each_others_first_values_and_get_what_only_the_progr
     (tmp_path / "config.py").write_text(CONFIG)
     (tmp_path / "plugin.py").write_text(PLUGIN)
     assert run(tmp_path, PLUGGED).ended_well().lines == ["[(32, 3, 1, [1, 2, 'once'])]"]
-
-
-# -- in one process --------------------------------------------------------------------------------------------------
-
-MODULE = """
-import random, itertools, re
-import numpy as np
-
-dice, rng, numbers, file, PATTERN = random.Random(1), np.random.default_rng(1), itertools.count(), None, re.compile("a")
-def made(by):
-    return lambda number: number * by
-
-closure, TABLE = made(1), np.zeros(3)
-"""
-
-
-@pytest.fixture
-def module(tmp_path, monkeypatch):
-    """A module of the program's, imported."""
-    (tmp_path / "made_for_variables.py").write_text(textwrap.dedent(MODULE))
-    monkeypatch.syspath_prepend(tmp_path)
-    import made_for_variables
-
-    yield made_for_variables
-    del sys.modules["made_for_variables"]
-
-
-def dumps(value):
-    return ship._variable(True, value)
-
-
-def test_what_each_process_has_for_itself_stays_without_a_word(module):
-    with open(__file__) as module.file:
-        (names, found, _), stays = variables.read({module.__name__}, dumps, with_main=False)
-    assert (names, [one.path for one in found], stays) == ([module.__name__], [("PATTERN",), ("TABLE",)], [])
-
-
-def test_what_is_the_same_is_left_alone_and_names_of_one_object_share_one(module):
-    module.TABLE, module.also = (shared := {"a": 1}), shared
-    held, _ = variables.read({module.__name__}, dumps, with_main=False)
-    module.TABLE, pattern, module.also = None, module.PATTERN, None
-    assert list(variables.put(held, dumps)) == []
-    assert module.TABLE is module.also is not shared
-    assert module.TABLE == {"a": 1}
-    assert module.PATTERN is pattern
-
-
-@pytest.mark.parametrize("kind", [bytes, np.zeros])
-def test_a_large_variable_is_told(module, monkeypatch, kind):
-    monkeypatch.setattr(ship, "_LARGEST", 1 << 20)
-    module.TABLE = kind(1 << 21)
-    _, stays = variables.read({module.__name__}, dumps, with_main=False)
-    assert stays == [f"{module.__name__}.TABLE ({type(module.TABLE).__name__}: larger than 1 MB)"]
-
-
-def test_what_is_installed_is_not_the_programs():
-    held, stays = variables.read({"json", "numpy", "pytest", "mpiter"}, dumps, with_main=False)
-    assert (held.modules, held.variables, stays) == ([], [], [])
-
-
-def test_a_library_in_which_nothing_is_set_is_not_imported(monkeypatch):
-    image = pytest.importorskip("PIL.Image")
-    assert ("PIL.Image", "MAX_IMAGE_PIXELS") not in variables.settings()
-    monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", None)
-    assert variables.settings()["PIL.Image", "MAX_IMAGE_PIXELS"] is None

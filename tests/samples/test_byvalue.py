@@ -31,111 +31,41 @@ Other = Renamed
 Renamed.__name__ = Renamed.__qualname__ = "Gone"
 
 
-class Hidden:
-    """Samples of classes that aren't where their names say."""
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        renamed = Other()
-        renamed.index = index
-        return Outer.Point(index, 2), Outer.Inner.Pair(index), renamed
-
-
-class Local:
-    """Samples of classes that are nowhere: made in a function."""
+class Odd:
+    """Samples of classes that aren't where their names say, that are nowhere, and that a worker makes for itself."""
 
     def __init__(self):
         class Thing:
             __slots__ = ("index",)
 
         self.thing, self.point = Thing, namedtuple("Point", "a")
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        thing = self.thing()
-        thing.index = index
-        return thing, self.point(index)
-
-
-def samples(dataset, method):
-    with mpiter.MultiprocessIterator(
-        dataset, 2, repeat=False, shuffle=False, n_processes=2, backend=mpiter.Process(method)
-    ) as it:
-        return [sample for batch in it for sample in batch]
-
-
-@pytest.mark.slow
-@every_method
-def test_classes_within_classes_and_under_other_names_come_back_as_the_callers(method):
-    found = samples(Hidden(), method)
-    assert [[type(part) for part in sample] for sample in found] == [[Outer.Point, Outer.Inner.Pair, Other]] * 4
-    assert [(point.a, pair.a, other.index) for point, pair, other in found] == [(i, i, i) for i in range(4)]
-
-
-@pytest.mark.slow
-@every_method
-def test_classes_made_in_a_function_come_back_as_the_callers(method):
-    dataset = Local()
-    found = samples(dataset, method)
-    assert [[type(part) for part in sample] for sample in found] == [[dataset.thing, dataset.point]] * 4
-    assert [(thing.index, point.a) for thing, point in found] == [(i, i) for i in range(4)]
-
-
-class MadeThere:
-    """Samples of a class that each worker makes for itself."""
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        return dataclasses.make_dataclass("Made", [("index", int)])(index)
-
-
-@every_method
-def test_a_class_that_only_a_worker_knows_arrives_by_value(method):
-    assert [(type(made).__name__, made.index) for made in samples(MadeThere(), method)] == [
-        ("Made", i) for i in range(4)
-    ]
-
-
-def test_a_default_loader_stacks_namedtuples_of_a_class_body():
-    class Points:
-        def __len__(self):
-            return 4
-
-        def __getitem__(self, index):
-            return Outer.Point(np.full(2, index), index)
-
-    with mpiter.DataLoader(Points(), 2, num_workers=1) as loader:
-        batches = list(loader)
-    assert [type(batch) for batch in batches] == [Outer.Point] * 2
-    assert [batch.b.tolist() for batch in batches] == [[0, 1], [2, 3]]
-
-
-class Views:
-    """A memoryview in the dataset, and one in each sample."""
-
-    def __init__(self):
         self.numbers = memoryview(bytearray(np.arange(12, dtype=np.int32).tobytes())).cast("i", (3, 4))
 
     def __len__(self):
         return 3
 
     def __getitem__(self, index):
-        return self.numbers[index, 1], memoryview(np.arange(index + 1, dtype=np.uint16))
+        renamed, thing = Other(), self.thing()
+        renamed.index = thing.index = index
+        made = type("Made", (), {"index": index})()
+        views = self.numbers[index, 1], memoryview(np.arange(index + 1, dtype=np.uint16))
+        points = Outer.Point(np.full(2, index), 2), Outer.Inner.Pair(index), self.point(index)
+        return *points, renamed, thing, made, *views
 
 
 @every_method
-def test_a_memoryview_stays_one(method):
-    found = samples(Views(), method)
-    assert [number for number, _ in found] == [1, 5, 9]
-    assert [(type(view), view.format, view.tolist()) for _, view in found] == [
-        (memoryview, "H", list(range(index + 1))) for index in range(3)
-    ]
+def test_classes_come_back_as_the_callers_and_what_only_a_worker_knows_by_value(method):
+    dataset, backend = Odd(), mpiter.Process(method)
+    with mpiter.MultiprocessIterator(dataset, 2, repeat=False, shuffle=False, n_processes=2, backend=backend) as it:
+        found = [sample for batch in it for sample in batch]
+    for index, (outer, pair, point, renamed, thing, made, number, view) in enumerate(found):
+        assert [*map(type, (outer, pair, point))] == [Outer.Point, Outer.Inner.Pair, dataset.point]
+        assert [*map(type, (renamed, thing))] == [Other, dataset.thing]
+        assert type(made).__name__ == "Made"
+        assert [*outer.a, pair.a, point.a, renamed.index, thing.index, made.index] == [index] * 7
+        assert number == 4 * index + 1
+        assert (type(view), view.format, view.tolist()) == (memoryview, "H", list(range(index + 1)))
+    assert len(found) == 3
 
 
 SCRIPT = """
@@ -143,7 +73,6 @@ SCRIPT = """
     from collections import namedtuple
     from dataclasses import dataclass
 
-    import numpy as np
     import mpiter
 
     class Slots:
@@ -159,92 +88,65 @@ SCRIPT = """
     class Open(Slots):
         pass
 
-    @dataclass(slots=True)
-    class Item:
-        index: int
-        name: str = "x"
-
     @dataclass(slots=True, frozen=True)
     class Frozen:
         index: int
 
-    Pair = namedtuple("Pair", "image index")
-    KINDS = [Slots, More, Open, Item, Frozen, Pair]
+    Pair = namedtuple("Pair", "index name")
+    KINDS = [Slots, More, Open, Frozen, Pair]
 
     class Refused(Exception):
         pass
 
-    def made(kind, index):
-        if kind is Pair:
-            return Pair(np.full(2, index), index)
-        thing = kind(index)
-        if kind is More:
-            thing.more = index
-        return thing
-
-    class Things:
-        def __init__(self, transform=None):
-            self.transform, self.started = transform, False
-        def worker_init(self, info):
-            self.started = True
-        def __len__(self):
-            return 4
-        def __getitem__(self, index):
-            assert self.started
-            if self.transform is None and index == 2:
-                raise Refused(index)
-            return [made(kind, self.transform(index) if self.transform else index) for kind in KINDS]
+    def made(index):
+        return [kind(index) for kind in KINDS[:-1]] + [Pair(index, "a")]
 
     def doubled(index):
         return 2 * index
 
-    def images(samples):
-        return Pair(np.stack([sample[-1].image for sample in samples]), [sample[-1].index for sample in samples])
+    class Things:
+        def __init__(self, transform):
+            self.transform, self.packed = transform, mpiter.Packed(map(made, range(0, 8, 2)))
+        def worker_init(self, info):
+            self.is_open = True
+        def __len__(self):
+            return 5
+        def __getitem__(self, index):
+            assert self.is_open
+            if index == 4:
+                raise Refused(index)
+            return made(self.transform(index)) + self.packed[index]
 
-    def greet(worker):
-        assert worker in (0, 1)
-
-    def train(methods):
-        for method in methods:
-            options = dict(repeat=False, shuffle=False, n_processes=2, backend=mpiter.Process(method))
-            with mpiter.MultiprocessIterator(Things(doubled), 2, **options) as it:
-                found = [sample for batch in it for sample in batch]
-            for at, kind in enumerate(KINDS):
-                assert [type(sample[at]) for sample in found] == [kind] * 4, (method, kind, found)
-                assert [sample[at].index for sample in found] == [0, 2, 4, 6]
-                assert kind in (Open, Pair) or not hasattr(found[0][at], "__dict__")
-                assert not issubclass(kind, Slots) or found[1][at].hidden() == 2
-            with mpiter.DataLoader(Things(doubled), 2, num_workers=2, collate_fn=images, worker_init_fn=greet,
-                                   multiprocessing_context=method) as loader:
-                assert [(type(batch), batch.index) for batch in loader] == [(Pair, [0, 2]), (Pair, [4, 6])]
-            with mpiter.MultiprocessIterator(Things(), 2, **options) as it:
+    def main(outer, method):
+        if outer:
+            child = multiprocessing.get_context(outer[0]).Process(target=main, args=(outer[1:], method))
+            child.start()
+            child.join()
+            sys.exit(child.exitcode)
+        backend = mpiter.Process(method)
+        with mpiter.MultiprocessIterator(Things(doubled), 2, shuffle=False, n_processes=2, backend=backend) as it:
+            found = [*next(it), *next(it)]
+            try:
                 next(it)
-                try:
-                    next(it)
-                except Refused as error:
-                    assert error.args == (2,)
-                else:
-                    raise AssertionError("nobody refused")
-
-    def main(outer, methods):
-        if not outer:
-            return train(methods)
-        context = multiprocessing.get_context(outer[0])
-        child = context.Process(target=main, args=(outer[1:], methods))
-        child.start()
-        child.join()
-        sys.exit(child.exitcode)
+            except Refused as error:
+                assert error.args == (4,)
+            else:
+                raise AssertionError("nobody refused")
+        for at, kind in enumerate(KINDS * 2):
+            assert [type(sample[at]) for sample in found] == [kind] * 4, (kind, found)
+            assert [sample[at].index for sample in found] == [0, 2, 4, 6]
+            assert kind in (Open, Pair) or not hasattr(found[0][at], "__dict__")
+            assert not issubclass(kind, Slots) or found[1][at].hidden() == 2
 
     if __name__ == "__main__":
-        main(sys.argv[1].split(), sys.argv[2].split())
+        main(sys.argv[1].split(), sys.argv[2])
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("outer", ["", "forkserver", "spawn spawn", "fork spawn"])
-def test_what_a_script_defines_works_wherever_the_script_runs(tmp_path, outer):
+@pytest.mark.parametrize(("outer", "method"), [("", "forkserver"), ("fork spawn", "forkserver"), ("spawn", "fork")])
+def test_what_a_script_defines_works_wherever_the_script_runs(tmp_path, outer, method):
     """Outer processes as ``torch.multiprocessing.spawn`` starts them: the script is ``__mp_main__`` there."""
-    run(tmp_path, SCRIPT, outer, " ".join(METHODS)).ended_well()
+    run(tmp_path, SCRIPT, outer, method).ended_well()
 
 
 BY_HAND = """
@@ -302,7 +204,7 @@ class Sizes:
 """
 
 
-@every_method
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_what_workers_cannot_import_goes_by_value_and_what_only_seems_so_by_name(tmp_path, method):
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "of_a_plugin.py").write_text(OF_A_PLUGIN)

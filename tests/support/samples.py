@@ -52,24 +52,20 @@ class Level(enum.IntEnum):
     LOW = 1
 
 
-class MyDict(dict):
-    pass
+class MyDict(dict): ...
 
 
-class MyList(list):
-    pass
+class MyList(list): ...
 
 
 class MyTuple(tuple):
     __slots__ = ()
 
 
-class MyInt(int):
-    pass
+class MyInt(int): ...
 
 
-class MyArray(np.ndarray):
-    pass
+class MyArray(np.ndarray): ...
 
 
 DATACLASSES = (Plain, Frozen, Slotted, FrozenSlotted)
@@ -122,20 +118,16 @@ def fill(array, rng):
 
 
 arrays = st.builds(filled, shapes, dtypes, st.integers(0, 99))
-odd_arrays = st.sampled_from(
-    [
-        np.ma.masked_array([1, 2, 3], [0, 1, 0], fill_value=7),
-        np.ma.masked_array(
-            np.arange(4.0).reshape(2, 2), np.eye(2)
-        ),  # not big-endian: NumPy's own pickle makes them native
-        np.arange(4).view(MyArray),
-        np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]).view(np.recarray),
-        np.zeros(2, np.dtype((np.record, [("a", "i4")]))),
-        np.array([1, "two", None, [3]], object),
-        np.array([("x", 1)], [("o", object), ("i", "i4")]),
-        np.zeros(2, {"names": ["a", "b"], "formats": ["i4", "i2"], "offsets": [0, 2]}),
-    ]
-)
+_ODD_ARRAYS = [
+    np.ma.masked_array([1, 2, 3], [0, 1, 0], fill_value=7),
+    np.ma.masked_array(np.arange(4.0).reshape(2, 2), np.eye(2)),  # native: NumPy's own pickle makes them so
+    np.arange(4).view(MyArray),
+    np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]).view(np.recarray),
+    np.zeros(2, np.dtype((np.record, [("a", "i4")]))),
+    np.array([1, "two", None, [3]], object),
+    np.array([("x", 1)], [("o", object), ("i", "i4")]),
+    np.zeros(2, {"names": ["a", "b"], "formats": ["i4", "i2"], "offsets": [0, 2]}),
+]
 numbers = (
     st.booleans()
     | st.integers()
@@ -145,32 +137,11 @@ numbers = (
     | st.sampled_from([1 << 63, -(1 << 63), (1 << 63) - 1, -0.0, MyInt(3), Level.LOW])
 )
 scalars = st.builds(lambda d, s: filled((1,), d, s)[0], scalar_dtypes | structured, st.integers(0, 99))
-others = (
-    st.text(max_size=4)
-    | st.binary(max_size=4)
-    | st.sampled_from(
-        [
-            None,
-            Colour.RED,
-            Colour.BLUE,
-            pathlib.PurePosixPath("a/b"),
-            ...,
-            bytearray(b"xy"),
-            frozenset({1}),
-            {1, 2},
-            len,
-            int,
-        ]
-    )
-)
-leaves = arrays | odd_arrays | numbers | scalars | others
-keys = (
-    st.text(max_size=2)
-    | st.integers(-2, 2)
-    | st.booleans()
-    | st.none()
-    | st.sampled_from([1.0, (1, True), np.str_("a")])
-)
+_OTHERS = [None, Colour.RED, Colour.BLUE, pathlib.PurePosixPath("a/b"), ..., bytearray(b"xy"), frozenset({1}), {1, 2}]
+others = st.text(max_size=4) | st.binary(max_size=4) | st.sampled_from([*_OTHERS, len, int])
+leaves = arrays | st.sampled_from(_ODD_ARRAYS) | numbers | scalars | others
+_KEYS = [1.0, (1, True), np.str_("a")]
+keys = st.text(max_size=2) | st.integers(-2, 2) | st.booleans() | st.none() | st.sampled_from(_KEYS)
 
 
 def containers(inner):
@@ -231,7 +202,7 @@ def assert_same(sent, got):
             assert_same(key, other)
             assert_same(value, theirs)
         assert getattr(sent, "default_factory", None) is getattr(got, "default_factory", None)
-    elif isinstance(sent, (tuple, list)):
+    elif isinstance(sent, (tuple, list, collections.deque)):
         assert len(sent) == len(got)
         for one, other in zip(sent, got, strict=True):
             assert_same(one, other)
