@@ -17,6 +17,7 @@ class Horizon:
     """The place up to which a run is planned."""
 
     _plans: Plans
+    _planned_to: Cursor | None  # None: nothing is left to plan
     _next_number = 0  # of batches, never used twice
 
     def __init__(self) -> None:
@@ -27,7 +28,7 @@ class Horizon:
         self._plans, self._planned_to = plans, cursor
 
     def end(self) -> None:
-        self._planned_to: Cursor | None = None  # None: nothing is left to plan
+        self._planned_to = None
         self._ahead: deque[Plan] = deque()  # planned, but there was no room for them yet
         self._dead_end: Exception | None = None  # why planning could not go on
         self.rows = 1  # of the largest batch so far

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,12 +62,6 @@ def test_filled_up_all_ranks_get_as_many_batches_of_one_size_and_stand_at_one_pl
 @given(SIZES)
 def test_exact_parts_are_each_sample_once(sizes):
     assert all_rows(by_rank(sizes, wrap=False, epochs=EPOCHS, exact=True)) == wanted(sizes[0], sizes[3])
-
-
-@given(SIZES)
-def test_of_exact_parts_the_first_ranks_is_never_the_smaller(sizes):
-    counts = [len(batches) for batches, _ in by_rank(sizes, wrap=False, epochs=EPOCHS, exact=True)]
-    assert counts == sorted(counts, reverse=True)
 
 
 @given(SIZES)
@@ -142,12 +135,3 @@ def test_any_number_of_ranks_goes_on_from_any_place_and_nothing_comes_twice_or_n
         if cursor.epoch:
             break
     assert sorted(rows) == [(0, at) for at in range(length)]
-
-
-@pytest.mark.parametrize("length", [10**6, 10**12])
-def test_a_rank_of_many_costs_what_one_of_few_costs(length):
-    order = Shuffled(length, 1)
-    taken = []
-    order.take = lambda start, stop: taken.append(stop - start) or Shuffled.take(order, start, stop)  # type: ignore[method-assign]
-    Pace(32, share=Share(7, 4096)).step(Cursor(0, 0, False, order))
-    assert taken == [32]
