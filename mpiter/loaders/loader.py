@@ -27,7 +27,7 @@ from ..worker.seeding import seed_for
 from .batched import Batched, unchanged
 from .drawing import warn_of_iterators
 from .loading import Loading
-from .shards import Batching, Streamed
+from .shards import Streamed
 
 _FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler", "shuffle"}
 
@@ -109,6 +109,8 @@ class DataLoader(Loading[B_co]):
         seed, ragged = options.get("seed"), options.get("ragged", "raise")
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
+        for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
+            is_object(name, given)
         for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
             if given is not None and not (hasattr(given, "__iter__") or hasattr(given, "__getitem__")):
                 raise OptionError(f"{name}={given!r:.60} cannot be iterated over; pass a list, or the like.")
@@ -122,8 +124,6 @@ class DataLoader(Loading[B_co]):
         if batch_size is None and drop_last:
             raise OptionError("batch_size=None makes no batches, so there is none for drop_last to leave out.")
         whole("batch_size", batch_size, least=1, optional=True)
-        for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
-            is_object(name, given)
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
         is_drawn = sampler is not None or batch_sampler is not None
         if is_stream and not hasattr(type(dataset), "__iter__"):
@@ -146,19 +146,15 @@ class DataLoader(Loading[B_co]):
         self.multiprocessing_context, self._shuffles = multiprocessing_context, self.shuffle
         self.prefetch_factor, self.persistent_workers = prefetch_factor, options.get("persistent_workers")
         self._seed = seed_from(generator, draws=self.shuffle) if seed is None else int(seed)
-        stack = functools.partial(collate, settle=settle_as(ragged))
-        if is_stream:
-            collate_batch = collate_fn or (stack if batch_size else unchanged)
-            self._batching = Batching(batch_size, self.drop_last, collate_batch, shards_itself=None)
+        alone = batch_sampler is None and batch_size is None
+        collates = collate_fn or (unchanged if alone else functools.partial(collate, settle=settle_as(ragged)))
         self._in_one = is_stream or self._is_one_workers(collates=collate_fn is not None)
         self._opens = only_one if self._in_one else Columns(settle_as(ragged))
-        served = self.dataset
-        if self._batching is not None:
-            served = Streamed(dataset, self._batching, 0, 1)
+        served: Any = self.dataset
+        if is_stream:
+            served = Streamed(dataset, batch_size, self.drop_last, collates)
         elif self._in_one:
-            alone = batch_sampler is None and batch_size is None
             skips = options.get("on_error", "raise") != "raise"
-            collates = collate_fn or (unchanged if alone else stack)
             served = Batched(served, collates, skips, stacks=not alone and collate_fn is None, alone=alone)
         worker_init = functools.partial(by_id, worker_init_fn) if worker_init_fn is not None and num_workers else None
         self._begin(served, num_workers, worker_init, options)

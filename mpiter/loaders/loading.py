@@ -28,7 +28,7 @@ from ..pool.backends import Process
 from ..stats import Stats
 from ..typevars import B_co
 from .drawing import Drawn, Generators, InOne, Place, load, samplers_in, save
-from .shards import Batching, Walk
+from .shards import Streamed, Walk
 from .streams import ShardPumps, Streaming
 
 Aside = Callable[[], contextlib.AbstractContextManager[None]]
@@ -118,10 +118,9 @@ class Home:
     def __init__(self, persistent: bool) -> None:
         self.persistent, self.closed = persistent, False
         self.going: weakref.WeakSet[Any] = weakref.WeakSet()  # the pumps that have been sent out
-        self.under_way: weakref.WeakSet[Epoch[Any]] = weakref.WeakSet()
         self.resting: Any = None  # the pump that waits for the next epoch
 
-    def take_back(self, current: Any) -> None:
+    def take_back(self, current: Pass) -> None:
         """The rest of this epoch isn't wanted.  Called by the garbage collector too, so nothing is waited for: a pump
         that nothing holds ends by itself."""
         pump, current.pump = current.pump, None
@@ -133,40 +132,36 @@ class Home:
         self.closed = True
         for pump in list(self.going):
             pump.close()
-        for epoch in list(self.under_way):  # what an error has come by (its traceback holds them) need not be kept
-            epoch._end.detach()
 
 
 class Epoch(Generic[B_co]):
     """An iterator over the batches of one epoch: what ``iter(loader)`` returns."""
 
-    def __init__(self, loader: Any, current: Any, home: Home) -> None:
+    def __init__(self, loader: Loading[B_co], current: Pass, home: Home) -> None:
         self._loader, self._current, self._home = loader, current, home
         self._one_at_a_time = threading.RLock()
-        self._end = weakref.finalize(self, home.take_back, current)
-        self._end.atexit = False
-        home.under_way.add(self)
 
     def __iter__(self) -> Self:
         return self
 
     def __len__(self) -> int:
         """The batches that it gives: after a resume, those that are left."""
-        return self._loader._length_of(self._current)  # type: ignore[no-any-return]
+        return self._loader._length_of(self._current)
 
     def __next__(self) -> B_co:
         with self._one_at_a_time:
             pump = self._current.pump
             try:
-                batch: B_co = self._current.next()
+                return self._current.next()  # type: ignore[no-any-return]
             except StopIteration:
                 self._current.has_ended = self._current.has_ended or pump is not None
-                self._end()
+                self._home.take_back(self._current)
                 if pump is not None and not self._home.persistent:
                     pump.close()
                 raise
-            self._loader._count(self._current.position)
-        return batch
+
+    def __del__(self) -> None:
+        self._home.take_back(self._current)
 
 
 class Loading(Generic[B_co]):
@@ -184,9 +179,8 @@ class Loading(Generic[B_co]):
     _shuffles: bool
     _seed: int  # of the order and of the samples' randomness
     _opens: Callable[[Any], Any]  # what makes of the contents of a batch what the user gets
-    _stream: Any  # the dataset as the user knows it
     _in_one: bool  # is a batch one worker's work, and travels as one row?
-    _batching: Batching | None = None  # how batches are made of a stream; None where the dataset has keys
+    _is_stream = False  # has the dataset no keys, and is only iterated over?
     _begins_late = False  # is the sampler asked for an iterator with the first batch only?
 
     def _begin(
@@ -230,14 +224,14 @@ class Loading(Generic[B_co]):
             workers_name="num_workers",
             **more,
         )
-        self._recipe, self._stream, is_stream = made, users(made.dataset), self._batching is not None
-        name = type(self._stream).__name__
-        if is_stream and (made.on_error != "raise" or made.receipts is not None):
+        self._recipe, self._is_stream = made, isinstance(made.dataset, Streamed)
+        name = type(users(made.dataset)).__name__
+        if self._is_stream and (made.on_error != "raise" or made.receipts is not None):
             raise OptionError(
                 f"on_error= and receipts= are about keys, and {name} is read as a stream, which has none and may be at "
                 f"its end once it has raised; have its __iter__ catch the error, or pass a dataset with [] and len()."
             )
-        if not is_stream and self._goes_through_all():
+        if not self._is_stream and self._goes_through_all():
             if self.drop_last:
                 made.check_drop_last(len(self.dataset), self.batch_size or 1)
             if made.receipts is not None:
@@ -268,12 +262,11 @@ class Loading(Generic[B_co]):
 
     def _plans(self, place: Place) -> Coming:
         """The batches of an epoch; a sampler is asked for an iterator, not yet for keys."""
-        if self._batching is not None:
+        if self._is_stream:
             return Streaming(place, self._recipe.workers)
         sampled, (size, drop_last) = self._sampled(), self._cut()
         if sampled is None:
-            kind = InOne if self._in_one else Pace
-            return kind(size or 1, False, place.epoch + 1, drop_last, self._recipe.share())
+            return (InOne if self._in_one else Pace)(size or 1, False, place.epoch + 1, drop_last)
         drawn = Drawn(sampled, place, size, drop_last, self._in_one)
         if not self._begins_late:
             drawn.begin()
@@ -290,7 +283,7 @@ class Loading(Generic[B_co]):
 
     def _agreed(self) -> dict[str, Any]:
         """The options that a state must agree with."""
-        if self._batching is not None:
+        if self._is_stream:
             size = self.batch_size and int(self.batch_size)  # a NumPy number is no JSON
             return {"kind": "stream", "batch_size": size, "drop_last": self.drop_last}
         if self._goes_through_all():
@@ -305,10 +298,10 @@ class Loading(Generic[B_co]):
             length = len(self.dataset if sampled is None else sampled)
         except (TypeError, NotImplementedError):
             return None
-        if self._batching is not None:
+        if self._is_stream:
             return max(0, batches_of(length, size or 1, drop_last) - position)
         left = max(0, length - position)
-        return batches_of(left, size or 1, drop_last, *[self._recipe.share()] * (sampled is None))
+        return batches_of(left, size or 1, drop_last, self._recipe.share())
 
     def _length_of(self, current: Pass | None) -> int:
         """The number of batches in a pass, or in the next one; after a resume, of those that were left."""
@@ -316,9 +309,6 @@ class Loading(Generic[B_co]):
         if rest is None:
             raise TypeError("it isn't known how many batches come: the sampler has no length.")
         return rest
-
-    def _count(self, handed_out: int) -> None:
-        """Note the number of batches handed out; a subclass may warn."""
 
     # -- epochs --------------------------------------------------------------------------------------------------
 
@@ -362,8 +352,8 @@ class Loading(Generic[B_co]):
 
     def _pump(self) -> Any:
         pump, self._home.resting = self._home.resting, None
-        if pump is None and self._batching is not None:
-            pump = ShardPumps(self._recipe, self._stream, self._batching, _late)
+        if pump is None and self._is_stream:
+            pump = ShardPumps(self._recipe, _late)
         elif pump is None:
             pump = pump_for(self._recipe, self._opens, _late, skipped=self._skipped)
         elif self.persistent_workers is not True:  # changes of the dataset are brought to the workers

@@ -23,7 +23,7 @@ from ..samples.batch import samples_of
 from ..stats import Stats, total
 from ..worker.here import WorkerInfo, here
 from .drawing import Place
-from .shards import Batching, Mark, Streamed, Wanted, savable
+from .shards import Mark, Wanted, savable
 
 
 class _Numbers(Plans):
@@ -91,9 +91,9 @@ class ShardPumps:
     skipped = 0
     _plans: Streaming
 
-    def __init__(self, recipe: Options, stream: Any, batching: Batching, late: Late) -> None:
+    def __init__(self, recipe: Options, late: Late) -> None:
         count, self._runs = recipe.workers, 0
-        self._shards = [Streamed(stream, batching, at, count, is_callers=not recipe.n_workers) for at in range(count)]
+        self._shards = [recipe.dataset.of_shard(at, count, is_callers=not recipe.n_workers) for at in range(count)]
         self.pumps = [
             pump_for(
                 replace(

@@ -25,7 +25,7 @@ from ..loaders.batched import Batched
 from ..loaders.drawing import Generators, samplers_in, warn_of_iterators
 from ..loaders.loader import check_sharing, is_torchs_stream
 from ..loaders.loading import Loading, workers_of
-from ..loaders.shards import Batching, Streamed
+from ..loaders.shards import Streamed
 from ..order.cursor import Cursor, Pace
 from ..order.order import Order, Sequential, Shuffled
 from ..order.ranks import Shard, shard_for
@@ -144,8 +144,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     def _served(self) -> Any:
         collate: Any = _collated if self.collate_fn is _default_collate else self.collate_fn
         if isinstance(self.dataset, torch.utils.data.IterableDataset):
-            self._batching = Batching(self.batch_size, self.drop_last, collate, True, self._marks_every)
-            return Streamed(self.dataset, self._batching, 0, 1)
+            return Streamed(self.dataset, self.batch_size, self.drop_last, collate, True, self._marks_every)
         skips, stacks = self.__dict__["on_error"] != "raise", collate is _collated
         return Batched(self.dataset, collate, skips, stacks, alone=not self._auto_collation)
 
@@ -159,7 +158,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     def _rest(self, position: int) -> int | None:
         """As for other loaders; the length of a stream is only told by len(loader), for which torch warns."""
-        return None if self._batching is not None else super()._rest(position)
+        return None if self._is_stream else super()._rest(position)
 
     def _sampled(self) -> Any:
         """torch's own batches are made of its sampler's keys, which may tell its place; any others tell theirs."""
@@ -183,16 +182,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         self._seed = int(drawn.item())
         return self._seed
-
-    def _count(self, handed_out: int) -> None:
-        """Warn as torch does if ``len(loader)`` has said another length."""
-        told = self._IterableDataset_len_called
-        if self._batching is not None and told is not None and handed_out > told:
-            warn(
-                f"Length of IterableDataset {self.dataset} was reported to be {told} (when accessing len(dataloader)), "
-                f"but {handed_out} samples have been fetched.",
-                UserWarning,
-            )
 
     def _generators(self) -> Generators:
         if isinstance(self.sampler, ShardSampler):
