@@ -24,10 +24,9 @@ from ..samples.tree import Contents
 from ..typevars import B_co
 from ..worker.here import WorkerInfo
 from ..worker.seeding import seed_for
-from .batched import Batched, unchanged
+from .batched import unchanged
 from .drawing import warn_of_iterators
 from .loading import Loading
-from .shards import Streamed
 
 _FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler", "shuffle"}
 
@@ -148,14 +147,12 @@ class DataLoader(Loading[B_co]):
         self._seed = seed_from(generator, draws=self.shuffle) if seed is None else int(seed)
         alone = batch_sampler is None and batch_size is None
         collates = collate_fn or (unchanged if alone else functools.partial(collate, settle=settle_as(ragged)))
+        self._sampled, self._size = (sampler, int(batch_size or 1)) if batch_sampler is None else (batch_sampler, None)
+        self._drops, self._goes_through_all = self.drop_last, not is_drawn
         self._in_one = is_stream or self._is_one_workers(collates=collate_fn is not None)
         self._opens = only_one if self._in_one else Columns(settle_as(ragged))
-        served: Any = self.dataset
-        if is_stream:
-            served = Streamed(dataset, batch_size, self.drop_last, collates)
-        elif self._in_one:
-            skips = options.get("on_error", "raise") != "raise"
-            served = Batched(served, collates, skips, stacks=not alone and collate_fn is None, alone=alone)
+        skips, stacks = options.get("on_error", "raise") != "raise", not alone and collate_fn is None
+        served = self._served(is_stream, collates, stacks, skips)
         worker_init = functools.partial(by_id, worker_init_fn) if worker_init_fn is not None and num_workers else None
         self._begin(served, num_workers, worker_init, options)
 

@@ -27,6 +27,7 @@ from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
 from ..stats import Stats
 from ..typevars import B_co
+from .batched import Batched
 from .drawing import Drawn, Generators, InOne, Place, load, samplers_in, save
 from .shards import Streamed, Walk
 from .streams import ShardPumps, Streaming
@@ -178,6 +179,10 @@ class Loading(Generic[B_co]):
     multiprocessing_context: Any
     _shuffles: bool
     _seed: int  # of the order and of the samples' randomness
+    _sampled: Any  # the sampler that gives keys or lists of keys; None where slices are cut from an order
+    _size: int | None  # the number of keys in a batch; None where lists of keys are given
+    _drops: bool  # is a short batch left out?
+    _goes_through_all: bool  # is each of the dataset's samples in an epoch?  No, where the user has given a sampler
     _opens: Callable[[Any], Any]  # what makes of the contents of a batch what the user gets
     _in_one: bool  # is a batch one worker's work, and travels as one row?
     _is_stream = False  # has the dataset no keys, and is only iterated over?
@@ -231,7 +236,7 @@ class Loading(Generic[B_co]):
                 f"on_error= and receipts= are about keys, and {name} is read as a stream, which has none and may be at "
                 f"its end once it has raised; have its __iter__ catch the error, or pass a dataset with [] and len()."
             )
-        if not self._is_stream and self._goes_through_all():
+        if not self._is_stream and self._goes_through_all:
             if self.drop_last:
                 made.check_drop_last(len(self.dataset), self.batch_size or 1)
             if made.receipts is not None:
@@ -248,26 +253,20 @@ class Loading(Generic[B_co]):
         reads_many = bool(getattr(self.dataset, "__getitems__", None)) and type(self.dataset) is not Table
         return collates or self.batch_size is None or reads_many or not hasattr(type(self.dataset), "__len__")
 
-    def _goes_through_all(self) -> bool:
-        """Is each of the dataset's samples in an epoch?  No, where the user has given a sampler."""
-        return self._sampled() is None
-
-    def _sampled(self) -> Any:
-        """The sampler that gives keys or lists of keys; None where slices are cut from an order."""
-        return self.batch_sampler if self.batch_sampler is not None else self.sampler
-
-    def _cut(self) -> tuple[int | None, bool]:
-        """The number of keys in a batch (None where lists of keys are given), and whether a short one is left out."""
-        return None if self.batch_sampler is not None else int(self.batch_size or 1), self.drop_last
+    def _served(self, is_stream: bool, collate: Any, stacks: bool, skips: bool, *of_stream: Any) -> Any:
+        """What workers ask for rows: the dataset, or its batches, each made by ``collate``, which ``stacks`` or not."""
+        if is_stream:
+            return Streamed(self.dataset, self.batch_size, self.drop_last, collate, *of_stream)
+        alone = self.batch_size is None and self.batch_sampler is None
+        return Batched(self.dataset, collate, skips, stacks, alone) if self._in_one else self.dataset
 
     def _plans(self, place: Place) -> Coming:
         """The batches of an epoch; a sampler is asked for an iterator, not yet for keys."""
         if self._is_stream:
             return Streaming(place, self._recipe.workers)
-        sampled, (size, drop_last) = self._sampled(), self._cut()
-        if sampled is None:
-            return (InOne if self._in_one else Pace)(size or 1, False, place.epoch + 1, drop_last)
-        drawn = Drawn(sampled, place, size, drop_last, self._in_one)
+        if self._sampled is None:
+            return (InOne if self._in_one else Pace)(self._size or 1, False, place.epoch + 1, self._drops)
+        drawn = Drawn(self._sampled, place, self._size, self._drops, self._in_one)
         if not self._begins_late:
             drawn.begin()
         return drawn
@@ -278,7 +277,7 @@ class Loading(Generic[B_co]):
 
     def _generators(self) -> Generators:
         """The random generators that the sampler may draw from."""
-        found = samplers_in(self._sampled())
+        found = samplers_in(self._sampled)
         return Generators(found, ("random", "numpy", "torch")) if found else Generators()
 
     def _agreed(self) -> dict[str, Any]:
@@ -286,22 +285,20 @@ class Loading(Generic[B_co]):
         if self._is_stream:
             size = self.batch_size and int(self.batch_size)  # a NumPy number is no JSON
             return {"kind": "stream", "batch_size": size, "drop_last": self.drop_last}
-        if self._goes_through_all():
+        if self._goes_through_all:
             found = {"kind": "dataset", "dataset_length": len(self.dataset), "drop_last": self.drop_last}
-            return found if self._sampled() is not None else found | {"shuffle": self._shuffles}
-        return {"kind": "sampler" if self._cut()[0] else "batch_sampler", "drop_last": self.drop_last}
+            return found if self._sampled is not None else found | {"shuffle": self._shuffles}
+        return {"kind": "sampler" if self._size else "batch_sampler", "drop_last": self.drop_last}
 
     def _rest(self, position: int) -> int | None:
         """The number of batches from a position of an epoch on; None if it isn't known."""
-        sampled, (size, drop_last) = self._sampled(), self._cut()
         try:
-            length = len(self.dataset if sampled is None else sampled)
+            length = len(self.dataset if self._sampled is None else self._sampled)
         except (TypeError, NotImplementedError):
             return None
         if self._is_stream:
-            return max(0, batches_of(length, size or 1, drop_last) - position)
-        left = max(0, length - position)
-        return batches_of(left, size or 1, drop_last, self._recipe.share())
+            return max(0, batches_of(length, self._size or 1, self._drops) - position)
+        return batches_of(max(0, length - position), self._size or 1, self._drops, self._recipe.share())
 
     def _length_of(self, current: Pass | None) -> int:
         """The number of batches in a pass, or in the next one; after a resume, of those that were left."""
@@ -369,9 +366,9 @@ class Loading(Generic[B_co]):
         if not (current is None or current.has_ended or self._next.is_elsewhere):
             place = current.place()
         elif (place := self._next).generators is None:
-            place = place._replace(generators=self._generators().save(), told=Walk(self._sampled()).state())
+            place = place._replace(generators=self._generators().save(), told=Walk(self._sampled).state())
         if (length := agreed.get("dataset_length")) is not None:  # less than a batch may be left, which is left out
-            step = self._recipe.share().step(self._cut()[0] or 1)
+            step = self._recipe.share().step(self._size or 1)
             if length - place.position < step * self.drop_last:
                 place = place._replace(position=length)
         return save(place, self._seed, agreed)

@@ -82,19 +82,6 @@ def test_a_training_is_the_same_to_the_last_bit(tmp_path, way, convert):
     assert printed.getvalue().count("validation/main/accuracy") == 2
 
 
-def test_parallel_updater_splits_the_batches(tmp_path):
-    def trained(make):
-        model = classifier()
-        optimizer = chainer.optimizers.MomentumSGD(0.01).setup(model)
-        iterator = make(pairs(40), 8, order_sampler=sampler())
-        devices = {"main": "@numpy", "second": "@numpy"}
-        updater = training.updaters.ParallelUpdater(iterator, optimizer, devices=devices)
-        training.Trainer(updater, (2, "epoch"), out=str(tmp_path)).run()
-        return weights(model)
-
-    assert trained(OURS["processes"]) == trained(theirs.SerialIterator)
-
-
 # -- stopping and going on ---------------------------------------------------------------------------------------
 
 
@@ -108,20 +95,6 @@ def test_a_training_goes_on_within_an_epoch_as_if_nothing_had_happened(tmp_path,
     serializers.load_npz(str(tmp_path / "saved"), resumed)
     assert resumed.updater.epoch_detail == pytest.approx(9 * 8 / 50)
     resumed.run()
-    assert model_of(resumed) == model_of(unbroken)
-
-
-def test_a_training_finds_its_snapshot_by_itself(tmp_path):
-    def trainer(iterations, n_processes):
-        made = make_trainer(tmp_path, MultiprocessIterator(pairs(50), 8, n_processes=n_processes, seed=3), iterations)
-        made.extend(extensions.snapshot(n_retains=1, autoload=True), trigger=(1, "iteration"))
-        return made
-
-    trainer((5, "iteration"), 2).run()
-    resumed = trainer((11, "iteration"), 1)
-    resumed.run()
-    unbroken = make_trainer(tmp_path / "unbroken", SerialIterator(pairs(50), 8, seed=3), (11, "iteration"))
-    unbroken.run()
     assert model_of(resumed) == model_of(unbroken)
 
 

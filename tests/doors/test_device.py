@@ -105,18 +105,18 @@ def test_on_the_cpu_nothing_is_copied():
         assert batches.stats().leased_batches == 1
 
 
-@pytest.mark.parametrize("normalize", [([1, 2], [1]), ([1], [0]), ([1], [-1])])
-def test_what_cannot_normalise_is_refused(normalize):
-    with pytest.raises(mpiter.OptionError, match="normalize"):
-        DevicePrefetcher([], "cpu", normalize=normalize)
-
-
-def test_images_of_other_channels_are_refused():
-    ahead = DevicePrefetcher([np.zeros((2, 3, 4, 4), np.uint8)], "cpu", normalize=([1], [1]))
-    with pytest.raises(mpiter.OptionError, match="1 channels"):
-        list(ahead)
-    with pytest.raises(mpiter.OptionError, match="none of torch's"):
-        DevicePrefetcher([], "cpu", dtype="float32")
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"normalize": ([1, 2], [1])}, "normalize"),
+        ({"normalize": ([1], [0])}, "normalize"),
+        ({"normalize": ([1], [1])}, "1 channels"),
+        ({"dtype": "float32"}, "none of torch's"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused(options, says):
+    with pytest.raises(mpiter.OptionError, match=says):
+        list(DevicePrefetcher([np.zeros((2, 3, 4, 4), np.uint8)], "cpu", **options))
 
 
 def test_dicts_of_other_classes_and_batches_of_iterators_are_known():
