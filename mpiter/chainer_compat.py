@@ -14,6 +14,7 @@ Assumes Chainer 7.8.1, its last release; harmless where Chainer needs no help, o
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import metadata
 from importlib.abc import MetaPathFinder
@@ -65,11 +66,8 @@ class _PkgResources:
     def require(cls, *requirements: str) -> None:
         """Are there distributions for "ideep4py<2.1" and the like, of whatever version?"""
         for requirement in requirements:
-            name = requirement
-            for sign in "<>=!~, ":
-                name = name.partition(sign)[0]
             try:
-                metadata.distribution(name)
+                metadata.distribution(re.split("[<>=!~, ]", requirement)[0])
             except metadata.PackageNotFoundError:
                 raise cls.DistributionNotFound(requirement) from None
 

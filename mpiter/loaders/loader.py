@@ -147,8 +147,8 @@ class DataLoader(Loading[B_co]):
         self._seed = seed_from(generator, draws=self.shuffle) if seed is None else int(seed)
         alone = batch_sampler is None and batch_size is None
         collates = collate_fn or (unchanged if alone else functools.partial(collate, settle=settle_as(ragged)))
-        self._sampled, self._size = (sampler, int(batch_size or 1)) if batch_sampler is None else (batch_sampler, None)
-        self._drops, self._goes_through_all = self.drop_last, not is_drawn
+        self._sampled, self._goes_through_all = sampler if batch_sampler is None else batch_sampler, not is_drawn
+        self._cut = int(batch_size or 1) if batch_sampler is None else None, self.drop_last
         self._in_one = is_stream or self._is_one_workers(collates=collate_fn is not None)
         self._opens = only_one if self._in_one else Columns(settle_as(ragged))
         skips, stacks = options.get("on_error", "raise") != "raise", not alone and collate_fn is None

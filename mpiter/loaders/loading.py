@@ -122,11 +122,13 @@ class Home:
         self.resting: Any = None  # the pump that waits for the next epoch
 
     def take_back(self, current: Pass) -> None:
-        """The rest of this epoch isn't wanted.  Called by the garbage collector too, so nothing is waited for: a pump
-        that nothing holds ends by itself."""
+        """The rest of this epoch isn't wanted.  Called by the garbage collector too, so workers that are at work
+        aren't waited for: a pump that nothing holds ends by itself."""
         pump, current.pump = current.pump, None
         if self.persistent and not self.closed and self.resting is None:
             self.resting = pump
+        elif pump is not None and current.has_ended:
+            pump.close()
 
     def close(self) -> None:
         """End all pumps."""
@@ -151,14 +153,11 @@ class Epoch(Generic[B_co]):
 
     def __next__(self) -> B_co:
         with self._one_at_a_time:
-            pump = self._current.pump
             try:
                 return self._current.next()  # type: ignore[no-any-return]
             except StopIteration:
-                self._current.has_ended = self._current.has_ended or pump is not None
+                self._current.has_ended = True
                 self._home.take_back(self._current)
-                if pump is not None and not self._home.persistent:
-                    pump.close()
                 raise
 
     def __del__(self) -> None:
@@ -180,21 +179,14 @@ class Loading(Generic[B_co]):
     _shuffles: bool
     _seed: int  # of the order and of the samples' randomness
     _sampled: Any  # the sampler that gives keys or lists of keys; None where slices are cut from an order
-    _size: int | None  # the number of keys in a batch; None where lists of keys are given
-    _drops: bool  # is a short batch left out?
+    _cut: tuple[int | None, bool]  # the keys in a batch (None where lists are given), and is a short one left out?
     _goes_through_all: bool  # is each of the dataset's samples in an epoch?  No, where the user has given a sampler
     _opens: Callable[[Any], Any]  # what makes of the contents of a batch what the user gets
     _in_one: bool  # is a batch one worker's work, and travels as one row?
     _is_stream = False  # has the dataset no keys, and is only iterated over?
     _begins_late = False  # is the sampler asked for an iterator with the first batch only?
 
-    def _begin(
-        self,
-        served: Any,
-        num_workers: Any,
-        worker_init: Any,
-        options: OfLoaders,
-    ) -> None:
+    def _begin(self, served: Any, num_workers: Any, worker_init: Any, options: OfLoaders) -> None:
         """Begin; constructors call it.  Workers ask ``served`` for rows; seed and persistent workers are known."""
         more: dict[str, Any] = {name: value for name, value in options.items() if name not in _KNOWN}
         found, most_workers = auto(num_workers), workers_of(num_workers)
@@ -265,8 +257,8 @@ class Loading(Generic[B_co]):
         if self._is_stream:
             return Streaming(place, self._recipe.workers)
         if self._sampled is None:
-            return (InOne if self._in_one else Pace)(self._size or 1, False, place.epoch + 1, self._drops)
-        drawn = Drawn(self._sampled, place, self._size, self._drops, self._in_one)
+            return (InOne if self._in_one else Pace)(self._cut[0] or 1, False, place.epoch + 1, self._cut[1])
+        drawn = Drawn(self._sampled, place, *self._cut, self._in_one)
         if not self._begins_late:
             drawn.begin()
         return drawn
@@ -288,17 +280,18 @@ class Loading(Generic[B_co]):
         if self._goes_through_all:
             found = {"kind": "dataset", "dataset_length": len(self.dataset), "drop_last": self.drop_last}
             return found if self._sampled is not None else found | {"shuffle": self._shuffles}
-        return {"kind": "sampler" if self._size else "batch_sampler", "drop_last": self.drop_last}
+        return {"kind": "sampler" if self._cut[0] else "batch_sampler", "drop_last": self.drop_last}
 
     def _rest(self, position: int) -> int | None:
         """The number of batches from a position of an epoch on; None if it isn't known."""
+        size, drops = self._cut
         try:
             length = len(self.dataset if self._sampled is None else self._sampled)
         except (TypeError, NotImplementedError):
             return None
         if self._is_stream:
-            return max(0, batches_of(length, self._size or 1, self._drops) - position)
-        return batches_of(max(0, length - position), self._size or 1, self._drops, self._recipe.share())
+            return max(0, batches_of(length, size or 1, drops) - position)
+        return batches_of(max(0, length - position), size or 1, drops, self._recipe.share())
 
     def _length_of(self, current: Pass | None) -> int:
         """The number of batches in a pass, or in the next one; after a resume, of those that were left."""
@@ -368,7 +361,7 @@ class Loading(Generic[B_co]):
         elif (place := self._next).generators is None:
             place = place._replace(generators=self._generators().save(), told=Walk(self._sampled).state())
         if (length := agreed.get("dataset_length")) is not None:  # less than a batch may be left, which is left out
-            step = self._recipe.share().step(self._size or 1)
+            step = self._recipe.share().step(self._cut[0] or 1)
             if length - place.position < step * self.drop_last:
                 place = place._replace(position=length)
         return save(place, self._seed, agreed)

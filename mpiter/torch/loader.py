@@ -128,14 +128,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         collates = self.collate_fn is not _default_collate or isinstance(dataset, Mapping) or is_torchs_stream(dataset)
         self._in_one = self._is_one_workers(collates)
         self._opens = _Tensors(self._in_one, can_pin() if pin_memory else False)
-        makes_batches: Any = self.batch_sampler
-        self._sampled, self._size, self._drops = self._index_sampler, None if self._auto_collation else 1, False
-        self._begins_late = type(makes_batches) is torch.utils.data.BatchSampler
-        if self._begins_late:  # made of its sampler's keys, which may tell its place; any others tell theirs
-            self._sampled = makes_batches.sampler
-            self._size, self._drops = makes_batches.batch_size, makes_batches.drop_last
-        if shared is not None:  # there is a sampler for frameworks to see; it isn't asked
-            self._sampled = None
+        self._begins_late = type(self.batch_sampler) is torch.utils.data.BatchSampler
         stacks, skips = self.collate_fn is _default_collate, self.__dict__["on_error"] != "raise"
         collate = _collated if stacks else self.collate_fn
         served = self._served(is_torchs_stream(dataset), collate, stacks, skips, True, self._marks_every)
@@ -145,6 +138,20 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         return Loading.__iter__(self)
 
     _get_iterator = __iter__  # which some frameworks call
+
+    @property
+    def _sampled(self) -> Any:
+        """torch's own batches are made of its sampler's keys, which may tell its place; any others tell theirs."""
+        if isinstance(self.sampler, ShardSampler):  # there is one for frameworks to see; it isn't asked
+            return None
+        return self.batch_sampler.sampler if self._begins_late else self._index_sampler  # frameworks set the former
+
+    @property
+    def _cut(self) -> tuple[int | None, bool]:  # type: ignore[override]
+        makes_batches: Any = self.batch_sampler
+        if self._begins_late:
+            return makes_batches.batch_size, makes_batches.drop_last
+        return None if self._auto_collation else 1, False
 
     def _rest(self, position: int) -> int | None:
         """As for other loaders; the length of a stream is only told by len(loader), for which torch warns."""

@@ -89,12 +89,6 @@ def test_repeating_counts_epochs_at_each_step(make):
         assert sorted(flat(batches)) == [1, 2, 3, 4, 5, 6]
 
 
-def test_repeating_runs_on_from_one_epoch_into_the_next(make):
-    batches = taken(make([1, 2, 3, 4, 5]), 5)
-    assert list(map(len, batches)) == [2] * 5
-    assert sorted(flat(batches)) == sorted([1, 2, 3, 4, 5] * 2)
-
-
 def test_one_epoch_that_does_not_divide_ends_at_exactly_one(make):
     it = make([1, 2, 3, 4, 5], repeat=False)
     batches, places = [], [place(it)]
@@ -117,12 +111,6 @@ def test_each_epoch_is_shuffled_anew(make):
     epochs = [stream[at : at + 10] for at in (0, 10, 20)]
     assert all(sorted(epoch) == samples for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs} | {tuple(samples)}) == 4
-
-
-def test_a_batch_may_be_larger_than_the_dataset(make):
-    it = make([1, 2, 3], 7)
-    assert sorted(it.next()[:6]) == [1, 1, 2, 2, 3, 3]
-    assert place(it) == (2, 2 + 1 / 3, 0.0, True)
 
 
 # -- copies and new beginnings -----------------------------------------------------------------------------------
@@ -411,12 +399,6 @@ def test_without_a_sampler_the_dataset_is_read_in_sequence(make):
 
 
 @serially
-@pytest.mark.parametrize("value", [0, np.True_])
-def test_any_truth_value_says_whether_to_shuffle(make, value):
-    assert (saved(make([1, 2, 3], shuffle=value)).get("order") is not None) == bool(value)
-
-
-@serially
 def test_unless_it_shuffles_the_global_generator_is_left_alone(make):
     def next_number(**options):
         np.random.seed(5)
@@ -449,33 +431,6 @@ def test_the_order_decides_how_long_an_epoch_is(make, repeat):
     assert place(it) == (1, 1.0, 6 / 8, True)
 
 
-def test_the_sampler_is_given_the_order_and_the_position(make):
-    seen = []
-
-    def sampler(order, position):
-        seen.append((list(order), int(position)))
-        return np.arange(len(order))[::-1] if len(seen) % 2 else np.arange(len(order))
-
-    it = make([10, 11, 12], order_sampler=sampler)
-    assert flat(taken(it, 4)) == [12, 11, 10, 10, 11, 12, 12, 11]
-    assert seen[:3] == [([0, 1, 2], 0), ([2, 1, 0], 2), ([0, 1, 2], 1)]
-
-
-def test_an_order_of_another_length_is_refused(make):
-    it = make([1, 2, 3, 4, 5, 6], 6, order_sampler=lambda order, at: np.arange(len(order) - 1))
-    with pytest.raises(ValueError, match="does not match"):
-        it.next()
-
-
-def test_the_same_random_state_gives_the_same_order(make):
-    def stream(cls, options):
-        sampler = theirs.ShuffleOrderSampler(np.random.RandomState(7))
-        with cls(list(range(10)), 3, order_sampler=sampler, **options) as it:
-            return taken(it, 12)
-
-    assert stream(make.cls, make.options) == stream(make.cls, make.options) == stream(*THEIRS["SerialIterator"])
-
-
 @pytest.mark.parametrize("batches", [7])
 def test_starting_over_goes_on_with_the_random_state_where_the_user_is(make, batches):
     """However far the loop has asked ahead: ranks that share a seed stay in step."""
@@ -490,12 +445,6 @@ def test_starting_over_goes_on_with_the_random_state_where_the_user_is(make, bat
 
     serial = theirs.SerialIterator(list(range(12)), 4, order_sampler=sampler())
     assert stream(make(list(range(12)), 4, order_sampler=sampler())) == stream(serial)
-
-
-@serially
-def test_shuffle_and_a_sampler_exclude_each_other(make):
-    with pytest.raises(ValueError, match="exclude"):
-        make([1, 2], shuffle=True, order_sampler=lambda order, at: order)
 
 
 # -- threads, signals, patience ----------------------------------------------------------------------------------

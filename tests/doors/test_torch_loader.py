@@ -306,23 +306,16 @@ def test_batches_are_what_torchs_default_collate_makes(name: str, is_forked: boo
         assert outcomes(iter(ours)) == expected
 
 
-CONVERTED = ("int", "tuple", "list", "dict", "nested", "namedtuple", "str", "tensor", "arrays of <f4", "scalars of <f4")
-
-
 @both_workers
-def test_without_a_batch_size_samples_are_converted_as_torch_does(workers: int) -> None:
-    for name in CONVERTED:
-        with Ours(Built(BUILDS[name], 3), None, num_workers=workers) as ours:
-            assert outcomes(iter(ours)) == outcomes(iter(Theirs(Built(BUILDS[name], 3), None))), name
-
-
-@both_workers
-def test_a_dataset_that_reads_whole_batches_is_collated_as_torch_does(workers: int) -> None:
+def test_samples_alone_and_whole_batches_are_collated_as_torch_does(workers: int) -> None:
     class Together(Built):
         def __getitems__(self, keys: list[int]) -> list[Any]:
             return [self.build(key) for key in keys]
 
-    for name in ("nested", "namedtuple", "bool tensor", "bfloat16", "str", "dict subclass", "of several lengths"):
+    for name in ("int", "nested", "namedtuple", "str", "tensor", "arrays of <f4", "scalars of <f4"):
+        with Ours(Built(BUILDS[name], 3), None, num_workers=workers) as ours:
+            assert outcomes(iter(ours)) == outcomes(iter(Theirs(Built(BUILDS[name], 3), None))), name
+    for name in ("nested", "bfloat16", "dict subclass", "of several lengths"):
         with Ours(Together(BUILDS[name], 7), 3, num_workers=workers) as ours:
             assert outcomes(iter(ours)) == outcomes(iter(Theirs(Together(BUILDS[name], 7), 3))), name
 
@@ -495,16 +488,6 @@ def test_workers_are_seeded_as_torch_seeds_them_if_one_wants_it(init: Any, optio
         assert class_ is Theirs or loader.close() is None
     assert seen[0] == seen[1]
     assert seen[0] != seen[2]
-
-
-def test_without_workers_nothing_is_seeded_if_workers_were() -> None:
-    seen = []
-    for class_, more in ((Theirs, {}), (Ours, {"seeding": "worker"})):
-        random.seed(1)
-        np.random.seed(2)
-        torch.manual_seed(3)
-        seen.append([described(batch) for batch in class_(DrawsInWorker(), 3, **more)] + [torch.rand(()).item()])
-    assert seen[0] == seen[1]
 
 
 # -- state -------------------------------------------------------------------------------------------------------

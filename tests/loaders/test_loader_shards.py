@@ -120,20 +120,6 @@ def test_what_is_left_after_a_resume_is_counted(make):
     assert len(list(loader)) == -(-LENGTH // 14)
 
 
-def test_one_process_goes_on_where_ranks_were_and_back():
-    loaders = of_ranks(DataLoader, 4)
-    seen = [key for loader in loaders for key, _ in rows(next(iter(loader)))]
-    alone = DataLoader(Drawing(), 7, shuffle=True, seed=5)
-    alone.load_state_dict(loaders[2].state_dict())
-    epoch = iter(alone)
-    seen += [key for key, _ in rows(next(epoch))]
-    back = of_ranks(DataLoader, 2, exact=True)
-    for loader in back:
-        loader.load_state_dict(alone.state_dict())
-        seen += [key for batch in loader for key, _ in rows(batch)]
-    assert Counter(seen) == Counter(range(LENGTH))
-
-
 def test_a_place_beyond_the_epoch_is_refused(make):
     loader = of_ranks(make, 2)[0]
     next(iter(loader))

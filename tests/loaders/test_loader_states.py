@@ -181,16 +181,6 @@ def test_the_same_loader_can_go_back(loader: Maker) -> None:
         assert epoch(batches) == rest
 
 
-def test_loading_a_state_leaves_an_iterator_under_way_alone(loader: Maker) -> None:
-    batches = loader(list(range(12)), 4)
-    at_the_start = saved(batches)
-    under_way = iter(batches)
-    next(under_way)
-    batches.load_state_dict(at_the_start)
-    assert epoch(under_way) == [[4, 5, 6, 7], [8, 9, 10, 11]]
-    assert epoch(batches) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-
-
 @in_any_state
 def test_saving_and_resuming_leave_the_callers_generators_alone(loader: Maker) -> None:
     batches = sampled_by_module(loader, 1)
@@ -433,16 +423,6 @@ def test_a_sampler_that_doesnt_repeat_itself_is_found_out(loader: Maker) -> None
         iter(other)
     other.load_state_dict(saved(loader(Everything(), 4, sampler=Unrepeatable(0))))  # of the beginning
     assert len(epoch(other)) == BATCHES
-
-
-@in_any_state
-def test_a_sampler_with_other_generators_is_found_out(loader: Maker) -> None:
-    batches = sampled(loader, 1)
-    some(iter(batches), 2)
-    other = sampled_by_module(loader, 1)
-    with pytest.raises(mpiter.StateError, match=r"generators|sampler"):
-        other.load_state_dict(saved(batches))
-        iter(other)
 
 
 @in_any_state

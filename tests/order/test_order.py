@@ -126,12 +126,6 @@ def test_what_an_order_sampler_returns_is_checked(returned):
         Sampled(returned, SamplerOfTheMoment(None))
 
 
-@pytest.mark.parametrize("returned", [[1 << 63], np.array([1, (1 << 64) - 1], np.uint64)])
-def test_an_index_that_would_wrap_is_refused(returned):
-    with pytest.raises(mpiter.OptionError, match=r"order_sampler returned index \d+, which is beyond 64 bits"):
-        Sampled(returned, SamplerOfTheMoment(None))
-
-
 def test_a_sampler_that_shuffles_in_place_cannot_change_what_is_planned():
     mine = np.arange(5)
 
