@@ -87,14 +87,14 @@ def test_the_loader_for_torch_gives_what_the_folder_holds(whole, tmp_path, kind,
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("kind", "method"), [("packed and staged", None), ("staged", "forkserver")])
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_torchs_own_loader_takes_them(whole, tmp_path, kind, method):
+@pytest.mark.parametrize(("kind", "workers"), [("packed and staged", 0), ("staged", 2)])
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning", "ignore:This DataLoader will create")
+def test_torchs_own_loader_takes_them(whole, tmp_path, kind, workers):
     torch = pytest.importorskip("torch", reason=NO_TORCH)
     expected = [ImageFolder(whole, **FORMS["fixed"])[index] for index in range(LENGTH)]
     dataset = KINDS[kind](whole, tmp_path, **FORMS["fixed"])
-    workers = {"num_workers": 2, "multiprocessing_context": method} if method else {}
-    loader = torch.utils.data.DataLoader(dataset, 5, **workers)
+    options = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
+    loader = torch.utils.data.DataLoader(dataset, 5, **options)
     pictures, labels = (torch.cat(parts).numpy() for parts in zip(*loader, strict=True))
     assert (pictures == np.stack([picture for picture, _ in expected])).all()
     assert labels.tolist() == [label for _, label in expected]

@@ -306,17 +306,17 @@ def test_batches_are_what_torchs_default_collate_makes(name: str, is_forked: boo
         assert outcomes(iter(ours)) == expected
 
 
-@both_workers
-def test_samples_alone_and_whole_batches_are_collated_as_torch_does(workers: int) -> None:
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "multiprocessing_context": "fork"}], ids=["here", "forked"])
+def test_samples_alone_and_whole_batches_are_collated_as_torch_does(options: dict[str, Any]) -> None:
     class Together(Built):
         def __getitems__(self, keys: list[int]) -> list[Any]:
             return [self.build(key) for key in keys]
 
     for name in ("int", "nested", "namedtuple", "str", "tensor", "arrays of <f4", "scalars of <f4"):
-        with Ours(Built(BUILDS[name], 3), None, num_workers=workers) as ours:
+        with Ours(Built(BUILDS[name], 3), None, **options) as ours:
             assert outcomes(iter(ours)) == outcomes(iter(Theirs(Built(BUILDS[name], 3), None))), name
     for name in ("nested", "bfloat16", "dict subclass", "of several lengths"):
-        with Ours(Together(BUILDS[name], 7), 3, num_workers=workers) as ours:
+        with Ours(Together(BUILDS[name], 7), 3, **options) as ours:
             assert outcomes(iter(ours)) == outcomes(iter(Theirs(Together(BUILDS[name], 7), 3))), name
 
 
@@ -391,12 +391,10 @@ def dense(tensor: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # torch's, of what is in beta, or old
-@pytest.mark.parametrize("options", [{"batch_size": None}, {"batch_size": 2, "collate_fn": list}])
-def test_tensors_that_are_not_dense_come_from_workers(options: dict[str, Any]) -> None:
+def test_tensors_that_are_not_dense_come_from_workers() -> None:
     expected = [NotDense(4)[index] for index in range(4)]
-    with Ours(NotDense(4), num_workers=1, **options) as loader:
-        given = list(loader)
-    samples = given if options["batch_size"] is None else flat(given)
+    with Ours(NotDense(4), batch_size=2, collate_fn=list, num_workers=1) as loader:
+        samples = flat(list(loader))
     assert [list(map(dense, sample)) for sample in samples] == [list(map(dense, sample)) for sample in expected]
 
 
@@ -544,7 +542,7 @@ class Elements:
 
 
 @pytest.mark.parametrize(
-    ("every", "handed_out"), [(1, 0), (1, 6), (2, 3), (None, 3)]
+    ("every", "handed_out"), [(1, 6), (2, 3), (None, 3)]
 )  # how often torchdata would look makes no difference to us
 def test_a_stream_that_tells_its_place_by_tensors_goes_on_under_torchdatas_name(every: Any, handed_out: int) -> None:
     def loader() -> Any:
@@ -752,8 +750,7 @@ def _refuses(samples: Any) -> Any:
     raise KeyError("label")
 
 
-@both_workers
-@pytest.mark.parametrize("batched", [False, True], ids=["sampler", "batch_sampler"])
+@pytest.mark.parametrize(("workers", "batched"), [(0, False), (0, True), (1, True)])
 def test_an_error_of_collating_names_the_samples(workers: int, batched: bool) -> None:
     order: Any = {"batch_sampler": [[7, 6, 5]]} if batched else {"batch_size": 3, "sampler": [7, 6, 5]}
     with (

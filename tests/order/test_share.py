@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpiter.order.cursor import Cursor, Pace, Share, batches_of
@@ -105,6 +105,7 @@ def test_batches_are_counted_as_they_come(sizes, drop_last, exact):
         assert batches_of(length, batch_size, drop_last, share) == len(batches)
 
 
+@settings(max_examples=40)
 @given(SIZES, st.sampled_from([{"wrap": True}, {"wrap": False}, {"wrap": False, "drop_last": True}]), st.booleans())
 def test_what_lies_ahead_of_a_rank_is_what_will_be_planned_for_it(sizes, options, exact):
     length, batch_size, ranks, position = sizes
