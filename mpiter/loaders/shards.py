@@ -49,7 +49,6 @@ class Wanted(NamedTuple):
     """The key of a batch."""
 
     run: int  # so that a reading is never taken for that of an earlier run
-    epoch: int
     number: int
 
     def __repr__(self) -> str:

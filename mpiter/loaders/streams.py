@@ -27,13 +27,13 @@ from .shards import Mark, Wanted, savable
 
 
 class _Numbers(Plans):
-    """Plans that ask for batch after batch by epoch and number, without an end."""
+    """Plans that ask for batch after batch by number, without an end."""
 
     def __init__(self, run: int) -> None:
-        self._run = run  # so that a reading is never taken for that of an earlier run
+        self._run = run
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan:
-        stretch = Stretch(0, cursor.epoch, cursor.position, (Wanted(self._run, cursor.epoch, cursor.position),))
+        stretch = Stretch(0, cursor.epoch, cursor.position, (Wanted(self._run, cursor.position),))
         return Plan(number, 1, (stretch,), cursor, cursor._replace(position=cursor.position + 1))
 
 

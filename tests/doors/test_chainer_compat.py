@@ -58,35 +58,6 @@ def test_without_it_the_door_says_what_to_do_and_it_helps_after_that_too(tmp_pat
     assert version == "7.8.1"
 
 
-_UNAIDED_BUT_TOO_NEW = """
-    import warnings
-    import numpy as np
-    np.sctypes = {"int": [np.int8], "float": [np.float32]}  # whatever else made the import go well
-    import sys, types
-    for name in ("pkg_resources", "numpy.distutils", "numpy.distutils.system_info"):
-        sys.modules[name] = types.ModuleType(name)
-    sys.modules["pkg_resources"].require = lambda name: None
-    sys.modules["pkg_resources"].DistributionNotFound = sys.modules["pkg_resources"].VersionConflict = KeyError
-    np.distutils = sys.modules["numpy.distutils"]
-    np.distutils.system_info = sys.modules["numpy.distutils.system_info"]
-    np.distutils.system_info.get_info = lambda name: {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import chainer
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        import mpiter.chainer_compat
-    print(*[f"{warning.message}" for warning in said if warning.category is RuntimeWarning])
-"""
-
-
-@needs_help
-def test_too_late_an_import_is_told(tmp_path):
-    (said,) = run(tmp_path, _UNAIDED_BUT_TOO_NEW).ended_well().lines
-    assert said.startswith("Chainer was imported before mpiter.chainer_compat")
-    assert said.endswith("import mpiter.chainer_compat first.")
-
-
 def test_where_chainer_is_missing_it_is_still_missing(tmp_path):
     text = """
         import sys

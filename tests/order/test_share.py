@@ -84,19 +84,6 @@ def test_what_runs_on_from_epoch_to_epoch_is_cut_without_a_seam(sizes):
 
 
 @given(SIZES, st.booleans(), st.booleans())
-def test_one_rank_alone_gets_what_there_was_before_there_were_ranks(sizes, drop_last, exact):
-    length, batch_size, _, position = sizes
-    pace = Pace(batch_size, False, EPOCHS, drop_last, Share(0, 1, exact))
-    cursor = Cursor(position, 0, False, Sequential(length))
-    rows = [row for batch in planned(pace, cursor)[0] for row in batch]
-    kept = [(epoch, at) for epoch, at in wanted(length, position)]
-    if drop_last:
-        of_first = (length - position) // batch_size * batch_size
-        kept = kept[:of_first] + [(1, at) for at in range(length // batch_size * batch_size)]
-    assert rows == kept
-
-
-@given(SIZES, st.booleans(), st.booleans())
 def test_batches_are_counted_as_they_come(sizes, drop_last, exact):
     length, batch_size, ranks, _ = sizes
     for rank in range(ranks):
