@@ -298,11 +298,9 @@ class Generators:
                 one.set_epoch(epoch)
 
     def globals_now(self) -> dict[str, Any]:
-        """The states of the global generators."""
         return {name: encoded(state_of(generator)) for name, generator in self._globals.items()}
 
     def put_back(self, states: dict[str, Any]) -> None:
-        """Restore the global generators."""
         for name, generator in self._globals.items():
             if name in states:
                 give_back(generator, decoded(states[name]))

@@ -64,7 +64,6 @@ class Pass:
             plans.draw(self.position, most - (place.drawn > 0))
 
     def go(self, pump: Any) -> None:
-        """Have a pump fetch the batches."""
         self.pump, self._skipped = pump, pump.skipped  # samples that it had left out when the epoch began
         pump.go(Cursor(self.position, self.epoch, False, self._order), self.plans, self._seed)
         with contextlib.suppress(StopIteration):  # it is plain that nothing comes
@@ -77,7 +76,6 @@ class Pass:
         return known._replace(position=self.position, generators=self.generators)
 
     def next(self) -> Any:
-        """The next batch."""
         pump = self.pump
         if pump is None:
             raise StopIteration
@@ -100,7 +98,6 @@ class Pass:
             self._note()
 
     def _note(self) -> None:
-        """Note the pump's position."""
         here = self.pump.cursor
         self.position = here.position if here.epoch == self.epoch else len(self._order)
 
@@ -131,7 +128,6 @@ class Home:
             pump.close()
 
     def close(self) -> None:
-        """End all pumps."""
         self.closed = True
         for pump in list(self.going):
             pump.close()

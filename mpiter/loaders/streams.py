@@ -128,7 +128,6 @@ class ShardPumps:
             pump.start()
 
     def next(self, passed: Any = None) -> Any:
-        """The next batch."""
         try:
             return self._next(self._plans)
         finally:

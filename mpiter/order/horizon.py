@@ -45,7 +45,6 @@ class Horizon:
         return self._ahead[0] if self._ahead else None
 
     def take(self) -> None:
-        """Take the plan that ``peek`` has returned."""
         self._ahead.popleft()
 
     def take_dead_end(self) -> Exception | None:

@@ -151,12 +151,10 @@ def epoch_of(dataset, batch_size=3, **options):
 
 
 WHOLE = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]]
-workers = pytest.mark.parametrize("workers", [0, 3])
 again = pytest.mark.filterwarnings("ignore:the stream has no state_dict:RuntimeWarning")
 
 
-@workers
-@pytest.mark.parametrize("stream", [Counting, ItsIterator])
+@pytest.mark.parametrize(("stream", "workers"), [(Counting, 0), (Counting, 3), (ItsIterator, 2)])
 def test_the_library_shards_what_knows_nothing_of_workers(workers, stream):
     with DataLoader(stream(11), 3, num_workers=workers) as loader:
         assert [numbers(loader) for _ in range(3)] == [WHOLE] * 3
