@@ -163,9 +163,7 @@ class DataLoader(Loading[B_co]):
 
     def __len__(self) -> int:
         """Batches in an epoch; after a resume, those that are left of it."""
-        current = self._pass
-        is_between = current is None or current.has_ended or self._next.is_elsewhere
-        return self._length_of(None if is_between else current)
+        return self._length_of(self._under_way)
 
 
 def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:

@@ -347,12 +347,17 @@ class Loading(Generic[B_co]):
         self._home.going.add(pump)
         return pump
 
+    @property
+    def _under_way(self) -> Pass | None:
+        current = self._pass
+        return None if current is None or current.has_ended or self._next.is_elsewhere else current
+
     # -- state ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last batch handed out, as JSON-able values; its size doesn't depend on the dataset."""
-        current, agreed = self._pass, self._agreed()
-        if not (current is None or current.has_ended or self._next.is_elsewhere):
+        agreed = self._agreed()
+        if (current := self._under_way) is not None:
             place = current.place()
         elif (place := self._next).generators is None:
             place = place._replace(generators=self._generators().save(), told=Walk(self._sampled).state())
