@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import suppress
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -180,13 +181,10 @@ class _Converter(chainer.dataset.Converter):  # type: ignore[misc]
         columns = _plain(columns_in_place(batch)) if isinstance(batch, Batch) else None
         if columns is None:
             return chainer.dataset.concat_examples(batch, device, padding)
-        if device is not None:
-            device = chainer.get_device(device)
-        if isinstance(columns, tuple):
-            return tuple(chainer.dataset.to_device(device, column) for column in columns)
+        send = partial(chainer.dataset.to_device, None if device is None else chainer.get_device(device))
         if isinstance(columns, dict):
-            return {key: chainer.dataset.to_device(device, column) for key, column in columns.items()}
-        return chainer.dataset.to_device(device, columns)
+            return {key: send(column) for key, column in columns.items()}
+        return tuple(map(send, columns)) if isinstance(columns, tuple) else send(columns)
 
     def __reduce__(self) -> str:
         return "converter"

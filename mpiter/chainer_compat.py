@@ -14,6 +14,7 @@ Assumes Chainer 7.8.1, its last release; harmless where Chainer needs no help, o
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import metadata
 from importlib.abc import MetaPathFinder
@@ -21,12 +22,8 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType
 from typing import Any
 
-import numpy as np
-
 from .datasets import ship
-from .errors import warn
 
-_RESIZE = "chainer.functions.array.resize_images"
 _STAND_IN = "from mpiter.chainer_compat import _PkgResources as pkg_resources"
 _EDITS = {
     "chainer._environment_check": {
@@ -42,7 +39,7 @@ _EDITS = {
         "np.sctypes['int']": "(np.int8, np.int16, np.int32, np.int64)",
         "np.sctypes['float']": "(np.float16, np.float32, np.float64)",
     },
-    _RESIZE: {"numpy.float)": "float)"},
+    "chainer.functions.array.resize_images": {"numpy.float)": "float)"},
     "chainer.testing.doctest_helper": {"import pkg_resources": _STAND_IN},
     "chainer.testing.helper": {"import pkg_resources": _STAND_IN},
     "chainermn.iterators.multi_node_iterator": {"int(_size)": "int(_size[0])"},
@@ -65,11 +62,8 @@ class _PkgResources:
     def require(cls, *requirements: str) -> None:
         """Are there distributions for "ideep4py<2.1" and the like, of whatever version?"""
         for requirement in requirements:
-            name = requirement
-            for sign in "<>=!~, ":
-                name = name.partition(sign)[0]
             try:
-                metadata.distribution(name)
+                metadata.distribution(re.split("[<>=!~, ]", requirement)[0])
             except metadata.PackageNotFoundError:
                 raise cls.DistributionNotFound(requirement) from None
 
@@ -101,19 +95,9 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-def _look_at_what_is_there() -> None:
-    """An ``import chainer`` that failed has left parts of it behind; one that went well cannot be helped any more."""
-    if "chainer" not in sys.modules:
-        for name in [name for name in sys.modules if name.startswith("chainer.")]:
-            del sys.modules[name]
-    elif np.lib.NumpyVersion(np.__version__) >= "1.24.0" and not isinstance(sys.modules[_RESIZE].__loader__, _Edited):
-        warn(
-            "Chainer was imported before mpiter.chainer_compat, so what is gone from NumPy is gone from it: "
-            "import mpiter.chainer_compat first.",
-        )
-
-
-_look_at_what_is_there()
+if "chainer" not in sys.modules:  # an import that failed has left parts of it behind
+    for name in [name for name in sys.modules if name.startswith("chainer.")]:
+        del sys.modules[name]
 if not any((type(finder).__module__, type(finder).__qualname__) == (__name__, "_Finder") for finder in sys.meta_path):
     sys.meta_path.insert(0, _Finder())
 ship.import_first(__name__)

@@ -224,7 +224,6 @@ class _Ahead:
         return coming.batch
 
     def _send(self) -> _Sent | Exception:
-        """Start copying a batch."""
         loader = self._prefetcher.loader
         try:
             host = next(self._source)

@@ -30,10 +30,7 @@ class Batched(Wrapping):
         self.dataset, self._collate, self._skips, self._stacks, self._alone = dataset, collate, skips, stacks, alone
 
     def __getitem__(self, keys: Sequence[Any]) -> Any:
-        if self._skips:
-            samples, keys = self._good_ones(keys)
-        else:
-            samples = self._together(keys) if self._reads_many else self._each(keys)
+        samples, keys = self._fetched(keys)
         try:
             return self._collate(samples[0] if self._alone else samples)
         except BaseException as error:
@@ -52,55 +49,42 @@ class Batched(Wrapping):
             return error.rows
         return differing(samples) if self._stacks else ()
 
-    @property
-    def _reads_many(self) -> bool:
-        return not self._alone and bool(getattr(self.dataset, "__getitems__", None))
+    def _fetched(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """The samples, and their keys; where failing ones are skipped, of the others only."""
+        reads_many = not self._alone and bool(getattr(self.dataset, "__getitems__", None))
+        if reads_many:
+            try:
+                return self._together(keys), keys
+            except BaseException as error:
+                if not self._skips:
+                    raise
+                let_pass(error)
+        found, bad = list[Any](), set[int]()
+        for at, key in enumerate(keys):
+            try:
+                seeding.step_to(at)
+                found.append(self._together([key]) if reads_many else self.dataset[key])
+            except BaseException as error:
+                if isinstance(error, Exception) and not self._alone:
+                    error.add_note(f"mpiter: dataset[{key!r:.60}], number {at} of the samples of this batch")
+                if not self._skips:
+                    raise
+                leave_out(error, key, at)
+                bad.add(at)
+        if bad:
+            keys = [key for at, key in enumerate(keys) if at not in bad]
+            if not keys:
+                raise AllLeftOut
+        if reads_many:  # only the dataset knows how to join them
+            seeding.step_to(0)
+            return self._together(keys), keys
+        return found, keys
 
     def _together(self, keys: Sequence[Any]) -> Any:
         """Ask the dataset for all of these at once; the result is a list or anything else that ``collate`` takes."""
         seeding.begin_anew()
         samples = self.dataset.__getitems__(list(keys))
         return list(samples) if isinstance(samples, Iterator) else samples
-
-    def _good_ones(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """The samples that don't fail, and their keys; if asking for all at once fails, each is asked for by itself."""
-        good, found, reads_many = [], list[Any](), self._reads_many
-        if reads_many:
-            try:
-                return self._together(keys), keys
-            except BaseException as error:
-                let_pass(error)
-        for at, key in enumerate(keys):
-            try:
-                seeding.step_to(at)
-                found.append(self._together([key]) if reads_many else self.dataset[key])
-                good.append(key)
-            except BaseException as error:
-                self._note(error, key, at)
-                leave_out(error, key, at)
-        if reads_many:
-            if not all(isinstance(some, (list, tuple)) for some in found):  # only the dataset can join them
-                seeding.step_to(0)
-                return self._together(good), good
-            found = [sample for some in found for sample in some]
-        if not found and len(good) < len(keys):
-            raise AllLeftOut
-        return found, good
-
-    def _each(self, keys: Sequence[Any]) -> list[Any]:
-        found: list[Any] = []
-        try:
-            for key in keys:
-                seeding.step_to(len(found))
-                found.append(self.dataset[key])
-        except BaseException as error:
-            self._note(error, keys[len(found)], len(found))
-            raise
-        return found
-
-    def _note(self, error: BaseException, key: Any, at: int) -> None:
-        if isinstance(error, Exception) and not self._alone:
-            error.add_note(f"mpiter: dataset[{key!r:.60}], number {at} of the samples of this batch")
 
 
 def unchanged(sample: Any) -> Any:

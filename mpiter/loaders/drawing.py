@@ -137,10 +137,8 @@ class InOne(Pace):
         plan = Pace.step(self, cursor, number)
         if plan is None:
             return None
-        stretches = tuple(plan.stretches)
-        keys = np.concatenate([stretch.indices for stretch in stretches]).tolist()
-        stretch = Stretch(0, cursor.epoch, stretches[0].position, (keys,))
-        return plan._replace(rows=1, stretches=(stretch,), samples=len(keys))
+        keys = np.concatenate([stretch.indices for stretch in plan.stretches]).tolist()
+        return plan._replace(rows=1, stretches=(plan.stretches[0]._replace(indices=(keys,)),), samples=len(keys))
 
 
 class _Lot(NamedTuple):
@@ -234,11 +232,10 @@ class Drawn(Plans):
         before, keys = self._lots[cursor.position]
         if isinstance(keys, Exception):
             raise keys
-        count = len(keys)
+        count, samples = len(keys), (keys,) if self._in_one else _compact(keys)
         after = cursor._replace(position=cursor.position + (1 if self._size is None else count))
-        if self._in_one:
-            return Plan(number, 1, (Stretch(0, cursor.epoch, before.samples, (keys,)),), cursor, after, count)
-        return Plan(number, count, (Stretch(0, cursor.epoch, before.samples, _compact(keys)),), cursor, after)
+        stretch = Stretch(0, cursor.epoch, before.samples, samples)
+        return Plan(number, len(samples), (stretch,), cursor, after, count if self._in_one else None)
 
     def whole(self, cursor: Cursor) -> tuple[list[Any], int, Cursor] | None:
         lot = self._lots.get(cursor.position)
@@ -273,40 +270,37 @@ class Generators:
 
     def save(self) -> dict[str, Any]:
         """Their states, as JSON-able values."""
-        held = {"held": [encoded(state_of(generator)) for generator in self._held]} if self._held else {}
-        told = {"told": [one.epoch for one in self._told]} if self._told else {}
-        share = {"share": self._share} if self._share else {}
-        return self.globals_now() | held | told | share
+        found = {
+            "held": [encoded(state_of(generator)) for generator in self._held],
+            "told": [one.epoch for one in self._told],
+            "share": self._share,
+        }
+        return self.globals_now() | {name: state for name, state in found.items() if state}
 
     def restore(self, saved: dict[str, Any], within_epoch: bool = False) -> None:
         """Restore the states, or raise a StateError; ``within_epoch`` tells the sampler its epoch too."""
-        held = saved.get("held", [])
-        before = [(one, state_of(one)) for one in (*self._held, *self._globals.values())]
-        epochs = [one.epoch for one in self._told]
+        now = self.save()
         try:
-            if len(held) != len(self._held):
-                raise ValueError(
-                    f"they were {len(held)} in the sampler that was saved, and are {len(self._held)} in this"
-                )
-            for generator, state in zip(self._held, held, strict=True):
-                give_back(generator, decoded(state))
-            self.put_back(saved)
-            if within_epoch and "told" in saved:
-                for one, epoch in zip(self._told, map(operator.index, saved["told"]), strict=True):
-                    one.set_epoch(epoch)
+            self._set(saved, within_epoch)
         except Exception as error:  # whatever a generator says of a state that is none
-            for generator, state in before:
-                give_back(generator, state)
-            for one, epoch in zip(self._told, epochs, strict=True):
-                one.set_epoch(epoch)
+            self._set(now, True)
             raise StateError(f"the state's random generators don't fit: {type(error).__name__}: {error}.") from error
 
+    def _set(self, states: dict[str, Any], tells: bool) -> None:
+        held = states.get("held", [])
+        if len(held) != len(self._held):
+            raise ValueError(f"they were {len(held)} in the sampler that was saved, and are {len(self._held)} in this")
+        for generator, state in zip(self._held, held, strict=True):
+            give_back(generator, decoded(state))
+        self.put_back(states)
+        if tells and "told" in states:
+            for one, epoch in zip(self._told, map(operator.index, states["told"]), strict=True):
+                one.set_epoch(epoch)
+
     def globals_now(self) -> dict[str, Any]:
-        """The states of the global generators."""
         return {name: encoded(state_of(generator)) for name, generator in self._globals.items()}
 
     def put_back(self, states: dict[str, Any]) -> None:
-        """Restore the global generators."""
         for name, generator in self._globals.items():
             if name in states:
                 give_back(generator, decoded(states[name]))

@@ -24,10 +24,9 @@ from ..samples.tree import Contents
 from ..typevars import B_co
 from ..worker.here import WorkerInfo
 from ..worker.seeding import seed_for
-from .batched import Batched, unchanged
+from .batched import unchanged
 from .drawing import warn_of_iterators
 from .loading import Loading
-from .shards import Batching, Streamed
 
 _FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler", "shuffle"}
 
@@ -109,6 +108,8 @@ class DataLoader(Loading[B_co]):
         seed, ragged = options.get("seed"), options.get("ragged", "raise")
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
+        for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
+            is_object(name, given)
         for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
             if given is not None and not (hasattr(given, "__iter__") or hasattr(given, "__getitem__")):
                 raise OptionError(f"{name}={given!r:.60} cannot be iterated over; pass a list, or the like.")
@@ -124,8 +125,6 @@ class DataLoader(Loading[B_co]):
         whole("batch_size", batch_size, least=1, optional=True)
         flag("drop_last", drop_last)
         flag("shuffle", shuffle is None or shuffle)
-        for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
-            is_object(name, given)
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
         is_drawn = sampler is not None or batch_sampler is not None
         if is_stream and not hasattr(type(dataset), "__iter__"):
@@ -148,20 +147,14 @@ class DataLoader(Loading[B_co]):
         self.multiprocessing_context, self._shuffles = multiprocessing_context, self.shuffle
         self.prefetch_factor, self.persistent_workers = prefetch_factor, options.get("persistent_workers")
         self._seed = seed_from(generator, draws=self.shuffle) if seed is None else int(seed)
-        stack = functools.partial(collate, settle=settle_as(ragged))
-        if is_stream:
-            collate_batch = collate_fn or (stack if batch_size else unchanged)
-            self._batching = Batching(batch_size, self.drop_last, collate_batch, shards_itself=None)
+        alone = batch_sampler is None and batch_size is None
+        collates = collate_fn or (unchanged if alone else functools.partial(collate, settle=settle_as(ragged)))
+        self._sampled, self._goes_through_all = sampler if batch_sampler is None else batch_sampler, not is_drawn
+        self._cut = int(batch_size or 1) if batch_sampler is None else None, self.drop_last
         self._in_one = is_stream or self._is_one_workers(collates=collate_fn is not None)
         self._opens = only_one if self._in_one else Columns(settle_as(ragged))
-        served = self.dataset
-        if self._batching is not None:
-            served = Streamed(dataset, self._batching, 0, 1)
-        elif self._in_one:
-            alone = batch_sampler is None and batch_size is None
-            skips = options.get("on_error", "raise") != "raise"
-            collates = collate_fn or (unchanged if alone else stack)
-            served = Batched(served, collates, skips, stacks=not alone and collate_fn is None, alone=alone)
+        skips, stacks = options.get("on_error", "raise") != "raise", not alone and collate_fn is None
+        served = self._served(is_stream, collates, stacks, skips)
         worker_init = functools.partial(by_id, worker_init_fn) if worker_init_fn is not None and num_workers else None
         self._begin(served, num_workers, worker_init, options)
 
@@ -172,9 +165,7 @@ class DataLoader(Loading[B_co]):
 
     def __len__(self) -> int:
         """Batches in an epoch; after a resume, those that are left of it."""
-        current = self._pass
-        is_between = current is None or current.has_ended or self._next.is_elsewhere
-        return self._length_of(None if is_between else current)
+        return self._length_of(self._under_way)
 
 
 def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:

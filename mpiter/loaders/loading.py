@@ -27,8 +27,9 @@ from ..order.order import Order, Sequential, Shuffled
 from ..pool.backends import Process
 from ..stats import Stats
 from ..typevars import B_co
+from .batched import Batched
 from .drawing import Drawn, Generators, InOne, Place, load, samplers_in, save
-from .shards import Batching, Walk
+from .shards import Streamed, Walk
 from .streams import ShardPumps, Streaming
 
 Aside = Callable[[], contextlib.AbstractContextManager[None]]
@@ -63,7 +64,6 @@ class Pass:
             plans.draw(self.position, most - (place.drawn > 0))
 
     def go(self, pump: Any) -> None:
-        """Have a pump fetch the batches."""
         self.pump, self._skipped = pump, pump.skipped  # samples that it had left out when the epoch began
         pump.go(Cursor(self.position, self.epoch, False, self._order), self.plans, self._seed)
         with contextlib.suppress(StopIteration):  # it is plain that nothing comes
@@ -76,7 +76,6 @@ class Pass:
         return known._replace(position=self.position, generators=self.generators)
 
     def next(self) -> Any:
-        """The next batch."""
         pump = self.pump
         if pump is None:
             raise StopIteration
@@ -99,7 +98,6 @@ class Pass:
             self._note()
 
     def _note(self) -> None:
-        """Note the pump's position."""
         here = self.pump.cursor
         self.position = here.position if here.epoch == self.epoch else len(self._order)
 
@@ -118,55 +116,48 @@ class Home:
     def __init__(self, persistent: bool) -> None:
         self.persistent, self.closed = persistent, False
         self.going: weakref.WeakSet[Any] = weakref.WeakSet()  # the pumps that have been sent out
-        self.under_way: weakref.WeakSet[Epoch[Any]] = weakref.WeakSet()
         self.resting: Any = None  # the pump that waits for the next epoch
 
-    def take_back(self, current: Any) -> None:
-        """The rest of this epoch isn't wanted.  Called by the garbage collector too, so nothing is waited for: a pump
-        that nothing holds ends by itself."""
+    def take_back(self, current: Pass) -> None:
+        """The rest of this epoch isn't wanted.  Called by the garbage collector too, so workers that are at work
+        aren't waited for: a pump that nothing holds ends by itself."""
         pump, current.pump = current.pump, None
         if self.persistent and not self.closed and self.resting is None:
             self.resting = pump
+        elif pump is not None and current.has_ended:
+            pump.close()
 
     def close(self) -> None:
-        """End all pumps."""
         self.closed = True
         for pump in list(self.going):
             pump.close()
-        for epoch in list(self.under_way):  # what an error has come by (its traceback holds them) need not be kept
-            epoch._end.detach()
 
 
 class Epoch(Generic[B_co]):
     """An iterator over the batches of one epoch: what ``iter(loader)`` returns."""
 
-    def __init__(self, loader: Any, current: Any, home: Home) -> None:
+    def __init__(self, loader: Loading[B_co], current: Pass, home: Home) -> None:
         self._loader, self._current, self._home = loader, current, home
         self._one_at_a_time = threading.RLock()
-        self._end = weakref.finalize(self, home.take_back, current)
-        self._end.atexit = False
-        home.under_way.add(self)
 
     def __iter__(self) -> Self:
         return self
 
     def __len__(self) -> int:
         """The batches that it gives: after a resume, those that are left."""
-        return self._loader._length_of(self._current)  # type: ignore[no-any-return]
+        return self._loader._length_of(self._current)
 
     def __next__(self) -> B_co:
         with self._one_at_a_time:
-            pump = self._current.pump
             try:
-                batch: B_co = self._current.next()
+                return self._current.next()  # type: ignore[no-any-return]
             except StopIteration:
-                self._current.has_ended = self._current.has_ended or pump is not None
-                self._end()
-                if pump is not None and not self._home.persistent:
-                    pump.close()
+                self._current.has_ended = True
+                self._home.take_back(self._current)
                 raise
-            self._loader._count(self._current.position)
-        return batch
+
+    def __del__(self) -> None:
+        self._home.take_back(self._current)
 
 
 class Loading(Generic[B_co]):
@@ -183,19 +174,15 @@ class Loading(Generic[B_co]):
     multiprocessing_context: Any
     _shuffles: bool
     _seed: int  # of the order and of the samples' randomness
+    _sampled: Any  # the sampler that gives keys or lists of keys; None where slices are cut from an order
+    _cut: tuple[int | None, bool]  # the keys in a batch (None where lists are given), and is a short one left out?
+    _goes_through_all: bool  # is each of the dataset's samples in an epoch?  No, where the user has given a sampler
     _opens: Callable[[Any], Any]  # what makes of the contents of a batch what the user gets
-    _stream: Any  # the dataset as the user knows it
     _in_one: bool  # is a batch one worker's work, and travels as one row?
-    _batching: Batching | None = None  # how batches are made of a stream; None where the dataset has keys
+    _is_stream = False  # has the dataset no keys, and is only iterated over?
     _begins_late = False  # is the sampler asked for an iterator with the first batch only?
 
-    def _begin(
-        self,
-        served: Any,
-        num_workers: Any,
-        worker_init: Any,
-        options: OfLoaders,
-    ) -> None:
+    def _begin(self, served: Any, num_workers: Any, worker_init: Any, options: OfLoaders) -> None:
         """Begin; constructors call it.  Workers ask ``served`` for rows; seed and persistent workers are known."""
         more: dict[str, Any] = {name: value for name, value in options.items() if name not in _KNOWN}
         found, most_workers = auto(num_workers), workers_of(num_workers)
@@ -230,14 +217,14 @@ class Loading(Generic[B_co]):
             workers_name="num_workers",
             **more,
         )
-        self._recipe, self._stream, is_stream = made, users(made.dataset), self._batching is not None
-        name = type(self._stream).__name__
-        if is_stream and (made.on_error != "raise" or made.receipts is not None):
+        self._recipe, self._is_stream = made, isinstance(made.dataset, Streamed)
+        name = type(users(made.dataset)).__name__
+        if self._is_stream and (made.on_error != "raise" or made.receipts is not None):
             raise OptionError(
                 f"on_error= and receipts= are about keys, and {name} is read as a stream, which has none and may be at "
                 f"its end once it has raised; have its __iter__ catch the error, or pass a dataset with [] and len()."
             )
-        if not is_stream and self._goes_through_all():
+        if not self._is_stream and self._goes_through_all:
             if self.drop_last:
                 made.check_drop_last(len(self.dataset), self.batch_size or 1)
             if made.receipts is not None:
@@ -254,27 +241,20 @@ class Loading(Generic[B_co]):
         reads_many = bool(getattr(self.dataset, "__getitems__", None)) and type(self.dataset) is not Table
         return collates or self.batch_size is None or reads_many or not hasattr(type(self.dataset), "__len__")
 
-    def _goes_through_all(self) -> bool:
-        """Is each of the dataset's samples in an epoch?  No, where the user has given a sampler."""
-        return self._sampled() is None
-
-    def _sampled(self) -> Any:
-        """The sampler that gives keys or lists of keys; None where slices are cut from an order."""
-        return self.batch_sampler if self.batch_sampler is not None else self.sampler
-
-    def _cut(self) -> tuple[int | None, bool]:
-        """The number of keys in a batch (None where lists of keys are given), and whether a short one is left out."""
-        return None if self.batch_sampler is not None else int(self.batch_size or 1), self.drop_last
+    def _served(self, is_stream: bool, collate: Any, stacks: bool, skips: bool, *of_stream: Any) -> Any:
+        """What workers ask for rows: the dataset, or its batches, each made by ``collate``, which ``stacks`` or not."""
+        if is_stream:
+            return Streamed(self.dataset, self.batch_size, self.drop_last, collate, *of_stream)
+        alone = self.batch_size is None and self.batch_sampler is None
+        return Batched(self.dataset, collate, skips, stacks, alone) if self._in_one else self.dataset
 
     def _plans(self, place: Place) -> Coming:
         """The batches of an epoch; a sampler is asked for an iterator, not yet for keys."""
-        if self._batching is not None:
+        if self._is_stream:
             return Streaming(place, self._recipe.workers)
-        sampled, (size, drop_last) = self._sampled(), self._cut()
-        if sampled is None:
-            kind = InOne if self._in_one else Pace
-            return kind(size or 1, False, place.epoch + 1, drop_last, self._recipe.share())
-        drawn = Drawn(sampled, place, size, drop_last, self._in_one)
+        if self._sampled is None:
+            return (InOne if self._in_one else Pace)(self._cut[0] or 1, False, place.epoch + 1, self._cut[1])
+        drawn = Drawn(self._sampled, place, *self._cut, self._in_one)
         if not self._begins_late:
             drawn.begin()
         return drawn
@@ -285,30 +265,29 @@ class Loading(Generic[B_co]):
 
     def _generators(self) -> Generators:
         """The random generators that the sampler may draw from."""
-        found = samplers_in(self._sampled())
+        found = samplers_in(self._sampled)
         return Generators(found, ("random", "numpy", "torch")) if found else Generators()
 
     def _agreed(self) -> dict[str, Any]:
         """The options that a state must agree with."""
-        if self._batching is not None:
+        if self._is_stream:
             size = self.batch_size and int(self.batch_size)  # a NumPy number is no JSON
             return {"kind": "stream", "batch_size": size, "drop_last": self.drop_last}
-        if self._goes_through_all():
+        if self._goes_through_all:
             found = {"kind": "dataset", "dataset_length": len(self.dataset), "drop_last": self.drop_last}
-            return found if self._sampled() is not None else found | {"shuffle": self._shuffles}
-        return {"kind": "sampler" if self._cut()[0] else "batch_sampler", "drop_last": self.drop_last}
+            return found if self._sampled is not None else found | {"shuffle": self._shuffles}
+        return {"kind": "sampler" if self._cut[0] else "batch_sampler", "drop_last": self.drop_last}
 
     def _rest(self, position: int) -> int | None:
         """The number of batches from a position of an epoch on; None if it isn't known."""
-        sampled, (size, drop_last) = self._sampled(), self._cut()
+        size, drops = self._cut
         try:
-            length = len(self.dataset if sampled is None else sampled)
+            length = len(self.dataset if self._sampled is None else self._sampled)
         except (TypeError, NotImplementedError):
             return None
-        if self._batching is not None:
-            return max(0, batches_of(length, size or 1, drop_last) - position)
-        left = max(0, length - position)
-        return batches_of(left, size or 1, drop_last, *[self._recipe.share()] * (sampled is None))
+        if self._is_stream:
+            return max(0, batches_of(length, size or 1, drops) - position)
+        return batches_of(max(0, length - position), size or 1, drops, self._recipe.share())
 
     def _length_of(self, current: Pass | None) -> int:
         """The number of batches in a pass, or in the next one; after a resume, of those that were left."""
@@ -316,9 +295,6 @@ class Loading(Generic[B_co]):
         if rest is None:
             raise TypeError("it isn't known how many batches come: the sampler has no length.")
         return rest
-
-    def _count(self, handed_out: int) -> None:
-        """Note the number of batches handed out; a subclass may warn."""
 
     # -- epochs --------------------------------------------------------------------------------------------------
 
@@ -362,8 +338,8 @@ class Loading(Generic[B_co]):
 
     def _pump(self) -> Any:
         pump, self._home.resting = self._home.resting, None
-        if pump is None and self._batching is not None:
-            pump = ShardPumps(self._recipe, self._stream, self._batching, _late)
+        if pump is None and self._is_stream:
+            pump = ShardPumps(self._recipe, _late)
         elif pump is None:
             pump = pump_for(self._recipe, self._opens, _late, skipped=self._skipped)
         elif self.persistent_workers is not True:  # changes of the dataset are brought to the workers
@@ -371,17 +347,22 @@ class Loading(Generic[B_co]):
         self._home.going.add(pump)
         return pump
 
+    @property
+    def _under_way(self) -> Pass | None:
+        current = self._pass
+        return None if current is None or current.has_ended or self._next.is_elsewhere else current
+
     # -- state ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last batch handed out, as JSON-able values; its size doesn't depend on the dataset."""
-        current, agreed = self._pass, self._agreed()
-        if not (current is None or current.has_ended or self._next.is_elsewhere):
+        agreed = self._agreed()
+        if (current := self._under_way) is not None:
             place = current.place()
         elif (place := self._next).generators is None:
-            place = place._replace(generators=self._generators().save(), told=Walk(self._sampled()).state())
+            place = place._replace(generators=self._generators().save(), told=Walk(self._sampled).state())
         if (length := agreed.get("dataset_length")) is not None:  # less than a batch may be left, which is left out
-            step = self._recipe.share().step(self._cut()[0] or 1)
+            step = self._recipe.share().step(self._cut[0] or 1)
             if length - place.position < step * self.drop_last:
                 place = place._replace(position=length)
         return save(place, self._seed, agreed)

@@ -15,8 +15,8 @@ import copy
 import json
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from itertools import chain, islice
+from dataclasses import replace
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 from ..datasets.columns import Wrapping
@@ -36,17 +36,6 @@ Told = list[Any]  # the states of a stream and of its iterator, encoded; None fo
 _UNTOLD: Told = [None, None]
 
 
-@dataclass(frozen=True, slots=True)
-class Batching:
-    """The options by which batches are made of a stream's elements."""
-
-    batch_size: int | None  # None: no batches
-    drop_last: bool
-    collate: Callable[[Any], Any]
-    shards_itself: bool | None  # None: if it asks who it is
-    marks_every: int | None = 1  # batches; None: the first only
-
-
 class Mark(NamedTuple):
     """A place that a stream can go on from by itself."""
 
@@ -60,7 +49,6 @@ class Wanted(NamedTuple):
     """The key of a batch."""
 
     run: int  # so that a reading is never taken for that of an earlier run
-    epoch: int
     number: int
 
     def __repr__(self) -> str:
@@ -68,17 +56,31 @@ class Wanted(NamedTuple):
 
 
 class Streamed(Wrapping):
-    """The batches of one shard of ``stream``."""
+    """The batches of a stream, or of one shard of it, by ``Wanted``."""
 
     repeatable = False  # nothing of it can be fetched a second time to find out about it
+    shard, shards, is_callers = 0, 1, False
 
-    def __init__(self, stream: Any, batching: Batching, shard: int, shards: int, is_callers: bool = False) -> None:
-        self.dataset, self._batching = stream, batching
-        self._is_callers = is_callers  # the stream itself, which the user may ask for its place
-        self._shard, self._shards = shard, shards
+    def __init__(
+        self,
+        stream: Any,
+        batch_size: int | None,  # None: no batches
+        drop_last: bool,
+        collate: Callable[[Any], Any],
+        shards_itself: bool | None = None,  # None: if it asks who it is
+        marks_every: int | None = 1,  # batches; None: the first only
+    ) -> None:
+        self.dataset, self.batch_size, self.drop_last, self._collate = stream, batch_size, drop_last, collate
+        self._shards_itself, self._marks_every = shards_itself, marks_every
         self.marks: dict[int, tuple[Mark, bool]] = {}  # by run: where it goes on from, and whether the shard is its own
         self._reading: _Reading | None = None
         self._sharded_before: bool | None = None  # did worker_init ask who it is?
+
+    def of_shard(self, shard: int, shards: int, is_callers: bool) -> Streamed:
+        """One of ``shards``; ``is_callers``: the stream itself is read, which the user may ask for its place."""
+        one = copy.copy(self)
+        one.shard, one.shards, one.is_callers = shard, shards, is_callers
+        return one
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_reading": None, "_sharded_before": None}
@@ -91,39 +93,38 @@ class Streamed(Wrapping):
         if self._sharded_before is None:
             self._sharded_before = was_asked()
         if here.now.worker is not None:
-            here.now.worker = replace(here.now.worker, id=self._shard, num_workers=self._shards)
+            here.now.worker = replace(here.now.worker, id=self.shard, num_workers=self.shards)
         reading = self._reading
         if reading is None or reading.run != key.run or reading.batches > key.number:
             reading = self._reading = self._begun(key.run)
         batch = reading.take_number(key.number)
         if batch is None:
             return (reading.is_own,)
-        collated = self._batching.collate(batch if self._batching.batch_size else batch[0])
-        every = self._batching.marks_every
+        collated = self._collate(batch if self.batch_size else batch[0])
+        every = self._marks_every
         is_marked = reading.batches == 1 or (every is not None and reading.batches % every == 0)
         return collated, reading.is_own, len(batch), *((is_marked and reading.mark()) or ())
 
     def _begun(self, run: int) -> _Reading:
-        mark, was_own = self.marks.get(run, (None, None))
+        mark, was_own = self.marks.get(run, (Mark(0, 0, False, "null"), None))
         is_own = self._sharded_before or was_own
-        batching = self._batching if is_own is None else replace(self._batching, shards_itself=is_own)
-        stream = self.dataset if self._is_callers else _fresh(self.dataset)
-        return _Reading(stream, batching, self._shard, self._shards, run, mark or Mark(0, 0, False, "null"))
+        stream = self.dataset if self.is_callers else _fresh(self.dataset)
+        says = getattr(stream, "shards_itself", self._shards_itself if is_own is None else is_own)
+        return _Reading(self, stream, says, run, mark)
 
 
 class _Reading:
     """One pass over a stream, from a mark on."""
 
-    def __init__(self, stream: Any, batching: Batching, shard: int, shards: int, run: int, mark: Mark) -> None:
-        self._size, self._drop_last = batching.batch_size or 1, batching.drop_last
-        self._shard, self._shards = shard, shards
+    def __init__(self, of: Streamed, stream: Any, says: bool | None, run: int, mark: Mark) -> None:
+        self._size, self._drop_last = of.batch_size or 1, of.drop_last
+        self._shard, self._shards = shard, shards = of.shard, of.shards
         self.run, self.batches, self._elements, self._is_at_end = run, *mark[:3]
         self._ends_early = False  # before the place that it was to be read up to
         was_asked()  # by others, in an earlier epoch
         seeding.go_to(shard * _OWN_SHARD)  # where the first element stands
         self._walk = Walk(stream, json.loads(mark.told))
         self._rest: Iterator[Any] = iter(()) if self._is_at_end else self._walk.begin()
-        says = getattr(stream, "shards_itself", batching.shards_itself)
         self._has_first = says is None  # read already, to see who shards; an error is raised when it is asked for
         if self._has_first:
             try:
@@ -175,15 +176,11 @@ class _Reading:
         """Read what belongs to others; so do its errors."""
         while self._elements < element and not self._is_at_end:
             try:
-                self._is_at_end = not self._passed(element)
+                for _ in islice(self._rest, element - self._elements):
+                    self._elements += 1
+                self._is_at_end = self._elements < element
             except Exception:
                 self._elements += 1
-
-    def _passed(self, element: int) -> bool:
-        """Read up to an element; False if the stream ends before it."""
-        for _ in islice(self._rest, element - self._elements):
-            self._elements += 1
-        return self._elements >= element
 
     def mark(self) -> Mark | None:
         """The stream's present place; None if it has no state."""
@@ -219,36 +216,25 @@ class Walk:
         self._ahead: list[Any] = []  # what has been read already
         _load(stream, self._told[0])  # at its end too: for the next epoch, if it is the user's own
 
-    def begin(self) -> Walk:
+    def begin(self) -> Iterator[Any]:
+        """The elements; the iterator is not asked for one once more."""
         self._iterator = iter(self._stream)
         _load(self._iterator, self._told[1])
-        return self
-
-    def __iter__(self) -> Walk:
-        return self  # and not the iterator, which would be asked for one once more
-
-    def __next__(self) -> Any:
-        return next(self._iterator)
+        return map(next, repeat(self._iterator))
 
     def elements(self, begins: bool) -> Iterator[Any]:
-        """The same elements, given faster; where an epoch ``begins``, a place at the end of one is left behind."""
-        self.begin()
+        """The same; where an epoch ``begins``, a place at the end of one is left behind."""
+        rest = self.begin()
         if begins and self._told != _UNTOLD:
-            for element in self:
-                self._ahead.append(element)
-                break
-            else:
+            self._ahead += islice(rest, 1)
+            if not self._ahead:
                 self._iterator = iter(self._stream)
-        return self._each()
+                rest = map(next, repeat(self._iterator))
+        return chain(self._read_ahead(), rest)
 
-    def _each(self) -> Iterator[Any]:
-        """It is not asked for an iterator once more."""
-        while True:
-            try:
-                element = self._ahead.pop() if self._ahead else next(self._iterator)
-            except StopIteration:
-                return
-            yield element
+    def _read_ahead(self) -> Iterator[Any]:
+        if self._ahead:
+            yield self._ahead.pop()
 
     def state(self) -> Told | StateError | None:
         """The place, as JSON-able values; None if it isn't told, an error if it cannot be saved."""

@@ -23,17 +23,17 @@ from ..samples.batch import samples_of
 from ..stats import Stats, total
 from ..worker.here import WorkerInfo, here
 from .drawing import Place
-from .shards import Batching, Mark, Streamed, Wanted, savable
+from .shards import Mark, Wanted, savable
 
 
 class _Numbers(Plans):
-    """Plans that ask for batch after batch by epoch and number, without an end."""
+    """Plans that ask for batch after batch by number, without an end."""
 
     def __init__(self, run: int) -> None:
-        self._run = run  # so that a reading is never taken for that of an earlier run
+        self._run = run
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan:
-        stretch = Stretch(0, cursor.epoch, cursor.position, (Wanted(self._run, cursor.epoch, cursor.position),))
+        stretch = Stretch(0, cursor.epoch, cursor.position, (Wanted(self._run, cursor.position),))
         return Plan(number, 1, (stretch,), cursor, cursor._replace(position=cursor.position + 1))
 
 
@@ -91,9 +91,9 @@ class ShardPumps:
     skipped = 0
     _plans: Streaming
 
-    def __init__(self, recipe: Options, stream: Any, batching: Batching, late: Late) -> None:
+    def __init__(self, recipe: Options, late: Late) -> None:
         count, self._runs = recipe.workers, 0
-        self._shards = [Streamed(stream, batching, at, count, is_callers=not recipe.n_workers) for at in range(count)]
+        self._shards = [recipe.dataset.of_shard(at, count, is_callers=not recipe.n_workers) for at in range(count)]
         self.pumps = [
             pump_for(
                 replace(
@@ -128,7 +128,6 @@ class ShardPumps:
             pump.start()
 
     def next(self, passed: Any = None) -> Any:
-        """The next batch."""
         try:
             return self._next(self._plans)
         finally:

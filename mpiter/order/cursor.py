@@ -15,7 +15,7 @@ step.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -98,7 +98,7 @@ class Plan(NamedTuple):
 
     number: int
     rows: int
-    stretches: Iterable[Stretch]
+    stretches: tuple[Stretch, ...]
     before: Cursor
     after: Cursor
     samples: int | None = None  # if a row isn't one
@@ -205,7 +205,7 @@ class Pace(Plans):
         epochs, position = divmod(stop, length)
         order = cursor.order.following(cursor.position).later(epochs - 1)
         after = Cursor(position, cursor.epoch + epochs, True, order, cursor.epoch_detail)
-        ours = _Stretches(cursor, cursor.position + first, cursor.position + end, runs_on=True)
+        ours = _stretches(cursor, cursor.position + first, cursor.position + end, runs_on=True)
         return Plan(number, self.batch_size, ours, cursor, after)
 
     def _bounded(self, cursor: Cursor, number: int) -> Plan | None:
@@ -218,7 +218,7 @@ class Pace(Plans):
         over = not share.has_more(each, length - stop, self.drop_last)
         after = _next_epoch(cursor) if over else cursor._replace(position=stop, is_new_epoch=False)
         after = after._replace(previous_epoch_detail=cursor.epoch_detail)
-        ours = _Stretches(cursor, cursor.position + first, cursor.position + end, runs_on=False)
+        ours = _stretches(cursor, cursor.position + first, cursor.position + end, runs_on=False)
         return Plan(number, end - first, ours, cursor, after, fills=max(0, end - max(first, left)))
 
 
@@ -227,27 +227,20 @@ def _next_epoch(cursor: Cursor) -> Cursor:
     return cursor._replace(position=0, epoch=cursor.epoch + 1, is_new_epoch=True, order=order)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretches:
-    """The stretches from one position to another, found one at a time: there may be millions.
+def _stretches(cursor: Cursor, start: int, stop: int, runs_on: bool) -> tuple[Stretch, ...]:
+    """The stretches from one position to another.
 
     Beyond the epoch's end come the next epochs, or, to fill up its last step, its own first samples once more.
     """
-
-    cursor: Cursor
-    start: int
-    stop: int
-    runs_on: bool
-
-    def __iter__(self) -> Iterator[Stretch]:
-        epoch, order, length, row = self.cursor.epoch, self.cursor.order, len(self.cursor.order), 0
-        passed, first = divmod(self.start, length)
-        if passed and self.runs_on:
-            epoch, order = epoch + passed, order.following(self.cursor.position).later(passed - 1)
-        while row < self.stop - self.start:
-            stretch = Stretch(row, epoch, first, order.take(first, min(length, first + self.stop - self.start - row)))
-            yield stretch
-            row, first = row + len(stretch.indices), 0
-            if self.runs_on and row < self.stop - self.start:
-                order = order.following(self.cursor.position if epoch == self.cursor.epoch else 0)
-                epoch += 1
+    _, epoch, _, order, _ = cursor
+    passed, at = divmod(start, len(order))
+    if passed and runs_on:
+        epoch, order = epoch + passed, order.following(cursor.position).later(passed - 1)
+    found, left = list[Stretch](), stop - start
+    while left > 0:
+        found.append(Stretch(stop - start - left, epoch, at, order.take(at, min(len(order), at + left))))
+        left, at = left - len(found[-1].indices), 0
+        if runs_on and left > 0:
+            order = order.following(cursor.position if epoch == cursor.epoch else 0)
+            epoch += 1
+    return tuple(found)

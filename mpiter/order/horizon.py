@@ -16,27 +16,22 @@ from .order import Sampled
 class Horizon:
     """The place up to which a run is planned."""
 
+    _plans: Plans
+    _planned_to: Cursor | None  # None: nothing is left to plan
+    _next_number = 0  # of batches, never used twice
+
     def __init__(self) -> None:
-        self._plans: Plans
-        self._batch_number = 0  # never used twice
-        self._planned_to: Cursor | None = None  # None: nothing is left to plan
-        self._ahead: deque[Plan] = deque()  # planned, but there was no room for them yet
-        self.dead_end: Exception | None = None  # why planning could not go on
-        self.rows = 1  # of the largest batch so far
+        self.end()
 
     def begin(self, cursor: Cursor, plans: Plans) -> None:
-        """Begin at ``cursor``."""
-        self._forget()
-        self._plans, self._planned_to, self.dead_end, self.rows = plans, cursor, None, 1
+        self.end()
+        self._plans, self._planned_to = plans, cursor
 
     def end(self) -> None:
-        """End the plans."""
-        self._forget()
-        self._planned_to = self.dead_end = None
-
-    def _forget(self) -> None:
-        self._batch_number -= len(self._ahead)
-        self._ahead.clear()
+        self._planned_to = None
+        self._ahead: deque[Plan] = deque()  # planned, but there was no room for them yet
+        self._dead_end: Exception | None = None  # why planning could not go on
+        self.rows = 1  # of the largest batch so far
 
     @property
     def is_reached(self) -> bool:
@@ -50,12 +45,11 @@ class Horizon:
         return self._ahead[0] if self._ahead else None
 
     def take(self) -> None:
-        """Take the plan that ``peek`` has returned."""
         self._ahead.popleft()
 
     def take_dead_end(self) -> Exception | None:
         """The error that ended planning; returned once, since its traceback may hold the iterator."""
-        why, self.dead_end = self.dead_end, None
+        why, self._dead_end = self._dead_end, None
         return why
 
     def is_beyond(self, epoch: int) -> bool:
@@ -66,11 +60,11 @@ class Horizon:
     def _step(self, cursor: Cursor) -> None:
         plans: list[Plan] = []
         try:
-            plans = self._plans.ahead(cursor, self._batch_number)
+            plans = self._plans.ahead(cursor, self._next_number)
         except Exception as error:  # the order sampler's
             ends = isinstance(error, StopIteration)  # which would end the caller's loop
-            self.dead_end = RuntimeError("the order_sampler raised StopIteration") if ends else error
+            self._dead_end = RuntimeError("the order_sampler raised StopIteration") if ends else error
         self._ahead.extend(plans)
-        self._batch_number += len(plans)
+        self._next_number += len(plans)
         self._planned_to = plans[-1].after if plans else None
         self.rows = max([self.rows, *(plan.rows for plan in plans)])

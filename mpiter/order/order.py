@@ -26,7 +26,6 @@ _ROUNDS = 8  # the uniformity tests pass from 6 on; the rest is margin and costs
 _SHORT = 4096  # epochs up to here are sorted: rounds mix a small rectangle slowly, and 3 × 3 never evenly
 _BLOCK = 1 << 14  # positions evaluated at once, so that numpy's per-call cost vanishes
 NO_INDICES: Indices = np.empty(0, np.int64)
-_LARGEST = np.iinfo(np.int64).max
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
@@ -179,9 +178,6 @@ class Listed(Order):
         found = np.array(array)
         if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
             told = f"{found.dtype} values of shape {found.shape}; return a 1-D array of integer indices."
-            raise OptionError(f"order_sampler returned {told}")
-        if found.size and found.dtype.kind == "u" and int(found.max()) > _LARGEST:
-            told = f"index {found.max()}, which is beyond 64 bits with a sign; return indices of the dataset."
             raise OptionError(f"order_sampler returned {told}")
         self._array: Indices = found.astype(np.int64)
 

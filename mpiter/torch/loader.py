@@ -21,11 +21,9 @@ from ..engine.arguments import OF_LOADERS, OfLoaders, defaults, takes
 from ..engine.options import is_object, whole
 from ..engine.pilot import Auto
 from ..errors import OptionError, warn
-from ..loaders.batched import Batched
 from ..loaders.drawing import Generators, samplers_in, warn_of_iterators
 from ..loaders.loader import check_sharing, is_torchs_stream
 from ..loaders.loading import Loading, workers_of
-from ..loaders.shards import Batching, Streamed
 from ..order.cursor import Cursor, Pace
 from ..order.order import Order, Sequential, Shuffled
 from ..order.ranks import Shard, shard_for
@@ -60,13 +58,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     where they persist; with ``num_workers=0`` your own object is read.
     ``num_workers="auto"`` has as many as are of use at the moment; to torch's eyes, as there may be.
     ``prefetch_factor=None`` lets batches run ahead as the workers need.
-    ``seeding="worker"`` seeds the global generators once in each worker, as torch does, not for each sample.
-    ``shard="auto"`` is this rank's part of one order, which ``shuffle`` and ``seed`` make: no sampler is needed.
-    ``on_error="skip"``, or ``mpiter.Skip(most=100)``, leaves out samples that fail; ``stats()`` counts and lists them.
-    ``backend="ray"``, or whatever ``mpiter.batches`` takes, fetches elsewhere than in worker processes here.
-    ``receipts="folder"`` notes there what is handed out, for `mpiter audit`.
-    ``sample_timeout=600`` replaces a worker that one sample (or a batch that it makes alone) keeps for so many seconds.
-    ``trace="run.json"`` writes down who did what when, for ui.perfetto.dev or chrome://tracing.
     Beyond torch's: ``state_dict()``, ``load_state_dict()``, ``close()``, ``with``, ``stats()``.
 
     >>> import torch
@@ -102,9 +93,9 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         seed, persistent_workers = options.get("seed"), options.get("persistent_workers")
         for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
             is_object(name, given)
-        self._has_own_sampler = sampler is None and batch_sampler is None
+        self._goes_through_all = sampler is None and batch_sampler is None
         if not isinstance(dataset, (list, tuple)):  # whose elements are samples to torch
-            dataset = as_dataset(dataset, by_key=not self._has_own_sampler)
+            dataset = as_dataset(dataset, by_key=not self._goes_through_all)
         if not (hasattr(type(dataset), "__getitem__") or hasattr(dataset, "__getitems__")):
             raise OptionError(
                 f"a dataset has [], which {type(dataset).__name__} has not; make it an IterableDataset, or pass it to "
@@ -138,43 +129,33 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         self._in_one = self._is_one_workers(collates)
         self._opens = _Tensors(self._in_one, can_pin() if pin_memory else False)
         self._begins_late = type(self.batch_sampler) is torch.utils.data.BatchSampler
-        served = self._served() if self._in_one else dataset
+        stacks, skips = self.collate_fn is _default_collate, self.__dict__["on_error"] != "raise"
+        collate = _collated if stacks else self.collate_fn
+        served = self._served(is_torchs_stream(dataset), collate, stacks, skips, True, self._marks_every)
         self._begin(served, num_workers, partial(_at_home, worker_init_fn) if num_workers else None, options)
-
-    def _served(self) -> Any:
-        collate: Any = _collated if self.collate_fn is _default_collate else self.collate_fn
-        if isinstance(self.dataset, torch.utils.data.IterableDataset):
-            self._batching = Batching(self.batch_size, self.drop_last, collate, True, self._marks_every)
-            return Streamed(self.dataset, self._batching, 0, 1)
-        skips, stacks = self.__dict__["on_error"] != "raise", collate is _collated
-        return Batched(self.dataset, collate, skips, stacks, alone=not self._auto_collation)
 
     def __iter__(self) -> Any:
         return Loading.__iter__(self)
 
     _get_iterator = __iter__  # which some frameworks call
 
-    def _goes_through_all(self) -> bool:
-        return self._has_own_sampler
-
-    def _rest(self, position: int) -> int | None:
-        """As for other loaders; the length of a stream is only told by len(loader), for which torch warns."""
-        return None if self._batching is not None else super()._rest(position)
-
+    @property
     def _sampled(self) -> Any:
         """torch's own batches are made of its sampler's keys, which may tell its place; any others tell theirs."""
         if isinstance(self.sampler, ShardSampler):  # there is one for frameworks to see; it isn't asked
             return None
-        makes_batches = self.batch_sampler
-        return makes_batches.sampler if type(makes_batches) is torch.utils.data.BatchSampler else self._index_sampler
+        return self.batch_sampler.sampler if self._begins_late else self._index_sampler  # frameworks set the former
 
-    def _cut(self) -> tuple[int | None, bool]:
-        if not self._auto_collation:
-            return 1, False
+    @property
+    def _cut(self) -> tuple[int | None, bool]:  # type: ignore[override]
         makes_batches: Any = self.batch_sampler
-        if type(makes_batches) is torch.utils.data.BatchSampler:
+        if self._begins_late:
             return makes_batches.batch_size, makes_batches.drop_last
-        return None, False
+        return None if self._auto_collation else 1, False
+
+    def _rest(self, position: int) -> int | None:
+        """As for other loaders; the length of a stream is only told by len(loader), for which torch warns."""
+        return None if self._is_stream else super()._rest(position)
 
     def _seed_of_epoch(self) -> int:
         """Drawn when and from what torch draws it; ranks share one."""
@@ -183,16 +164,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         self._seed = int(drawn.item())
         return self._seed
-
-    def _count(self, handed_out: int) -> None:
-        """Warn as torch does if ``len(loader)`` has said another length."""
-        told = self._IterableDataset_len_called
-        if self._batching is not None and told is not None and handed_out > told:
-            warn(
-                f"Length of IterableDataset {self.dataset} was reported to be {told} (when accessing len(dataloader)), "
-                f"but {handed_out} samples have been fetched.",
-                UserWarning,
-            )
 
     def _generators(self) -> Generators:
         if isinstance(self.sampler, ShardSampler):

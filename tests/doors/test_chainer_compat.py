@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from scripts import METHODS, run
+from scripts import run
 
 pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
 
@@ -16,11 +16,16 @@ UNAIDED = int(np.__version__.partition(".")[0]) < 2 and sys.version_info < (3, 1
 needs_help = pytest.mark.skipif(UNAIDED, reason="Chainer imports unaided on this NumPy: run `python3 tests --all`")
 
 _UNCHANGED = """
-    import sys, warnings
+    import importlib, sys, warnings
     warnings.simplefilter("error")
     import numpy as np
     import mpiter
     import mpiter.chainer_compat
+    finders = len(sys.meta_path)
+    importlib.reload(mpiter.chainer_compat)
+    del sys.modules["mpiter.chainer_compat"]
+    import mpiter.chainer_compat
+    print("finders more:", len(sys.meta_path) - finders)
     before = set(vars(np))
     import chainer
     of_submodules = {name.partition(".")[2] for name in sys.modules if name.startswith("numpy.")}
@@ -30,96 +35,27 @@ _UNCHANGED = """
 """
 
 
-def test_chainer_is_imported_and_nothing_else_has_changed(tmp_path):
-    outcome = run(tmp_path, _UNCHANGED)
-    assert outcome.ended_well().lines == ["new in numpy: []", "imported: []", "7.8.1"]
+def test_chainer_is_imported_and_nothing_else_has_changed_even_if_it_is_loaded_again(tmp_path):
+    lines = run(tmp_path, _UNCHANGED).ended_well().lines
+    assert lines == ["finders more: 0", "new in numpy: []", "imported: []", "7.8.1"]
 
 
 @needs_help
-def test_without_it_the_door_says_what_to_do(tmp_path):
-    outcome = run(tmp_path, "import mpiter.chainer")
-    assert outcome.code == 1
-    assert "ImportError: Chainer cannot be imported here" in outcome.err
-    assert "`import mpiter.chainer_compat` before" in outcome.err
-
-
-@needs_help
-def test_it_helps_after_a_failed_attempt_too(tmp_path):
+def test_without_it_the_door_says_what_to_do_and_it_helps_after_that_too(tmp_path):
     text = """
         try:
-            import chainer
-        except Exception as error:
-            print("failed")
+            import mpiter.chainer
+        except ImportError as error:
+            print(error)
         import mpiter.chainer_compat
         import chainer
         print(chainer.__version__)
     """
-    assert run(tmp_path, text).ended_well().lines == ["failed", "7.8.1"]
-
-
-_TOO_LATE = """
-    import warnings
-    import numpy as np
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import chainer
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        import mpiter.chainer_compat
-    print(*[f"{warning.message}" for warning in said if warning.category is RuntimeWarning])
-    print(chainer.Variable(np.ones(3)).array.sum())
-"""
-
-
-@pytest.mark.skipif(not UNAIDED, reason="Chainer doesn't import unaided on this NumPy: run `python3 tests --all`")
-def test_it_is_harmless_where_chainer_is_loaded_already(tmp_path):
-    assert run(tmp_path, _TOO_LATE).ended_well().lines == ["", "3.0"]
-
-
-_RELOADED = """
-    import sys, importlib
-    import mpiter.chainer_compat
-    finders = len(sys.meta_path)
-    importlib.reload(mpiter.chainer_compat)
-    del sys.modules["mpiter.chainer_compat"]
-    import mpiter.chainer_compat
-    print(len(sys.meta_path) - finders)
-    import chainer
-    print(chainer.__version__)
-"""
-
-
-def test_it_may_be_loaded_again(tmp_path):
-    assert run(tmp_path, _RELOADED).ended_well().lines == ["0", "7.8.1"]
-
-
-_UNAIDED_BUT_TOO_NEW = """
-    import warnings
-    import numpy as np
-    np.sctypes = {"int": [np.int8], "float": [np.float32]}  # whatever else made the import go well
-    import sys, types
-    for name in ("pkg_resources", "numpy.distutils", "numpy.distutils.system_info"):
-        sys.modules[name] = types.ModuleType(name)
-    sys.modules["pkg_resources"].require = lambda name: None
-    sys.modules["pkg_resources"].DistributionNotFound = sys.modules["pkg_resources"].VersionConflict = KeyError
-    np.distutils = sys.modules["numpy.distutils"]
-    np.distutils.system_info = sys.modules["numpy.distutils.system_info"]
-    np.distutils.system_info.get_info = lambda name: {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import chainer
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        import mpiter.chainer_compat
-    print(*[f"{warning.message}" for warning in said if warning.category is RuntimeWarning])
-"""
-
-
-@needs_help
-def test_too_late_an_import_is_told(tmp_path):
-    (said,) = run(tmp_path, _UNAIDED_BUT_TOO_NEW).ended_well().lines
-    assert said.startswith("Chainer was imported before mpiter.chainer_compat")
-    assert said.endswith("import mpiter.chainer_compat first.")
+    *lines, version = run(tmp_path, text).ended_well().lines
+    said = " ".join(lines)
+    assert said.startswith("Chainer cannot be imported here")
+    assert "`import mpiter.chainer_compat` before" in said
+    assert version == "7.8.1"
 
 
 def test_where_chainer_is_missing_it_is_still_missing(tmp_path):
@@ -181,7 +117,6 @@ _TRAINING = """
     import chainer, numpy as np
     from chainer import functions as F, links as L, training
     from chainer.training import extensions
-    import mpiter
     from mpiter.chainer import MultiprocessIterator
 
     class Net(chainer.Chain):
@@ -196,28 +131,25 @@ _TRAINING = """
     x = np.random.rand(60, 1, 8, 8).astype("f")
     pairs = chainer.datasets.TupleDataset(x, np.arange(60) % 3)
     data = chainer.datasets.TransformDataset(pairs, lambda pair: (pair[0] * 2, pair[1]))
-    backend = mpiter.Process(sys.argv[1])
     model = L.Classifier(Net())
     optimizer = chainer.optimizers.Adam().setup(model)
     optimizer.add_hook(chainer.optimizer_hooks.WeightDecay(1e-4))
-    train = MultiprocessIterator(data, 10, n_processes=2, backend=backend)
-    test = MultiprocessIterator(data, 10, repeat=False, shuffle=False, n_processes=1, backend=backend)
-    trainer = training.Trainer(training.StandardUpdater(train, optimizer), (2, "epoch"), out=sys.argv[2])
+    train = MultiprocessIterator(data, 10, n_processes=2)
+    test = MultiprocessIterator(data, 10, repeat=False, shuffle=False, n_processes=1)
+    trainer = training.Trainer(training.StandardUpdater(train, optimizer), (2, "epoch"), out=sys.argv[1])
     trainer.extend(extensions.Evaluator(test, model))
     trainer.extend(extensions.LogReport())
     trainer.extend(extensions.snapshot(filename="snapshot"))
     trainer.run()
     print(trainer.updater.epoch, np.isfinite(trainer.observation["validation/main/loss"]))
     again = training.Trainer(training.StandardUpdater(
-        MultiprocessIterator(data, 10, n_processes=1, backend=backend), optimizer), (3, "epoch"), out=sys.argv[2])
-    chainer.serializers.load_npz(sys.argv[2] + "/snapshot", again, strict=False)
+        MultiprocessIterator(data, 10, n_processes=1), optimizer), (3, "epoch"), out=sys.argv[1])
+    chainer.serializers.load_npz(sys.argv[1] + "/snapshot", again, strict=False)
     again.run()
     print(again.updater.epoch)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-def test_a_trainer_trains_through_it_however_workers_start(tmp_path, method):
+def test_a_trainer_trains_through_it(tmp_path):
     """Workers that are not forked import Chainer on their own, to open the dataset."""
-    assert run(tmp_path, _TRAINING, method, tmp_path / "out").ended_well().lines == ["2 True", "3"]
+    assert run(tmp_path, _TRAINING, tmp_path / "out").ended_well().lines == ["2 True", "3"]

@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 import pytest
 from datasets import BUILDS, Failing, Gated, Shaped, Squares, plain, plain_batch
+from ours import slots_of
 from scripts import interrupt_once_waiting, run
 
 pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
@@ -145,10 +146,8 @@ class Drawing:
         return float(np.random.random())
 
 
-@pytest.mark.parametrize("maxtasksperchild", [None, 1])
-def test_09_no_two_samples_get_the_same_random_numbers(maxtasksperchild):
-    found = everything(Drawing(), n_processes=4, maxtasksperchild=maxtasksperchild)
-    assert len(set(found)) == 32
+def test_09_no_two_samples_get_the_same_random_numbers():
+    assert len(set(everything(Drawing(), maxtasksperchild=8))) == 32
 
 
 def test_10_an_order_sampler_that_is_set_later_governs_every_epoch_from_then_on():
@@ -172,17 +171,18 @@ def test_11_a_copy_is_like_its_original():
         assert list(other.next()) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("build", ["bare array", "dict", "tuple", "nested", "namedtuple"])
+@pytest.mark.parametrize("build", ["bare array", "dict", "nested", "namedtuple"])
 def test_12_and_13_samples_of_every_form_travel_in_shared_columns_and_keep_their_types(build):
     dataset = Shaped(build)
     with make(dataset, repeat=False) as it:
         batches = list(it)
         assert it.stats().odd_rows == 0
+        assert slots_of(it).count > 0
     assert (columns_in_place(batches[-1]) is None) == (build in ("dict", "nested")), "dicts may be changed"
     assert [plain(sample) for batch in batches for sample in batch] == [plain(BUILDS[build](i)) for i in range(20)]
 
 
-@pytest.mark.parametrize("build", ["oversize", "objects", "masked", "ragged"])
+@pytest.mark.parametrize("build", ["oversize", "objects", "masked"])
 def test_14_15_and_16_large_odd_and_masked_samples_come_back_as_they_were(build):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nobody is told to look after shared_mem
@@ -225,9 +225,8 @@ class Particular(Squares):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_18_indices_are_pythons_own_integers(shuffle):
-    assert len(everything(Particular(), shuffle=shuffle)) == 20
+def test_18_indices_are_pythons_own_integers():
+    assert len(everything(Particular(), shuffle=True)) == 20
 
 
 def test_19_a_stall_is_told_of_once(tmp_path):
@@ -236,7 +235,8 @@ def test_19_a_stall_is_told_of_once(tmp_path):
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             next(it)
-            opening = threading.Timer(1.0, gate.touch)  # ten times the patience
+            told.clear()  # on a busy machine the first one may have been waited for, too
+            opening = threading.Timer(0.5, gate.touch)  # five times the patience
             opening.start()
             assert len(list(it)) == 1
         opening.join()
@@ -251,8 +251,8 @@ def test_20_workers_are_not_forked_from_a_process_with_threads():
 
 def test_21_the_start_method_is_a_matter_of_the_iterator():
     before = multiprocessing.get_start_method(allow_none=True)
-    for method in ("spawn", "forkserver", "fork"):
-        assert len(everything(Squares(), backend=Process(method))) == 20
+    for method in ("spawn", "fork"):
+        assert len(everything(Squares(), n_processes=1, backend=Process(method))) == 20
     assert multiprocessing.get_start_method(allow_none=True) == before
 
 
@@ -315,9 +315,13 @@ def test_24_ctrl_c_in_next_loses_no_batch(tmp_path):
 
 def test_25_worn_workers_are_renewed_between_batches():
     dataset = Squares(60)
-    with make(dataset, repeat=False, maxtasksperchild=5) as it:
-        found = [plain_batch(batch) for batch in it]
+    found, pids = [], set()
+    with make(dataset, repeat=False, maxtasksperchild=10) as it:
+        for batch in it:
+            found.append(plain_batch(batch))
+            pids |= {*it.worker_pids}
         assert it.stats().restarts == 0
+    assert len(pids) > 2
     assert found == [plain_batch([dataset[i] for i in range(at, at + 4)]) for at in range(0, 60, 4)]
 
 

@@ -37,9 +37,7 @@ if MPIEXEC is None or find_spec("mpi4py") is None:
 pytestmark = [pytest.mark.chainer, pytest.mark.mpi]
 
 # Whoever fetches, ChainerMN's wrappers ask for the same: each is tried with processes and with another way.
-with_threads = pytest.mark.parametrize("way", ["processes", "threads"])
-with_serial = pytest.mark.parametrize("way", ["processes", "serial"])
-with_all = pytest.mark.parametrize("way", ["processes", "threads", "serial", "forked processes"])
+each_way = pytest.mark.parametrize("way", ["processes", "threads", "serial"])
 
 PRELUDE = """
     import json, os, sys, time
@@ -143,21 +141,34 @@ def epochs(steps: list, length: int) -> list:
 
 
 SHARED = """
+    def fresh():
+        return create_multi_node_iterator(make(Pairs(23), 5), comm)
+
     images = np.arange(24, dtype=np.float32).reshape(12, 2)
     bare = create_multi_node_iterator(make(images, 4, shuffle=False), comm)
     it = create_multi_node_iterator(make(Pairs(23), 5, seed=3), comm)
     state = (lambda it: it._state.order) if comm.rank == 0 else (lambda it: it._order)
-    tell({
+    told = {
         "order": state(it).tolist(),
         "steps": steps(it, 14),
         "no order": state(bare),
         "bare": [bare.next() for _ in range(3)],
-    })
+    }
+    it = fresh()
+    steps(it, 7)
+    target = save(it)
+    told["following"] = steps(it, 9)
+    told["resumed"] = steps(load(target, fresh()), 9)
+    told["back"] = steps(load(target, it), 9)
+    it = create_multi_node_iterator(make(Pairs(13), 5, repeat=False), comm)
+    told["bounded"] = [labels(batch) for batch in it]
+    told["again"] = [next(it, "over") for _ in range(3)]
+    tell(told)
 """
 
 
-@with_all
-def test_the_masters_batches_and_epochs_arrive_at_both_ranks(tmp_path, way):
+@each_way
+def test_both_ranks_get_the_masters_batches_go_on_from_a_snapshot_and_come_to_the_end(tmp_path, way):
     found = alike(tmp_path, SHARED, way)
     with mpiter.SerialIterator(range(23), 5, seed=3) as it:
         places = [[list(it.next()), it.epoch, it.epoch_detail, it.is_new_epoch, it.current_position] for _ in range(14)]
@@ -165,116 +176,55 @@ def test_the_masters_batches_and_epochs_arrive_at_both_ranks(tmp_path, way):
     assert found["order"] == epochs(found["steps"], 23)[0]
     assert found["no order"] is None
     assert [row for batch in found["bare"] for row in batch] == [[2 * index, 2 * index + 1] for index in range(12)]
-
-
-RESUMED = """
-    def fresh():
-        return create_multi_node_iterator(make(Pairs(23), 5), comm)
-
-    it = fresh()
-    steps(it, 7)
-    target = save(it)
-    following = steps(it, 9)
-    tell({"following": following, "resumed": steps(load(target, fresh()), 9), "back": steps(load(target, it), 9)})
-"""
-
-
-@with_threads
-def test_a_shared_iterator_goes_on_from_a_snapshot(tmp_path, way):
-    found = alike(tmp_path, RESUMED, way)
-    assert found["resumed"] == found["following"]
-    assert found["back"] == found["following"]
-
-
-BOUNDED = """
-    it = create_multi_node_iterator(make(Pairs(13), 5, repeat=False), comm)
-    batches = [labels(batch) for batch in it]
-    tell({"batches": batches, "again": [next(it, "over") for _ in range(3)]})
-"""
-
-
-@with_serial
-def test_both_ranks_come_to_the_end_of_the_only_epoch(tmp_path, way):
-    found = alike(tmp_path, BOUNDED, way)
-    assert [len(batch) for batch in found["batches"]] == [5, 5, 3]
-    assert sorted(index for batch in found["batches"] for index in batch) == list(range(13))
+    assert found["resumed"] == found["back"] == found["following"]
+    assert [len(batch) for batch in found["bounded"]] == [5, 5, 3]
+    assert sorted(index for batch in found["bounded"] for index in batch) == list(range(13))
     assert found["again"] == ["over"] * 3
 
 
 SYNCHRONIZED = """
+    def fresh(size=4):
+        return create_synchronized_iterator(make(Pairs(12), size), comm)
+
+    told = {}
     inner = make(Pairs(12), 5)
     it = create_synchronized_iterator(inner, comm)
     assert it.communicator is inner.communicator is comm
-    tell(steps(it, 20))
-"""
+    told["steps"] = steps(it, 20)
 
-
-@with_all
-def test_synchronized_ranks_visit_the_same_order_in_every_epoch(tmp_path, way):
-    found = epochs(alike(tmp_path, SYNCHRONIZED, way), 12)
-    assert len(found) == 8
-    assert all(sorted(epoch) == list(range(12)) for epoch in found)
-    assert len({tuple(epoch) for epoch in found}) == len(found)
-
-
-USED_BEFORE = """
     inner = make(Pairs(12), 4)
     steps(inner, 1 + 3 * comm.rank)
-    tell(steps(create_synchronized_iterator(inner, comm), 12))
-"""
+    told["used before"] = steps(create_synchronized_iterator(inner, comm), 12)
 
-
-@with_threads
-def test_an_iterator_that_has_been_used_can_be_synchronized(tmp_path, way):
-    found = epochs(alike(tmp_path, USED_BEFORE, way), 12)
-    assert all(sorted(epoch) == list(range(12)) for epoch in found)
-
-
-RESAMPLED = """
-    it = create_synchronized_iterator(make(Pairs(12), 5), comm)
+    it = fresh(5)
     before = steps(it, 4)
     it.order_sampler = chainer.iterators.ShuffleOrderSampler(np.random.RandomState(8))
-    tell(before + steps(it, 8))
-"""
+    told["resampled"] = before + steps(it, 8)
 
-
-@with_serial
-def test_another_sampler_governs_from_the_next_epoch_on_at_both_ranks(tmp_path, way):
-    random = np.random.RandomState(8)
-    assert epochs(alike(tmp_path, RESAMPLED, way), 12)[2:4] == [random.permutation(12).tolist() for _ in range(2)]
-
-
-RESET = """
-    it = create_synchronized_iterator(make(Pairs(12), 4), comm)
-    told = []
+    it, told["reset"] = fresh(), []
     for count in (5, 1, 7, 2, 4, 12):
-        told.append(steps(it, count))
+        told["reset"].append(steps(it, count))
         it.reset()
-    tell(told)
-"""
-
-
-@with_threads
-def test_synchronized_ranks_stay_in_step_when_they_start_over(tmp_path, way):
-    assert all(steps[0][1:] == [0, 1 / 3, False, 4] for steps in alike(tmp_path, RESET, way))
-
-
-SNAPSHOTS = """
-    def fresh():
-        return create_synchronized_iterator(make(Pairs(12), 4), comm)
 
     it = fresh()
     steps(it, 4)
     target = save(it)
-    following = steps(it, 8)
-    tell([following, steps(load(target, fresh()), 8), steps(load(target, it), 8)])
+    told["snapshots"] = [steps(it, 8), steps(load(target, fresh()), 8), steps(load(target, it), 8)]
+    tell(told)
 """
 
 
-@with_serial
-def test_synchronized_ranks_stay_in_step_when_they_go_on_from_a_snapshot(tmp_path, way):
-    """For the epoch that they were in, the same order; then another one, since Chainer doesn't save its samplers."""
-    following, resumed, back = alike(tmp_path, SNAPSHOTS, way)
+@each_way
+def test_synchronized_ranks_are_in_step_whatever_one_does_with_them(tmp_path, way):
+    found = alike(tmp_path, SYNCHRONIZED, way)
+    seen = epochs(found["steps"], 12)
+    assert len({tuple(epoch) for epoch in seen}) == len(seen) == 8
+    assert all(sorted(epoch) == list(range(12)) for epoch in seen + epochs(found["used before"], 12))
+    random = np.random.RandomState(8)  # another sampler governs from the next epoch on
+    assert epochs(found["resampled"], 12)[2:4] == [random.permutation(12).tolist() for _ in range(2)]
+    assert all(steps[0][1:] == [0, 1 / 3, False, 4] for steps in found["reset"])
+    # for the epoch that they were in, the same order; then another one, since Chainer doesn't save its samplers
+    following, resumed, back = found["snapshots"]
     assert resumed[:2] == back[:2] == following[:2]
 
 
@@ -286,16 +236,8 @@ EVALUATED = """
     dataset = chainermn.scatter_dataset(Pairs(24), comm, shuffle=True, seed=1)
     it = make(dataset, 4, repeat=False, shuffle=False)
     evaluator = chainermn.create_multi_node_evaluator(extensions.Evaluator(it, Mean(), converter=converter), comm)
-    tell([{name: float(value) for name, value in evaluator().items()} for _ in range(3)])
-"""
+    means = [{name: float(value) for name, value in evaluator().items()} for _ in range(3)]
 
-
-@with_serial
-def test_an_evaluator_finds_the_mean_of_all_ranks_each_time(tmp_path, way):
-    assert alike(tmp_path, EVALUATED, way) == [{"main/label": 11.5, "main/image": 11.5}] * 3
-
-
-GATHERED = """
     class Gathering(chainermn.extensions.GenericMultiNodeEvaluator):
         def calc_local(self, images, labels):
             return labels.tolist()
@@ -303,18 +245,18 @@ GATHERED = """
     seen = []
     it = make(Pairs((11, 3)[comm.rank]), 1, repeat=False, shuffle=False)
     evaluator = Gathering(comm, it, None, converter=converter, progress_hook=lambda batch: seen.append(labels(batch)))
-    tell({"results": [evaluator(None) for _ in range(2)], "seen": seen})
+    tell({"means": means, "results": [evaluator(None) for _ in range(2)], "seen": seen})
 """
 
 
-@with_threads
-def test_an_evaluator_of_unequal_parts_asks_the_shorter_one_again_and_again(tmp_path, way):
+def test_evaluators_find_the_mean_of_all_ranks_and_ask_the_shorter_one_again_and_again(tmp_path):
     """ChainerMN asks both in rounds of eight, until neither has given anything in the last of a round."""
-    root, other = facts(tmp_path, GATHERED, way)
+    root, other = facts(tmp_path, EVALUATED, "processes")
+    assert root["means"] == other["means"] == [{"main/label": 11.5, "main/image": 11.5}] * 3
     both = [[index] for index in range(3) for _ in range(2)] + [[index] for index in range(3, 11)]
     assert root["results"] == [both, both]
     assert root["seen"] == [[index] for index in range(11)] * 2
-    assert other == {"results": [None, None], "seen": []}
+    assert (other["results"], other["seen"]) == ([None, None], [])
 
 
 TRAINED = """
@@ -344,9 +286,8 @@ TRAINED = """
 """
 
 
-@with_all
-def test_ranks_that_train_together_end_with_the_same_parameters(tmp_path, way):
-    one, other = facts(tmp_path, TRAINED, way)
+def test_ranks_that_train_together_end_with_the_same_parameters(tmp_path):
+    one, other = facts(tmp_path, TRAINED, "processes")
     assert one["parameters"] == other["parameters"]
     assert one["losses"] == other["losses"]
     assert one["losses"][-1] < one["losses"][0]
@@ -392,7 +333,7 @@ SHARED_OUT = """
 """
 
 
-@with_all
+@pytest.mark.parametrize("way", ["forked processes"])
 def test_ranks_train_on_one_dataset_that_nobody_has_scattered(tmp_path, way):
     one, other = facts(tmp_path, SHARED_OUT, way)
     assert one["parameters"] == other["parameters"]
@@ -423,8 +364,6 @@ AT_WORK = """
         pass
 """
 
-with_workers = pytest.mark.parametrize("way", ["processes", "forked processes"])
-
 
 def at_work(folder: Path, *arguments: object) -> Script:
     """A program that goes on for ever, whose workers do not even answer any more."""
@@ -435,14 +374,12 @@ def at_work(folder: Path, *arguments: object) -> Script:
     return script
 
 
-@with_workers
-def test_an_error_of_one_rank_ends_both_and_their_workers(tmp_path, way):
+def test_an_error_of_one_rank_ends_both_and_their_workers(tmp_path):
     """Which error is not asked: ``mpiexec`` loses what its ranks say in their last moments."""
-    assert at_work(tmp_path, way, "failing").ends().code == 1
+    assert at_work(tmp_path, "processes", "failing").ends().code == 1
 
 
-@with_workers
-def test_ctrl_c_ends_both_ranks_and_their_workers(tmp_path, way):
-    script = at_work(tmp_path, way)
+def test_ctrl_c_ends_both_ranks_and_their_workers(tmp_path):
+    script = at_work(tmp_path, "forked processes")
     script.ctrl_c()
     assert script.ends().code != 0

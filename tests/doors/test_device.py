@@ -24,7 +24,7 @@ import torch
 
 from mpiter import device
 from mpiter.device import PageLocks
-from mpiter.torch import DataLoader, DevicePrefetcher, tensors
+from mpiter.torch import DataLoader, DevicePrefetcher
 from mpiter.transport.memory import arena_at
 
 pytestmark = pytest.mark.torch
@@ -105,25 +105,18 @@ def test_on_the_cpu_nothing_is_copied():
         assert batches.stats().leased_batches == 1
 
 
-def test_it_tells_of_its_loader_and_its_counters():
-    with mpiter.batches(range(4), 2, n_processes=0) as batches:
-        prefetcher = DevicePrefetcher(batches, "cpu")
-        assert repr(prefetcher) == f"<DevicePrefetcher to cpu of {batches!r}>"
-        assert len(list(prefetcher)) == prefetcher.stats().batches == 2
-
-
-@pytest.mark.parametrize("normalize", [([1, 2], [1]), ([1], [0]), ([1], [-1])])
-def test_what_cannot_normalise_is_refused(normalize):
-    with pytest.raises(mpiter.OptionError, match="normalize"):
-        DevicePrefetcher([], "cpu", normalize=normalize)
-
-
-def test_images_of_other_channels_are_refused():
-    ahead = DevicePrefetcher([np.zeros((2, 3, 4, 4), np.uint8)], "cpu", normalize=([1], [1]))
-    with pytest.raises(mpiter.OptionError, match="1 channels"):
-        list(ahead)
-    with pytest.raises(mpiter.OptionError, match="none of torch's"):
-        DevicePrefetcher([], "cpu", dtype="float32")
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"normalize": ([1, 2], [1])}, "normalize"),
+        ({"normalize": ([1], [0])}, "normalize"),
+        ({"normalize": ([1], [1])}, "1 channels"),
+        ({"dtype": "float32"}, "none of torch's"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused(options, says):
+    with pytest.raises(mpiter.OptionError, match=says):
+        list(DevicePrefetcher([np.zeros((2, 3, 4, 4), np.uint8)], "cpu", **options))
 
 
 def test_dicts_of_other_classes_and_batches_of_iterators_are_known():
@@ -141,14 +134,6 @@ def test_its_state_is_the_loaders():
         next(epoch)
         goes_on.load_state_dict(ahead.state_dict())
         assert [y.tolist() for _, y, _ in goes_on] == [y.tolist() for _, y, _ in epoch]
-
-
-def test_arrays_become_tensors_on_the_same_memory():
-    batch = {"x": [np.zeros(3)], "names": ["a"]}
-    found = tensors(batch)
-    found["x"][0][1] = 5
-    assert batch["x"][0].tolist() == [0, 5, 0]
-    assert found["names"] == ["a"]
 
 
 def test_pinning_without_an_accelerator_is_a_warning():

@@ -20,7 +20,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("taken", range(6))
+@pytest.mark.parametrize("taken", [0, 2, 5])
 def test_after_a_resume_the_length_is_what_is_left(kind: str, taken: int) -> None:
     one, other = MAKERS[kind](), MAKERS[kind]()
     whole = len(one)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pairs import slow_if
 
 import mpiter
 
@@ -33,10 +31,6 @@ def test_padded_rows_are_the_rows_and_the_rest_is_filling(lengths, more, multipl
     for row, line in zip(rows, padded, strict=True):
         assert line[: len(row)].tolist() == row.tolist()
         assert (line[len(row) :] == -1).all()
-
-
-def test_rows_of_more_dimensions_are_padded_in_the_first():
-    assert mpiter.pad([np.ones((2, 3)), np.ones((4, 3))]).shape == (2, 4, 3)
 
 
 @pytest.mark.parametrize(
@@ -99,18 +93,12 @@ def test_short_batches_can_be_left_out():
         ([1.5], 2, {}, "whole numbers"),
         ([[1]], 2, {}, "whole numbers"),
         ([1], 0, {}, "batch_size=0"),
-        ([1], True, {}, "batch_size=True"),
         ([7], 2, {"most": 6}, "no room for the longest sample"),
     ],
 )
 def test_what_cannot_be_bucketed_is_refused(lengths, batch_size, options, said):
     with pytest.raises(mpiter.OptionError, match=said):
         mpiter.Buckets(lengths, batch_size, **options)
-
-
-def test_a_number_of_batches_that_depends_on_the_order_is_not_told():
-    with pytest.raises(TypeError, match="another in each epoch"):
-        len(mpiter.Buckets([1, 2, 3], 2, most=4))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -181,7 +169,7 @@ BACKWARDS = {  # the last sample comes first
 }
 every_way = pytest.mark.parametrize(
     ("way", "workers"),
-    slow_if(lambda way, workers: workers and way is not WAYS["loader"], itertools.product(WAYS.values(), (0, 1))),
+    [*((way, 0) for way in WAYS.values()), (WAYS["loader"], 1)],
     ids={way: name for name, way in WAYS.items()}.get,
 )
 
@@ -194,7 +182,7 @@ def test_samples_that_fit_no_array_are_refused_by_place_and_shape(way, workers, 
 
 
 @pytest.mark.parametrize("made", BACKWARDS.values(), ids=BACKWARDS)
-@pytest.mark.parametrize(("workers", "backend"), [(0, "process"), (1, "process"), (1, "thread")])
+@pytest.mark.parametrize(("workers", "backend"), [(0, "process"), (1, "thread")])
 def test_the_samples_that_do_not_fit_are_named_by_their_index(made, workers, backend):
     rows = [np.zeros(2)] * 6 + [np.zeros(3)] + [np.zeros(2)]
     with made(rows, workers, backend=backend) as batches, pytest.raises(mpiter.errors.UnevenSamples) as raised:
@@ -214,7 +202,7 @@ def refuses(samples):
     raise ValueError("no batch of these")
 
 
-@pytest.mark.parametrize(("workers", "backend"), [(0, "process"), (1, "process"), (1, "thread")])
+@pytest.mark.parametrize(("workers", "backend"), [(0, "process"), (1, "process")])
 def test_an_error_of_a_collate_function_names_the_samples(workers, backend):
     made = functools.partial(mpiter.DataLoader, range(9), num_workers=workers, collate_fn=refuses, backend=backend)
     assert "[dataset[i] for i in [8, 3, 5]]" in notes_of(made(3, sampler=[8, 3, 5]))
@@ -231,13 +219,6 @@ def test_they_are_a_list_or_padded_if_asked(way, workers):
         ((rows, names),) = batches
     assert rows.tolist() == [[0, 1, 0], [0, 1, 2], [0, 1, 0], [0, 1, 0]]
     assert names == ["2", "3", "2", "2"]
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_batch_of_one_shape_is_an_array_whatever_the_others_are(workers):
-    lengths = [2, 2, 3, 3, 4, 4, 5, 5] * 8
-    with mpiter.batches([np.ones(n) for n in lengths], 2, shuffle=False, n_processes=workers) as batches:
-        assert [batch.shape for batch in batches] == [(2, n) for n in lengths[::2]]
 
 
 TOKENS = [[1, 2], [3], [], [4, 5], [6, 7, 8]]
@@ -260,14 +241,11 @@ def test_lists_are_lists_or_padded_in_each_batch_alike(way, workers, within):
     assert [batch.tolist() for batch in padded[1:]] == [[[6, 7, 8]] for _ in kept[1:]]
 
 
-def test_a_list_too_long_for_columns_is_padded_too():
-    batch = next(mpiter.batches([[1] * 300, [2] * 290], 2, n_processes=0, shuffle=False, ragged="pad"))
-    assert batch.sum(axis=1).tolist() == [300, 580]
-
-
-def test_integers_of_any_size_in_lists_stay_what_they_are():
-    lists = [[1 << 70], [1, 2]]
-    assert next(mpiter.batches(lists, 2, n_processes=0, shuffle=False, ragged="pad")) == lists
+def test_long_lists_and_huge_integers():
+    options = {"n_processes": 0, "shuffle": False, "ragged": "pad"}
+    assert next(mpiter.batches([[1] * 300, [2] * 290], 2, **options)).sum(axis=1).tolist() == [300, 580]
+    for lists in ([[1 << 70], [1, 2]], [["a"], ["b", "c"]]):
+        assert next(mpiter.batches(lists, 2, **options)) == lists
 
 
 @pytest.mark.parametrize("ragged", ["list", "pad"])
@@ -277,12 +255,6 @@ def test_lists_that_hold_arrays_or_several_types_are_structure(ragged):
     assert (first.tolist(), second.tolist()) == ([[1, 1]] * 2, [[0, 0]] * 2)
     numbers, names = next(mpiter.batches([[1, "a"], [2, "b"]], 2, n_processes=0, shuffle=False, ragged=ragged))
     assert (numbers.tolist(), names) == ([1, 2], ["a", "b"])
-
-
-@pytest.mark.parametrize("ragged", ["list", "pad"])
-@pytest.mark.parametrize("lists", [[["a"], ["b", "c"]], [["a", "b"], ["c", "d"]]])
-def test_lists_of_strings_stay_lists(lists, ragged):
-    assert next(mpiter.batches(lists, 2, n_processes=0, shuffle=False, ragged=ragged)) == lists
 
 
 UNPADDED = {
@@ -301,13 +273,6 @@ def test_a_batch_that_cannot_be_padded_is_refused_and_not_told_to_be(data, ragge
     with pytest.raises(mpiter.errors.UnevenSamples, match="Pass ragged='list', a collate_fn"):
         list(mpiter.batches(mpiter.Packed(data * 2), 4, ragged=ragged, **options))
     assert len(list(mpiter.batches(mpiter.Packed(data * 2), 4, ragged="list", **options))) == 1
-
-
-@pytest.mark.parametrize("door", [mpiter.batches, mpiter.DataLoader])
-@pytest.mark.parametrize("ragged", ["stack", None, ["list"]])
-def test_an_unknown_way_is_refused(door, ragged):
-    with pytest.raises(mpiter.OptionError, match="use 'raise', 'list' or 'pad'"):
-        door([1, 2], 2, ragged=ragged)
 
 
 @pytest.mark.torch

@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import pytest
-from pairs import slow_but
 
 import mpiter
 
@@ -91,7 +90,7 @@ def test_without_workers_the_users_own_stream_is_read(stream: Any) -> None:
         assert last == [[303, 304, 305], [306]]
 
 
-@pytest.mark.parametrize("persistent", slow_but([None, True, False], None, False))
+@pytest.mark.parametrize("persistent", [None, False])
 @pytest.mark.parametrize("stream", [Epochs, Telling])
 def test_with_workers_each_epoch_begins_with_the_stream_as_it_is_here(stream: Any, persistent: bool | None) -> None:
     mine = stream()

@@ -10,30 +10,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mpiter
-from mpiter.order.order import Sampled, SamplerOfTheMoment, Sequential, Shuffled, shuffled
+from mpiter.order.order import Sampled, SamplerOfTheMoment, Shuffled, shuffled
 
 seeds = st.integers(-(1 << 127), (1 << 128) - 1)
 epochs = st.integers(0, 1 << 40)
 
 
-@settings(max_examples=150)
-@given(length=st.integers(1, 9000), seed=seeds, epoch=epochs)
+@settings(max_examples=80)
+@given(
+    length=st.sampled_from([1, 2, 3, 4095, 4096, 4097, 4160, 4161, 16385, 65536]) | st.integers(1, 9000),
+    seed=seeds,
+    epoch=epochs,
+)
 def test_every_epoch_visits_each_index_exactly_once(length, seed, epoch):
     order = Shuffled(length, seed, epoch)
     assert np.array_equal(np.sort(order.take(0, length)), np.arange(length))
     assert len(order) == length
+    assert order.take(0, 1).dtype == np.int64
 
 
-@pytest.mark.parametrize(
-    "length", [1, 2, 3, 4, 5, 9, 16, 4095, 4096, 4097, 4160, 4161, 16383, 16384, 16385, 40000, 65536]
-)
-def test_lengths_around_squares_and_blocks_are_bijections_too(length):
-    taken = Shuffled(length, 7).take(0, length)
-    assert taken.dtype == np.int64
-    assert np.array_equal(np.sort(taken), np.arange(length))
-
-
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(length=st.integers(1, 50_000), seed=seeds, data=st.data())
 def test_take_does_not_depend_on_what_was_taken_before(length, seed, data):
     order, whole = Shuffled(length, seed), Shuffled(length, seed).take(0, length)
@@ -55,12 +51,6 @@ def test_a_trillion_samples_cost_what_a_thousand_cost(length):
     assert found.max() < length
 
 
-def test_a_trillion_samples_are_spread_over_the_whole_range():
-    found = Shuffled(10**12, 0).take(0, 10_000)
-    counts = np.histogram(found, 20, (0, 10**12))[0]
-    assert chi_square(counts) < 50  # 19 degrees of freedom: 43.8 is exceeded once in a thousand
-
-
 @settings(max_examples=60)
 @given(length=st.integers(30, 9000), seed=seeds, epoch=epochs)
 def test_epochs_and_seeds_differ(length, seed, epoch):
@@ -79,25 +69,16 @@ def chi_square(counts):
 
 
 # Upper 1e-4 quantiles of chi-square for n! − 1 degrees of freedom; the seeds are fixed, so these tests never flicker.
-_CRITICAL = {2: 15.2, 3: 25.8, 4: 58.4, 5: 183.2, 6: 867}
+_CRITICAL = {2: 15.2, 3: 25.8, 5: 183.2}
 
 
-@pytest.mark.parametrize("length", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("length", [2, 3, 5])
 def test_every_permutation_is_equally_likely(length):
     number = {p: at for at, p in enumerate(permutations(range(length)))}
     counts = np.zeros(len(number))
     for draw in range(10 * len(number) + 600):
         counts[number[tuple(Shuffled(length, draw // 4, draw % 4).take(0, length).tolist())]] += 1
     assert chi_square(counts) < _CRITICAL[length]
-
-
-@pytest.mark.parametrize("length", [97])
-def test_every_index_is_equally_likely_at_every_position(length):
-    taken = np.array([Shuffled(length, seed).take(0, length) for seed in range(4000)])
-    statistics = np.array([chi_square(np.bincount(taken[:, at], minlength=length)) for at in range(length)])
-    freedom = length - 1
-    assert abs(statistics.mean() - freedom) < 4 * np.sqrt(2 * freedom / length)
-    assert statistics.max() < freedom + 5.5 * np.sqrt(2 * freedom)
 
 
 def test_long_epochs_are_even_too():
@@ -108,23 +89,6 @@ def test_long_epochs_are_even_too():
         np.add.at(counts, (np.arange(length) * parts // length, taken * parts // length), 1)
     freedom = (parts - 1) ** 2  # every row and column has a fixed sum
     assert abs(chi_square(counts) - freedom) < 5 * np.sqrt(2 * freedom)
-
-
-def parity(permutation):
-    seen, swaps = set(), 0
-    for start in range(len(permutation)):
-        at, cycle = start, 0
-        while at not in seen:
-            seen.add(at)
-            at, cycle = permutation[at], cycle + 1
-        swaps += max(cycle - 1, 0)
-    return swaps % 2
-
-
-@pytest.mark.parametrize("length", [6, 7, 9, 12, 25, 49])
-def test_odd_and_even_permutations_are_equally_likely(length):
-    odd = sum(parity(Shuffled(length, seed).take(0, length).tolist()) for seed in range(1000))
-    assert abs(odd - 500) < 4 * np.sqrt(250)
 
 
 def test_neighbours_in_the_order_are_independent():
@@ -154,36 +118,12 @@ def test_the_order_is_a_format_and_stays_as_it_is(length, seed, epoch):
     assert Shuffled(length, seed, epoch).take(0, 10).tolist()[: len(expected)] == expected
 
 
-def test_an_iterator_uses_this_order():
-    it = mpiter.SerialIterator(list(range(1000)), 10, seed=42)
-    assert list(it.next()) == Shuffled(1000, 42, 0).take(0, 10).tolist()
-
-
-@given(length=st.integers(0, 100), start=st.integers(0, 100), more=st.integers(0, 100))
-def test_in_sequence_means_in_sequence(length, start, more):
-    order = Sequential(length)
-    assert order.take(start, start + more).tolist() == list(range(length))[start : start + more]
-    assert order.following(3) is order
-    assert order.array() is None
-
-
 @pytest.mark.parametrize(
     "returned", [[[1, 2]], 5, ["a", "b"], [0.5, 1.0], [True, False], [None, 1]], ids=lambda value: f"{value!r}"
 )
 def test_what_an_order_sampler_returns_is_checked(returned):
     with pytest.raises(mpiter.OptionError, match=r"order_sampler returned .* return a 1-D array of integer indices"):
         Sampled(returned, SamplerOfTheMoment(None))
-
-
-@pytest.mark.parametrize("returned", [[1 << 63], np.array([1, (1 << 64) - 1], np.uint64)])
-def test_an_index_that_would_wrap_is_refused(returned):
-    with pytest.raises(mpiter.OptionError, match=r"order_sampler returned index \d+, which is beyond 64 bits"):
-        Sampled(returned, SamplerOfTheMoment(None))
-
-
-@pytest.mark.parametrize("dtype", ["i1", "u2", ">i4", "i8", "u8"])
-def test_an_order_sampler_may_return_any_integers(dtype):
-    assert Sampled(np.arange(5).astype(dtype)[::-1], SamplerOfTheMoment(None)).take(1, 3).tolist() == [3, 2]
 
 
 def test_a_sampler_that_shuffles_in_place_cannot_change_what_is_planned():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-import pickle
 import sys
 from types import SimpleNamespace
 
@@ -109,20 +107,6 @@ def test_mpi_and_jax_are_asked_where_they_are_at_work(monkeypatch):
     assert Shard().share() == Share(4, 6)
 
 
-def test_nothing_is_imported_to_find_out():
-    Shard().share()
-    assert not {"torch", "jax", "mpi4py.MPI"} & set(sys.modules)
-
-
-def test_the_choice_is_logged_with_its_source(caplog, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    shard = Shard()
-    with caplog.at_level(logging.INFO, "mpiter"):
-        shard.share()
-    assert [record.getMessage() for record in caplog.records] == ["shard: rank 1 of 2, by RANK and WORLD_SIZE"]
-
-
 def test_who_says_it_himself_is_believed(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -136,18 +120,6 @@ def test_who_says_it_himself_is_believed(monkeypatch):
 def test_what_is_no_shard_is_refused(shard):
     with pytest.raises(OptionError, match=r"rank|shard"):
         shard_for(shard)
-
-
-def test_a_rank_without_a_size_is_refused():
-    with pytest.raises(OptionError, match="pass both"):
-        Shard(1)
-
-
-def test_copies_and_pickles_are_like_it(monkeypatch):
-    for shard in (Shard(1, 3, exact=True), Shard()):
-        for other in (copy.copy(shard), pickle.loads(pickle.dumps(shard))):
-            assert repr(other) == repr(shard)
-            assert other.share() == shard.share()
 
 
 def test_how_many_share_the_machine_is_the_launchers_word(monkeypatch):

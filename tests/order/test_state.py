@@ -48,7 +48,7 @@ def through_json(state):
     return json.loads(json.dumps(state, allow_nan=False))
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(
     kind=st.sampled_from(list(KINDS)),
     n=st.integers(1, 12),
@@ -93,41 +93,19 @@ def test_numpy_numbers_among_the_options_do_not_spoil_the_state():
     make(seed=6).load_state_dict(through_json(it.state_dict()))
 
 
-@pytest.mark.parametrize("seed", [0, -1, (1 << 128) - 1, -(1 << 127)])
-def test_any_seed_that_is_accepted_can_be_restored(seed):
-    it = make(seed=seed)
-    other = make(seed=1)
-    other.load_state_dict(through_json(it.state_dict()))
-    assert other.seed == seed
-    assert advance(other, 3) == advance(it, 3)
-
-
-def test_a_state_stays_small_however_long_the_dataset():
-    long = mpiter.SerialIterator(range(10**12), 3, seed=0)
-    long.next()
-    assert len(json.dumps(long.state_dict())) < 300
-
-
-def test_a_state_taken_after_the_last_batch_resumes_with_nothing_left():
-    it = make(repeat=False, seed=0)
-    advance(it, 4)
-    other = make(repeat=False, seed=0)
-    other.load_state_dict(it.state_dict())
-    assert list(other) == []
-
-
-touched: list[str] = []
-
-
-def went_off():
-    touched.append("unpickled")
+@pytest.mark.parametrize("key", ["epoch", "position", "is_new_epoch", "previous_epoch_detail", "seed", "order", "wrap"])
+def test_every_key_must_be_there_and_of_its_kind(key):
+    state = KINDS["sampled"]().state_dict()
+    refused(KINDS["sampled"](), {name: value for name, value in state.items() if name != key}, key)
+    for wrong in (BOMB, Bomb(), None, np.zeros(2), float("nan"), "9" * 50):
+        refused(KINDS["sampled"](), {**state, key: wrong})
 
 
 class Bomb:
     """Whoever unpickles this has lost."""
 
     def __reduce__(self):
-        return went_off, ()
+        return pytest.exit, ("unpickled",)
 
 
 BOMB = pickle.dumps(Bomb())
@@ -160,61 +138,6 @@ def refused(it, state, match=None):
     assert it.state_dict() == saved
     assert list(first) is not None
     assert advance(it, 4) == advance(twin, 4)
-    assert not touched
-
-
-VALUES = [
-    *(
-        None,
-        True,
-        -1,
-        1 << 60,
-        0.5,
-        float("nan"),
-        float("inf"),
-        -2.0,
-        "",
-        "x",
-        "0x10",
-        "1e3",
-        " 1",
-        "٣",
-        "9" * 50,
-        BOMB,
-    ),
-    *(
-        [],
-        [1],
-        {},
-        {"kind": []},
-        {"kind": np.zeros(2)},
-        {"kind": "pickled"},
-        Bomb(),
-        np.int64(1),
-        np.zeros(2),
-        np.float64(1),
-    ),
-]
-
-
-LEGAL = [("previous_epoch_detail", 0.5), ("is_new_epoch", True), ("previous_epoch_detail", -1.0)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_every_key_must_be_there_and_of_its_kind(kind):
-    state = KINDS[kind]().state_dict()
-    for key in state:
-        refused(KINDS[kind](), {name: value for name, value in state.items() if name != key}, key)
-        it = KINDS[kind]()
-        before = place(it), it.state_dict()
-        for value in VALUES:
-            is_legal = repr((key, value)) in map(repr, LEGAL) or repr(value) == repr(state[key])
-            if not is_legal:
-                with pytest.raises(StateError):
-                    it.load_state_dict({**state, key: value})
-        assert (place(it), it.state_dict()) == before
-        refused(it, {**state, key: BOMB})
 
 
 @pytest.mark.parametrize("saved", list(KINDS))
@@ -250,11 +173,3 @@ def test_a_place_beyond_the_last_epoch_is_refused():
     refused(it, {**it.state_dict(), "epoch": 2}, "'epoch' is 2, not within 0 … 1")
     it = make(repeat=False, seed=0)
     refused(it, {**it.state_dict(), "epoch": 1, "position": 3}, "'position' is 3, not within 0 … 0")
-
-
-def test_a_closed_iterator_refuses_a_state():
-    it = mpiter.batches([1, 2, 3], 2, n_processes=0)
-    state = it.state_dict()
-    it.close()
-    with pytest.raises(mpiter.errors.IteratorClosed):
-        it.load_state_dict(state)
