@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 
 import mpiter
 from mpiter.images import ImageList
-from mpiter.images.decoding import Decoding, decoders_for
+from mpiter.images.decoding import Decoding
 from mpiter.images.transforms import Region, plain
 
 HERE = {"simplejpeg": "simplejpeg", "opencv": "cv2"}
@@ -124,24 +124,26 @@ def test_what_is_wanted_of_a_turned_picture_is_wanted_of_it_upright(decoder):
     assert (plain(upright) == np.rot90(plain(lying), -1)).all()
 
 
-def test_auto_asks_the_fastest_first_and_pillow_last():
-    names = [decoder.name.split()[0] for decoder in decoders_for("auto")]
-    assert names == [*[name for name in HERE if importlib.util.find_spec(HERE[name])][:1], "pillow"]
+def names_of(decoder="auto"):
+    """The decoders in use, as a dataset tells them."""
+    return [name.split()[0] for name in ImageList([], decoder=decoder).about()["decoder"].split(", ")]
 
 
-@pytest.mark.parametrize("name", ["simplejpeg", "opencv"])
-def test_auto_does_without_what_is_not_installed(name, monkeypatch):
-    monkeypatch.setitem(sys.modules, HERE[name], None)
-    assert name not in " ".join(decoder.name for decoder in decoders_for("auto"))
-    with pytest.raises(mpiter.OptionError, match="cannot be imported; pip install"):
-        decoders_for(name)
+@pytest.mark.parametrize("missing", [None, "simplejpeg", "opencv"])
+def test_auto_asks_the_fastest_that_is_there_first_and_pillow_last(missing, monkeypatch):
+    there = [name for name in HERE if name != missing and importlib.util.find_spec(HERE[name])]
+    if missing:
+        monkeypatch.setitem(sys.modules, HERE[missing], None)
+        with pytest.raises(mpiter.OptionError, match="cannot be imported; pip install"):
+            ImageList([], decoder=missing)
+    assert names_of() == [*there[:1], "pillow"]
 
 
 def test_pillow_simd_is_known_by_its_version(monkeypatch):
     with pytest.raises(mpiter.OptionError, match="what is installed is pillow"):
-        decoders_for("pillow-simd")
+        ImageList([], decoder="pillow-simd")
     monkeypatch.setattr("PIL.__version__", "9.5.0.post2")
-    assert [decoder.name for decoder in decoders_for("pillow-simd")] == ["pillow-simd 9.5.0.post2"]
+    assert names_of("pillow-simd") == names_of("pillow") == ["pillow-simd"]
 
 
 def test_accimage_is_given_files_and_gives_planes(monkeypatch):
@@ -157,7 +159,7 @@ def test_accimage_is_given_files_and_gives_planes(monkeypatch):
             buffer[:] = self._pixels.transpose(2, 0, 1)
 
     monkeypatch.setitem(sys.modules, "accimage", types.SimpleNamespace(Image=FakeImage))
-    assert decoders_for("accimage")[0].name == "accimage"
+    assert names_of("accimage") == ["accimage", "pillow"]
     for kind in ("jpeg", "jpeg, CMYK", "png"):
         assert (decoded("accimage", KINDS[kind]) == pillows(KINDS[kind], "RGB")).all()
 
