@@ -162,7 +162,8 @@ def pack(folder: Path, out: Path, *, force: bool = False, only: Sequence[str] = 
     root, path = os.fspath(folder), os.fspath(out)
     if not os.path.isdir(root):
         raise OptionError(f"{root!r} is not a folder.")
-    _refuse(path, force)
+    if os.path.exists(path) and not (force and os.path.isfile(path)):
+        raise OptionError(f"{path} exists: name another file, or write over a file with --force, in Python force=True.")
     part, left_out, resumed = f"{path}.packing", list[tuple[str, str]](), 0
     ours = {os.path.relpath(os.path.realpath(each), os.path.realpath(root)) for each in (path, part)}
     names = sorted(set(_listed(root, only, left_out)) - ours)
@@ -189,15 +190,9 @@ def pack(folder: Path, out: Path, *, force: bool = False, only: Sequence[str] = 
             archive.filelist, archive.start_dir, archive.comment = members, at, _index_comment(members)
         file.truncate()
         os.fsync(file.fileno())
-        _refuse(path, force)  # one may have come meanwhile
         os.replace(part, path)
     machine.write_names(os.path.dirname(os.path.abspath(path)))
     return Report(sum(not info.is_dir() for info in members), resumed, left_out)
-
-
-def _refuse(path: str, force: bool) -> None:
-    if os.path.exists(path) and not (force and os.path.isfile(path)):
-        raise OptionError(f"{path} exists: name another file, or write over a file with --force, in Python force=True.")
 
 
 def _lock(fd: int, part: str) -> None:

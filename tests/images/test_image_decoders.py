@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import itertools
 import sys
 import types
 import zlib
@@ -11,7 +12,6 @@ import zlib
 import image_files
 import numpy as np
 import pytest
-from pairs import slow_but
 from PIL import Image, ImageOps
 
 import mpiter
@@ -29,7 +29,7 @@ def _there(name):
     return pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"{name} is not installed"))
 
 
-DECODERS = [*map(_there, ("pillow", "simplejpeg", "opencv", "auto"))]
+each_decoder = pytest.mark.parametrize("decoder", [*map(_there, ("pillow", "simplejpeg", "opencv", "auto"))])
 
 
 def pillows(data: bytes, mode: str, upright: bool = False) -> np.ndarray:
@@ -52,34 +52,32 @@ def decoded(decoder: str, data: bytes, mode: str = "RGB", upright: bool = False)
     return plain(Decoding(decoder, mode, upright).open(data, "a file")[0])
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("mode", slow_but(["RGB", "L", "RGBA", "I;16"], "RGB", "L"))
-@pytest.mark.parametrize("kind", KINDS)
-def test_pixels_are_pillows_whoever_decodes(decoder, mode, kind):
-    wanted, found = pillows(KINDS[kind], mode), decoded(decoder, KINDS[kind], mode)
-    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
-    assert np.abs(found.astype(int) - wanted.astype(int)).max() <= ROUNDING
-    assert found.flags.writeable
-    assert found.flags.c_contiguous
+def differs(found: np.ndarray, wanted: np.ndarray) -> bool:
+    return found.shape != wanted.shape or np.abs(found.astype(int) - wanted.astype(int)).max() > ROUNDING
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if "turned" in kind])
-def test_exif_turns_a_picture_upright_where_that_is_asked_for_only(decoder, kind):
-    data = KINDS[kind]
-    upright = decoded(decoder, data, upright=True)
-    assert np.abs(upright.astype(int) - pillows(data, "RGB", upright=True)).max() <= ROUNDING
-    assert decoded(decoder, data).shape == (61, 47, 3)
+@each_decoder
+def test_pixels_are_pillows_whoever_decodes(decoder):
+    for mode, (kind, data) in itertools.product(("RGB", "L", "RGBA", "I;16"), KINDS.items()):
+        wanted, found = pillows(data, mode), decoded(decoder, data, mode)
+        assert not differs(found, wanted), (mode, kind)
+        assert found.dtype == wanted.dtype, (mode, kind)
+        assert found.flags.writeable, (mode, kind)
+        assert found.flags.c_contiguous, (mode, kind)
 
 
-@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "I;16"])
-@pytest.mark.parametrize("kind", ["png, turned", "png, turned, 16 bits"])
-def test_exif_turns_pictures_of_every_mode(mode, kind):
-    data = KINDS["png, turned"]
-    if "16" in kind:
-        wide = Image.fromarray(np.arange(61 * 47, dtype=np.uint16).reshape(61, 47) * 20)
-        data = image_files.encoded(wide, "PNG", exif=image_files.turned(6), transparency=20)
-    assert (decoded("auto", data, mode, upright=True) == pillows(data, mode, upright=True)).all()
+@each_decoder
+def test_exif_turns_a_picture_upright_where_that_is_asked_for_only(decoder):
+    for kind in (kind for kind in KINDS if "turned" in kind):
+        assert not differs(decoded(decoder, KINDS[kind], upright=True), pillows(KINDS[kind], "RGB", upright=True)), kind
+        assert decoded(decoder, KINDS[kind]).shape == (61, 47, 3), kind
+
+
+def test_exif_turns_pictures_of_every_mode():
+    wide = Image.fromarray(np.arange(61 * 47, dtype=np.uint16).reshape(61, 47) * 20)
+    wide = image_files.encoded(wide, "PNG", exif=image_files.turned(6), transparency=20)
+    for data, mode in itertools.product((KINDS["png, turned"], wide), ("RGB", "L", "RGBA", "I;16")):
+        assert (decoded("auto", data, mode, upright=True) == pillows(data, mode, upright=True)).all(), mode
 
 
 @pytest.mark.parametrize("kind", ["png, turned", "webp, turned", "jpeg, turned 6"])
@@ -93,29 +91,29 @@ def test_exif_that_cannot_be_read_turns_nothing(kind):
     assert decoded("auto", data, upright=True).shape == (61, 47, 3)
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("factor", [2, 4, 8])
-@pytest.mark.parametrize("kind", ["jpeg", "jpeg, odd sides", "jpeg, progressive", "jpeg, grey", "jpeg, CMYK"])
-def test_scaled_decoding_gives_so_many_times_fewer_pixels_of_the_same_picture(decoder, factor, kind):
-    height, width = pillows(KINDS[kind], "RGB").shape[:2]
-    asked = []
+@each_decoder
+def test_scaled_decoding_gives_so_many_times_fewer_pixels_of_the_same_picture(decoder):
+    kinds = ("jpeg", "jpeg, odd sides", "jpeg, progressive", "jpeg, grey", "jpeg, CMYK")
+    for factor, kind in itertools.product((2, 4, 8), kinds):
+        full = pillows(KINDS[kind], "RGB").astype(float)
+        height, width = full.shape[:2]
+        asked = []
 
-    def wish(h, w):
-        asked.append((h, w))
-        return Region(0, 0, h, w, (h, w), (h // factor, w // factor))
+        def wish(h, w, asked=asked, factor=factor):
+            asked.append((h, w))
+            return Region(0, 0, h, w, (h, w), (h // factor, w // factor))
 
-    image, region = Decoding(decoder, "RGB", True).open(KINDS[kind], "a file", wish)
-    small = plain(image)
-    assert asked == [(height, width)]
-    assert region.factor == factor
-    assert small.shape == (-(-height // factor), -(-width // factor), 3)
-    full = pillows(KINDS[kind], "RGB").astype(float)
-    full = np.pad(full, ((0, -height % factor), (0, -width % factor), (0, 0)), mode="edge")
-    box = full.reshape(small.shape[0], factor, small.shape[1], factor, 3).mean((1, 3))
-    assert np.abs(small - box).mean() < 6
+        image, region = Decoding(decoder, "RGB", True).open(KINDS[kind], "a file", wish)
+        small = plain(image)
+        assert asked == [(height, width)]
+        assert region.factor == factor
+        assert small.shape == (-(-height // factor), -(-width // factor), 3)
+        full = np.pad(full, ((0, -height % factor), (0, -width % factor), (0, 0)), mode="edge")
+        box = full.reshape(small.shape[0], factor, small.shape[1], factor, 3).mean((1, 3))
+        assert np.abs(small - box).mean() < 6, (factor, kind)
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
+@each_decoder
 def test_what_is_wanted_of_a_turned_picture_is_wanted_of_it_upright(decoder):
     wish = lambda h, w: Region(0, 0, h, w, (h, w), (h // 2, w // 2))  # noqa: E731
     lying, _ = Decoding(decoder, "RGB", False).open(KINDS["jpeg, turned 6"], "a file", wish)
