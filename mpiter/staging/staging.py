@@ -83,10 +83,15 @@ class Staging:
 
     def of(self, dataset: T) -> T:
         """The same dataset, staged."""
-        _check(dataset)
+        if isinstance(dataset, type):
+            raise OptionError(f"{dataset.__name__} is a class; stage one of its objects, {dataset.__name__}(…).")
+        missing = [f"{name}(i)" for name in ("source", "fetch") if offered(dataset, name) is None]
+        if missing:
+            raise OptionError(
+                f"{type(dataset).__name__} has no method {' and no '.join(missing)}, so it cannot be staged: source(i) "
+                f"says where a sample's bytes lie, fetch(i) brings them, dataset[i] makes the sample of them."
+            )
         staged: Any = copy.copy(dataset)
-        if self._folder.path in getattr(offered(staged, "fetch"), "tiers", ()):
-            raise OptionError(f"this dataset is staged in {self._folder.path} already; another tier may come before.")
         fetch = StagedFetch(dataset, self._folder, self._counts)
         about = partial(_about, offered(staged, "about"), self)
         hook = partial(Stager, fetch, min(self._ahead, len(staged)), self._workers)
@@ -127,17 +132,6 @@ def size_of(capacity: Any) -> int:
     return int(float(capacity))
 
 
-def _check(dataset: Any) -> None:
-    if isinstance(dataset, type):
-        raise OptionError(f"{dataset.__name__} is a class; stage one of its objects, {dataset.__name__}(…).")
-    missing = [f"{name}(i)" for name in ("source", "fetch") if offered(dataset, name) is None]
-    if missing:
-        raise OptionError(
-            f"{type(dataset).__name__} has no method {' and no '.join(missing)}, so it cannot be staged: source(i) "
-            f"says where a sample's bytes lie, fetch(i) brings them, dataset[i] makes the sample of them."
-        )
-
-
 # -- what takes the place of fetch ------------------------------------------------------------------------------------
 
 
@@ -146,7 +140,6 @@ class StagedFetch:
 
     def __init__(self, dataset: Any, folder: Folder, counts: Counts) -> None:
         self._dataset, self._folder, self._counts = dataset, folder, counts
-        self.tiers: list[str] = [folder.path, *getattr(dataset.fetch, "tiers", ())]  # another may be behind this one
         self._has_ended = False  # in this process
 
     def __call__(self, index: int) -> bytes:
