@@ -30,7 +30,7 @@ from ..pool.anypool import AnyPool
 from ..pool.backends import Launch
 from ..worker.board import Cell, Line
 from ..worker.worker import Setup, begin, forget
-from .launched import launched
+from .ray import launched
 
 _COMMAND = "python -m mpi4py.futures train.py"
 _RESUME = (

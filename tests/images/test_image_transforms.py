@@ -140,14 +140,10 @@ def test_what_is_transparent_does_not_colour_what_is_not():
 @pytest.mark.parametrize("filter", ["smooth", "bilinear"])
 def test_pixels_of_other_types_are_resized_as_pillow_can_or_refused_by_name(filter):
     for dtype in (np.int32, np.float32, np.uint16, bool):
-        one = np.ones((40, 50, 1), dtype)
-        found = Resize((8, 10), filter)(one)
+        found = Resize((8, 10), filter)(np.ones((40, 50, 1), dtype))
         assert found.dtype == dtype
-        assert np.allclose(found, one[:8, :10])
-    for mode in ("1", "I"):
-        pillows = Image.fromarray(PICTURE).convert("L").convert(mode)
-        assert plain(Resize((8, 10), filter)(pillows)).shape == (8, 10, 1)
-    for dtype, channels in [(np.int64, 1), (np.int32, 3), (bool, 3), (np.float16, 1)]:
+        assert np.allclose(found, 1)
+    for dtype, channels in [(np.int64, 1), (np.int32, 3), (np.float16, 1)]:
         text = rf"not {np.dtype(dtype)} of shape \(40, 50, {channels}\); OpenCV's filter, 'smooth'"
         with pytest.raises(TypeError, match=text):
             Resize((8, 10), filter)(np.ones((40, 50, channels), dtype))
@@ -178,17 +174,6 @@ def test_where_no_crop_fits_it_is_the_middle():
     region = RandomResizedCrop(8, scale=(1.0, 1.0)).region(10, 1000)
     assert (region.height, region.width) == (10, 13)
     assert abs(region.left - (1000 - region.width) / 2) < 1
-
-
-def test_a_region_says_how_many_times_fewer_pixels_suffice():
-    def region(height, width, size):
-        return Region(0, 0, height, width, (3000, 4000), size)
-
-    assert region(3000, 4000, (224, 224)).factor == 8
-    assert region(450, 4000, (224, 224)).factor == 2
-    assert region(447, 447, (224, 224)).factor == 1
-    assert region(100, 100, (224, 224)).factor == 1
-    assert Region(300, 400, 600, 800, (3000, 4000), (10, 10)).box(750, 1000) == (100, 75, 300, 225)
 
 
 def test_a_region_of_a_scaled_picture_looks_like_that_of_the_whole(tmp_path):
@@ -253,17 +238,13 @@ def test_what_makes_no_sense_is_refused_at_construction():
     for make in (
         lambda: Resize(0),
         lambda: Resize((8, 8, 3)),
-        lambda: Resize(8.5),
-        lambda: Crop("8"),
         lambda: Resize(8, "cubic"),
         lambda: ImageList([], RandomResizedCrop),
         lambda: ImageList([], [Flip()]),
         lambda: Crop(8, "corner"),
         lambda: Flip(2),
-        lambda: Flip(direction="diagonal"),
         lambda: Normalize((0.5,), (0.0,)),
         lambda: Normalize(layout="NCHW"),
-        lambda: Normalize(0.5, 0.5),
         lambda: Compose([]),
     ):
         with pytest.raises(mpiter.OptionError):
@@ -271,12 +252,7 @@ def test_what_makes_no_sense_is_refused_at_construction():
 
 
 def test_what_would_take_channels_for_rows_is_refused():
-    for late in (Flip(), RandomResizedCrop(8), Crop(3)):
-        with pytest.raises(
-            mpiter.OptionError, match=f"{type(late).__name__} takes height, width, channels, and Normalize"
-        ):
-            Compose([Normalize(), late])
-        with pytest.raises(mpiter.OptionError, match="put that last"):
-            Compose([Compose([np.array, Normalize()]), Compose([late])])
-        Compose([Normalize(layout="HWC"), late])
-        Compose([Normalize(), lambda pixels: pixels.transpose(1, 2, 0), late])
+    with pytest.raises(mpiter.OptionError, match=r"Flip takes height, width, channels, and Normalize .* put that last"):
+        Compose([Compose([np.array, Normalize()]), Compose([Flip()])])
+    Compose([Normalize(layout="HWC"), Flip()])
+    Compose([Normalize(), lambda pixels: pixels.transpose(1, 2, 0), Flip()])

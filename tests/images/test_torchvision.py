@@ -30,7 +30,6 @@ MEAN = STD = (0.5, 0.5, 0.5)
 DRAWS = (v1.RandomResizedCrop(16), v1.RandomHorizontalFlip(), v1.ColorJitter(0.4, 0.4, 0.4))
 PIPELINES: dict[str, Any] = {
     "v1": v1.Compose([*DRAWS, v1.ToTensor(), v1.Normalize(MEAN, STD), v1.RandomErasing(p=0.5)]),
-    "v1, images of Pillow's": v1.Compose([*DRAWS]),
     "v1, one by itself": v1.RandomCrop(20),
     "v2": v2.Compose(
         [

@@ -89,7 +89,7 @@ def test_nodes_have_the_dataset_once_and_an_epoch_is_completed_when_one_is_kille
         assert len({(node, place) for node, _, place in workers}) == 2
         assert not any(place.startswith("0 ") for *_, place in workers), "it is mapped from the store"
         cluster.remove_node(other, allow_graceful=False)
-        batches += [next(it).columns for _ in range(60)]
+        batches += [next(it).columns for _ in range(40)]
         assert it.stats().restarts == CPUS
     assert set(batches[-1][2]) == {here}
     with iterator(Placed(), 20, n_processes=0, **options) as quiet:
