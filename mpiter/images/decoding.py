@@ -21,7 +21,6 @@ import numpy as np
 from ..errors import MpiterError, OptionError
 from .transforms import Region, as_pillows, check_is_one
 
-MOST_BYTES = 2 << 30  # three times what the largest picture has that is decoded, without any compression
 Wish = Callable[[int, int], Region]
 _ORIENTATION = 0x0112  # in EXIF, which counts from 1, upright
 _TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # its numbers, and Pillow's
@@ -44,12 +43,6 @@ class BrokenImage(MpiterError, OSError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path, self.reason)
-
-
-def check_size(path: str, size: int) -> None:
-    """Before so many bytes are read."""
-    if size > MOST_BYTES:
-        raise BrokenImage(path, f"it has {size:,} bytes, and no more than {MOST_BYTES:,} are read of a picture")
 
 
 class Decoding:

@@ -169,10 +169,7 @@ class StagedFetch:
             return data
 
     def _from_store(self, index: int) -> bytes:
-        found = self._dataset.fetch(index)
-        if not isinstance(found, (bytes, bytearray, memoryview)):
-            raise TypeError(f"fetch({index}) of the dataset returned {type(found).__name__}; staging keeps bytes.")
-        return bytes(found)
+        return bytes(memoryview(self._dataset.fetch(index)))  # a buffer too, but no list
 
     def _keep(self, key: str, data: bytes) -> bool:
         """Keep a copy; say whether there was room."""

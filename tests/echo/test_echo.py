@@ -461,26 +461,3 @@ def test_a_snapshot_of_chainers_resumes_exactly() -> None:
     for _ in range(10):
         assert plain(next(other)) == plain(next(echo))
         assert other.epoch_detail == echo.epoch_detail
-
-
-@pytest.mark.chainer
-def test_a_trainer_of_chainers_counts_epochs_of_fresh_samples(tmp_path: Path) -> None:
-    chainer = pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests --all`")
-    from mpiter.chainer import Echo, MultiprocessIterator
-
-    class Steps(chainer.training.Extension):
-        trigger, calls = (1, "epoch"), 0
-
-        def __call__(self, trainer: Any) -> None:
-            self.calls += 1
-
-    data = [(np.full(2, number, np.float32), np.int32(number % 2)) for number in range(LENGTH)]
-    steps, model = Steps(), chainer.links.Classifier(chainer.links.Linear(2, 2))
-    source = MultiprocessIterator(data, BATCH, n_processes=1, seed=1)
-    updater = chainer.training.StandardUpdater(Echo(source, 2), chainer.optimizers.SGD().setup(model))
-    trainer = chainer.training.Trainer(updater, (3, "epoch"), out=str(tmp_path))
-    trainer.extend(steps)
-    trainer.run()
-    assert steps.calls == 3
-    assert 2 * 3 * LENGTH / BATCH - 10 <= updater.iteration <= 2 * 3 * LENGTH / BATCH + 1
-    assert source.stats().samples < updater.iteration * BATCH

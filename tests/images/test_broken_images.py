@@ -94,16 +94,6 @@ def test_the_limit_is_the_same_for_every_kind_of_file(tmp_path, monkeypatch):
             assert ImageList(["file"], root=tmp_path)[0].shape == (93, 124, 3)
 
 
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_file_of_more_bytes_than_any_picture_has_is_not_read(tmp_path, scheme):
-    (tmp_path / "disk.jpg").touch()
-    os.truncate(tmp_path / "disk.jpg", 200 << 30)  # a hole, which is nothing on the disk
-    if scheme:
-        pytest.importorskip("fsspec", reason="fsspec is not installed")
-    with pytest.raises(BrokenImage, match=r"disk\.jpg cannot be decoded: it has 214,748,364,800 bytes, and no more"):
-        ImageList(["disk.jpg"], root=f"{scheme}{tmp_path}")[0]
-
-
 def test_what_the_system_refuses_keeps_its_type_and_names_the_path(tmp_path):
     os.mkdir(tmp_path / "folder.jpg")
     files = ImageList(["gone.jpg", "folder.jpg"], root=tmp_path)
@@ -111,16 +101,6 @@ def test_what_the_system_refuses_keeps_its_type_and_names_the_path(tmp_path):
         with pytest.raises(kind) as error:
             files[index]
         assert str(tmp_path) in str(error.value)
-
-
-@pytest.mark.timeout(20)
-def test_a_pipe_or_a_device_is_an_error_and_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe.jpg")
-    os.symlink("/dev/null", tmp_path / "device.jpg")
-    files = ImageList(["pipe.jpg", "device.jpg"], root=tmp_path)
-    for index in (0, 1):
-        with pytest.raises(OSError, match=rf"Not a regular file: .*{files.paths[index]}"):
-            files[index]
 
 
 TEN_THOUSAND = [pytest.param(first, first + 2475, marks=pytest.mark.slow) for first in range(100, 10_000, 2475)]

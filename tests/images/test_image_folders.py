@@ -133,14 +133,12 @@ class Kept(ImageList):
         return self._kind(self._file.read_bytes())
 
 
-@pytest.mark.parametrize("name", ["cat/2.jpg", "cat/deep/1.png"])
-def test_bytes_that_lie_elsewhere_may_be_a_buffer(root, name):
-    wanted = Kept(root / name, bytes)[0]
+def test_bytes_that_lie_elsewhere_may_be_a_buffer(root):
+    wanted = Kept(root / "cat/2.jpg", bytes)[0]
     for kind in (bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)):
-        assert (Kept(root / name, kind)[0] == wanted).all()
-    for kind, says in ((lambda data: None, "not 'NoneType'"), (lambda data: "text", "not 'str'")):
-        with pytest.raises(TypeError, match=says):
-            Kept(root / name, kind)[0]
+        assert (Kept(root / "cat/2.jpg", kind)[0] == wanted).all()
+    with pytest.raises(TypeError, match="not 'NoneType'"):
+        Kept(root / "cat/2.jpg", lambda data: None)[0]
 
 
 def test_a_folder_names_its_decoders(root):

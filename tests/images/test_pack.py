@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import itertools
 import os
 import zipfile
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpiter.__main__ import main
-from mpiter.errors import MpiterError, OptionError
+from mpiter.errors import OptionError
 from mpiter.images import pack as packing
 from mpiter.images.pack import pack
 
@@ -85,10 +84,10 @@ def test_links_are_packed_as_what_they_lead_to_and_what_cannot_be_read_is_told(f
 
 
 def test_a_file_that_changes_while_it_is_packed_is_left_out(folder, tmp_path, monkeypatch):
-    def growing(path, check):
+    def growing(path):
         with open(path, "ab") as file:
             file.write(b"more")
-        return genuine(path, check)
+        return genuine(path)
 
     genuine = packing.bytes_at
     monkeypatch.setattr(packing, "bytes_at", growing)
@@ -118,13 +117,6 @@ def test_an_archive_that_is_there_stays_until_the_new_one_is_whole(folder, tmp_p
     assert out.read_bytes() == b"mine"
     pack(folder, out, force=True)
     assert content(out) == files_of(folder)
-
-
-def test_two_cannot_pack_the_same_archive(folder, tmp_path):
-    with open(tmp_path / "out.zip.packing", "wb") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(MpiterError, match="is being written by another process"):
-            pack(folder, tmp_path / "out.zip")
 
 
 def test_the_archive_may_lie_in_the_folder_that_it_packs(folder):

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from ledgers import keys_in, lines_in, logs_in
 
-import mpiter
 from mpiter import DataLoader, MultiprocessIterator, MultithreadIterator, OptionError, SerialIterator, batches
 from mpiter import receipts as writing
 from mpiter.audit import audit
@@ -104,18 +103,6 @@ def test_torchs_loader_notes_too(tmp_path, options):
     assert [(epoch.is_over, epoch.is_sound, epoch.length) for epoch in epochs] == [(True, True, LENGTH)] * 2
 
 
-@pytest.mark.parametrize(("exact", "options"), [(False, {}), (True, {"collate_fn": list})])
-def test_all_ranks_of_one_epoch_are_sound_together(tmp_path, exact, options):
-    for rank in range(4):
-        shard = mpiter.Shard(rank, 4, exact=exact)
-        with DataLoader(Numbers(61), 4, shuffle=True, shard=shard, receipts=tmp_path, **options) as loader:
-            list(loader)
-    found = audit(tmp_path)
-    assert found.is_sound, "\n".join(found.lines)
-    assert found.epochs[0].is_over
-    assert ("3 came again to fill up" in found.epochs[0].lines[0]) is not exact
-
-
 @pytest.mark.parametrize(("options", "workers"), [({}, 0), ({}, 1), ({"collate_fn": list}, 1)])
 def test_skipped_samples_are_noted_as_such(tmp_path, options, workers):
     dataset = Numbers(20, failing=(1, 2, 8, 9, 10, 11, 19))
@@ -201,19 +188,6 @@ def test_trainers_that_are_killed_and_go_on_with_other_ranks_and_batch_sizes_are
     found = audit(tmp_path / "receipts")
     assert found.is_sound, "\n".join(found.lines)
     assert (found.starts, found.epochs[0].samples) == ((2, 1), 103)
-
-
-def test_epochs_may_overlap(tmp_path):
-    with DataLoader(Numbers(), 8, shuffle=True, seed=1, receipts=tmp_path) as loader:
-        held = iter(loader)
-        found = numbers_of(next(held))
-        whole = [*loader]
-        for batch in held:
-            found += numbers_of(batch)
-    assert sorted(found) == sorted(number for batch in whole for number in numbers_of(batch)) == list(range(LENGTH))
-    verdict = audit(tmp_path)
-    assert verdict.is_sound, "\n".join(verdict.lines)
-    assert [epoch.is_over for epoch in verdict.epochs] == [True, True]
 
 
 class Stream:

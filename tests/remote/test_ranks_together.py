@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from launched import LIMIT_S, TELL, Launched, by_mpiexec, by_torch, launch, told, with_mpi4py, with_mpiexec, with_torch
-from loader_kinds import NO_TORCH
 
 from mpiter.audit import audit
 
@@ -42,17 +41,22 @@ if sys.argv[2:] == ["mpi4py"]:
     import mpi4py.MPI
 shard = mpiter.Shard(exact=exact)
 rank, size = shard.share().rank, shard.share().size
-options = {"seed": 3, "shard": shard, "n_processes": workers, "receipts": Receipts("receipts", rank, size)}
+options = {"seed": 3, "shard": shard, "receipts": Receipts("receipts", rank, size)}
 if rank == 1 and fault == "in another's seat":
     options["shard"] = mpiter.Shard(0, size, exact=exact)
-with mpiter.batches(Indices(), batch_size, **options) as stream:
+if sys.argv[2:] == ["torch"]:
+    import mpiter.torch
+    stream = mpiter.torch.DataLoader(Indices(), batch_size, shuffle=True, num_workers=workers, **options)
+else:
+    stream = mpiter.batches(Indices(), batch_size, n_processes=workers, **options)
+with stream:
     if before:
         state = json.loads(Path(f"{before} 0.json").read_text())["state"]
         if rank == 1 and fault == "a step ahead":
             state["position"] += size * batch_size
         stream.load_state_dict(state)
-    batches = []
-    for batch in stream:
+    batches, epoch = [], iter(stream)
+    for batch in epoch:
         batches.append(batch.tolist())
         if len(batches) == steps:
             break
@@ -139,70 +143,6 @@ def test_the_audit_finds_what_a_rank_on_its_own_ways_loses_and_repeats(
     assert {int(line.split()[3]) for line in lines if "never came: sample" in line}.isdisjoint(given)
     assert {int(line.split()[4]) for line in lines if "several times: sample" in line} <= repeated
     assert (verdict.twice > 0) == (fault == "in another's seat")
-
-
-DATA_PARALLEL = (
-    TELL
-    + """
-import numpy as np
-import torch
-import torch.distributed
-from torch.nn.parallel import DistributedDataParallel
-import mpiter
-import mpiter.torch
-
-class Points:
-    def __len__(self):
-        return 42
-
-    def __getitem__(self, index):
-        x = np.float32([index % 7, index % 3, 1])
-        return x, np.float32(x.sum()), index
-
-def main():
-    torch.distributed.init_process_group("gloo")
-    rank = torch.distributed.get_rank()
-    loader = mpiter.torch.DataLoader(Points(), 5, shuffle=True, seed=0, shard="auto")
-    torch.manual_seed(rank)  # DDP has all begin alike
-    model = DistributedDataParallel(torch.nn.Linear(3, 1))
-    optimizer = torch.optim.SGD(model.parameters(), 0.02)
-    seen, losses, lengths = [], [], []
-    for epoch in range(2):
-        lengths.append(len(loader))
-        for x, y, index in loader:
-            loss = (model(x)[:, 0] - y).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            seen.append(index.tolist())
-            losses.append(loss.item())
-    state = loader.state_dict()
-    weights = [weight.tolist() for weight in model.parameters()]
-    tell("ddp", rank, seen=seen, losses=losses, weights=weights, lengths=lengths, state=state)
-    del model, optimizer  # a DDP that outlives its group may wait for ever in its destructor
-    torch.distributed.destroy_process_group()
-
-if __name__ == "__main__":
-    main()
-"""
-)
-
-
-@pytest.mark.xdist_group("ranks")
-@pytest.mark.torch
-def test_ddp_trains_on_loaders_with_shards_and_without_a_distributed_sampler(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason=NO_TORCH)
-    code, _, err = launch(tmp_path, by_torch(2), DATA_PARALLEL)
-    assert code == 0, err
-    facts = told(tmp_path, "ddp", 2)
-    assert facts[0]["weights"] == facts[1]["weights"]
-    assert facts[0]["state"] == facts[1]["state"]
-    assert facts[0]["losses"][-1] < facts[0]["losses"][0]
-    assert [fact["lengths"] for fact in facts] == [[5] * 2] * 2  # 42 = 4 steps of 10, and one of each
-    for epoch in range(2):
-        together = [index for fact in facts for batch in fact["seen"][5 * epoch : 5 * epoch + 5] for index in batch]
-        assert sorted(together) == list(range(42))
-    assert facts[0]["seen"][:5] != facts[0]["seen"][5:10]
 
 
 JAX = (

@@ -93,13 +93,6 @@ def test_what_killed_processes_have_left_unfinished_is_cleared_away(folder, tmp_
     assert [file.read_text() for file in foreign] == ["mine", "mine"]
 
 
-def test_a_ledger_that_was_cut_is_written_anew(folder, tmp_path):
-    assert folder.keep(folder.key("a"), b"one")
-    used = folder.used().size
-    os.truncate(os.path.join(folder.path, "ledger"), 5)
-    assert Folder(str(tmp_path), folder.capacity).used().size == used
-
-
 def test_a_copy_that_cannot_be_written_leaves_nothing(folder, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

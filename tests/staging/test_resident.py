@@ -74,18 +74,6 @@ def loader_of(staged, sampler, workers):
     return mpiter.DataLoader(staged, batch_size=4, sampler=sampler, num_workers=workers)
 
 
-def test_a_loader_draws_from_what_is_local_first_and_each_epoch_anew(staged):
-    sampler = ResidentFirst(staged, seed=4)
-    with loader_of(staged, sampler, workers=0) as loader:
-        assert len(loader) == 10
-        first = indices_of(iter(loader), 10)
-        assert sorted(flat(first)[:10]) == list(range(10))
-        assert sorted(flat(first)) == list(range(40))
-        second = indices_of(iter(loader), 10)
-        assert second != first
-        assert sampler.entropy == 1, "by now all of it is local"
-
-
 def epoch_after_epoch(loader):
     return itertools.chain.from_iterable(iter(loader) for _ in itertools.count())
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import multiprocessing
 import os
 import pickle
 import shutil
 import signal
-import threading
 import warnings
 
 import numpy as np
 import pytest
-from stores import Store, bytes_below, content
+from stores import Store, bytes_below
 
 import mpiter
 from mpiter.staging import Staging
@@ -174,15 +172,12 @@ class Hanging(Store):
         return super().fetch(index)
 
 
-@pytest.mark.parametrize("where", ["thread", "process"])
-def test_who_hangs_while_he_copies_holds_up_nobody_for_long(where, tmp_path, monkeypatch):
-    """A thread that copies ahead, or another program's."""
+def test_who_hangs_while_he_copies_holds_up_nobody_for_long(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE_S", 0.01)
     store = Hanging(tmp_path)
     staging = Staging(tmp_path / "tier", "1MB", workers=0)
     staged = staging.of(store)
-    make = threading.Thread if where == "thread" else multiprocessing.get_context("fork").Process
-    copier = make(target=staged.fetch.copy, args=(3,))
+    copier = multiprocessing.get_context("fork").Process(target=staged.fetch.copy, args=(3,))  # another program
     copier.start()
     assert store.has_begun.wait(20)
     try:
@@ -211,7 +206,7 @@ def test_what_is_no_bytes_is_refused(tmp_path):
         def fetch(self, index):
             return [index]
 
-    with pytest.raises(TypeError, match=r"fetch\(0\) of the dataset returned list"):
+    with pytest.raises(TypeError, match="bytes-like"):
         Staging(tmp_path / "tier", "1MB").of(Odd(tmp_path))[0]
 
 
@@ -281,30 +276,6 @@ def test_a_tier_may_lie_in_the_users_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     Staging("~/copies", "1MB")
     assert (tmp_path / "copies").is_dir()
-
-
-@dataclasses.dataclass(frozen=True)
-class Frozen:
-    root: str
-
-    def __len__(self):
-        return 4
-
-    def source(self, index):
-        return f"{self.root}/{index}"
-
-    def fetch(self, index):
-        return content(index, 10)
-
-    def __getitem__(self, index):
-        return self.fetch(index)
-
-
-def test_a_frozen_dataclass_is_staged(tmp_path):
-    staging = Staging(tmp_path, "1MB")
-    staged = staging.of(Frozen("/far"))
-    assert [staged[index] for index in (0, 0)] == [content(0, 10)] * 2
-    assert staging.stats().hits == 1
 
 
 def test_a_url_is_fetched_by_fsspec(tmp_path):
