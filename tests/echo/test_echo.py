@@ -153,12 +153,6 @@ def test_uses_lie_apart_and_at_an_even_rate() -> None:
     assert firsts[80:720].reshape(-1, 16).mean(1).min() > 0.4
 
 
-def test_whole_batches_come_again_at_once() -> None:
-    with stream(Augmented()) as source:
-        found = [plain(batch) for batch in Echo(source, 3, shuffle_buffer=0)]
-    assert found[::3] == found[1::3] == found[2::3]
-
-
 @each_source
 @each_echo
 def test_what_the_user_does_to_a_batch_changes_no_other(make: Make, options: Any) -> None:
@@ -369,14 +363,6 @@ def test_an_error_comes_once_and_the_rest_goes_on_resumed_or_not(options: Any) -
             echo = Echo(source, **options)
             echo.load_state_dict(state)
             assert rest(echo) == expected[at:]
-
-
-def test_what_fails_is_left_out_each_time() -> None:
-    bad = dict.fromkeys((5, 6, 11), ValueError("no"))
-    with iterator(Failing(bad), on_error="skip") as source:
-        counts = Counter(sample[1] for batch in Echo(source, 3, shuffle_buffer=8) for sample in batch)
-        assert source.stats().skipped == 3
-    assert counts == {number: 3 for number in range(20) if number not in bad}
 
 
 @pytest.mark.parametrize("at", [0, 5])

@@ -141,11 +141,6 @@ def test_bytes_that_lie_elsewhere_may_be_a_buffer(root):
         Kept(root / "cat/2.jpg", lambda data: None)[0]
 
 
-def test_a_folder_names_its_decoders(root):
-    for decoder in ("pillow", "auto"):
-        assert ImageFolder(root, decoder=decoder).about()["decoder"].endswith(f"pillow {Image.__version__}")
-
-
 def test_a_list_has_labels_or_none(root):
     labelled = ImageList([("cat/2.jpg", 3), (root / "cat" / "10.jpg", -1)], root=root)
     assert [label for _, label in labelled] == [3, -1]

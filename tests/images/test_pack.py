@@ -135,36 +135,9 @@ def without_waiting():
 
 @given(data=st.data())
 @settings(max_examples=50)
-def test_packing_goes_on_after_an_end_at_any_byte(tmp_path_factory, without_waiting, data):
-    """Of the bytes that are written, in the order in which they are, some number; twice."""
-    path = tmp_path_factory.mktemp("any")
-    folder, out = folder_of(path / "folder"), path / "out.zip"
-    pack(folder, path / "whole.zip")
-    whole = (path / "whole.zip").read_bytes()
-    with pytest.MonkeyPatch.context() as patch:
-        for _ in range(2):
-            left = data.draw(st.integers(0, len(whole)))
-
-            def write(fd, buffer, at):
-                nonlocal left
-                os.pwrite(fd, buffer[: max(0, left)], at)
-                left -= len(buffer)
-                if left < 0:
-                    raise Killed
-
-            patch.setattr(packing, "write_all", write)
-            try:
-                pack(folder, out, force=True)
-            except Killed:
-                assert not out.exists() or out.read_bytes() == whole
-    pack(folder, out, force=True)
-    assert out.read_bytes() == whole
-    assert not (path / "out.zip.packing").exists()
-
-
-@given(data=st.data())
-@settings(max_examples=50)
-def test_packing_goes_on_after_a_power_failure_that_left_anything_behind(tmp_path_factory, without_waiting, data):
+def test_packing_goes_on_whatever_an_end_at_any_byte_or_a_power_failure_has_left(
+    tmp_path_factory, without_waiting, data
+):
     path = tmp_path_factory.mktemp("torn")
     folder, out = folder_of(path / "folder"), path / "out.zip"
     pack(folder, out)

@@ -207,12 +207,6 @@ def test_what_cannot_be_noted_is_refused_at_once(tmp_path):
             refused()
 
 
-def test_a_folder_that_may_not_be_written_to_is_refused_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda *_: False)  # tests may run as root, who may
-    with pytest.raises(OptionError, match="may not write there"):
-        batches(Numbers(), 8, n_processes=0, receipts=tmp_path)
-
-
 @pytest.mark.parametrize("partly", [False, True])
 def test_a_full_disk_ends_the_log_with_one_warning_and_not_the_training(tmp_path, monkeypatch, caplog, partly):
     class FullAfterTwoBatches:

@@ -64,14 +64,6 @@ def test_later_epochs_hit_what_there_is_room_for(tmp_path):
     assert staging.stats().held_bytes <= staging.stats().capacity
 
 
-def test_a_loader_takes_it(tmp_path):
-    store = Store(tmp_path)
-    staged = Staging(tmp_path / "tier", "1MB").of(store)
-    with mpiter.DataLoader(staged, batch_size=4, shuffle=True, num_workers=1) as loader:
-        assert sorted(i for _ in range(2) for index, _ in loader for i in index.tolist()) == sorted([*range(40)] * 2)
-    assert store.reads() == dict.fromkeys(range(40), 1)
-
-
 def test_another_dataset_and_another_program_find_the_copies(tmp_path):
     store = Store(tmp_path)
     gone_through(Staging(tmp_path / "tier", "1MB").of(store))
@@ -201,15 +193,6 @@ def test_an_error_of_the_store_is_the_datasets_and_holds_up_nobody(tmp_path):
     assert staging.stats().held == 39
 
 
-def test_what_is_no_bytes_is_refused(tmp_path):
-    class Odd(Store):
-        def fetch(self, index):
-            return [index]
-
-    with pytest.raises(TypeError, match="bytes-like"):
-        Staging(tmp_path / "tier", "1MB").of(Odd(tmp_path))[0]
-
-
 def test_another_tier_may_come_before(tmp_path):
     store = Store(tmp_path)
     disk = Staging(tmp_path / "tier", "1MB", workers=0)
@@ -270,12 +253,6 @@ def test_what_makes_no_sense_is_refused(tmp_path, monkeypatch):
     for dataset, says in (([1, 2], "list has no method source"), (Store, r"^Store is a class; stage one of its obj")):
         with pytest.raises(mpiter.OptionError, match=says):
             Staging(tmp_path / "tier", 1000).of(dataset)
-
-
-def test_a_tier_may_lie_in_the_users_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    Staging("~/copies", "1MB")
-    assert (tmp_path / "copies").is_dir()
 
 
 def test_a_url_is_fetched_by_fsspec(tmp_path):

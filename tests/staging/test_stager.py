@@ -48,13 +48,8 @@ def test_copies_run_ahead_of_bundles_and_of_a_range_that_is_the_sampler(tmp_path
 @pytest.mark.torch
 @pytest.mark.parametrize(
     "options",
-    [
-        {"drop_last": True},
-        {"batch_size": None},
-        {"collate_fn": list},
-        {"batch_sampler": 4, "batch_size": 1},
-    ],
-    ids=["drop_last", "one by one", "collate_fn", "batch_sampler"],
+    [{"batch_size": None}, {"collate_fn": list}, {"batch_sampler": 4, "batch_size": 1}],
+    ids=["one by one", "collate_fn", "batch_sampler"],
 )
 def test_copies_run_ahead_where_torch_goes_through_the_dataset_in_sequence(options, tmp_path):
     torch = pytest.importorskip("torch", reason=NO_TORCH)
