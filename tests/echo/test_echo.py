@@ -192,7 +192,7 @@ def test_rows_that_differ_are_mixed_as_samples_and_else_repeated_as_batches() ->
 def test_further_uses_are_of_the_types_of_the_first(make: Make) -> None:
     class Named(Augmented):
         def __getitem__(self, index: int) -> Any:
-            return np.full(2, index), f"number {index}", {"label": (index, None)}
+            return np.full(2, index), f"number {index}", {"label": (index, -index)}
 
     for buffer in (0, 8):
         with make(Named(8), shuffle=False) as source:
