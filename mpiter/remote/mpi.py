@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import itertools
 import math
-import os
 import pickle
 import subprocess
 import sys
@@ -270,11 +269,10 @@ class _Ending:
                 return
             self._is_prepared = True
             sys.modules["mpi4py.futures._core"].SharedPool.threads[self] = self
-            if os.name == "posix":
-                command = ["/bin/sh", "-c", _SHELL, f"mpiter: {_KILLED}"]
-                pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-                shell = subprocess.Popen(command, stdin=pipe, stdout=nowhere, start_new_session=True)
-                atexit.register(shell.communicate, b"\n")
+            command = ["/bin/sh", "-c", _SHELL, f"mpiter: {_KILLED}"]
+            pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+            shell = subprocess.Popen(command, stdin=pipe, stdout=nowhere, start_new_session=True)
+            atexit.register(shell.communicate, b"\n")
 
     def raise_if_lost(self) -> None:
         if self.lost:

@@ -69,8 +69,6 @@ class Staging:
     def __init__(self, tier: str | os.PathLike[str], capacity: Any, *, ahead: int = 1 << 14, workers: int = 4) -> None:
         whole("ahead", ahead, least=1)
         whole("workers", workers, least=0)
-        if os.name != "posix":
-            raise OptionError("staging needs the file locks of Linux or macOS; leave it out here.")
         name = os.fsdecode(tier) if isinstance(tier, (str, os.PathLike)) else ""
         if not name or "://" in name:
             raise OptionError(f"tier={tier!r:.60} is no folder of this machine; name one.")
