@@ -162,7 +162,7 @@ class Numbers:
 
 def main():
     process, address = int(sys.argv[1]), sys.argv[2]
-    loader = mpiter.DataLoader(Numbers(), 4, shuffle=True, seed=0, shard="auto", num_workers=1)
+    loader = mpiter.DataLoader(Numbers(), 4, shuffle=True, seed=0, shard="auto")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(address, num_processes=2, process_id=process)
     devices = jax.sharding.Mesh(jax.devices(), "data")
