@@ -139,11 +139,10 @@ class Echo(Generic[B]):
 
     def _forget(self) -> None:
         """Begin the next pass with the next batch."""
-        self._turns: Iterator[_Repeat | None] | None = None  # None among them: a batch of the source's
-        self._turn: list[_Repeat | None] = []  # the one that Ctrl-C has left
+        self._turns: list[_Repeat | None] | None = None  # of the block under way; None in it: a batch of the source's
         self._items: Iterator[Any] = iter(())
         self._has_ended = False  # the source's pass
-        self._block = self._taken = 0  # the block under way, and how many turns of it have been taken
+        self._block = self._taken = 0  # its number, and how many of its turns have been taken
         self._before: list[Any] = []  # the batches of the block before
         self._now: list[Any] = []  # …and of this one
         self._marks: list[Any] = []  # the source's states where these two began
@@ -156,66 +155,55 @@ class Echo(Generic[B]):
         return self
 
     def __next__(self) -> B:
-        turns = self._turns or self._begin()
+        turns = self._begin() if self._turns is None else self._turns
         self._detail = getattr(self.source, "epoch_detail", -1.0), getattr(self.source, "epoch", 0)
         while True:
-            try:
-                self._turn = self._turn or [next(turns)]
-            except StopIteration:
-                self._forget()
-                self._passes += 1
-                raise
-            (turn,) = self._turn
+            if self._taken >= len(turns):
+                if self._has_ended and not self._now:
+                    self._forget()
+                    self._passes += 1
+                    raise StopIteration
+                self._before, self._now = self._now, []
+                self._block, self._taken = self._block + 1, 0
+                turns = self._turns = self._planned()
+            turn = turns[self._taken]
             try:
                 batch = self._fetched() if turn is None else self._repeated(turn)
             except Exception:
-                self._turn_taken()
+                self._taken += 1
                 raise
-            self._turn_taken()
+            self._taken += 1  # not after Ctrl-C
             if turn is not None or not self._has_ended:
                 return batch  # type: ignore[no-any-return]
 
-    def _turn_taken(self) -> None:
-        self._turn = []
-        self._taken += 1
-
-    def _begin(self) -> Iterator[_Repeat | None]:
+    def _begin(self) -> list[_Repeat | None]:
         """Ask the source for its first batches: after a state, for those of the block before once more."""
         self._forget()
-        state, turns = self._loaded or {"block": 0, "taken": 0}, self._schedule()
+        state = self._loaded or {"block": 0, "taken": 0}
         if self._loaded is not None:
             self.source.load_state_dict(self._loaded["source"])  # again, if Ctrl-C came in here
         self._items = iter(self.source)
         if state["block"]:
             self._block, self._marks = state["block"], [state["source"]]
-            for _ in range(self._each):
-                with suppress(Exception):  # the user has had it
-                    self._fetched()
+            self._fetch_again([None] * self._each)
             self._before, self._now = self._now, []
-        for _ in range(state["taken"]):
-            with suppress(Exception):
-                if next(turns) is None:
-                    self._fetched()
-            self._taken += 1
-        self._turns, self._loaded = turns, None
+        turns = self._planned()
+        self._fetch_again(turns[: state["taken"]])
+        self._taken, self._turns, self._loaded = state["taken"], turns, None
         return turns
 
-    def _schedule(self) -> Iterator[_Repeat | None]:
-        """The turns, one after the other: a batch of the source's, or one of further uses."""
-        while True:
-            self._marks = [*self._marks[-1:], self._mark()]
-            repeats = self._repeats()
-            every = self._each + len(repeats)
-            waiting = iter(repeats)
-            for turn in range(every):
-                if (turn + 1) * self._each // every == turn * self._each // every:
-                    yield next(waiting)
-                elif not self._has_ended:
-                    yield None
-            if self._has_ended and not self._now:
-                return
-            self._before, self._now = self._now, []
-            self._block, self._taken = self._block + 1, 0
+    def _fetch_again(self, turns: list[_Repeat | None]) -> None:
+        for _ in range(turns.count(None)):
+            with suppress(Exception):  # the user has had it
+                self._fetched()
+
+    def _planned(self) -> list[_Repeat | None]:
+        """The turns of the block that begins, those of further uses at an even rate."""
+        self._marks = [*self._marks[-1:], self._mark()]
+        repeats = self._repeats()
+        every, waiting = self._each + len(repeats), iter(repeats)
+        due = [turn * self._each // every for turn in range(every + 1)]
+        return [None if due[turn] < due[turn + 1] else next(waiting) for turn in range(every)]
 
     def _repeats(self) -> list[_Repeat]:
         """The further uses of the block before, in batches as large as its own."""
@@ -237,6 +225,8 @@ class Echo(Generic[B]):
         return found
 
     def _fetched(self) -> Any:
+        if self._has_ended:
+            return None
         try:
             batch = next(self._items)
         except StopIteration:

@@ -51,6 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if any(value in ("fork", "spawn") for value in values if isinstance(value, str)):
             item.add_marker(pytest.mark.slow)
+        group = item.get_closest_marker("xdist_group")
+        if group and item.config.getoption("loadgroup", False) and hasattr(item, "_id"):
+            # pytest 9.2 doesn't see what xdist 3.8 writes into an item to keep groups together.
+            item._id = type(item._id).parse(f"{item.nodeid}@{group.args[0]}")
 
 
 _PATIENCE = 10.0  # a generous deadline for what ends in the background (a dropped iterator's workers)

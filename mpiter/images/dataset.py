@@ -7,19 +7,17 @@ larger than needed if ``scaled``.  A dataset of pictures that lie elsewhere over
 
 from __future__ import annotations
 
-import errno
 import operator
 import os
 import re
-import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
 from ..datasets.packed import Packed
 from ..errors import OptionError
-from .decoding import Decoding, check_size
+from .decoding import Decoding
 from .transforms import LAYOUTS, adapted, check_is_one, is_pillows, plain
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -63,8 +61,7 @@ class Pictures:
 
     def fetch(self, index: int) -> bytes:
         """Read the bytes of the file."""
-        source = self.source(index)
-        return bytes_at(source, lambda size: check_size(source, size))
+        return bytes_at(self.source(index))
 
     def read(self, index: int, *, in_full: bool = True) -> Any:
         """The sample as it was decoded: an array, in full size.
@@ -202,25 +199,15 @@ def _lines(path: Path) -> list[Any]:
     return [(name, int(label)) for name, label in parts] if all(numbered) else lines
 
 
-def bytes_at(source: str, check: Callable[[int], None] = lambda size: None) -> bytes:
-    """All of them; of a pipe or a device, which may never end, an error.
-
-    ``check`` is told their number before any is read, and may raise; not of a URL elsewhere: it takes a request more.
-    """
+def bytes_at(source: str) -> bytes:
+    """All bytes of a file, or of what a URL names."""
     if "://" not in source:
-        # without waiting for something to write into a pipe
-        with open(source, "rb", opener=lambda path, flags: os.open(path, flags | getattr(os, "O_NONBLOCK", 0))) as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode):
-                raise OSError(errno.EINVAL, "Not a regular file", source)
-            check(about.st_size)
+        with open(source, "rb") as file:
             return file.read()
     try:
         import fsspec
     except ImportError as error:
         raise OptionError(f"{source:.200} is a URL, which takes fsspec: pip install 'mpiter[staging]'.") from error
     system, path = fsspec.core.url_to_fs(source)
-    if "file" in system.protocol:
-        check(system.size(path))
     data: bytes = system.cat_file(path)
     return data

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import io
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ import numpy as np
 from ..errors import MpiterError, OptionError
 from .transforms import Region, as_pillows, check_is_one
 
-MOST_BYTES = 2 << 30  # three times what the largest picture has that is decoded, without any compression
 Wish = Callable[[int, int], Region]
 _ORIENTATION = 0x0112  # in EXIF, which counts from 1, upright
 _TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # its numbers, and Pillow's
@@ -46,27 +45,16 @@ class BrokenImage(MpiterError, OSError):
         return type(self), (self.path, self.reason)
 
 
-def check_size(path: str, size: int) -> None:
-    """Before so many bytes are read."""
-    if size > MOST_BYTES:
-        raise BrokenImage(path, f"it has {size:,} bytes, and no more than {MOST_BYTES:,} are read of a picture")
-
-
 class Decoding:
-    """Options of decoding, and the decoders that they come to; these are found in each process anew."""
+    """Options of decoding; ``names`` are the decoders, with versions: the first that takes a file decodes it."""
 
     def __init__(self, decoder: str, mode: str, upright: bool) -> None:
         check_is_one("mode", mode, MODES)
-        self._options = decoder, mode, upright
-        self._mode, self._upright, self._decoders = mode, upright, decoders_for(decoder)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Decoding, self._options
-
-    @property
-    def names(self) -> str:
-        """The decoders with their versions; the first that takes a file decodes it."""
-        return ", ".join(decoder.name for decoder in self._decoders)
+        self._mode, self._upright = mode, upright
+        found = _versions(decoder)
+        first = next(iter(found))
+        self.names = ", ".join(f"{name} {found[name]}".strip() for name in dict.fromkeys((first, [*found][-1])))
+        self._decode = _OTHERS.get(first)
 
     def open(self, data: bytes, path: str, wish: Wish | None = None) -> tuple[Any, Region | None]:
         """An array, or an image of Pillow's where that has decoded or turned it.
@@ -87,15 +75,16 @@ class Decoding:
         return as_pillows(found).transpose(_TURNS[turn]) if turn in _TURNS else found, region
 
     def _decoded(self, data: bytes, image: Any, factor: int) -> Any:
-        first, pillow = self._decoders[0], self._decoders[-1]
-        if first is not pillow and is_ordinary(image, self._mode):
+        if self._decode is not None and is_ordinary(image, self._mode):
             try:
-                return first.decode(data, image, self._mode, factor)
+                return self._decode(data, image, self._mode, factor)
             except MemoryError:
                 raise
             except Exception:
                 pass  # Pillow decides
-        return pillow.decode(data, image, self._mode, factor)
+        if factor > 1:
+            image.draft(image.mode, (image.width // factor, image.height // factor))
+        return _in_mode(image, self._mode)
 
 
 def _turn_of(image: Any) -> int:
@@ -127,33 +116,25 @@ def _refusing(path: str, data: bytes) -> Iterator[None]:
 
 MODES = ("RGB", "RGBA", "L", "I;16")
 _AUTO = ("simplejpeg", "opencv", "pillow")  # the fastest first
+_MODULES = {"pillow": "PIL", "pillow-simd": "PIL", "simplejpeg": "simplejpeg", "opencv": "cv2", "accimage": "accimage"}
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # of JPEG; none belongs among the pixels, but restarts
 
 
-@dataclass(frozen=True, slots=True)
-class Decoder:
-    """``decode(data, image, mode, factor)`` gives an array of height, width, channels (Pillow: its own image).
-
-    ``image`` is Pillow's, not loaded yet.  A factor of 2, 4 or 8, for JPEG, asks for so many times fewer rows, columns.
-    """
-
-    name: str  # with the version
-    decode: Callable[[bytes, Any, str, int], Any]
-
-
-def decoders_for(name: str) -> tuple[Decoder, ...]:
-    """The decoder of ordinary JPEG, if it is another one, and Pillow."""
-    check_is_one("decoder", name, ("auto", *_ALL))
-    found = list[Decoder]()
-    for each in _AUTO if name == "auto" else (name,) if name.startswith("pillow") else (name, "pillow"):
+def _versions(decoder: str) -> dict[str, str]:
+    """The decoders that an option comes to, as far as they are installed, with their versions; Pillow is the last."""
+    check_is_one("decoder", decoder, ("auto", *_MODULES))
+    found = dict[str, str]()
+    for name in _AUTO if decoder == "auto" else dict.fromkeys((decoder.partition("-")[0], "pillow")):
         try:
-            found.append(_ALL[each]())
+            version = str(getattr(importlib.import_module(_MODULES[name]), "__version__", ""))
         except ImportError as error:
-            if name != "auto" or each == "pillow":
-                raise OptionError(f"decoder={each!r} cannot be imported; pip install 'mpiter[images]'.") from error
-    if name == "pillow-simd" and not found[0].name.startswith(name):
-        raise OptionError(f"decoder='pillow-simd', and what is installed is {found[0].name}; use decoder='pillow'.")
-    return tuple(dict.fromkeys((found[0], found[-1])))
+            if decoder != "auto" or name == "pillow":
+                raise OptionError(f"decoder={name!r} cannot be imported; pip install 'mpiter[images]'.") from error
+        else:
+            found["pillow-simd" if name == "pillow" and ".post" in version else name] = version
+    if decoder == "pillow-simd" and decoder not in found:
+        raise OptionError(f"decoder={decoder!r}, and what is installed is pillow {version}; use decoder='pillow'.")
+    return found
 
 
 @functools.cache
@@ -187,18 +168,6 @@ def is_ordinary(image: Any, mode: str) -> bool:
     return mode in ("L", "RGB") if image.mode == "L" else mode == "RGB" and is_ycc
 
 
-def _pillow() -> Decoder:
-    """Pillow, or Pillow-SIMD in its place."""
-    import PIL
-
-    def decode(data: bytes, image: Any, mode: str, factor: int) -> Any:
-        if factor > 1:
-            image.draft(image.mode, (image.width // factor, image.height // factor))
-        return _in_mode(image, mode)
-
-    return Decoder(f"{'pillow-simd' if '.post' in PIL.__version__ else 'pillow'} {PIL.__version__}", decode)
-
-
 def _in_mode(image: Any, mode: str) -> Any:
     """Converted as Pillow does, but for grey of 16 bits: it becomes 8 by its upper byte, as in 16-bit colour."""
     from PIL import Image
@@ -214,18 +183,19 @@ def _in_mode(image: Any, mode: str) -> Any:
     return image if image.mode == mode else image.convert(mode)  # a copy would cost as much as resizing
 
 
-def _simplejpeg() -> Decoder:
+# Each gives an array of height, width, channels.  ``image`` is Pillow's, not loaded yet; a factor of 2, 4 or 8 asks for
+# so many times fewer rows and columns.
+
+
+def _simplejpeg(data: bytes, image: Any, mode: str, factor: int) -> Any:
     """libjpeg-turbo without the interpreter's lock, asked for its slow, exact ways, which are Pillow's."""
     import simplejpeg
 
-    def decode(data: bytes, image: Any, mode: str, factor: int) -> Any:
-        least = [-(-side // factor) if factor > 1 else 0 for side in (image.height, image.width)]
-        return simplejpeg.decode_jpeg(data, "RGB" if mode == "RGB" else "GRAY", False, False, *least, factor)
-
-    return Decoder(f"simplejpeg {simplejpeg.__version__}", decode)
+    least = [-(-side // factor) if factor > 1 else 0 for side in (image.height, image.width)]
+    return simplejpeg.decode_jpeg(data, "RGB" if mode == "RGB" else "GRAY", False, False, *least, factor)
 
 
-def _opencv() -> Decoder:
+def _opencv(data: bytes, image: Any, mode: str, factor: int) -> Any:
     """Decode by OpenCV.
 
     It gives what there is of a broken JPEG without a word, so it is asked only for those whose pixels are in one piece,
@@ -233,33 +203,25 @@ def _opencv() -> Decoder:
     """
     import cv2
 
-    def decode(data: bytes, image: Any, mode: str, factor: int) -> Any:
-        end = _MARKER.search(data, image.fp.tell())
-        if "progressive" in image.info or end is None or end[0] != b"\xff\xd9":
-            raise ValueError("the pixels are not in one piece")
-        colours = "COLOR" if mode == "RGB" else "GRAYSCALE"
-        how = getattr(cv2, f"IMREAD_REDUCED_{colours}_{factor}" if factor > 1 else f"IMREAD_{colours}")
-        found = cv2.imdecode(np.frombuffer(data, np.uint8), how | cv2.IMREAD_IGNORE_ORIENTATION)
-        if found is None:
-            raise ValueError("OpenCV gives nothing")
-        return found[:, :, None] if mode == "L" else cv2.cvtColor(found, cv2.COLOR_BGR2RGB)
-
-    return Decoder(f"opencv {cv2.__version__}", decode)
+    end = _MARKER.search(data, image.fp.tell())
+    if "progressive" in image.info or end is None or end[0] != b"\xff\xd9":
+        raise ValueError("the pixels are not in one piece")
+    colours = "COLOR" if mode == "RGB" else "GRAYSCALE"
+    how = getattr(cv2, f"IMREAD_REDUCED_{colours}_{factor}" if factor > 1 else f"IMREAD_{colours}")
+    found: Any = cv2.imdecode(np.frombuffer(data, np.uint8), how | cv2.IMREAD_IGNORE_ORIENTATION)
+    return found[:, :, None] if mode == "L" else cv2.cvtColor(found, cv2.COLOR_BGR2RGB)
 
 
-def _accimage() -> Decoder:
+def _accimage(data: bytes, image: Any, mode: str, factor: int) -> Any:
     """JPEG by Intel's libraries, in RGB and from files only: it gets the bytes as a file in memory."""
     import accimage
 
-    def decode(data: bytes, image: Any, mode: str, factor: int) -> Any:
-        with open(os.memfd_create("mpiter-image"), "wb", buffering=0) as file:
-            file.write(data)
-            found = accimage.Image(f"/proc/self/fd/{file.fileno()}")
-        planes = np.empty((3 if mode == "RGB" else 1, found.height, found.width), np.uint8)
-        found.copyto(planes)
-        return np.ascontiguousarray(planes.transpose(1, 2, 0))
-
-    return Decoder(f"accimage {getattr(accimage, '__version__', '')}".strip(), decode)
+    with open(os.memfd_create("mpiter-image"), "wb", buffering=0) as file:
+        file.write(data)
+        found = accimage.Image(f"/proc/self/fd/{file.fileno()}")
+    planes = np.empty((3 if mode == "RGB" else 1, found.height, found.width), np.uint8)
+    found.copyto(planes)
+    return np.ascontiguousarray(planes.transpose(1, 2, 0))
 
 
-_ALL = {"pillow": _pillow, "pillow-simd": _pillow, "simplejpeg": _simplejpeg, "opencv": _opencv, "accimage": _accimage}
+_OTHERS = {"simplejpeg": _simplejpeg, "opencv": _opencv, "accimage": _accimage}

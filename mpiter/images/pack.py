@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import operator
 import os
+import stat
 import sys
 import time
 import weakref
@@ -30,7 +32,7 @@ from .. import machine
 from ..errors import MpiterError, OptionError
 from ..transport.memory import write_all
 from .dataset import ImageFolder, Path, bytes_at, walk
-from .decoding import BrokenImage, check_size
+from .decoding import BrokenImage
 
 _LOCAL_BYTES = 30  # of the record before a member's data; its name and an extra field follow
 _NO_CLASSES = {"", "__MACOSX"}  # a name that begins with a slash, and what macOS adds to its archives
@@ -99,7 +101,6 @@ class PackedFolder(ImageFolder):
     def fetch(self, index: int) -> bytes:
         """Read the bytes of the picture."""
         start, packed, size, crc, method = self._figures[index].tolist()
-        check_size(self.source(index), max(packed, size))
         if self._fd < 0:
             self._fd = self._opened()
         head = _pread(self._fd, _LOCAL_BYTES, start).ljust(_LOCAL_BYTES)
@@ -107,7 +108,7 @@ class PackedFolder(ImageFolder):
         data = _pread(self._fd, packed, start + _LOCAL_BYTES + names)
         if method == zipfile.ZIP_DEFLATED:
             deflated, data = data, b""
-            with contextlib.suppress(zlib.error):
+            with contextlib.suppress(zlib.error, OverflowError):
                 data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(deflated, size + 1)
         if not head.startswith(b"PK\3\4") or len(data) != size or zlib.crc32(data) != crc:
             if _state(os.fstat(self._fd)) != self._state:
@@ -117,8 +118,8 @@ class PackedFolder(ImageFolder):
         return data
 
     def _opened(self) -> int:
-        """The file, open as long as the dataset lives; a pipe isn't waited for."""
-        fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        """The file, open as long as the dataset lives."""
+        fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, fd)
         return fd
 
@@ -162,14 +163,14 @@ def pack(folder: Path, out: Path, *, force: bool = False, only: Sequence[str] = 
     root, path = os.fspath(folder), os.fspath(out)
     if not os.path.isdir(root):
         raise OptionError(f"{root!r} is not a folder.")
-    _refuse(path, force)
+    if os.path.exists(path) and not (force and os.path.isfile(path)):
+        raise OptionError(f"{path} exists: name another file, or write over a file with --force, in Python force=True.")
     part, left_out, resumed = f"{path}.packing", list[tuple[str, str]](), 0
     ours = {os.path.relpath(os.path.realpath(each), os.path.realpath(root)) for each in (path, part)}
     names = sorted(set(_listed(root, only, left_out)) - ours)
     if all(name.endswith("/") for name in names):
         raise OptionError(f"{root} has no files to pack{' whose names match ' if only else ''}{' or '.join(only)}.")
     with open(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
-        _lock(file.fileno(), part)
         members, at = list[zipfile.ZipInfo](), 0
         for done, name in enumerate(names):
             if tell and done % 1000 == 0:
@@ -189,25 +190,9 @@ def pack(folder: Path, out: Path, *, force: bool = False, only: Sequence[str] = 
             archive.filelist, archive.start_dir, archive.comment = members, at, _index_comment(members)
         file.truncate()
         os.fsync(file.fileno())
-        _refuse(path, force)  # one may have come meanwhile
         os.replace(part, path)
     machine.write_names(os.path.dirname(os.path.abspath(path)))
     return Report(sum(not info.is_dir() for info in members), resumed, left_out)
-
-
-def _refuse(path: str, force: bool) -> None:
-    if os.path.exists(path) and not (force and os.path.isfile(path)):
-        raise OptionError(f"{path} exists: name another file, or write over a file with --force, in Python force=True.")
-
-
-def _lock(fd: int, part: str) -> None:
-    import fcntl  # which Windows has not
-
-    with contextlib.suppress(BlockingIOError, FileNotFoundError):
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(fd), os.stat(part)):  # or another process has just made it the archive
-            return
-    raise MpiterError(f"{part} is being written by another process; wait for it, or end it.")
 
 
 def _listed(root: str, only: Sequence[str], left_out: list[tuple[str, str]]) -> Iterator[str]:
@@ -233,7 +218,9 @@ def _member(fd: int, at: int, root: str, name: str) -> tuple[zipfile.ZipInfo, by
     is_whole = len(lies) == len(header) + info.file_size and lies.startswith(header)
     if is_whole and zlib.crc32(lies[len(header) :]) == info.CRC:
         return info, None
-    data = b"" if info.is_dir() else bytes_at(path, lambda size: check_size(path, size))
+    if not (info.is_dir() or stat.S_ISREG(about.st_mode)):
+        raise OSError(errno.EINVAL, "Not a regular file")  # a pipe may never end
+    data = b"" if info.is_dir() else bytes_at(path)
     if (len(data), os.stat(path).st_mtime_ns) != (info.file_size, about.st_mtime_ns):
         raise OSError("it changed while it was packed")
     info.CRC = zlib.crc32(data)

@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -231,16 +232,14 @@ class Compose:
 
     def apply(self, image: Any, region: Region) -> Any:
         """Transform a picture that was decoded for the region."""
-        return self._after(self._steps[0].apply(image, region), self._steps[1:])
+        return reduce(_then, self._steps[1:], self._steps[0].apply(image, region))
 
     def __call__(self, image: Any) -> Any:
-        return self._after(image, self._steps)
+        return reduce(_then, self._steps, image)
 
-    @staticmethod
-    def _after(image: Any, steps: list[Any]) -> Any:
-        for step in steps:
-            image = step(image)
-        return image
+
+def _then(image: Any, step: Any) -> Any:
+    return step(image)
 
 
 def adapted(transform: Any) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import sys
 import time
@@ -250,7 +249,6 @@ def _end(member: _Member) -> None:
 
 _TO_ANSWER_S = 5.0  # that a cluster may take to accept a connection
 _LONGEST = 600  # characters of what Ray says of a death
-_NOISE = re.compile(r"\x1b\[\d+m|~*\^+~*")  # in it: colours, and what underlines code in a traceback
 
 
 def connect(address: str | None) -> None:
@@ -292,9 +290,8 @@ class InStore:
 
 def _why(error: BaseException) -> str:
     """Ray's explanation of a death, without the sentences that it adds to all of them."""
-    text = " ".join(_NOISE.sub("", str(error)).split()).partition(" Some common causes include")[0]
-    said = text[max(text.find("The actor is dead because"), 0) :]
-    return said[-_LONGEST:].rstrip(".") or type(error).__name__  # of a traceback the end tells most
+    text = " ".join(str(error).split()).partition(" Some common causes include")[0]
+    return text[-_LONGEST:].rstrip(".") or type(error).__name__  # of a traceback the end tells most
 
 
 def _no_place(options: dict[str, Any], seconds: float) -> WorkerStartError:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import itertools
 import math
-import os
 import pickle
 import subprocess
 import sys
@@ -30,7 +29,7 @@ from ..pool.anypool import AnyPool
 from ..pool.backends import Launch
 from ..worker.board import Cell, Line
 from ..worker.worker import Setup, begin, forget
-from .launched import launched
+from .ray import launched
 
 _COMMAND = "python -m mpi4py.futures train.py"
 _RESUME = (
@@ -270,11 +269,10 @@ class _Ending:
                 return
             self._is_prepared = True
             sys.modules["mpi4py.futures._core"].SharedPool.threads[self] = self
-            if os.name == "posix":
-                command = ["/bin/sh", "-c", _SHELL, f"mpiter: {_KILLED}"]
-                pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-                shell = subprocess.Popen(command, stdin=pipe, stdout=nowhere, start_new_session=True)
-                atexit.register(shell.communicate, b"\n")
+            command = ["/bin/sh", "-c", _SHELL, f"mpiter: {_KILLED}"]
+            pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+            shell = subprocess.Popen(command, stdin=pipe, stdout=nowhere, start_new_session=True)
+            atexit.register(shell.communicate, b"\n")
 
     def raise_if_lost(self) -> None:
         if self.lost:

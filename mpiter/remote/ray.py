@@ -8,13 +8,16 @@ copied once, into a slot.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
-from ..errors import OptionError
+from ..datasets import ship
+from ..errors import MpiterError, OptionError
 from ..pool.backends import Launch
-from .launched import launched
+
+_REMEDY = "Open such things in worker_init or on first use, and leave them out in __getstate__."
 
 
 @dataclass(eq=False)
@@ -68,3 +71,13 @@ class Ray:
         actors.connect(self.address)
         wanted = {"num_cpus": self.cpus_per_worker, "runtime_env": self.runtime_env, "resources": self.resources}
         return launched(cargo, actors.InStore, partial(actors.Actors, wanted, self.start_timeout), grows=True)
+
+
+def launched(cargo: tuple[Any, Any], hold: Any, pool: Callable[..., Any], grows: bool) -> Launch:
+    """Pack the dataset, whose buffers ``hold`` keeps; one that can't travel is refused by the attribute's name."""
+    try:
+        return Launch(ship.Shipment(cargo, hold=hold), pool, ship.by_value, grows)
+    except (MemoryError, Warning, MpiterError):
+        raise
+    except Exception as error:
+        raise ship.explain(cargo[0], "dataset", error, _REMEDY) from error

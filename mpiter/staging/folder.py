@@ -17,6 +17,7 @@ a kill it may say too much, never too little; the next ``Folder`` sets it right.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import glob
 import hashlib
 import os
@@ -27,9 +28,6 @@ import zlib
 from collections.abc import Iterator
 
 from ..errors import OptionError
-
-with contextlib.suppress(ImportError):  # Windows, which ``Staging`` refuses
-    import fcntl
 
 _TAIL = struct.Struct("<4sIQ")  # what stands behind the bytes: a mark, their checksum, their number
 _LEDGER = struct.Struct("<qq")

@@ -69,8 +69,6 @@ class Staging:
     def __init__(self, tier: str | os.PathLike[str], capacity: Any, *, ahead: int = 1 << 14, workers: int = 4) -> None:
         whole("ahead", ahead, least=1)
         whole("workers", workers, least=0)
-        if os.name != "posix":
-            raise OptionError("staging needs the file locks of Linux or macOS; leave it out here.")
         name = os.fsdecode(tier) if isinstance(tier, (str, os.PathLike)) else ""
         if not name or "://" in name:
             raise OptionError(f"tier={tier!r:.60} is no folder of this machine; name one.")
@@ -83,10 +81,15 @@ class Staging:
 
     def of(self, dataset: T) -> T:
         """The same dataset, staged."""
-        _check(dataset)
+        if isinstance(dataset, type):
+            raise OptionError(f"{dataset.__name__} is a class; stage one of its objects, {dataset.__name__}(…).")
+        missing = [f"{name}(i)" for name in ("source", "fetch") if offered(dataset, name) is None]
+        if missing:
+            raise OptionError(
+                f"{type(dataset).__name__} has no method {' and no '.join(missing)}, so it cannot be staged: source(i) "
+                f"says where a sample's bytes lie, fetch(i) brings them, dataset[i] makes the sample of them."
+            )
         staged: Any = copy.copy(dataset)
-        if self._folder.path in getattr(offered(staged, "fetch"), "tiers", ()):
-            raise OptionError(f"this dataset is staged in {self._folder.path} already; another tier may come before.")
         fetch = StagedFetch(dataset, self._folder, self._counts)
         about = partial(_about, offered(staged, "about"), self)
         hook = partial(Stager, fetch, min(self._ahead, len(staged)), self._workers)
@@ -127,17 +130,6 @@ def size_of(capacity: Any) -> int:
     return int(float(capacity))
 
 
-def _check(dataset: Any) -> None:
-    if isinstance(dataset, type):
-        raise OptionError(f"{dataset.__name__} is a class; stage one of its objects, {dataset.__name__}(…).")
-    missing = [f"{name}(i)" for name in ("source", "fetch") if offered(dataset, name) is None]
-    if missing:
-        raise OptionError(
-            f"{type(dataset).__name__} has no method {' and no '.join(missing)}, so it cannot be staged: source(i) "
-            f"says where a sample's bytes lie, fetch(i) brings them, dataset[i] makes the sample of them."
-        )
-
-
 # -- what takes the place of fetch ------------------------------------------------------------------------------------
 
 
@@ -146,7 +138,6 @@ class StagedFetch:
 
     def __init__(self, dataset: Any, folder: Folder, counts: Counts) -> None:
         self._dataset, self._folder, self._counts = dataset, folder, counts
-        self.tiers: list[str] = [folder.path, *getattr(dataset.fetch, "tiers", ())]  # another may be behind this one
         self._has_ended = False  # in this process
 
     def __call__(self, index: int) -> bytes:
@@ -176,10 +167,7 @@ class StagedFetch:
             return data
 
     def _from_store(self, index: int) -> bytes:
-        found = self._dataset.fetch(index)
-        if not isinstance(found, (bytes, bytearray, memoryview)):
-            raise TypeError(f"fetch({index}) of the dataset returned {type(found).__name__}; staging keeps bytes.")
-        return bytes(found)
+        return bytes(memoryview(self._dataset.fetch(index)))  # a buffer too, but no list
 
     def _keep(self, key: str, data: bytes) -> bool:
         """Keep a copy; say whether there was room."""

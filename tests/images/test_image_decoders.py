@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import itertools
 import sys
 import types
 import zlib
@@ -11,12 +12,11 @@ import zlib
 import image_files
 import numpy as np
 import pytest
-from pairs import slow_but
 from PIL import Image, ImageOps
 
 import mpiter
 from mpiter.images import ImageList
-from mpiter.images.decoding import Decoding, decoders_for
+from mpiter.images.decoding import Decoding
 from mpiter.images.transforms import Region, plain
 
 HERE = {"simplejpeg": "simplejpeg", "opencv": "cv2"}
@@ -29,7 +29,7 @@ def _there(name):
     return pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"{name} is not installed"))
 
 
-DECODERS = [*map(_there, ("pillow", "simplejpeg", "opencv", "auto"))]
+each_decoder = pytest.mark.parametrize("decoder", [*map(_there, ("pillow", "simplejpeg", "opencv", "auto"))])
 
 
 def pillows(data: bytes, mode: str, upright: bool = False) -> np.ndarray:
@@ -52,34 +52,32 @@ def decoded(decoder: str, data: bytes, mode: str = "RGB", upright: bool = False)
     return plain(Decoding(decoder, mode, upright).open(data, "a file")[0])
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("mode", slow_but(["RGB", "L", "RGBA", "I;16"], "RGB", "L"))
-@pytest.mark.parametrize("kind", KINDS)
-def test_pixels_are_pillows_whoever_decodes(decoder, mode, kind):
-    wanted, found = pillows(KINDS[kind], mode), decoded(decoder, KINDS[kind], mode)
-    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
-    assert np.abs(found.astype(int) - wanted.astype(int)).max() <= ROUNDING
-    assert found.flags.writeable
-    assert found.flags.c_contiguous
+def differs(found: np.ndarray, wanted: np.ndarray) -> bool:
+    return found.shape != wanted.shape or np.abs(found.astype(int) - wanted.astype(int)).max() > ROUNDING
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if "turned" in kind])
-def test_exif_turns_a_picture_upright_where_that_is_asked_for_only(decoder, kind):
-    data = KINDS[kind]
-    upright = decoded(decoder, data, upright=True)
-    assert np.abs(upright.astype(int) - pillows(data, "RGB", upright=True)).max() <= ROUNDING
-    assert decoded(decoder, data).shape == (61, 47, 3)
+@each_decoder
+def test_pixels_are_pillows_whoever_decodes(decoder):
+    for mode, (kind, data) in itertools.product(("RGB", "L", "RGBA", "I;16"), KINDS.items()):
+        wanted, found = pillows(data, mode), decoded(decoder, data, mode)
+        assert not differs(found, wanted), (mode, kind)
+        assert found.dtype == wanted.dtype, (mode, kind)
+        assert found.flags.writeable, (mode, kind)
+        assert found.flags.c_contiguous, (mode, kind)
 
 
-@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "I;16"])
-@pytest.mark.parametrize("kind", ["png, turned", "png, turned, 16 bits"])
-def test_exif_turns_pictures_of_every_mode(mode, kind):
-    data = KINDS["png, turned"]
-    if "16" in kind:
-        wide = Image.fromarray(np.arange(61 * 47, dtype=np.uint16).reshape(61, 47) * 20)
-        data = image_files.encoded(wide, "PNG", exif=image_files.turned(6), transparency=20)
-    assert (decoded("auto", data, mode, upright=True) == pillows(data, mode, upright=True)).all()
+@each_decoder
+def test_exif_turns_a_picture_upright_where_that_is_asked_for_only(decoder):
+    for kind in (kind for kind in KINDS if "turned" in kind):
+        assert not differs(decoded(decoder, KINDS[kind], upright=True), pillows(KINDS[kind], "RGB", upright=True)), kind
+        assert decoded(decoder, KINDS[kind]).shape == (61, 47, 3), kind
+
+
+def test_exif_turns_pictures_of_every_mode():
+    wide = Image.fromarray(np.arange(61 * 47, dtype=np.uint16).reshape(61, 47) * 20)
+    wide = image_files.encoded(wide, "PNG", exif=image_files.turned(6), transparency=20)
+    for data, mode in itertools.product((KINDS["png, turned"], wide), ("RGB", "L", "RGBA", "I;16")):
+        assert (decoded("auto", data, mode, upright=True) == pillows(data, mode, upright=True)).all(), mode
 
 
 @pytest.mark.parametrize("kind", ["png, turned", "webp, turned", "jpeg, turned 6"])
@@ -93,29 +91,29 @@ def test_exif_that_cannot_be_read_turns_nothing(kind):
     assert decoded("auto", data, upright=True).shape == (61, 47, 3)
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("factor", [2, 4, 8])
-@pytest.mark.parametrize("kind", ["jpeg", "jpeg, odd sides", "jpeg, progressive", "jpeg, grey", "jpeg, CMYK"])
-def test_scaled_decoding_gives_so_many_times_fewer_pixels_of_the_same_picture(decoder, factor, kind):
-    height, width = pillows(KINDS[kind], "RGB").shape[:2]
-    asked = []
+@each_decoder
+def test_scaled_decoding_gives_so_many_times_fewer_pixels_of_the_same_picture(decoder):
+    kinds = ("jpeg", "jpeg, odd sides", "jpeg, progressive", "jpeg, grey", "jpeg, CMYK")
+    for factor, kind in itertools.product((2, 4, 8), kinds):
+        full = pillows(KINDS[kind], "RGB").astype(float)
+        height, width = full.shape[:2]
+        asked = []
 
-    def wish(h, w):
-        asked.append((h, w))
-        return Region(0, 0, h, w, (h, w), (h // factor, w // factor))
+        def wish(h, w, asked=asked, factor=factor):
+            asked.append((h, w))
+            return Region(0, 0, h, w, (h, w), (h // factor, w // factor))
 
-    image, region = Decoding(decoder, "RGB", True).open(KINDS[kind], "a file", wish)
-    small = plain(image)
-    assert asked == [(height, width)]
-    assert region.factor == factor
-    assert small.shape == (-(-height // factor), -(-width // factor), 3)
-    full = pillows(KINDS[kind], "RGB").astype(float)
-    full = np.pad(full, ((0, -height % factor), (0, -width % factor), (0, 0)), mode="edge")
-    box = full.reshape(small.shape[0], factor, small.shape[1], factor, 3).mean((1, 3))
-    assert np.abs(small - box).mean() < 6
+        image, region = Decoding(decoder, "RGB", True).open(KINDS[kind], "a file", wish)
+        small = plain(image)
+        assert asked == [(height, width)]
+        assert region.factor == factor
+        assert small.shape == (-(-height // factor), -(-width // factor), 3)
+        full = np.pad(full, ((0, -height % factor), (0, -width % factor), (0, 0)), mode="edge")
+        box = full.reshape(small.shape[0], factor, small.shape[1], factor, 3).mean((1, 3))
+        assert np.abs(small - box).mean() < 6, (factor, kind)
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
+@each_decoder
 def test_what_is_wanted_of_a_turned_picture_is_wanted_of_it_upright(decoder):
     wish = lambda h, w: Region(0, 0, h, w, (h, w), (h // 2, w // 2))  # noqa: E731
     lying, _ = Decoding(decoder, "RGB", False).open(KINDS["jpeg, turned 6"], "a file", wish)
@@ -124,24 +122,26 @@ def test_what_is_wanted_of_a_turned_picture_is_wanted_of_it_upright(decoder):
     assert (plain(upright) == np.rot90(plain(lying), -1)).all()
 
 
-def test_auto_asks_the_fastest_first_and_pillow_last():
-    names = [decoder.name.split()[0] for decoder in decoders_for("auto")]
-    assert names == [*[name for name in HERE if importlib.util.find_spec(HERE[name])][:1], "pillow"]
+def names_of(decoder="auto"):
+    """The decoders in use, as a dataset tells them."""
+    return [name.split()[0] for name in ImageList([], decoder=decoder).about()["decoder"].split(", ")]
 
 
-@pytest.mark.parametrize("name", ["simplejpeg", "opencv"])
-def test_auto_does_without_what_is_not_installed(name, monkeypatch):
-    monkeypatch.setitem(sys.modules, HERE[name], None)
-    assert name not in " ".join(decoder.name for decoder in decoders_for("auto"))
-    with pytest.raises(mpiter.OptionError, match="cannot be imported; pip install"):
-        decoders_for(name)
+@pytest.mark.parametrize("missing", [None, "simplejpeg", "opencv"])
+def test_auto_asks_the_fastest_that_is_there_first_and_pillow_last(missing, monkeypatch):
+    there = [name for name in HERE if name != missing and importlib.util.find_spec(HERE[name])]
+    if missing:
+        monkeypatch.setitem(sys.modules, HERE[missing], None)
+        with pytest.raises(mpiter.OptionError, match="cannot be imported; pip install"):
+            ImageList([], decoder=missing)
+    assert names_of() == [*there[:1], "pillow"]
 
 
 def test_pillow_simd_is_known_by_its_version(monkeypatch):
     with pytest.raises(mpiter.OptionError, match="what is installed is pillow"):
-        decoders_for("pillow-simd")
+        ImageList([], decoder="pillow-simd")
     monkeypatch.setattr("PIL.__version__", "9.5.0.post2")
-    assert [decoder.name for decoder in decoders_for("pillow-simd")] == ["pillow-simd 9.5.0.post2"]
+    assert names_of("pillow-simd") == names_of("pillow") == ["pillow-simd"]
 
 
 def test_accimage_is_given_files_and_gives_planes(monkeypatch):
@@ -157,7 +157,7 @@ def test_accimage_is_given_files_and_gives_planes(monkeypatch):
             buffer[:] = self._pixels.transpose(2, 0, 1)
 
     monkeypatch.setitem(sys.modules, "accimage", types.SimpleNamespace(Image=FakeImage))
-    assert decoders_for("accimage")[0].name == "accimage"
+    assert names_of("accimage") == ["accimage", "pillow"]
     for kind in ("jpeg", "jpeg, CMYK", "png"):
         assert (decoded("accimage", KINDS[kind]) == pillows(KINDS[kind], "RGB")).all()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 
 import image_files
@@ -85,15 +84,14 @@ def test_a_folder_that_may_not_be_read_is_an_error(root, monkeypatch):
         ImageFolder(root)
 
 
-@pytest.mark.parametrize("layout", ["HWC", "CHW"])
-@pytest.mark.parametrize("dtype", [None, "float32"])
 @pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1), ("RGBA", 4)])
-def test_pictures_come_as_they_are_asked_for(root, layout, dtype, mode, channels):
-    picture, _ = ImageFolder(root, mode=mode, dtype=dtype, layout=layout)[0]
-    assert picture.shape == ((20, 30, channels) if layout == "HWC" else (channels, 20, 30))
-    assert picture.dtype == (dtype or np.uint8)
-    assert picture.flags.c_contiguous
-    assert picture.max() > 200
+def test_pictures_come_as_they_are_asked_for(root, mode, channels):
+    for layout, shape in (("HWC", (20, 30, channels)), ("CHW", (channels, 20, 30))):
+        for dtype in (None, "float32"):
+            picture, _ = ImageFolder(root, mode=mode, dtype=dtype, layout=layout)[0]
+            assert (picture.shape, picture.dtype) == (shape, dtype or np.uint8)
+            assert picture.flags.c_contiguous
+            assert picture.max() > 200
 
 
 def test_what_normalize_has_turned_is_not_turned_again(root):
@@ -117,15 +115,11 @@ class Inverted(ImageFolder):
         return 255 - picture, label
 
 
-@pytest.mark.parametrize("options", [{}, {"transform": Resize(10), "scaled": True}])
-def test_a_read_of_ones_own_is_what_samples_are_made_of(root, options):
-    folder = Inverted(root, **options)
-    whole = folder.read(2)
-    assert (whole[0] == 255 - ImageFolder(root).read(2)[0]).all()
-    assert (folder[2][0] == folder.transform(whole)[0]).all()
-    with mpiter.batches(folder, 1, shuffle=False, n_processes=1) as stream:
-        pictures = [picture for batch, _ in stream for picture in batch]
-    assert (pictures[2] == folder[2][0]).all()
+def test_a_read_of_ones_own_is_what_samples_are_made_of(root):
+    for folder in (Inverted(root), Inverted(root, Resize(10), scaled=True)):
+        whole = folder.read(2)
+        assert (whole[0] == 255 - ImageFolder(root).read(2)[0]).all()
+        assert (folder[2][0] == folder.transform(whole)[0]).all()
 
 
 class Kept(ImageList):
@@ -139,25 +133,12 @@ class Kept(ImageList):
         return self._kind(self._file.read_bytes())
 
 
-@pytest.mark.parametrize("name", ["cat/2.jpg", "cat/deep/1.png"])
-def test_bytes_that_lie_elsewhere_may_be_a_buffer(root, name):
-    wanted = Kept(root / name, bytes)[0]
+def test_bytes_that_lie_elsewhere_may_be_a_buffer(root):
+    wanted = Kept(root / "cat/2.jpg", bytes)[0]
     for kind in (bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)):
-        assert (Kept(root / name, kind)[0] == wanted).all()
-    for kind, says in ((lambda data: None, "not 'NoneType'"), (lambda data: "text", "not 'str'")):
-        with pytest.raises(TypeError, match=says):
-            Kept(root / name, kind)[0]
-
-
-def test_a_folder_names_its_decoders(root):
-    for decoder in ("pillow", "auto"):
-        assert ImageFolder(root, decoder=decoder).about()["decoder"].endswith(f"pillow {Image.__version__}")
-
-
-def test_a_folder_of_many_files_travels_small(tmp_path):
-    pairs = [(f"n{number // 1000:08}/n{number:08}_{number}.jpg", number % 1000) for number in range(20_000)]
-    size = len(pickle.dumps(ImageList(pairs, root=tmp_path)))
-    assert size < 1.35 * sum(len(name) for name, _ in pairs) + 8 * len(pairs)
+        assert (Kept(root / "cat/2.jpg", kind)[0] == wanted).all()
+    with pytest.raises(TypeError, match="not 'NoneType'"):
+        Kept(root / "cat/2.jpg", lambda data: None)[0]
 
 
 def test_a_list_has_labels_or_none(root):
@@ -189,12 +170,12 @@ def test_a_text_file_has_a_pair_or_a_path_a_line(root):
         ImageList(root / "both.txt", root=root)
 
 
-@pytest.mark.parametrize("text", ["\ufeff{} 3\r\n", "{} 3", "\n  {}\t+3  \n\n"])
-def test_text_files_of_other_systems_are_read(root, text):
+def test_text_files_of_other_systems_are_read(root):
     shutil.copy(root / "cat" / "2.jpg", os.fsencode(root) + b"/a b \xff.jpg")
-    (root / "pairs.txt").write_bytes(text.encode().replace(b"{}", b"a b \xff.jpg"))
-    ((picture, label),) = ImageList(root / "pairs.txt", root=root)
-    assert (picture.shape, label) == ((20, 30, 3), 3)
+    for text in ("\ufeff{} 3\r\n", "{} 3", "\n  {}\t+3  \n\n"):
+        (root / "pairs.txt").write_bytes(text.encode().replace(b"{}", b"a b \xff.jpg"))
+        ((picture, label),) = ImageList(root / "pairs.txt", root=root)
+        assert (picture.shape, label) == ((20, 30, 3), 3)
 
 
 @pytest.mark.chainer

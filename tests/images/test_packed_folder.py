@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import pickle
 import zipfile
@@ -12,10 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from scripts import METHODS
 
-import mpiter
-from mpiter.images import BadArchive, BrokenImage, Flip, ImageFolder, PackedFolder, RandomResizedCrop, decoding
+from mpiter.images import BadArchive, BrokenImage, Flip, ImageFolder, PackedFolder
 from mpiter.images.pack import pack
 
 NAMES = (
@@ -72,47 +71,18 @@ def test_it_has_the_samples_of_the_folder_in_its_order(folder, packed):
         assert [ours.fetch(i) for i in range(len(ours))] == [archive.read(name) for name in ours.paths]
 
 
-@pytest.mark.parametrize("method", [*METHODS, "thread"])
-def test_workers_read_what_the_folder_has(folder, packed, method):
-    backend = "thread" if method == "thread" else mpiter.Process(method)
-
-    def read(dataset):
-        with mpiter.batches(dataset, 2, n_processes=2, seed=3, backend=backend) as stream:
-            return [(pictures.tolist(), labels.tolist()) for pictures, labels in stream]
-
-    crop = RandomResizedCrop(8)
-    assert read(PackedFolder(packed, crop)) == read(ImageFolder(folder, crop))
-
-
 def test_a_forked_copy_and_a_pickle_read_beside_the_original(packed):
+    def reads_on(dataset):
+        return all(contents(dataset) == wanted for _ in range(50))
+
     dataset = PackedFolder(packed)
-    wanted = [dataset.fetch(i) for i in range(len(dataset))]  # it is open
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        fine = all([dataset.fetch(i) for i in range(len(dataset))] == wanted for _ in range(50))
-        os.write(write, b"1" if fine else b"0")
-        os._exit(0)
-    assert all([dataset.fetch(i) for i in range(len(dataset))] == wanted for _ in range(50))
-    os.waitpid(child, 0)
-    assert os.read(read, 1) == b"1"
-    os.close(read)
-    os.close(write)
-    again = pickle.loads(pickle.dumps(dataset))
-    assert [again.fetch(i) for i in range(len(again))] == wanted
-
-
-@pytest.mark.slow
-def test_many_pictures_are_some_arrays_and_beyond_the_old_format(tmp_path):
-    count = 100_000
-    with zipfile.ZipFile(tmp_path / "many.zip", "w") as archive:
-        for number in range(count):
-            archive.writestr(f"{number % 100:03}/{number:06}.jpg", b"%d" % number)
-    dataset = PackedFolder(tmp_path / "many.zip")
-    assert (len(dataset), len(dataset.classes)) == (count, 100)
-    assert (dataset.paths[1], dataset.fetch(1)) == ("000/000100.jpg", b"100")
-    buffers = []
-    assert len(pickle.dumps(dataset, protocol=5, buffer_callback=buffers.append)) < 10_000
+    wanted = contents(dataset)  # it is open
+    child = multiprocessing.get_context("fork").Process(target=lambda: os._exit(reads_on(dataset)))
+    child.start()
+    assert reads_on(dataset)
+    child.join()
+    assert child.exitcode == 1
+    assert reads_on(pickle.loads(pickle.dumps(dataset)))
 
 
 def zipped_by_python(folder, path, *, before=b"", after=b"", **options):
@@ -125,14 +95,14 @@ def zipped_by_python(folder, path, *, before=b"", after=b"", **options):
     return path
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"compression": zipfile.ZIP_DEFLATED}, {"before": b"#!/bin/sh\n", "after": b"a comment"}],
-    ids=str,
-)
-def test_archives_that_others_made_are_read_too(folder, tmp_path, options):
-    path = zipped_by_python(folder, tmp_path / "theirs.zip", **options)
-    assert same(PackedFolder(path), ImageFolder(folder))
+def test_archives_that_others_made_are_read_too(folder, tmp_path):
+    for options in (
+        {},
+        {"compression": zipfile.ZIP_DEFLATED},
+        {"before": b"#!/bin/sh\n", "after": b"a comment"},
+    ):
+        path = zipped_by_python(folder, tmp_path / "theirs.zip", **options)
+        assert same(PackedFolder(path), ImageFolder(folder)), options
 
 
 def test_sizes_and_places_beyond_the_old_format_are_read(tmp_path, folder, packed):
@@ -155,36 +125,24 @@ def test_a_compression_that_is_not_read_or_an_encryption_is_told_at_once(folder,
         PackedFolder(path)
 
 
-@pytest.mark.parametrize(
-    ("spoil", "says"),
-    [
-        (lambda data: data[:-1], "its index is damaged"),
-        (lambda data: data[: len(data) // 2], "File is not a zip file"),
-        (lambda data: b"", "File is not a zip file"),
-        (lambda data: b"\xff\xd8\xff" + bytes(1000), "File is not a zip file"),
-        (lambda data: data[1000:], "its index names places beyond its ends|its index is damaged"),
-        (lambda data: data.replace(b"PK\1\2", b"PK\1\3"), "Bad magic number"),
-    ],
-)
-def test_a_torn_archive_is_told_when_it_is_opened(mine, spoil, says):
-    mine.write_bytes(spoil(mine.read_bytes()))
-    with pytest.raises(BadArchive, match=rf"mine\.zip is no whole ZIP archive: ({says}).*Copy it again"):
-        PackedFolder(mine)
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_is_no_file_is_told_and_not_waited_for(tmp_path, make):
-    make(tmp_path / "pets.zip")
-    with pytest.raises(BadArchive, match=r"pets\.zip is no whole ZIP archive"):
-        PackedFolder(tmp_path / "pets.zip")
-    with pytest.raises(FileNotFoundError, match=r"gone\.zip"):
-        PackedFolder(tmp_path / "gone.zip")
+def test_a_torn_archive_is_told_when_it_is_opened(mine):
+    whole = mine.read_bytes()
+    for spoilt, says in (
+        (whole[:-1], "its index is damaged"),
+        (whole[: len(whole) // 2], "File is not a zip file"),
+        (whole[1000:], "its index names places beyond its ends|its index is damaged"),
+        (whole.replace(b"PK\1\2", b"PK\1\3"), "Bad magic number"),
+    ):
+        mine.write_bytes(spoilt)
+        with pytest.raises(BadArchive, match=rf"mine\.zip is no whole ZIP archive: ({says}).*Copy it again"):
+            PackedFolder(mine)
 
 
 def test_a_damaged_picture_is_told_with_its_name_and_the_others_are_read(mine):
     dataset, stamp = PackedFolder(mine), os.stat(mine)
+    at = mine.read_bytes().index(dataset.fetch(1)) + 400
     with open(mine, "r+b") as file:
-        file.seek(int(dataset._figures[1, 0]) + 400)
+        file.seek(at)
         file.write(b"damage")
     os.utime(mine, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # as a disk does it
     with pytest.raises(BrokenImage, match=r"mine\.zip/cat/2\.JPEG cannot be decoded: its checksum differs; copy or"):
@@ -192,17 +150,8 @@ def test_a_damaged_picture_is_told_with_its_name_and_the_others_are_read(mine):
     assert same([dataset[0], dataset[2]], [PackedFolder(mine)[0], PackedFolder(mine)[2]])
 
 
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_a_member_of_more_bytes_than_any_picture_has_is_not_read(tmp_path, monkeypatch, compression):
-    with zipfile.ZipFile(tmp_path / "out.zip", "w", compression) as archive:
-        archive.writestr("cat/disk.jpg", bytes(5001))
-    monkeypatch.setattr(decoding, "MOST_BYTES", 5000)
-    with pytest.raises(BrokenImage, match=r"out\.zip/cat/disk\.jpg cannot be decoded: it has 5,001 bytes, and no more"):
-        PackedFolder(tmp_path / "out.zip")[0]
-
-
 @given(data=st.data())
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_bytes_that_differ_are_never_handed_out(packed, tmp_path_factory, data):
     """Some of the archive's bytes are changed, after it was opened or before: an error, or the same pictures."""
     path = tmp_path_factory.mktemp("spoiled") / "mine.zip"
@@ -232,21 +181,3 @@ def test_an_archive_that_was_replaced_is_told_to_who_opens_it_then_and_a_copy_is
     assert len(dataset.fetch(0)) > 0  # this process has the one that it opened
     with pytest.raises(BadArchive, match=r"mine\.zip has changed since its index was read; make the dataset anew"):
         pickle.loads(pickled)[0]
-
-
-def test_an_archive_that_was_written_over_in_place_is_told(mine):
-    dataset = PackedFolder(mine)
-    mine.write_bytes(b"short")
-    with pytest.raises(BadArchive, match="has changed since its index was read"):
-        dataset[0]
-
-
-@pytest.mark.chainer
-def test_chainers_zipped_image_dataset_reads_it(folder, packed):
-    chainer = pytest.importorskip("chainer", reason="Chainer is not installed")
-    pack(folder, packed.with_name("pictures.zip"), only=("*.jpg", "*.png", "*.JPEG"), force=True)
-    theirs = chainer.datasets.ZippedImageDataset(str(packed.with_name("pictures.zip")), dtype=np.float32)
-    ours = PackedFolder(packed.with_name("pictures.zip"), layout="CHW", dtype=np.float32, decoder="pillow")
-    by_name = {name: theirs.get_example(name) for name in ours.paths}
-    assert len(theirs) == len(ours) + 1  # top.png lies in no class
-    assert all(np.array_equal(by_name[name], picture) for name, (picture, _) in zip(ours.paths, ours, strict=True))

@@ -18,7 +18,7 @@ from mpiter.order.order import Shuffled
 from mpiter.receipts import Receipts
 
 LENGTH = 103
-anew = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+anew = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def epoch_of(folder, epoch=0):
@@ -35,7 +35,7 @@ def note(folder, *batches, place=0, rank=0, size=1, end=True, epoch=0, at=None, 
             receipts.end(epoch)
 
 
-@pytest.mark.parametrize(("size", "batch_size", "length"), [(1, 10, 103), (8, 3, 7), (3, 5, 1), (2, 4, 16)])
+@pytest.mark.parametrize(("size", "batch_size", "length"), [(1, 10, 103), (8, 3, 7), (2, 4, 16)])
 def test_each_sample_exactly_once_is_said_so(tmp_path, size, batch_size, length):
     train(tmp_path, size, batch_size, 1000, length, epochs=3)
     found = audit(tmp_path)
@@ -81,21 +81,13 @@ def test_what_drop_last_leaves_out_is_not_lost(tmp_path, at):
     assert (audit(tmp_path).missing, epoch_of(tmp_path).twice) == ((2, 0) if at is None else (1, 0))
 
 
-def test_a_training_that_starts_anew_makes_what_was_there_void(tmp_path):
-    train(tmp_path, 2, 5, 4, LENGTH)
-    train(tmp_path, 2, 5, 100, LENGTH, seeds={0: 6, 1: 6})
-    assert audit(tmp_path).is_sound
-
-
 def test_logs_of_several_folders_are_joined(tmp_path):
-    for rank in range(2):
-        train(tmp_path / str(rank), 2, 5, 100, LENGTH)
-        for path in logs_in(tmp_path / str(rank)):
-            if not path.name.startswith(f"rank-{rank}-"):
-                path.unlink()
-    assert not audit(tmp_path / "0").is_sound
-    assert audit([tmp_path / "0", tmp_path / "1"]).is_sound
-    assert audit([*logs_in(tmp_path / "0"), *logs_in(tmp_path / "1")]).is_sound
+    train(tmp_path, 2, 5, 100, LENGTH)
+    for log in logs_in(tmp_path):
+        (tmp_path / log.name[:6]).mkdir()
+        log.rename(tmp_path / log.name[:6] / log.name)
+    assert not audit(tmp_path / "rank-0").is_sound
+    assert audit([tmp_path / "rank-0", *logs_in(tmp_path / "rank-1")]).is_sound
 
 
 def test_a_loop_that_stops_at_the_last_batch_is_whole(tmp_path):
@@ -183,12 +175,10 @@ def test_keys_may_be_strings(tmp_path):
     assert "came several times: sample b.jpg" in found.lines[1]
 
 
-@pytest.mark.parametrize(
-    ("keys", "missing"), [([0, 1, 2, 7], "3"), ([1, 2, 3, 4], "0"), ([-1, 0, 1], "2 to 3"), ([9], "0 to 3")]
-)
-def test_a_number_that_is_none_of_those_promised_stands_for_none_of_them(tmp_path, keys, missing):
-    note(tmp_path, keys, length=4)
-    assert epoch_of(tmp_path).lines[1:] == (f"  never came: sample {missing}",)
+def test_a_number_that_is_none_of_those_promised_stands_for_none_of_them(tmp_path):
+    for keys, missing in (([0, 1, 2, 7], "3"), ([1, 2, 3, 4], "0"), ([-1, 0, 1], "2 to 3"), ([9], "0 to 3")):
+        note(tmp_path, keys, length=4)
+        assert epoch_of(tmp_path).lines[1:] == (f"  never came: sample {missing}",)
 
 
 def test_epochs_that_nobody_noted_are_a_gap(tmp_path):
@@ -223,12 +213,12 @@ def test_a_torn_last_line_is_left_out(tmp_path):
     assert (audit(tmp_path).is_sound, epoch_of(tmp_path).samples) == (True, 15)
 
 
-@pytest.mark.parametrize("size", [0, 1, 30])
-def test_a_file_that_ends_before_it_says_where_it_starts_is_as_good_as_none(tmp_path, size):
+def test_a_file_that_ends_before_it_says_where_it_starts_is_as_good_as_none(tmp_path):
     train(tmp_path, 1, 5, 100, LENGTH)
     [path] = logs_in(tmp_path)
-    (tmp_path / "rank-0-of-1-0-1.receipts.jsonl").write_bytes(path.read_bytes()[:size])
-    assert audit(tmp_path).is_sound
+    for size in (0, 1, 30):
+        (tmp_path / "rank-0-of-1-0-1.receipts.jsonl").write_bytes(path.read_bytes()[:size])
+        assert audit(tmp_path).is_sound
     path.unlink()
     with pytest.raises(OptionError, match="no receipts"):
         audit(tmp_path)
@@ -238,9 +228,8 @@ START = {"receipts": 1, "rank": 0, "size": 1, "time": 1.0, "epoch": 0, "place": 
 BATCH = {"epoch": 0, "place": 0, "time": 1.0, "keys": [0, 1], "at": 0}
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
+def test_what_no_line_may_be_is_refused_in_a_sentence(tmp_path, capfd):
+    for lines in (
         [{}],
         [BATCH],
         [START | {"rank": 1}],
@@ -249,22 +238,17 @@ BATCH = {"epoch": 0, "place": 0, "time": 1.0, "keys": [0, 1], "at": 0}
         [START, BATCH | {"keys": [1 << 70]}],
         [START, BATCH | {"fills": 3}],
         [START, BATCH | {"skipped": [2]}],
-    ],
-    ids=lambda lines: repr(lines[-1])[:60],
-)
-def test_what_no_line_may_be_is_refused_in_a_sentence(tmp_path, lines, capfd):
-    (tmp_path / "x.receipts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert main(["audit", str(tmp_path)]) == 2
-    said = capfd.readouterr().err
-    assert said.startswith("mpiter: ")
-    assert f": line {len(lines)} is damaged, or no receipt (" in said
-    assert len(said.splitlines()) == 1
+    ):
+        (tmp_path / "x.receipts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert main(["audit", str(tmp_path)]) == 2
+        said = capfd.readouterr().err
+        assert said.startswith("mpiter: ")
+        assert f": line {len(lines)} is damaged, or no receipt (" in said
+        assert len(said.splitlines()) == 1
 
 
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(1 << 65), 1 << 65) | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
+values = st.sampled_from(
+    [None, True, -1, 2, 1 << 65, -0.5, float("nan"), "", "ä", [], [3, 1], [[1], "a"], [1, None, 1.5], {"a": 1}, {}]
 )
 
 

@@ -6,7 +6,6 @@ import errno
 import logging
 import multiprocessing
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -15,9 +14,7 @@ import textwrap
 import numpy as np
 import pytest
 from ledgers import keys_in, lines_in, logs_in
-from pairs import slow_but
 
-import mpiter
 from mpiter import DataLoader, MultiprocessIterator, MultithreadIterator, OptionError, SerialIterator, batches
 from mpiter import receipts as writing
 from mpiter.audit import audit
@@ -65,38 +62,36 @@ def test_a_file_has_a_line_of_json_for_each_batch(tmp_path):
 
 MAKES = {
     "MultiprocessIterator": lambda **k: MultiprocessIterator(Numbers(), 8, n_processes=2, repeat=False, **k),
-    "repeating": lambda **k: MultiprocessIterator(Numbers(), 8, n_processes=2, n_prefetch=3, **k),
+    "repeating": lambda **k: SerialIterator(Numbers(), 8, **k),
     "larger than the dataset": lambda **k: SerialIterator(Numbers(), 70, **k),
-    "MultithreadIterator": lambda **k: MultithreadIterator(Numbers(), 8, n_threads=2, repeat=False, **k),
+    "MultithreadIterator": lambda **k: MultithreadIterator(Numbers(), 8, n_threads=2, n_prefetch=3, **k),
     "an order sampler": lambda **k: SerialIterator(Numbers(), 8, order_sampler=lambda order, _: order[::-1], **k),
-    "batches": lambda **k: batches(Numbers(), 8, n_processes=2, epochs=2, **k),
-    "DataLoader": lambda **k: DataLoader(Numbers(), 8, num_workers=2, shuffle=True, **k),
+    "batches": lambda **k: batches(Numbers(), 8, n_processes=0, epochs=2, **k),
     "a collate_fn": lambda **k: DataLoader(Numbers(), 8, shuffle=True, num_workers=1, collate_fn=list, **k),
     "a sampler": lambda **k: DataLoader(Numbers(), 3, sampler=[7, 3, 3, 1, 0, 9, 8], **k),
-    "a batch sampler": lambda **k: DataLoader(Numbers(), batch_sampler=[[7, 3], [3, 1, 0], [9, 8]], num_workers=1, **k),
+    "a batch sampler": lambda **k: DataLoader(Numbers(), batch_sampler=[[7, 3], [3, 1, 0], [9, 8]], **k),
     "a shard": lambda **k: batches(Numbers(), 8, n_processes=0, shard=(1, 3), epochs=2, **k),
     "a shard in one": lambda **k: DataLoader(Numbers(), 4, shuffle=True, collate_fn=list, shard=(2, 3), **k),
 }
 
 
 @pytest.mark.parametrize("name", MAKES)
-@pytest.mark.parametrize("most", slow_but([2, 9], 2))
-def test_what_was_handed_out_is_noted_and_nothing_that_was_only_fetched(tmp_path, name, most):
+def test_what_was_handed_out_is_noted_and_nothing_that_was_only_fetched(tmp_path, name):
     found: list[int] = []
     it = MAKES[name](receipts=tmp_path)
-    for _, batch in zip(range(most), it, strict=False):
+    for number, batch in zip(range(9), it, strict=False):
         found += numbers_of(batch)
         [path] = logs_in(tmp_path)
         assert keys_in(path) == found, "at once"
+        if number in (1, 8) and not name.startswith(("a sampler", "a batch sampler", "a shard")):
+            verdict = audit(tmp_path)
+            assert verdict.is_sound, "\n".join(verdict.lines)
     it.close()
     assert keys_in(path) == found
-    if not name.startswith(("a sampler", "a batch sampler", "a shard", "a loader's")):
-        verdict = audit(tmp_path)
-        assert verdict.is_sound, "\n".join(verdict.lines)
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": True, "num_workers": 1, "drop_last": True}])
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "num_workers": 1, "drop_last": True}])
 def test_torchs_loader_notes_too(tmp_path, options):
     torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 tests --all`")
     from mpiter.torch import DataLoader
@@ -108,41 +103,7 @@ def test_torchs_loader_notes_too(tmp_path, options):
     assert [(epoch.is_over, epoch.is_sound, epoch.length) for epoch in epochs] == [(True, True, LENGTH)] * 2
 
 
-@pytest.mark.chainer
-def test_an_order_out_of_a_snapshot_of_chainers_is_noted_by_its_keys(tmp_path):
-    chainer = pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests --all`")
-    from mpiter.chainer import SerialIterator
-
-    theirs = chainer.iterators.SerialIterator(list(range(LENGTH)), 8)
-    found = [number for _ in range(3) for number in theirs.next()]
-    chainer.serializers.save_npz(tmp_path / "snapshot.npz", theirs)
-    ours = SerialIterator(list(range(LENGTH)), 8, receipts=tmp_path)
-    chainer.serializers.load_npz(tmp_path / "snapshot.npz", ours)
-    for _ in range(6):
-        found += ours.next()
-    ours.close()
-    assert keys_in(logs_in(tmp_path)[0]) == found[24:]
-    verdict = audit(tmp_path)
-    assert verdict.is_sound, "\n".join(verdict.lines)
-    assert [(one.samples, one.is_over) for one in verdict.epochs] == [(26, True), (22, False)]
-    assert "24 may have come before the logs begin" in verdict.epochs[0].lines[0]
-
-
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("options", [{}, {"collate_fn": list}], ids=["stacked", "in one"])
-def test_all_ranks_of_one_epoch_are_sound_together(tmp_path, exact, options):
-    for rank in range(4):
-        shard = mpiter.Shard(rank, 4, exact=exact)
-        with DataLoader(Numbers(61), 4, shuffle=True, shard=shard, receipts=tmp_path, **options) as loader:
-            list(loader)
-    found = audit(tmp_path)
-    assert found.is_sound, "\n".join(found.lines)
-    assert found.epochs[0].is_over
-    assert ("3 came again to fill up" in found.epochs[0].lines[0]) is not exact
-
-
-@pytest.mark.parametrize("options", [{}, {"collate_fn": list}], ids=["stacked", "in one"])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("options", "workers"), [({}, 0), ({}, 1), ({"collate_fn": list}, 1)])
 def test_skipped_samples_are_noted_as_such(tmp_path, options, workers):
     dataset = Numbers(20, failing=(1, 2, 8, 9, 10, 11, 19))
     with DataLoader(dataset, 4, num_workers=workers, on_error="skip", receipts=tmp_path, **options) as loader:
@@ -184,7 +145,7 @@ def test_a_batch_that_ctrl_c_kept_from_the_user_is_noted_anew(tmp_path, monkeypa
 
 
 def test_going_back_within_one_program_makes_void_what_came_after_and_a_reset_before_that_nothing(tmp_path):
-    with batches(Numbers(), 8, n_processes=2, receipts=tmp_path) as it:
+    with batches(Numbers(), 8, n_processes=1, receipts=tmp_path) as it:
         next(it), next(it)
         state = it.state_dict()
         next(it), next(it)
@@ -218,7 +179,7 @@ def test_trainers_that_are_killed_and_go_on_with_other_ranks_and_batch_sizes_are
     script = tmp_path / "trainer.py"
     script.write_text(textwrap.dedent(TRAINER))
     (tmp_path / "receipts").mkdir()
-    for size, batch_size, save, die in ((4, 5, 2, 3), (2, 3, 3, 5), (1, 9, 0, 0)):
+    for size, batch_size, save, die in ((2, 5, 2, 3), (1, 9, 0, 0)):
         words = [(rank, size, batch_size, save, die and die + rank % 2, tmp_path / "receipts") for rank in range(size)]
         trainers = [subprocess.Popen([sys.executable, str(script), *map(str, each)]) for each in words]
         assert {trainer.wait(timeout=120) for trainer in trainers} == {-signal.SIGKILL if die else 0}
@@ -226,20 +187,7 @@ def test_trainers_that_are_killed_and_go_on_with_other_ranks_and_batch_sizes_are
             os.replace(tmp_path / "receipts/state.json.new", tmp_path / "receipts/state.json")
     found = audit(tmp_path / "receipts")
     assert found.is_sound, "\n".join(found.lines)
-    assert (found.starts, found.epochs[0].samples) == ((4, 2, 1), 103)
-
-
-def test_epochs_may_overlap(tmp_path):
-    with DataLoader(Numbers(), 8, shuffle=True, seed=1, receipts=tmp_path) as loader:
-        held = iter(loader)
-        found = numbers_of(next(held))
-        whole = [*loader]
-        for batch in held:
-            found += numbers_of(batch)
-    assert sorted(found) == sorted(number for batch in whole for number in numbers_of(batch)) == list(range(LENGTH))
-    verdict = audit(tmp_path)
-    assert verdict.is_sound, "\n".join(verdict.lines)
-    assert [epoch.is_over for epoch in verdict.epochs] == [True, True]
+    assert (found.starts, found.epochs[0].samples) == ((2, 1), 103)
 
 
 class Stream:
@@ -247,25 +195,16 @@ class Stream:
         return iter(range(4))
 
 
-@pytest.mark.parametrize(
-    ("refused", "why"),
-    [
-        (lambda it: batches(Numbers(), 8, n_processes=2, **it, in_order=False), "receipts need in_order=True"),
-        (lambda it: DataLoader(Stream(), 2, **it), "read as a stream"),
-        (lambda it: batches(Numbers(), 8, receipts=3), "the folder cannot be made"),
-        (lambda it: batches(Numbers(), 8, receipts=__file__ + "/receipts"), "the folder cannot be made"),
-        (lambda it: Receipts(folder=it["receipts"]).handed(0, 0, [1]), "receipts begin with begin"),
-    ],
-)
-def test_what_cannot_be_noted_is_refused_at_once(tmp_path, refused, why):
-    with pytest.raises(OptionError, match=why):
-        refused({"receipts": tmp_path})
-
-
-def test_a_folder_that_may_not_be_written_to_is_refused_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda *_: False)  # tests may run as root, who may
-    with pytest.raises(OptionError, match="may not write there"):
-        batches(Numbers(), 8, n_processes=0, receipts=tmp_path)
+def test_what_cannot_be_noted_is_refused_at_once(tmp_path):
+    for refused, why in (
+        (lambda: batches(Numbers(), 8, n_processes=2, receipts=tmp_path, in_order=False), "receipts need in_order"),
+        (lambda: DataLoader(Stream(), 2, receipts=tmp_path), "read as a stream"),
+        (lambda: batches(Numbers(), 8, receipts=3), "the folder cannot be made"),
+        (lambda: batches(Numbers(), 8, receipts=__file__ + "/receipts"), "the folder cannot be made"),
+        (lambda: Receipts(tmp_path).handed(0, 0, [1]), "receipts begin with begin"),
+    ):
+        with pytest.raises(OptionError, match=why):
+            refused()
 
 
 @pytest.mark.parametrize("partly", [False, True])
@@ -318,16 +257,6 @@ def test_samplers_of_the_ranks_own_are_judged_by_keys(tmp_path, monkeypatch):
                 pass
     [epoch] = audit(tmp_path).epochs
     assert (epoch.is_sound, epoch.samples, epoch.length) == (True, LENGTH, LENGTH)
-
-
-def test_a_copy_elsewhere_has_a_file_of_its_own(tmp_path):
-    with batches(Numbers(), 8, n_processes=0, receipts=Receipts(tmp_path, 0, 1, 50, 2)) as it:
-        next(it)
-        copy = pickle.loads(pickle.dumps(it))
-        list(copy)
-        copy.close()
-    assert len(logs_in(tmp_path)) == 2
-    assert audit(tmp_path).is_sound
 
 
 def _child(receipts):

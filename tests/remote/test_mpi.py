@@ -57,31 +57,12 @@ def all_of(**options):
     return batches, workers
 
 batches, workers = all_of()
-fewer, one = all_of(n_processes=1)
+_, one = all_of(n_processes=1)
 with mpiter.batches(Told(8, str), 4, backend="mpi") as stream:
     first = next(stream)
     first[1][:] = 7  # a batch is the consumer's own
     with mpiter.batches(range(100, 108), 4, shuffle=False, backend="mpi") as other:
         both = [first[0], *(batch.tolist() for batch in other), next(stream)[0]]
-try:
-    mpiter.batches(range(8), 4, n_processes=4, backend="mpi")
-except mpiter.OptionError as error:
-    more = str(error)
-try:
-    mpiter.batches(range(8), 4, backend="mpi", shard="auto")
-except mpiter.OptionError as error:
-    shared = str(error)
-class Stream:
-    def __iter__(self):
-        return iter(range(8))
-
-try:
-    mpiter.DataLoader(Stream(), 4, num_workers=2, backend="mpi").__iter__()
-except mpiter.OptionError as error:
-    streams = str(error)
-with mpiter.DataLoader(range(10), 4, num_workers=2, backend="mpi") as loader:
-    loaded = [[batch.tolist() for batch in loader] for _ in range(2)]
-
 class Heavy:  # whose ranks let go of it when the next iterator begins
     def __len__(self):
         return 8
@@ -94,9 +75,8 @@ counts = []
 for _ in range(4):
     with mpiter.batches(Heavy(), 8, backend="mpi") as stream:
         counts.append(max(next(stream).tolist()))
-tell("newcomer", 0, streams=streams, loaded=loaded, counts=counts,
-     batches=batches, workers=workers, fewer=fewer, one=one, both=both,
-     more=more, shared=shared, pid=os.getpid(), segments=segments())
+tell("newcomer", 0, counts=counts, batches=batches, workers=workers, one=one, both=both, pid=os.getpid(),
+     segments=segments())
 """
 )
 
@@ -118,15 +98,10 @@ def test_a_plain_script_has_its_samples_from_the_other_ranks(tmp_path: Path) -> 
     assert len(set(pids)) == 3
     assert facts["pid"] not in pids
     assert facts["one"] == 1
-    assert [batch[0] for batch in facts["fewer"]] == [batch[0] for batch in facts["batches"]]
     one, first, second, last = facts["both"]
     assert [first, second] == [[100, 101, 102, 103], [104, 105, 106, 107]]
     assert sorted(map(int, one + last)) == list(range(0, 16, 2))
-    assert facts["loaded"] == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]] * 2
-    assert "reads no streams" in facts["streams"]
     assert facts["counts"] == [1] * 4
-    assert "mpiexec -n 5 python -m mpi4py.futures train.py" in facts["more"]
-    assert "mpiexec -n 4 python train.py" in facts["shared"]
 
 
 IMPATIENT = (
@@ -223,6 +198,22 @@ def test_a_program_without_ranks_to_load_is_told_how_to_be_started(tmp_path: Pat
     assert says in err
 
 
+class Stream:
+    def __iter__(self) -> Any:
+        return iter(range(8))
+
+
+def test_what_mpi_cannot_serve_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi, "_ranks", lambda: 4)
+    for refused, says in (
+        (lambda **k: mpiter.batches(range(8), 4, n_processes=4, **k), "mpiexec -n 5 python -m mpi4py.futures train.py"),
+        (lambda **k: mpiter.batches(range(8), 4, shard="auto", **k), "mpiexec -n 4 python train.py"),
+        (lambda **k: iter(mpiter.DataLoader(Stream(), 4, num_workers=2, **k)), "reads no streams"),
+    ):
+        with pytest.raises(mpiter.OptionError, match=says):
+            refused(backend="mpi")
+
+
 def test_without_mpi4py_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mpi, "find_spec", lambda name: None)
     with pytest.raises(mpiter.OptionError, match=r"pip install 'mpiter\[mpi\]'"):
@@ -265,18 +256,15 @@ tell("trainer", 0, seen=model["seen"])
 )
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_a_lost_rank_ends_the_run_in_words_and_a_checkpoint_goes_on_with_it(tmp_path: Path, how: str) -> None:
-    script = Launched(tmp_path, by_futures(3), TRAINER, how)
-    code, _, err = script.ends()
-    assert code != 0
-    assert "MPI replaces no rank, so the run ends here" in err
-    assert "what mpiter.Checkpoint or your own state_dict() saved" in err
-    if how == "stopped":
-        assert "WorkerCrashed: no MPI rank has answered for 1 s (sample_timeout)" in err
-    assert not list(tmp_path.glob("trainer*"))
-    saved = mpiter.Checkpoint.read(tmp_path / "run.npz")
-    assert saved["model"]["seen"]
+def test_a_lost_rank_ends_the_run_in_words_and_a_checkpoint_goes_on_with_it(tmp_path: Path) -> None:
+    for how in ("killed", "stopped"):
+        code, _, err = launch(tmp_path, by_futures(3), TRAINER, how)
+        assert code != 0
+        assert "MPI replaces no rank, so the run ends here" in err
+        assert "what mpiter.Checkpoint or your own state_dict() saved" in err
+        assert ("WorkerCrashed: no MPI rank has answered for 1 s (sample_timeout)" in err) == (how == "stopped")
+        assert not list(tmp_path.glob("trainer*"))
+        assert mpiter.Checkpoint.read(tmp_path / "run.npz")["model"]["seen"]
     code, _, err = launch(tmp_path, by_futures(3), TRAINER, "well")
     assert (code, err) == (0, "")
     (facts,) = told(tmp_path, "trainer", 1)
@@ -311,25 +299,18 @@ def test_ctrl_c_ends_all_ranks(tmp_path: Path) -> None:
 
 
 LEFT_OPEN = """
-    import sys
     import mpiter
 
     endless = [mpiter.MultiprocessIterator(range(1000), 4, backend="mpi", n_prefetch=8) for _ in range(2)]
     for _ in range(5):
         for it in endless:
             next(it)
-    if sys.argv[1] == "raises":
-        raise ValueError("mine")
 """
 
 
-@pytest.mark.parametrize(("how", "ends", "says"), [("", 0, ""), ("raises", 1, "ValueError: mine")])
-def test_a_program_ends_as_it_would_without_workers(tmp_path: Path, how: str, ends: int, says: str) -> None:
-    code, _, err = launch(tmp_path, by_futures(3), LEFT_OPEN, how)
-    assert code == ends
-    assert says in err
-    assert "mpiter:" not in err  # nothing was killed
-    assert bool(err) == bool(how)
+def test_a_program_ends_as_it_would_without_workers(tmp_path: Path) -> None:
+    code, _, err = launch(tmp_path, by_futures(3), LEFT_OPEN)
+    assert (code, err) == (0, "")  # nothing was killed
 
 
 STUCK_AT_THE_END = """
@@ -369,7 +350,7 @@ STUCK_AT_THE_END = """
 
 
 @pytest.mark.parametrize(
-    ("is_left", "how", "ends", "says"), [("open", "", 0, ""), ("closed", "raises", 1, "mine"), ("open", "exits", 3, "")]
+    ("is_left", "how", "ends", "says"), [("closed", "raises", 1, "mine"), ("open", "exits", 3, "")]
 )
 def test_a_program_ends_though_a_rank_is_stuck(tmp_path: Path, is_left: str, how: str, ends: int, says: str) -> None:
     """mpi4py would wait for it for ever."""

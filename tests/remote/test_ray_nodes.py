@@ -26,12 +26,34 @@ QUICK = {  # how soon Ray sees that a node is gone: by itself it takes half a mi
 }
 
 
+class Standing:
+    """Gives some samples, and then no more."""
+
+    def __len__(self) -> int:
+        return 600
+
+    def __getitem__(self, index: int) -> Any:
+        while index > 7:
+            time.sleep(1)
+        return index
+
+
+def test_after_the_end_of_ray_there_is_an_error_and_no_hang(ray: Any) -> None:
+    """Before the next test, which has a cluster of its own."""
+    with mpiter.batches(Standing(), 6, n_processes=1, backend="ray", shuffle=False) as stream:
+        next(stream)
+        ray.shutdown()
+        with pytest.raises(mpiter.WorkerCrashed, match="Ray was shut down"):
+            next(stream)
+
+
 @pytest.fixture
-def cluster(ray: Any) -> Iterator[Any]:
+def cluster() -> Iterator[Any]:
     """One of its own, in which the program is on the head node."""
+    ray = pytest.importorskip("ray", reason=ray_here.REASON)
     from ray.cluster_utils import Cluster
 
-    ray.shutdown()  # that of other tests
+    ray.shutdown()  # that of other tests, if any is left
     head = {"num_cpus": CPUS, "object_store_memory": STORE_BYTES, "_system_config": QUICK}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
@@ -89,7 +111,7 @@ def test_nodes_have_the_dataset_once_and_an_epoch_is_completed_when_one_is_kille
         assert len({(node, place) for node, _, place in workers}) == 2
         assert not any(place.startswith("0 ") for *_, place in workers), "it is mapped from the store"
         cluster.remove_node(other, allow_graceful=False)
-        batches += [next(it).columns for _ in range(60)]
+        batches += [next(it).columns for _ in range(40)]
         assert it.stats().restarts == CPUS
     assert set(batches[-1][2]) == {here}
     with iterator(Placed(), 20, n_processes=0, **options) as quiet:
@@ -97,23 +119,3 @@ def test_nodes_have_the_dataset_once_and_an_epoch_is_completed_when_one_is_kille
             expected = next(quiet).columns
             assert np.array_equal(images, expected[0])
             assert np.array_equal(labels, expected[1])
-
-
-class Standing:
-    """Gives some samples, and then no more."""
-
-    def __len__(self) -> int:
-        return 600
-
-    def __getitem__(self, index: int) -> Any:
-        while index > 7:
-            time.sleep(1)
-        return index
-
-
-def test_after_the_end_of_ray_there_is_an_error_and_no_hang(ray: Any) -> None:
-    with mpiter.batches(Standing(), 6, n_processes=1, backend="ray", shuffle=False) as stream:
-        next(stream)
-        ray.shutdown()
-        with pytest.raises(mpiter.WorkerCrashed, match="Ray was shut down"):
-            next(stream)

@@ -29,27 +29,9 @@ def folder(tmp_path):
     return Folder(str(tmp_path), 10_000)
 
 
-def in_a_child(function, *args):
-    """Whether it is true there."""
-    child = FORK.Process(target=lambda: os._exit(0 if function(*args) else 1))
-    child.start()
-    child.join()
-    return child.exitcode == 0
-
-
 def is_free(folder, key, patience=0.0):
     with folder.claim(key, patience) as is_ours:
         return is_ours
-
-
-def test_what_is_kept_is_there_for_every_process(folder):
-    three, four = folder.key("/store/3"), folder.key("/store/4")
-    assert folder.get(three) is None
-    assert folder.keep(three, b"three")
-    assert in_a_child(lambda: folder.get(three) == b"three")
-    assert in_a_child(lambda: folder.keep(four, b""))
-    assert folder.get(four) == b"", "an empty sample is a sample"
-    assert folder.held() == {three, four}
 
 
 def test_what_does_not_fit_is_not_kept_and_something_smaller_is(folder):
@@ -74,7 +56,7 @@ def test_a_process_that_was_forked_meanwhile_holds_no_claim_on(folder):
 def test_copies_of_many_processes_never_exceed_the_bound(folder, tmp_path):
     def fill():
         rng = random.Random(os.getpid())
-        for number in range(60):
+        for number in range(40):
             key = folder.key(f"/{rng.randrange(40)}")
             with folder.claim(key, 60.0) as is_ours:
                 if is_ours and (number % 2 or not folder.has(key)):
@@ -111,13 +93,6 @@ def test_what_killed_processes_have_left_unfinished_is_cleared_away(folder, tmp_
     assert [file.read_text() for file in foreign] == ["mine", "mine"]
 
 
-def test_a_ledger_that_was_cut_is_written_anew(folder, tmp_path):
-    assert folder.keep(folder.key("a"), b"one")
-    used = folder.used().size
-    os.truncate(os.path.join(folder.path, "ledger"), 5)
-    assert Folder(str(tmp_path), folder.capacity).used().size == used
-
-
 def test_a_copy_that_cannot_be_written_leaves_nothing(folder, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -152,52 +127,41 @@ def test_copies_are_told_apart_by_where_they_come_from(folder, tmp_path, monkeyp
 SCRIPT = """
 import sys
 from pathlib import Path
-sys.path[:0] = sys.argv[4:]
+sys.path[:0] = sys.argv[3:]
 import mpiter
 from mpiter.staging import Staging
 from stores import Store
 
 store = Store(Path(sys.argv[1]), 120, 20_000)
 staging = Staging(sys.argv[2], 60 * 20_016)
-with mpiter.batches(staging.of(store), 4, n_processes=2, epochs=eval(sys.argv[3]), seed=0) as stream:
+with mpiter.batches(staging.of(store), 4, n_processes=1, epochs=None, seed=0) as stream:
     print("begun", flush=True)
     for indices, totals in stream:
         assert all(map(store.is_right, indices.tolist(), totals.tolist())), "a torn copy"
 """
 
 
-def program(tmp_path, epochs):
+def program(tmp_path):
     here = Path(__file__).resolve().parents
     paths = [str(here[2]), str(here[1] / "support")]
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(tmp_path / "tier"), str(epochs), *paths]
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(tmp_path / "tier"), *paths]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.slow
-def test_two_trainers_on_one_folder_read_each_sample_once_and_share_the_bound(tmp_path):
-    store, tier = Store(tmp_path, 120, 20_000), tmp_path / "tier"
-    Staging(tier, "10MB")
-    with program(tmp_path, 1) as one, program(tmp_path, 1) as other:
-        while one.poll() is None or other.poll() is None:
-            assert bytes_below(tier) <= 60 * 20_016
-        assert (one.returncode, other.returncode) == (0, 0), one.stderr.read() + other.stderr.read()
-    kept = Staging(tier, "10MB", workers=0).of(store).fetch.held()
-    assert kept.sum() == 60
-    assert all(store.reads()[index] == 1 for index in range(120) if kept[index])
 
 
 @pytest.mark.slow
 @pytest.mark.death
 def test_programs_that_are_killed_leave_nothing_that_is_served_torn_and_the_bound_holds(tmp_path):
     tier, rng, store = tmp_path / "tier", random.Random(0), Store(tmp_path, 120, 20_000)
-    for _ in range(6):
-        with program(tmp_path, None) as killed:
-            assert killed.stdout.readline() == "begun\n"
-            until = time.monotonic() + rng.uniform(0.05, 0.6)
-            while time.monotonic() < until:
-                assert bytes_below(tier) <= 60 * 20_016
-            assert killed.poll() is None, killed.stderr.read()
-            killed.kill()
+    for _ in range(2):  # two at a time, which share the folder
+        with program(tmp_path) as one, program(tmp_path) as other:
+            for killed in (one, other):
+                assert killed.stdout.readline() == "begun\n"
+            for killed in (one, other):
+                until = time.monotonic() + rng.uniform(0.05, 0.4)
+                while time.monotonic() < until:
+                    assert bytes_below(tier) <= 60 * 20_016
+                assert killed.poll() is None, killed.stderr.read()
+                killed.kill()
 
     def is_clear():
         Folder(str(tier), 60 * 20_016)
@@ -206,7 +170,7 @@ def test_programs_that_are_killed_leave_nothing_that_is_served_torn_and_the_boun
     wait_until(is_clear, "the last one's workers are gone")
     staging = Staging(tier, 60 * 20_016)
     staged = staging.of(store)
-    with mpiter.batches(staged, 4, n_processes=2, epochs=2) as stream:
+    with mpiter.batches(staged, 4, n_processes=0, epochs=2) as stream:
         for indices, totals in stream:
             assert all(map(store.is_right, indices.tolist(), totals.tolist()))
     assert staged.fetch.held().sum() == 60, "what was reserved in vain is free again"

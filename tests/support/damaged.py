@@ -1,6 +1,6 @@
-"""Damaged files through one decoder, as a program: `python damaged.py DECODER FIRST LAST`; prints what became of them.
+"""Damaged files, as a program: `python damaged.py FIRST LAST DECODER…`; prints what became of them with each decoder.
 
-A line of JSON: for each file the error's reason, or the picture's shape and sum; what else is raised ends the program.
+JSON: for each file the error's reason, or the picture's shape and sum; what else is raised ends the program.
 """
 
 from __future__ import annotations
@@ -41,20 +41,26 @@ def damaged(number: int, files: list[bytes]) -> bytes:
     return bytes(data)
 
 
-def main(decoder: str, first: int, last: int) -> None:
+def became(data: bytes, path: str, decoding: Decoding) -> str | list[int]:
+    try:
+        picture = plain(decoding.open(data, path)[0])
+    except BrokenImage as error:
+        return f"{error.path}: {error.reason}"
+    assert picture.ndim == 3
+    assert picture.shape[2] == 3
+    return [*picture.shape, int(picture.sum())]
+
+
+def main(first: int, last: int, *decoders: str) -> None:
     warnings.simplefilter("ignore")  # Pillow's, of what is strange in a file
-    files, decoding, told = list(image_files.kinds().values()), Decoding(decoder, "RGB", True), []
-    for number in range(first, last):
-        try:
-            picture = plain(decoding.open(damaged(number, files), f"file {number}")[0])
-        except BrokenImage as error:
-            told.append(f"{error.path}: {error.reason}")
-        else:
-            assert picture.ndim == 3
-            assert picture.shape[2] == 3
-            told.append([*picture.shape, int(picture.sum())])
-    print(json.dumps(told))
+    files = list(image_files.kinds().values())
+    broken = {f"file {number}": damaged(number, files) for number in range(first, last)}
+    found = {}
+    for decoder in decoders:
+        decoding = Decoding(decoder, "RGB", True)
+        found[decoder] = [became(data, path, decoding) for path, data in broken.items()]
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
