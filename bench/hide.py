@@ -86,7 +86,7 @@ def loading(turn: Turn, dataset: Any, workers: int) -> Answer:
     transfer = batches_of(dataset, workers).next
     transfer()
     count, seconds, cpu = flowing(transfer, turn.warmup_s, turn.seconds, timed=4)
-    return {"batch_ms": 1e3 * seconds / count, "cpu_ms": cpu.ms(count)["cpu_ms"], "workers_changed": cpu.changed}
+    return {"batch_ms": 1e3 * seconds / count, **cpu.ms(count)}
 
 
 def training(turn: Turn, dataset: Any, workers: int) -> Answer:
