@@ -122,9 +122,8 @@ EXPERIMENT = Experiment(
     asked=("batch", "files"),
     prepare=prepare,
     small={
-        "cases": ["cost 1", "batches of 10"],
+        "cases": ["batches of 10"],
         "rows": [SEQUENTIAL, *(f"{name}, 2" for name in (PARALLEL, OURS, IN_WORKERS))],
-        "batch": 20,
         "files": 16,
     },
 )
