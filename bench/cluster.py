@@ -139,7 +139,7 @@ EXPERIMENT = Experiment(
     figures=FIGURES,
     take=take,
     claims=claims,
-    small={"cases": ["28x28"]},
+    small={"cases": ["28x28"], "rows": [RAY, MPI]},
     against=PROCESS,
 )
 

@@ -39,7 +39,7 @@ from mpiter import machine
 ENVIRONMENTS = {
     "ours": "the Python of mpiter, the loop and the limit",
     "chainer": "the Python that has Chainer (needs NumPy < 1.24)",
-    "torch": "the Python that has torch",
+    "torch": "the Python that has torch, and what is compared with it",
 }
 PACKAGES = (
     *("numpy", "msgpack", "cloudpickle", "chainer", "torch", "jax", "grain", "spdl", "spdl_core"),
@@ -104,9 +104,7 @@ class Experiment:
     curves: Callable[[Summary], Iterable[Curves]] = lambda summary: ()
     bars: Sequence[str] = ()  # figures that lie one upon the other in the page's bars; else the first figure
     against: str = ""  # the row that the others' first figures are multiples of
-    environment: Callable[[str, str], str] | None = None  # of a row on a case, if not all are ours…
-    environments: Mapping[str, str] = field(default_factory=lambda: ENVIRONMENTS)  # …and what these have
-    paths: Sequence[str] = ()  # where else a turn finds its modules
+    environment: Callable[[str, str], str] | None = None  # of a row on a case, if not all are ours
     asked: Sequence[str] = ()  # options beyond the common ones, which turns are told
     prepare: Callable[[argparse.Namespace], None] = lambda options: None
     default_cases: Sequence[str] = ()  # all of them, if none are named
@@ -276,13 +274,13 @@ def judge(claim: Claim, rounds: int, enough: int = MIN_ROUNDS) -> Verdict:
 # -- a turn's process ------------------------------------------------------------------------------------------------
 
 
-def ask(turn: Turn, timeout_s: float, command: Sequence[str], *paths: str) -> Answer:
+def ask(turn: Turn, timeout_s: float, command: Sequence[str]) -> Answer:
     """Measure in a process of its own; what went wrong is an answer too.
 
     The command reads the turn from its input, which stays open, and answers by its last line.  It imports mpiter from
-    where we do, and whatever else from `paths`.
+    where we do.
     """
-    search = [str(ROOT), *paths, *filter(None, [os.environ.get("PYTHONPATH")])]
+    search = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(search)}
     # Files, not pipes: these would stay open for as long as a worker that was left behind.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as complaints:
@@ -374,7 +372,7 @@ def measured(experiment: Experiment, options: argparse.Namespace) -> tuple[list[
                 said = time.monotonic()
                 place = f"{experiment.name} {done}/{len(turns) * options.rounds}"
                 print(f"{place}  {turn.case}: {turn.row}", file=sys.stderr, flush=True)
-            answer = ask(turn, options.timeout, _command(experiment, options, turn), *experiment.paths)
+            answer = ask(turn, options.timeout, _command(experiment, options, turn))
             asked = {"row": turn.row, "case": turn.case, "workers": turn.workers, **turn.options}
             answers.append(asked | {"warmup_s": turn.warmup_s, "seconds": turn.seconds} | answer)
             if "absent" in answer:
@@ -590,7 +588,7 @@ def command_line(
     add("--rows", nargs="+", choices=experiment.rows, default=list(experiment.rows), metavar="ROW")
     add("--timeout", type=float, default=timeout, help="seconds after which a turn is given up")
     add("--turn", action="store_true", help=argparse.SUPPRESS)  # measure what is told on standard input
-    for environment, says in experiment.environments.items() if experiment.environment else ():
+    for environment, says in ENVIRONMENTS.items() if experiment.environment else ():
         name = "--python" if environment == "ours" else f"--python-{environment}"
         add(name, dest=f"python_{environment}", metavar="PATH", help=says)
     add_common(made)

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from cases import CASES, Case
-from driver import heading, keep_result, versions
+from driver import add_common, heading, keep_result, refuse_to_overwrite, versions
 from limit import fill, slots_of
 from loaders import InProcess, Setup
 
@@ -219,12 +219,9 @@ def waits_after_kills(case: Case) -> Iterator[float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="write the ratios as JSON")
-    parser.add_argument("--small", action="store_true", help="one short turn each: a smoke test")
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    add_common(parser)
     asked = parser.parse_args()
-    if asked.out is not None and asked.out.exists() and not asked.force:
-        parser.error(f"{asked.out} is there; pass --force to write over it")
+    refuse_to_overwrite(parser, asked)
     if asked.small:
         global ROUNDS, TURN_S, STARTS, KILLS
         ROUNDS, TURN_S, STARTS, KILLS = 1, 0.1, 1, 1
@@ -242,8 +239,7 @@ def main() -> int:
         failed += [name] * bound.misses(ratio, 2)
         print(f"{ratio:7.2f} {limit:>7}  {bound.says}{verdict}", flush=True)
     print(f"{time.time() - began:.0f} s")
-    if asked.out is not None:
-        keep_result(asked.out, heading("guard", began, load) | {"versions": versions(), "ratios": found})
+    keep_result(asked.out, heading("guard", began, load) | {"versions": versions(), "ratios": found})
     return int(bool(failed) and not asked.small)
 
 

@@ -86,7 +86,7 @@ def loading(turn: Turn, dataset: Any, workers: int) -> Answer:
     transfer = batches_of(dataset, workers).next
     transfer()
     count, seconds, cpu = flowing(transfer, turn.warmup_s, turn.seconds, timed=4)
-    return {"batch_ms": 1e3 * seconds / count, "cpu_ms": cpu.ms(count)["cpu_ms"], "workers_changed": cpu.changed}
+    return {"batch_ms": 1e3 * seconds / count, **cpu.ms(count)}
 
 
 def training(turn: Turn, dataset: Any, workers: int) -> Answer:
@@ -222,7 +222,7 @@ EXPERIMENT = Experiment(
     says=says,
     curves=curves,
     default_cases=("store",),
-    small={"rows": [SPLIT, *(f"{how}, {count}" for how in (LOADING, TRAINING) for count in (1, 2))]},
+    small={"rows": [SPLIT, f"{LOADING}, 2", f"{TRAINING}, 2"]},
 )
 
 

@@ -15,7 +15,7 @@ import itertools
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -319,15 +319,11 @@ class OursColumns(_OfMpiter):
         )
 
 
-class OursAlone(_OfMpiter):
+class OursAlone(OursColumns):
     """`mpiter.batches` without workers: columns."""
 
     def __init__(self, dataset: Images, setup: Setup) -> None:
-        import mpiter
-
-        self._iterator = self.batches = mpiter.batches(
-            dataset, setup.batch_size, shuffle=setup.shuffle, epochs=None if setup.repeat else 1, n_processes=0
-        )
+        super().__init__(dataset, replace(setup, workers=0))
 
 
 class OursSerial(Ours):

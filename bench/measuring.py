@@ -35,10 +35,11 @@ class Cpu:
     changed: bool
     piped: int = 0  # bytes that the workers have written to pipes (and files)
 
-    def ms(self, count: float) -> dict[str, float]:
-        """Of one of so many, in milliseconds: both sides together, and each."""
+    def ms(self, count: float) -> dict[str, Any]:
+        """Of one of so many, in milliseconds: both sides together, and each; whether that is all."""
         parent, workers = 1e3 * self.parent_s / count, 1e3 * self.workers_s / count
-        return {"cpu_ms": parent + workers, "parent_cpu_ms": parent, "workers_cpu_ms": workers}
+        times = {"cpu_ms": parent + workers, "parent_cpu_ms": parent, "workers_cpu_ms": workers}
+        return times | {"workers_changed": self.changed}
 
 
 class CpuWindow:

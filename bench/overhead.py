@@ -91,7 +91,6 @@ def take(turn: Turn) -> Answer:
         "piped_mb": piped / 1e6,
         "peak_mb": memory.most / 1e6 or None,
         "first_batch_s": first_batch_s,
-        "workers_changed": cpu.changed,
         "problems": problems,
     }
 
@@ -144,7 +143,7 @@ EXPERIMENT = Experiment(
     bars=("parent_cpu_ms", "workers_cpu_ms"),
     against="slots",
     asked=("columns",),
-    small={"cases": ["28x28"]},
+    small={"cases": ["28x28"], "rows": ["slots", "pickle5", "rawarray"]},
 )
 
 

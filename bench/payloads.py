@@ -74,6 +74,19 @@ class Records(Endless):
         return pickle.loads(self._stored[index % len(self._stored)])
 
 
+class Rows:
+    """Rows of one array, each of them as often as it takes to be so many samples."""
+
+    def __init__(self, rows: np.ndarray[Any, Any], length: int) -> None:
+        self._rows, self._length = rows, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        return self._rows[index % len(self._rows)], index
+
+
 @dataclass(frozen=True, slots=True)
 class Payload:
     """A kind of sample, and how many of them are a batch."""

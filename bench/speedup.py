@@ -75,7 +75,7 @@ def take(turn: Turn) -> Answer:
 
     step()
     taken, seconds, cpu = flowing(step, turn.warmup_s, turn.seconds, warm=WARM, timed=LEAST)
-    return {FIGURE: taken * size / seconds, **cpu.ms(taken * size), "workers_changed": cpu.changed}
+    return {FIGURE: taken * size / seconds, **cpu.ms(taken * size)}
 
 
 def loader_of(name: str, dataset: Files, size: int, workers: int) -> Any:
@@ -122,9 +122,8 @@ EXPERIMENT = Experiment(
     asked=("batch", "files"),
     prepare=prepare,
     small={
-        "cases": ["cost 1", "batches of 10"],
+        "cases": ["batches of 10"],
         "rows": [SEQUENTIAL, *(f"{name}, 2" for name in (PARALLEL, OURS, IN_WORKERS))],
-        "batch": 20,
         "files": 16,
     },
 )

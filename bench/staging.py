@@ -99,7 +99,7 @@ EXPERIMENT = Experiment(
     },
     take=take,
     claims=claims,
-    small={"samples": 48, "cases": [ALL, "half"]},
+    small={"samples": 48, "cases": [ALL], "rows": [NONE, FOLDER]},
     rows_of=lambda case: (NONE, FOLDER, MEMORY) if case == ALL else (FOLDER, MEMORY),
     against=NONE,
     asked=("samples",),

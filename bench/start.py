@@ -99,7 +99,7 @@ EXPERIMENT = Experiment(
     figures=FIGURES,
     rows_of=rows_of,
     take=take,
-    small={"cases": ["at_once"]},
+    small={"cases": ["at_once"], "rows": ["loader"]},
     claims=claims,
     environment=lambda row, case: "torch" if FIRST[case][1] else "ours",
 )

@@ -13,6 +13,7 @@ processes together.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from subjects import SUBJECTS
 
 import mpiter
 from mpiter import machine
+from mpiter.tuning.bracket import Trial, nwt
 
 MOST = max(4, machine.cores())
 ALPHA = 0.5  # seconds
@@ -65,7 +67,6 @@ def take(turn: Turn) -> Answer:
         **cpu.ms(iterations),
         "tracemalloc_mb": own / 1e6,
         "tree_mb": everyone / 1e6 or None,
-        "workers_changed": cpu.changed,
     }
 
 
@@ -79,19 +80,6 @@ def memory(transfer: Callable[[], object], batches: int) -> tuple[int, int]:
         transfer()
     _, peak = tracemalloc.get_traced_memory()
     return peak, everyone.most
-
-
-def chosen(seconds: dict[int, float]) -> int:
-    """The Num Worker Tuner's greedy rule: from no workers upwards, a number must save more than `ALPHA` seconds.
-
-    >>> chosen({0: 6.4, 1: 6.2, 2: 3.1, 3: 2.0, 4: 1.6})
-    3
-    """
-    best, *others = sorted(seconds)
-    for workers in others:
-        if seconds[best] - seconds[workers] > ALPHA:
-            best = workers
-    return best
 
 
 def curves(summary: Summary) -> Iterator[Curves]:
@@ -109,10 +97,11 @@ def curves(summary: Summary) -> Iterator[Curves]:
 
 def says(summary: Summary) -> Iterator[str]:
     for case in CASES:
-        found = [(count, median(summary, case, str(count), "seconds")) for count in range(MOST + 1)]
-        seconds = {count: value for count, value in found if value is not None}
-        if len(seconds) > 1:
-            yield f"{case}: the rule takes {chosen(seconds)} workers (a larger number must save more than {ALPHA:g} s)"
+        found = (median(summary, case, str(count), "seconds") for count in range(MOST + 1))
+        trials = [Trial(seconds) for seconds in itertools.takewhile(lambda seconds: seconds is not None, found)]
+        if len(trials) > 1:
+            chosen, _ = nwt(lambda workers, _, trials=trials: trials[workers], len(trials) - 1, ALPHA, 1)
+            yield f"{case}: the rule takes {chosen} workers (a larger number must save more than {ALPHA:g} s)"
 
 
 EXPERIMENT = Experiment(
@@ -126,7 +115,7 @@ EXPERIMENT = Experiment(
     curves=curves,
     against="0",
     asked=("iterations",),
-    small={"cases": ["store, processes"], "rows": ["0", "1", "2"], "iterations": 6},
+    small={"cases": ["store, processes"], "rows": ["0", "1"], "iterations": 6},
 )
 
 

@@ -1,6 +1,5 @@
 """The demo's trainings in NumPy and torch: Ctrl-C interrupts them in mid-epoch, and they go on under other workers."""
 
-import contextlib
 import importlib.util
 import signal
 import sys
@@ -68,13 +67,21 @@ def compare(train: Train, folder: Path, workers: int) -> None:
     """Trains undisturbed, then with a Ctrl-C in mid-epoch and on from there under other workers; compares."""
     _, expected = train(folder, folder / "result" / "undisturbed.npz", workers, None)
     path = folder / "result" / "interrupted.npz"
-    with contextlib.suppress(KeyboardInterrupt):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores Ctrl-C
+    try:
         train(folder, path, workers, BROKEN_AT)
-    others = workers - 1 or 2
+    except KeyboardInterrupt:
+        others = workers - 1 or 2
+    else:
+        sys.exit("  Ctrl-C has not interrupted the training")
+    finally:
+        signal.signal(signal.SIGINT, before)
     steps, found = train(folder, path, others, None)
     path.unlink()
     (folder / "result" / "undisturbed.npz").unlink()
     print(f"  Ctrl-C in step {BROKEN_AT + 1} with {workers} workers, {steps} steps more with {others}")
+    if not steps:
+        sys.exit("  the training was over: no step was left to go on with")
     if found != expected:
         sys.exit("  the model differs from that of a training without an interruption")
     print("  the model is that of a training without an interruption, to the last bit")

@@ -32,14 +32,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .engine.pilot import Auto, Wings
-from .errors import (
-    BatchTimeout,
-    MpiterError,
-    OptionError,
-    SampleError,
-    StateError,
-    WorkerCrashed,
-)
+from .errors import BatchTimeout, MpiterError, OptionError, SampleError, StateError, WorkerCrashed
+from .errors import __all__ as _rarer_errors
 from .pool.backends import BY_NAME, Process
 from .rules import Skip
 from .stats import Stats
@@ -109,8 +103,7 @@ Wings.trace, Wings.receipts = _from_wing("tuning.trace", "tracer"), _from_wing("
 BY_NAME["ray"], BY_NAME["mpi"] = _from_wing("remote.ray", "Ray"), _from_wing("remote.mpi", "MPI")
 
 _ELSEWHERE = {  # names that are looked for here, and lie in a door or a wing
-    **dict.fromkeys(("DatasetNotPicklable", "IteratorClosed", "SampleNotSendable", "SharedMemoryFull"), "errors"),
-    **dict.fromkeys(("UnevenSamples", "WorkerStartError"), "errors"),
+    **dict.fromkeys(_rarer_errors, "errors"),
     **dict.fromkeys(("DevicePrefetcher", "StatefulDataLoader", "tensors"), "torch"),
     **dict.fromkeys(("LoaderReport", "converter"), "chainer"),
     **dict.fromkeys(("Compose", "Crop", "Flip", "ImageFolder", "ImageList", "Normalize", "PackedFolder"), "images"),

@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from . import __version__, audit, doctor
 from .errors import MpiterError, OptionError
@@ -22,7 +22,6 @@ WRONG, MISUSED, INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    sys.stderr, sys.stdout = sys.stderr or _nowhere(), sys.stdout or _nowhere()  # which may have been closed
     if isinstance(sys.stdout, io.TextIOWrapper):  # a sign that the other side can't show is no reason to end
         sys.stdout.reconfigure(errors="replace")
     parser = argparse.ArgumentParser(prog="mpiter", description="A multi-process batch loader: its tools.")
@@ -45,10 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"mpiter: {error}", file=sys.stderr)
         return MISUSED if isinstance(error, OptionError) else WRONG
     return status
-
-
-def _nowhere() -> TextIO:
-    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import mmap
 import multiprocessing
 import os
 import platform
-import re
 import signal
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from pathlib import Path
 from . import machine
 from .transport import memory as shared
 
-NEEDED = {"numpy": "1.23", "msgpack": "1", "cloudpickle": "3", "threadpoolctl": "3"}  # as in pyproject.toml
+_NEEDED = ("numpy", "msgpack", "cloudpickle", "threadpoolctl")  # whose versions pip has seen to
 _SEEN = ("torch", "jax", "chainer", "Pillow", "simplejpeg", "opencv-python-headless")
 _TESTED = (3, 13)  # the newest Python that the tests run on
 _KB, _MB, _GB = 1 << 10, 1 << 20, 1 << 30
@@ -87,12 +86,8 @@ def as_text(subject: str, finding: Finding) -> str:
 def software() -> Finding:
     build = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
     build += "" if getattr(sys, "_is_gil_enabled", lambda: True)() else " without the GIL"
-    told = [f"{name} {_version(name) or 'missing'}" for name in NEEDED]
-    told += [f"{name} {version}" for name in _SEEN if (version := _version(name))]
-    found = ", ".join([build, *told])
-    wrong = [f"'{name}>={least}'" for name, least in NEEDED.items() if _numbers(_version(name)) < _numbers(least)]
-    if wrong:
-        return Finding(BAD, found, f"pip install {' '.join(wrong)}")
+    versions = {name: _version(name) for name in (*_NEEDED, *_SEEN)}
+    found = ", ".join([build, *(f"{name} {version}" for name, version in versions.items() if version)])
     if sys.version_info[:2] > _TESTED:
         return Finding(NOTE, f"{found}; mpiter is tested up to Python {_TESTED[0]}.{_TESTED[1]}")
     return Finding(GOOD, found)
@@ -149,7 +144,7 @@ def memory() -> Finding:
 def limits() -> Finding:
     """Check ulimit -n, -u, -v and -f, and pids.max."""
     workers = machine.cores()
-    files, size = (machine.limit(name)[0] or machine.BEYOND_REACH for name in ("RLIMIT_NOFILE", "RLIMIT_FSIZE"))
+    files, size = map(machine.limit, ("RLIMIT_NOFILE", "RLIMIT_FSIZE"))
     processes, space = _processes_left(), min(machine.address_space(), size)
     want_files, want_processes = 48 + 4 * workers, 16 + 4 * workers  # measured; threads and the fork server included
     found, remedies = [], []
@@ -229,8 +224,8 @@ def _processes_left() -> int:
         most, now = machine.text_of(folder / "pids.max"), machine.text_of(folder / "pids.current")
         if most.isdigit() and now.isdigit():
             left.append(int(most) - int(now))
-    allowed = machine.limit("RLIMIT_NPROC")[0]
-    if allowed is not None and os.getuid():
+    allowed = machine.limit("RLIMIT_NPROC")
+    if allowed != machine.BEYOND_REACH and os.getuid():
         owners = [path.stat().st_uid for path in Path("/proc").glob("[0-9]*/task/[0-9]*")]
         left.append(allowed - owners.count(os.getuid()))
     return min(left)
@@ -241,12 +236,6 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return ""
-
-
-def _numbers(version: str) -> list[int]:
-    """The release of a version, without what follows: 2.3.0rc1+cpu is 2, 3, 0."""
-    match = re.match(r"\d+(\.\d+)*", version)
-    return [int(part) for part in match[0].split(".")] if match else []
 
 
 def _amount(size: int) -> str:

@@ -54,21 +54,21 @@ def out_of_memory_kills() -> int:
 
 
 def address_space() -> int:
-    """Return the bytes of address space that may still be mapped; a huge number if there is no limit."""
-    soft, _ = limit("RLIMIT_AS")
+    """Return the bytes of address space that may still be mapped; an amount beyond reach if there is no limit."""
     used = int((text_of(Path("/proc/self/statm")) or "0").split()[0]) * mmap.PAGESIZE
-    return BEYOND_REACH if soft is None else max(0, soft - used)
+    most = limit("RLIMIT_AS")
+    return most if most == BEYOND_REACH else max(0, most - used)
 
 
-def limit(name: str) -> tuple[int | None, int | None]:
-    """Return the soft and the hard limit ``name`` of this process, each None for no limit."""
+def limit(name: str) -> int:
+    """Return the soft limit ``name`` of this process; an amount beyond reach if there is none."""
     try:
         import resource
 
-        soft, hard = resource.getrlimit(getattr(resource, name))
+        soft, _ = resource.getrlimit(getattr(resource, name))
     except (ImportError, AttributeError):
-        return None, None
-    return (None if soft == resource.RLIM_INFINITY else soft), (None if hard == resource.RLIM_INFINITY else hard)
+        return BEYOND_REACH
+    return BEYOND_REACH if soft == resource.RLIM_INFINITY else soft
 
 
 def _memory_limits() -> Iterator[tuple[int, int]]:

@@ -6,6 +6,7 @@ public iterators only.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
@@ -67,20 +68,18 @@ def check_dataset(dataset: Any, *, samples: int = 32, n_processes: int = 2, unev
     """
     count = min(samples, len(dataset))
     before = _open_files()
-    seconds, sizes = [], []
-    with SerialIterator(dataset, 1, repeat=False, shuffle=False, seed=_SEED) as singly:
+    seconds, here = [], []
+    with _serial(dataset, 1) as singly:
         for _ in range(count):
             began = time.perf_counter()
-            sample = next(singly)
+            (sample,) = next(singly)
             seconds.append(time.perf_counter() - began)
-            sizes.append(_size(sample))
+            here.append(copy.deepcopy(sample))
     left_open = _open_files() - before
     assert left_open < max(2, count // 2), (
         f"fetching {count} samples has left {left_open} files open; close each file that dataset[index] opens."
     )
-    here = _fetched(SerialIterator(dataset, _BATCH, repeat=False, shuffle=False, seed=_SEED), count)
-    again = _fetched(SerialIterator(dataset, _BATCH, repeat=False, shuffle=False, seed=_SEED), count)
-    _compare(here, again, "when it is fetched once more with the same seed")
+    _compare(here, _fetched(_serial(dataset, _BATCH), count), "when it is fetched once more with the same seed")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a dataset that can't be pickled would be forked, with a warning
         workers = MultiprocessIterator(
@@ -96,7 +95,8 @@ def check_dataset(dataset: Any, *, samples: int = 32, n_processes: int = 2, unev
         "the samples differ in shape or type, so they can't be stacked; mpiter.batches(ragged='list') or 'pad' takes "
         "them. Pass uneven=True if that is meant."
     )
-    return DatasetReport(count, float(np.median(seconds)), max(seconds), int(np.median(sizes)), is_even)
+    sample_bytes = int(np.median([*map(_size, here)]))
+    return DatasetReport(count, float(np.median(seconds)), max(seconds), sample_bytes, is_even)
 
 
 def check_resume(make_loader: Callable[[], Any], *, batches: int = 20) -> int:
@@ -134,17 +134,17 @@ def check_resume(make_loader: Callable[[], Any], *, batches: int = 20) -> int:
     return len(states)
 
 
-class _closing:
+@contextlib.contextmanager
+def _closing(loader: Any) -> Iterator[Any]:
     """A ``with`` for loaders that needn't have one."""
+    try:
+        yield loader
+    finally:
+        getattr(loader, "close", lambda: None)()
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
 
-    def __enter__(self) -> Any:
-        return self._loader
-
-    def __exit__(self, *_: object) -> None:
-        getattr(self._loader, "close", lambda: None)()
+def _serial(dataset: Any, batch_size: int) -> SerialIterator:
+    return SerialIterator(dataset, batch_size, repeat=False, shuffle=False, seed=_SEED)
 
 
 def _endless(loader: Any) -> Iterator[Any]:
@@ -200,14 +200,13 @@ def _size(sample: Any) -> int:
 
 def _same(one: Any, other: Any) -> bool:
     """Are two samples or batches alike, to the last bit of their arrays?"""
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if type(one) is not type(other):
+    are_lists = isinstance(one, list) and isinstance(other, list)  # a copy of a Batch is a plain one
+    if type(one) is not type(other) and not are_lists:
         return False
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
     if hasattr(one, "__array__"):
         mine, theirs = np.asarray(one), np.asarray(other)
         if mine.dtype != theirs.dtype or mine.shape != theirs.shape:

@@ -182,7 +182,7 @@ def test_the_live_view_says_what_stats_says() -> None:
     stats = Stats(batches=41, samples=41, wait_s=1.5, start_s=0.5, sample_s=0.05, workers=1)
     looked = replace(stats, recent_s=4.0, recent_wait_s=1.0, recent_batches=40)
     assert looked.verdict() == "workers can't keep up"
-    assert looked.verdict() in Watcher().view(looked, [], [], 4.0).line()
+    assert looked.verdict() in Watcher().view(looked, [], [], 4.0)[0][1]
     assert str(looked).splitlines()[1].endswith(f": {looked.verdict()}")
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self, TextIO
 
 from .. import machine
@@ -31,51 +31,48 @@ _LATE_S = 0.1  # a sample that takes longer is shown with its time
 _log = logging.getLogger("mpiter")
 
 
-# -- what there is to see --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """The figures of the last few seconds, and a line for each worker."""
-
-    stats: Stats
-    workers: Sequence[str] = ()
-    worker_bytes: int = 0
-
-    @property
-    def _figures(self) -> list[str]:
-        stats = self.stats
-        workers = _some(len(self.workers), "worker")
-        workers += f" with {self.worker_bytes / 1e6:,.0f} MB" if self.worker_bytes else ""
-        rare = {"restart": stats.restarts, "skipped sample": stats.skipped}
-        return [
-            f"{_some(stats.batches, 'batch', 'es')}, {_some(stats.samples, 'sample')}, "
-            f"{stats.samples_per_s:,.4g} samples/s",
-            f"waited {stats.recent_share:.0%}: {stats.verdict() if stats.batches else 'no batch yet'}",
-            f"{stats.ready_batches} ready, {stats.in_flight_batches} on their way",
-            ", ".join([workers, *(_some(count, what) for what, count in rare.items() if count)]),
-        ]
-
-    def line(self) -> str:
-        """All in one line, for a log."""
-        return "; ".join(self._figures)
-
-    def lines(self, width: int = 80, height: int = 24) -> list[str]:
-        """Lines for a screen of this size."""
-        shown = [*self._figures, *self.workers]
-        if len(shown) > height:
-            shown = [*shown[: height - 1], f"and {len(shown) - height + 1} more"]
-        return [line if len(line) <= width else f"{line[: max(0, width - 1)]}…" for line in shown]
-
-
 class Watcher:
     """Remembers the last few seconds of one iterator."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, Stats]] = deque()  # with the time of each
 
-    def view(self, stats: Stats, lines: Sequence[Line], processes: Collection[int], now: float) -> View:
-        """The view at a moment; lines of workers that are no ``processes`` are of threads."""
+    def look(self, source: Any) -> tuple[list[str], list[str]]:
+        """The view of an iterator or a loader at this moment."""
+        parts: list[Stats] = []
+        lines: list[Line] = []
+        pids: list[int] = []
+        for pump in _pumps_of(source):
+            parts.append(pump.stats(looks=False))
+            if pump.loop is not None and parts[-1].workers:
+                lines += pump.loop.lines
+                pids += pump.loop.pids
+        return self.view(total(parts), lines, pids, time.monotonic())
+
+    def view(
+        self, stats: Stats, lines: Sequence[Line], processes: Collection[int], now: float
+    ) -> tuple[list[str], list[str]]:
+        """Figures of the last few seconds, and what each worker does; one that is no process is a thread."""
+        stats = self._lately(stats, now)
+        sizes = [machine.own_bytes(line.pid) if line.pid in processes else 0 for line in lines]
+        workers = [
+            f"worker {number:<3} pid {line.pid:<8} {size / 1e6:6,.0f} MB  {doing(line, now)}"
+            for number, (line, size) in enumerate(zip(lines, sizes, strict=True))
+            if line.pid
+        ]
+        whole = _some(len(workers), "worker") + (f" with {sum(sizes) / 1e6:,.0f} MB" if any(sizes) else "")
+        rare = {"restart": stats.restarts, "skipped sample": stats.skipped}
+        figures = [
+            f"{_some(stats.batches, 'batch', 'es')}, {_some(stats.samples, 'sample')}, "
+            f"{stats.samples_per_s:,.4g} samples/s",
+            f"waited {stats.recent_share:.0%}: {stats.verdict() if stats.batches else 'no batch yet'}",
+            f"{stats.ready_batches} ready, {stats.in_flight_batches} on their way",
+            ", ".join([whole, *(_some(count, what) for what, count in rare.items() if count)]),
+        ]
+        return figures, workers
+
+    def _lately(self, stats: Stats, now: float) -> Stats:
+        """The same with the rates and shares of the last few seconds."""
         seen = self._seen
         if seen and stats.batches < seen[-1][1].batches:
             seen.clear()  # another loop has begun
@@ -86,12 +83,7 @@ class Watcher:
             wait_s, batches = max(0.0, stats.wait_s - base.wait_s), stats.batches - base.batches
             stats = replace(stats, recent_s=now - since, recent_wait_s=wait_s, recent_batches=batches)
         seen.append((now, stats))
-        sizes = [machine.own_bytes(line.pid) if line.pid in processes else 0 for line in lines]
-        told = []
-        for number, (line, size) in enumerate(zip(lines, sizes, strict=True)):
-            if line.pid:
-                told.append(f"worker {number:<3} pid {line.pid:<8} {size / 1e6:6,.0f} MB  {doing(line, now)}")
-        return View(stats, told, sum(sizes))
+        return stats
 
 
 def doing(line: Line, now: float) -> str:
@@ -107,69 +99,6 @@ def doing(line: Line, now: float) -> str:
 
 def _some(count: int, noun: str, plural: str = "s") -> str:
     return f"{count:,} {noun}{'' if count == 1 else plural}"
-
-
-# -- where it is shown -----------------------------------------------------------------------------------------------
-
-
-class Lines:
-    """Prints a line now and then, and one at the end; above a bar of tqdm's."""
-
-    def __init__(self, stream: TextIO, every_s: float) -> None:
-        self._stream, self._every_s = stream, every_s
-        self._due = time.monotonic() + every_s
-
-    def show(self, view: View, is_last: bool = False) -> None:
-        if is_last or time.monotonic() >= self._due:
-            self._due = time.monotonic() + self._every_s
-            text = f"mpiter: {view.line()}"
-            if _has_bar():
-                sys.modules["tqdm"].tqdm.write(text, file=self._stream)
-            else:
-                print(text, file=self._stream, flush=True)
-
-    def close(self) -> None: ...
-
-
-class Terminal(Lines):
-    """Draws lines again and again in a terminal; what the program prints stands above them."""
-
-    def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.live import Live as RichLive
-
-        self._console = Console(file=stream)
-        redirects = {"redirect_stdout": stream is sys.stdout, "redirect_stderr": sys.stderr.isatty()}
-        self._live = RichLive(console=self._console, auto_refresh=False, **redirects)
-        self._live.start()
-
-    def show(self, view: View, is_last: bool = False) -> None:
-        from rich.text import Text
-
-        text = "\n".join(view.lines(self._console.size.width, self._console.size.height - 1))
-        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
-
-    def close(self) -> None:
-        self._live.stop()
-
-
-def _screen_for(stream: TextIO, line_s: float) -> Lines:
-    """A terminal where rich is installed and tqdm has no bar; else lines."""
-    if stream.isatty() and not _has_bar():
-        try:
-            return Terminal(stream)
-        except ImportError:  # rich is of the extra `live`
-            pass
-    return Lines(stream, line_s)
-
-
-def _has_bar() -> bool:
-    """Does tqdm show a bar?"""
-    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
-    return bool(getattr(tqdm, "_instances", ()))
-
-
-# -- the view -------------------------------------------------------------------------------------------------------
 
 
 class Live:
@@ -188,10 +117,11 @@ class Live:
         self._source, self._stream, self._line_s = source, stream, line_s
         self._watcher = Watcher()
         self._stop = threading.Event()
-        self._screen: Lines | None = None
 
     def __enter__(self) -> Self:
         self._stop.clear()
+        self._due = time.monotonic() + self._line_s
+        self._terminal = _terminal_on(self._stream or sys.stdout)
         self._thread = threading.Thread(target=self._watch, name="mpiter-live", daemon=True)
         self._thread.start()
         return self
@@ -200,9 +130,8 @@ class Live:
         self._stop.set()
         self._thread.join()
         self._draw(is_last=True)
-        if self._screen is not None:
-            self._screen.close()
-            self._screen = None
+        if self._terminal is not None:
+            self._terminal.stop()
 
     def __iter__(self) -> Iterator[Any]:
         with self:
@@ -217,24 +146,32 @@ class Live:
 
     def _draw(self, is_last: bool = False) -> None:
         try:
-            if self._screen is None:  # by now a bar of tqdm is there, if there will be one
-                self._screen = _screen_for(self._stream or sys.stdout, self._line_s)
-            self._screen.show(look(self._source, self._watcher), is_last)
+            figures, workers = self._watcher.look(self._source)
+            if self._terminal is not None:
+                from rich.text import Text
+
+                text = Text("\n".join([*figures, *workers]), no_wrap=True, overflow="ellipsis")
+                self._terminal.update(text, refresh=True)
+            elif is_last or time.monotonic() >= self._due:
+                self._due = time.monotonic() + self._line_s
+                print(f"mpiter: {'; '.join(figures)}", file=self._stream or sys.stdout, flush=True)
         except Exception as problem:
             _log.debug("the live view could not be drawn: %r", problem)
 
 
-def look(source: Any, watcher: Watcher) -> View:
-    """The view of an iterator or a loader at this moment."""
-    parts: list[Stats] = []
-    lines: list[Line] = []
-    pids: list[int] = []
-    for pump in _pumps_of(source):
-        parts.append(pump.stats(looks=False))
-        if pump.loop is not None and parts[-1].workers:
-            lines += pump.loop.lines
-            pids += pump.loop.pids
-    return watcher.view(total(parts), lines, pids, time.monotonic())
+def _terminal_on(stream: TextIO) -> Any:
+    """What draws again and again below all that the program prints; None where lines have to do."""
+    if not stream.isatty():
+        return None
+    try:
+        from rich.console import Console
+        from rich.live import Live as RichLive
+    except ImportError:  # rich is of the extra `live`
+        return None
+    redirects = {"redirect_stdout": stream is sys.stdout, "redirect_stderr": sys.stderr.isatty()}
+    terminal = RichLive(console=Console(file=stream), auto_refresh=False, **redirects)
+    terminal.start()
+    return terminal
 
 
 def _pumps_of(source: Any) -> list[Pump | Alone]:

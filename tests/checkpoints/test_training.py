@@ -89,9 +89,9 @@ def interrupted_at(line, function, *arguments, within=OURS):
 
 @left_to_the_collector
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # against hanging: it takes some seconds alone, and many beside others
+@pytest.mark.timeout(300)  # against hanging: it takes some seconds alone, and many beside others
 @pytest.mark.parametrize("kind", LOADERS)
-def test_hundreds_of_interrupts_lose_no_batch_and_repeat_none(tmp_path, kind):
+def test_many_interrupts_lose_no_batch_and_repeat_none(tmp_path, kind):
     make = LOADERS[kind]
 
     def is_interrupted_at(line, folder):
@@ -100,13 +100,12 @@ def test_hundreds_of_interrupts_lose_no_batch_and_repeat_none(tmp_path, kind):
 
     lines, expected = is_interrupted_at(-1, tmp_path / "counted"), learnt(tmp_path / "whole", make)
     assert len(expected["learnt"]) == EPOCHS * LENGTH / BATCH
-    for at in range(0, lines, lines // 100):  # of each of three loaders
+    for at in range(0, lines, lines // 40):  # of each of three loaders
         folder = tmp_path / str(at)
         is_interrupted_at(at, folder)
         if at % 2:  # once more, further on
             is_interrupted_at(min(at // 3, 700), folder)
         assert learnt(folder, make) == expected, at
-        folder.unlink(missing_ok=True)
 
 
 @left_to_the_collector
@@ -134,30 +133,6 @@ def test_an_interrupt_waits_for_the_step_and_a_second_one_does_not(path, capfd):
         signal.raise_signal(signal.SIGINT)
     assert mpiter.Checkpoint.read(path) == {"model": {"steps": 1}}
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_an_interrupt_after_the_last_step_comes_when_all_is_saved(path):
-    with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, {"a": 1}) as c:
-        c.step()
-        signal.raise_signal(signal.SIGINT)
-    assert mpiter.Checkpoint.read(path) == {"0": {"a": 1}}
-
-
-def test_sigterm_ends_the_program_after_the_step_in_an_orderly_way(tmp_path):
-    program = """
-        import signal, sys, mpiter
-        if __name__ == "__main__":
-            with mpiter.batches(range(100), 10, n_processes=2, shuffle=False) as stream:
-                with mpiter.Checkpoint("run", stream) as c:
-                    for x in stream:
-                        if c.finished == 3:
-                            signal.raise_signal(signal.SIGTERM)
-                        print(x[0])
-                        c.step()
-    """
-    outcome = scripts.run(tmp_path, program)
-    assert (outcome.code, outcome.lines, outcome.left_running) == (143, ["0", "10", "20", "30"], [])
-    assert mpiter.Checkpoint.read(tmp_path / "run")["0"]["position"] == 40
 
 
 def test_ctrl_c_for_the_whole_group_leaves_the_workers_at_work_until_the_step(tmp_path):
@@ -203,7 +178,9 @@ def test_an_error_saves_nothing_of_the_step_in_whose_midst_it_comes(path):
 def test_it_is_saved_every_so_many_seconds(path, monkeypatch):
     now, model, saved = [0.0], {"at": 0}, []
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
-    with mpiter.Checkpoint(path, model, every_s=10) as c:
+    monkeypatch.chdir(path.parent)
+    with mpiter.Checkpoint(path.name, model, every_s=10) as c:
+        monkeypatch.chdir("/")
         for seconds in (4, 8, 12, 16, 24, 25):
             now[0] = model["at"] = seconds
             c.step()
@@ -227,9 +204,7 @@ def test_an_interrupt_of_the_last_step_of_an_epoch_comes_when_the_epoch_is_compl
     def epochs(interrupted):
         with LOADERS[kind]() as loader, mpiter.Checkpoint(path, loader) as c:
             for epoch in c.epochs(2):
-                batches = 0
-                for _ in loader:
-                    batches += 1
+                for batches, _ in enumerate(loader, 1):
                     if interrupted and batches == LENGTH // BATCH:
                         signal.raise_signal(signal.SIGINT)
                     c.step()
@@ -283,15 +258,6 @@ def test_a_loader_for_validation_holds_nothing_back_for_longer_than_a_step(path)
     assert unsaved == [0] * 15
 
 
-def test_the_file_is_the_one_of_the_beginning(tmp_path, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with mpiter.Checkpoint("run.npz", {"a": 1}) as c:
-        monkeypatch.chdir("elsewhere")
-        c.step()
-    assert mpiter.Checkpoint.read(tmp_path / "run.npz") == {"0": {"a": 1}}
-
-
 @pytest.mark.parametrize("use", [lambda c: c.step(), lambda c: list(c.epochs(1)), lambda c: list(c.steps([1]))])
 def test_nothing_works_outside_of_the_block(path, use):
     c = mpiter.Checkpoint(path, {"a": 1})
@@ -302,15 +268,6 @@ def test_nothing_works_outside_of_the_block(path, use):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-def test_an_error_within_the_step_swallows_no_signal(path, first):
-    expected = KeyboardInterrupt if first is signal.SIGINT else SystemExit
-    with pytest.raises(expected) as raised, mpiter.Checkpoint(path, {"a": 1}):
-        signal.raise_signal(first)
-        raise ValueError
-    assert isinstance(raised.value.__context__, ValueError)
-
-
 @pytest.fixture
 def hangs_up():
     """SIGHUP ends this process, as in a terminal: who was started by nohup ignores it."""
@@ -319,15 +276,25 @@ def hangs_up():
     signal.signal(signal.SIGHUP, before)
 
 
-def test_of_two_signals_the_later_counts_and_one_interrupt_waits(path, hangs_up):
-    with pytest.raises(KeyboardInterrupt), mpiter.Checkpoint(path, {"a": 1}) as c:
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGINT)
+@pytest.mark.parametrize(
+    ("signals", "expected"),
+    [
+        ((signal.SIGTERM,), SystemExit(143)),
+        ((signal.SIGTERM, signal.SIGINT), KeyboardInterrupt()),
+        ((signal.SIGINT, signal.SIGHUP), SystemExit(129)),
+    ],
+)
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_last_signal_comes_when_all_is_saved_though_the_step_fails(path, hangs_up, signals, expected, fails):
+    with pytest.raises(type(expected)) as raised, mpiter.Checkpoint(path, {"a": 1}) as c:
         c.step()
-    with pytest.raises(SystemExit), mpiter.Checkpoint(path, {"a": 1}) as c:
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGHUP)
-        c.step()
+        for number in signals:
+            signal.raise_signal(number)
+        if fails:
+            raise ValueError
+    assert raised.value.args == expected.args
+    assert isinstance(raised.value.__context__, ValueError) == fails
+    assert mpiter.Checkpoint.read(path) == {"0": {"a": 1}}
 
 
 def test_who_ignores_a_signal_goes_on_ignoring_it(path, hangs_up):
@@ -352,14 +319,6 @@ def test_arrays_stay_where_they_are_and_others_are_refused(path):
             mpiter.Checkpoint(path, model={"w": other}).__enter__()
 
 
-def test_other_parts_than_those_saved_are_refused_with_both_lists(path):
-    loader = mpiter.DataLoader(range(4), 2)
-    with mpiter.Checkpoint(path, loader, model={}) as c:
-        c.step()
-    with pytest.raises(mpiter.StateError, match=r"holds 0, model, but was given model: "):
-        mpiter.Checkpoint(path, model={}).__enter__()
-
-
 def test_a_renamed_value_is_refused_and_one_that_is_new_or_gone_is_not(path):
     with mpiter.Checkpoint(path, model={"w": 1, "deep": {"a": 1}}) as c:
         c.step()
@@ -380,9 +339,11 @@ def test_steps_of_a_loader_that_is_not_saved_are_refused(path):
         next(c.steps(other))
 
 
-def test_a_loader_of_another_dataset_is_refused_before_anything_changes(path):
+def test_other_parts_and_another_dataset_are_refused_before_anything_changes(path):
     with mpiter.Checkpoint(path, mpiter.DataLoader(range(4), 2), model={"a": 1}) as c:
         c.step()
+    with pytest.raises(mpiter.StateError, match=r"holds 0, model, but was given model: "):
+        mpiter.Checkpoint(path, model={}).__enter__()
     model = {"a": 2}
     with pytest.raises(mpiter.StateError, match="dataset_length"):
         mpiter.Checkpoint(path, mpiter.DataLoader(range(5), 2), model=model).__enter__()
@@ -440,11 +401,10 @@ def train(folder, place, signal_at=None, loader=None, validation=None):
     return model
 
 
-@pytest.mark.parametrize("validates", [False, True], ids=["alone", "validating"])
 @pytest.mark.parametrize("place", PLACES)
-def test_wherever_a_step_tells_of_itself_all_of_it_is_done_before_the_signal_is_delivered(tmp_path, place, validates):
+def test_wherever_a_step_tells_of_itself_all_of_it_is_done_before_the_signal_is_delivered(tmp_path, place):
     def validation():
-        return mpiter.DataLoader(range(4), 2) if validates else None
+        return mpiter.DataLoader(range(4), 2) if place == "steps" else None
 
     expected = train(tmp_path / "whole", place, validation=validation())
     for step in range(EPOCHS * LENGTH // BATCH):
@@ -471,12 +431,10 @@ def test_a_step_of_several_batches_ends_where_step_is_called(path):
                     c.step()
         return model["sums"]
 
-    for number in range(0, 9, 2):
-        with pytest.raises(KeyboardInterrupt):
-            accumulate(number)
-        assert mpiter.Checkpoint.read(path)["0"]["position"] == 2 * (number // 3 * 3 + 3)
-        assert accumulate() == [15, 51, 87]
-        path.unlink()
+    with pytest.raises(KeyboardInterrupt):
+        accumulate(4)
+    assert mpiter.Checkpoint.read(path)["0"]["position"] == 12
+    assert accumulate() == [15, 51, 87]
 
 
 @pytest.mark.parametrize("wrapped", [iter, enumerate, lambda loader: zip(loader, loader.dataset, strict=False)])
@@ -513,14 +471,6 @@ def test_what_follows_a_loop_that_was_left_is_done_before_the_signal_is_delivere
             list(validation)
             model["evaluated"] += 1
     assert mpiter.Checkpoint.read(path)["model"] == {"evaluated": 1}
-
-
-def test_step_within_steps_ends_a_step_once(path):
-    loader = mpiter.DataLoader(range(4), 2)
-    with mpiter.Checkpoint(path, loader) as c:
-        for _ in c.steps(loader):
-            c.step()
-    assert c.finished == 2
 
 
 @pytest.mark.torch
@@ -563,10 +513,6 @@ def test_a_torch_training_with_schedule_scaler_and_average_is_the_same_to_the_bi
         return weights, scaler.state_dict(), schedule.state_dict(), optimizer.state_dict()["param_groups"]
 
     expected = train(tmp_path / "uninterrupted")
-    for step in range(1, total + 1):
-        with pytest.raises(KeyboardInterrupt):
-            train(tmp_path / str(step), until=step)
-        assert train(tmp_path / str(step)) == expected
     for step in range(1, total + 1):  # one after the other, in one folder
         with pytest.raises(KeyboardInterrupt):
             train(tmp_path / "again", until=step)

@@ -1,19 +1,14 @@
 """Whole programs: without ceremony, under every start method, and out again whichever way they end."""
 
-import functools
-import os
 import re
-import tempfile
-from pathlib import Path
 
 import pytest
-from pairs import pairs, with_usual_and_another
+from pairs import pairs
 from scripts import METHODS, Script, run, wait_until
 
 pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
 
 every_method = pytest.mark.parametrize("method", METHODS)
-by_default_and_otherwise = functools.partial(with_usual_and_another, usual="forkserver", others=("fork", "spawn"))
 
 PLAIN = """
     import sys
@@ -30,33 +25,32 @@ PLAIN = """
         label: int
 
     class Numbers:
-        def __init__(self, transform):
-            self.transform = transform
+        def __init__(self, kind, transform):
+            self.kind, self.transform = kind, transform
         def __len__(self):
             return 23
         def __getitem__(self, i):
-            kind = Pair if sys.argv[2] == "namedtuple" else Item
-            return kind(self.transform(np.full((2, 3), i, np.float32)), i)
+            return self.kind(self.transform(np.full((2, 3), i, np.float32)), i)
 
-    dataset = Numbers(lambda x: x * 2)
-    if sys.argv[1] == "serial":
-        it = mpiter.SerialIterator(dataset, 5, repeat=False, seed=3)
-    else:
-        backend = mpiter.Process(sys.argv[1])
-        it = mpiter.MultiprocessIterator(dataset, 5, repeat=False, n_processes=2, seed=3, backend=backend)
-    for batch in it:
-        assert all(isinstance(item, (Pair, Item)) for item in batch), type(batch[0])
-        assert isinstance(batch.columns, (Pair, Item)), type(batch.columns)
-        print([(item.image.sum().item(), item.label) for item in batch], batch.columns.image.shape)
+    for kind in (Pair, Item):
+        dataset = Numbers(kind, lambda x: x * 2)
+        if sys.argv[1] == "serial":
+            it = mpiter.SerialIterator(dataset, 5, repeat=False, seed=3)
+        else:
+            backend = mpiter.Process(sys.argv[1])
+            it = mpiter.MultiprocessIterator(dataset, 5, repeat=False, n_processes=2, seed=3, backend=backend)
+        for batch in it:
+            assert all(isinstance(item, kind) for item in batch), type(batch[0])
+            assert isinstance(batch.columns, kind), type(batch.columns)
+            print([(item.image.sum().item(), item.label) for item in batch], batch.columns.image.shape)
 """
 
 
-@pytest.mark.parametrize("kind", ["namedtuple", "dataclass"])
-def test_a_plain_script_with_classes_and_a_lambda_gives_the_same_under_every_start_method(tmp_path, kind):
-    expected = run(tmp_path, PLAIN, "serial", kind).ended_well()
-    assert len(expected.lines) == 5
+def test_a_plain_script_with_classes_and_a_lambda_gives_the_same_under_every_start_method(tmp_path):
+    expected = run(tmp_path, PLAIN, "serial").ended_well()
+    assert len(expected.lines) == 10
     for method in METHODS:
-        assert run(tmp_path, PLAIN, method, kind).ended_well().out == expected.out, method
+        assert run(tmp_path, PLAIN, method).ended_well().out == expected.out, method
 
 
 GUARDED = """
@@ -107,10 +101,9 @@ def test_a_script_that_is_not_guarded_is_never_run_again(tmp_path):
     assert "Forking the workers instead" in outcome.err
 
 
-@every_method
-def test_workers_see_later_changes_of_the_environment(tmp_path, method):
+def test_workers_see_later_changes_of_the_environment(tmp_path):
     script = """
-    import os, sys
+    import os
     import mpiter
 
     class Environment:
@@ -120,8 +113,7 @@ def test_workers_see_later_changes_of_the_environment(tmp_path, method):
             return os.environ.get("GREETING", ""), os.environ.get("GONE", "")
 
     def look():
-        backend = mpiter.Process(sys.argv[1])
-        with mpiter.MultiprocessIterator(Environment(), 1, repeat=False, n_processes=1, backend=backend) as it:
+        with mpiter.MultiprocessIterator(Environment(), 1, repeat=False, n_processes=1) as it:
             print(next(it)[0])
 
     os.environ["GONE"] = "still here"
@@ -130,7 +122,7 @@ def test_workers_see_later_changes_of_the_environment(tmp_path, method):
     del os.environ["GONE"]
     look()
     """
-    assert run(tmp_path, script, method).ended_well().lines == ["('', 'still here')", "('good evening', '')"]
+    assert run(tmp_path, script).ended_well().lines == ["('', 'still here')", "('good evening', '')"]
 
 
 OPEN = """
@@ -147,27 +139,22 @@ OPEN = """
 """
 
 
-@every_method
-def test_a_script_may_break_out_of_the_loop_and_end(tmp_path, method):
-    script = OPEN + "    for batch in it:\n        break\n    print(batch)\n"
-    assert run(tmp_path, script, method).ended_well().lines == ["[0, 1, 2, 3, 4]"]
-
-
-@every_method
-def test_an_uncaught_exception_ends_the_script_with_its_traceback_alone(tmp_path, method):
-    script = OPEN + "    for batch in it:\n        raise ValueError('mine')\n"
-    outcome = run(tmp_path, script, method)
-    assert (outcome.code, outcome.left_running) == (1, [])
-    assert outcome.err.count("Traceback (most recent call last)") == 1
-    assert outcome.err.splitlines()[-1] == "ValueError: mine"
-    assert "site-packages" not in outcome.err
-    assert re.findall(r'File ".*/(\w+\.py)"', outcome.err) == ["script.py"]
-
-
-@every_method
-def test_sys_exit_within_the_loop_ends_the_script_with_its_code(tmp_path, method):
-    outcome = run(tmp_path, OPEN + "    for batch in it:\n        sys.exit(7)\n", method)
-    assert (outcome.code, outcome.err, outcome.left_running) == (7, "", [])
+@pytest.mark.parametrize(
+    ("left_by", "method", "code", "said"),
+    [
+        ("print(batch); break", "spawn", 0, []),
+        ("raise ValueError('mine')", "forkserver", 1, ["ValueError: mine"]),
+        ("sys.exit(7)", "fork", 7, []),
+    ],
+    ids=["break", "exception", "exit"],
+)
+def test_a_loop_that_is_left_ends_the_script_with_its_own_traceback_alone(tmp_path, left_by, method, code, said):
+    outcome = run(tmp_path, f"{OPEN}    for batch in it:\n        {left_by}\n", method)
+    assert (outcome.code, outcome.left_running) == (code, [])
+    assert outcome.lines == (["[0, 1, 2, 3, 4]"] if "print" in left_by else [])
+    assert outcome.err.splitlines()[-1:] == said
+    assert outcome.err.count("Traceback (most recent call last)") == len(said)
+    assert re.findall(r'File ".*/(\w+\.py)"', outcome.err) == ["script.py"] * len(said)
 
 
 ENDINGS = (
@@ -176,6 +163,7 @@ ENDINGS = (
     "it.close(); it.close()",
     "del it; gc.collect()",
     "threading.Thread(target=it.close).start()",
+    "kept = [next(it) for _ in range(20)]; columns = next(it).columns",
 )
 
 
@@ -199,19 +187,14 @@ def test_a_process_of_multiprocessings_ends_cleanly_with_workers_that_nobody_clo
         next(under_way)
 
     if __name__ == "__main__":
-        children = [multiprocessing.get_context(sys.argv[1]).Process(target=train) for _ in range(4)]
+        children = [multiprocessing.get_context(sys.argv[1]).Process(target=train) for _ in range(2)]
         for child in children:
             child.start()
         for child in children:
             child.join()
             print(child.exitcode)
     """
-    assert run(tmp_path, text, method).ended_well().lines == ["0"] * 4
-
-
-def test_batches_kept_in_globals_do_not_hinder_the_end(tmp_path):
-    script = OPEN + "    kept = [next(it) for _ in range(20)]\n    columns = next(it).columns\n"
-    run(tmp_path, script, "forkserver").ended_well()
+    assert run(tmp_path, text, method).ended_well().lines == ["0"] * 2
 
 
 def test_a_daemon_thread_that_iterates_does_not_hinder_the_end_and_says_nothing(tmp_path):
@@ -256,7 +239,7 @@ LIBRARY = """
 """
 
 
-@pytest.mark.parametrize(("ending", "method"), by_default_and_otherwise(["close", "leave", "renew"]))
+@pytest.mark.parametrize(("ending", "method"), [("close", "spawn"), ("leave", "forkserver"), ("renew", "forkserver")])
 def test_workers_give_back_what_libraries_have_made_in_them(tmp_path, method, ending):
     assert run(tmp_path, LIBRARY, method, ending).ended_well().lines[0] == "40"
 
@@ -284,7 +267,7 @@ DAEMONIC = """
 """
 
 
-@pytest.mark.parametrize("method", [*METHODS, "default"])
+@pytest.mark.parametrize("method", ["default", "spawn"])
 def test_a_daemonic_process_is_told_why_it_can_have_no_workers(tmp_path, method):
     assert run(tmp_path, DAEMONIC, method).ended_well().lines == ["True", "True", "[1 2]"]
 
@@ -325,26 +308,6 @@ def test_a_finalizer_may_close_the_iterator(tmp_path):
     assert run(tmp_path, script, "forkserver").ended_well().lines == ["closed"]
 
 
-@every_method
-def test_nothing_named_is_left_behind(tmp_path, tmp_path_factory, method):
-    """Names of this script's semaphores bear a mark, since other programs make and drop their own meanwhile."""
-    script = (
-        """
-    import multiprocessing, os, sys
-    multiprocessing.current_process()._config["semprefix"] = "/mp-" + sys.argv[2]
-    """
-        + OPEN
-        + """
-    next(it)
-    """
-    )
-    mark = f"mark{os.getpid()}"
-    with tempfile.TemporaryDirectory(prefix="t") as scratch:  # a short path: the fork server's socket lies in it
-        run(tmp_path, script, method, mark, TMPDIR=scratch).ended_well()
-        assert os.listdir(scratch) == []
-    assert [path.name for path in Path("/dev/shm").iterdir() if mark in path.name] == []
-
-
 FORKING = (
     OPEN
     + """
@@ -372,7 +335,7 @@ CHILDREN = (
 )
 
 
-@pytest.mark.parametrize(("child", "method"), by_default_and_otherwise(CHILDREN))
+@pytest.mark.parametrize(("child", "method"), list(zip(CHILDREN, METHODS[:2] * 4, strict=False)))
 def test_a_forked_copy_of_the_consumer_does_not_disturb_it(tmp_path, method, child):
     outcome = run(tmp_path, FORKING.format(child=child), method).ended_well()
     assert outcome.lines[-3:] == ["child 0", "True", "[0, 1, 2, 3, 4]"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 from typing import Any
 
 import pytest
@@ -30,14 +29,14 @@ def excess(curve: Curve, most: int, choice: int) -> float:
     return curve(choice) / min(map(curve, range(most + 1))) - 1
 
 
-@pytest.mark.parametrize("most", [4, 8, 16, 64])
+@pytest.mark.parametrize("most", [4, 16, 64])
 def test_without_noise_the_choice_is_within_five_percent_of_the_best(most: int) -> None:
     found = [excess(curve, most, chosen(Fake(curve), most)) for curve in curves(most)]
     assert max(found) <= 0.05
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("most", "noise"), [*product((8, 16), (0.01, 0.02)), (64, 0.02)])
+@pytest.mark.parametrize(("most", "noise"), [(8, 0.01), (16, 0.02), (64, 0.02)])
 def test_with_noise_of_a_few_percent_it_is_so_in_99_of_100_searches(most: int, noise: float) -> None:
     seeds = range(10 if most < 64 else 4)
     found = [excess(c, most, chosen(Fake(c, noise, seed), most)) for c in curves(most) for seed in seeds]
@@ -68,7 +67,7 @@ def test_the_budget_is_kept_but_for_a_start_and_a_batch(times: list[float], budg
     choice = chosen(fake, len(times) - 1, budget_s=budget_s)
     assert sum(fake.costs) <= budget_s + start_s * len(times) + max(times)
     assert sum(fake.costs[:-1]) < budget_s
-    assert choice in fake.tried
+    assert {0, choice} <= {*fake.tried}
 
 
 def test_a_budget_that_ends_the_search_is_told() -> None:
@@ -77,39 +76,26 @@ def test_a_budget_that_ends_the_search_is_told() -> None:
     assert choice == 2
 
 
-@settings(max_examples=50)
-@given(times=st.lists(TIMES, min_size=1, max_size=40))
-def test_no_workers_are_always_tried(times: list[float]) -> None:
-    fake = Fake(times.__getitem__)
-    chosen(fake, len(times) - 1)
-    assert 0 in fake.tried
+def test_where_a_load_saturates_the_fewest_workers_are_taken() -> None:
+    for best in range(1, 17):
+        taken = chosen(Fake(lambda workers, best=best: 1 / min(max(1, workers), best)), 16)  # type: ignore[misc]
+        assert taken == (best if best > 1 else 0)
 
 
-@pytest.mark.parametrize("best", range(1, 17))
-def test_where_a_load_saturates_the_fewest_workers_are_taken(best: int) -> None:
-    assert chosen(Fake(lambda workers: 1 / min(max(1, workers), best)), 16) == (best if best > 1 else 0)
-
-
-def test_a_difference_within_the_spread_does_not_count() -> None:
-    taken = [chosen(Fake(lambda workers: 1.0, 0.02, seed), 16) for seed in range(100)]
-    assert taken.count(0) >= 80
+def test_a_difference_counts_beyond_the_spread_and_not_within() -> None:
+    taken = [chosen(Fake(lambda workers: 1.0, 0.02, seed), 16) for seed in range(50)]
+    assert taken.count(0) >= 40
     assert max(taken) <= 4
-
-
-def test_a_gain_beyond_the_spread_counts() -> None:
-    def curve(workers: int) -> float:
-        return 1.0 if workers < 2 else 0.92
-
-    taken = [chosen(Fake(curve, 0.01, seed), 16) for seed in range(50)]
+    taken = [chosen(Fake(lambda workers: 1.0 if workers < 2 else 0.92, 0.01, seed), 16) for seed in range(25)]
     assert min(taken) == 2
 
 
-@pytest.mark.parametrize("disturbed", range(12))
-def test_one_disturbed_trial_does_not_mislead_it(disturbed: int) -> None:
+def test_one_disturbed_trial_does_not_mislead_it() -> None:
     def curve(workers: int) -> float:
         return max(1 / workers, 0.1) if workers else 1.0
 
-    assert excess(curve, 16, chosen(Fake(curve, disturbed=disturbed), 16)) <= 0.05
+    for disturbed in range(12):
+        assert excess(curve, 16, chosen(Fake(curve, disturbed=disturbed), 16)) <= 0.05
 
 
 @settings(max_examples=100)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 import mpiter
-from mpiter.engine.pilot import Look, Pilot, Setting, Wings
+from mpiter.engine.pilot import Pilot, Setting, Wings
 from mpiter.stats import Stats
 
 BATCH, MOST = 4, 4
@@ -127,25 +126,6 @@ def test_a_loader_keeps_its_pilot_from_epoch_to_epoch(script: Script) -> None:
     with mpiter.DataLoader(range(200), 4, num_workers=mpiter.Auto(most=MOST)) as loader:
         while len(script.made) < len(WIDTHS):
             assert np.concatenate([np.array(batch) for batch in loader]).tolist() == list(range(200))
-
-
-def test_who_looks_is_not_seen_looking(script: Script) -> None:
-    """What ``stats()`` says of the time since the user has looked last, a pilot doesn't change."""
-    looked = []
-
-    def look(batches: int, now: Setting, see: Callable[[], Look]) -> None:
-        looked.append(see())
-
-    script.look = look  # type: ignore[assignment, method-assign]
-    with stream(mpiter.Auto(most=MOST)) as batches:
-        next(batches)
-        began = time.monotonic()
-        for _ in range(39):
-            next(batches)
-        took, seen = time.monotonic() - began, batches.stats()
-    assert looked
-    assert seen.recent_batches == seen.batches - 1 or seen.recent_batches == seen.batches
-    assert seen.recent_s >= took
 
 
 def test_who_asks_for_more_workers_than_there_are_cores_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,13 +19,12 @@ DATA = np.zeros((64, 8), np.float32)
 
 
 def test_the_result_is_a_table_and_a_choice_from_it() -> None:
-    found = mpiter.tune(DATA, 8, max_workers=2, budget_s=3)
+    found = mpiter.tune(DATA, 8, max_workers=2, budget_s=2)
     rows = {row.workers: row for row in found.table}
     assert {0, 1} <= rows.keys() <= {0, 1, 2}
     assert found.n_processes in rows
     assert all(row.seconds > 0 and row.trials >= 1 for row in found.table)
-    if sys.platform == "linux":
-        assert rows[1].bytes > rows[0].bytes > 0
+    assert rows[1].bytes > rows[0].bytes > 0
     lines = str(found).splitlines()
     assert len(lines) == len(found.table) + 2
     assert [line for line in lines if line.endswith("← chosen")] == [lines[1 + sorted(rows).index(found.n_processes)]]
@@ -74,10 +73,6 @@ class Own:
         return 64
     def __getitem__(self, index):
         return index
-
-class Bad(Own):
-    def __getitem__(self, index):
-        raise ValueError("no such image")
 
 import mpiter
 
@@ -131,15 +126,9 @@ def test_what_is_asked_wrongly_is_told_with_status_2(
 
 
 @pytest.mark.usefixtures("mine")
-@pytest.mark.parametrize("name", ["Bad", "BadInWorkers"])
-def test_what_the_dataset_raises_is_told_with_its_line(name: str) -> None:
-    command = [sys.executable, "-m", "mpiter", "tune", f"mine_to_tune:{name}", "--max-workers", "1", "--budget", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+def test_what_the_dataset_raises_in_a_worker_is_told_with_its_line() -> None:
+    words = ["mine_to_tune:BadInWorkers", "--max-workers", "1", "--budget", "1"]
+    done = subprocess.run([sys.executable, "-m", "mpiter", "tune", *words], capture_output=True, text=True, timeout=100)
     assert done.returncode == 1
     assert "ValueError: no such image" in done.stderr
-    assert re.search(rf"mine_to_tune.py\W+line {10 if name == 'Bad' else 17}, in __getitem__", done.stderr)
-
-
-def test_tuning_is_imported_when_it_is_asked_for() -> None:
-    code = "import sys, mpiter; print('mpiter.tuning.tune' in sys.modules, mpiter.tune is mpiter.tune)"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False", "True"]
+    assert re.search(r"mine_to_tune.py\W+line 13, in __getitem__", done.stderr)

@@ -85,5 +85,4 @@ if __name__ == "__main__":
     make_files()
     wanted = main("first", n_processes=2)
     assert main("other", n_processes=3) == wanted
-    for at in (1, 6):  # 4 in an epoch
-        assert main("again", resume=f"first/at-{at}", n_processes=1) == wanted, at
+    assert main("again", resume="first/at-6", n_processes=1) == wanted  # 4 in an epoch

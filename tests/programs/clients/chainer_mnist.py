@@ -60,5 +60,4 @@ def with_a_seed(dataset, batch_size, order_sampler=None, **options):
 if __name__ == "__main__":
     assert main(ours, "ours") == main(iterators.SerialIterator, "theirs")
     wanted = main(with_a_seed, "seeded")  # our own order goes on in later epochs too
-    for at in (7, 22):  # 15 in an epoch
-        assert main(with_a_seed, "again", resume=f"seeded/at-{at}") == wanted, at
+    assert main(with_a_seed, "again", resume="seeded/at-22") == wanted  # 15 in an epoch

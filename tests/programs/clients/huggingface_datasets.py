@@ -29,7 +29,6 @@ def made():
     node = split_dataset_by_node(plain, rank=1, world_size=2)
     return {
         "plain": plain,
-        "for torch": plain.with_format("torch"),
         "mapped": plain.map(doubled).with_format("torch"),
         "transformed": plain.with_transform(lambda rows: {"half": [number / 2 for number in rows["number"]]}),
         "of a node": node.with_format("torch"),
@@ -55,7 +54,6 @@ def streams():
             file.writelines(json.dumps({"number": number}) + "\n" for number in range(part, LENGTH, 4))
     from_disk = load_dataset("json", data_files=files, split="train", streaming=True)
     return {
-        "plain": plain,
         "filtered": plain.filter(lambda sample: sample["number"] % 3 > 0),
         "shuffled": Reread(plain.shuffle(seed=1, buffer_size=8)),
         "of a node": split_dataset_by_node(plain, rank=1, world_size=2),

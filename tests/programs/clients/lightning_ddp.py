@@ -59,8 +59,7 @@ def trained(loader_class, folder=None, resume=None):
 if __name__ == "__main__":
     seen, weights = trained(DataLoader, folder="checkpoints")
     assert (seen, weights) == trained(torch.utils.data.DataLoader)
-    for step in (2, 8):  # in the first epoch, and in the second
-        assert trained(DataLoader, resume=f"checkpoints/step={step}.ckpt") == (seen[step:], weights), step
+    assert trained(DataLoader, resume="checkpoints/step=8.ckpt") == (seen[8:], weights)  # in the second epoch
 
     everything = [None, None]
     torch.distributed.all_gather_object(everything, [index for batch in seen[: STEPS // 2] for index in batch])

@@ -84,9 +84,8 @@ if __name__ == "__main__":
 
     seen, weights = trained(DataLoader, Points(noise=0.1), folder="shuffled")
     assert len(seen) == STEPS
-    for step in (5, 17):  # in the first epoch, and in the second
-        rest = trained(DataLoader, Points(noise=0.1), resume=f"shuffled/step={step}.ckpt", num_workers=1)
-        assert rest == (seen[step:], weights), step
+    rest = trained(DataLoader, Points(noise=0.1), resume="shuffled/step=17.ckpt", num_workers=1)  # in the second epoch
+    assert rest == (seen[17:], weights)
 
     seen, weights = trained(DataLoader, Stream(), folder="stream")
     assert trained(DataLoader, Stream(), resume="stream/step=17.ckpt") == (seen[17:], weights)

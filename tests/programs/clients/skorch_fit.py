@@ -69,14 +69,13 @@ def weights(trained):
 
 if __name__ == "__main__":
     wanted = weights(net(TheirLoader, max_epochs=2).fit(Points(), None))
-    for step in (5, 17):
-        trained = net(DataLoader, max_epochs=2, callbacks=[Saves(step)]).fit(Points(), None)
-        assert weights(trained) == wanted
-        assert trained.predict(Points()).shape == (LENGTH, 1)
+    trained = net(DataLoader, max_epochs=2, callbacks=[Saves(17)]).fit(Points(), None)  # 12 steps in an epoch
+    assert weights(trained) == wanted
+    assert trained.predict(Points()).shape == (LENGTH, 1)
 
-        again = net(DataLoader).initialize()
-        again.load_params("module", f_optimizer="optimizer")
-        with open("loader") as file:
-            again.get_iterator(again.get_dataset(Points()), training=True).load_state_dict(json.load(file))
-        again.partial_fit(Points(), None, epochs=2 - step // 12)
-        assert weights(again) == wanted, step
+    again = net(DataLoader).initialize()
+    again.load_params("module", f_optimizer="optimizer")
+    with open("loader") as file:
+        again.get_iterator(again.get_dataset(Points()), training=True).load_state_dict(json.load(file))
+    again.partial_fit(Points(), None, epochs=1)
+    assert weights(again) == wanted
