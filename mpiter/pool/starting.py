@@ -53,7 +53,7 @@ class _ForkServer(mp_forkserver.ForkServer):
         folder = config["tempdir"] = tempfile.mkdtemp(prefix="pymp-", dir=short)
         try:
             super().ensure_running()
-            if self._forkserver_address.startswith(folder) and hasattr(os, "O_PATH"):  # a new one has begun to listen
+            if self._forkserver_address.startswith(folder):  # a new one has begun to listen
                 self._go_unnamed()
         finally:
             config["tempdir"] = before
@@ -174,10 +174,9 @@ def _as_workers_start(imports_main: bool) -> Iterator[None]:
 
 def start_tracker() -> None:
     """multiprocessing's resource tracker lets interrupts through when it starts: not in the midst of our workers."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, []) if hasattr(signal, "pthread_sigmask") else None
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     resource_tracker.ensure_running()
-    if before is not None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _disown() -> None:
@@ -218,8 +217,7 @@ if hasattr(os, "register_at_fork"):
 
 def never_interrupted() -> None:
     """Ctrl-C is not for this thread, nor for the workers that it starts."""
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 
 
 @contextlib.contextmanager
@@ -228,7 +226,7 @@ def interrupts_later() -> Iterator[None]:
 
     The mask alone would not do: another thread (of a numerical library, say) may take the signal for us.
     """
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []

@@ -37,8 +37,7 @@ def settle_in(environment: dict[str, str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who closes us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for name in {*os.environ} - {*environment}:
         del os.environ[name]
     os.environ.update(environment)
@@ -147,7 +146,7 @@ _KEPT = 128 << 20  # free bytes at the top of the heap: to crop a picture of 400
 def _keep_memory() -> None:
     """Have glibc keep freed memory: it would return that of each decoded picture to the system."""
     is_told = any(name.startswith(_TUNABLES) for name in os.environ)
-    mallopt = None if os.name != "posix" or is_told else getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = None if is_told else getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGE)
         mallopt(_M_TRIM_THRESHOLD, _KEPT)

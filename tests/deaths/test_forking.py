@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -105,8 +106,9 @@ WAYS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("manner", CODES)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "manner"), [*zip(WAYS, itertools.cycle(CODES)), *(("samples", manner) for manner in [*CODES][1:])]
+)
 def test_the_child_of_a_dataset_that_forks_ends_when_it_leaves_the_dataset(way: str, manner: str) -> None:
     with WAYS[way](manner) as loader:
         batches = list(loader)

@@ -133,17 +133,6 @@ def test_at_construction(mistake):
     assert isinstance(caught.value, ValueError)
 
 
-def test_an_unknown_start_method():
-    with pytest.raises(mpiter.OptionError) as caught:
-        mpiter.Process(start_method="thread")
-    assert str(caught.value).startswith("start_method='thread' is not available here; use one of ")
-
-
-def test_a_misspelt_argument_is_a_type_error_that_names_it():
-    with pytest.raises(TypeError, match="n_workers"):
-        batches(DATA, 2, n_workers=2)
-
-
 def test_a_dataset_that_cannot_be_pickled():
     with (
         MultiprocessIterator(Everything(), 2, n_processes=1, backend=mpiter.Process("spawn")) as it,

@@ -99,7 +99,7 @@ def _answer(block):
     return Done(block.number, 0)
 
 
-@pytest.mark.parametrize("whole", [int, np.int64, np.uint8])
+@pytest.mark.parametrize("whole", [np.int64, np.uint8])
 def test_whole_numbers_may_be_numpys(whole):
     samples = [*range(40)]
     with mpiter.DataLoader(samples, whole(7), shuffle=True, num_workers=2) as loader:
