@@ -10,7 +10,6 @@ import pickle
 import random
 import signal
 import threading
-import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.pool import ThreadPool
@@ -20,7 +19,6 @@ from typing import Any
 
 import chores
 import numpy as np
-import psutil
 import pytest
 from chores import Chore, EndsWhenOpened, Pids, Sore, SoreWhenOpened
 from scripts import METHODS, lives_still, run, wait_until
@@ -209,17 +207,6 @@ def test_large_questions_and_large_answers_at_once_hold_nobody_up(forked: Callab
     assert pool.get(*pool.ask_each(chores.same, texts)) == texts
 
 
-def test_what_was_received_is_not_kept(forked: Callable[..., Used]) -> None:
-    pool = forked(1)
-    pool.works()
-    tracemalloc.start()
-    try:
-        pool.get(pool.ask(np.ones, 1 << 20))
-        assert tracemalloc.get_traced_memory()[0] < 1 << 20
-    finally:
-        tracemalloc.stop()
-
-
 def test_a_block_is_with_the_worker_that_has_least_to_do(forked: Callable[..., Used], tmp_path: Path) -> None:
     pool, gate = forked(3).ready(), tmp_path / "gate"
     ours, outs, vacancies = pool.pool, [], []
@@ -234,20 +221,6 @@ def test_a_block_is_with_the_worker_that_has_least_to_do(forked: Callable[..., U
     assert set(pool.get(*range(6))) == set(ours.pids.values())
     assert ours.busy([0, 1, 2]) == set()
     assert ours.vacancies(2) == 6
-
-
-def test_no_thread_is_started_and_whoever_rings_ends_a_wait(forked: Callable[..., Used]) -> None:
-    threads = threading.active_count()
-    pool = forked(2).ready()
-    pool.works()
-    assert threading.active_count() == threads
-    pool.bell.ring()
-    assert pool.pool.wait() == []
-    ringing = threading.Thread(target=pool.bell.ring)
-    ringing.start()
-    assert pool.pool.wait() == []
-    ringing.join()
-    assert pool.pool.wait(0) == [], "it has been heard"
 
 
 # -- the end of a worker concerns that worker ------------------------------------------------------------------------
@@ -314,24 +287,6 @@ def test_half_an_answer_hurts_nobody(forked: Callable[..., Used], size: int) -> 
     pool.works()
 
 
-def test_whoever_is_killed_while_he_starts_had_nothing_to_lose(ours: Callable[..., Used], tmp_path: Path) -> None:
-    pool = ours(1, chores.wait_at, (tmp_path / "gate",))
-    (pid,) = pool.pool.pids.values()
-    pool.pool.kill(0)
-    pool.until(lambda: pool.died)
-    assert pool.died == [Died(0, pid, -signal.SIGKILL, State.STARTING, ())]
-    (tmp_path / "gate").touch()
-    pool.pool.start(0)
-    pool.works()
-
-
-def test_workers_that_cannot_start_are_told_of(ours: Callable[..., Used]) -> None:
-    pool = ours(2, chores.end, (3,))
-    pool.until(lambda: len(pool.died) == 2)
-    assert {(end.number, end.code, end.state) for end in pool.died} == {(at, 3, State.STARTING) for at in range(2)}
-    assert pool.pool.vacancies(2) == 0
-
-
 def test_whoever_retires_does_what_he_has_and_gets_no_more(ours: Callable[..., Used], tmp_path: Path) -> None:
     pool, gate = ours(2).ready(), tmp_path / "gate"
     before = pool.pool.pids
@@ -347,51 +302,6 @@ def test_whoever_retires_does_what_he_has_and_gets_no_more(ours: Callable[..., U
     assert pool.died == [Died(0, before[0], 0, State.RETIRING, ())]
     assert pool.pool.pids == {1: before[1]}
     pool.pool.retire(0)  # whoever has ended may retire: his last answer may be what says that it is time
-
-
-def test_one_may_retire_before_he_is_ready(ours: Callable[..., Used], tmp_path: Path) -> None:
-    pool = ours(1, chores.wait_at, (tmp_path / "gate",))
-    (pid,) = pool.pool.pids.values()
-    pool.pool.retire(0)
-    (tmp_path / "gate").touch()
-    pool.until(lambda: pool.died)
-    assert pool.died == [Died(0, pid, 0, State.RETIRING, ())]
-
-
-def test_who_would_not_die_is_left_to_himself(forked: Callable[..., Used], tmp_path: Path) -> None:
-    pool = forked(1).ready()
-    (pid,) = pool.pool.pids.values()
-    numbers = pool.set_to_work(tmp_path / "gate", blocks=1)
-    process = psutil.Process(pid)
-    try:
-        pool.pool.abandon(0)
-        pool.pool.abandon(0)
-        pool.wait()  # which is woken
-        assert pool.died == [Died(0, pid, None, State.READY, pool.chores_of(*numbers))]
-        assert lives_still(pid)
-        assert multiprocessing.active_children() == []
-        pool.pool.start(0)
-        pool.works()
-        assert pool.pool.pids[0] != pid
-        assert pool.pool.close() is True
-    finally:
-        process.kill()
-        os.waitpid(pid, 0)
-
-
-def test_a_pool_that_cannot_end_somebody_says_so_in_time(
-    forked: Callable[..., Used], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = forked(2).ready().pool
-    stubborn = pool._workers[0]
-    monkeypatch.setattr(stubborn, "kill", lambda: None)
-    os.kill(stubborn.pid, signal.SIGSTOP)  # it doesn't listen either
-    try:
-        assert pool.close(timeout=0.05) is False
-        assert lives_still(stubborn.pid)
-    finally:
-        os.kill(stubborn.pid, signal.SIGKILL)
-        os.waitpid(stubborn.pid, 0)
 
 
 def test_whoever_dies_whenever_each_block_is_answered_right_or_was_with_the_dead(forked: Callable[..., Used]) -> None:

@@ -109,6 +109,10 @@ AT_CONSTRUCTION = {
         lambda: MultiprocessIterator(DATA, 2, shuffle=True, order_sampler=lambda order, at: order),
         "shuffle and order_sampler exclude each other; leave shuffle at None to use the sampler.",
     ),
+    "an order sampler that returns something else": (
+        lambda: SerialIterator(DATA, 2, order_sampler=lambda order, at: np.ones((2, 5))),
+        "order_sampler returned float64 values of shape (2, 5); return a 1-D array of integer indices.",
+    ),
     "an order sampler that is no function": (
         lambda: MultiprocessIterator(DATA, 2, order_sampler=[1, 2]),
         "order_sampler=[1, 2] cannot be called; pass a function.",
@@ -124,13 +128,75 @@ AT_CONSTRUCTION = {
 }
 
 
-@pytest.mark.parametrize("mistake", list(AT_CONSTRUCTION))
+@pytest.mark.parametrize("mistake", AT_CONSTRUCTION)
 def test_at_construction(mistake):
     make, text = AT_CONSTRUCTION[mistake]
     with pytest.raises(mpiter.OptionError) as caught:
         make()
     assert str(caught.value) == text
     assert isinstance(caught.value, ValueError)
+
+
+def changes_its_length():
+    it = SerialIterator(DATA, 10, order_sampler=lambda order, at: order)
+    it.order_sampler = lambda order, at: order[:9]
+    it.next()
+
+
+def closed():
+    it = batches(DATA, 2, n_processes=0)
+    it.close()
+    return it
+
+
+LATER = {
+    "an order sampler that returns another length": (
+        changes_its_length,
+        ValueError,
+        "The size of order does not match the size of the previous order: the order_sampler returned 9 indices after "
+        "10; return as many at each call.",
+    ),
+    "a state of another dataset": (
+        lambda: SerialIterator(DATA[:9], 2).load_state_dict(SerialIterator(DATA, 2).state_dict()),
+        mpiter.StateError,
+        "the state was saved with dataset_length=10, this iterator has dataset_length=9.",
+    ),
+    "no state of ours": (
+        lambda: SerialIterator(DATA, 2).load_state_dict({"model": 1}),
+        mpiter.StateError,
+        "this is no state of mpiter: the key 'mpiter' (its version) is missing.",
+    ),
+    "a closed iterator": (
+        lambda: closed().next(),
+        mpiter.errors.IteratorClosed,
+        "the iterator is closed; make a new one.",
+    ),
+    "a closed iterator that is reset": (
+        lambda: closed().reset(),
+        mpiter.errors.IteratorClosed,
+        "a closed iterator cannot be reset; make a new one.",
+    ),
+    "samples that have no columns": (
+        lambda: SerialIterator([(1, 2), (1, 2, 3)], 2, shuffle=False).next().columns,
+        TypeError,
+        "the samples of this batch are built differently (tuple and tuple, or other lengths or keys), so it has no "
+        "columns.  Build them alike in the dataset, pass a collate_fn to a loader, or use the iterators, whose batches "
+        "are lists.",
+    ),
+    "the length of endless batches": (
+        lambda: len(batches(DATA, 2, epochs=None)),
+        TypeError,
+        "endless batches have no length; pass epochs=.",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", LATER)
+def test_later(mistake):
+    do, kind, text = LATER[mistake]
+    with pytest.raises(kind) as caught:
+        do()
+    assert str(caught.value) == text
 
 
 def test_a_dataset_that_cannot_be_pickled():
@@ -145,46 +211,6 @@ def test_a_dataset_that_cannot_be_pickled():
         "backend=mpiter.Process(start_method='fork')."
     )
     assert isinstance(caught.value, TypeError)
-
-
-def test_an_order_sampler_that_returns_another_length():
-    it = SerialIterator(DATA, 10, order_sampler=lambda order, at: order[: 10 if len(order) == 10 and not at else 9])
-    it.order_sampler = lambda order, at: order[:9]
-    with pytest.raises(ValueError) as caught:
-        it.next()
-    assert str(caught.value) == (
-        "The size of order does not match the size of the previous order: the order_sampler returned 9 indices after "
-        "10; return as many at each call."
-    )
-
-
-def test_an_order_sampler_that_returns_something_else():
-    with pytest.raises(mpiter.OptionError) as caught:
-        SerialIterator(DATA, 2, order_sampler=lambda order, at: np.ones((2, 5)))
-    assert str(caught.value) == (
-        "order_sampler returned float64 values of shape (2, 5); return a 1-D array of integer indices."
-    )
-
-
-def test_a_state_of_another_dataset():
-    state = SerialIterator(DATA, 2).state_dict()
-    with pytest.raises(mpiter.StateError) as caught:
-        SerialIterator(DATA[:9], 2).load_state_dict(state)
-    assert str(caught.value) == "the state was saved with dataset_length=10, this iterator has dataset_length=9."
-    with pytest.raises(mpiter.StateError) as caught:
-        SerialIterator(DATA, 2).load_state_dict({"model": 1})
-    assert str(caught.value) == "this is no state of mpiter: the key 'mpiter' (its version) is missing."
-
-
-def test_a_closed_iterator():
-    it = batches(DATA, 2, n_processes=0)
-    it.close()
-    with pytest.raises(mpiter.errors.IteratorClosed) as caught:
-        it.next()
-    assert str(caught.value) == "the iterator is closed; make a new one."
-    with pytest.raises(mpiter.errors.IteratorClosed) as caught:
-        it.reset()
-    assert str(caught.value) == "a closed iterator cannot be reset; make a new one."
 
 
 def test_a_dataset_that_raises():
@@ -239,23 +265,6 @@ def test_a_worker_init_that_raises():
     assert lines[0] == "worker 0 could not start:"
     assert "in no_database" in str(caught.value)
     assert lines[-1] == "FileNotFoundError: no database here"
-
-
-def test_samples_that_have_no_columns():
-    it = SerialIterator([(1, 2), (1, 2, 3)], 2, shuffle=False)
-    with pytest.raises(TypeError) as caught:
-        _ = it.next().columns
-    assert str(caught.value) == (
-        "the samples of this batch are built differently (tuple and tuple, or other lengths or keys), so it has no "
-        "columns.  Build them alike in the dataset, pass a collate_fn to a loader, or use the iterators, whose batches "
-        "are lists."
-    )
-
-
-def test_endless_batches_have_no_length():
-    with pytest.raises(TypeError) as caught:
-        len(batches(DATA, 2, epochs=None))
-    assert str(caught.value) == "endless batches have no length; pass epochs=."
 
 
 def test_every_error_is_of_a_family_and_of_the_builtin_that_one_expects():
