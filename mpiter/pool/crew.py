@@ -26,8 +26,7 @@ from ..worker.sheets import Writer
 from ..worker.worker import Setup, begin, forget, new_key
 from . import endings
 from .backends import Backend, Launch
-from .endings import End, Eviction
-from .watch import Watch
+from .endings import End, Eviction, Watch
 from .workers import Died, State
 
 _FOR_THE_END_S = 2.0  # that all have to go when they are killed: more, and they sit in the kernel

@@ -289,7 +289,8 @@ class _Failed(NamedTuple):
 
 
 def _failed(what: str, error: Exception) -> _Failed:
-    return _Failed(f"{what}{type(error).__name__}: {error}", traceback.format_exc())
+    summary = "".join(traceback.format_exception_only(error)).strip()  # whatever its own ``__str__`` does
+    return _Failed(what + summary, traceback.format_exc())
 
 
 def _opened(answer: Answer, block: Any) -> Any:

@@ -79,25 +79,18 @@ def die_with_parent() -> None:
     Not by PR_SET_PDEATHSIG: that is for the end of the *thread* that started us, and with a fork server not even that
     of the right process.
     """
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-    pipe: Any = parent.sentinel
+    pipe: Any = multiprocessing.parent_process().sentinel  # type: ignore[union-attr]  # each worker has a parent
     try:
-        _let_the_kernel_kill(pipe)
+        import fcntl
+
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
     except (ImportError, AttributeError, OSError):  # not Linux
         threading.Thread(target=_wait, args=(pipe,), name="mpiter-lifeline", daemon=True).start()
         return
     if connection.wait([pipe], 0):  # it was over before we could say so
         os._exit(1)
-
-
-def _let_the_kernel_kill(pipe: int) -> None:
-    import fcntl
-
-    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _wait(pipe: Any) -> None:

@@ -48,7 +48,7 @@ from scripts import METHODS, lives_still, wait_until
 import mpiter
 from mpiter import SampleError, WorkerCrashed
 from mpiter.errors import SampleNotSendable, WorkerStartError
-from mpiter.pool import starting, watch
+from mpiter.pool import endings, starting
 
 pytestmark = [
     pytest.mark.death,
@@ -229,18 +229,18 @@ def little_patience_with(stage: Stage) -> Iterator[None]:
 
     def lose_patience() -> None:
         wait_until(lambda: len(stage.trap.victims) == WORKERS, "all workers are stuck")
-        watch.START_S = 0.0
+        endings.START_S = 0.0
 
     if stage.manner not in ("SIGSTOP", "hold the GIL", "wait for ever"):
         yield
         return
-    usual, impatient = watch.START_S, threading.Thread(target=lose_patience)
+    usual, impatient = endings.START_S, threading.Thread(target=lose_patience)
     impatient.start()
     try:
         yield
     finally:
         impatient.join()
-        watch.START_S = usual
+        endings.START_S = usual
 
 
 @dataclass(frozen=True)
@@ -366,6 +366,7 @@ def test_a_sample_that_ends_its_worker_twice_is_an_error_that_shows_where(staged
     assert type(error) is WorkerCrashed
     assert f"sample {FATAL} has ended its worker twice" in str(error)
     assert TELLTALES[manner] in str(error)
+    assert ("sample_timeout= says how long" in str(error)) == (manner != "SIGSEGV")
     assert "in __getitem__" in full_text(error)
     assert seen == [*quiet[:at], error, *quiet[at + 1 :]]
     assert stage.it.stats().restarts == 2

@@ -116,26 +116,3 @@ def test_the_child_of_a_dataset_that_forks_ends_when_it_leaves_the_dataset(way: 
     codes = {int(code) for batch in batches for code in np.atleast_1d(batch[1])}
     assert [index for row in rows for index in row] == [*range(LENGTH)]
     assert codes == {CODES[manner]}
-
-
-class Computes(Forking):
-    """A dataset that has another process of multiprocessing's compute, which ends by itself."""
-
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.write(writer, bytes([index * 2]))
-            os._exit(0)
-        os.waitpid(child, 0)
-        found = os.read(reader, 1)[0]
-        os.close(reader)
-        os.close(writer)
-        return index, found
-
-
-def test_children_that_end_by_themselves_are_left_alone() -> None:
-    with mpiter.batches(Computes(""), 4, n_processes=2, shuffle=False) as stream:
-        assert [pair for x, y in stream for pair in zip(x.tolist(), y.tolist(), strict=True)] == [
-            (index, 2 * index) for index in range(LENGTH)
-        ]

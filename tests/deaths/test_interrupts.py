@@ -1,7 +1,6 @@
 """Ctrl-C, and close() from another thread, while next() waits: the one who waits hears of it, and nothing is lost."""
 
 import time
-import weakref
 
 import pytest
 from scripts import interrupt_once_waiting, once_waiting
@@ -90,20 +89,6 @@ def test_closing_from_another_thread_wakes_the_one_who_waits(tmp_path, backend):
         next(it)
     (tmp_path / "open").touch()
     closer.join()
-
-
-@pytest.mark.parametrize("backend", ["process", "thread"])
-def test_a_weak_reference_callback_may_close_the_iterator(backend):
-    class Model:
-        pass
-
-    it = iterator(range(20), 3, n_processes=2, backend=backend)
-    next(it)
-    model = Model()
-    weakref.finalize(model, it.close)
-    del model
-    with pytest.raises(mpiter.errors.IteratorClosed):
-        next(it)
 
 
 @pytest.mark.parametrize("backend", ["process", "thread"])

@@ -119,20 +119,3 @@ def test_workers_offer_themselves_to_the_out_of_memory_killer() -> None:
         scores = [Path(f"/proc/{pid}/oom_score_adj").read_text().strip() for pid in it.worker_pids]
     assert scores == ["1000", "1000"]
     assert own.read_text() == before
-
-
-def test_a_child_forked_by_the_user_ends_without_our_workers(tmp_path: Path) -> None:
-    """Its normal exit would terminate what it takes for its own children."""
-    text = """
-    import os, mpiter
-    it = mpiter.MultiprocessIterator(list(range(100)), 4, n_processes=2)
-    next(it)
-    before = it.worker_pids
-    if (child := os.fork()) == 0:
-        raise SystemExit
-    os.waitpid(child, 0)
-    next(it)
-    print(it.worker_pids == before, it.stats().restarts)
-    it.close()
-    """
-    assert run(tmp_path, text).ended_well().lines == ["True 0"]

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
@@ -292,28 +291,3 @@ def test_a_sample_that_closes_its_workers_descriptors_is_named() -> None:
         with pytest.raises(mpiter.WorkerCrashed, match=r"sample 5 has .*its dataset has closed descriptors"):
             next(it)
         assert [list(batch) for batch in it] == [[6, 7, 8], [9, 10, 11]]
-
-
-def test_and_passed_where_such_samples_are_left_out() -> None:
-    with mpiter.DataLoader(Closes(), 3, num_workers=2, on_error="skip") as loader:
-        assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4], [6, 7, 8], [9, 10, 11]]
-        assert loader.stats().skipped == 1
-
-
-class Hangs:
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 3:
-            time.sleep(600)
-        return index
-
-
-def test_a_loader_too_says_how_long_a_sample_may_take() -> None:
-    with mpiter.DataLoader(Hangs(), 2, num_workers=2, sample_timeout=0.5) as loader:
-        batches = iter(loader)
-        assert next(batches).tolist() == [0, 1]
-        with pytest.raises(mpiter.WorkerCrashed, match=r"sample 3 .* sample_timeout= says how long"):
-            next(batches)
-        assert next(batches).tolist() == [4, 5]

@@ -499,26 +499,6 @@ def test_a_worker_of_any_pool_is_not_killed_while_it_answers() -> None:
             may_read.set()
 
 
-def test_a_thread_that_is_stuck_is_left_to_itself() -> None:
-    begun, release = threading.Event(), threading.Event()
-
-    def stick() -> None:
-        begun.set()
-        release.wait(PATIENCE_S)
-
-    with made_of(_threads) as used:
-        pool = used(2)
-        threads = [worker.thread for worker in pool.pool._workers.values()]
-        pool.ask(stick)
-        try:
-            assert begun.wait(PATIENCE_S)
-            assert pool.pool.close(timeout=0.1) is False
-        finally:
-            release.set()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-
-
 # -- the engine's own use of it --------------------------------------------------------------------------------------
 
 
