@@ -104,21 +104,16 @@ def preload(module: str) -> None:
         _preloaded.append(module)
 
 
-def _new_server() -> _ForkServer:
-    server = _ForkServer()
-    chosen = getattr(getattr(mp_forkserver, "_forkserver", None), "_preload_modules", [])
-    others = [name for name in chosen if name != "__main__"]  # what the user wants in every fork server
-    useful = [name for name in _USEFUL if name in sys.modules]
-    server._preload_modules = _Preload(
-        ["mpiter.worker.worker", *_preloaded, *useful, *others, "mpiter.worker.preloaded"]
-    )
-    return server
-
-
 def _our_server() -> _ForkServer:
     """The one of this process, which runs once it is used."""
     global _server
-    _server = _server or _new_server()
+    if _server is None:
+        chosen = getattr(getattr(mp_forkserver, "_forkserver", None), "_preload_modules", [])
+        others = [name for name in chosen if name != "__main__"]  # what the user wants in every fork server
+        useful = [name for name in _USEFUL if name in sys.modules]
+        wanted = ["mpiter.worker.worker", *_preloaded, *useful, *others, "mpiter.worker.preloaded"]
+        _server = _ForkServer()
+        _server._preload_modules = _Preload(wanted)
     return _server
 
 

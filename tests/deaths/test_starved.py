@@ -234,7 +234,7 @@ def test_a_fork_server_that_cannot_be_started_leaves_no_socket(tmp_path: Path, m
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: str(folder))
     monkeypatch.setattr(util, "spawnv_passfds", refuse)
     with pytest.raises(OSError, match="Too many open files"):
-        starting._new_server().ensure_running()
+        starting._ForkServer().ensure_running()
     assert not list(tmp_path.iterdir())
 
 
