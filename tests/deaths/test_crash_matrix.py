@@ -429,16 +429,16 @@ def test_the_end_of_the_fork_server_ends_no_worker_and_the_next_comes_from_anoth
 
 
 def test_a_replacement_that_dies_while_it_starts_is_replaced_as_well(staged: Any) -> None:
-    stage = staged("worker_init", "SIGKILL", repeat=True)
+    stage = staged("worker_init", "SIGKILL", times=2, repeat=True)
     stage.trap.remove()
     seen = [plain_batch(next(stage.it))]
     once_all_are_ready(stage.it)
     stage.trap.lay_again()
     before = stage.it.worker_pids
     os.kill(before[0], signal.SIGKILL)
-    seen += until_replaced(stage.it, times=2)
+    seen += until_replaced(stage.it, times=3)
     assert seen == quiet_for_ever(len(seen))
-    assert stage.it.stats().restarts == 2
+    assert stage.it.stats().restarts == 3
     assert stage.it.worker_pids[1] == before[1]
 
 

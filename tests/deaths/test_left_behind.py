@@ -96,18 +96,20 @@ NAMES = """
 import multiprocessing.synchronize, os, tempfile
 import mpiter
 
-made = []
-genuine = multiprocessing.synchronize.SemLock._make_name
-multiprocessing.synchronize.SemLock._make_name = staticmethod(lambda: made.append(1) or genuine())
+semaphores, folders = [], []
+name, folder = multiprocessing.synchronize.SemLock._make_name, tempfile.mkdtemp
+multiprocessing.synchronize.SemLock._make_name = staticmethod(lambda: semaphores.append(name()) or semaphores[-1])
+tempfile.mkdtemp = lambda **where: folders.append(folder(**where)) or folders[-1]  # for the fork server's socket
 with mpiter.MultiprocessIterator(list(range(100)), 4, n_processes=2) as it:
     next(it)
-    print(len(made), *(f"{folder}/{name}" for folder, _, names in os.walk(tempfile.gettempdir()) for name in names))
+    places = [tempfile.gettempdir(), *folders]
+    print(len(folders), semaphores, [file for place in places for *_, files in os.walk(place) for file in files])
 """
 
 
 def test_nothing_has_a_name_even_while_workers_run(tmp_path: Path, places: Path) -> None:
     """No semaphore, no socket, no file: what isn't there needn't be removed, whoever is killed."""
-    assert run(tmp_path, NAMES, TMPDIR=str(places)).ended_well().lines == ["0"]
+    assert run(tmp_path, NAMES, TMPDIR=str(places)).ended_well().lines == ["1 [] []"]
 
 
 def test_workers_offer_themselves_to_the_out_of_memory_killer() -> None:
