@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from ..pool.watch import Stopwatch
+from ..pool.endings import Stopwatch
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from ..errors import IteratorClosed, MpiterError, UnevenSamples, could_not_start, name_samples, warn
 from ..order.cursor import Cursor, Plan, Plans
+from ..pool.endings import Patience, interval_for
 from ..pool.starting import interrupts_later
-from ..pool.watch import Patience, interval_for
 from ..samples.batch import Batch, differing, samples_of
 from ..samples.tree import Contents
 from ..stats import Stats

@@ -42,7 +42,7 @@ class Team:
         self._rooms: Rooms | None = None
         self._arena: Arena | None = None
         self._launch = backend.launch(cargo)
-        self.carries = self._launch.carries
+        self.carries = self._launch.cargo.holds
         try:
             arena = self._arena = Arena(min(machine.memory_total() // 2, machine.address_space() // 4))
             is_own = not isinstance(serializer, str)
@@ -66,7 +66,7 @@ class Team:
             self._crew.dismiss(timeout)
         if self._rooms is not None:
             self._rooms.close()
-        self._launch.close()
+        self._launch.cargo.close()
         if self._arena is not None:
             self._arena.close()
 

@@ -6,10 +6,6 @@
     which Pool    the workers       ours, of processes;            of one
                   of one iterator   threads, or any other          process
 
-``workers`` has what all Pools share; ``starting`` starts processes; ``watch`` sees which worker makes no progress;
-``endings`` says which worker died of what, and ends a stuck one.
+``workers`` has what all Pools share; ``starting`` starts processes; ``endings`` sees which worker makes no progress,
+ends it, and says which one died of what.
 """
-
-from .pool import Pool
-
-__all__ = ["Pool"]

@@ -37,13 +37,6 @@ class Launch:
     dumps: Callable[[Any], bytes]  # pickles something for the workers
     grows: bool = True  # do workers come and go one by one?
 
-    def carries(self, cargo: Any) -> bool:
-        """Is this the cargo that the workers have, unchanged?"""
-        return self.cargo.holds(cargo)  # type: ignore[no-any-return]
-
-    def close(self) -> None:
-        self.cargo.close()
-
 
 class Backend(Protocol):
     """What makes Pools, and packs datasets for their workers.
@@ -55,7 +48,7 @@ class Backend(Protocol):
     shares_memory: bool  # with this process: shared slots can be used; else its processes are others' to start and end
     in_process: bool  # the workers are threads of this very process
 
-    def launch(self, cargo: tuple[Any, Any]) -> Any: ...  # a Launch, or what looks like one
+    def launch(self, cargo: tuple[Any, Any]) -> Launch: ...
 
 
 class Process:

@@ -26,8 +26,7 @@ from ..worker.sheets import Writer
 from ..worker.worker import Setup, begin, forget, new_key
 from . import endings
 from .backends import Backend, Launch
-from .endings import End, Eviction
-from .watch import Watch
+from .endings import End, Eviction, Watch
 from .workers import Died, State
 
 _FOR_THE_END_S = 2.0  # that all have to go when they are killed: more, and they sit in the kernel
@@ -48,7 +47,7 @@ class Crew:
         self._samples: Counter[int] = Counter()  # that the worker in each place has fetched
         self._drawn: set[str] = set()  # the global generators that the dataset draws from: new workers are told
         self._starts: Counter[int] = Counter()  # of replacements in each place, so that none draws what another drew
-        self._has_answered = self._is_settled = self._has_gaps = False
+        self._is_settled = self._has_gaps = False
         self._must_note = not self._is_here or rules.max_samples is not None
         self.dataset = new_key()  # key in the registry
         self.staff()
@@ -66,7 +65,6 @@ class Crew:
         self._box = BlackBox() if self._are_ours else None
         self._watch = Watch(timeout) if (timeout := self._rules.sample_timeout) else None
         self._oom_kills = machine.out_of_memory_kills()
-        self._has_answered = False
         self._taken.update(self._places)
         setup = Setup(
             dataset=self.dataset,
@@ -142,8 +140,6 @@ class Crew:
         events: list[Any] = pool.wait(endings.STEP_S if self._evictions else usual)
         for at, event in enumerate(events):
             if type(event) is Done:
-                self._proven.add(event.worker)
-                self._has_answered = True
                 if event.drawn or self._must_note:
                     self._note(pool, event)
             elif type(event) is Died:
@@ -192,6 +188,7 @@ class Crew:
         worker, code, lines = told.number, told.code or 0, self._board.lines()
         by_the_killer = machine.out_of_memory_kills() > self._oom_kills
         line, eviction = lines[worker]._replace(pid=told.pid or lines[worker].pid), self._evictions.pop(worker, None)
+        self._proven.update(place for place, one in enumerate(lines) if one.ready)
         line = line if self._is_here else endings.in_hand(told.blocks, line, eviction is not None)
         how, cause, stack = told.how, "", ""
         if eviction is not None:
@@ -211,8 +208,8 @@ class Crew:
             is_gone=told.code is not None,
             was_asked=told.state is State.RETIRING and not told.blocks,
             was_stuck=eviction is not None,
-            is_proven=worker in self._proven or bool(line.ready),
-            others_work=self._has_answered,
+            is_proven=worker in self._proven,
+            others_work=bool(self._proven),
         )
         for place in range(len(lines)) if pool.shares_fate else [worker]:
             self._evictions.pop(place, None)
@@ -221,7 +218,6 @@ class Crew:
                 self._board.clear(place)
             else:
                 self._board.move(place)
-        self._proven.update(at for at, one in enumerate(lines) if one.ready)
         if end.was_starting:
             self._proven.discard(worker)  # until another one is ready there
         self._taken.discard(worker)

@@ -9,7 +9,6 @@ are a pickle, or the short form of a block or an answer, which goes to the funct
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import struct
@@ -21,7 +20,6 @@ from ..worker.block import short
 _TASK = struct.Struct("=qQ")  # its number, and how many bytes: none, and there are no more
 _ANSWER = struct.Struct("=qQH")  # the task's number, bytes, buffers; the size of each buffer follows
 _AT_ONCE = 1 << 12  # bytes that are read unless more are known to come
-_WIDE = 1 << 20
 _MOST_PARTS = 512  # that are written by one system call; 1024 is the limit of most systems
 
 READY = -1  # the number in the first message of all: the worker's initializer has returned
@@ -66,8 +64,7 @@ class WorkerEnd:
 
 
 def _packed(number: int, value: Any) -> list[Any]:
-    is_result = value is not None and value[1] is None  # neither an error nor the first message of all
-    if is_result and (answer := short(value[0])) is not None:
+    if (answer := short(value)) is not None:
         return [_ANSWER.pack(number, len(answer), 0) + answer]
     buffers: list[memoryview] = []
 
@@ -87,8 +84,6 @@ def _packed(number: int, value: Any) -> list[Any]:
 
 def _rest(parts: list[Any], written: int) -> list[Any]:
     """The rest of ``parts`` after so many bytes."""
-    if len(parts) == 1 and written == len(parts[0]):
-        return []
     done = 0
     while done < len(parts) and written >= len(parts[done]):
         written -= len(parts[done])
@@ -113,7 +108,6 @@ class PoolEnd:
         self._begun: Answer | None = None  # …unless an answer has come but for its buffers…
         self._unfilled: list[memoryview] = []  # …of which these are still to be filled
         self.has_ended = False  # no process can write into the pipe any more
-        self._is_wide = False
 
     def send(self, number: int, task: bytes) -> bool:
         """Send a task, empty bytes after the last; False if ``tasks`` must be writable first: then ``flush``."""
@@ -169,9 +163,6 @@ class PoolEnd:
                     self._wanted = max(_AT_ONCE, begin + size - len(read))
                     return
                 sizes = struct.unpack_from(f"={count}Q", read, _ANSWER.size) if count else ()
-                if sizes and not self._is_wide:
-                    self._is_wide = True
-                    _widen(self.up)
                 self._begun = number, bytes(read[begin : begin + size]), [bytearray(size) for size in sizes]
                 self._unfilled = [memoryview(buffer) for buffer in self._begun[2]]
                 del read[: begin + size]
@@ -186,11 +177,3 @@ class PoolEnd:
                 del self._unfilled[0]
             found.append(self._begun)
             self._begun = None
-
-
-def _widen(descriptor: int) -> None:
-    """Ask for a megabyte of pipe, so that large writes wait less often."""
-    with contextlib.suppress(ImportError, AttributeError, OSError):  # not on Linux, or no pipe memory left to us
-        import fcntl
-
-        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _WIDE)

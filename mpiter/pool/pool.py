@@ -2,8 +2,8 @@
 
 ``Pool`` runs in the thread that uses it, ``_work`` in each worker.  Guarantees that one worker's end is no concern of
 the others: its pipes are its own, what it sent counts, and its place is filled beside them; that a process that is
-killed is the one meant, whichever has its number by then; and that what a function raises or returns comes back, or why
-it can't.  A block is with the ready worker that has least to do.
+killed is the one meant, whichever has its number by then; and that what a function returns comes back, or why there is
+nothing.  A block is with the ready worker that has least to do.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
-from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..bell import Bell
 from ..errors import RemoteTraceback, SampleError
@@ -125,7 +124,6 @@ class Pool(Workers):
         self._context: Any = context or get_context()
         self._begin = initializer, tuple(initargs)
         self._imports_main = imports_main
-        self._numbers = 0
         self._poll = select.poll()
         self._poll.register(bell, select.POLLIN)
         self._places: dict[int, Member] = {}  # the workers that ``wait`` looks at, by descriptor
@@ -144,12 +142,11 @@ class Pool(Workers):
     def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Any]) -> None:
         for block in blocks:
             chosen: Member = self._least_busy()
-            self._numbers += 1
             task = short(block) if chosen.func is func else None
             if task is None:
                 task, chosen.func = pickle.dumps((func, block), 5), func
-            chosen.out[self._numbers] = block
-            if not chosen.end.send(self._numbers, task):
+            chosen.out[block.number] = block
+            if not chosen.end.send(block.number, task):
                 self._wait_for_room(chosen, True)
 
     def _wait_for_room(self, worker: Member, wanted: bool) -> None:
@@ -284,17 +281,32 @@ class Pool(Workers):
         return not left
 
 
+class _Failed(NamedTuple):
+    """What a worker answers if it has nothing else to say: why, in words."""
+
+    summary: str
+    trace: str
+
+
+def _failed(what: str, error: Exception) -> _Failed:
+    summary = "".join(traceback.format_exception_only(error)).strip()  # whatever its own ``__str__`` does
+    return _Failed(what + summary, traceback.format_exc())
+
+
 def _opened(answer: Answer, block: Any) -> Any:
     """Unpickle a worker's answer to a block."""
     _, pickled, buffers = answer
-    error: BaseException | None
     if (done := from_short(pickled)) is not None:
         return done
     try:
-        value, error = pickle.loads(pickled, buffers=buffers)
+        value = pickle.loads(pickled, buffers=buffers)
     except Exception as problem:
-        error = problem
-    return value if error is None else Lost(block.number, error)
+        return Lost(block.number, problem)
+    if type(value) is not _Failed:
+        return value
+    error = SampleError(value.summary)
+    error.__cause__ = RemoteTraceback(value.trace)
+    return Lost(block.number, error)
 
 
 def _kill_all(workers: dict[int, Member], owner: int) -> None:
@@ -317,26 +329,6 @@ def _death_of(process: Any) -> tuple[int, bool]:
     return process.sentinel, False
 
 
-class _Raised:
-    """An exception on its way, with the traceback that pickle leaves behind."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def __reduce__(self) -> Any:
-        text = "".join(traceback.format_exception(self.error))
-        return _raised, (pickle.dumps(self.error), repr(self.error), text)
-
-
-def _raised(pickled: bytes, said: str, text: str) -> BaseException:
-    try:
-        error: BaseException = pickle.loads(pickled)
-    except Exception:  # it says of itself what it was made from, and that is not true
-        error = SampleError(f"a worker raised {said}, which cannot be unpickled")
-    error.__cause__ = RemoteTraceback(text)
-    return error
-
-
 def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...], others: list[Any]) -> None:
     """The whole life of a worker process."""
     for theirs in others:  # which a forked process has inherited
@@ -354,16 +346,15 @@ def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...],
         try:
             if (block := from_short(data)) is None:
                 func, block = pickle.loads(data)
-            answer = func(block), None
+            answer = func(block)
         except Exception as error:
-            answer = None, _Raised(error)
+            answer = _failed("", error)
         home.end_child(born)
         home.look()
         try:
             end.send(number, answer)
         except Exception as problem:
-            told = reprlib.repr(answer[0] if answer[1] is None else answer[1].error)  # not in full
-            end.send(number, (None, MaybeEncodingError(problem, told)))
+            end.send(number, _failed(f"{reprlib.repr(answer)} cannot be pickled: ", problem))
         del task, data, block, answer
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_FOR_AN_EXIT_S)  # though threads of the dataset's own may wish to stay

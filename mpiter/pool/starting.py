@@ -53,7 +53,7 @@ class _ForkServer(mp_forkserver.ForkServer):
         folder = config["tempdir"] = tempfile.mkdtemp(prefix="pymp-", dir=short)
         try:
             super().ensure_running()
-            if self._forkserver_address.startswith(folder) and hasattr(os, "O_PATH"):  # a new one has begun to listen
+            if self._forkserver_address.startswith(folder):  # a new one has begun to listen
                 self._go_unnamed()
         finally:
             config["tempdir"] = before
@@ -104,21 +104,16 @@ def preload(module: str) -> None:
         _preloaded.append(module)
 
 
-def _new_server() -> _ForkServer:
-    server = _ForkServer()
-    chosen = getattr(getattr(mp_forkserver, "_forkserver", None), "_preload_modules", [])
-    others = [name for name in chosen if name != "__main__"]  # what the user wants in every fork server
-    useful = [name for name in _USEFUL if name in sys.modules]
-    server._preload_modules = _Preload(
-        ["mpiter.worker.worker", *_preloaded, *useful, *others, "mpiter.worker.preloaded"]
-    )
-    return server
-
-
 def _our_server() -> _ForkServer:
     """The one of this process, which runs once it is used."""
     global _server
-    _server = _server or _new_server()
+    if _server is None:
+        chosen = getattr(getattr(mp_forkserver, "_forkserver", None), "_preload_modules", [])
+        others = [name for name in chosen if name != "__main__"]  # what the user wants in every fork server
+        useful = [name for name in _USEFUL if name in sys.modules]
+        wanted = ["mpiter.worker.worker", *_preloaded, *useful, *others, "mpiter.worker.preloaded"]
+        _server = _ForkServer()
+        _server._preload_modules = _Preload(wanted)
     return _server
 
 
@@ -174,10 +169,9 @@ def _as_workers_start(imports_main: bool) -> Iterator[None]:
 
 def start_tracker() -> None:
     """multiprocessing's resource tracker lets interrupts through when it starts: not in the midst of our workers."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, []) if hasattr(signal, "pthread_sigmask") else None
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     resource_tracker.ensure_running()
-    if before is not None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _disown() -> None:
@@ -218,8 +212,7 @@ if hasattr(os, "register_at_fork"):
 
 def never_interrupted() -> None:
     """Ctrl-C is not for this thread, nor for the workers that it starts."""
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 
 
 @contextlib.contextmanager
@@ -228,7 +221,7 @@ def interrupts_later() -> Iterator[None]:
 
     The mask alone would not do: another thread (of a numerical library, say) may take the signal for us.
     """
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []

@@ -18,37 +18,31 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 from .. import machine
 from ..transport.memory import SharedFile
 
 
-class Cell(IntEnum):
-    """The cells of a worker's line."""
-
-    PID = 0  # of the process, or the system's number of the thread
-    READY = 1  # the dataset is loaded and worker_init has returned
-    BLOCK = 2  # number of the block in hand, -1 before the first
-    ROW = 3  # the row being fetched or written, of the block's
-    SINCE = 4  # when the block was begun, monotonic nanoseconds
-    ACTIVE = 5  # 1 while there is a block in hand, 2 while several of its rows are read at once, 0 when idle
-
-
-_CELLS = len(Cell)
-LINE_BYTES = 64  # a line of the cache
-
-
 class Line(NamedTuple):
     """A worker's line as it was read, cell by cell."""
 
-    pid: int
-    ready: int
-    block: int
-    row: int
-    since: int
-    active: int
+    pid: int  # of the process, or the system's number of the thread
+    ready: int  # the dataset is loaded and worker_init has returned
+    block: int  # number of the block in hand, -1 before the first
+    row: int  # the row being fetched or written, of the block's
+    since: int  # when the block was begun, monotonic nanoseconds
+    active: int  # 1 while there is a block in hand, 2 while several of its rows are read at once, 0 when idle
+
+
+class Cell:
+    """The places of a line's cells."""
+
+    PID, READY, BLOCK, ROW, SINCE, ACTIVE = range(len(Line._fields))
+
+
+_CELLS = len(Line._fields)
+LINE_BYTES = 64  # a line of the cache
 
 
 class Board:

@@ -18,7 +18,7 @@ from ..rules import Rules
 from ..samples.copying import Held, glimpse, is_its_own
 from . import home, seeding
 from .block import Block, Done
-from .board import Cell
+from .board import LINE_BYTES
 from .fetch import fetch
 from .here import NONE, WorkerInfo, here
 from .sheets import Writer
@@ -29,7 +29,7 @@ class CallersWorker:
     """A worker for one dataset; ``copies`` asks for private copies of the samples."""
 
     def __init__(self, dataset: Any, worker_init: Any, rules: Rules, copies: bool) -> None:
-        cells = memoryview(bytearray(8 * len(Cell))).cast("q")
+        cells = memoryview(bytearray(LINE_BYTES)).cast("q")
         worker = Worker(WorkerInfo(0, 1, rules.seed, None, "serial"), rules, Writer(None, Held), cells)
         try:
             settle_at(worker, dataset, copies=rules.batch_size > 1)

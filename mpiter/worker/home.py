@@ -37,8 +37,7 @@ def settle_in(environment: dict[str, str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who closes us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for name in {*os.environ} - {*environment}:
         del os.environ[name]
     os.environ.update(environment)
@@ -80,25 +79,18 @@ def die_with_parent() -> None:
     Not by PR_SET_PDEATHSIG: that is for the end of the *thread* that started us, and with a fork server not even that
     of the right process.
     """
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-    pipe: Any = parent.sentinel
+    pipe: Any = multiprocessing.parent_process().sentinel  # type: ignore[union-attr]  # each worker has a parent
     try:
-        _let_the_kernel_kill(pipe)
+        import fcntl
+
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
     except (ImportError, AttributeError, OSError):  # not Linux
         threading.Thread(target=_wait, args=(pipe,), name="mpiter-lifeline", daemon=True).start()
         return
     if connection.wait([pipe], 0):  # it was over before we could say so
         os._exit(1)
-
-
-def _let_the_kernel_kill(pipe: int) -> None:
-    import fcntl
-
-    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _wait(pipe: Any) -> None:
@@ -147,7 +139,7 @@ _KEPT = 128 << 20  # free bytes at the top of the heap: to crop a picture of 400
 def _keep_memory() -> None:
     """Have glibc keep freed memory: it would return that of each decoded picture to the system."""
     is_told = any(name.startswith(_TUNABLES) for name in os.environ)
-    mallopt = None if os.name != "posix" or is_told else getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = None if is_told else getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGE)
         mallopt(_M_TRIM_THRESHOLD, _KEPT)

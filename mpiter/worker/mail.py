@@ -18,7 +18,6 @@ from typing import Any
 
 from ..errors import OURS, warn
 
-_MOST_TEXT = 1 << 20  # bytes of an answer; what a dataset prints beyond them is cut
 _STREAMS = {"stdout": 1, "stderr": 2}
 Letters = tuple[tuple[Any, ...], ...]
 
@@ -26,16 +25,11 @@ Letters = tuple[tuple[Any, ...], ...]
 class _Tape(io.RawIOBase):
     """A worker's stdout or stderr: any thread may write to it, and the lines travel with the answers."""
 
-    said = 0  # bytes since the last answer
-
     def __init__(self, name: str, letters: list[tuple[Any, ...]]) -> None:
         self._stream, self._letters = name, letters
 
     def write(self, data: Any) -> int:
-        room, self.said = _MOST_TEXT - self.said, self.said + len(data)
-        if room > 0:
-            cut = "" if len(data) <= room else "\n… (cut: too much printed)\n"
-            self._letters.append((self._stream, bytes(data)[:room].decode(errors="replace") + cut))
+        self._letters.append((self._stream, bytes(data).decode(errors="replace")))
         return len(data)
 
     def writable(self) -> bool:
@@ -65,7 +59,6 @@ class Outbox(logging.Handler):
         """Take all mail since the last call."""
         for stream in self._streams:
             stream.flush()
-            stream.buffer.said = 0
         taken = tuple(self._letters)
         del self._letters[: len(taken)]  # and not what another thread has said meanwhile
         return taken

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -105,8 +106,9 @@ WAYS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("manner", CODES)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "manner"), [*zip(WAYS, itertools.cycle(CODES)), *(("samples", manner) for manner in [*CODES][1:])]
+)
 def test_the_child_of_a_dataset_that_forks_ends_when_it_leaves_the_dataset(way: str, manner: str) -> None:
     with WAYS[way](manner) as loader:
         batches = list(loader)
@@ -114,26 +116,3 @@ def test_the_child_of_a_dataset_that_forks_ends_when_it_leaves_the_dataset(way: 
     codes = {int(code) for batch in batches for code in np.atleast_1d(batch[1])}
     assert [index for row in rows for index in row] == [*range(LENGTH)]
     assert codes == {CODES[manner]}
-
-
-class Computes(Forking):
-    """A dataset that has another process of multiprocessing's compute, which ends by itself."""
-
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.write(writer, bytes([index * 2]))
-            os._exit(0)
-        os.waitpid(child, 0)
-        found = os.read(reader, 1)[0]
-        os.close(reader)
-        os.close(writer)
-        return index, found
-
-
-def test_children_that_end_by_themselves_are_left_alone() -> None:
-    with mpiter.batches(Computes(""), 4, n_processes=2, shuffle=False) as stream:
-        assert [pair for x, y in stream for pair in zip(x.tolist(), y.tolist(), strict=True)] == [
-            (index, 2 * index) for index in range(LENGTH)
-        ]

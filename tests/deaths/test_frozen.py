@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripts import Script, session
 
-from mpiter.pool.watch import START_S, Watch
+from mpiter.pool.endings import START_S, Watch
 from mpiter.worker.board import Line
 
 pytestmark = pytest.mark.death
@@ -109,24 +109,6 @@ def test_who_gets_something_to_do_has_all_the_time_from_then_on() -> None:
     began = clock.now
     assert looks(watch, clock, 20, [line(active=0)], busy={0}) == [0]
     assert clock.now - began > 10
-
-
-def test_who_answers_and_gets_no_more_is_left_in_peace() -> None:
-    clock = Clock()
-    watch = Watch(10, clock)
-    for _ in range(100):
-        assert looks(watch, clock, 9, [line()], busy={0}) == []
-        assert looks(watch, clock, watch.interval, [line()]) == []
-
-
-def test_whoever_comes_in_place_of_another_begins_anew() -> None:
-    clock = Clock()
-    watch = Watch(10, clock)
-    assert looks(watch, clock, 9, [line()], busy={0}) == []
-    clock.now += watch.interval
-    assert watch.look({}, ()) == []
-    assert looks(watch, clock, 9, [line()], busy={0}) == []
-    assert looks(watch, clock, 9, [line(pid=2)], busy={0}) == []
 
 
 @pytest.mark.parametrize(("patience", "due"), [(1, START_S), (2 * START_S, 2 * START_S)])

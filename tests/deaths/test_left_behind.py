@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import scripts
-from pairs import pairs, slow_if
 from scripts import Script, lives_still, run, wait_until
+
+import mpiter
 
 pytestmark = pytest.mark.death
 
@@ -49,45 +49,11 @@ if mode == "stopped":
         os.kill(pid, signal.SIGSTOP)
 print("ready", *it.worker_pids, flush=True)
 """
-WAITS = "\ntime.sleep(60)\n"
-MODES = ("busy", "holding the GIL", "stopped", "idle")
-
-
-def _sigint_group(script: Script) -> None:
-    os.killpg(script.process.pid, signal.SIGINT)
-
-
-def _sigterm(script: Script) -> None:
-    script.process.terminate()
-
-
-def _sigterm_group(script: Script) -> None:
-    os.killpg(script.process.pid, signal.SIGTERM)
-
-
-def _sigkill(script: Script) -> None:
-    script.process.kill()
-
-
-def _sigkill_group(script: Script) -> None:
-    os.killpg(script.process.pid, signal.SIGKILL)
-
-
-FROM_OUTSIDE = {
-    "Ctrl-C": _sigint_group,
-    "SIGTERM": _sigterm,
-    "SIGTERM to the group": _sigterm_group,
-    "SIGKILL": _sigkill,
-    "SIGKILL to the group": _sigkill_group,
-}
 ABORT = "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); "
-FROM_INSIDE = {
+ENDS = {
     "the end of the script": "",
-    "sys.exit": "\nsys.exit(3)\n",
     "an exception": "\nraise ValueError\n",
     "os._exit": "\nos._exit(3)\n",
-    "os.abort": f"\n{ABORT}os.abort()\n",
-    "an error at exit": "\natexit.register(lambda: 1 / 0)\n",
     "a crash at exit": f"\n{ABORT}atexit.register(os.abort)\n",
 }
 
@@ -103,75 +69,55 @@ def places(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     ("end", "mode", "method"),
-    slow_if(lambda end, *_: "group" in end, pairs(FROM_OUTSIDE, MODES, scripts.METHODS)),
+    [
+        ("the end of the script", "holding the GIL", "forkserver"),
+        ("an exception", "stopped", "fork"),
+        ("os._exit", "holding the GIL", "fork"),
+        ("a crash at exit", "stopped", "forkserver"),
+        ("SIGINT to the group", "busy", "forkserver"),
+        ("SIGTERM", "holding the GIL", "spawn"),
+        ("SIGTERM to the group", "idle", "forkserver"),
+        ("SIGKILL", "stopped", "forkserver"),
+        ("SIGKILL to the group", "holding the GIL", "fork"),
+    ],
 )
-def test_a_signal_leaves_nothing(end: str, mode: str, method: str, tmp_path: Path, places: Path) -> None:
-    script = Script(tmp_path, SCRIPT + WAITS, mode, method, TMPDIR=str(places))
+def test_however_a_program_ends_nothing_is_left(end: str, mode: str, method: str, tmp_path: Path, places: Path) -> None:
+    script = Script(tmp_path, SCRIPT + ENDS.get(end, "\ntime.sleep(60)\n"), mode, method, TMPDIR=str(places))
     workers = script.says().split()[1:]
-    assert script.process.poll() is None
-    FROM_OUTSIDE[end](script)
+    if end.startswith("SIG"):
+        send = os.killpg if "group" in end else os.kill
+        send(script.process.pid, signal.Signals[end.split()[0]])
     outcome = script.ends()
     assert outcome.left_running == []
     assert not any(lives_still(int(pid)) for pid in workers)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("end", "mode", "method"),
-    pairs(FROM_INSIDE, ["holding the GIL", "stopped"], scripts.METHODS),
-)
-def test_the_end_of_a_program_leaves_nothing(end: str, mode: str, method: str, tmp_path: Path, places: Path) -> None:
-    outcome = run(tmp_path, SCRIPT + FROM_INSIDE[end], mode, method, TMPDIR=str(places))
-    assert outcome.out.startswith("ready")
-    assert outcome.left_running == []
-
-
 NAMES = """
-import multiprocessing.synchronize, os, sys, tempfile
+import multiprocessing.synchronize, os, tempfile
 import mpiter
 
-made = []
-genuine = multiprocessing.synchronize.SemLock._make_name
-multiprocessing.synchronize.SemLock._make_name = staticmethod(lambda: made.append(1) or genuine())
-with mpiter.MultiprocessIterator(list(range(100)), 4, n_processes=2, backend=mpiter.Process(sys.argv[1])) as it:
+semaphores, folders = [], []
+name, folder = multiprocessing.synchronize.SemLock._make_name, tempfile.mkdtemp
+multiprocessing.synchronize.SemLock._make_name = staticmethod(lambda: semaphores.append(name()) or semaphores[-1])
+tempfile.mkdtemp = lambda **where: folders.append(folder(**where)) or folders[-1]  # for the fork server's socket
+with mpiter.MultiprocessIterator(list(range(100)), 4, n_processes=2) as it:
     next(it)
-    print(len(made), *(f"{folder}/{name}" for folder, _, names in os.walk(tempfile.gettempdir()) for name in names))
+    places = [tempfile.gettempdir(), *folders]
+    print(len(folders), semaphores, [file for place in places for *_, files in os.walk(place) for file in files])
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", scripts.METHODS)
-def test_nothing_has_a_name_even_while_workers_run(method: str, tmp_path: Path, places: Path) -> None:
+def test_nothing_has_a_name_even_while_workers_run(tmp_path: Path, places: Path) -> None:
     """No semaphore, no socket, no file: what isn't there needn't be removed, whoever is killed."""
-    assert run(tmp_path, NAMES, method, TMPDIR=str(places)).ended_well().lines == ["0"]
+    assert run(tmp_path, NAMES, TMPDIR=str(places)).ended_well().lines == ["1 [] []"]
 
 
-@pytest.mark.parametrize("method", scripts.METHODS)
-def test_workers_offer_themselves_to_the_out_of_memory_killer(method: str) -> None:
-    import mpiter
-
+def test_workers_offer_themselves_to_the_out_of_memory_killer() -> None:
     own = Path("/proc/self/oom_score_adj")
     before = own.read_text()
-    with mpiter.MultiprocessIterator(list(range(10)), 2, n_processes=2, backend=mpiter.Process(method)) as it:
+    with mpiter.MultiprocessIterator(list(range(10)), 2, n_processes=2) as it:
         next(it)
         wait_until(lambda: all(line.ready for line in it._pump.loop.lines), "both are ready")
         scores = [Path(f"/proc/{pid}/oom_score_adj").read_text().strip() for pid in it.worker_pids]
     assert scores == ["1000", "1000"]
     assert own.read_text() == before
-
-
-def test_a_child_forked_by_the_user_ends_without_our_workers(tmp_path: Path) -> None:
-    """Its normal exit would terminate what it takes for its own children."""
-    text = """
-    import os, mpiter
-    it = mpiter.MultiprocessIterator(list(range(100)), 4, n_processes=2)
-    next(it)
-    before = it.worker_pids
-    if (child := os.fork()) == 0:
-        raise SystemExit
-    os.waitpid(child, 0)
-    next(it)
-    print(it.worker_pids == before, it.stats().restarts)
-    it.close()
-    """
-    assert run(tmp_path, text).ended_well().lines == ["True 0"]

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from datasets import Gated, plain
-from scripts import METHODS, Script, lives, lives_still, run, wait_until
+from scripts import Script, lives, lives_still, run, wait_until
 
 import mpiter
 from mpiter.pool import starting
@@ -30,7 +29,7 @@ import numpy as np
 import mpiter
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
-method, serializer, workers = sys.argv[1], sys.argv[2], int(sys.argv[3])
+method, serializer = sys.argv[1:3]
 
 class Dataset:
     def __len__(self):
@@ -39,19 +38,19 @@ class Dataset:
     def __getitem__(self, index):
         return np.full((64, 64), index, np.float32), index, "x" * index
 
-total = 0
-options = {"repeat": False, "seed": 1, "serializer": serializer}
-if workers:
-    it = mpiter.MultiprocessIterator(Dataset(), 16, n_processes=workers, backend=mpiter.Process(method), **options)
-else:
-    it = mpiter.SerialIterator(Dataset(), 16, **options)
-with it:
+def total(it):
+    found = 0
     for number, batch in enumerate(it):
-        if number == 5 and workers:
+        if number == 5 and isinstance(it, mpiter.MultiprocessIterator):
             os.kill(it.worker_pids[0], signal.SIGKILL)
         for image, index, text in batch:
-            total = zlib.crc32(image.tobytes() + bytes(text, "ascii") + bytes([index]), total)
-print(total)
+            found = zlib.crc32(image.tobytes() + bytes(text, "ascii") + bytes([index]), found)
+    return found
+
+options = {"repeat": False, "seed": 1, "serializer": serializer}
+expected = total(mpiter.SerialIterator(Dataset(), 16, **options))
+with mpiter.MultiprocessIterator(Dataset(), 16, n_processes=2, backend=mpiter.Process(method), **options) as it:
+    print(total(it) == expected)
 """
 
 
@@ -73,30 +72,17 @@ def _where_mounted(mount: str) -> str:
     )
 
 
-@pytest.mark.parametrize("serializer", ["slots", "packed"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "serializer"), [("forkserver", "slots"), ("fork", "packed")])
 def test_a_hundred_descriptors_will_do(method: str, serializer: str, tmp_path: Path) -> None:
-    expected = run(tmp_path, SCARCE, method, serializer, 0).ended_well().lines
-    outcome = run(tmp_path, SCARCE, method, serializer, 2)
-    assert (outcome.code, outcome.lines, outcome.left_running) == (0, expected, []), outcome
+    outcome = run(tmp_path, SCARCE, method, serializer)
+    assert (outcome.code, outcome.lines, outcome.left_running) == (0, ["True"], []), outcome
 
 
 @pytest.mark.skipif(not _can_mount(), reason="needs a mount namespace: run as root, with util-linux's unshare")
-@pytest.mark.parametrize("serializer", ["slots", "packed"])
-@pytest.mark.parametrize("method", METHODS)
-def test_a_megabyte_of_dev_shm_will_do(method: str, serializer: str, tmp_path: Path) -> None:
-    expected = run(tmp_path, SCARCE, method, serializer, 0).ended_well().lines
-    text = _where_mounted("mount -t tmpfs -o size=1m tmpfs /dev/shm")
-    outcome = run(tmp_path, text, method, serializer, 2)
-    assert (outcome.code, outcome.lines) == (0, expected), outcome
-
-
-@pytest.mark.skipif(not _can_mount(), reason="needs a mount namespace: run as root, with util-linux's unshare")
-@pytest.mark.parametrize("method", METHODS)
-def test_without_proc_all_works(method: str, tmp_path: Path) -> None:
-    expected = run(tmp_path, SCARCE, method, "slots", 0).ended_well().lines
-    outcome = run(tmp_path, _where_mounted("mount -t tmpfs none /proc"), method, "slots", 2)
-    assert (outcome.code, outcome.lines) == (0, expected), outcome
+@pytest.mark.parametrize("mount", ["mount -t tmpfs -o size=1m tmpfs /dev/shm", "mount -t tmpfs none /proc"])
+def test_a_megabyte_of_dev_shm_or_no_proc_will_do(mount: str, tmp_path: Path) -> None:
+    outcome = run(tmp_path, _where_mounted(mount), "forkserver", "slots")
+    assert (outcome.code, outcome.lines) == (0, ["True"]), outcome
 
 
 LIMITED = """
@@ -126,7 +112,7 @@ it.close()
 """
 
 
-@pytest.mark.parametrize("megabytes", [100, 300, 600, 1200, 4000])
+@pytest.mark.parametrize("megabytes", [100, 600])
 def test_a_limit_on_address_space_is_an_error_or_a_smaller_run_ahead(megabytes: int, tmp_path: Path) -> None:
     outcome = run(tmp_path, LIMITED, megabytes)
     assert (outcome.code, outcome.left_running) == (0, []), outcome
@@ -248,7 +234,7 @@ def test_a_fork_server_that_cannot_be_started_leaves_no_socket(tmp_path: Path, m
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: str(folder))
     monkeypatch.setattr(util, "spawnv_passfds", refuse)
     with pytest.raises(OSError, match="Too many open files"):
-        starting._new_server().ensure_running()
+        starting._ForkServer().ensure_running()
     assert not list(tmp_path.iterdir())
 
 
@@ -259,12 +245,8 @@ import mpiter
 from mpiter import batches  # while there is what an import takes
 
 out = os.dup(1)
-what, given = sys.argv[1], sys.argv[2]
-if what == "descriptors":
-    highest = max(map(int, os.listdir("/proc/self/fd")))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + int(given), highest + int(given)))
-else:
-    resource.setrlimit(resource.RLIMIT_AS, (int(given) << 20, int(given) << 20))
+most = max(map(int, os.listdir("/proc/self/fd"))) + int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 class Dataset:
     def __len__(self):
@@ -274,7 +256,7 @@ class Dataset:
         return np.full((100, 100), index)
 
 try:
-    with batches(Dataset(), 4, n_processes=2, shuffle=False, backend=mpiter.Process(sys.argv[3])) as stream:
+    with batches(Dataset(), 4, n_processes=2, shuffle=False, backend=mpiter.Process(sys.argv[2])) as stream:
         said = str([int(batch[0, 0, 0]) for batch in stream])
 except mpiter.MpiterError as error:
     said = f"{type(error).__name__}: {error}"
@@ -283,17 +265,12 @@ os.write(out, said.encode())
 ALL = str([*range(0, 40, 4)])
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("more", [0, 1, 2, 3, 4, 5, 6, 8, 12])
+@pytest.mark.parametrize(
+    ("more", "method"), [*((more, "forkserver") for more in (0, 2, 3, 4, 6)), (1, "fork"), (5, "fork")]
+)
 def test_with_hardly_a_descriptor_the_limit_is_named(tmp_path: Path, more: int, method: str) -> None:
-    said = run(tmp_path, FEWEST, "descriptors", more, method).ended_well().out
+    said = run(tmp_path, FEWEST, more, method).ended_well().out
     assert said == ALL or re.match(r"(?s)WorkerStartError: .*(open files|ulimit -u, -n, -v)", said)
-
-
-@pytest.mark.parametrize("megabytes", [300, 500, 1000])
-def test_little_address_space_is_enough_or_told(tmp_path: Path, megabytes: int) -> None:
-    said = run(tmp_path, FEWEST, "address space", megabytes, "forkserver", OPENBLAS_NUM_THREADS="1").ended_well().out
-    assert said == ALL or re.match(r"(WorkerStartError|SharedMemoryFull): ", said)
 
 
 class Closes:
@@ -308,37 +285,9 @@ class Closes:
         return index
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_sample_that_closes_its_workers_descriptors_is_named(method: str) -> None:
-    with mpiter.MultiprocessIterator(
-        Closes(), 3, repeat=False, shuffle=False, n_processes=2, backend=mpiter.Process(method)
-    ) as it:
+def test_a_sample_that_closes_its_workers_descriptors_is_named() -> None:
+    with mpiter.MultiprocessIterator(Closes(), 3, repeat=False, shuffle=False, n_processes=2) as it:
         assert next(it) == [0, 1, 2]
         with pytest.raises(mpiter.WorkerCrashed, match=r"sample 5 has .*its dataset has closed descriptors"):
             next(it)
         assert [list(batch) for batch in it] == [[6, 7, 8], [9, 10, 11]]
-
-
-def test_and_passed_where_such_samples_are_left_out() -> None:
-    with mpiter.DataLoader(Closes(), 3, num_workers=2, on_error="skip") as loader:
-        assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4], [6, 7, 8], [9, 10, 11]]
-        assert loader.stats().skipped == 1
-
-
-class Hangs:
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 3:
-            time.sleep(600)
-        return index
-
-
-def test_a_loader_too_says_how_long_a_sample_may_take() -> None:
-    with mpiter.DataLoader(Hangs(), 2, num_workers=2, sample_timeout=0.5) as loader:
-        batches = iter(loader)
-        assert next(batches).tolist() == [0, 1]
-        with pytest.raises(mpiter.WorkerCrashed, match=r"sample 3 .* sample_timeout= says how long"):
-            next(batches)
-        assert next(batches).tolist() == [4, 5]

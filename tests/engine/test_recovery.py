@@ -12,8 +12,7 @@ from mpiter.engine.recovery import Recovery
 from mpiter.engine.rooms import OBJECTS
 from mpiter.errors import WorkerCrashed
 from mpiter.order.cursor import Plan, Stretch
-from mpiter.pool.endings import End, cause, ended, in_hand
-from mpiter.pool.watch import START_S, Patience
+from mpiter.pool.endings import START_S, End, Patience, cause, ended, in_hand
 from mpiter.worker.block import Block
 from mpiter.worker.board import Line
 

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from datasets import TwoArguments, Unpicklable
-
 _equipment: list[Any] = []
 
 
@@ -53,14 +51,6 @@ def sore() -> None:
 
 def unpicklable() -> Any:
     return threading.Lock()
-
-
-def raises_unpicklable() -> Any:
-    raise Unpicklable
-
-
-def raises_unopenable() -> Any:
-    raise TwoArguments(1, 2)
 
 
 # -- meeting -----------------------------------------------------------------------------------------------------
@@ -112,11 +102,6 @@ def end_in_mid_answer(value: Any) -> Any:
 
     os.writev = writev
     return value
-
-
-def close_everything() -> None:
-    """As daemons do, our pipes included."""
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 
 
 def end_with_a_child(gate: Path) -> None:

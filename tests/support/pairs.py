@@ -11,12 +11,7 @@ import pytest
 
 def pairs(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
     """So few of the product that every value of an axis still meets every value of each other one."""
-    return pairs_of(list(itertools.product(*axes)))
-
-
-def pairs_of(combinations: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """So few of these that all pairs of values which they have are still there; the same ones each time."""
-    left = {combination: _pairs_in(combination) for combination in combinations}
+    left = {combination: _pairs_in(combination) for combination in itertools.product(*axes)}
     missing = set[Any]().union(*left.values())
     chosen = []
     while missing:

@@ -241,18 +241,6 @@ def on_sending(trap: Trap, info: Any) -> None:
     WorkerEnd.send = send
 
 
-def on_packing(trap: Trap, info: Any) -> None:
-    """The trap springs when the next answer is pickled."""
-    genuine = pipes._packed
-
-    def packed(number: int, value: Any) -> Any:
-        if number != READY:
-            trap.spring()
-        return genuine(number, value)
-
-    pipes._packed = packed
-
-
 def in_mid_message(trap: Trap, info: Any) -> None:
     """The trap springs when half of the next answer is written, its buffers included."""
     genuine, packed = os.writev, pipes._packed

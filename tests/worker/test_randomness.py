@@ -11,7 +11,6 @@ from ways import iterator
 import mpiter
 
 LENGTH, BATCH = 24, 5
-SETTINGS = [(0, "process"), (1, "process"), (3, "process"), (2, "serial")]
 
 
 class DrawsFromGlobals:
@@ -43,17 +42,17 @@ def opened(dataset, workers, backend, **options):
     return iterator(dataset, BATCH, n_processes=workers, backend=backend, seed=11, **options)
 
 
-def epochs(dataset, workers, backend, batches=10):
+def epochs(dataset, workers, backend="process", batches=10):
     with opened(dataset, workers, backend) as it:
         return [sample for _, batch in zip(range(batches), it, strict=False) for sample in batch]
 
 
 @pytest.mark.parametrize("kind", [DrawsFromGlobals, DrawsRound, DrawsLate])
 def test_draws_from_the_globals_are_the_same_for_any_number_of_workers(kind):
-    expected = epochs(kind(), 0, "process")
+    expected = epochs(kind(), 0)
     assert len({sample[1] for sample in expected}) == len(expected), "each position has draws of its own"
-    for workers, backend in SETTINGS:
-        assert epochs(kind(), workers, backend) == expected, (workers, backend)
+    for workers in (1, 3):
+        assert epochs(kind(), workers) == expected, workers
 
 
 def test_an_item_that_comes_twice_in_an_epoch_is_drawn_afresh():
@@ -124,12 +123,10 @@ class Noted(DrawsFromGlobals):
         return [(int(pid), int(i), float(drawn)) for pid, i, drawn in map(str.split, lines)]
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
-def test_a_replacement_knows_from_its_first_sample_on_that_the_dataset_draws(tmp_path, method):
+def test_a_replacement_knows_from_its_first_sample_on_that_the_dataset_draws(tmp_path):
     dataset = Noted(tmp_path / "draws", ends_at=17)
     options = {"shuffle": False, "repeat": False, "run_ahead": 0, "n_prefetch": 1}
-    with opened(dataset, 1, mpiter.Process(method), **options) as it:
+    with opened(dataset, 1, "process", **options) as it:
         handed_out = dict(sample for batch in it for sample in batch)
     draws = dataset.draws()
     (first, *_), (last, *_) = draws[0], draws[-1]
@@ -139,11 +136,9 @@ def test_a_replacement_knows_from_its_first_sample_on_that_the_dataset_draws(tmp
     )
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
-def test_a_replacement_does_not_draw_what_killed_the_worker_before_it(tmp_path, method):
+def test_a_replacement_does_not_draw_what_killed_the_worker_before_it(tmp_path):
     dataset = Noted(tmp_path / "draws", ends_at=0)
-    with opened(dataset, 1, mpiter.Process(method), shuffle=False, repeat=False) as it:
+    with opened(dataset, 1, "process", shuffle=False, repeat=False) as it:
         next(it)
     (_, i, drawn), (_, again, anew), *_ = dataset.draws()
     assert i == again == 0
