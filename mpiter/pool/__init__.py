@@ -9,3 +9,7 @@
 ``workers`` has what all Pools share; ``starting`` starts processes; ``endings`` sees which worker makes no progress,
 ends it, and says which one died of what.
 """
+
+from .pool import Pool
+
+__all__ = ["Pool"]

@@ -124,6 +124,7 @@ class Pool(Workers):
         self._context: Any = context or get_context()
         self._begin = initializer, tuple(initargs)
         self._imports_main = imports_main
+        self._numbers = 0
         self._poll = select.poll()
         self._poll.register(bell, select.POLLIN)
         self._places: dict[int, Member] = {}  # the workers that ``wait`` looks at, by descriptor
@@ -142,11 +143,12 @@ class Pool(Workers):
     def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Any]) -> None:
         for block in blocks:
             chosen: Member = self._least_busy()
+            self._numbers += 1
             task = short(block) if chosen.func is func else None
             if task is None:
                 task, chosen.func = pickle.dumps((func, block), 5), func
-            chosen.out[block.number] = block
-            if not chosen.end.send(block.number, task):
+            chosen.out[self._numbers] = block
+            if not chosen.end.send(self._numbers, task):
                 self._wait_for_room(chosen, True)
 
     def _wait_for_room(self, worker: Member, wanted: bool) -> None:
