@@ -18,7 +18,7 @@ import operator
 import random
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import FunctionType
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import StateError, warn
+from ..errors import OptionError, StateError, warn
 from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch
 from ..order.order import Indices
 from ..order.state import LARGEST, VERSION, check_kind, number_of, seed_of, typed
@@ -201,7 +201,10 @@ class Drawn(Plans):
         """The next so many keys, or the next list of them; an error of the sampler's; or None at the end."""
         try:
             found = self._keys or self.begin()
-            keys = list(next(found) if self._size is None else islice(found, count))
+            some = next(found) if self._size is None else islice(found, count)
+            if not isinstance(some, Iterable):
+                return OptionError(f"batch_sampler gives {some!r:.60}, which must be a list of keys: one list a batch.")
+            keys = list(some)
         except StopIteration:
             keys = None
         except Exception as error:

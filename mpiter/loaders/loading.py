@@ -293,7 +293,8 @@ class Loading(Generic[B_co]):
         """The number of batches in a pass, or in the next one; after a resume, of those that were left."""
         rest = self._rest(self._next.position if current is None else current.begun)
         if rest is None:
-            raise TypeError("it isn't known how many batches come: the sampler has no length.")
+            what = "dataset" if self._sampled is None else "sampler"
+            raise TypeError(f"it isn't known how many batches come: the {what} has no length.")
         return rest
 
     # -- epochs --------------------------------------------------------------------------------------------------

@@ -226,7 +226,8 @@ def _map_as_much_as_possible(file: SharedFile, size: int) -> tuple[int, mmap.mma
 def _full(size: int, available: int, reserve: int) -> SharedMemoryFull:
     error = SharedMemoryFull(
         f"a slot of {size / 1e6:.1f} MB does not fit: {max(available, 0) / 1e6:.1f} MB of memory are available, "
-        f"{reserve / 1e6:.1f} MB are reserved for slots; lower batch_size, n_prefetch or run_ahead, or free memory."
+        f"{reserve / 1e6:.1f} MB of address space (ulimit -v) for all slots; lower batch_size, n_prefetch or "
+        f"run_ahead, or free memory."
     )
     error.errno = errno.ENOSPC  # type: ignore[attr-defined]
     return error

@@ -98,6 +98,6 @@ def test_memory_that_the_system_refuses_is_an_error_and_the_range_is_free_again(
 def test_a_full_reserve_is_an_error_with_numbers():
     with small_arena() as arena:
         arena.allocate(60 << 20)
-        with pytest.raises(SharedMemoryFull, match=r"a slot of 8\.4 MB does not fit: .*67\.1 MB are reserved"):
+        with pytest.raises(SharedMemoryFull, match=r"a slot of 8\.4 MB does not fit: .*67\.1 MB of address space"):
             arena.allocate(8 << 20)
         assert arena.allocate(1 << 20) == 60 << 20
