@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import importlib
 import io
 import os
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.machinery import PathFinder
 from multiprocessing import process
 from multiprocessing.connection import Connection
@@ -190,9 +189,18 @@ def _copy_of(cls: Any) -> bytes:
 @functools.lru_cache(maxsize=256)
 def _twin(address: int, module: str, name: str, copy: bytes) -> Any:
     """The class that a forked worker inherited from this process; one that it has made itself comes by value."""
-    cls = next((one for one in gc.get_objects() if id(one) == address and isinstance(one, type)), None)
-    is_it = cls is not None and (cls.__module__, cls.__qualname__) == (module, name)
-    return cls if is_it else pickle.loads(copy)
+    key = address, module, name
+    alive = (cls for cls in _all_classes() if (id(cls), cls.__module__, cls.__qualname__) == key)
+    return next(alive, None) or pickle.loads(copy)
+
+
+def _all_classes() -> Iterator[type]:
+    seen, left = {object}, [object]
+    while left:
+        found = set(type.__subclasses__(left.pop())) - seen
+        seen |= found
+        left += found
+        yield from found
 
 
 # -- what is to blame ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ is an exception with numbers, never a SIGBUS), and assumes that only the consume
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import errno
 import mmap
@@ -58,7 +59,8 @@ class Arena:
     def __init__(self, reserve: int | None = None) -> None:
         self._file = SharedFile()
         self.size, self.map = _map_as_much_as_possible(self._file, aligned(reserve or machine.memory_total(), PAGE))
-        self._taken: dict[int, int] = {}  # ranges in use: start -> size
+        self._free = [(0, self.size)]  # (start, stop), sorted, never touching
+        self._taken: dict[int, int] = {}  # start -> size
         self._watchers: list[Callable[[int], None]] = []
         self.address = int(np.frombuffer(self.map, np.uint8).__array_interface__["data"][0])
         _live.add(self)
@@ -67,24 +69,35 @@ class Arena:
         """The offset of ``size`` bytes of zeros or leftovers, backed by memory."""
         size = aligned(size, PAGE)
         available = machine.memory_available() - _HEADROOM
-        start = self._gap(size)
-        if start is None or size > available:
+        start = self._take(size) if size <= available else None
+        if start is None:
             raise _full(size, available, self.size)
         try:
             self._commit(start, size)
         except OSError as error:
+            self._give(start, size)
             raise _full(size, available, self.size) from error
         self._taken[start] = size
         return start
 
-    def _gap(self, size: int) -> int | None:
-        """The start of the first gap of ``size`` between the ranges in use, or None."""
-        at = 0
-        for start, taken in sorted(self._taken.items()):
-            if start - at >= size:
-                break
-            at = start + taken
-        return at if at + size <= self.size else None
+    def _take(self, size: int) -> int | None:
+        """The start of the first free range of ``size``, or None."""
+        for at, (start, stop) in enumerate(self._free):
+            if stop - start >= size:
+                self._free[at : at + 1] = [(start + size, stop)] if stop - start > size else []
+                return start
+        return None
+
+    def _give(self, start: int, size: int) -> None:
+        """Free a range, and join it with its neighbours."""
+        stop = start + size
+        at = bisect.bisect(self._free, (start, stop))
+        if at and self._free[at - 1][1] == start:
+            at -= 1
+            start = self._free.pop(at)[0]
+        if at < len(self._free) and self._free[at][0] == stop:
+            stop = self._free.pop(at)[1]
+        self._free.insert(at, (start, stop))
 
     def range_at(self, address: int) -> tuple[int, int] | None:
         """The address and the size of the range in use that ``address`` lies in."""
@@ -105,9 +118,11 @@ class Arena:
 
     def free(self, start: int, size: int) -> None:
         """Return a range, and its memory to the system where that is possible."""
+        size = aligned(size, PAGE)
         self._give_up(start)
         with contextlib.suppress(AttributeError, OSError, ValueError):  # else it stays committed and is used again
-            self.map.madvise(mmap.MADV_REMOVE, start, aligned(size, PAGE))
+            self.map.madvise(mmap.MADV_REMOVE, start, size)
+        self._give(start, size)
 
     def _commit(self, start: int, size: int) -> None:
         if hasattr(os, "posix_fallocate"):

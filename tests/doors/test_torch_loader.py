@@ -125,8 +125,6 @@ def test_datasets_give_what_torchs_loader_makes_of_them(dataset: Any, workers: i
 COLUMNS: dict[str, Any] = {
     "a dict": {"x": np.arange(46.0).reshape(23, 2), "y": torch.arange(23)},
     "a tensor and a list": {"x": torch.arange(23), "name": [f"sample {at}" for at in range(23)]},
-    "a mapping": types.MappingProxyType({"x": np.arange(23)}),
-    "nested": {"x": (np.arange(23), torch.arange(23)), "y": {"z": range(23)}, "t": torch.arange(23)},
 }
 
 
