@@ -35,7 +35,7 @@ ON_OTHER_PYTHONS = (
     "iterators",
 )  # folders of tests/: what leans on the interpreter itself…
 ON_THE_NEWEST = ("datasets", "transport", "engine", "deaths")  # … and where it changes most; the rest is Python on top
-ON_CHAINERS_NUMPY = ("order", "samples", "transport", "doors")  # what leans on NumPy
+ON_CHAINERS_NUMPY = ("samples", "doors")  # what leans on NumPy
 TORCH = "torch==2.13.0"
 JAX = "jax==0.10.2"
 MPI = ("mpi4py==4.1.2", "mpich==5.0.2")
