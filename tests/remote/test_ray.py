@@ -217,7 +217,7 @@ def test_a_program_within_a_placement_group_has_its_workers_there(ray: Any) -> N
     @ray.remote(scheduling_strategy=within, num_cpus=1)
     class Program:
         def run(self) -> list[list[int]]:
-            backend = Ray(start_timeout=20)
+            backend = Ray(start_timeout=60)
             with mpiter.batches(range(6), 4, n_processes=1, shuffle=False, backend=backend) as stream:
                 return [batch.tolist() for batch in stream]
 
