@@ -12,13 +12,13 @@ arguments.  ``mpiter.torch``, ``mpiter.chainer`` and ``mpiter.jax`` must be impo
 
     consumer process                                                     workers (any Pool)
     cursor ────► prefetch ──────────────► crew ───────── map_async ────► fetch
-    order: pure  _PrefetchLoop thread     our Pool: a pipe pair each     _fetch_run: registry[dataset](i), seeded
+    order: pure  _PrefetchLoop thread     our Pool: a pipe pair each     _fetch_run: dataset[i], seeded
                    ▲                                                       │ writes each sample into its
                    │ answer, read in the loop's own thread ◄───────────────┘ row of shared memory (a room)
                    ▼ contents (columns on shared memory, or packed rows)
               communicator   _Communicator: a queue bounded by n_prefetch
                    ▼
-              pump           starts and closes the loop, waits, changes position: each of these has one
+              pump           owns the loop of one of these: starts and closes it, waits, changes position
                    ▼
               iterators      MultiprocessIterator, MultithreadIterator, SerialIterator, batches(): state, epoch_detail
               loaders        DataLoader: an epoch for each iter()

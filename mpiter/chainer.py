@@ -43,7 +43,7 @@ _SEED_BYTES = 17  # for 128 bits and a sign
 
 
 class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
-    """Adds to an iterator what Chainer needs."""
+    """The base class of the iterators below: adds what Chainer's trainers and ChainerMN need."""
 
     def __del__(self) -> None:
         """Do nothing: Chainer's would wait for the workers in the garbage collector; these end by themselves."""

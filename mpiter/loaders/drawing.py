@@ -195,7 +195,7 @@ class Drawn(Plans):
             keys = self._ask(self._size, self._drop_last)
             if keys is not None:
                 self._lots[before.position] = _Lot(before, keys)
-                self._has_ended = isinstance(keys, Exception)  # not before the loop can find it
+                self._has_ended = isinstance(keys, Exception)  # last, so that the loop finds the error
 
     def _ask(self, count: int | None, whole: bool = False) -> list[Any] | Exception | None:
         """Return the sampler's next ``count`` keys or its next list of keys; its error; or None at the end."""

@@ -53,7 +53,7 @@ def only_one(contents: Contents) -> Any:
 
 
 class DataLoader(Loading[B_co]):
-    """Batches of NumPy arrays from a dataset, epoch after epoch, with the arguments of torch's ``DataLoader``.
+    """Gives batches of NumPy arrays from a dataset, an epoch for each ``iter()``; has torch's ``DataLoader`` arguments.
 
     Args:
         dataset: anything with ``[]`` and, unless there is a sampler, ``len``; a tuple or dict of arrays; an iterable.

@@ -111,7 +111,7 @@ class Pass:
 
 
 class Home:
-    """Keeps the workers between epochs."""
+    """Keeps the pump, which owns the workers, between epochs."""
 
     def __init__(self, persistent: bool) -> None:
         self.persistent, self.closed = persistent, False
@@ -356,13 +356,13 @@ class Loading(Generic[B_co]):
     # -- state ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place after the last batch handed out, as JSON-able values; no more for a larger dataset."""
+        """Return the place after the last batch handed out: JSON-able values, of a size independent of the dataset."""
         agreed = self._agreed()
         if (current := self._under_way) is not None:
             place = current.place()
         elif (place := self._next).generators is None:
             place = place._replace(generators=self._generators().save(), told=Walk(self._sampled).state())
-        if (length := agreed.get("dataset_length")) is not None:  # less than a batch may be left, which is left out
+        if (length := agreed.get("dataset_length")) is not None:  # a short batch may be left, which isn't handed out
             step = self._recipe.share().step(self._cut[0] or 1)
             if length - place.position < step * self.drop_last:
                 place = place._replace(position=length)

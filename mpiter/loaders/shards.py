@@ -58,7 +58,7 @@ class Wanted(NamedTuple):
 class Streamed(Wrapping):
     """A dataset of the batches of a stream, or of one shard of it; its keys are ``Wanted``."""
 
-    repeatable = False  # no batch can be fetched a second time, which elsewhere shows whether it draws random numbers
+    repeatable = False  # a batch can't be fetched twice, as workers do otherwise after one that drew random numbers
     shard, shards, is_callers = 0, 1, False
 
     def __init__(
@@ -256,7 +256,7 @@ def savable(told: Any, whose: str) -> Any:
 
 
 def check_told(told: Any) -> Told:
-    """Return ``told``, decoded if it is text; raise a StateError if ``state()`` can't have returned it."""
+    """Return ``told``, parsed if it is text; raise a StateError if ``state()`` can't have returned it."""
     with contextlib.suppress(ValueError):
         told = json.loads(told) if type(told) is str else told
     if type(told) is not list or len(decoded(told)) != 2:

@@ -45,7 +45,7 @@ def _init_shard(worker_init: Callable[[WorkerInfo], Any], shard: int, shards: in
 
 @dataclass
 class _Shard:
-    """How far one shard has been read, as JSON-able values."""
+    """The record of how far one shard has been read, as JSON-able values."""
 
     batches: int = 0
     has_ended: bool = False
@@ -53,7 +53,7 @@ class _Shard:
 
 
 class Streaming:
-    """How far the ``count`` shards of a stream have been read, in an epoch that begins at ``place``."""
+    """Keeps how far the ``count`` shards of a stream have been read, in an epoch that begins at ``place``."""
 
     def __init__(self, place: Place, count: int) -> None:
         self._epoch, self.read = place.epoch, place.drawn  # ``read``: batches of all shards

@@ -142,7 +142,7 @@ class Shuffled(Order):
         return self._length
 
     def take(self, start: int, stop: int) -> Indices:
-        """Return the indices at these positions; evaluate some ahead, at the same distance, which ranks need next."""
+        """Return the indices at these positions, and compute those of later steps, at the same distance, in advance."""
         stop, ahead = min(stop, self._length), start - self._last
         if stop <= start:
             return NO_INDICES

@@ -33,9 +33,9 @@ _INTERACTIVE = ("bash", "zsh", "sh", "interactive")
 
 @dataclass(frozen=True)
 class Shard:
-    """This process's part of the dataset when several train together: rank ``rank`` of ``size``, or found out if None.
+    """One rank's part of the dataset, when several processes train together; ``Shard()`` finds out rank and size.
 
-    ``Shard()`` looks, in this order, at an initialised ``torch.distributed``, ``jax.distributed`` or MPI; at ``RANK``
+    It looks, in this order, at an initialised ``torch.distributed``, ``jax.distributed`` or MPI; at ``RANK``
     and ``WORLD_SIZE``; at Open MPI's, MPICH's and Slurm's variables.  If none is set, this process is the only one.
 
     All ranks go through one order together, in steps of a batch for each.  If the last step of an epoch is short, each

@@ -30,7 +30,7 @@ from ..order.ranks import Shard, shard_for
 from ..pool import starting
 from ..samples.batch import Stacker, samples_of
 from ..samples.tree import Aside, Contents
-from ..typevars import B_co as T_co  # of a dataset's samples, as torch has it
+from ..typevars import B_co as T_co  # torch's name for the type of a dataset's samples
 from ..worker.here import WorkerInfo
 from .tensors import tensors_of
 
@@ -94,7 +94,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
             is_object(name, given)
         self._goes_through_all = sampler is None and batch_sampler is None
-        if not isinstance(dataset, (list, tuple)):  # whose elements are samples to torch
+        if not isinstance(dataset, (list, tuple)):  # torch takes their elements as samples
             dataset = as_dataset(dataset, by_key=not self._goes_through_all)
         if not (hasattr(type(dataset), "__getitem__") or hasattr(dataset, "__getitems__")):
             raise OptionError(
