@@ -5,26 +5,26 @@
 ...     print(*stream)
 [0 1 2 3] [4 5]
 
-``batches()`` and the iterators for loops of your own and for Chainer's trainers, ``DataLoader`` for who knows torch's;
-``mpiter.torch``, ``mpiter.chainer`` and ``mpiter.jax`` are imported by their names.  Inside:
+Use ``batches()`` and the iterators in your own loops or with Chainer's trainers, or ``DataLoader``, which has torch's
+arguments.  ``mpiter.torch``, ``mpiter.chainer`` and ``mpiter.jax`` must be imported by their names.  Inside:
 
 ::
 
     consumer process                                                     workers (any Pool)
     cursor ────► prefetch ──────────────► crew ───────── map_async ────► fetch
-    order: pure  _PrefetchLoop thread     our Pool: a pipe pair each     _fetch_run: registry[dataset](i), seeded
-                   ▲                                                       │ a pen writes the sample
-                   │ ticket, in the loop's own thread ◄────────────────────┘ into its row of a room
-                   ▼ contents (leased columns, or packed rows in place)
-              communicator   _Communicator: bounded by n_prefetch, two conditions, one run
+    order: pure  _PrefetchLoop thread     our Pool: a pipe pair each     _fetch_run: dataset[i], seeded
+                   ▲                                                       │ writes each sample into its
+                   │ answer, read in the loop's own thread ◄───────────────┘ row of shared memory (a room)
+                   ▼ contents (columns on shared memory, or packed rows)
+              communicator   _Communicator: a queue bounded by n_prefetch
                    ▼
-              pump           launch, wait, go elsewhere, close: what these own, one each
+              pump           owns the loop of one of these: starts and closes it, waits, changes position
                    ▼
               iterators      MultiprocessIterator, MultithreadIterator, SerialIterator, batches(): state, epoch_detail
               loaders        DataLoader: an epoch for each iter()
-              checkpoint     Checkpoint: the place, the model and the rest, saved between two steps
+              checkpoint     Checkpoint: loaders, model and other parts, saved in one file between two steps
 
-Arrows are the way of the data; each package imports only from those before it.  ``docs/design.md`` is the tour.
+Data flow along the arrows; each package imports only from those before it.  ``docs/design.md`` explains the design.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ from .stats import Stats
 from .worker.here import WorkerInfo, get_worker_info
 from .worker.seeding import get_rng
 
-if TYPE_CHECKING:  # else imported when it is asked for: workers, which import this too, need none of it
+if TYPE_CHECKING:  # otherwise imported on first use, since workers, which import this module too, need none of these
     from .checkpoint import Checkpoint
     from .datasets.packed import Packed
     from .iterators.iterators import MultiprocessIterator, MultithreadIterator, SerialIterator, batches
@@ -94,7 +94,7 @@ __all__ = [
 
 
 def _from_wing(module: str, name: str) -> Callable[..., Any]:
-    """A function that imports a wing when it is called, and makes something of it."""
+    """Return a function that imports ``module`` when it is called, and calls ``name`` in it."""
     return lambda *given: getattr(import_module(f"mpiter.{module}"), name)(*given)
 
 
@@ -102,7 +102,7 @@ Wings.pilot = _from_wing("tuning.auto", "AutoPilot")
 Wings.trace, Wings.receipts = _from_wing("tuning.trace", "tracer"), _from_wing("receipts", "Receipts")
 BY_NAME["ray"], BY_NAME["mpi"] = _from_wing("remote.ray", "Ray"), _from_wing("remote.mpi", "MPI")
 
-_ELSEWHERE = {  # names that are looked for here, and lie in a door or a wing
+_ELSEWHERE = {  # names that users look for here, and the modules that have them
     **dict.fromkeys(_rarer_errors, "errors"),
     **dict.fromkeys(("DevicePrefetcher", "StatefulDataLoader", "tensors"), "torch"),
     **dict.fromkeys(("LoaderReport", "converter"), "chainer"),
@@ -122,7 +122,7 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-if not TYPE_CHECKING:  # to which it would mean that any name will do
+if not TYPE_CHECKING:  # with it, type checkers would accept any name
 
     def __getattr__(name: str) -> object:
         if name in _WHEN_ASKED:

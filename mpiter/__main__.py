@@ -1,7 +1,7 @@
-"""The command `mpiter`, and `python -m mpiter`: each wing brings its part.
+"""The command `mpiter`, also as `python -m mpiter`: ``doctor``, ``tune``, ``audit`` and ``pack`` add their subcommands.
 
-Guarantees an exit status that a script can rely on: 0 it is done, 1 something was found wrong, 2 it was asked for
-wrongly, 130 it was interrupted.
+Guarantees an exit status that a script can rely on: 0 for success, 1 if something is wrong, 2 for wrong arguments, 130
+for Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WRONG, MISUSED, INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a sign that the other side can't show is no reason to end
+    if isinstance(sys.stdout, io.TextIOWrapper):  # don't fail on characters that the terminal's encoding lacks
         sys.stdout.reconfigure(errors="replace")
     parser = argparse.ArgumentParser(prog="mpiter", description="A multi-process batch loader: its tools.")
     parser.add_argument("--version", action="version", version=f"mpiter {__version__}")
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = options.run(options)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return WRONG
     except (MpiterError, OSError) as error:

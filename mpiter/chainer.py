@@ -1,9 +1,9 @@
-"""The Chainer door: ``from mpiter.chainer import MultiprocessIterator``, and nothing else to change.
+"""mpiter's iterators for Chainer: change only the import, to ``from mpiter.chainer import MultiprocessIterator``.
 
-The iterators are those of the core, with what Chainer's trainers, evaluators and ChainerMN ask beyond it: being a
-``chainer.dataset.Iterator``, ``serialize`` with the keys of Chainer's snapshots, and two private names.  ``converter``
-and ``LoaderReport`` are for the trainer.  Guarantees that saving a snapshot disturbs nothing, that those of Chainer's
-iterators load, and that ours load into Chainer's.  Chainer itself must be importable: on NumPy 2 or Python 3.12,
+They add what Chainer's trainers, evaluators and ChainerMN need: the base class ``chainer.dataset.Iterator``,
+``serialize`` with the keys of Chainer's snapshots, and two private names.  ``converter`` and ``LoaderReport`` are for
+the trainer.  Guarantees that saving a snapshot has no side effects, that snapshots of Chainer's iterators can be
+loaded here, and those saved here by Chainer's.  Chainer must be importable: on NumPy 2 or Python 3.12 and later,
 ``import mpiter.chainer_compat`` first.
 """
 
@@ -39,18 +39,18 @@ from .stats import Stats
 
 __all__ = ["Echo", "LoaderReport", "MultiprocessIterator", "MultithreadIterator", "SerialIterator", "converter"]
 
-_SEED_BYTES = 17  # of 128 bits, and its sign
+_SEED_BYTES = 17  # for 128 bits and a sign
 
 
 class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
-    """What Chainer asks of an iterator beyond the core's iterators."""
+    """The base class of the iterators below: adds what Chainer's trainers and ChainerMN need."""
 
     def __del__(self) -> None:
-        """Chainer's would wait for the workers, in the garbage collector; ours end by themselves."""
+        """Do nothing: Chainer's would wait for the workers in the garbage collector; these end by themselves."""
 
     @property
     def _state(self) -> Any:
-        """The state that ChainerMN reads."""
+        """The position as ChainerMN reads it."""
         here = self._cursor
         return IteratorState(here.position, here.epoch, here.is_new_epoch, here.order.array())
 
@@ -59,7 +59,7 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
         return len(self._cursor.order)
 
     def serialize(self, serializer: Any) -> None:
-        """Save the place to a snapshot or load it from one, as the ``serializer`` has it."""
+        """Save the position to a snapshot or load it from one, depending on the ``serializer``."""
         here = self._cursor
         order = here.order.array()
         position = _exchange(serializer, "current_position", here.position)
@@ -69,7 +69,7 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
         seed = _exchange_seed(serializer, self.seed)
         try:
             detail = _exchange(serializer, "previous_epoch_detail", float(here.previous_epoch_detail))
-        except KeyError:  # as in Chainer's oldest snapshots
+        except KeyError:  # Chainer's oldest snapshots don't have it
             now = epoch + position / max(len(here.order), 1)
             detail = max(now - self.batch_size / max(len(here.order), 1), 0.0) if now > 0 else -1.0
         found = Cursor(position, epoch, is_new_epoch, here.order, detail)
@@ -88,7 +88,7 @@ class _Door(DatasetIterator, chainer.dataset.Iterator):  # type: ignore[misc]
         self._pump.seed = seed
         order = self._order_of(found.epoch, indices)
         if isinstance(order, Given) and _equal(self._order_of(found.epoch).array(), indices):
-            order = self._order_of(found.epoch)  # ours after all: its state is a few numbers
+            order = self._order_of(found.epoch)  # the library's own shuffle, whose state is a few numbers
         self._go(found._replace(order=order))
 
 
@@ -97,18 +97,18 @@ def _equal(some: Indices | None, others: Indices | None) -> bool:
 
 
 def _exchange(serializer: Any, key: str, value: Any) -> Any:
-    """Save ``value`` under ``key``, or load what is there, in the type of ``value``."""
+    """Save ``value`` under ``key`` and return it, or load what is there and return it in the type of ``value``."""
     found = serializer(key, value)
     return value if found is None else type(value)(found)
 
 
 def _exchange_order(serializer: Any, order: Indices | None) -> Indices | None:
-    """Under both of the names that Chainer has had for it: each of its iterators reads another one."""
+    """Save or load the order under both of Chainer's keys, of which each of its iterators reads a different one."""
     if order is None:
         with suppress(KeyError):
-            serializer("_order", None)  # of which MultithreadIterator insists
+            serializer("_order", None)  # Chainer's MultithreadIterator can't load a snapshot without this key
         return None
-    found, answers = order.copy(), []  # loading fills it in place
+    found, answers = order.copy(), []  # loading overwrites ``found`` in place
     for key in ("order", "_order"):
         with suppress(KeyError):
             answers.append(serializer(key, found))
@@ -120,7 +120,7 @@ def _exchange_order(serializer: Any, order: Indices | None) -> Indices | None:
 
 
 def _exchange_seed(serializer: Any, seed: int) -> int:
-    """Ours alone: Chainer's snapshots have none."""
+    """Save the seed, or load and return it; snapshots of Chainer's own iterators have none, and ``seed`` is kept."""
     words = np.frombuffer(seed.to_bytes(_SEED_BYTES, "little", signed=True), np.uint8).copy()
     with suppress(KeyError):
         serializer("mpiter_seed", words)
@@ -155,7 +155,7 @@ class SerialIterator(_Door, iterators.SerialIterator):
 
 
 class Echo(echo.Echo[Any], chainer.dataset.Iterator):  # type: ignore[misc]
-    """``mpiter.echo.Echo`` around one of these iterators; the arguments are explained there.
+    """``mpiter.echo.Echo`` for Chainer's trainers, around one of these iterators; the arguments are explained there.
 
     >>> from mpiter.chainer import SerialIterator
     >>> with SerialIterator([10, 20, 30, 40], 2, repeat=False, shuffle=False) as it:
@@ -164,10 +164,10 @@ class Echo(echo.Echo[Any], chainer.dataset.Iterator):  # type: ignore[misc]
     """
 
     def __del__(self) -> None:
-        """Chainer's would close the source."""
+        """Do nothing: Chainer's would close the source."""
 
     def serialize(self, serializer: Any) -> None:
-        """Save the place to a snapshot or load it from one, as the ``serializer`` has it."""
+        """Save the position to a snapshot or load it from one, depending on the ``serializer``."""
         if isinstance(serializer, chainer.serializer.Deserializer):
             self.load_state_dict(json.loads(serializer("mpiter_echo", None).tobytes()))
         else:
@@ -175,7 +175,7 @@ class Echo(echo.Echo[Any], chainer.dataset.Iterator):  # type: ignore[misc]
 
 
 class _Converter(chainer.dataset.Converter):  # type: ignore[misc]
-    """``concat_examples`` that has nothing to do where the samples lie stacked already."""
+    """Does what ``concat_examples`` does, without copying where the samples lie stacked already."""
 
     def __call__(self, batch: Any, device: Any = None, padding: Any = None) -> Any:
         columns = _plain(columns_in_place(batch)) if isinstance(batch, Batch) else None
@@ -191,9 +191,9 @@ class _Converter(chainer.dataset.Converter):  # type: ignore[misc]
 
 
 converter = _Converter()
-"""Makes of a batch an array, a tuple or a dict of arrays, on a device: ``converter(batch, device=None, padding=None)``.
+"""Makes an array, or a tuple or dict of arrays, of a batch: ``converter(batch, device=None, padding=None)``.
 
-As ``chainer.dataset.concat_examples`` does, but without a copy where the samples lie stacked already.
+Does what ``chainer.dataset.concat_examples`` does, but without a copy where the samples lie stacked already.
 
 >>> import numpy as np
 >>> from mpiter.chainer import SerialIterator
@@ -205,7 +205,7 @@ As ``chainer.dataset.concat_examples`` does, but without a copy where the sample
 
 
 def _plain(columns: Any) -> Any:
-    """The columns, if they are just what ``concat_examples`` would make of the samples; or None."""
+    """Return ``columns`` if ``concat_examples`` would make just these of the samples; else None."""
     parts = columns.values() if type(columns) is dict else columns if isinstance(columns, tuple) else (columns,)
     return columns if parts and all(map(_is_numeric, parts)) else None
 
@@ -215,11 +215,11 @@ def _is_numeric(column: Any) -> bool:
 
 
 class LoaderReport(chainer.training.Extension):  # type: ignore[misc]
-    """Tells LogReport and PrintReport how many images come in a second, and which share of the time is waited.
+    """Reports samples per second, and the share of the time that training waits for batches, to LogReport.
 
-    ``trainer.extend(LoaderReport())``, and ``"images/s"`` and ``"waited"`` among the entries of ``PrintReport``.  Both
-    are over all the time since the last report, evaluation and snapshots included.  Give it the trigger of
-    ``LogReport`` if that is another than each epoch.  With several iterators, one report each:
+    Call ``trainer.extend(LoaderReport())``, and add ``"images/s"`` and ``"waited"`` to the entries of ``PrintReport``.
+    Both cover all the time since the last report, including evaluation and snapshots.  If the trigger of ``LogReport``
+    isn't each epoch, pass the same one to ``extend()``.  With several iterators, add one report for each:
     ``LoaderReport("second")`` reports ``"second/images/s"`` and ``"second/waited"``.
 
     >>> import chainer, numpy, tempfile
@@ -250,14 +250,14 @@ class LoaderReport(chainer.training.Extension):  # type: ignore[misc]
         return f"LoaderReport_{self._name}"
 
     def initialize(self, trainer: Any) -> None:
-        """The clock starts when the training does."""
+        """Start the clock, when the training begins."""
         self._since, self._before = time.perf_counter(), self._stats(trainer)
 
     def __call__(self, trainer: Any) -> None:
         now, stats, before = time.perf_counter(), self._stats(trainer), self._before
-        if stats.samples < before.samples:  # of workers that started anew
+        if stats.samples < before.samples:  # the iterator has new workers, whose counters began at 0
             before = Stats()
-        seconds = max(now - self._since, 1e-9)  # clocks may stand still
+        seconds = max(now - self._since, 1e-9)  # the clock may not have advanced
         self._since, self._before = now, stats
         trainer.observation[f"{self._prefix}images/s"] = (stats.samples - before.samples) / seconds
         trainer.observation[f"{self._prefix}waited"] = (stats.wait_s - before.wait_s) / seconds

@@ -1,12 +1,12 @@
-"""``import mpiter.chainer_compat`` before ``import chainer``: Chainer 7.8.1 on NumPy 2 and on Python 3.12 and later.
+"""Makes Chainer 7.8.1 work on NumPy 2, and on Python 3.12 and later: import this module before ``chainer``.
 
-Opt-in, and only Chainer is concerned: a few of its modules are read with what is gone replaced, as they are imported;
-neither NumPy nor ``sys.modules`` gets a name that it hasn't.  What is gone: ``np.sctypes`` (NumPy 2), ``np.float``
-(1.24), ``pkg_resources`` (setuptools) and ``numpy.distutils`` (Python 3.12), which is asked for the BLAS of macOS;
-what is going: ``np.maximum`` with its output in third place.
-Worker processes import this module before anything else, if the process that starts them has done so.
+Only Chainer is affected: in a few of its modules names that no longer exist are replaced as they are imported; no name
+is added to NumPy or ``sys.modules``.  Replaced are ``np.sctypes`` (removed in NumPy 2), ``np.float`` (in 1.24),
+``pkg_resources`` (in setuptools) and ``numpy.distutils`` (in Python 3.12), which Chainer asks for the BLAS of macOS;
+and ``np.maximum`` with its output as third argument, which is deprecated.
+Worker processes import this module before anything else if the process that starts them has imported it.
 
-Assumes Chainer 7.8.1, its last release; harmless where Chainer needs no help, or is not installed.
+Assumes Chainer 7.8.1, its last release; harmless if Chainer needs no help, or isn't installed.
 
 >>> import mpiter.chainer_compat
 >>> import chainer
@@ -47,20 +47,20 @@ _EDITS = {
 
 
 class _PkgResources:
-    """The part of ``pkg_resources`` that Chainer uses to see what is installed; versions aren't compared."""
+    """Stands in for ``pkg_resources``, by which Chainer checks what is installed; versions aren't compared."""
 
     class ResolutionError(Exception):
-        """Something is wrong with what is installed."""
+        """The base class of the two below."""
 
     class DistributionNotFound(ResolutionError):
-        """It is not installed."""
+        """A distribution is not installed."""
 
     class VersionConflict(ResolutionError):
-        """It is installed in a version that Chainer doesn't know; never raised."""
+        """A distribution is installed in an unsuitable version; never raised here."""
 
     @classmethod
     def require(cls, *requirements: str) -> None:
-        """Are there distributions for "ideep4py<2.1" and the like, of whatever version?"""
+        """Raise DistributionNotFound unless each of ``requirements``, such as "ideep4py<2.1", is installed."""
         for requirement in requirements:
             try:
                 metadata.distribution(re.split("[<>=!~, ]", requirement)[0])
@@ -72,7 +72,7 @@ _PkgResources.WorkingSet = lambda: _PkgResources  # type: ignore[attr-defined]
 
 
 class _Edited(SourceFileLoader):
-    """Loads a module of Chainer as it would be written today."""
+    """Loads a module of Chainer with the replacements of ``_EDITS``."""
 
     def get_code(self, fullname: str) -> CodeType | None:
         source = self.get_source(fullname)
@@ -83,7 +83,7 @@ class _Edited(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules to be edited where they are, and nothing else."""
+    """Finds the modules in ``_EDITS``, and no others."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -95,7 +95,7 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-if "chainer" not in sys.modules:  # an import that failed has left parts of it behind
+if "chainer" not in sys.modules:  # modules may be left from an import that failed
     for name in [name for name in sys.modules if name.startswith("chainer.")]:
         del sys.modules[name]
 if not any((type(finder).__module__, type(finder).__qualname__) == (__name__, "_Finder") for finder in sys.meta_path):

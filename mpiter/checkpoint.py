@@ -1,7 +1,7 @@
-"""``Checkpoint``: loaders, model and whatever goes with them, saved in one file between two steps.
+"""``Checkpoint``: saves loaders, model and other parts of a training loop in one file, between two steps.
 
-Runs in the consumer's thread.  Signals wait until a step is finished: within one the loader is ahead of the model.
-Guarantees that a file is of the last finished step, is there whole or not at all, and is never unpickled.
+Runs in the consumer's thread.  Signals are held back until a step is finished: within it the loader is ahead of the
+model.  Guarantees that a file holds the last finished step, is written completely or not at all, and isn't unpickled.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from .worker.seeding import give_back, global_generators, state_of
 
 
 class Checkpoint:
-    """A ``with`` block whose training loop may be interrupted, and goes on where it was.
+    """A ``with`` block whose training loop can be interrupted, and resumes where it was when the program is run again.
 
     Args:
-        path: of the file, a process's own; the block begins with what it holds, or writes it if there is none.
-        parts: what is saved and loaded: each loader of the loop, and whatever else has ``state_dict()`` and
+        path: the file, which no other process may use; it is loaded when the block begins, or written if missing.
+        parts: what is saved and loaded: each loader of the loop, and any object with ``state_dict()`` and
             ``load_state_dict()``; or a dict of values, arrays, tensors and more dicts, which is filled in place.
-        named: more of them, with names: ``model=model``.
+        named: further parts, with names: ``model=model``.
         every_s: seconds between two saves; None to save at the end only.
 
-    A step of ``steps(loader)`` is finished when the loop asks for the next batch or is left; where it takes several
-    batches, loop over the loader and call ``step()`` as the last thing of a step. Ctrl-C, SIGTERM and SIGHUP wait until
-    then (not while ``steps()`` waits for a batch), or until the end of an epoch of ``epochs()``: all is saved, the
-    global random generators too, and the signal does what it would have done. A second Ctrl-C doesn't wait; like an
-    error, it loses what came since the last save. The end of the block, also by ``break`` or ``return``, saves the last
-    finished step.
+    A step of ``steps(loader)`` is finished when the loop asks for the next batch or is left; if a step takes several
+    batches, loop over the loader and call ``step()`` at its end. Ctrl-C, SIGTERM and SIGHUP are held back until a step
+    is finished (not while ``steps()`` waits for a batch); in the last step of an epoch of ``epochs()``, until the body
+    of that loop is done. Then all is saved, with the global random generators, and the signal's original handler is
+    called. A second Ctrl-C isn't held back; like an error, it loses what came since the last save. The end of the
+    block, also by ``break`` or ``return``, saves the last finished step.
 
     >>> import mpiter, tempfile
     >>> loader, model = mpiter.DataLoader(range(6), batch_size=2), {"sum": 0}
@@ -62,8 +62,8 @@ class Checkpoint:
         seconds("every_s", every_s)
         self._every_s = math.inf if every_s is None else every_s
         self.path = Path(path).expanduser().absolute()
-        self.finished = 0  # steps, those before this block began included
-        self.epoch = 0  # complete, of epochs()
+        self.finished = 0  # steps, including those before this block began
+        self.epoch = 0  # the number of complete epochs of epochs()
         self._parts = {str(number): part for number, part in enumerate(parts)} | named
         for name, part in self._parts.items():
             if type(part) is not dict and not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
@@ -73,14 +73,14 @@ class Checkpoint:
         self._places: dict[str, Any] = {}  # of the loaders, after the last finished step
         self._is_open = self._counts_epochs = False
         self._begun = 0  # 1 while a step of steps() isn't finished
-        self._waits = False  # a batch is waited for, and all parts agree
+        self._waits = False  # steps() waits for a batch between two steps, so all parts can be saved
         self._finished_before = 0  # steps, before this block
         self._saved_at = 0.0
-        self._heard: int | None = None  # the signal that waits
+        self._heard: int | None = None  # the signal that is held back
         self._handlers: dict[int, Any] = {}  # as they were before the block
 
     def __enter__(self) -> Self:
-        """Begin with what the file holds; or write it, which finds out whether all can be saved."""
+        """Load the file; or write it if it is missing, which shows at once whether all parts can be saved."""
         if self._is_open:
             raise StateError("this Checkpoint is in use already; make another one.")
         self._begun, self._heard, self._handlers = 0, None, {}
@@ -88,7 +88,7 @@ class Checkpoint:
         self._load() if self.path.exists() else self._save()
         self._is_open, self._counts_epochs, self._saved_at = True, False, time.monotonic()
         self._finished_before = self.finished
-        if threading.current_thread() is threading.main_thread():  # Python tells no other of signals
+        if threading.current_thread() is threading.main_thread():  # Python handles signals in no other thread
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if (handler := signal.getsignal(number)) not in (None, signal.SIG_IGN):
                     self._handlers[number] = handler
@@ -105,35 +105,35 @@ class Checkpoint:
                 if not self.finished and any(self._moved()):
                     warn("no step has been finished: loop over c.steps(loader), or call c.step() after each step.")
         finally:
-            for number, handler in reversed(self._handlers.items()):  # Ctrl-C's last: it can't leave the others to us
+            for number, handler in reversed(self._handlers.items()):  # Ctrl-C's last: it could interrupt this loop
                 signal.signal(number, handler)
         if kind is None or issubclass(kind, Exception):
             self._deliver()
 
     def steps(self, batches: Iterable[T]) -> Iterator[T]:
-        """The batches of a loader, each of them a step; also of what wraps a loader, if that doesn't read ahead."""
+        """Yield the batches, each a step, of a loader, or of an object around one that doesn't read ahead."""
         if hasattr(batches, "is_new_epoch") and not any(part is batches for part in self._loaders.values()):
             what = f"this {type(batches).__name__} is not among the checkpoint's parts, so its place would not be saved"
             raise OptionError(f"{what}: pass it to Checkpoint as well.")
-        if self._begun:  # the step in which a loop was left
+        if self._begun:  # the last step of an earlier loop, which was left by break
             self._end_step(None)
         self._waits = self.finished == self._finished_before
         try:
             for batch in batches:
                 self._waits, self._begun = False, 1
                 yield batch
-                if self._begun:  # not ended by ``step()``
+                if self._begun:  # ``step()`` hasn't been called
                     self._waits = self._end_step(batches)
         finally:
             self._waits = False
 
     def step(self) -> None:
-        """Finish a step: everything that belongs to it has been updated."""
+        """Finish a step, once the model and all else that belongs to it have been updated."""
         self._begun = 1
         self._end_step(None)
 
     def epochs(self, total: int) -> Iterator[int]:
-        """The numbers of the epochs from where it stands to ``total``; the first may be the rest of one."""
+        """Yield the numbers of the epochs that are left, up to ``total``; the first may have been begun before."""
         self._counts_epochs = True
         while self.epoch < total:
             yield self.epoch
@@ -143,23 +143,23 @@ class Checkpoint:
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-        """The states in a file by the names of their parts, "0", "1" and so on for those without one."""
+        """Return the states in a file by the names of their parts, which are "0", "1", … for parts without one."""
         return dict(_read(Path(path))["parts"])
 
     def _finish(self) -> None:
-        """All parts agree here; from the next batch on the loaders are ahead of the model."""
+        """Count a finished step and note the loaders' states: from the next batch on they are ahead of the model."""
         self.finished += self._begun
         self._begun = 0
         self._places = {name: loader.state_dict() for name, loader in self._loaders.items()}
 
     def _moved(self) -> Iterator[str]:
-        """The names of the loaders that have gone on since the last finished step."""
+        """Return the names of the loaders that have handed out batches since the last finished step."""
         return (name for name in self._loaders if repr(self._loaders[name].state_dict()) != repr(self._places[name]))
 
     def _end_step(self, batches: Any) -> bool:
-        """Finish the step, and pause; after an epoch's last one ``epochs()`` does, when what follows it is done too.
+        """Finish the step, then save and handle a signal if needed; after an epoch's last step ``epochs()`` does that.
 
-        Return whether a signal needn't wait from here on.
+        Return True if a signal needn't be held back until the next batch is handed out.
         """
         loaders = {name: part for name, part in self._loaders.items() if part is batches} or self._loaders
         has_ended = any(name in loaders and loaders[name].is_new_epoch for name in self._moved())
@@ -169,7 +169,7 @@ class Checkpoint:
         return may_pause
 
     def _pause(self) -> None:
-        """Save if it is time to, and deliver a signal that waits."""
+        """Save if a save is due or a signal was held back, and call that signal's original handler."""
         if not self._is_open:
             raise StateError("steps belong into the block: with mpiter.Checkpoint(…) as c: …")
         if self._heard is not None:
@@ -194,15 +194,15 @@ class Checkpoint:
         _say(f"{signal.Signals(number).name} waits for the end of this step or epoch, to save all{more}.")
 
     def _deliver(self, frame: FrameType | None = None) -> None:
-        """Call the handler that the waiting signal had before; most raise."""
+        """Call the original handler of the signal that was held back, if any; most handlers raise."""
         number, self._heard = self._heard, None
         if number is not None:
-            if not callable(handler := self._handlers[number]):  # the system's own ends a process without any `finally`
+            if not callable(handler := self._handlers[number]):  # SIG_DFL: it would end the process without `finally`
                 raise SystemExit(128 + number)
             handler(number, frame)
 
     def _save(self) -> None:
-        """Write the memory of arrays and tensors by numbers, and all else in JSON."""
+        """Write all parts: arrays and tensors as numbered arrays of the file, everything else as JSON."""
         parts = {name: part if type(part) is dict else part.state_dict() for name, part in self._parts.items()}
         states = {"steps": self.finished, "epoch": self.epoch, "parts": parts | self._places}
         states["generators"] = {name: state_of(generator) for name, generator in _generators().items()}
@@ -219,7 +219,7 @@ class Checkpoint:
             theirs, ours = ", ".join(states["parts"]), ", ".join(self._parts)
             raise StateError(f"{self.path} holds {theirs}, but was given {ours}: pass the same parts, or another path.")
         for name in sorted(self._parts, key=lambda name: name not in self._loaders):
-            part, state = self._parts[name], states["parts"][name]  # loaders come first: they refuse before any change
+            part, state = self._parts[name], states["parts"][name]  # loaders first: they raise before anything changes
             _filled(part, state, name) if type(part) is dict else part.load_state_dict(state)
         self.finished, self.epoch = states["steps"], states["epoch"]
         for name, generator in _generators().items():
@@ -230,11 +230,11 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file to be written, which takes the place of ``path`` once it is whole and on the disk.
+    """Open a new file in a ``with`` block; it replaces ``path`` once it is complete and on the disk.
 
-    An error leaves what was there. A kill leaves the new file too, with a dot before its name, until the next one.
+    An error leaves the old file. So does a kill, and the unfinished file, with a dot before its name, until the next.
     """
-    unfinished = path.with_name(f".{path.name}-{secrets.token_hex(8)}")  # which can't be guessed
+    unfinished = path.with_name(f".{path.name}-{secrets.token_hex(8)}")  # a name that can't be guessed
     for left in path.parent.glob(glob.escape(f".{path.name}-") + "?" * 16):
         left.unlink(missing_ok=True)
     try:
@@ -245,14 +245,14 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
         os.replace(unfinished, path)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename is None:  # a full disk says no more than that
+        if isinstance(error, OSError) and error.errno and error.filename is None:  # such as for a full disk
             error.filename = str(path)
         raise
     machine.write_names(path.parent)
 
 
 def _say(text: str) -> None:
-    """Tell the user: not by print(), in whose midst a signal may come."""
+    """Write to standard error; not by print(), which a signal handler mustn't call in the midst of another print()."""
     with contextlib.suppress(OSError):
         os.write(2, f"mpiter: {text}\n".encode())
 
@@ -269,14 +269,14 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _generators() -> dict[str, Any]:
-    """The global ones by name, and the current GPU's."""
+    """Return the global random generators by name, and the current GPU's if it is in use."""
     here = global_generators()
     has_gpu = "torch" in here and here["torch"].cuda.is_initialized()
     return here | ({"gpu": here["torch"].cuda} if has_gpu else {})
 
 
 def _filled(now: Any, saved: Any, path: str) -> Any:
-    """Fill the present dicts, arrays and tensors with the saved values."""
+    """Copy the saved values into the present dicts, arrays and tensors; return what to put in the place of ``now``."""
     if isinstance(now, dict) and isinstance(saved, dict):
         if (new := now.keys() - saved.keys()) and (
             gone := saved.keys() - now.keys()

@@ -1,9 +1,9 @@
-"""To the GPU: the next batch is copied while this one trains.
+"""Copies batches to the GPU: the next one is copied while this one is trained on.
 
-A door: imports torch; ``mpiter.torch`` hands it on.  The shared slots that the workers write are registered as
-page-locked memory, each once, so that the copy engine reads straight from them: no pinning thread, no copy in between.
-Guarantees that a slot is held until its copy's event has passed, and that no range is given back to the system, or
-unmapped, while it is registered.  On the CPU the same class converts and normalises, and copies nothing.
+Imports torch; ``mpiter.torch`` exports it.  The *slots* of shared memory that the workers write batches into are
+page-locked, each once, so that the GPU copies directly from them: no pinning thread, no copy in between.  Guarantees
+that a slot isn't overwritten before its copy to the GPU has finished, and that no page-locked memory is returned to the
+system or unmapped.  On the CPU the same class converts and normalises, and copies nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .transport.memory import arena_at
 
 
 def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """``tree`` with ``change`` made to all that is no container; the containers stay what they are where they can."""
+    """Return ``tree`` with ``change`` applied to each value in its containers, which keep their types if possible."""
     if isinstance(tree, Batch):
         tree = tree.columns
     if isinstance(tree, dict):
@@ -46,22 +46,22 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
         parts = [mapped(value, change) for value in tree]
         try:
             return type(tree)(parts)
-        except Exception:  # a class of the user's that is made otherwise
+        except Exception:  # a subclass whose constructor takes other arguments
             return parts
     return change(tree)
 
 
 class PageLocks:
-    """The page-locked ranges of our arenas; each is registered when it is first seen."""
+    """The page-locked ranges of mpiter's arenas (shared memory); each is locked when it is first seen."""
 
     def __init__(self, lock: Callable[[int, int], bool], unlock: Callable[[int], None]) -> None:
         self._lock, self._unlock = lock, unlock
-        self._held: dict[int, bool] = {}  # address of a range -> has it been locked?
-        self._watched: set[int] = set()
-        self._one_at_a_time = threading.Lock()  # slots go home in other threads
+        self._held: dict[int, bool] = {}  # by the address of a range: whether locking it has succeeded
+        self._watched: set[int] = set()  # addresses of arenas
+        self._one_at_a_time = threading.Lock()  # an arena may release a range in another thread
 
     def cover(self, address: int) -> bool:
-        """Is the memory at ``address`` page-locked, now or already?  Only what lies in a slot of ours ever is."""
+        """Lock the range that ``address`` lies in, unless it is; False if that fails, or if no arena has it."""
         arena = arena_at(address)
         found = None if arena is None else arena.range_at(address)
         if arena is None or found is None:
@@ -94,17 +94,17 @@ _cuda_locks = PageLocks(_cuda_lock, _cuda_unlock)
 
 
 class DevicePrefetcher:
-    """The batches of ``loader`` as tensors on ``device``, one copied ahead while the last one is used.
+    """Iterates over the batches of ``loader`` as tensors on ``device``; the next is copied while the last one is used.
 
     Args:
-        loader: a ``DataLoader``, ``mpiter.batches(…)`` or any iterable of trees of tensors or arrays.
-        device: where to; None is the accelerator if there is one, else the CPU.
-        normalize: (mean, std), a number for each channel, in the units of the samples: taken from images (tensors of
-            four dimensions, the second of as many channels) on the device, so that workers may send bytes.
+        loader: a ``DataLoader``, ``mpiter.batches(…)`` or any iterable of tensors, arrays, or containers of them.
+        device: the target device; None is CUDA if it is available, else the CPU.
+        normalize: (mean, std), a number for each channel, in the units of the samples: images (tensors of four
+            dimensions, channels second) are normalised on the device, so that workers may send bytes.
         dtype: of images and of floating-point tensors; None keeps it (float32 for images that are normalised).
 
-    What is no tensor or array comes along as it is.  ``state_dict()`` is of what was handed out, not of the batch that
-    is already on its way.
+    Values that are no tensor or array are left unchanged.  ``state_dict()`` is the state after the last batch handed
+    out, not after the one that is being copied.
 
     >>> import numpy as np
     >>> for x, y in DevicePrefetcher([(np.zeros((2, 1, 2, 2), np.uint8), [1, 2])], "cpu", normalize=([128], [64])):
@@ -133,7 +133,7 @@ class DevicePrefetcher:
             if len(mean) != len(std) or not bool((std > 0).all()):
                 raise OptionError("normalize=(mean, std) takes as many of the one as of the other, and std above 0.")
             self._scale = tuple(part.to(self.device).reshape(1, -1, 1, 1) for part in (mean, std))
-        self._state: Any = None  # the loader's, and whether its epoch was complete, where it is ahead of us
+        self._state: Any = None  # the loader's after the last batch handed out, if it is a batch ahead; else None
         self._was_new_epoch = False
 
     def __len__(self) -> int:
@@ -143,31 +143,31 @@ class DevicePrefetcher:
         return f"<{type(self).__name__} to {self.device} of {self.loader!r:.200}>"
 
     def stats(self) -> Stats:
-        """The loader's counters: what it waits for is waited for here."""
+        """Return the loader's counters, which include the time that is waited for batches here."""
         return self.loader.stats()  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[Any]:
         self._state = None
         if self.device.type == "cuda":
             return _Ahead(self)
-        return map(partial(mapped, change=self._here), self.loader)  # which goes on after an error
+        return map(partial(mapped, change=self._here), self.loader)  # unlike a generator, map() goes on after an error
 
     @property
     def is_new_epoch(self) -> bool:
-        """Did the last batch complete an epoch?"""
+        """True if the last batch handed out completed an epoch."""
         return bool(self.loader.is_new_epoch) if self._state is None else self._was_new_epoch
 
     def state_dict(self) -> Any:
-        """The loader's state after the last batch handed out."""
+        """Return the loader's state after the last batch handed out."""
         return self.loader.state_dict() if self._state is None else self._state
 
     def load_state_dict(self, state: Any) -> None:
-        """Have the next ``iter()`` go on from there."""
+        """Make the next ``iter()`` go on from where ``state`` was saved."""
         self._state = None
         self.loader.load_state_dict(state)
 
     def _prepared(self, tensor: Any) -> Any:
-        """Converted and normalised, on the device."""
+        """Return the tensor, which is on the device already, converted and normalised."""
         scale = self._scale
         if scale is not None and tensor.ndim == 4:
             if tensor.shape[1] != scale[0].shape[1]:
@@ -186,21 +186,21 @@ class DevicePrefetcher:
 
 @dataclass(slots=True)
 class _Sent:
-    """A batch on its way."""
+    """A batch that is being copied to the device."""
 
     batch: Any  # on the device
-    state: Any  # the loader's, after it…
-    is_new_epoch: bool  # …if that tells
-    arrived: Any  # the event
-    host: Any  # where it is read from; not to be let go before it has arrived
+    state: Any  # the loader's after this batch; None if it has none
+    is_new_epoch: bool
+    arrived: Any  # the CUDA event that the copy has finished
+    host: Any  # the batch in the host's memory, kept until the copy has finished
 
 
 class _Ahead:
-    """One batch is always on its way; an error of the loader comes in the place of its batch."""
+    """Iterates over a loader and copies one batch ahead; an error of the loader is raised in place of its batch."""
 
     def __init__(self, prefetcher: DevicePrefetcher) -> None:
         self._coming: _Sent | Exception | None = None
-        self._used: list[_Sent] = []  # handed out; perhaps still being read
+        self._used: list[_Sent] = []  # handed out; their copies may not have finished
         self._prefetcher = prefetcher
         self._side = torch.cuda.Stream(prefetcher.device)
         self._source = iter(prefetcher.loader)
@@ -211,9 +211,9 @@ class _Ahead:
     def __next__(self) -> Any:
         coming = self._coming or self._send()
         self._coming = None
-        if isinstance(coming, Exception):  # StopIteration is one
+        if isinstance(coming, Exception):  # also StopIteration
             raise coming
-        self._coming = self._send()  # while the caller works on the one before
+        self._coming = self._send()  # the next batch, copied while the caller works on this one
         here = torch.cuda.current_stream(self._prefetcher.device)
         here.wait_event(coming.arrived)
         # tell torch's allocator that the tensors, made on another stream, are used on this one
@@ -242,19 +242,19 @@ class _Ahead:
         return self._prefetcher._prepared(tensor.to(self._prefetcher.device, non_blocking=True))
 
     def __del__(self) -> None:
-        """Wait for the copies under way: their slots must not be written while they are still being read."""
+        """Wait until all copies have finished: their slots must not be overwritten before."""
         for sent in (*self._used, self._coming):
             if isinstance(sent, _Sent):
                 sent.arrived.synchronize()
 
 
 def _counts(value: Any) -> bool:
-    """Is it for the device?"""
+    """True for what is copied to the device: tensors and numeric arrays."""
     return is_numeric(value) or isinstance(value, torch.Tensor)
 
 
 def is_numeric(value: Any) -> bool:
-    """Is it an array that a tensor can stand for?"""
+    """True for an array whose memory a tensor can share: of numbers or bools, in native byte order."""
     return isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and value.dtype.isnative
 
 
@@ -276,10 +276,9 @@ def can_pin() -> bool:
 
 
 def pinned(batch: Any) -> Any:
-    """``batch`` in page-locked memory: tensors, and whatever has a ``pin_memory`` of its own, as torch has it.
+    """Return ``batch`` copied to page-locked memory: its tensors, and other objects by their own ``pin_memory()``.
 
-    These are copies, in memory that torch doesn't use again before the device has read it.  ``DevicePrefetcher`` needs
-    none.
+    torch doesn't reuse this memory before the device has read it.  ``DevicePrefetcher`` needs no such copy.
     """
     if hasattr(batch, "pin_memory"):
         return batch.pin_memory()

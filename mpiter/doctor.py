@@ -1,8 +1,8 @@
-"""``mpiter doctor``: is this machine fit for mpiter, and what to do if it isn't.
+"""``mpiter doctor``: checks whether mpiter works on this machine, and says what to do if it doesn't.
 
-What might hang or crash (start methods) is tried in a process of its own, which is ended with all its
-children when its time is over.  Guarantees that a check that fails is a finding, never a traceback, that a warning
-comes with a remedy, and that nothing is left running.
+What might hang or crash (start methods) is tried in a separate process, which is ended with all its children after a
+time limit.  Guarantees that a check that fails is reported as a finding, never as a traceback, that a warning comes
+with a remedy, and that no process is left running.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pathlib import Path
 from . import machine
 from .transport import memory as shared
 
-_NEEDED = ("numpy", "msgpack", "cloudpickle", "threadpoolctl")  # whose versions pip has seen to
+_NEEDED = ("numpy", "msgpack", "cloudpickle", "threadpoolctl")  # pip has installed suitable versions
 _SEEN = ("torch", "jax", "chainer", "Pillow", "simplejpeg", "opencv-python-headless")
 _TESTED = (3, 13)  # the newest Python that the tests run on
 _KB, _MB, _GB = 1 << 10, 1 << 20, 1 << 30
-GOOD = "good"  # as it should be
-NOTE = "note"  # nothing goes wrong, but it is good to know
-WARN = "WARN"  # something will fail or be slow unless it is attended to
-BAD = "BAD"  # mpiter does not work here as it should by default
+GOOD = "good"  # nothing to do
+NOTE = "note"  # nothing to do, but good to know
+WARN = "WARN"  # something will fail or be slow unless the remedy is applied
+BAD = "BAD"  # mpiter does not work here with its defaults
 _TRY_START = """
 import time, mpiter
 began = time.perf_counter()
@@ -45,7 +45,7 @@ print(time.perf_counter() - began)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check, and the remedy."""
+    """The result of one check, and the remedy if something is wrong."""
 
     status: str
     found: str
@@ -53,7 +53,7 @@ class Finding:
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the subcommand."""
+    """Add the subcommand ``doctor`` to ``commands``."""
     about = "Examine this machine: packages, start methods, shared memory, memory, limits, cores."
     parser = commands.add_parser("doctor", help="is this machine fit? what to do if not", description=about)
     parser.add_argument("--json", action="store_true", help="as JSON")
@@ -61,7 +61,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print each finding as soon as it is there; 1 if mpiter does not work here as it should."""
+    """Run all checks and print each finding; return 1, for the exit status, if one is BAD, else 0."""
     findings = {}
     for check in CHECKS:
         subject = check.__name__.replace("_", " ")
@@ -94,7 +94,7 @@ def software() -> Finding:
 
 
 def start_methods() -> Finding:
-    """Measure how long each start method takes to bring a first batch."""
+    """Measure how long it takes to the first batch with each start method."""
     default = "forkserver" if sys.platform == "linux" else "spawn"
     works, told = {}, []
     for method in multiprocessing.get_all_start_methods():
@@ -114,7 +114,7 @@ def start_methods() -> Finding:
 
 
 def shared_memory() -> Finding:
-    """Can a memfd be used, or an unlinked file in its place?"""
+    """Check whether a memfd can be used, or else an unlinked file."""
     has_memfd, folder = hasattr(os, "memfd_create"), tempfile.gettempdir()
     fault = _fault(lambda: _use(shared.memfd())) if has_memfd else "there is none on this system"
     if not fault:
@@ -142,11 +142,11 @@ def memory() -> Finding:
 
 
 def limits() -> Finding:
-    """Check ulimit -n, -u, -v and -f, and pids.max."""
+    """Check the limits of ulimit -n, -u, -v and -f, and pids.max of the control groups."""
     workers = machine.cores()
     files, size = map(machine.limit, ("RLIMIT_NOFILE", "RLIMIT_FSIZE"))
     processes, space = _processes_left(), min(machine.address_space(), size)
-    want_files, want_processes = 48 + 4 * workers, 16 + 4 * workers  # measured; threads and the fork server included
+    want_files, want_processes = 48 + 4 * workers, 16 + 4 * workers  # measured, with threads and the fork server
     found, remedies = [], []
     if files < want_files:
         found.append(f"{files} open files allowed, {want_files} wanted")
@@ -191,7 +191,7 @@ def ask(code: str, seconds: float) -> str:
         except subprocess.TimeoutExpired:
             raise RuntimeError(f"no answer within {seconds:g} s") from None
         finally:
-            if process.poll() is None:  # on Ctrl-C as well: its fork server and its workers are of its group
+            if process.poll() is None:  # also after Ctrl-C; its fork server and workers are in its process group
                 os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
     if process.returncode:
         last = (err.strip() or f"ended with exit code {process.returncode}").splitlines()[-1]
@@ -218,7 +218,7 @@ def _use(descriptor: int) -> None:
 
 
 def _processes_left() -> int:
-    """The number of processes that the control groups and ulimit -u still allow."""
+    """Return the number of processes and threads that the control groups and ulimit -u still allow."""
     left = [machine.BEYOND_REACH]
     for folder in machine.control_groups():
         most, now = machine.text_of(folder / "pids.max"), machine.text_of(folder / "pids.current")

@@ -1,6 +1,6 @@
-"""Checks for the tests of your own program: is a dataset fit for workers, and does a loader resume exactly?
+"""Checks for your program's tests: whether workers can load a dataset, and whether a loader resumes exactly.
 
-Both raise an AssertionError that names the cause and the remedy, so they stand in a test as they are.  They use the
+Both raise an AssertionError that names the cause and the remedy, so that a test need only call them.  They use the
 public iterators only.
 """
 
@@ -36,10 +36,10 @@ class DatasetReport:
     """The measurements of ``check_dataset``.
 
     Attributes:
-        samples: samples that were looked at.
-        sample_s: seconds that fetching one takes, in the median.
-        slowest_s: seconds that the slowest one took.
-        sample_bytes: bytes of the arrays in a sample, in the median.
+        samples: number of samples that were fetched.
+        sample_s: median of the seconds that fetching a sample takes.
+        slowest_s: seconds that the slowest sample took.
+        sample_bytes: median of the bytes of the arrays in a sample.
         is_even: True if all samples have the same shapes and types, so that they can be stacked.
 
     >>> from mpiter.testing import check_dataset
@@ -55,12 +55,12 @@ class DatasetReport:
 
 
 def check_dataset(dataset: Any, *, samples: int = 32, n_processes: int = 2, uneven: bool = False) -> DatasetReport:
-    """Check that workers can fetch from ``dataset``, and that they fetch what a plain loop would.
+    """Check that workers can fetch from ``dataset``, and that their samples are those of a plain loop.
 
-    The first ``samples`` are fetched by this process and by ``n_processes`` workers.  The check fails if the dataset
-    can't be pickled, if a sample raises, if a sample depends on anything but its index, the seed and the epoch (on a
-    random generator of its own, say), if fetching leaves files open, or if the samples can't be stacked, unless
-    ``uneven`` says that they need not.
+    The first ``samples`` samples are fetched by this process and by ``n_processes`` workers.  The check fails if the
+    dataset can't be pickled, if a sample raises, if a sample depends on anything but its index, the seed and the epoch
+    (such as a random generator of the dataset's own), if fetching leaves files open, or, unless ``uneven`` is True, if
+    the samples can't be stacked.
 
     >>> from mpiter.testing import check_dataset
     >>> check_dataset([(0.5, 1), (1.5, 0)] * 10).samples
@@ -100,11 +100,11 @@ def check_dataset(dataset: Any, *, samples: int = 32, n_processes: int = 2, unev
 
 
 def check_resume(make_loader: Callable[[], Any], *, batches: int = 20) -> int:
-    """Check that a loader's state leads back to its place, from every place; return how many were tried.
+    """Check that a loader resumes exactly from a state saved after any batch; return the number of states tried.
 
-    ``make_loader`` makes the loader or iterator anew.  Its first ``batches``, over the ends of epochs too, are compared
-    with those that follow when a new one has loaded the state saved after each of them.  Choose a small dataset, so
-    that an epoch ends among these batches.
+    ``make_loader`` returns a new loader or iterator.  Its first ``batches`` batches, across epochs, are compared with
+    those that a new one gives after loading each state that was saved on the way.  Choose a small dataset, so that an
+    epoch ends among these batches.
 
     >>> import mpiter
     >>> from mpiter.testing import check_resume
@@ -136,7 +136,7 @@ def check_resume(make_loader: Callable[[], Any], *, batches: int = 20) -> int:
 
 @contextlib.contextmanager
 def _closing(loader: Any) -> Iterator[Any]:
-    """A ``with`` for loaders that needn't have one."""
+    """Close ``loader`` at the end of a ``with`` block, if it has a ``close()``."""
     try:
         yield loader
     finally:
@@ -148,7 +148,7 @@ def _serial(dataset: Any, batch_size: int) -> SerialIterator:
 
 
 def _endless(loader: Any) -> Iterator[Any]:
-    """The batches of one epoch after the other, until two have none: after a resume at its end one has none."""
+    """Yield the batches of epoch after epoch, until two are empty: one may be, after a resume at an epoch's end."""
     empty = 0
     while empty < 2:
         empty += 1
@@ -158,7 +158,7 @@ def _endless(loader: Any) -> Iterator[Any]:
 
 
 def _saved(loader: Any) -> Any:
-    """The state as it comes back from a file: from JSON, or from a pickle where it holds more than JSON can."""
+    """Return the loader's state after a round trip through JSON, or through pickle if it isn't JSON-able."""
     state = loader.state_dict()
     try:
         return json.loads(json.dumps(state))
@@ -190,7 +190,7 @@ def _is_even(samples: list[Any]) -> bool:
 
 
 def _size(sample: Any) -> int:
-    """The bytes of the arrays in a sample."""
+    """Return the bytes of the arrays in a sample."""
     if isinstance(sample, dict):
         return sum(map(_size, sample.values()))
     if isinstance(sample, (list, tuple)):
@@ -199,8 +199,8 @@ def _size(sample: Any) -> int:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Are two samples or batches alike, to the last bit of their arrays?"""
-    are_lists = isinstance(one, list) and isinstance(other, list)  # a copy of a Batch is a plain one
+    """True if two samples or batches are equal, to the last bit of their arrays."""
+    are_lists = isinstance(one, list) and isinstance(other, list)  # a Batch equals its copy, which is a plain list
     if type(one) is not type(other) and not are_lists:
         return False
     if isinstance(one, (list, tuple)):

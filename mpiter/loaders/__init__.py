@@ -3,10 +3,10 @@
 ::
 
     loader ───────────► loading
-    torch's arguments   epoch after epoch, each iter() one, over a pump that rests in between
-                        ├── drawing: what comes next and from where, what a sampler draws from, the state
+    torch's arguments   each iter() begins an epoch; the pump, which has the workers, is kept between epochs
+                        ├── drawing: which keys come next, the generators that a sampler draws from, the state
                         ├── batched: a batch made by one worker
-                        └── streams, shards: what can only be iterated over
+                        └── streams, shards: datasets that can only be iterated over
 
-``ragged`` pads and buckets samples of different lengths.
+``ragged`` pads samples of different lengths, and batches those of similar length together.
 """

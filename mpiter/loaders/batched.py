@@ -1,10 +1,10 @@
 """Whole batches as rows: one worker fetches all the samples of a batch and collates them there.
 
 Runs in workers.  ``Batched`` is a dataset whose keys are the lists of keys that a sampler has given.  Guarantees that
-the samples of a row have randomness of their own each, that ``__getitems__`` is called once for a batch where the
-user's dataset has it, and that the user's code sees its own dataset, not this one.  Where failing samples are skipped,
-a batch is made of the others; those of a ``__getitems__`` that raises are asked for one by one to find them.  What
-``__getitems__`` gives goes to ``collate`` as it is, whatever container that is.
+each sample fetched by ``[]`` has randomness of its own, that ``__getitems__`` is called once for a batch if the user's
+dataset has it, and that the user's code sees its own dataset, not this one.  If failing samples are skipped, a batch is
+made of the others; if ``__getitems__`` raises then, it is called for each key alone to find those that fail.  What it
+returns is passed to ``collate`` unchanged, whatever container it is (an iterator becomes a list).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..worker.here import AllLeftOut, NotOfASample, leave_out, let_pass
 
 
 class Batched(Wrapping):
-    """The batches of ``dataset`` as rows; ``collate`` makes each from its samples, and its errors are no sample's.
+    """A dataset of batches: ``batched[keys]`` fetches the samples of ``keys`` from ``dataset`` and collates them.
 
-    ``stacks`` says that ``collate`` wants samples that are alike, so that one which isn't is at fault; ``alone`` that
-    there are no batches, but samples one by one.
+    ``skips``: samples that fail are left out.  ``stacks``: ``collate`` needs samples of the same shapes and types, so
+    its error is about those that differ.  ``alone``: there are no batches, and ``collate`` gets a single sample.
     """
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], skips: bool, stacks: bool, alone: bool) -> None:
@@ -42,7 +42,7 @@ class Batched(Wrapping):
             raise NotOfASample from error
 
     def _rows_of(self, error: BaseException, samples: Any, keys: Sequence[Any]) -> Sequence[int]:
-        """The rows that an error of collating is about, if that is known."""
+        """Return the places in ``keys`` of the samples that an error of ``collate`` is about; none if unknown."""
         if len(keys) == 1:
             return (0,)
         if isinstance(error, UnevenSamples) and error.rows:
@@ -50,7 +50,7 @@ class Batched(Wrapping):
         return differing(samples) if self._stacks else ()
 
     def _fetched(self, keys: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """The samples, and their keys; where failing ones are skipped, of the others only."""
+        """Return the samples and their keys; without those that failed, if failing samples are skipped."""
         reads_many = not self._alone and bool(getattr(self.dataset, "__getitems__", None))
         if reads_many:
             try:
@@ -81,12 +81,12 @@ class Batched(Wrapping):
         return found, keys
 
     def _together(self, keys: Sequence[Any]) -> Any:
-        """Ask the dataset for all of these at once; the result is a list or anything else that ``collate`` takes."""
+        """Fetch the samples of ``keys`` by one call of the dataset's ``__getitems__``."""
         seeding.begin_anew()
         samples = self.dataset.__getitems__(list(keys))
         return list(samples) if isinstance(samples, Iterator) else samples
 
 
 def unchanged(sample: Any) -> Any:
-    """Return a sample as it is, where there are no batches."""
+    """Return the sample itself: the ``collate`` of loaders without batches."""
     return sample

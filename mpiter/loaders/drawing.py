@@ -1,14 +1,14 @@
-"""What comes in an epoch of a loader, and from which place on: slices of an order, or what a sampler gives.
+"""The batches of a loader's epoch, from any place on: slices of an order, or the keys that a sampler gives.
 
-``Drawn`` asks a sampler, in the user's own thread and no further ahead than batches may be on their way, since samplers
-draw from generators that belong to the user; the loop plans what has been drawn.  Guarantees that a sampler is asked
-for each batch once, however often the loop starts again, that its error comes in the place of the batch, and that a
-checksum tells whether two samplers have given the same.
+``Drawn`` iterates over a sampler in the user's own thread, since samplers draw from generators that belong to the user,
+and no further ahead than batches may be in flight; the loop plans what has been drawn.  Guarantees that a sampler is
+asked for each batch once, however often the loop starts again; that its error is raised in place of the batch; and that
+a checksum shows whether a sampler has given the same keys as before.
 
-A sampler is opaque: it may draw from a generator that it holds, from the loader's, or from the global ones.  One that
-is told of epochs draws by their number, and one of several processes gives that process's share.
+A sampler is opaque: it may draw from a generator that it holds, from the loader's, or from the global ones.  A sampler
+with ``set_epoch()`` draws by the epoch's number; one that has a rank gives that rank's share.
 
-A state says a place as JSON-able values.  Guarantees that whatever is loaded has been checked before anything changes.
+A state holds a ``Place`` as JSON-able values.  Guarantees that a state is checked before anything changes.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from ..samples.tensors import torch_with
 from ..worker.seeding import give_back, global_generators, state_of
 from .shards import Walk, check_told, savable
 
-_MANY = 1 << 12  # keys that are passed by at once
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # which is another in each process
+_MANY = 1 << 12  # keys that are skipped at once
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in a repr; it differs between processes
 
 
 class Place(NamedTuple):
     """The place where an epoch begins or goes on.
 
-    A position counts what a sampler gives, or an order: samples, of all ranks.  Where a batch sampler or a stream makes
-    the batches, it counts these.
+    ``position`` and ``drawn`` count samples of all ranks; or batches, where a batch sampler or a stream makes them.
     """
 
     epoch: int = 0
     position: int = 0  # what was handed out before, or is left out at the epoch's end
-    generators: dict[str, Any] | None = None  # what the sampler's draws depended on; None: as things are
-    drawn: int = 0  # what of it a sampler or stream has given, of which this is known:
-    checksum: int = 0  # …of a sampler's keys
-    samples: int = 0  # …how many keys these were
-    told: Any = None  # …the sampler's own account of its place, if it gives one: what ``Walk.state()`` says
-    stream: dict[str, Any] | None = None  # …how far the shards of a stream have got
+    generators: dict[str, Any] | None = None  # states of the sampler's random generators; None: as they are now
+    drawn: int = 0  # how much of ``position`` the sampler or the stream has given; all below describes that part:
+    checksum: int = 0  # of the sampler's keys
+    samples: int = 0  # the number of its keys
+    told: Any = None  # the sampler's own state, if it has one: what ``Walk.state()`` returns
+    stream: dict[str, Any] | None = None  # how far each shard of a stream has been read
 
     @property
     def is_elsewhere(self) -> bool:
-        """Has a state said where the next epoch begins?"""
+        """True if a loaded state says where the next epoch begins."""
         return self.generators is not None
 
 
 def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
+    """Return a state; ``agreed`` are the options that a loader which loads it must agree with."""
     told = savable(place.told, "sampler's")
     return {
         "mpiter": VERSION,
@@ -78,7 +78,7 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
-    """The place and the seed that ``state`` describes, or a StateError that says what is wrong with it."""
+    """Return the place and the seed in ``state``; raise a StateError that says what is wrong with it."""
     check_kind(state, "loader", "order")
     saved = typed(state, "loader", dict)
     for name, mine in agreed.items():
@@ -108,7 +108,7 @@ def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
 
 
 def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
-    """Check the shards' places in a state."""
+    """Return how far each shard of a stream has been read according to ``state``, once that is checked."""
     stream: dict[str, Any] = typed(state, "stream", dict)
     is_own, shards = typed(stream, "is_own", bool), typed(stream, "shards", list)
     number_of(stream, "turn", high=max(len(shards) - 1, 0) if is_own else LARGEST)
@@ -129,9 +129,9 @@ def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class InOne(Pace):
-    """Slices of an order, each one row: a single worker makes the batch."""
+    """Cuts batches from an order, each planned as one row, since a single worker makes it."""
 
-    ahead = Plans.ahead  # one by one
+    ahead = Plans.ahead  # plans one batch at a time
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
         plan = Pace.step(self, cursor, number)
@@ -142,38 +142,38 @@ class InOne(Pace):
 
 
 class _Lot(NamedTuple):
-    """The keys of a batch, or an error in their place."""
+    """The keys that a sampler gave for one batch, or its error, and the place before them."""
 
     before: Place
     keys: list[Any] | Exception
 
 
 class Drawn(Plans):
-    """The batches that are made of a sampler's keys, or of its lists of keys where there is no ``batch_size``."""
+    """Plans batches of ``batch_size`` of a sampler's keys; without a ``batch_size``, of each list that it gives."""
 
     def __init__(self, sampler: Any, place: Place, batch_size: int | None, drop_last: bool, in_one: bool) -> None:
         self._sampler, self._size, self._drop_last, self._in_one = sampler, batch_size, drop_last, in_one
         self._walk = Walk(sampler, place.told)
         self._keys: Iterator[Any] | None = None
         begun = place if place.told else Place(place.epoch)
-        self._last = begun._replace(position=begun.drawn, generators=None)  # what follows isn't drawn yet
+        self._last = begun._replace(position=begun.drawn, generators=None)  # the place up to which keys are drawn
         self._lots: dict[int, _Lot] = {}  # by position
         self._has_ended = False
 
     def begin(self) -> Iterator[Any]:
-        """Ask the sampler for an iterator now, not with the first key."""
+        """Call the sampler's ``iter()`` now instead of with the first key, and return the iterator."""
         self._keys = self._walk.elements(begins=not self._last.drawn)
         self._last = self._last._replace(told=self._walk.state())
         return self._keys
 
     def go_to(self, place: Place, generators: dict[str, Any]) -> None:
-        """Skip the keys before a place, and check that the sampler gives the same ones as before."""
+        """Skip the keys before ``place``; raise a StateError if they aren't those given when it was saved."""
         self._pass_by(place.drawn)
         saved, mine = (place.generators or {}).get("share"), generators.get("share")
         if place.drawn and isinstance(saved, list) and len(saved) == 2 and mine and saved != mine:
             if saved[1:] != mine[1:]:
                 raise StateError(f"the state was saved by one of {saved[-1]} processes, this is one of {mine[-1]}.")
-            # else it was saved by another of them, which is as far in its own share
+            # otherwise another rank saved it, which was as far in its own share
         elif place.drawn and (self._last.drawn, self._last.checksum) != (place.drawn, place.checksum):
             raise StateError(
                 "the sampler gives other batches than before the state was saved.  Give it a generator of its own to "
@@ -182,12 +182,12 @@ class Drawn(Plans):
         self._pass_by(place.position)
 
     def _pass_by(self, position: int) -> None:
-        """Ask the sampler for the keys before a position."""
+        """Draw the keys before ``position`` from the sampler, and drop them."""
         while self._last.position < position and not self._has_ended:
             self._ask(min(position - self._last.position, _MANY))
 
     def draw(self, here: int, batches: int) -> None:
-        """Draw so many batches from a position on; forget those before."""
+        """Draw until the ``batches`` batches from position ``here`` on are known; forget those before ``here``."""
         for position in [position for position in self._lots if position < here]:
             del self._lots[position]
         while len(self._lots) < batches and not self._has_ended:
@@ -195,10 +195,10 @@ class Drawn(Plans):
             keys = self._ask(self._size, self._drop_last)
             if keys is not None:
                 self._lots[before.position] = _Lot(before, keys)
-                self._has_ended = isinstance(keys, Exception)  # not before the loop can find it
+                self._has_ended = isinstance(keys, Exception)  # last, so that the loop finds the error
 
     def _ask(self, count: int | None, whole: bool = False) -> list[Any] | Exception | None:
-        """The next so many keys, or the next list of them; an error of the sampler's; or None at the end."""
+        """Return the sampler's next ``count`` keys or its next list of keys; its error; or None at the end."""
         try:
             found = self._keys or self.begin()
             some = next(found) if self._size is None else islice(found, count)
@@ -219,11 +219,11 @@ class Drawn(Plans):
         return keys
 
     def forget_error(self, error: Exception) -> None:
-        """Forget an error of the sampler's that the user has got; then the epoch ends."""
+        """Forget the sampler's error, once it has been raised to the user: the epoch ends there."""
         self._lots = {position: lot for position, lot in self._lots.items() if lot.keys is not error}
 
     def place(self, position: int) -> Place:
-        """The place from which the sampler can go on."""
+        """Return the place of the batch at ``position``, from which the sampler can go on."""
         return self._lots[position].before if position in self._lots else self._last
 
     def knows(self, cursor: Cursor) -> bool:
@@ -248,7 +248,7 @@ class Drawn(Plans):
         return lot.keys, lot.before.samples, cursor._replace(position=after)
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """The keys after a place, which are known of a range and of torch's SequentialSampler."""
+        """Return keys without asking the sampler: known for a range and torch's SequentialSampler, else none."""
         given, before = self._sampler, self.place(cursor.position).samples
         if (type(given).__module__, type(given).__qualname__) == ("torch.utils.data.sampler", "SequentialSampler"):
             given = range(len(given))
@@ -263,7 +263,7 @@ def _compact(keys: list[Any]) -> Indices | tuple[Any, ...]:
 
 
 class Generators:
-    """The generators that ``holders`` are or hold, and the global ones of these names: random, numpy, torch."""
+    """The random generators that ``holders`` are or hold, and the global ones named in ``global_ones``."""
 
     def __init__(self, holders: Sequence[Any] = (), global_ones: Sequence[str] = ()) -> None:
         self._held = list(_held_by(holders))
@@ -272,7 +272,7 @@ class Generators:
         self._globals = {name: known for name, known in global_generators().items() if name in global_ones}
 
     def save(self) -> dict[str, Any]:
-        """Their states, as JSON-able values."""
+        """Return the states of all these generators as JSON-able values, with the samplers' epochs and rank."""
         found = {
             "held": [encoded(state_of(generator)) for generator in self._held],
             "told": [one.epoch for one in self._told],
@@ -281,11 +281,11 @@ class Generators:
         return self.globals_now() | {name: state for name, state in found.items() if state}
 
     def restore(self, saved: dict[str, Any], within_epoch: bool = False) -> None:
-        """Restore the states, or raise a StateError; ``within_epoch`` tells the sampler its epoch too."""
+        """Restore the states, or raise a StateError; ``within_epoch``: call the samplers' ``set_epoch()`` too."""
         now = self.save()
         try:
             self._set(saved, within_epoch)
-        except Exception as error:  # whatever a generator says of a state that is none
+        except Exception as error:  # generators raise any type for a wrong state
             self._set(now, True)
             raise StateError(f"the state's random generators don't fit: {type(error).__name__}: {error}.") from error
 
@@ -310,7 +310,7 @@ class Generators:
 
     @contextlib.contextmanager
     def aside(self, states: dict[str, Any]) -> Iterator[None]:
-        """A context in which the global generators have a sampler's ``states``; outside of it they are undisturbed."""
+        """Swap the global generators' states for ``states``, a sampler's, while a ``with`` block runs."""
         others = self.globals_now()
         self.put_back(states)
         try:
@@ -321,7 +321,7 @@ class Generators:
 
 
 def _held_by(holders: Sequence[Any]) -> Iterator[Any]:
-    """The generators among these objects and their attributes, each once."""
+    """Return the random generators among ``holders`` and their attributes, without duplicates."""
     torch = torch_with("Generator")
     kinds = (np.random.Generator, np.random.RandomState, random.Random, *([torch.Generator] if torch else ()))
     values = [value for holder in holders for value in (holder, *getattr(holder, "__dict__", {}).values())]
@@ -329,7 +329,7 @@ def _held_by(holders: Sequence[Any]) -> Iterator[Any]:
 
 
 def _share_of(holder: Any) -> list[int] | None:
-    """The rank and the number of ranks that a sampler is for, if it names them as torch's and Accelerate's do."""
+    """Return a sampler's rank and number of ranks, by torch's or Accelerate's attribute names; None without them."""
     for names in (("rank", "num_replicas"), ("process_index", "num_processes")):
         found = [value for name in names if type(value := getattr(holder, name, None)) is int]
         if len(found) == len(names):
@@ -338,7 +338,7 @@ def _share_of(holder: Any) -> list[int] | None:
 
 
 def samplers_in(sampler: Any) -> list[Any]:
-    """A sampler, the one that it draws from, and so on."""
+    """Return ``sampler``, the sampler that it draws from, and so on."""
     found: list[Any] = []
     while sampler is not None and not any(sampler is one for one in found):
         found.append(sampler)
@@ -348,7 +348,7 @@ def samplers_in(sampler: Any) -> list[Any]:
 
 
 def warn_of_iterators(**given: Any) -> None:
-    """Warn that a sampler or dataset which is an iterator is exhausted after one epoch."""
+    """Warn if a sampler or dataset is an iterator, since it is exhausted after one epoch."""
     for name, one in given.items():
         may_begin_anew = isinstance(getattr(type(one), "__iter__", None), FunctionType)
         if hasattr(type(one), "__next__") and not may_begin_anew and iter(one) is one:

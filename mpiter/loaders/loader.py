@@ -1,7 +1,7 @@
-"""``DataLoader``: torch's arguments, NumPy in and out, torch not needed.
+"""``DataLoader``: torch's arguments, batches of NumPy arrays, torch not needed.
 
-A door of the core: what an epoch is made of, from torch's arguments; the rest is in ``loading.py``.  Combinations that
-make no sense are refused at construction.
+Turns the arguments into what ``loading.py`` needs for an epoch.  Guarantees that arguments which contradict each other
+are refused at construction.
 """
 
 from __future__ import annotations
@@ -35,47 +35,47 @@ class OfNumpy(OfLoaders, total=False):
     """The rare option of ``mpiter.DataLoader``.
 
     Attributes:
-        ragged: what is made of samples that differ in shape, or have None in places: "raise", "list", or "pad" with
-            zeros at the end.
+        ragged: what to do with samples that differ in shape, or have None in places: "raise", make a "list", or "pad"
+            with zeros at the end.
     """
 
     ragged: Literal["raise", "list", "pad"]
 
 
 def by_id(function: Callable[[int], Any], info: WorkerInfo) -> None:
-    """Call torch's ``worker_init_fn``, which takes the worker's number only."""
+    """Call ``function``, a ``worker_init_fn`` in torch's manner, with the worker's number only."""
     function(info.id)
 
 
 def only_one(contents: Contents) -> Any:
-    """The batch that one worker has made."""
+    """Return the only row of ``contents``: a batch that one worker has made."""
     return samples_of(contents)[0]
 
 
 class DataLoader(Loading[B_co]):
-    """Batches of NumPy arrays from a dataset, epoch after epoch, with the arguments of torch's ``DataLoader``.
+    """Gives batches of NumPy arrays from a dataset, an epoch for each ``iter()``; has torch's ``DataLoader`` arguments.
 
     Args:
         dataset: anything with ``[]`` and, unless there is a sampler, ``len``; a tuple or dict of arrays; an iterable.
-        batch_size: samples in a batch; None for no batches: each sample, or whatever a sampler's element gives, alone.
-        shuffle: another order in each epoch.
+        batch_size: samples in a batch; None for no batching: each ``dataset[key]`` comes by itself.
+        shuffle: a new random order in each epoch.
         sampler: an iterable of keys for ``dataset[key]``.
         batch_sampler: an iterable of lists of keys, one for each batch.
-        num_workers: worker processes; 0 fetches in the loop itself, "auto" has as many as are of use at the moment
+        num_workers: worker processes; 0 fetches in the caller's own thread, "auto" adapts the number to the load
             (``Auto(least, most)`` within bounds).
         collate_fn: makes a batch from a list of samples, in a worker; None stacks arrays and numbers.
         pin_memory: has no meaning for NumPy; must be False.
         drop_last: leave out the last batch if it is short.
-        timeout: seconds that a batch may take; 0 for ever.
+        timeout: seconds that a batch may take; 0 for no limit.
         worker_init_fn: called in each worker with its number.
         multiprocessing_context: how processes start: "fork", "forkserver", "spawn" or a context; None is forkserver.
         generator: a NumPy ``Generator`` or ``RandomState`` that the seed is drawn from.
-        prefetch_factor: batches on their way for each worker, at the most; None as many as the workers need.
-        options: the rare options, which ``mpiter.engine.arguments.OfLoaders`` describes, and ``ragged``: what is made
-            of samples that differ in shape, or have None in places: "raise", "list", or "pad" with zeros at the end.
+        prefetch_factor: the most batches in flight for each worker; None for as many as the workers need.
+        options: the rare options, which ``mpiter.engine.arguments.OfLoaders`` describes, and ``ragged``: what to do
+            with samples that differ in shape, or have None in places: "raise", make a "list", or "pad" with zeros.
 
-    What an iterable dataset notes of itself while a worker reads it is gone with the epoch; with ``num_workers=0`` your
-    own object is read, and keeps it.
+    Attributes that an iterable dataset sets while a worker reads a copy of it are lost after the epoch; with
+    ``num_workers=0`` your own object is read, and keeps them.
 
     >>> import numpy as np
     >>> loader = DataLoader([(np.full(2, i), i) for i in range(4)], batch_size=2)
@@ -164,12 +164,12 @@ class DataLoader(Loading[B_co]):
         super().__setattr__(name, value)
 
     def __len__(self) -> int:
-        """Batches in an epoch; after a resume, those that are left of it."""
+        """Return the number of batches in an epoch; after a resume, of those that are left."""
         return self._length_of(self._under_way)
 
 
 def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:
-    """Refuse arguments that ranks can't share in one order."""
+    """Raise an OptionError for arguments that contradict ``shard=``; ``given`` are samplers and a generator."""
     if is_stream:
         raise OptionError(
             f"shard needs a dataset with [] and len(), and {type(dataset).__name__} is read as a stream; have its "
@@ -184,13 +184,13 @@ def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:
 
 
 def is_torchs_stream(dataset: Any) -> bool:
-    """Is it torch's IterableDataset?  Its ``[]`` is inherited and has no meaning."""
+    """True for torch's IterableDataset, whose ``[]`` is inherited and has no meaning."""
     torch = torch_with("utils")
     return torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
 
 
 def seed_from(generator: Any, draws: bool) -> int:
-    """A seed that the user's generator governs."""
+    """Return a seed determined by the user's ``generator``, or by NumPy's global one if that is None."""
     if generator is None:
         return seed_for(draws)
     draw = getattr(generator, "integers", None) or getattr(generator, "randint", None)

@@ -1,9 +1,9 @@
-"""Loaders: epoch after epoch over one dataset, each ``iter()`` one of them, by workers that stay.
+"""Loaders: each ``iter()`` is an epoch of one dataset, and the workers are kept between epochs.
 
-Runs in the consumer process.  ``Loading`` is what ``mpiter.DataLoader`` and ``mpiter.torch.DataLoader`` have in common:
-exact state, and the workers between epochs.  A state says which epoch, how much of it was handed out, and what the
-sampler's draws depended on when the epoch began; to go on from it, the sampler is asked once more and what was handed
-out already is left out, unloaded.
+Runs in the consumer process.  ``Loading`` is the base class of ``mpiter.DataLoader`` and ``mpiter.torch.DataLoader``.
+Guarantees exact state: the epoch's number, how much of it was handed out, and the states of the sampler's random
+generators at its beginning; to resume, the sampler is iterated over again, and keys that were handed out are skipped,
+not loaded.  A *pump* owns the workers and delivers their batches.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .drawing import Drawn, Generators, InOne, Place, load, samplers_in, save
 from .shards import Streamed, Walk
 from .streams import ShardPumps, Streaming
 
-Aside = Callable[[], contextlib.AbstractContextManager[None]]
+Aside = Callable[[], contextlib.AbstractContextManager[None]]  # makes a context for asking the sampler
 _KNOWN = {"seed", "persistent_workers", "ragged", "pin_memory_device"}  # options that a loader has dealt with
-Coming = Pace | Drawn | Streaming  # what an epoch's batches come from
+Coming = Pace | Drawn | Streaming  # what plans an epoch's batches
 
 
 def workers_of(num_workers: Any) -> int:
-    """The largest number of workers."""
+    """Return the largest number of workers that ``num_workers`` allows."""
     if (found := auto(num_workers)) is not None:
         return found.bound
     whole("num_workers", num_workers, least=0)
@@ -46,12 +46,12 @@ def workers_of(num_workers: Any) -> int:
 
 
 class Pass:
-    """One epoch under way."""
+    """One epoch in progress: its position, its plans, and the pump that fetches its batches."""
 
-    aside: Aside = contextlib.nullcontext  # where the sampler's generators are not those that all others draw from
-    pump: Any = None  # None: nothing goes on with it
+    aside: Aside = contextlib.nullcontext  # the context in which the sampler finds its own random generators
+    pump: Any = None  # None: not begun, or the pump was given back
     has_ended = False
-    _has_come = False  # a batch, or an error in its place
+    _has_come = False  # a batch was handed out, or an error was raised in place of one
 
     def __init__(
         self, place: Place, plans: Coming, seed: int, order: Order, generators: dict[str, Any], most: int
@@ -59,18 +59,18 @@ class Pass:
         self.epoch, self.begun, self.position = place.epoch, place.position, place.position
         self.plans, self.generators = plans, generators
         self._seed, self._order, self._most = seed, order, most
-        if isinstance(plans, Drawn):  # as far as when the last of them was handed out
+        if isinstance(plans, Drawn):  # draw as far ahead as when the state was saved
             plans.go_to(place, generators)
             plans.draw(self.position, most - (place.drawn > 0))
 
     def go(self, pump: Any) -> None:
-        self.pump, self._skipped = pump, pump.skipped  # samples that it had left out when the epoch began
+        """Begin the epoch, or go on with it, on ``pump``."""
+        self.pump, self._skipped = pump, pump.skipped  # the number of samples left out before this epoch
         pump.go(Cursor(self.position, self.epoch, False, self._order), self.plans, self._seed)
-        with contextlib.suppress(StopIteration):  # it is plain that nothing comes
+        with contextlib.suppress(StopIteration):  # nothing is left to fetch
             pump.start()
 
     def place(self) -> Place:
-        """The place from which it can go on."""
         plans = self.plans
         known = Place(self.epoch) if isinstance(plans, Pace) else plans.place(self.position)
         return known._replace(position=self.position, generators=self.generators)
@@ -102,7 +102,7 @@ class Pass:
         self.position = here.position if here.epoch == self.epoch else len(self._order)
 
     def _go_on(self) -> None:
-        """Ask the sampler for further keys, in the consumer's thread."""
+        """Draw further keys from the sampler, in the consumer's thread."""
         self._note()
         if isinstance(self.plans, Drawn):
             with self.aside():
@@ -111,16 +111,16 @@ class Pass:
 
 
 class Home:
-    """Keeps the workers between epochs."""
+    """Keeps the pump, which owns the workers, between epochs."""
 
     def __init__(self, persistent: bool) -> None:
         self.persistent, self.closed = persistent, False
-        self.going: weakref.WeakSet[Any] = weakref.WeakSet()  # the pumps that have been sent out
-        self.resting: Any = None  # the pump that waits for the next epoch
+        self.going: weakref.WeakSet[Any] = weakref.WeakSet()  # all pumps that were made and are still alive
+        self.resting: Any = None  # the pump that is kept for the next epoch
 
     def take_back(self, current: Pass) -> None:
-        """The rest of this epoch isn't wanted.  Called by the garbage collector too, so workers that are at work
-        aren't waited for: a pump that nothing holds ends by itself."""
+        """Keep the pump of an abandoned or finished epoch for the next one, or end it.  The garbage collector calls
+        this too, so busy workers aren't waited for: a pump without references ends by itself."""
         pump, current.pump = current.pump, None
         if self.persistent and not self.closed and self.resting is None:
             self.resting = pump
@@ -144,7 +144,7 @@ class Epoch(Generic[B_co]):
         return self
 
     def __len__(self) -> int:
-        """The batches that it gives: after a resume, those that are left."""
+        """Return the number of batches of this epoch; after a resume, of those that are left."""
         return self._loader._length_of(self._current)
 
     def __next__(self) -> B_co:
@@ -161,7 +161,7 @@ class Epoch(Generic[B_co]):
 
 
 class Loading(Generic[B_co]):
-    """The base of both loaders; a subclass may make an epoch's batches otherwise."""
+    """The base class of both loaders; a subclass may override how an epoch's batches are made."""
 
     dataset: Any
     batch_size: int | None
@@ -175,15 +175,15 @@ class Loading(Generic[B_co]):
     _shuffles: bool
     _seed: int  # of the order and of the samples' randomness
     _sampled: Any  # the sampler that gives keys or lists of keys; None where slices are cut from an order
-    _cut: tuple[int | None, bool]  # the keys in a batch (None where lists are given), and is a short one left out?
-    _goes_through_all: bool  # is each of the dataset's samples in an epoch?  No, where the user has given a sampler
-    _opens: Callable[[Any], Any]  # what makes of the contents of a batch what the user gets
-    _in_one: bool  # is a batch one worker's work, and travels as one row?
-    _is_stream = False  # has the dataset no keys, and is only iterated over?
-    _begins_late = False  # is the sampler asked for an iterator with the first batch only?
+    _cut: tuple[int | None, bool]  # keys in a batch (None: the sampler gives lists), and whether a short one is dropped
+    _goes_through_all: bool  # every sample of the dataset is in an epoch; False if the user has given a sampler
+    _opens: Callable[[Any], Any]  # makes what the user gets from a batch's contents
+    _in_one: bool  # one worker makes a whole batch, which is sent as one row
+    _is_stream = False  # the dataset has no keys and is only iterated over
+    _begins_late = False  # iter() of the sampler is called with the first batch, not before
 
     def _begin(self, served: Any, num_workers: Any, worker_init: Any, options: OfLoaders) -> None:
-        """Begin; constructors call it.  Workers ask ``served`` for rows; seed and persistent workers are known."""
+        """Finish the construction: check ``options`` and prepare the backend; workers fetch rows from ``served``."""
         more: dict[str, Any] = {name: value for name, value in options.items() if name not in _KNOWN}
         found, most_workers = auto(num_workers), workers_of(num_workers)
         factor, context, timeout = self.prefetch_factor, self.multiprocessing_context, self.timeout
@@ -237,19 +237,19 @@ class Loading(Generic[B_co]):
     # -- what an epoch is made of ----------------------------------------------------------------------------------
 
     def _is_one_workers(self, collates: bool) -> bool:
-        """Does one worker make a batch?  Otherwise several may write their rows into the same columns."""
+        """True if one worker makes a whole batch; otherwise several may write rows into the same columns."""
         reads_many = bool(getattr(self.dataset, "__getitems__", None)) and type(self.dataset) is not Table
         return collates or self.batch_size is None or reads_many or not hasattr(type(self.dataset), "__len__")
 
     def _served(self, is_stream: bool, collate: Any, stacks: bool, skips: bool, *of_stream: Any) -> Any:
-        """What workers ask for rows: the dataset, or its batches, each made by ``collate``, which ``stacks`` or not."""
+        """Return the dataset that workers fetch rows from: the user's, or one whose rows are collated batches."""
         if is_stream:
             return Streamed(self.dataset, self.batch_size, self.drop_last, collate, *of_stream)
         alone = self.batch_size is None and self.batch_sampler is None
         return Batched(self.dataset, collate, skips, stacks, alone) if self._in_one else self.dataset
 
     def _plans(self, place: Place) -> Coming:
-        """The batches of an epoch; a sampler is asked for an iterator, not yet for keys."""
+        """Return the plans of an epoch from ``place`` on; calls the sampler's ``iter()``, but draws no keys yet."""
         if self._is_stream:
             return Streaming(place, self._recipe.workers)
         if self._sampled is None:
@@ -260,16 +260,16 @@ class Loading(Generic[B_co]):
         return drawn
 
     def _seed_of_epoch(self) -> int:
-        """The seed of the samples' randomness in this epoch."""
+        """Return the seed of the samples' randomness in this epoch."""
         return self._seed
 
     def _generators(self) -> Generators:
-        """The random generators that the sampler may draw from."""
+        """Return the random generators that the sampler may draw from."""
         found = samplers_in(self._sampled)
         return Generators(found, ("random", "numpy", "torch")) if found else Generators()
 
     def _agreed(self) -> dict[str, Any]:
-        """The options that a state must agree with."""
+        """Return the options that must be the same when a state is saved and when it is loaded."""
         if self._is_stream:
             size = self.batch_size and int(self.batch_size)  # a NumPy number is no JSON
             return {"kind": "stream", "batch_size": size, "drop_last": self.drop_last}
@@ -279,7 +279,7 @@ class Loading(Generic[B_co]):
         return {"kind": "sampler" if self._cut[0] else "batch_sampler", "drop_last": self.drop_last}
 
     def _rest(self, position: int) -> int | None:
-        """The number of batches from a position of an epoch on; None if it isn't known."""
+        """Return the number of batches from ``position`` to the epoch's end; None if it isn't known."""
         size, drops = self._cut
         try:
             length = len(self.dataset if self._sampled is None else self._sampled)
@@ -290,7 +290,7 @@ class Loading(Generic[B_co]):
         return batches_of(max(0, length - position), size or 1, drops, self._recipe.share())
 
     def _length_of(self, current: Pass | None) -> int:
-        """The number of batches in a pass, or in the next one; after a resume, of those that were left."""
+        """Return the number of batches in ``current``, or in the next epoch; after a resume, of those left."""
         rest = self._rest(self._next.position if current is None else current.begun)
         if rest is None:
             what = "dataset" if self._sampled is None else "sampler"
@@ -316,7 +316,7 @@ class Loading(Generic[B_co]):
         generators = self._generators()
         begun_with = generators.save()
         try:
-            plans = self._plans(place)  # before the seed, as torch: a sampler may draw when asked
+            plans = self._plans(place)  # before the seed, as in torch: iter() of a sampler may draw
             seed, length = self._seed_of_epoch(), len(self.dataset) if isinstance(plans, Pace) else 0
             order = Shuffled(length, self._seed, place.epoch) if length and self._shuffles else Sequential(length)
             return Pass(place, plans, seed, order, begun_with, self._recipe.most_ahead)
@@ -325,14 +325,14 @@ class Loading(Generic[B_co]):
             raise
 
     def _aside(self, place: Place) -> Aside:
-        """A context in which the sampler finds its generators as it left them, if anything else draws from them."""
+        """Return a maker of contexts: in one, a resumed sampler finds the global generators as it left them."""
         if place.generators is None:
             return contextlib.nullcontext
         mine = self._generators()
         now = mine.globals_now()
         mine.restore(place.generators, within_epoch=place.drawn > 0)
         saved = mine.globals_now()
-        if saved == now:  # restored by the user: then they go on from here, as they did the first time
+        if saved == now:  # restored by the user: the sampler draws from the global generators, as the first time
             return contextlib.nullcontext
         mine.put_back(now)
         return partial(mine.aside, saved)
@@ -343,7 +343,7 @@ class Loading(Generic[B_co]):
             pump = ShardPumps(self._recipe, _late)
         elif pump is None:
             pump = pump_for(self._recipe, self._opens, _late, skipped=self._skipped)
-        elif self.persistent_workers is not True:  # changes of the dataset are brought to the workers
+        elif self.persistent_workers is not True:  # a changed dataset is sent to new workers
             pump.refresh()
         self._home.going.add(pump)
         return pump
@@ -356,26 +356,26 @@ class Loading(Generic[B_co]):
     # -- state ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The place after the last batch handed out, as JSON-able values; its size doesn't depend on the dataset."""
+        """Return the place after the last batch handed out: JSON-able values, of a size independent of the dataset."""
         agreed = self._agreed()
         if (current := self._under_way) is not None:
             place = current.place()
         elif (place := self._next).generators is None:
             place = place._replace(generators=self._generators().save(), told=Walk(self._sampled).state())
-        if (length := agreed.get("dataset_length")) is not None:  # less than a batch may be left, which is left out
+        if (length := agreed.get("dataset_length")) is not None:  # a short batch may be left, which isn't handed out
             step = self._recipe.share().step(self._cut[0] or 1)
             if length - place.position < step * self.drop_last:
                 place = place._replace(position=length)
         return save(place, self._seed, agreed)
 
     def load_state_dict(self, state: Any) -> None:
-        """Have the next ``iter()`` go on from where ``state`` was saved, by whatever number of workers."""
+        """Make the next ``iter()`` go on from where ``state`` was saved, with any number of workers."""
         self._recipe.warn_of_disorder()
         self._next, self._seed = load(state, self._agreed())
 
     @property
     def is_new_epoch(self) -> bool:
-        """Did the last batch complete an epoch?  No, where it isn't known how many there are."""
+        """True if the last batch completed an epoch; False where the number of batches isn't known."""
         current = self._pass
         return current is not None and not self._next.is_elsewhere and self._rest(current.position) == 0
 
@@ -392,7 +392,7 @@ class Loading(Generic[B_co]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A pickle or a copy is a loader like this one, at the same place, with workers of its own."""
+        """Leave out the workers: a copy, also by pickle, is at the same place and starts its own."""
         state = dict(self.__dict__)
         home, current, _ = state.pop("_home"), state.pop("_pass"), state.pop("_skipped")
         return state | {"_home": home.persistent, "_pass": None if current is None else self.state_dict()}
@@ -406,18 +406,18 @@ class Loading(Generic[B_co]):
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """The worker processes of the moment."""
+        """The process ids of the present workers."""
         pump = self._fetching
         return () if pump is None else pump.worker_pids
 
     def stats(self) -> Stats:
-        """A snapshot of the counters: of the workers of the moment, but of all epochs for what was skipped."""
+        """Return the counters: those of the present workers, but skipped samples of all epochs."""
         pump = self._fetching
         return Stats(skipped=self._skipped.count, skips=self._skipped.first) if pump is None else pump.stats()
 
     @property
     def _fetching(self) -> Any:
-        """The pump that fetches at the moment, or rests between two epochs."""
+        """The pump that fetches, or is kept for the next epoch; None if there is none."""
         under_way = None if self._pass is None else self._pass.pump
         return under_way or self._home.resting
 

@@ -1,7 +1,7 @@
-"""Samples of different lengths: padding rows to an array, and batches of samples that are about equally long.
+"""Samples of different lengths: padding rows to an array, and batches of samples of similar length.
 
-Pure.  ``Buckets`` is a batch sampler for any loader.  Guarantees that each sample comes exactly once in an epoch, in an
-order that its generator governs, so that a loader's state finds it again.
+Pure.  ``Buckets`` is a batch sampler for any loader.  Guarantees that each sample comes exactly once in an epoch
+(without ``drop_last``), in an order that depends only on its generator, whose state is part of a loader's state.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ..engine.options import whole
 from ..errors import OptionError
 from ..order.cursor import batches_of
 
-_POOL = 50  # batches whose samples are sorted together: more pad less, and are shuffled less
+_POOL = 50  # batches whose samples are sorted together: a larger pool needs less padding, and shuffles less
 
 
 def pad(rows: Sequence[Any], value: Any = 0, *, to: int | None = None, multiple_of: int = 1) -> NDArray[Any]:
-    """Rows of different lengths as one array, each filled up with ``value``.
+    """Return rows of different lengths as one array, padded with ``value`` at the end.
 
-    As long as the longest row or ``to``, rounded up to a multiple of ``multiple_of``.  Other dimensions must agree.
+    They get the length of the longest, or ``to``, rounded up to a multiple of ``multiple_of``; other dimensions agree.
 
     >>> import numpy as np
     >>> pad([np.array([1, 2, 3]), np.array([4])])
@@ -47,15 +47,15 @@ def pad(rows: Sequence[Any], value: Any = 0, *, to: int | None = None, multiple_
 
 
 class Buckets:
-    """A batch sampler: samples of about the same length together, batches in random order.
+    """A batch sampler that puts samples of similar length into a batch, and shuffles the batches.
 
     Args:
-        lengths: of each sample.
+        lengths: the length of each sample.
         batch_size: samples in a batch.
-        most: elements in a batch after padding; batches of long samples are then smaller than ``batch_size``.
-        shuffle: other batches in another order at each epoch; False sorts by length.
-        drop_last: leave out batches that are short because there are no more samples of that length at hand.
-        seed: of the order; None draws one from NumPy's global generator.
+        most: the most elements in a padded batch; batches of long samples are then smaller than ``batch_size``.
+        shuffle: new batches in a new order in each epoch; False sorts by length.
+        drop_last: leave out batches that are short because no more samples of similar length are left.
+        seed: determines the order; None draws one from NumPy's global generator.
 
     >>> for batch in Buckets([5, 1, 4, 2, 1, 5], 2, shuffle=False):
     ...     print(batch)
@@ -106,7 +106,7 @@ class Buckets:
             yield batch
 
     def __len__(self) -> int:
-        """Batches in an epoch; where ``most`` makes their number depend on the order, there is none."""
+        """Return the number of batches; raise a TypeError if it differs between epochs (``most`` with shuffling)."""
         if self.most is not None and self.shuffle:
             raise TypeError("with most= the number of batches is another in each epoch.")
         if self.most is not None:

@@ -1,11 +1,11 @@
-"""A worker's part of a stream: batches by number, read one after the other from an iterable dataset.
+"""A worker's part of a stream (an iterable dataset), its *shard*: batches by number, read one after the other.
 
-Runs in workers.  Streams have no keys, so a row is a batch, asked for by its number, in order; a worker that is asked
-for another one (since it took over from a dead one, most likely) begins again and reads up to there.
+Runs in workers.  Streams have no keys, so a row is a batch, requested by its number, in order; a worker that is asked
+for a number out of order (most likely because it replaces a dead worker) begins again and reads up to that batch.
 
-Who shards?  A stream that asks who it is (``get_worker_info``) before its first element, or whose ``worker_init_fn``
-does, shards itself, and its batches are its worker's own.  Any other is sharded here: every worker reads all of it and
-keeps each n-th batch, so that the batches are the same whatever the number of workers.
+A stream that calls ``get_worker_info`` before its first element, or whose ``worker_init_fn`` does, shards itself: its
+batches are its worker's own.  Any other stream is sharded here: every worker reads all of it and keeps each n-th batch,
+so that the batches are the same for any number of workers.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from ..samples.jsonable import decoded, encoded
 from ..worker import seeding
 from ..worker.here import here, was_asked
 
-_OWN_SHARD = 1 << 40  # elements between the places of one worker's randomness and another's
+_OWN_SHARD = 1 << 40  # where a stream shards itself, random numbers of different workers are this many positions apart
 _LATE = (
     "the stream asked get_worker_info() after its first element, when it was taken for one that doesn't shard itself.  "
     "If it does, it is sharded twice and elements are lost: have it ask earlier, or say shards_itself = True in its "
     "class (False if it doesn't)."
 )
 
-Told = list[Any]  # the states of a stream and of its iterator, encoded; None for one that has none
+Told = list[Any]  # the states of a stream and of its iterator, as JSON-able values; None if it has no state_dict()
 _UNTOLD: Told = [None, None]
 
 
 class Mark(NamedTuple):
-    """A place that a stream can go on from by itself."""
+    """A position from which a stream can resume directly, without reading what came before."""
 
-    batches: int  # that its shard had read; where the library shards, elements say so for any number of shards
+    batches: int  # that the shard had read; if the library shards, ``elements`` is what counts
     elements: int  # that had been read, or had failed
-    is_end: bool  # there are no more
-    told: Any  # of the stream and of its iterator, as text; a StateError if that cannot be saved
+    is_end: bool  # no elements are left
+    told: Any  # the stream's ``Told`` as JSON text; a StateError if that cannot be saved
 
 
 class Wanted(NamedTuple):
-    """The key of a batch."""
+    """The key of a batch of a shard."""
 
-    run: int  # so that a reading is never taken for that of an earlier run
+    run: int  # the pump's run, so that reading begins again with each run
     number: int
 
     def __repr__(self) -> str:
@@ -56,9 +56,9 @@ class Wanted(NamedTuple):
 
 
 class Streamed(Wrapping):
-    """The batches of a stream, or of one shard of it, by ``Wanted``."""
+    """A dataset of the batches of a stream, or of one shard of it; its keys are ``Wanted``."""
 
-    repeatable = False  # nothing of it can be fetched a second time to find out about it
+    repeatable = False  # a batch can't be fetched twice, as workers do otherwise after one that drew random numbers
     shard, shards, is_callers = 0, 1, False
 
     def __init__(
@@ -67,17 +67,17 @@ class Streamed(Wrapping):
         batch_size: int | None,  # None: no batches
         drop_last: bool,
         collate: Callable[[Any], Any],
-        shards_itself: bool | None = None,  # None: if it asks who it is
-        marks_every: int | None = 1,  # batches; None: the first only
+        shards_itself: bool | None = None,  # None: if it calls get_worker_info()
+        marks_every: int | None = 1,  # the batches from one ``Mark`` to the next; None: only the first has one
     ) -> None:
         self.dataset, self.batch_size, self.drop_last, self._collate = stream, batch_size, drop_last, collate
         self._shards_itself, self._marks_every = shards_itself, marks_every
-        self.marks: dict[int, tuple[Mark, bool]] = {}  # by run: where it goes on from, and whether the shard is its own
+        self.marks: dict[int, tuple[Mark, bool]] = {}  # by run: where it resumes, and whether the stream shards itself
         self._reading: _Reading | None = None
-        self._sharded_before: bool | None = None  # did worker_init ask who it is?
+        self._sharded_before: bool | None = None  # whether worker_init called get_worker_info(); None: not known yet
 
     def of_shard(self, shard: int, shards: int, is_callers: bool) -> Streamed:
-        """One of ``shards``; ``is_callers``: the stream itself is read, which the user may ask for its place."""
+        """Return a shard; ``is_callers``: it reads the user's own object, which then knows its place, not a copy."""
         one = copy.copy(self)
         one.shard, one.shards, one.is_callers = shard, shards, is_callers
         return one
@@ -86,9 +86,9 @@ class Streamed(Wrapping):
         return self.__dict__ | {"_reading": None, "_sharded_before": None}
 
     def __getitem__(self, key: Wanted) -> tuple[Any, ...]:
-        """A batch, whether its shard is the stream's own, how many elements are in it, and its ``Mark`` if it has one.
+        """Return a batch, whether the stream shards itself, the number of elements, and the fields of its ``Mark``.
 
-        At the end there is no batch, and only the second is told.
+        Not every batch has a ``Mark``.  At the end of the stream only the second item is returned.
         """
         if self._sharded_before is None:
             self._sharded_before = was_asked()
@@ -114,18 +114,18 @@ class Streamed(Wrapping):
 
 
 class _Reading:
-    """One pass over a stream, from a mark on."""
+    """One pass over a stream, from a ``Mark`` on, which gives the batches of one shard."""
 
     def __init__(self, of: Streamed, stream: Any, says: bool | None, run: int, mark: Mark) -> None:
         self._size, self._drop_last = of.batch_size or 1, of.drop_last
         self._shard, self._shards = shard, shards = of.shard, of.shards
         self.run, self.batches, self._elements, self._is_at_end = run, *mark[:3]
-        self._ends_early = False  # before the place that it was to be read up to
-        was_asked()  # by others, in an earlier epoch
-        seeding.go_to(shard * _OWN_SHARD)  # where the first element stands
+        self._ends_early = False  # it ended before the batch that was to be read up to
+        was_asked()  # forget calls of get_worker_info() in an earlier epoch
+        seeding.go_to(shard * _OWN_SHARD)  # the randomness of the first element
         self._walk = Walk(stream, json.loads(mark.told))
         self._rest: Iterator[Any] = iter(()) if self._is_at_end else self._walk.begin()
-        self._has_first = says is None  # read already, to see who shards; an error is raised when it is asked for
+        self._has_first = says is None  # the first element is read now, to see who shards; its error is raised later
         if self._has_first:
             try:
                 first = iter(list(islice(self._rest, 1)))
@@ -133,14 +133,14 @@ class _Reading:
                 first = _raising(error)
             self._rest = chain(first, self._rest)
         self.is_own = was_asked() if says is None else bool(says)
-        self._may_ask_late = self._has_first and not self.is_own and shard == 1  # one alone loses nothing
-        if not self.is_own:  # those that begin before its place
+        self._may_ask_late = self._has_first and not self.is_own and shard == 1  # a single shard loses no elements
+        if not self.is_own:  # the batches of this shard that begin before the mark
             self.batches = len(range(shard * self._size, self._elements, shards * self._size))
 
     def take_number(self, number: int) -> list[Any] | None:
-        """The elements of the shard's batch with this number, which is read up to; None at the end."""
+        """Read up to the shard's batch ``number`` and return its elements; None at the end of the stream."""
         while self.batches < number and not self._ends_early:
-            with contextlib.suppress(Exception):  # it was told in its time
+            with contextlib.suppress(Exception):  # it was raised when this batch was first read
                 self._take()
                 self._ends_early = self._is_at_end and self.batches < number
             if self._ends_early:
@@ -152,14 +152,14 @@ class _Reading:
 
     def _take(self) -> list[Any] | None:
         batch: list[Any] = []
-        was_asked()  # by a collate_fn, say
+        was_asked()  # forget calls of get_worker_info() elsewhere, such as in a collate_fn
         try:
             if not self.is_own:
                 self._skip_to((self.batches * self._shards + self._shard) * self._size)
-            for at in range(0 if self._is_at_end else self._size):  # some go on when they are asked once more
+            for at in range(0 if self._is_at_end else self._size):  # some iterators go on after their StopIteration
                 place = self._elements + (self._shard * _OWN_SHARD if self.is_own else 0)
                 seeding.go_to(place, seeds=at == 0 and not (self._has_first and not self._elements))
-                self._elements += 1  # one that fails has its place too, for all shards alike
+                self._elements += 1  # an element that raises is counted too, by all shards alike
                 batch += islice(self._rest, 1)
                 if len(batch) <= at:
                     self._is_at_end = True
@@ -173,7 +173,7 @@ class _Reading:
         return None if not batch or (len(batch) < self._size and self._drop_last) else batch
 
     def _skip_to(self, element: int) -> None:
-        """Read what belongs to others; so do its errors."""
+        """Read the elements before number ``element``, which belong to other shards, as do their errors."""
         while self._elements < element and not self._is_at_end:
             try:
                 for _ in islice(self._rest, element - self._elements):
@@ -183,7 +183,7 @@ class _Reading:
                 self._elements += 1
 
     def mark(self) -> Mark | None:
-        """The stream's present place; None if it has no state."""
+        """Return the stream's present position; None if it has no state."""
         told = self._walk.state()
         text = json.dumps(told) if isinstance(told, list) else told
         return None if text is None else Mark(self.batches, self._elements, self._is_at_end, text)
@@ -195,35 +195,35 @@ def _raising(error: Exception) -> Iterator[Any]:
 
 
 def _fresh(stream: Any) -> Any:
-    """A stream of which nothing has been read, whatever it notes of its place as it is read."""
+    """Return a copy of the stream, so that attributes which it sets while being read don't change the original."""
     try:
         return copy.copy(stream)
-    except Exception:  # a generator, say, which can be read only once anyway
+    except Exception:  # such as a generator, which can be read only once anyway
         return stream
 
 
 class Walk:
-    """One pass over a stream or a sampler, from where it was when ``state()`` told ``told``.
+    """One pass over a stream or a sampler, from the position at which ``state()`` returned ``told``.
 
-    By torchdata's protocol what is iterable, its iterator, or both may have ``state_dict`` and ``load_state_dict``.
-    The state of what is iterable is loaded, ``iter()`` is called, once, and the iterator's own state is loaded then;
-    one that is its own iterator counts as that.
+    In torchdata's protocol the iterable, its iterator, or both have ``state_dict`` and ``load_state_dict``.  So first
+    the iterable's state is loaded, then ``iter()`` is called once, then the iterator's own state is loaded; an iterable
+    that is its own iterator is treated as an iterator.
     """
 
     def __init__(self, stream: Any, told: Told | None = None) -> None:
         self._stream, self._told = stream, told or _UNTOLD
         self._iterator: Any = None
-        self._ahead: list[Any] = []  # what has been read already
-        _load(stream, self._told[0])  # at its end too: for the next epoch, if it is the user's own
+        self._ahead: list[Any] = []  # the element that ``elements`` has read to see whether there is one
+        _load(stream, self._told[0])  # at its end too: the user's own object needs it for the next epoch
 
     def begin(self) -> Iterator[Any]:
-        """The elements; the iterator is not asked for one once more."""
+        """Return an iterator over the elements; ``iter()`` of the stream is called once, here."""
         self._iterator = iter(self._stream)
         _load(self._iterator, self._told[1])
         return map(next, repeat(self._iterator))
 
     def elements(self, begins: bool) -> Iterator[Any]:
-        """The same; where an epoch ``begins``, a place at the end of one is left behind."""
+        """Return the elements, as ``begin()``; if an epoch ``begins`` and ``told`` was at an end, from the start."""
         rest = self.begin()
         if begins and self._told != _UNTOLD:
             self._ahead += islice(rest, 1)
@@ -237,26 +237,26 @@ class Walk:
             yield self._ahead.pop()
 
     def state(self) -> Told | StateError | None:
-        """The place, as JSON-able values; None if it isn't told, an error if it cannot be saved."""
+        """Return the position as JSON-able values; None without ``state_dict()``, an error if it can't be saved."""
         if self._ahead or (self._iterator is None and self._told != _UNTOLD):
             return self._told
         is_same = self._iterator is self._stream
         try:
             told = [None if is_same else _asked(self._stream), _asked(self._iterator)]
-        except StateError as error:  # which matters only if the state is asked for
+        except StateError as error:  # raised only if a state is saved
             return error
         return None if told == _UNTOLD else told
 
 
 def savable(told: Any, whose: str) -> Any:
-    """The state that ``state()`` has returned; a StateError if it can't be saved."""
+    """Return ``told``, or raise it if it is the StateError that ``state()`` returned."""
     if isinstance(told, StateError):
         raise StateError(f"what the {whose} state_dict() returns cannot be saved: {told}")
     return told
 
 
 def check_told(told: Any) -> Told:
-    """Raise a StateError unless this is what ``state()`` may have told, perhaps as text."""
+    """Return ``told``, parsed if it is text; raise a StateError if ``state()`` can't have returned it."""
     with contextlib.suppress(ValueError):
         told = json.loads(told) if type(told) is str else told
     if type(told) is not list or len(decoded(told)) != 2:
@@ -277,7 +277,7 @@ def _load(teller: Any, told: Any) -> None:
         teller.load_state_dict(decoded(told))
     except StateError:
         raise
-    except Exception as error:  # whatever it says of a state that is none of its own
+    except Exception as error:  # classes raise any type for a wrong state
         whose, why = type(teller).__qualname__, f"{type(error).__name__}: {error}"
         raise StateError(f"load_state_dict() of {whose} refuses its part of the state: {why}.") from error
 

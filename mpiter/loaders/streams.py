@@ -1,9 +1,9 @@
-"""Epochs of iterable datasets: a worker for each shard, their batches taken in turn.
+"""Epochs of iterable datasets: a worker for each shard (a worker's part of the stream), batches taken in turn.
 
-Runs in the consumer process.  Each shard has a pump of its own with one worker, since a stream is read where it was
-begun.  Batches come from one shard after the other, those that have ended being passed over, so the order doesn't
-depend on timing.  Guarantees exact resume: by the stream's own state where it has one, else by reading up to there;
-under another number of workers only where the library shards, and a StateError says so.
+Runs in the consumer process.  Each shard has its own pump with one worker, since an iterator can't move to another
+process.  Batches come from one shard after the other, skipping those that have ended, so the order doesn't depend on
+timing.  Guarantees exact resume: from the stream's own state if it has one, else by reading up to there; with another
+number of workers only if the library shards, otherwise a StateError is raised.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .shards import Mark, Wanted, savable
 
 
 class _Numbers(Plans):
-    """Plans that ask for batch after batch by number, without an end."""
+    """Plans that request batch after batch of a shard by number, without an end."""
 
     def __init__(self, run: int) -> None:
         self._run = run
@@ -38,30 +38,30 @@ class _Numbers(Plans):
 
 
 def _init_shard(worker_init: Callable[[WorkerInfo], Any], shard: int, shards: int, info: WorkerInfo) -> None:
-    """A worker's beginning, for one of many that believes it is the only one."""
+    """Call ``worker_init`` with the shard's number, since each shard's pump has a single worker, number 0."""
     here.now.worker = replace(info, id=shard, num_workers=shards)
     worker_init(here.now.worker)
 
 
 @dataclass
 class _Shard:
-    """The place of one shard, as JSON-able values."""
+    """The record of how far one shard has been read, as JSON-able values."""
 
     batches: int = 0
     has_ended: bool = False
-    mark: list[Any] = field(default_factory=list)  # a Mark where its stream could go on, if that tells its place
+    mark: list[Any] = field(default_factory=list)  # the fields of its last ``Mark``; empty if there is none
 
 
 class Streaming:
-    """The places of a stream's shards in an epoch that begins at ``place``."""
+    """Keeps how far the ``count`` shards of a stream have been read, in an epoch that begins at ``place``."""
 
     def __init__(self, place: Place, count: int) -> None:
-        self._epoch, self.read = place.epoch, place.drawn  # batches
+        self._epoch, self.read = place.epoch, place.drawn  # ``read``: batches of all shards
         saved: dict[str, Any] = place.stream or {"is_own": False, "shards": [], "turn": 0}
-        self.is_own: bool = saved["is_own"]  # do the streams shard themselves?
-        self.turn = saved["turn"]  # whose batch is next
+        self.is_own: bool = saved["is_own"]  # the stream shards itself
+        self.turn = saved["turn"]  # the shard whose batch is next
         self.shards = [_Shard(shard["batches"], shard["has_ended"], shard["mark"]) for shard in saved["shards"]]
-        if not self.is_own:  # each reads all, and one has told of it
+        if not self.is_own:  # each shard reads the whole stream, so one mark is enough for all
             mark = self.shards[0].mark if self.shards else []
             self.shards = [_Shard(len(range(at, self.read, count)), mark=mark) for at in range(count)]
             self.turn = self.read % count
@@ -72,9 +72,9 @@ class Streaming:
             )
 
     def place(self, position: int) -> Place:
-        """The place after ``position`` batches, of which ``read`` is what the shards have read."""
+        """Return the place to save: after the batches that the shards have read."""
         shards = self.shards
-        if not self.is_own:  # each reads all: the one that has read most tells
+        if not self.is_own:  # each shard reads the whole stream: save the mark of the one that has read most
             shards = [max(shards, key=lambda shard: shard.mark[1] if shard.mark else -1)]
         for shard in shards:
             if shard.mark:
@@ -85,7 +85,7 @@ class Streaming:
 
 
 class ShardPumps:
-    """A pump for each shard, and the interface of one pump: its cursor counts batches."""
+    """Joins the pumps of all shards, with the interface of a single pump; its cursor counts batches."""
 
     cursor: Cursor
     skipped = 0
@@ -112,7 +112,7 @@ class ShardPumps:
         ]
 
     def go(self, cursor: Cursor, plans: Streaming, seed: int) -> None:
-        """Have each shard's batches fetched from where the plans are."""
+        """Make each shard's pump fetch from where ``plans`` say that the shard is."""
         self.cursor, self._plans = cursor, plans
         if plans.read and not any(shard.mark for shard in plans.shards):
             warn(f"the stream has no state_dict(), so its first {plans.read} batches are read again to go on after.")
@@ -146,7 +146,7 @@ class ShardPumps:
         raise StopIteration
 
     def _take(self, plans: Streaming, shard: _Shard, pump: Any) -> Any:
-        """Take a parcel, an error or the end from a shard; the next shard's turn follows."""
+        """Return a shard's next item, made by ``Streamed``; unless it is the end, the next shard's turn follows."""
         try:
             parcel = pump.next()[0]
             shard.has_ended = len(parcel) < 2
@@ -175,5 +175,5 @@ class ShardPumps:
 
 
 def _elements_of(opened: Any) -> int | None:
-    """The number of elements in a shard's batch; None at its end."""
+    """Return the number of elements in a shard's batch; None at its end."""
     return None if len(opened[0]) < 2 else opened[0][2]

@@ -1,6 +1,6 @@
-"""Which samples come next, as pure values.
+"""Which samples come next, computed from plain values.
 
-``order`` says it at any place of an epoch; a ``cursor`` is a place between two batches, and makes the plan of the next,
-of all of an order or a rank's share of it; ``horizon`` says which batch is to be asked for; ``state`` writes a cursor
-as JSON.  ``ranks``, which looks around in its process, says which rank this is.
+``order`` gives the indices at any position of an epoch.  ``cursor`` plans batches: a cursor is a position between two
+batches, a plan describes the next one, or a rank's part of it.  ``horizon`` keeps how far batches have been planned,
+``state`` writes a cursor as JSON, and ``ranks`` finds out which rank this process is.
 """

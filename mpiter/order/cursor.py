@@ -1,15 +1,15 @@
-"""Chainer's iterator state machine: from one place in the epochs to the next, and what lies between.
+"""Chainer's iterator state machine: from one *cursor*, a position between two batches, to the next.
 
-Pure: functions of values, no thread, no clock.  The epoch arithmetic is exactly Chainer's (``wrap=True`` is its
-``repeat=True``: a batch runs on into the next epoch, several times if it is larger than the dataset; ``wrap=False``
-with ``epochs=1`` its ``repeat=False``: the last batch is short).  The order sampler is asked once per epoch boundary,
-with the order and the position that Chainer passes.
+Pure: functions of values, no thread, no clock.  A *plan* describes one coming batch as *stretches*, contiguous ranges
+of positions, each within one epoch.  The epoch arithmetic is exactly Chainer's (``wrap=True`` is its ``repeat=True``: a
+batch runs on into the next epoch, several times if it is larger than the dataset; ``wrap=False`` with ``epochs=1`` its
+``repeat=False``: the last batch is short).  The order sampler is asked once per epoch boundary, with the order and the
+position that Chainer passes.
 
-Ranks go through one order together, by arithmetic, so that they need not talk.  What all of them are handed out at one
-time is a *step*: one stretch of the order, cut into a batch for each.  So a place, the number of samples that all of
-them together have been handed out, is the same on every rank, and another number of ranks can go on from it.  The
-batches of a step are all of it and nothing twice, but for the samples from the epoch's beginning that fill up its last
-step.
+Ranks go through one order together, by arithmetic, without communicating.  A *step* is the batches of all ranks
+together: one range of the order, cut into a batch for each.  A position counts the samples handed out to all ranks
+together, so it is the same on every rank, and another number of ranks can go on from it.  The batches of a step are
+disjoint and cover it, except that the last step of an epoch is filled up with samples from the epoch's beginning.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ import numpy as np
 from ..errors import OptionError
 from .order import NO_INDICES, Indices, Listed, Order, Sampled
 
-_AT_ONCE = 1 << 11  # keys, for which batches are planned in one go
+_AT_ONCE = 1 << 11  # keys, at the most, of the batches that are planned in one call
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of the order that one of ``size`` ranks takes."""
+    """The part of the order that rank ``rank`` of ``size`` takes."""
 
     rank: int = 0
     size: int = 1
-    exact: bool = False  # the last step is not filled up: some ranks get less of it than others, or nothing
+    exact: bool = False  # an epoch's last step is not filled up: some ranks get fewer samples than others, or none
 
     def step(self, batch_size: int) -> int:
-        """The number of samples that all ranks together take in one step."""
+        """Return the number of samples that all ranks together take in one step."""
         return batch_size * self.size
 
     def rows(self, batch_size: int, left: int) -> tuple[int, int]:
-        """Our samples of a step, with ``left`` samples left of the epoch; samples beyond these fill the step up."""
+        """Return where this rank's part of the next step begins and ends; from ``left`` on, samples fill it up."""
         if left >= self.step(batch_size):
             return self.rank * batch_size, (self.rank + 1) * batch_size
         if self.exact:
@@ -52,7 +52,7 @@ class Share:
         return self.rank * each, (self.rank + 1) * each
 
     def has_more(self, batch_size: int, left: int, drop_last: bool) -> bool:
-        """Is there another batch for this rank, with ``left`` samples left of the epoch?"""
+        """True if this rank gets another batch when ``left`` samples are left of the epoch."""
         first, stop = self.rows(batch_size, left)
         return first < stop and not (drop_last and left < self.step(batch_size))
 
@@ -61,17 +61,17 @@ WHOLE = Share()
 
 
 def batches_of(length: int, batch_size: int, drop_last: bool, share: Share = WHOLE) -> int:
-    """The number of batches that ``length`` samples make."""
+    """Return the number of batches that a rank gets of ``length`` samples."""
     full, left = divmod(length, share.step(batch_size))
     return full + share.has_more(batch_size, left, drop_last)
 
 
 class Cursor(NamedTuple):
-    """A place between two batches: what the user has been handed so far."""
+    """A position between two batches: what the user has been handed so far."""
 
     position: int  # samples of this epoch already handed out
     epoch: int
-    is_new_epoch: bool  # did the last batch cross an epoch boundary?
+    is_new_epoch: bool  # the last batch crossed an epoch boundary
     order: Order
     previous_epoch_detail: float = -1.0  # -1 stands for "no batch yet", as in Chainer's snapshots
 
@@ -81,68 +81,68 @@ class Cursor(NamedTuple):
         return self.epoch + self.position / length if length else float(self.epoch)
 
 
-make_cursor: Callable[[tuple[Any, ...]], Cursor] = partial(tuple.__new__, Cursor)  # in half the time
+make_cursor: Callable[[tuple[Any, ...]], Cursor] = partial(tuple.__new__, Cursor)  # takes half the time of Cursor()
 
 
 class Stretch(NamedTuple):
-    """A run of samples within one epoch: the ``indices`` at ``position``, ``position + 1``, … of ``epoch``."""
+    """A contiguous range of an epoch's order: the ``indices`` at ``position``, ``position + 1``, … of ``epoch``."""
 
-    row: int
+    row: int  # of the batch, where it begins
     epoch: int
     position: int
-    indices: Indices | tuple[Any, ...]  # or what else a sampler has given
+    indices: Indices | tuple[Any, ...]  # a tuple of keys if a sampler has given other objects than ints
 
 
 class Plan(NamedTuple):
-    """One planned batch: its samples, and the cursor after it."""
+    """One planned batch: its samples, and the cursors before and after it."""
 
     number: int
     rows: int
     stretches: tuple[Stretch, ...]
     before: Cursor
     after: Cursor
-    samples: int | None = None  # if a row isn't one
-    fills: int = 0  # of them, the last: they come a second time, to fill up a step of all ranks
+    samples: int | None = None  # their number, if a row is not a single sample
+    fills: int = 0  # the number of its last samples that come a second time, to fill up a step of all ranks
 
 
 class Plans:
-    """The plans of the batches that come after a place."""
+    """Plans the batches that come after a cursor; derived classes say how."""
 
-    epochs: int | None = None  # that there are in all; None: a loader's, one after the other, or no end
+    epochs: int | None = None  # in all; None: no limit, or the one epoch of a loader
 
     def step(self, cursor: Cursor, number: int = 0) -> Plan | None:
-        """The batch that follows ``cursor``; None at the end."""
+        """Return the plan of the batch after ``cursor``, with this ``number``; None at the end."""
         raise NotImplementedError
 
     def ahead(self, cursor: Cursor, number: int) -> list[Plan]:
-        """The next plans, several at once where that is cheaper; none at the end."""
+        """Return the next plans, numbered from ``number`` on: several if that is cheaper; none at the end."""
         plan = self.step(cursor, number)
         return [] if plan is None else [plan]
 
     def knows(self, cursor: Cursor) -> bool:
-        """Is the next batch known already?"""
+        """True if ``step(cursor)`` can tell already: its keys, or the end, are known."""
         return True
 
     def whole(self, cursor: Cursor) -> tuple[list[Any], int, Cursor] | None:
-        """The keys of the next batch, the position of the first, and the place after it, where no plan is needed."""
+        """Return the next batch's keys, the first one's position and the cursor after it; None if it needs a plan."""
         return None
 
     def end_at(self, cursor: Cursor) -> bool:
-        """Is it certain, without asking, that no batch comes?"""
+        """True if it is certain, without asking a sampler, that no batch comes."""
         return False
 
     def shared(self, share: Share) -> Plans:
-        """The batches that one of several ranks gets."""
+        """Return the plans of one of several ranks."""
         raise NotImplementedError
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """The ``start``-th to ``stop``-th samples after ``cursor``, or the first of these; none if that isn't known."""
+        """Return the samples from number ``start`` to ``stop`` after ``cursor``, as far as they are known by now."""
         return NO_INDICES
 
 
 @dataclass(frozen=True, slots=True)
 class Pace(Plans):
-    """Cuts batches from epochs."""
+    """Cuts batches of ``batch_size`` from the orders of the epochs, or one rank's share of them."""
 
     batch_size: int
     wrap: bool = True
@@ -157,8 +157,8 @@ class Pace(Plans):
         return replace(self, share=share)
 
     def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """Found by planning on with a copy of the order, which keeps what was asked for last."""
-        is_asked_for = isinstance(cursor.order, Sampled)  # its next epochs are: the sampler isn't to be asked here
+        """Return the samples found by planning on with a copy of the order, whose cache would change otherwise."""
+        is_asked_for = isinstance(cursor.order, Sampled)  # later epochs are unknown: the sampler mustn't be asked here
         order = Listed(cursor.order.array()) if is_asked_for else copy.copy(cursor.order)
         place, seen, found = cursor._replace(order=order), 0, [NO_INDICES]
         while seen < stop and len(order) and (plan := self.step(place)) is not None:
@@ -175,14 +175,14 @@ class Pace(Plans):
         if self.epochs is not None and epoch >= self.epochs:
             return None
         stop = position + (each := self.batch_size) * self.share.size
-        if stop + (1 if self.wrap else stop - position) <= (length := len(order)):  # as most do: another one follows
+        if stop + (1 if self.wrap else stop - position) <= (length := len(order)):  # a full batch, not an epoch's last
             first = position + self.share.rank * each
             stretch = Stretch(0, epoch, first, order.take(first, first + each))
             return Plan(number, each, (stretch,), cursor, Cursor(stop, epoch, False, order, epoch + position / length))
         return self._wrapped(cursor, number) if self.wrap else self._bounded(cursor, number)
 
     def ahead(self, cursor: Cursor, number: int) -> list[Plan]:
-        """Whole batches within an epoch, some at once."""
+        """Return the plans of several full batches within the epoch at once."""
         position, epoch, _, order, _ = cursor
         length, each, step = len(order), self.batch_size, self.batch_size * self.share.size
         most = (length - (1 if self.wrap else step) - position) // step
@@ -228,9 +228,9 @@ def _next_epoch(cursor: Cursor) -> Cursor:
 
 
 def _stretches(cursor: Cursor, start: int, stop: int, runs_on: bool) -> tuple[Stretch, ...]:
-    """The stretches from one position to another.
+    """Return the stretches from position ``start`` to ``stop`` of the cursor's epoch.
 
-    Beyond the epoch's end come the next epochs, or, to fill up its last step, its own first samples once more.
+    Beyond its end come the next epochs if it ``runs_on``, else its own first samples again, to fill up the last step.
     """
     _, epoch, _, order, _ = cursor
     passed, at = divmod(start, len(order))

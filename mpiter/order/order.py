@@ -1,11 +1,11 @@
 """The order in which the samples of an epoch are visited: pure functions of (seed, epoch, position).
 
-``take(a, b)`` of an order depends on nothing but the order's own few numbers, and the shuffle visits each index exactly
-once whatever the length: 10**12 samples cost what 10**3 cost.  Lengths are below 2**62.
+``take(a, b)`` of the library's own orders depends only on a few numbers.  The shuffle visits each index exactly once,
+and needs no memory that grows with the length: 10**12 samples cost what 10**3 cost.  Lengths are below 2**62.
 
 The shuffle is a bijection evaluated at a position.  Positions are written as (left, right) digits of a rectangle
 just larger than the epoch; each round adds to one digit a keyed hash of the other, which can always be undone, so
-the whole is one-to-one.  Positions that land outside of the epoch are sent through again until they are inside.
+the whole is one-to-one.  Positions that are mapped outside of the epoch are mapped again until they are inside.
 A short epoch is instead sorted by a keyed hash of its indices, which is exactly uniform.
 """
 
@@ -39,7 +39,7 @@ def mix(x: Any) -> Any:
 
 
 def shuffled(positions: Indices, length: int, round_keys: NDArray[np.uint64]) -> Indices:
-    """The index at each of ``positions`` in the shuffle of an epoch of ``length`` samples."""
+    """Return the index at each of ``positions`` in the shuffle of an epoch of ``length`` samples."""
     if length <= _SHORT:
         lots = mix(np.arange(length, dtype=np.uint64) * _GOLDEN + round_keys[0])
         return np.argsort(mix(lots + round_keys[1]), kind="stable")[positions]
@@ -52,7 +52,7 @@ def shuffled(positions: Indices, length: int, round_keys: NDArray[np.uint64]) ->
 
 
 def _scramble(at: Indices, height: int, width: int, round_keys: NDArray[np.uint64]) -> Indices:
-    """All rounds, in digits of 32 bits: NumPy multiplies those at half of what 64 cost."""
+    """Apply all rounds to the positions ``at``, in digits of 32 bits, which NumPy multiplies twice as fast as 64."""
     quotient, keys = at // width, round_keys.astype(np.uint32)
     left, right = quotient.astype(np.uint32), (at - quotient * width).astype(np.uint32)
     for even, odd in zip(keys[::2], keys[1::2], strict=True):
@@ -65,7 +65,7 @@ def _scramble(at: Indices, height: int, width: int, round_keys: NDArray[np.uint6
 
 
 def _words(digits: NDArray[np.uint32], key: np.uint32) -> NDArray[np.uint32]:
-    """A keyed hash of each digit (the finalizer of MurmurHash3), in place after the first step."""
+    """Return a keyed hash of each digit (the finalizer of MurmurHash3)."""
     x = digits * np.uint32(0x9E3779B1)
     x += key
     x ^= x >> np.uint32(16)
@@ -77,38 +77,38 @@ def _words(digits: NDArray[np.uint32], key: np.uint32) -> NDArray[np.uint32]:
 
 
 def _added(digits: NDArray[np.uint32], words: NDArray[np.uint32], limit: np.uint32) -> NDArray[np.uint32]:
-    """(digits + words) % limit: NumPy divides by one number at a third of the remainder's cost."""
+    """Return ``(digits + words) % limit``, with ``//``, which NumPy computes in a third of the time of ``%``."""
     words -= words // limit * limit
     words += digits
-    least: NDArray[np.uint32] = np.minimum(words, words - limit)  # what is negative wraps to the far end
+    least: NDArray[np.uint32] = np.minimum(words, words - limit)  # a negative difference wraps to a large number
     return least
 
 
 class Order:
-    """The order of one epoch, from which the next one follows."""
+    """The order of one epoch, which also gives the orders of later epochs."""
 
     def __len__(self) -> int:
         raise NotImplementedError
 
     def take(self, start: int, stop: int) -> Indices:
-        """The indices at these positions."""
+        """Return the indices at positions ``start`` to ``stop``; fewer at the epoch's end."""
         raise NotImplementedError
 
     def later(self, epochs: int) -> Order:
-        """The order ``epochs`` later."""
+        """Return the order ``epochs`` epochs later."""
         raise NotImplementedError
 
     def array(self) -> Indices | None:
-        """The whole order as an array; None for 0, 1, 2, …"""
+        """Return the whole order as an array; None for 0, 1, 2, …"""
         raise NotImplementedError
 
     def following(self, position: int) -> Order:
-        """The next epoch's order; ``position`` is where it is asked for, which samplers get."""
+        """Return the next epoch's order; an order sampler gets ``position``, the cursor's when it is called."""
         return self.later(1)
 
 
 class Sequential(Order):
-    """0, 1, 2, …"""
+    """The order 0, 1, 2, … in every epoch."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -123,26 +123,26 @@ class Sequential(Order):
         return self
 
     def array(self) -> None:
-        """Return None, as Chainer has it for an order in sequence."""
+        """Return None, which stands for 0, 1, 2, … in Chainer."""
         return None
 
 
 class Shuffled(Order):
-    """Our own shuffle: every epoch its own permutation, none of them ever held in memory."""
+    """The library's own shuffle: a new permutation in each epoch, never held in memory as a whole."""
 
     def __init__(self, length: int, seed: int, epoch: int = 0) -> None:
         self._length, self.seed, self._epoch = length, seed, epoch
         words = np.random.SeedSequence([word & (1 << 128) - 1 for word in (seed, epoch, 0x0D3)])
         self._keys: NDArray[np.uint64] = words.generate_state(_ROUNDS, np.uint64)  # type: ignore[assignment]
-        self._last = 0  # where it was asked for last
-        self._first, self._stride = 0, 1  # where the rows begin that were evaluated ahead, and how far apart
+        self._last = 0  # the ``start`` of the last ``take``
+        self._first, self._stride = 0, 1  # the position of the first of ``_rows``, and the distance between them
         self._rows: Indices = np.empty((0, 1), np.int64)
 
     def __len__(self) -> int:
         return self._length
 
     def take(self, start: int, stop: int) -> Indices:
-        """The indices at these positions, with some evaluated ahead at the same distance: a rank of many jumps."""
+        """Return the indices at these positions, and compute those of later steps, at the same distance, in advance."""
         stop, ahead = min(stop, self._length), start - self._last
         if stop <= start:
             return NO_INDICES
@@ -172,7 +172,7 @@ class Shuffled(Order):
 
 
 class Listed(Order):
-    """An order that is held in memory, as an array: a private copy, since samplers may shuffle in place."""
+    """An order held in memory as an array: a private copy, since samplers may shuffle theirs in place."""
 
     def __init__(self, array: Any) -> None:
         found = np.array(array)
@@ -195,7 +195,7 @@ class Listed(Order):
 
 
 class Given(Listed):
-    """An order read from elsewhere, for the epoch it belongs to; the epochs after it have our own shuffle."""
+    """One epoch's order, read from a state or snapshot; the epochs after it have the library's own shuffle."""
 
     def __init__(self, array: Any, following: Shuffled) -> None:
         super().__init__(array)
@@ -206,25 +206,25 @@ class Given(Listed):
 
 
 class SamplerOfTheMoment:
-    """Holds the order sampler, where the loop finds it at each epoch."""
+    """Holds the present order sampler, which the user may replace between epochs."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
-        self.asked = threading.RLock()  # one thread at a time
+        self.asked = threading.RLock()  # held while the sampler is called
 
 
 class _Later:
-    """The order after another one, once the sampler has been asked for it."""
+    """The order of the epoch after a ``Sampled`` one, once the sampler has been called for it."""
 
-    question: tuple[Any, Any, int] = (None, None, 0)  # the sampler, and what it was called with
+    question: tuple[Any, Any, int] = (None, None, 0)  # the sampler, and the order and position that it was called with
     answer: Sampled | None = None
 
 
 class Sampled(Listed):
-    """The order that a Chainer ``order_sampler`` returned, and what it returned after that.
+    """An order that a Chainer ``order_sampler`` returned, linked to the one that it returned after that.
 
-    The loop asks ahead of the user, by no fixed number of epochs.  What it was told is kept, so that going back, or
-    starting over, reads the same stream of orders on, as if none had been asked for ahead.
+    The sampler is called ahead of the user, by a varying number of epochs.  Its orders are kept, so that going back, or
+    starting over, gives the same orders as if it had not been called ahead.
     """
 
     def __init__(self, array: Any, sampling: SamplerOfTheMoment, later: _Later | None = None) -> None:
@@ -255,11 +255,11 @@ class Sampled(Listed):
         return order
 
     def instead(self, array: Any) -> Sampled:
-        """Another order for this epoch; the orders after it stay."""
+        """Return ``array`` as this epoch's order, followed by the same orders as this one."""
         return Sampled(array, self._sampling, self._later)
 
     def over_again(self, length: int) -> Sampled:
-        """The first order after a reset, for which Chainer asks with a range."""
+        """Return the first order after a reset, for which Chainer calls the sampler with a range."""
         order, sampling = np.arange(length), self._sampling
         with sampling.asked:
             (sampler, asked_with, position), answer = self._later.question, self._later.answer
@@ -267,10 +267,10 @@ class Sampled(Listed):
                 return self._ask(order, 0)
             if len(answer) == length:
                 again = Sampled(sampler(asked_with.copy(), position), sampling)
-                if not np.array_equal(again._array, answer._array):  # a stream of random numbers…
+                if not np.array_equal(again._array, answer._array):  # the sampler draws random numbers…
                     last = answer
                     while last._later.answer is not None:
                         last = last._later.answer
                     last._later.question, last._later.answer = (sampler, again._array, 0), again
-                    return answer  # …of which that comes first which was read ahead
-            return Sampled(sampler(order, 0), sampling)  # a function of its arguments, which are others now
+                    return answer  # …so the order drawn ahead comes first, and the new one is appended
+            return Sampled(sampler(order, 0), sampling)  # it depends on its arguments alone, which differ now

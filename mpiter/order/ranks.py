@@ -1,8 +1,8 @@
-"""Which of how many ranks this process is: what the user says, or else what started it.
+"""This process's rank and the number of ranks: passed by the user, or found from the launcher or process group.
 
-This is asked when a loop begins and not before: at construction a process group may not be there yet, and all ranks
-would take themselves for the only one.  Nothing is imported to find out (mpi4py would start MPI); the choice and its
-source are logged.
+They are looked up when a loop begins and not before: at construction a process group may not exist yet, and each rank
+would take itself for the only one.  Nothing is imported to find out (mpi4py would start MPI); the choice and its source
+are logged.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from ..errors import OptionError
 from .cursor import Share
 
 _log = logging.getLogger("mpiter")
-_BY_VARIABLES = (  # the rank's, the size's
+_BY_VARIABLES = (  # environment variables of the rank and of the number of ranks
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
-    # Last: ranks of an mpiexec in a job have inherited the rank of the job's script.  This size is there in tasks
-    # of srun only; the script itself, which is no task, has SLURM_NTASKS.
+    # Last, because ranks started by mpiexec within a Slurm job inherit the rank of the job's script.  This size is set
+    # in tasks of srun only, and not in the script itself, which has SLURM_NTASKS.
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
 _HERE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # ranks on this machine
-# Names of Slurm's jobs that are a shell, where its variables mean nothing
+# Names of Slurm jobs that are an interactive shell, in which Slurm's variables name no rank
 _INTERACTIVE = ("bash", "zsh", "sh", "interactive")
 
 
 @dataclass(frozen=True)
 class Shard:
-    """This process's part of the dataset, where several train together: ``Shard(rank, size)``, or ``Shard()`` to ask.
+    """One rank's part of the dataset, when several processes train together; ``Shard()`` finds out rank and size.
 
-    Asked are, in this order: an initialised ``torch.distributed``, JAX's, MPI; ``RANK`` and ``WORLD_SIZE``; Open
-    MPI's, MPICH's and Slurm's variables.  Where none of them says it, this process is the only one.
+    It looks, in this order, at an initialised ``torch.distributed``, ``jax.distributed`` or MPI; at ``RANK``
+    and ``WORLD_SIZE``; at Open MPI's, MPICH's and Slurm's variables.  If none is set, this process is the only one.
 
-    All ranks go through one order together, in steps of a batch for each.  Where the last step of an epoch is short,
-    each still gets as many samples as the others, filled up with some from the epoch's beginning; ``drop_last`` leaves
-    it out, and ``exact=True`` gives each sample once, to some ranks a batch less: for evaluation.
+    All ranks go through one order together, in steps of a batch for each.  If the last step of an epoch is short, each
+    rank still gets as many samples as the others: it is filled up from the epoch's beginning.  ``drop_last`` leaves it
+    out instead; ``exact=True``, for evaluation, gives each sample once, so that some ranks may get a batch less.
 
     >>> from mpiter import batches
     >>> for rank in 0, 1:
@@ -64,7 +64,7 @@ class Shard:
                 raise OptionError(f"rank {rank} of {size}: ranks are numbers from 0 to before size.")
 
     def share(self) -> Share:
-        """The share of this rank, as its source says now."""
+        """Return this rank's share of the order, looked up now unless rank and size were passed."""
         if self.rank is not None and self.size is not None:
             return Share(int(self.rank), int(self.size), self.exact)
         found = _found()
@@ -76,7 +76,7 @@ Sharding = Shard | tuple[int, int] | Literal["auto"] | None  # what ``shard=`` m
 
 
 def shard_for(shard: Any) -> Shard | None:
-    """The Shard that the ``shard=`` argument asks for."""
+    """Return the ``Shard`` for the value of a ``shard=`` argument; None for None."""
     if shard is None or isinstance(shard, Shard):
         return shard
     if shard == "auto":
@@ -87,13 +87,13 @@ def shard_for(shard: Any) -> Shard | None:
 
 
 def ranks_here() -> int:
-    """The number of ranks on this machine, if their launcher says it; else 1."""
+    """Return the number of ranks on this machine if the launcher has set it, else 1."""
     told = (os.environ.get(name, "") for name in _HERE)
     return max(1, int(next(filter(str.isdecimal, told), 1)))
 
 
 def _found() -> tuple[int, int, str]:
-    """The rank, the size, and their source."""
+    """Return the rank, the number of ranks, and where they were found."""
     torch, jax, mpi = (sys.modules.get(name) for name in ("torch", "jax", "mpi4py.MPI"))
     group = getattr(torch, "distributed", None)
     if group is not None and group.is_available() and group.is_initialized():
@@ -105,7 +105,7 @@ def _found() -> tuple[int, int, str]:
     for names in _BY_VARIABLES:
         rank, size = values = [os.environ.get(name, "") for name in names]
         if names[0].startswith("SLURM") and (not size or os.environ.get("SLURM_JOB_NAME") in _INTERACTIVE):
-            continue  # srun has not started this process as a task
+            continue  # this process is not a task that srun has started
         if all(value.isdecimal() and len(value) < 10 for value in values) and int(rank) < int(size):
             return int(rank), int(size), f"{names[0]} and {names[1]}"
         if any(values):

@@ -1,8 +1,8 @@
-"""``state_dict()``: an iterator's place as JSON-able plain values, and the careful way back.
+"""States: an iterator's position as JSON-able values (``state_dict()``), and how they are checked and loaded.
 
-What is loaded has been checked key by key before anything changes, and nothing of it is ever unpickled, imported or
-evaluated: a state is numbers, strings and lists of numbers.  Its size is constant with our own orders; with an
-``order_sampler`` the current order goes along.
+Guarantees that a state is checked key by key before anything changes, and that nothing in it is unpickled, imported or
+evaluated: a state is numbers, strings and lists of numbers.  Its size is constant with the library's own orders; with
+an ``order_sampler`` it contains the present epoch's order.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from ..errors import StateError
 from .cursor import Cursor
 from .order import Given, Listed, Order, Sampled, Sequential, Shuffled
 
-VERSION = 2  # another one when the orders that states go on in are others
+VERSION = 2  # changes whenever the same seed gives another order, since states can't be resumed in it
 SEEDS = -(1 << 127), (1 << 128) - 1  # the least and the greatest
 _KINDS = {Sequential: "sequential", Shuffled: "shuffled", Given: "shuffled", Sampled: "sampled"}
-LARGEST = 2**53  # what every JSON reader keeps exactly
+LARGEST = 2**53  # the largest whole number that every JSON reader keeps exactly
 
 
 def save(cursor: Cursor, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
-    """The place as a state; ``agreed`` is what an iterator that loads it must agree with."""
+    """Return a state; ``agreed`` are the options that an iterator which loads it must agree with."""
     order: dict[str, Any] = {"kind": _KINDS[type(cursor.order)]}
     if isinstance(cursor.order, Listed):
         order["indices"] = cursor.order.array().tolist()
     place = {name: getattr(cursor, name) for name in ("epoch", "position", "is_new_epoch", "previous_epoch_detail")}
-    # the seed as text: it may exceed what JSON readers keep exactly
+    # the seed is text, since it may be larger than JSON readers keep exactly
     return {"mpiter": VERSION, **place, "seed": str(seed), "order": order, **agreed}
 
 
 def load(state: Any, agreed: dict[str, Any], now: Order, epochs: int | None) -> tuple[Cursor, int]:
-    """The cursor and the seed that ``state`` describes, or a StateError that says what is wrong with it.
+    """Return the cursor and the seed in ``state``; raise a StateError that says what is wrong with it.
 
-    ``now`` is the order of the iterator that loads it, and ``epochs`` are how many it has.
+    ``now`` is the present order of the iterator that loads it, ``epochs`` the number of its epochs (None: no limit).
     """
     check_kind(state, "order", "loader")
     for name, mine in agreed.items():
@@ -53,7 +53,7 @@ def load(state: Any, agreed: dict[str, Any], now: Order, epochs: int | None) -> 
 
 
 def check_kind(state: Any, key: str, of_the_other: str) -> None:
-    """Refuse anything but a state of this version and of this kind, which has ``key``."""
+    """Raise a StateError unless ``state`` is of this version and of the kind that has ``key``, not ``of_the_other``."""
     if not isinstance(state, Mapping):
         raise StateError(f"a state is a dict as state_dict() returns it, not {type(state).__name__}.")
     if "mpiter" not in state:
@@ -81,14 +81,14 @@ def _order(state: Mapping[str, Any], seed: int, epoch: int, now: Order, length: 
     if len(indices) != len(now):
         raise StateError(f"the state's order has {len(indices)} indices, this iterator's has {len(now)}.")
     array = np.array(indices, np.int64)
-    if mine == "shuffled":  # given for this epoch
+    if mine == "shuffled":  # this epoch's order was given; later ones are shuffled
         return Given(array, Shuffled(length, seed, epoch + 1))
     assert isinstance(now, Sampled)
     return now.instead(array)
 
 
 def seed_of(state: Mapping[str, Any]) -> int:
-    """The seed, which is written as text."""
+    """Return the seed of ``state``, which holds it as text; raise a StateError if it is none."""
     text = typed(state, "seed", str)
     if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 40):
         raise StateError(f"the state's 'seed' is {text!r:.40}, not a whole number.")
@@ -99,7 +99,7 @@ def seed_of(state: Mapping[str, Any]) -> int:
 
 
 def number_of(state: Mapping[str, Any], name: str, low: int = 0, high: int = LARGEST) -> int:
-    """A whole number of ``state``, within its bounds."""
+    """Return the whole number ``state[name]``; raise a StateError unless it is from ``low`` to ``high``."""
     number: int = typed(state, name, int)
     if not low <= number <= high:
         raise StateError(f"the state's {name!r} is {number}, not within {low} … {high}.")
@@ -107,7 +107,7 @@ def number_of(state: Mapping[str, Any], name: str, low: int = 0, high: int = LAR
 
 
 def typed(state: Mapping[str, Any], name: str, wanted: type) -> Any:
-    """An entry of ``state``, of the type that it must have."""
+    """Return ``state[name]``; raise a StateError if it is missing or not of exactly the type ``wanted``."""
     if not isinstance(state, Mapping) or name not in state:
         raise StateError(f"the state is incomplete: {name!r} is missing.")
     if type(state[name]) is not wanted:

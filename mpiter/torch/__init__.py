@@ -1,6 +1,6 @@
-"""The door for torch: its ``DataLoader``, argument for argument, and tensors on the memory that workers wrote.
+"""mpiter for torch: its ``DataLoader``, argument for argument, and tensors in the memory that workers wrote.
 
-``loader`` has torch's class, ``tensors`` the collating.
+``loader`` has the classes, ``tensors`` makes tensors of batches, ``DevicePrefetcher`` copies them to the GPU.
 """
 
 from ..device import DevicePrefetcher

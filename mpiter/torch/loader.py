@@ -1,8 +1,8 @@
-"""torch's ``DataLoader``, argument for argument, fed by mpiter's workers.
+"""torch's ``DataLoader``, argument for argument, with mpiter's workers.
 
-A door: imports torch.  torch's own class checks the arguments and makes the samplers; we fetch.  Guarantees torch's
-order of draws from its generators (so that a seed gives the order that torch gives), torch's collating, and tensors on
-the memory that the workers wrote.
+Imports torch.  torch's own class checks the arguments and makes the samplers; mpiter fetches.  Guarantees that torch's
+generators are drawn from in the same order as by torch (so that a seed gives torch's order of samples), that batches
+are what torch's collating makes, and that tensors lie in the memory that the workers wrote.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from ..order.ranks import Shard, shard_for
 from ..pool import starting
 from ..samples.batch import Stacker, samples_of
 from ..samples.tree import Aside, Contents
-from ..typevars import B_co as T_co  # of a dataset's samples, as torch has it
+from ..typevars import B_co as T_co  # torch's name for the type of a dataset's samples
 from ..worker.here import WorkerInfo
 from .tensors import tensors_of
 
 starting.preload(__package__)
 _default_collate = _utils.collate.default_collate
 _TORCHS_OWN = "torch."
-_TorchsLoader = torch.utils.data.DataLoader  # by torch's name some programs have a library find ours
+_TorchsLoader = torch.utils.data.DataLoader  # kept, since some programs put our class in its place in torch's module
 
 
 class OfTorch(OfLoaders, total=False):
     """The rare option of ``mpiter.torch.DataLoader``.
 
     Attributes:
-        pin_memory_device: the device to pin memory for, as torch has it.
+        pin_memory_device: the device to pin memory for, as in torch.
     """
 
     pin_memory_device: str
 
 
 class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
-    """torch's ``DataLoader``: change the import.
+    """A ``DataLoader`` with torch's arguments and batches; in a program for torch's, change only the import.
 
-    ``persistent_workers`` is None unless you say otherwise: workers stay from epoch to epoch, and a dataset that has
-    changed is sent to them again at ``iter()``.  An ``IterableDataset`` begins each epoch as it was sent, even
-    where they persist; with ``num_workers=0`` your own object is read.
-    ``num_workers="auto"`` has as many as are of use at the moment; to torch's eyes, as there may be.
-    ``prefetch_factor=None`` lets batches run ahead as the workers need.
-    Beyond torch's: ``state_dict()``, ``load_state_dict()``, ``close()``, ``with``, ``stats()``.
+    ``persistent_workers=None``, the default, keeps the workers between epochs and replaces them at ``iter()`` if the
+    dataset has changed.  Workers read a fresh copy of an ``IterableDataset`` in each epoch, even if they persist; with
+    ``num_workers=0`` your own object is read.
+    ``num_workers="auto"`` adapts the number of workers; the attribute then holds the largest number.
+    ``prefetch_factor=None`` prefetches as many batches as the workers need.
+    In addition to torch's methods: ``state_dict()``, ``load_state_dict()``, ``close()``, ``with``, ``stats()``.
 
     >>> import torch
     >>> data = torch.utils.data.TensorDataset(torch.arange(4.0), torch.arange(4))
@@ -68,7 +68,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     tensor([2., 3.]) tensor([2, 3])
     """
 
-    _marks_every: int | None = 1  # batches of a stream to one account of its place
+    _marks_every: int | None = 1  # the batches of a stream from one saved state to the next
 
     @takes(OfTorch, OF_LOADERS)
     def __init__(
@@ -94,7 +94,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
             is_object(name, given)
         self._goes_through_all = sampler is None and batch_sampler is None
-        if not isinstance(dataset, (list, tuple)):  # whose elements are samples to torch
+        if not isinstance(dataset, (list, tuple)):  # torch takes their elements as samples
             dataset = as_dataset(dataset, by_key=not self._goes_through_all)
         if not (hasattr(type(dataset), "__getitem__") or hasattr(dataset, "__getitems__")):
             raise OptionError(
@@ -122,7 +122,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
             pin_memory_device=options.get("pin_memory_device", ""),
             in_order=options.get("in_order", True),
         )
-        # As they were given: frameworks make a loader anew, of our class or of torch's, from what these say.
+        # Attributes as they were passed: frameworks read them to make another loader, of this class or of torch's.
         self.__dict__.update({"prefetch_factor": prefetch_factor} | defaults(OfTorch) | options)
         options["shard"] = shared
         collates = self.collate_fn is not _default_collate or isinstance(dataset, Mapping) or is_torchs_stream(dataset)
@@ -137,14 +137,14 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     def __iter__(self) -> Any:
         return Loading.__iter__(self)
 
-    _get_iterator = __iter__  # which some frameworks call
+    _get_iterator = __iter__  # some frameworks call this name
 
     @property
     def _sampled(self) -> Any:
-        """torch's own batches are made of its sampler's keys, which may tell its place; any others tell theirs."""
-        if isinstance(self.sampler, ShardSampler):  # there is one for frameworks to see; it isn't asked
+        """The sampler to iterate over, whose state is saved: the one within torch's own ``BatchSampler``, if used."""
+        if isinstance(self.sampler, ShardSampler):  # it is only for frameworks to see
             return None
-        return self.batch_sampler.sampler if self._begins_late else self._index_sampler  # frameworks set the former
+        return self.batch_sampler.sampler if self._begins_late else self._index_sampler  # frameworks replace the former
 
     @property
     def _cut(self) -> tuple[int | None, bool]:  # type: ignore[override]
@@ -154,11 +154,11 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         return None if self._auto_collation else 1, False
 
     def _rest(self, position: int) -> int | None:
-        """As for other loaders; the length of a stream is only told by len(loader), for which torch warns."""
+        """Return the number of batches from ``position`` on; None for a stream, whose length torch computes itself."""
         return None if self._is_stream else super()._rest(position)
 
     def _seed_of_epoch(self) -> int:
-        """Drawn when and from what torch draws it; ranks share one."""
+        """Return a seed drawn when and from what torch draws it; with ``shard=``, the one that all ranks share."""
         if isinstance(self.sampler, ShardSampler):
             return self._seed
         drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
@@ -177,7 +177,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
 
 class _Tensors:
-    """Makes tensors of a batch's contents, on pinned memory if asked."""
+    """Makes tensors of a batch's contents, in pinned memory if ``pins``; ``in_one``: a worker has made the batch."""
 
     def __init__(self, in_one: bool, pins: bool) -> None:
         self._in_one, self._pins, self._stacks = in_one, pins, Stacker()
@@ -187,15 +187,15 @@ class _Tensors:
         return pinned(batch) if self._pins else batch
 
     def of_rows(self, samples: list[Any]) -> Any:
-        """The same for samples that have not travelled."""
+        """Make a batch of ``samples`` that were fetched in this process."""
         return self(Contents(Aside(), len(samples), objects=samples))
 
 
 class StatefulDataLoader(DataLoader[T_co]):
-    """``DataLoader`` under torchdata's name and with its arguments.
+    """A ``DataLoader`` with torchdata's name and arguments.
 
-    ``snapshot_every_n_steps``: how often a stream is asked for its state, and what follows is read again; None or 0 for
-    once, in the beginning.
+    ``snapshot_every_n_steps``: the batches from one state of a stream to the next; after a resume, those since the last
+    one are read again.  None or 0 saves a state only at the first batch.
 
     >>> loader = StatefulDataLoader(range(6), batch_size=2)
     >>> first = next(iter(loader))
@@ -211,20 +211,20 @@ class StatefulDataLoader(DataLoader[T_co]):
         super().__init__(*args, **kwargs)
 
     def load_state_dict(self, state: Any) -> None:
-        """Load a state; an empty dict changes nothing, as in torchdata."""
+        """Resume from ``state``; an empty dict changes nothing, as in torchdata."""
         if state != {}:
             super().load_state_dict(state)
 
 
 class ShardSampler(torch.utils.data.DistributedSampler[int]):  # type: ignore[misc]
-    """The sampler that frameworks see on a loader with ``shard=``: a ``DistributedSampler``, so they add none.
+    """The ``sampler`` attribute of a loader with ``shard=``: a ``DistributedSampler``, so that frameworks add none.
 
-    The loader draws its batches from the order itself.  Asked in its place, this gives the keys of the epoch that
-    ``set_epoch()`` has named, with a warning, since they may be about to be shared out once more.
+    The loader cuts its batches from the order itself.  Iterated over, this gives the rank's keys of the epoch set by
+    ``set_epoch()``, and warns, since a framework that does so may shard them a second time.
     """
 
     def __init__(self, dataset: Any, batch_size: int, drop_last: bool, shuffle: bool, seed: int, shard: Shard) -> None:
-        # not super().__init__(), which asks for a process group: there may be one later, or none
+        # not super().__init__(), which needs a process group: there may be one later, or none
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self.shuffle, self.seed, self.shard, self.epoch = shuffle, seed, shard, 0
 
@@ -256,8 +256,8 @@ class ShardSampler(torch.utils.data.DistributedSampler[int]):  # type: ignore[mi
 
 
 def _at_home(worker_init_fn: Callable[[int], Any] | None, info: WorkerInfo) -> None:
-    """Make a worker what torch's workers are: it knows who it is."""
-    if info.backend not in ("thread", "serial"):  # of a process there is one only
+    """Set ``torch.utils.data.get_worker_info()`` in a worker process, then call ``worker_init_fn``."""
+    if info.backend not in ("thread", "serial"):  # torch keeps one worker's info for a process
         _utils.worker._worker_info = _utils.worker.WorkerInfo(
             id=info.id, num_workers=info.num_workers, seed=info.seed + info.id, dataset=info.dataset
         )
@@ -266,7 +266,7 @@ def _at_home(worker_init_fn: Callable[[int], Any] | None, info: WorkerInfo) -> N
 
 
 def _collated(samples: Any) -> Any:
-    """torch's collating, without torch's shared memory: ours comes after it."""
+    """Collate as torch, but not in torch's shared memory, which it uses in workers: mpiter copies into its own."""
     here, _utils.worker._worker_info = _utils.worker._worker_info, None
     try:
         return _default_collate(samples)

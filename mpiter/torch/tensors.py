@@ -1,6 +1,6 @@
-"""Tensors on a batch's columns: what torch's collating would make of the samples, without a copy where that can be.
+"""Tensors of a batch's columns: what torch's collating would make of the samples, without a copy where possible.
 
-A door: imports torch.
+Imports torch.  A *column* is an array of one leaf of all samples: a field of a tuple or dict, say.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ default_collate = _utils.collate.default_collate
 
 
 def tensors(batch: Any) -> Any:
-    """A batch of arrays, as ``mpiter.batches`` and ``mpiter.DataLoader`` give it, as tensors on the same memory.
+    """Return a batch of arrays, from ``mpiter.batches`` or ``mpiter.DataLoader``, as tensors that share its memory.
 
-    Read-only arrays, which ``backend="ray"`` gives without ``copy=True``, are copied.
+    Read-only arrays are copied; ``backend="ray"`` without ``copy=True`` gives such arrays.
 
     >>> import numpy as np
     >>> x, names = tensors((np.zeros(3), ["a", "b", "c"]))
@@ -33,14 +33,14 @@ def tensors(batch: Any) -> Any:
 
 
 class _NotPlain(Exception):
-    """The columns don't show what torch would make of the samples."""
+    """Raised if the columns don't show what torch would make of the samples, so that torch must be asked."""
 
 
 def tensors_of(contents: Contents, stacks: Stacker) -> Any:
-    """The tensors that torch's ``default_collate`` would make: on the columns where possible, else by asking it."""
+    """Return what torch's ``default_collate`` would make: of the columns if possible, else by calling it."""
     if not (contents.odd or contents.failed or contents.asides) and _collates_as_ever():
         objects = contents.objects
-        # columns are made of arrays faster than torch makes them, and of tensors more slowly
+        # for samples of arrays ``stacks`` is faster than torch, for samples of tensors slower
         columns = contents if objects is None or _holds_tensors(objects[0]) else stacks(objects)
         try:
             if columns is not None:
@@ -51,13 +51,13 @@ def tensors_of(contents: Contents, stacks: Stacker) -> Any:
 
 
 def _holds_tensors(sample: Any) -> bool:
-    """Is the sample a tensor, or a tuple, list or dict with one in it?"""
+    """True if the sample is a tensor, or a tuple, list or dict that contains one."""
     parts = sample.values() if type(sample) is dict else sample if type(sample) in (tuple, list) else (sample,)
     return any(isinstance(part, torch.Tensor) for part in parts)
 
 
 def _collates_as_ever() -> bool:
-    """Is torch's collating of each type still torch's own?"""
+    """True if no program has registered another collating function with torch for some type."""
     ways = _utils.collate.default_collate_fn_map.values()
     return all(way.__module__ == _utils.collate.__name__ for way in ways)
 
@@ -68,7 +68,7 @@ def _built(node: Node, columns: Iterator[Any]) -> Any:
         if node.kind == "dataclass" or not parts:
             raise _NotPlain
         return parts if node.kind == "tuple" else node.build(parts)
-    if not isinstance(node, Leaf) or (isinstance(node, Number) and node.kind is complex):  # which torch refuses
+    if not isinstance(node, Leaf) or (isinstance(node, Number) and node.kind is complex):  # torch refuses complex
         raise _NotPlain
     column = next(columns)
     try:

@@ -1,4 +1,4 @@
-"""How many workers, and where the time goes: on the engine's hooks and ``stats()``; the core imports nothing of it."""
+"""Finds the number of workers and shows where the time goes, by hooks and ``stats()``; the core imports none of it."""
 
 from .bracket import nwt
 from .live import Live

@@ -1,9 +1,9 @@
-"""The pilot behind ``n_processes="auto"`` and ``n_prefetch="auto"``: it looks, tries what could help, and says why.
+"""Automatic tuning, for ``n_processes="auto"`` and ``n_prefetch="auto"``: measures, tries settings, and logs why.
 
-Runs in the prefetch thread, which shows it each answer.  The capacity model says how many workers hide
-loading behind the step; each change is judged by what it brought, and of settings that differ by less than can be told
-the smallest is kept.  Guarantees that it stays within what the user, the cores and the memory allow; and that a load
-which stays as it is sees three changes after its first 200 batches at the most, beside those for lack of memory.
+Runs in the prefetch thread, as a hook.  A *setting* is the number of workers and of finished batches that may wait.  A
+model says how many workers hide loading behind the consumer's step; each change is judged by measured times, and of
+settings that differ by less than the noise the smallest is kept.  Guarantees to stay within the limits of user, cores
+and memory, and at most three changes after the first 200 batches of a constant load, beside those for lack of memory.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from ..engine.pilot import Auto, Look, Pilot, Setting
 
 _log = logging.getLogger("mpiter.tuning")
 _PART, _PART_S = 8, 0.1  # batches and seconds between two looks, at least
-_EARLY, _EARLY_CHANGES, _LATE_CHANGES = 200, 8, 3  # the first batches of a load, and changes within and after them
+_EARLY, _EARLY_CHANGES, _LATE_CHANGES = 200, 8, 3  # the first batches of a load; the most changes within, and after
 _MOST_PREFETCH = 64
-_MEMORY, _TIGHT = 0.9, 0.95  # of what there is: workers may be added up to there, and stay up to here
-_SAME = 0.03  # rates that differ by less are the same, and less of the time is no waiting
-_DOUBT = 1.15  # what seemed no slower than by so much, and was seen for a moment only, is looked at again
-_URGENT, _CLEARLY = 0.25, 0.8  # who waits so much is helped at once, if the last help has shown by so much
-_ENOUGH = 6  # parts to judge by
-_MARGIN, _MOST_GROWTH, _PREFETCH_GROWS = 1.15, 4, 8  # beyond what the model asks for; times, at once
-_IDLE = 0.85  # workers that are busy for less of the time are too many, or held up
-_OUTLIER = 3.0  # times the usual seconds of the consumer: a pause, while it validates, say
-_WAITS_MORE, _NEEDS_MORE = 0.15, 0.3  # the load has changed: the share of waiting, or the logarithm of the need…
-_RECENT, _SURE, _MANY = 2, 2.0, 64  # …in the last of so many parts, beyond so many deviations of the usual ones
+_MEMORY, _TIGHT = 0.9, 0.95  # shares of the memory: workers may be added up to the first, and stay up to the second
+_SAME = 0.03  # times that differ by a smaller share are the same; waiting for a smaller share of the time is none
+_DOUBT = 1.15  # a setting that was measured briefly, and took up to this many times as long, is tried again
+_URGENT, _CLEARLY = 0.25, 0.8  # the share of waiting to act on at once, if the last change cut times below this share
+_ENOUGH = 6  # parts that make a setting's measurement reliable
+_MARGIN, _MOST_GROWTH, _PREFETCH_GROWS = 1.15, 4, 8  # factors: on the model's number; the most growth in a change
+_IDLE = 0.85  # workers that are busy for a smaller share of the time are too many, or blocked
+_OUTLIER = 3.0  # times the usual own seconds of the consumer: a pause, such as a validation
+_WAITS_MORE, _NEEDS_MORE = 0.15, 0.3  # the load has changed if the share of waiting, or log(need), differs by more…
+_RECENT, _SURE, _MANY = 2, 2.0, 64  # …in both of the last 2 of 64 parts, and by more than 2 deviations of the others
 
 
 class Part(NamedTuple):
-    """The average times of a batch between two looks."""
+    """The average times for one batch over a *part*: the batches between two looks at the counters."""
 
     own_s: float  # the consumer's own seconds
-    wait_s: float  # that it waited
-    service_s: float  # of all workers together
+    wait_s: float  # seconds that it waited
+    service_s: float  # seconds of all workers together
 
 
 class Measured:
-    """The measured figures of a setting, without parts in which the consumer paused."""
+    """The average figures of a setting over its parts, without parts in which the consumer paused."""
 
     def __init__(self, setting: Setting, parts: Sequence[Part]) -> None:
         usual = statistics.median(part.own_s for part in parts)
@@ -53,11 +53,11 @@ class Measured:
         self.busy = statistics.fmean(part.service_s for part in kept) / self.batch_s / setting.workers
         self.is_known = len(parts) >= _ENOUGH
         needs = [part.service_s / max(self.batch_s * (1 - self.waits), 1e-9) for part in kept]
-        self.needs = statistics.fmean(needs) + statistics.pstdev(needs)  # workers that hide most parts
+        self.needs = statistics.fmean(needs) + statistics.pstdev(needs)  # workers that hide loading in most parts
 
 
 class Change(NamedTuple):
-    """After so many batches another setting, and why."""
+    """A change that automatic tuning made: the number of batches before it, the new setting, and the reason."""
 
     batches: int
     after: Setting
@@ -69,29 +69,29 @@ def _free_and_ours(seen: Look) -> float:
 
 
 class AutoPilot(Pilot):
-    """The pilot behind "auto"; ``memory`` returns the bytes that workers and batches may take together."""
+    """The hook that tunes a loop; ``memory`` returns the bytes that workers and batches may take together."""
 
     def __init__(
         self, workers: Auto | None, n_prefetch: Auto | None, memory: Callable[[Look], float] = _free_and_ours
     ) -> None:
         self._workers, self._n_prefetch, self._memory = workers, n_prefetch, memory
         self.changes: list[Change] = []
-        self._last: Look | None = None  # what the last look showed; None: the next one begins a part
-        self._next, self._is_settled = 2, True  # batches until the next look; since the last change
+        self._last: Look | None = None  # the counters at the last look; None: the next look begins a part
+        self._next, self._is_settled = 2, True  # batches at the next look; False: the last change has no effect yet
         self._begin(0)
 
     def _begin(self, batches: int) -> None:
-        """Begin anew: the load has changed."""
-        self._since, self._count, self._late = batches, 0, 0  # its first batch, changes, those after _EARLY
-        self._parts: list[Part] = []  # of the present setting…
-        self._tried: list[Measured] = []  # …and what was before
-        self._is_final, self._age, self._again = False, 0, 0  # decided, until twice as many parts have been seen
+        """Begin the search anew after ``batches`` batches, because the load has changed."""
+        self._since, self._count, self._late = batches, 0, 0  # its first batch, its changes, those after _EARLY
+        self._parts: list[Part] = []  # of the present setting
+        self._tried: list[Measured] = []  # earlier settings
+        self._is_final, self._age, self._again = False, 0, 0  # decided; parts of this setting; when to decide again
 
     def look(self, batches: int, now: Setting, look: Callable[[], Look]) -> Setting | None:
         if batches < self._next:
             return None
         seen, last = look(), self._last
-        if not self._is_settled:  # what is on its way by now was begun under the setting before
+        if not self._is_settled:  # batches in flight by now were begun under the setting before
             self._is_settled = True
             self._next = batches + min(seen.in_flight_batches, 2 * now.workers + now.n_prefetch)
             return None
@@ -120,10 +120,10 @@ class AutoPilot(Pilot):
         return wanted
 
     def _decide(self, now: Setting, seen: Look) -> tuple[Setting | None, str]:
-        """The setting to change to, or None, and the reason."""
+        """Return the setting to change to and the reason; or None and "" to keep ``now``."""
         most, most_prefetch = self._bounds(now, seen)
         if now.workers > most:
-            self._late += 1  # workers that memory has cost may come back, but not again and again
+            self._late += 1  # counted, so that workers aren't removed and added again without end
             return now._replace(workers=most), f"no more than {most} workers fit"
         if self._is_final and (self._has_changed(seen.batches) or self._age < self._again):
             return None, ""
@@ -148,7 +148,7 @@ class AutoPilot(Pilot):
                 return further
             doubtful = [one for one in tried if not one.is_known and one.batch_s <= _DOUBT * here.batch_s]
             fewer = min((one.setting for one in doubtful if one.setting < now), default=None)
-            if fewer:  # seen for a moment only, on the way up
+            if fewer:  # measured only briefly while the number grew
                 return fewer, f"{fewer.workers} workers seemed as fast"
         self._is_final, self._again = True, 2 * self._age
         if chosen is here or left < 1:
@@ -158,7 +158,7 @@ class AutoPilot(Pilot):
         return chosen.setting, f"{faster}: {workers} workers, {waiting} batches that wait"
 
     def _more(self, here: Measured, most: int, most_prefetch: int) -> tuple[Setting, str] | None:
-        """More batches that wait, where workers idle though the consumer waits; else more workers."""
+        """Return a larger setting and the reason: more waiting batches if workers are idle, else more workers."""
         (workers, n_prefetch), why = here.setting, f"the consumer waits {here.waits:.0%} of the time"
         if here.busy <= _IDLE and n_prefetch < most_prefetch:
             more = min(most_prefetch, _PREFETCH_GROWS * n_prefetch)
@@ -168,11 +168,11 @@ class AutoPilot(Pilot):
             return None
         wanted = max(workers + 1, _MARGIN * workers / max(1 - here.waits, 1e-3))
         more = min(most, _MOST_GROWTH * workers, math.ceil(wanted - 1e-6))
-        waiting = max(n_prefetch, min(more, most_prefetch))  # the more there are, the less do they keep step
+        waiting = max(n_prefetch, min(more, most_prefetch))  # more workers finish less evenly
         return Setting(more, waiting), f"{why}: {more} workers where there were {workers}"
 
     def _fewer(self, here: Measured, tried: Sequence[Measured]) -> tuple[Setting, str] | None:
-        """Fewer workers, as many as are needed, unless that number is known to be too small."""
+        """Return a setting with as many workers as are needed, if they are fewer and not known to be too few."""
         workers = here.setting.workers
         least = workers if self._workers is None else self._workers.least
         wanted = max(least, math.ceil(here.needs * _MARGIN))
@@ -183,19 +183,19 @@ class AutoPilot(Pilot):
         return here.setting._replace(workers=wanted), f"{why}: {wanted} workers where there were {workers}"
 
     def _bounds(self, now: Setting, seen: Look) -> tuple[int, int]:
-        """The most workers, and batches that wait, by what was asked for and by the memory that there is."""
+        """Return the most workers and the most waiting batches, by the user's limits and by the memory."""
         least = most = now.workers
         if self._workers is not None:
             least, most = self._workers.least, self._workers.most or machine.cores()
         prefetch = now.n_prefetch if self._n_prefetch is None else self._n_prefetch.most or _MOST_PREFETCH
         memory, room = self._memory(seen), max(seen.room_bytes, 1)
-        each = seen.worker_bytes / now.workers + 2 * room  # a worker is at two batches
+        each = seen.worker_bytes / now.workers + 2 * room  # two batches are in work for each worker
         fit, stay = (int((share * memory - now.n_prefetch * room) // each) for share in (_MEMORY, _TIGHT))
         fitting = int((_MEMORY * memory - now.workers * each) // room)
         return max(least, min(most, max(fit, min(now.workers, stay)))), max(now.n_prefetch, min(prefetch, fitting))
 
     def _has_changed(self, batches: int) -> bool:
-        """Has the load changed?  Then the search begins anew."""
+        """True if the load has changed; then the search has begun anew."""
         del self._parts[:-_MANY]
         waits = [part.wait_s / max(part.own_s + part.wait_s, 1e-9) for part in self._parts]
         needs = [math.log(max(part.service_s, 1e-9) / max(part.own_s, 1e-9)) for part in self._parts]

@@ -1,9 +1,9 @@
-"""Searches for the number of workers: a bracket, which takes few trials, and the published Num Worker Tuner.
+"""Searches for the number of workers: a bracket, which needs few trials, and the published Num Worker Tuner.
 
-Pure: the measuring is passed in.  The bracket doubles the number while that helps, then tries numbers between
-neighbours where that could pay, then has the best take turns until they differ or don't.  It always tries 0 workers,
-takes the fewest of those that don't differ by more than the measured spread, takes no more than a quarter of the trials
-of a sweep in five rounds (or nine), and tries nothing that is expected to take more memory than allowed.
+Pure: the measuring is passed in.  The bracket doubles the number while that helps, tries numbers in between that could
+be better, then repeats the best in turn until their times differ clearly or the rounds are used up.  It always tries 0
+workers, chooses the smallest number whose time differs from the best by no more than the noise, needs at most a quarter
+of the trials of five full sweeps (or nine), and tries no number expected to take more memory than allowed.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
-_SAME = 0.02  # less is no difference, whatever the spread
-_PRIOR, _PRIOR_COUNTS = 0.03, 2  # the spread where no trial was repeated, and for how many repetitions that counts
-_MIDDLE = 0.6745 * math.sqrt(2)  # half of the differences of two normal draws are below that, in deviations
+_SAME = 0.02  # a smaller difference is none, whatever the spread
+_PRIOR, _PRIOR_COUNTS = 0.03, 2  # the spread assumed before any trial is repeated, and its weight in repetitions
+_MIDDLE = 0.6745 * math.sqrt(2)  # the median difference of two normal draws, in standard deviations
 _LEAST_TRIALS, _FINALISTS, _ROUNDS = 9, 4, 5
 
 
 class Trial(NamedTuple):
-    """The measurements of one trial."""
+    """The measurements of one trial with some number of workers."""
 
     batch_s: float
     bytes: int | None = None  # of all processes
-    cost_s: float = 0.0  # with the start of the workers and the warm-up
+    cost_s: float = 0.0  # including the start of the workers and the warm-up
 
 
-Measure = Callable[[int, float], Trial]  # loads for a while with so many workers, for so many seconds at the most
+Measure = Callable[[int, float], Trial]  # runs a trial with a number of workers, limited to a number of seconds
 
 
 def nwt(measure: Measure, most: int, alpha: float = 0.5, iterations: int = 100) -> tuple[int, list[Trial]]:
-    """The Num Worker Tuner of Synn and Kim: the number its greedy rule takes, and a trial of each from 0 to ``most``.
+    """Return the number that the Num Worker Tuner of Synn and Kim chooses, and a trial of each from 0 to ``most``.
 
-    A number is taken if ``iterations`` batches take more than ``alpha`` seconds less than with the number taken so
+    A number is chosen if ``iterations`` batches take more than ``alpha`` seconds less than with the number chosen so
     far.  The paper speaks of mean times; on the mean of a batch 0.5 s would always choose 0, so the rule compares the
     seconds of all batches together.
 
@@ -51,17 +51,17 @@ def nwt(measure: Measure, most: int, alpha: float = 0.5, iterations: int = 100) 
 
 
 class Bracket:
-    """One search, from 0 to ``most`` workers; ``of`` has the trials of each number that was tried."""
+    """Searches for a number of workers from 0 to ``most``; ``of`` has the trials of each number that was tried."""
 
     def __init__(self, measure: Measure, most: int, budget_s: float = math.inf, memory_bytes: float = math.inf) -> None:
         self._measure, self._most, self._budget_s, self._memory_bytes = measure, most, budget_s, memory_bytes
         self._trials_left = max(_LEAST_TRIALS, 5 * (most + 1) // 4)
         self._spent_s, self._last_cost_s = 0.0, 0.0
         self.of: dict[int, list[Trial]] = {}
-        self._is_over = self._is_short = False  # the budget has ended the search; memory bounds it
+        self._is_over = self._is_short = False  # the budget has ended the search; the memory limits the number
 
     def choose(self) -> tuple[int, str]:
-        """The number to take, and why."""
+        """Search, and return the best number and the reason."""
         if self._scout():
             while (between := self._between()) is not None and self._take(between):
                 pass
@@ -69,7 +69,7 @@ class Bracket:
         return self._fewest, self._reason()
 
     def _take(self, workers: int) -> bool:
-        """Try that for a turn; False if budget or trials are used up: all but the first have to fit."""
+        """Run a trial with ``workers``; return False if budget or trials are used up (the first always runs)."""
         left = self._budget_s - self._spent_s
         cost_s = self.of[workers][-1].cost_s if workers in self.of else self._last_cost_s
         self._is_over = bool(self.of) and left <= cost_s
@@ -82,7 +82,7 @@ class Bracket:
         return True
 
     def batch_s(self, workers: int) -> float:
-        """Seconds for a batch: the median of the trials; of two the shorter, since disturbances only add."""
+        """Return the median seconds for a batch; the lower of two, since disturbances only add to a time."""
         return statistics.median_low(trial.batch_s for trial in self.of[workers])
 
     def bytes(self, workers: int) -> int:
@@ -90,17 +90,17 @@ class Bracket:
 
     @property
     def _spread(self) -> float:
-        """The deviation of a trial, as a share of its time: the middle one of the differences between repetitions."""
+        """The standard deviation of a trial as a share of its time, from the median difference of repetitions."""
         differences = [_PRIOR * _MIDDLE] * _PRIOR_COUNTS
         for trials in self.of.values():
             differences += [abs(math.log(a.batch_s / b.batch_s)) for a, b in itertools.pairwise(trials)]
         return statistics.median(differences) / _MIDDLE
 
     def _scout(self) -> bool:
-        """Double the number while that helps; False: the search is over."""
+        """Double the number of workers while that helps; return False if no further trial is possible."""
         before, workers = -1, 0
         while before < workers:
-            for _ in range(2):  # lest a disturbance ends it
+            for _ in range(2):  # twice, so that a disturbance doesn't end the doubling
                 if not self._take(workers):
                     return False
                 if before < 1 or self._beats(workers, before):
@@ -112,7 +112,7 @@ class Bracket:
         return True
 
     def _between(self) -> int | None:
-        """A number between two that were tried, which could be faster than all, or as fast as more workers."""
+        """Return a number between two that were tried which could be faster, or as fast with fewer; None if none."""
         times = {one: self.batch_s(one) for one in self._eligible if one}
         if not times:
             return None
@@ -120,13 +120,13 @@ class Bracket:
         best = min(workers for workers in times if times[workers] <= enough_s)
         fewer = max((workers for workers in times if workers < best), default=best)
         more = min((workers for workers in times if workers > best), default=best)
-        enough = math.ceil(fewer * times[fewer] / enough_s - 1e-9)  # a batch takes no less than in proportion
+        enough = math.ceil(fewer * times[fewer] / enough_s - 1e-9)  # at best the time falls in proportion
         if fewer < enough < best:
             return enough
         return round(math.sqrt(best * more)) if more > best + 1 else None
 
     def _race(self) -> None:
-        """The best take turns until they differ beyond doubt, or have had their turns."""
+        """Repeat the best numbers in turn, until they differ clearly or each has had ``_ROUNDS`` trials."""
         for _ in range(_ROUNDS):
             fastest, *others = sorted(self._eligible, key=self.batch_s)[:_FINALISTS]
             near = {self._fewest, fastest, *(one for one in others if not self._beats(fastest, one, sure=2.0))}
@@ -136,23 +136,23 @@ class Bracket:
 
     @property
     def _eligible(self) -> list[int]:
-        """Those within the memory; if none is, the one that takes least."""
+        """The tried numbers whose memory is within the limit; if none is, the one that takes least."""
         tried = sorted(self.of)
         return [one for one in tried if self.bytes(one) <= self._memory_bytes] or [min(tried, key=self.bytes)]
 
     @property
     def _fewest(self) -> int:
-        """The fewest workers that aren't slower than the fastest by more than can be told."""
+        """The smallest number of workers that isn't slower than the fastest by more than the noise."""
         fastest = min(self._eligible, key=self.batch_s)
         return next(one for one in self._eligible if not self._beats(fastest, one))
 
     def _beats(self, one: int, other: int, sure: float = 1.0) -> bool:
-        """Is one faster than the other, by more than could be chance?"""
+        """True if ``one`` is faster than ``other`` by more than the noise, times ``sure``."""
         doubt = self._spread * math.sqrt(1 / len(self.of[one]) + 1 / len(self.of[other]))
         return self.batch_s(other) / self.batch_s(one) - 1 > max(_SAME, sure * doubt)
 
     def _that_fits(self, fewer: int, now: int, wanted: int) -> int:
-        """The number of workers, lowered to what memory allows."""
+        """Return ``wanted``, or fewer if the memory, extrapolated from ``fewer`` and ``now``, wouldn't suffice."""
         least, size = self.bytes(fewer), self.bytes(now)
         each = max(1.0, (size - least) / (now - fewer))
         fitting = now + max(0.0, (self._memory_bytes - size) / each) if size else math.inf

@@ -1,8 +1,8 @@
-"""``Live``: a view of an iterator or a loader while it runs.
+"""``Live``: shows the statistics of an iterator or a loader while it runs.
 
-Its thread looks twice a second and draws, on a terminal by rich, elsewhere a line now and then; it ends with the
-``with`` or the ``for``.  Looking changes nothing for the user: ``stats()`` tells what it would have told, and what goes
-wrong while drawing is left out.
+A thread reads them twice a second; in a terminal it updates a display by rich, elsewhere it prints a line now and then.
+It ends with the ``with`` or the ``for``.  Guarantees that the program isn't affected: ``stats()`` returns what it would
+without ``Live``, and errors while drawing are only logged.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from ..stats import Stats, total
 from ..worker.board import Line
 
 _DRAW_S = 0.5
-_STRETCH_S = 5.0  # that rates and shares are of
-_LATE_S = 0.1  # a sample that takes longer is shown with its time
+_STRETCH_S = 5.0  # the period that rates and shares cover
+_LATE_S = 0.1  # a worker's present sample is shown with its time once that is longer
 _log = logging.getLogger("mpiter")
 
 
 class Watcher:
-    """Remembers the last few seconds of one iterator."""
+    """Makes the lines to show, from the statistics of the last few seconds, which it keeps."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, Stats]] = deque()  # with the time of each
 
     def look(self, source: Any) -> tuple[list[str], list[str]]:
-        """The view of an iterator or a loader at this moment."""
+        """Return the lines to show for an iterator or a loader now, as ``view`` does."""
         parts: list[Stats] = []
         lines: list[Line] = []
         pids: list[int] = []
@@ -52,7 +52,7 @@ class Watcher:
     def view(
         self, stats: Stats, lines: Sequence[Line], processes: Collection[int], now: float
     ) -> tuple[list[str], list[str]]:
-        """Figures of the last few seconds, and what each worker does; one that is no process is a thread."""
+        """Return two lists of lines: figures of the last few seconds, and what each worker is doing."""
         stats = self._lately(stats, now)
         sizes = [machine.own_bytes(line.pid) if line.pid in processes else 0 for line in lines]
         workers = [
@@ -72,10 +72,10 @@ class Watcher:
         return figures, workers
 
     def _lately(self, stats: Stats, now: float) -> Stats:
-        """The same with the rates and shares of the last few seconds."""
+        """Return ``stats`` with the rates and shares of the last few seconds, and keep them."""
         seen = self._seen
         if seen and stats.batches < seen[-1][1].batches:
-            seen.clear()  # another loop has begun
+            seen.clear()  # new workers, whose counters began at 0
         while len(seen) > 1 and now - seen[1][0] >= _STRETCH_S:
             seen.popleft()
         if seen and seen[0][1].batches:
@@ -87,7 +87,7 @@ class Watcher:
 
 
 def doing(line: Line, now: float) -> str:
-    """Put a worker's line on the board into words."""
+    """Return in words what a worker is doing, by its ``line`` in shared memory, which it keeps up to date."""
     if not line.ready:
         return "loading the dataset"
     if not line.active:
@@ -102,9 +102,9 @@ def _some(count: int, noun: str, plural: str = "s") -> str:
 
 
 class Live:
-    """A view of an iterator or a loader while it runs: ``with Live(loader): …``, or ``for batch in Live(loader): …``.
+    """Shows statistics of an iterator or a loader in ``with Live(loader): …`` or ``for batch in Live(loader): …``.
 
-    ``stream`` is standard output unless given; where that is no terminal, there is a line every ``line_s`` seconds.
+    ``stream`` is standard output by default; if it is no terminal, a line is printed every ``line_s`` seconds.
 
     >>> import io, mpiter
     >>> with mpiter.batches(range(8), 4, n_processes=0) as stream:
@@ -160,13 +160,13 @@ class Live:
 
 
 def _terminal_on(stream: TextIO) -> Any:
-    """What draws again and again below all that the program prints; None where lines have to do."""
+    """Return rich's display, which stays below what the program prints; None without a terminal or without rich."""
     if not stream.isatty():
         return None
     try:
         from rich.console import Console
         from rich.live import Live as RichLive
-    except ImportError:  # rich is of the extra `live`
+    except ImportError:  # rich is installed by the extra `live`
         return None
     redirects = {"redirect_stdout": stream is sys.stdout, "redirect_stderr": sys.stderr.isatty()}
     terminal = RichLive(console=Console(file=stream), auto_refresh=False, **redirects)
@@ -175,7 +175,7 @@ def _terminal_on(stream: TextIO) -> Any:
 
 
 def _pumps_of(source: Any) -> list[Pump | Alone]:
-    """The pumps of an iterator, a loader or an epoch; none before the first batch was asked for."""
+    """Return the pumps, which own the workers, of an iterator, a loader or an epoch; none if there are none yet."""
     if isinstance(source, DatasetIterator):
         found: Any = source._pump
     elif isinstance(source, Loading):

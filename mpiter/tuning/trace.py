@@ -1,10 +1,10 @@
 """``trace="run.json"``: what every worker, the prefetch thread and the consumer did, for Perfetto and chrome://tracing.
 
-A ``Tracer`` is a hook of one loop and notes what it is told, in the consumer's thread and in the prefetch thread.
-Once a second the notes become events of the Chrome trace format at the end of the file.  Guarantees that the file is
-whole JSON after each write, so that it outlives a program that is killed; that it is bounded (``MOST`` events); and
-that a full disk ends the trace, not the program.  All loops of a program that name one path share the file; a program
-that finds it in another one's hands takes a name of its own.
+A ``Tracer`` is a hook of one loop and keeps a note of each event, in the consumer's thread and in the prefetch thread.
+Once a second the notes are appended to the file in the Chrome trace format.  Guarantees that the file is complete JSON
+after each write, so that it can be read even if the program is killed; that it has at most ``MOST`` events; and that a
+full disk ends the trace, not the program.  All loops of a program that name the same path share the file; if another
+program is writing it, this one adds its process id to the name.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ..rules import Rules
 from ..transport.memory import write_all
 from ..worker.block import Done
 
-MOST = 500_000  # events: some 100,000 batches, and 60 MB
-CONSUMER, PREFETCH, WORKER = 1, 2, 3  # threads of a loop: worker 0 is number 3
+MOST = 500_000  # events, of about 100,000 batches, in 60 MB
+CONSUMER, PREFETCH, WORKER = 1, 2, 3  # thread numbers in the trace: worker 0 is number 3, worker 1 is number 4
 _EVERY_S = 1.0
 _log = logging.getLogger("mpiter")
 _in_use: weakref.WeakValueDictionary[str, Trace] = weakref.WeakValueDictionary()
@@ -44,11 +44,11 @@ _BATCHES = f'{{"ph":"C",{_HEAD},"name":"batches","args":{{"ready":%d,"on their w
 _NAME = f'{{"ph":"M",{_HEAD},"name":"%s_name","args":{{"name":"%s"}}}}'
 _MARK = f'{{"ph":"i","s":"p",{_HEAD},"name":"%s","args":{{}}}}'
 
-Note = tuple[Any, ...]  # a pattern, the thread, when it began and ended, and what else the pattern names
+Note = tuple[Any, ...]  # the event's pattern, its thread, its beginning and end, and the pattern's further values
 
 
 def tracer(path: str) -> Trace:
-    """The trace that ``trace=path`` stands for."""
+    """Return the trace for ``trace=path``, the same for all loops of this program; check the path."""
     real = os.path.realpath(path)
     folder = os.path.dirname(real)
     if not os.path.isdir(folder):
@@ -61,7 +61,7 @@ def tracer(path: str) -> Trace:
 
 
 class Trace:
-    """One file; it travels with the options, and to another process as its name alone."""
+    """A trace file that several loops may write to; its pickle has the path only."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -71,22 +71,22 @@ class Trace:
     def _begin(self) -> None:
         self._pid, self._zero = os.getpid(), time.monotonic()
         self._fd: int | None = None  # guarded by _lock, like all below
-        self._size = self._loops = self._count = 0  # the size without the end of the array
+        self._size = self._loops = self._count = 0  # bytes without the closing bracket; number of loops; of events
         self._is_over = False
 
     def __reduce__(self) -> Any:
         return tracer, (self._path,)
 
     def hook(self, rules: Rules, backend: str) -> Tracer:
-        """The hook that records a new loop under these rules."""
+        """Return the hook that records a new loop, which is named by its ``rules`` and ``backend``."""
         with self._lock:
-            if self._pid != os.getpid():  # a fork writes a trace of its own
+            if self._pid != os.getpid():  # this is a forked process, which writes its own file
                 self._begin()
             self._loops += 1
             return Tracer(self, self._loops, f"batches of {rules.batch_size}, {rules.workers} workers ({backend})")
 
     def write(self, number: int, notes: list[Note]) -> None:
-        """Append what a loop has noted, if there is room."""
+        """Append the notes of loop ``number`` as events, unless the trace is full or has failed."""
         with self._lock:
             if not notes or self._is_over:
                 return
@@ -108,7 +108,7 @@ class Trace:
         return pattern % (number, thread, since, max(0, int(1e6 * (ended - self._zero)) - since), *more)
 
     def _opened(self) -> int:
-        """The file, empty, and locked for as long as this trace lives: loops that are never closed write at the end."""
+        """Open the file, empty it and lock it, until this trace is garbage: unclosed loops write until then."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,23 +123,23 @@ class Trace:
 
 
 class Tracer(Hook):
-    """Records every event of one loop."""
+    """The hook that records the events of one loop, and writes them to the trace once a second."""
 
     def __init__(self, trace: Trace, number: int, name: str) -> None:
         self._trace: Trace | None = trace
-        self._lock = threading.RLock()  # both threads write; the garbage collector too, in whichever has it
+        self._lock = threading.RLock()  # both threads write, and the garbage collector in either of them
         self._number = number
         self._notes: list[Note] = []
         self._due = time.monotonic() + _EVERY_S
         self._since: float | None = None  # when the consumer got its present batch
-        self._seen = (-1, -1)  # batches on their way, and ready
+        self._seen = (-1, -1)  # batches in flight, and how many of them are ready, as recorded last
         self._threads: set[int] = set()
         self._note(_NAME, 0, "process", f"mpiter {number}: {name}")
         self._note(_NAME, CONSUMER, "thread", "consumer")
         self._note(_NAME, PREFETCH, "thread", "prefetch thread")
 
     def _note(self, pattern: str, thread: int, *more: Any) -> None:
-        """Record an event at this moment."""
+        """Record an event that takes no time, now."""
         now = time.monotonic()
         self._notes.append((pattern, thread, now, now, *more))
 
@@ -147,7 +147,7 @@ class Tracer(Hook):
         with self._lock:
             self._due = now + _EVERY_S
             notes = self._notes[:]
-            del self._notes[: len(notes)]  # the other thread may add some at the end meanwhile
+            del self._notes[: len(notes)]  # keeps those that the other thread appends meanwhile
             if self._trace is not None:
                 self._trace.write(self._number, notes)
 
@@ -171,7 +171,7 @@ class Tracer(Hook):
         if ended > self._due:
             self._write(ended)
 
-    # -- in the loop's -------------------------------------------------------------------------------------------
+    # -- in the prefetch thread ----------------------------------------------------------------------------------
 
     def planned(self, plan: Plan, plans: Plans, began: float, ended: float) -> None:
         self._notes.append((_ORDER, PREFETCH, began, ended))

@@ -1,6 +1,6 @@
-"""``mpiter.tune()`` and `mpiter tune module:dataset`: try numbers of workers on a dataset, and say which to take.
+"""``mpiter.tune()`` and `mpiter tune module:dataset`: try numbers of workers on a dataset, and report which is best.
 
-Runs in the consumer process.  The trials are real ones, the search is ``bracket``'s.
+Runs in the consumer process.  Each trial loads batches as a program would; ``bracket`` chooses what to try.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ..errors import OptionError
 from ..iterators.iterators import batches
 from .bracket import Bracket, Trial
 
-BUDGET_S = 60.0  # unless told otherwise
-_TRIAL_S, _PART = 0.5, 40  # of a trial; of the budget, the most that is asked of one
-_MEMORY = 0.9  # of what is there
-_WARM_S = 0.15  # of a trial
+BUDGET_S = 60.0  # by default
+_TRIAL_S, _PART = 0.5, 40  # a trial measures for at least 0.5 seconds, or a 40th of the budget if that is less
+_MEMORY = 0.9  # the share of the available memory that may be used
+_WARM_S = 0.15  # seconds of batches before the measurement of a trial
 
 Step = Callable[[Any], object]
 _log = logging.getLogger("mpiter.tuning")
@@ -36,18 +36,18 @@ _log = logging.getLogger("mpiter.tuning")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """All that was tried of one number."""
+    """The result of all trials with one number of workers."""
 
     workers: int
     seconds: float  # for a batch
-    bytes: int | None  # of all processes; None where that isn't counted
-    spread: float | None  # the slowest trial less the fastest, as a share of the middle one; None: there was one
-    trials: int
+    bytes: int | None  # of all processes; None if the system doesn't say
+    spread: float | None  # the slowest trial's time minus the fastest's, divided by the median; None for one trial
+    trials: int  # the number of trials
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The result of ``tune``: the choice, the reason, and a row for each number that was tried."""
+    """The result of ``tune``: the chosen number, the reason, and a row for each number that was tried."""
 
     n_processes: int
     reason: str
@@ -55,7 +55,7 @@ class Tuned:
     spent_s: float
 
     def __str__(self) -> str:
-        """The table, the choice and the reason."""
+        """Return the table, the choice and the reason as text."""
         lines = ["workers  seconds a batch  spread      MB  trials"]
         for row in self.table:
             spread = "–" if row.spread is None else f"{row.spread:.0%}"
@@ -77,15 +77,15 @@ def tune(
     step: Step | None = None,
     **loading: Any,
 ) -> Tuned:
-    """Find out how many workers to take, by loading from ``dataset`` with several numbers of them.
+    """Find the best number of workers, by loading from ``dataset`` with several numbers of them.
 
     Args:
         dataset: as for ``batches()``.
-        batch_size: likewise.
-        max_workers: the most to try; None: twice as many as there are cores, and at least 8.
-        budget_s: seconds that all of it may take.
-        memory_bytes: that all processes together may take; None: nine tenths of what there is.
-        step: what your program does with a batch, so that the choice is for its pace; None: nothing.
+        batch_size: as for ``batches()``.
+        max_workers: the most workers to try; None: twice the number of cores, and at least 8.
+        budget_s: seconds that all trials together may take.
+        memory_bytes: bytes that all processes together may take; None: nine tenths of the available memory.
+        step: a function that does with a batch what your program does; None measures loading alone.
         loading: the other arguments of ``batches()``.
 
     >>> from mpiter import batches
@@ -101,14 +101,14 @@ def tune(
     whole("memory_bytes", memory_bytes, least=1, optional=True)
     whole("max_workers", max_workers, least=0, optional=True)
     dataset = as_dataset(dataset)
-    Options(dataset=dataset, batch_size=batch_size)  # which says what is wrong with them
+    Options(dataset=dataset, batch_size=batch_size)  # raises if they are wrong
     if not len(dataset):
         raise OptionError("the dataset is empty: there is nothing to try.")
 
     began = time.perf_counter()
     load = Loading(dataset, batch_size, loading, step, min(_TRIAL_S, budget_s / _PART))
     memory = memory_bytes or machine.own_bytes(os.getpid()) + int(_MEMORY * machine.memory_available())
-    most = max(8, 2 * machine.cores()) if max_workers is None else max_workers  # samples may wait for a disk
+    most = max(8, 2 * machine.cores()) if max_workers is None else max_workers  # workers may wait for a disk
     search = Bracket(load, most, budget_s, memory)
     chosen, why = search.choose()
     table = []
@@ -120,10 +120,10 @@ def tune(
 
 
 class Loading:
-    """Measures the loading of a dataset, in trials of at least so many seconds and batches.
+    """Measures the loading of a dataset, in trials of at least ``seconds`` seconds and ``least`` batches.
 
-    Batches are loaded as a user's program would load them, by an iterator made for the purpose.  Starts and warm-up are
-    not in the time, but in the cost; memory is that of all processes right afterwards.
+    Each trial loads batches with a new iterator, as a user's program would.  The start of the workers and the warm-up
+    are in the cost of a trial, not in the time of a batch; the memory is that of all processes at its end.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Loading:
         with batches(self._dataset, self._batch_size, n_processes=workers, **self._options) as loading:
             self._consume(loading, 0.0, 1, math.inf)
             self._consume(loading, _WARM_S, workers + 1, began + limit_s / 2)
-            least = max(self._least, 2 * workers, 1)  # they come in volleys
+            least = max(self._least, 2 * workers, 1)  # workers finish batches at about the same time
             batch_s = self._consume(loading, self._seconds, least, began + limit_s)
             shown = loading.stats()
             used = machine.own_bytes(os.getpid()) + shown.worker_bytes + shown.in_flight_bytes
@@ -152,7 +152,7 @@ class Loading:
         return Trial(batch_s, used or None, time.perf_counter() - began)
 
     def _consume(self, loading: Iterator[Any], seconds: float, least: int, ends: float) -> float:
-        """Take batches for so long and so many of them, but not beyond the end; the seconds of one."""
+        """Take batches for ``seconds`` and at least ``least``, but not after ``ends``; return the seconds of one."""
         began = now = time.perf_counter()
         count = 0
         while (now - began < seconds or count < least) and (now < ends or not count):
@@ -167,7 +167,7 @@ class Loading:
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the subcommand."""
+    """Add the subcommand ``tune`` to ``commands``."""
     about = (
         "Find out how many workers a dataset needs on this machine, if any, by loading from it. MODULE:NAME is a "
         "dataset, or a function or class that makes one, found as `python -m` would find it."
@@ -184,7 +184,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _run(options: argparse.Namespace) -> int:
-    tells = logging.StreamHandler()  # of each trial, on standard error
+    tells = logging.StreamHandler()  # shows each trial on standard error
     _log.addHandler(tells)
     _log.setLevel(logging.INFO)
     bounds = {"max_workers": options.max_workers, "budget_s": options.budget}
@@ -197,7 +197,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _named(name: str) -> Any:
-    """The dataset that ``module:name`` names, or that calling it returns."""
+    """Return the dataset that ``module:name`` names, or that is returned by calling it."""
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise OptionError(
