@@ -137,8 +137,9 @@ class InOne(Pace):
         plan = Pace.step(self, cursor, number)
         if plan is None:
             return None
-        keys = np.concatenate([stretch.indices for stretch in plan.stretches]).tolist()
-        return plan._replace(rows=1, stretches=(plan.stretches[0]._replace(indices=(keys,)),), samples=len(keys))
+        first, *more = plan.stretches
+        keys = np.concatenate([stretch.indices for stretch in (first, *more)]).tolist()
+        return plan._replace(rows=1, stretches=(first._replace(indices=(keys,)),), samples=len(keys))
 
 
 class _Lot(NamedTuple):

@@ -22,11 +22,11 @@ from mpiter.rules import Rules
 from mpiter.samples.batch import Stacker, collate, columns_of, samples_of
 from mpiter.samples.envelope import Sealing, dumps
 from mpiter.samples.tree import Aside, Group, describe
-from mpiter.worker.board import Cell
+from mpiter.worker.board import LINE_BYTES, Cell
 from mpiter.worker.sheets import Unsendable, Writer
 
 CANARY = 0xA5
-CELLS = memoryview(bytearray(8 * len(Cell))).cast("q")
+CELLS = memoryview(bytearray(LINE_BYTES)).cast("q")
 
 
 class Memory:
