@@ -3,8 +3,8 @@
 A staged dataset is a copy of the user's object, of the same class, whose ``fetch`` looks into the folder first, in any
 process; in the iterator's process the threads of a ``Stager`` copy samples before the workers want them.  Guarantees
 that a sample which another thread or process is copying is waited for, up to a timeout, and not read from the store
-twice; that undamaged copies are never deleted; that samples are copied in the order of the iterator; that an error of the store
-is raised as the dataset's own; and that an error of the folder ends only the copying.
+twice; that undamaged copies are never deleted; that samples are copied in the order of the iterator; that an error of
+the store is raised as the dataset's own; and that an error of the folder ends only the copying.
 """
 
 from __future__ import annotations
