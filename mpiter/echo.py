@@ -1,8 +1,8 @@
 """Data echoing: uses each sample several times, for when reading samples takes longer than training on them.
 
 ``Echo`` wraps an iterator, a ``batches()`` or a loader (its *source*), and runs in the consumer's thread.  It takes the
-source's batches in *blocks* of a fixed number: between those of one it hands out, at an even rate, further uses of the
-previous block's samples, shuffled.  ``Bundles`` wraps a dataset, runs in workers, and augments each use anew.
+source's batches in *blocks* of a fixed number: between the batches of a block come, at an even rate, further uses of
+the previous block's samples, shuffled.  ``Bundles`` wraps a dataset, runs in workers, and augments each use anew.
 
 Guarantees that no batch has a sample twice; that the order follows from the seed; and that a state resumes exactly: it
 has the source's state from the beginning of the previous block, whose batches are fetched again.
@@ -28,14 +28,14 @@ from .worker import seeding
 
 __all__ = ["Bundles", "Echo"]
 
-_FAR = 1 << 48  # added to the position that seeds a further use, which no other sample may have
+_FAR = 1 << 48  # added to the position that seeds a further use, so that no other sample's is the same
 _LARGEST = 1000
-_SOURCES = ("epoch", "epoch_detail", "stats", "close", "finalize")  # attributes that are the source's
+_SOURCES = ("epoch", "epoch_detail", "stats", "close", "finalize")  # attributes that are looked up in the source
 _Rows = np.ndarray[Any, Any]
 
 
 class Bundles(Wrapping):
-    """Reads each sample of ``dataset`` once and transforms it ``times`` times; gives a tuple of the uses, for ``Echo``.
+    """A dataset for ``Echo``: reads each sample of ``dataset`` once, and returns a tuple of ``times`` transforms of it.
 
     Each transform begins with what ``read(i)`` returned, unchanged, and draws other numbers from ``mpiter.get_rng()``;
     the first use equals ``dataset[i]``.
@@ -68,8 +68,8 @@ class Bundles(Wrapping):
             for use in range(self.times):
                 if use:
                     seeding.step_to(use * _FAR)
-                mine = found if use == self.times - 1 else copy.deepcopy(found)  # transforms may work in place…
-                uses.append(copy.deepcopy(self.dataset.transform(mine)))  # …and return one array, refilled
+                mine = found if use == self.times - 1 else copy.deepcopy(found)  # transforms may modify it…
+                uses.append(copy.deepcopy(self.dataset.transform(mine)))  # …or always return the same array
         finally:
             seeding.step_to(0, seeds=False)
         return tuple(uses)
@@ -181,7 +181,7 @@ class Echo(Generic[B]):
         self._forget()
         state = self._loaded or {"block": 0, "taken": 0}
         if self._loaded is not None:
-            self.source.load_state_dict(self._loaded["source"])  # again, if Ctrl-C came in here
+            self.source.load_state_dict(self._loaded["source"])  # once more if Ctrl-C interrupted this method
         self._items = iter(self.source)
         if state["block"]:
             self._block, self._marks = state["block"], [state["source"]]
@@ -275,7 +275,7 @@ class Echo(Generic[B]):
 
     @property
     def previous_epoch_detail(self) -> float:
-        """``epoch_detail`` before the last batch."""
+        """The value of ``epoch_detail`` before the last batch."""
         return self._detail[0]
 
     @property
@@ -314,7 +314,7 @@ class Echo(Generic[B]):
         self._loaded = {**state, **numbers}
 
     def reset(self) -> None:
-        """Reset the source, and start again from its beginning."""
+        """Reset the source and start again."""
         self.source.reset()
         self._forget()
         self._passes, self._loaded = 0, None
@@ -336,7 +336,6 @@ def _length(value: Any) -> int | None:
 
 
 def _is_array(value: Any) -> bool:
-    """True for an array of NumPy or a tensor of torch."""
     return isinstance(value, np.ndarray) or hasattr(value, "new_empty")
 
 

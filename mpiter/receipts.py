@@ -32,7 +32,7 @@ __all__ = ["Receipts"]
 
 ENDING = ".receipts.jsonl"
 Folder = str | os.PathLike[str]
-Terms = tuple[int | None, int]  # an epoch's length, if known, and step: fewer samples may be left out
+Terms = tuple[int | None, int]  # an epoch's length, if known; step: fewer than that may be left out
 _log = logging.getLogger("mpiter")
 _encoder = json.JSONEncoder(default=lambda key: key.item() if isinstance(key, np.generic) else repr(key)[:200])
 
@@ -165,7 +165,7 @@ class Notes(Hook):
         """Log a batch that is about to be handed out, is skipped as a whole, or is replaced by an error."""
         self._end_before(plan.before.epoch)
         own, terms = (plan.rows if plan.samples is None else plan.samples) - plan.fills, self._terms
-        self._terms = None  # so that the next batch logs ``begin`` if Ctrl-C interrupts this
+        self._terms = None  # so that the next batch logs ``begin`` if Ctrl-C interrupts this one
         for row, epoch, position, indices in plan.stretches:
             here = plan.before if epoch == plan.before.epoch else plan.after._replace(position=0)
             terms = self._go_by(terms, here)

@@ -1,4 +1,4 @@
-"""Datasets of pictures: they find the files, decode each when it is asked for, and apply a transform.
+"""Datasets of pictures: they find the files, decode a picture when it is read, and apply a transform.
 
 Runs in the workers, if there are any.  Follows the dataset protocol: ``source(i)`` names the file, ``fetch(i)`` reads
 its bytes, ``read(i)`` decodes them, ``transform(sample)`` augments; ``dataset[i]`` is ``transform(read(i))``, with
@@ -93,10 +93,10 @@ class Pictures:
         return {"decoder": self._decoding.names}
 
     def _augmented(self, image: Any) -> Any:
-        image = self._augment.apply(*image) if isinstance(image, tuple) else self._augment(image)  # with its region
+        image = self._augment.apply(*image) if isinstance(image, tuple) else self._augment(image)  # (image, region)
         image = plain(image) if is_pillows(image) else image
         if not isinstance(image, np.ndarray):
-            return image  # a tensor, or what the user has made of it
+            return image  # a tensor, or any other result of the user's transform
         return np.ascontiguousarray(image.transpose(2, 0, 1) if self._turns and image.ndim == 3 else image, self._dtype)
 
 

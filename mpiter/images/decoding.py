@@ -22,8 +22,8 @@ from ..errors import MpiterError, OptionError
 from .transforms import Region, as_pillows, check_is_one
 
 Wish = Callable[[int, int], Region]
-_ORIENTATION = 0x0112  # in EXIF, which counts from 1, upright
-_TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # its numbers, and Pillow's
+_ORIENTATION = 0x0112  # the tag in EXIF; its value 1 means upright
+_TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF's values to Pillow's numbers of transpositions
 
 
 class BrokenImage(MpiterError, OSError):
@@ -81,7 +81,7 @@ class Decoding:
             except MemoryError:
                 raise
             except Exception:
-                pass  # Pillow decides
+                pass  # Pillow tries it below
         if factor > 1:
             image.draft(image.mode, (image.width // factor, image.height // factor))
         return _in_mode(image, self._mode)
@@ -117,7 +117,7 @@ def _refusing(path: str, data: bytes) -> Iterator[None]:
 MODES = ("RGB", "RGBA", "L", "I;16")
 _AUTO = ("simplejpeg", "opencv", "pillow")  # the fastest first
 _MODULES = {"pillow": "PIL", "pillow-simd": "PIL", "simplejpeg": "simplejpeg", "opencv": "cv2", "accimage": "accimage"}
-_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # of JPEG; among the pixels only restart markers may occur
+_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # of JPEG, except restarts, which may occur among pixels
 
 
 def _versions(decoder: str) -> dict[str, str]:
@@ -151,7 +151,7 @@ def opened(data: bytes) -> Any:
     from PIL import Image
 
     image, most = Image.open(io.BytesIO(data), formats=_formats()), Image.MAX_IMAGE_PIXELS
-    if most is not None and image.width * image.height > most:  # where Pillow only warns
+    if most is not None and image.width * image.height > most:  # Pillow itself would only warn
         raise Image.DecompressionBombError(f"it has {image.width:,} × {image.height:,} pixels")
     return image
 
@@ -172,15 +172,15 @@ def _in_mode(image: Any, mode: str) -> Any:
     """Convert ``image`` as Pillow does, except that 16-bit grey keeps its upper byte, as 16-bit colour does."""
     from PIL import Image
 
-    if image.mode.startswith("I"):  # I;16 of whatever byte order, or I, which has PGM of 16 bits as well
+    if image.mode.startswith("I"):  # I;16 of any byte order, or I, as which Pillow opens 16-bit PGM
         wide = np.asarray(image).clip(0, 0xFFFF).astype(np.uint16)
         image = Image.fromarray(wide if mode == "I;16" else (wide >> 8).astype(np.uint8))
     elif image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # as Pillow recommends
     if mode == "I;16" and image.mode != mode:
-        return Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)  # 255 is as white as 65535
+        return Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)  # 255, white, becomes 65535
     image.load()
-    return image if image.mode == mode else image.convert(mode)  # a copy would cost as much as resizing
+    return image if image.mode == mode else image.convert(mode)  # convert would copy, which takes as long as resizing
 
 
 # Each returns an array of height, width, channels.  ``image`` is Pillow's, not decoded yet; the numbers of rows and

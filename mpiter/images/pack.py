@@ -1,7 +1,7 @@
 """Packed folders: ``PackedFolder`` reads an ``ImageFolder`` from one ZIP archive, ``mpiter pack`` writes it.
 
 ``PackedFolder`` runs in the workers, if there are any.  ``zipfile`` reads the index once; then it is kept as names in
-shared memory and an array.  Guarantees that an archive which was cut, damaged or replaced since raises an error.
+shared memory and an array.  If the archive was cut, damaged or replaced since, reading raises an error.
 
 ``pack`` writes the archive, uncompressed.  Guarantees that the same folder gives the same bytes (names are sorted,
 times in UTC); that until the archive is whole and on the disk, its name ends with ``.packing``; that after an
@@ -34,10 +34,10 @@ from ..transport.memory import write_all
 from .dataset import ImageFolder, Path, bytes_at, walk
 from .decoding import BrokenImage
 
-_LOCAL_BYTES = 30  # of the record before a member's data; its name and an extra field follow
-_NO_CLASSES = {"", "__MACOSX"}  # a name that begins with a slash, and what macOS adds to its archives
+_LOCAL_BYTES = 30  # of the fixed part of a member's record; its name, an extra field and the data follow
+_NO_CLASSES = {"", "__MACOSX"}  # of names that begin with a slash, and of files that macOS adds to archives
 _INDEX_OF = b"mpiter pack, index "
-_state = operator.attrgetter("st_size", "st_mtime_ns")  # which change when a file is written to
+_state = operator.attrgetter("st_size", "st_mtime_ns")  # they change when a file is written to
 
 
 class BadArchive(MpiterError, ValueError):
@@ -80,11 +80,9 @@ class PackedFolder(ImageFolder):
         del self._members  # they take much memory
 
     def _found(self, root: str) -> tuple[Iterable[str], Iterable[str]]:
-        """Return the names of the classes, and of all members."""
         return {name.partition("/")[0] for name in self._members if "/" in name} - _NO_CLASSES, self._members
 
     def _index(self) -> dict[str, zipfile.ZipInfo]:
-        """Return the archive's members by name."""
         try:
             with open(self._fd, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
                 members = archive.infolist()
@@ -144,8 +142,8 @@ def _index_comment(members: Iterable[zipfile.ZipInfo]) -> bytes:
 # -- packing --------------------------------------------------------------------------------------------------------
 
 
-_FIRST, _LAST = 315532800, 4354819198  # times that the format has room for: 1980 to 2107
-_A_FILE, _A_FOLDER = 0o100644 << 16, 0o40755 << 16 | 0x10  # what `unzip` makes of a member
+_FIRST, _LAST = 315532800, 4354819198  # the range of times in ZIP: 1980 to 2107
+_A_FILE, _A_FOLDER = 0o100644 << 16, 0o40755 << 16 | 0x10  # the modes with which `unzip` creates a member
 
 
 class Report(NamedTuple):
@@ -219,7 +217,7 @@ def _member(fd: int, at: int, root: str, name: str) -> tuple[zipfile.ZipInfo, by
     if is_whole and zlib.crc32(lies[len(header) :]) == info.CRC:
         return info, None
     if not (info.is_dir() or stat.S_ISREG(about.st_mode)):
-        raise OSError(errno.EINVAL, "Not a regular file")  # a pipe may never end
+        raise OSError(errno.EINVAL, "Not a regular file")  # reading a pipe may never end
     data = b"" if info.is_dir() else bytes_at(path)
     if (len(data), os.stat(path).st_mtime_ns) != (info.file_size, about.st_mtime_ns):
         raise OSError("it changed while it was packed")

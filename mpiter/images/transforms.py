@@ -27,11 +27,11 @@ Pair = tuple[float, float]
 LAYOUTS = ("HWC", "CHW")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, the usual ones
 Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", "smooth"]
-_PILLOWS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # its numbers
+_PILLOWS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # Pillow's numbers
 _OPENCV_TYPES = {np.dtype(name) for name in ("uint8", "uint16", "int16", "float32", "float64")}
 _PILLOW_TYPES = {np.dtype(name) for name in ("bool", "uint8", "uint16", "int32", "float32")}  # with a single channel
 _HALVED_FROM = 4.0  # if a picture shrinks so much, it is halved first: blurring all of it takes longer than Pillow
-_TRIES = 10  # for a region that lies within the picture, as torchvision has it
+_TRIES = 10  # to draw a region that lies within the picture, as in torchvision
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Region:
 
 
 class Resize:
-    """Resize to ``(height, width)``; a single number is the length of the shorter side.
+    """Resizes to ``(height, width)``; a single number is the length of the shorter side.
 
     >>> Resize(8).region(16, 32).size
     (8, 16)
@@ -93,7 +93,7 @@ class Resize:
 
 
 class RandomResizedCrop(Resize):
-    """Cut out a random part, with a share of the area in ``scale`` and width / height in ``ratio``, and resize it.
+    """Cuts out a random part, with a share of the area in ``scale`` and width / height in ``ratio``, and resizes it.
 
     Regions have the same distribution as torchvision's.
 
@@ -128,7 +128,7 @@ class RandomResizedCrop(Resize):
 
 
 class Crop:
-    """Cut out a part of ``size``, random or central, after adding a black border of ``padding`` pixels on all sides.
+    """Cuts out a part of ``size``, random or central, after adding a black border of ``padding`` pixels on all sides.
 
     >>> Crop(8, "random", padding=2).size
     (8, 8)
@@ -152,7 +152,7 @@ class Crop:
 
 
 class Flip:
-    """Mirror the picture with probability ``p``: left to right, or with "vertical" upside down.
+    """Mirrors the picture with probability ``p``: left to right, or with "vertical" upside down.
 
     >>> import numpy as np
     >>> Flip(p=1)(np.arange(3, dtype=np.uint8).reshape(1, 3, 1)).ravel()
@@ -171,13 +171,13 @@ class Flip:
             return image
         if self.direction == "vertical":
             return image[::-1]
-        return image.take(np.arange(image.shape[1] - 1, -1, -1), axis=1)  # half the time of a view that is copied later
+        return image.take(np.arange(image.shape[1] - 1, -1, -1), axis=1)  # faster than copying a reversed view
 
 
 class Normalize:
-    """Compute ``(pixel / 255 - mean) / std`` of each channel, as float32; ``layout="CHW"`` puts channels first.
+    """Computes ``(pixel / 255 - mean) / std`` of each channel, as float32; ``layout="CHW"`` puts channels first.
 
-    It comes last.  Without it pixels stay uint8, a quarter of the bytes, and the device may compute the same.
+    Must come last.  Without it pixels stay uint8, a quarter of the bytes, and the device may compute the same.
 
     >>> import numpy as np
     >>> Normalize(mean=(0.5,), std=(0.5,))(np.full((2, 2, 1), 255, np.uint8)).shape
@@ -208,7 +208,7 @@ class Normalize:
 
 
 class Compose:
-    """Apply transforms one after the other, Albumentations' and torchvision's included.
+    """Applies transforms one after the other, Albumentations' and torchvision's included.
 
     >>> from mpiter.images import Flip, Resize
     >>> Compose([Resize(8), Flip()]).region(16, 32).size
@@ -243,7 +243,7 @@ def _then(image: Any, step: Any) -> Any:
 
 
 def adapted(transform: Any) -> Any:
-    """Return ``transform`` as an object that takes arrays and Pillow's images; ``region`` and so on are kept."""
+    """Return ``transform`` as an object that takes arrays and Pillow's images; its ``region`` stays available."""
     if isinstance(transform, type) or not (callable(transform) or hasattr(transform, "region")):
         raise OptionError(f"transform={transform!r:.60} is no function; pass one of a picture, or a Compose.")
     library = type(transform).__module__.partition(".")[0]
@@ -288,7 +288,7 @@ class Torchvision(OnArrays):
 
 
 def _size(size: Any) -> tuple[int, int]:
-    """Return the height and the width that ``size``, one number or two, means."""
+    """Return ``size``, which may be one number, as height and width."""
     both = tuple(size) if isinstance(size, Iterable) else (size, size)
     if len(both) != 2 or not all(isinstance(side, (int, np.integer)) and side > 0 for side in both):
         raise OptionError(f"size={size!r:.80} must be a whole number of pixels, or two: (height, width).")
@@ -337,7 +337,7 @@ def resized(image: Any, box: tuple[float, float, float, float], size: tuple[int,
     within = None if exact else (max(0, box[0]), max(0, box[1]), min(width, box[2]), min(height, box[3]))
     if filter == "smooth":
         image = plain(image)
-        has_alpha = image.dtype == np.uint8 and image.shape[2] in (2, 4)  # hidden colours would blend in
+        has_alpha = image.dtype == np.uint8 and image.shape[2] in (2, 4)  # colours of transparent pixels would show
         if image.dtype in _OPENCV_TYPES and not has_alpha:
             return _by_opencv(image, size)
     return plain(as_pillows(image).resize(size[::-1], _PILLOWS.get(filter, _PILLOWS["bilinear"]), within))
@@ -383,7 +383,6 @@ def _blur(shrink: float, mean_of: int) -> Any:
 
 
 def as_pillows(image: Any) -> Any:
-    """Return ``image`` as Pillow's image."""
     if is_pillows(image):
         return image
     from PIL import Image

@@ -1,4 +1,4 @@
-"""Workers that are Ray's actors: each has at most two blocks (contiguous rows of a batch), and is replaced singly.
+"""Workers that are Ray's actors: each has at most two blocks (contiguous rows of a batch) at a time.
 
 ``Actors`` runs in the consumer process, in the prefetch thread; Ray calls back in its own threads, which only add an
 event and ring the bell that wakes the prefetch thread.  ``_Actor`` runs in a process that Ray starts on any node.
@@ -35,7 +35,7 @@ _LOOK_S = 1.0  # between two requests for the actors' lines of the board, unless
 
 
 class _Actor:
-    """A worker: an actor in the cluster."""
+    """The actor itself, in a process of the cluster."""
 
     def __init__(self, setup: Setup, number: int, path: list[str]) -> None:
         self._setup, self._number = setup, number
@@ -180,7 +180,7 @@ class Actors(Workers):
         self._board.cells(member.number)[Cell.SINCE] = time.monotonic_ns()  # so that it doesn't count as stuck
         others = any(other.pid for other in self._workers.values())
         if not others and time.monotonic() - member.since >= self._patience:
-            member.since = time.monotonic()  # another attempt waits as long again
+            member.since = time.monotonic()  # the next attempt waits as long again
             raise _no_place(self._options, self._patience)
 
     def _be_connected(self) -> None:
@@ -281,7 +281,7 @@ class InStore:
             ) from error
 
     def buffers(self, is_own: bool) -> list[Any]:
-        """Return the buffers, on any node; the first worker on a node waits until they are there."""
+        """Return the buffers; on each node the first worker waits until they have arrived."""
         return list(ray.get(self._there))
 
     def close(self) -> None:

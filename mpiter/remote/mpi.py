@@ -121,7 +121,7 @@ class _RankPool(AnyPool):
         self._lines = [setup.board.cells(number) for number in range(workers)]
         self._dataset, self._patience = setup.dataset, setup.rules.sample_timeout or math.inf
         super().__init__(_Pool, workers, initializer, initargs, **calls)
-        self._most = _ranks() - 1  # fewer may work at a time
+        self._most = _ranks() - 1  # ``workers`` may be fewer
         self._open.append(self)
 
     def _post(self, block: Any, value: Any) -> None:
@@ -242,7 +242,7 @@ def _opened(pickled: bytes, rank: int, tag: int, sizes: list[int]) -> Any:
 
 # -- the end of a program that has lost a rank -----------------------------------------------------------------------
 
-_SHELL = 'trap "" INT TERM HUP; read -r _ || printf "%s\\n" "$0" >&2'  # prints unless it gets a line
+_SHELL = 'trap "" INT TERM HUP; read -r _ || printf "%s\\n" "$0" >&2'  # prints, unless it gets a line first
 _TO_READ_S = 0.3  # for mpiexec to forward the last output, of which it drops the rest when told to abort
 _STUCK = "an MPI rank has not come back from its sample: all ranks are ended, as the program has."
 _KILLED = f"This run was killed, by mpiexec most likely, which kills all ranks when one is lost. {_RESUME}"

@@ -91,7 +91,7 @@ class Folder:
         part, size = path + _PART, len(data) + len(tail)
         with contextlib.suppress(FileExistsError):
             os.mkdir(os.path.dirname(path), 0o700)  # doesn't make the tier again if that was deleted
-        self._delete(path)  # a damaged one
+        self._delete(path)  # a damaged copy
         self._delete(part)  # left by a process that was killed
         with self._changing() as ledger:
             if ledger.size + size > self.capacity:
@@ -146,7 +146,7 @@ class Ledger:
     """The total bytes and the number of all copies, raised before one is written, lowered after one is deleted."""
 
     def __init__(self, fd: int, capacity: int) -> None:
-        self._fd, self.changed = fd, os.fstat(fd).st_mtime  # as time.time()
+        self._fd, self.changed = fd, os.fstat(fd).st_mtime  # seconds since 1970
         self.size, self.copies = _LEDGER.unpack(os.pread(fd, _LEDGER.size, 0).ljust(_LEDGER.size, b"\0"))
         self.is_full = self.size + self.size // max(self.copies, 1) > capacity  # no room for another of average size
 

@@ -2,7 +2,7 @@
 
 It is an order sampler, called in the thread that plans, or a loader's sampler.  It shuffles as mpiter does, then moves
 the local samples of each window to its front, without other changes.  Guarantees that an epoch has each sample once,
-and that the shuffle depends only on the seed and the order before, so that a resumed run doesn't repeat orders.
+and that the shuffle depends only on the seed and the order before, so that epochs after a resume get new orders.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .staging import StagedFetch
 
 
 class ResidentFirst:
-    """Draws staged samples before the others: an ``order_sampler``, or a loader's ``sampler``.
+    """An ``order_sampler``, or a loader's ``sampler``, that draws samples with a local copy before the others.
 
     Args:
         dataset: a staged dataset, which ``Staging.of()`` returned.

@@ -36,7 +36,7 @@ from ..typevars import T
 from .folder import Folder
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGTP]?)(i?)B?\s*", re.IGNORECASE)
-_PATIENCE_S = 5.0  # to wait for another process's copy, as that may hang or be stopped: far below sample_timeout
+_PATIENCE_S = 5.0  # for another process to finish a copy, which may hang or be stopped: far below sample_timeout
 _LINES = 1021  # sets of counters, one for each thread
 _LINE = np.dtype([(name, np.int64) for name in ("hits", "fallbacks", "copied", "samples", "held")])
 
@@ -134,11 +134,11 @@ def size_of(capacity: Any) -> int:
 
 
 class StagedFetch:
-    """Replaces ``fetch`` in the staged copy of a dataset: reads the tier's copy, else the store."""
+    """Replaces ``fetch`` in the staged copy of a dataset: reads the tier's copy, else the store, and keeps a copy."""
 
     def __init__(self, dataset: Any, folder: Folder, counts: Counts) -> None:
         self._dataset, self._folder, self._counts = dataset, folder, counts
-        self._has_ended = False  # in this process
+        self._has_ended = False  # True: the folder has failed in this process
 
     def __call__(self, index: int) -> bytes:
         key = self._folder.key(self._dataset.source(index))
@@ -171,7 +171,7 @@ class StagedFetch:
 
     def _keep(self, key: str, data: bytes) -> bool:
         """Write a copy; return False if there is no room or the tier has failed."""
-        self._counts.add(held=-self._folder.has(key))  # a damaged one
+        self._counts.add(held=-self._folder.has(key))  # a damaged copy
         try:
             has_kept = self._folder.keep(key, data)
         except OSError as error:
@@ -216,7 +216,7 @@ class Stager(Hook):
         self._has_ended = False
 
     def planned(self, plan: Plan, plans: Plans, *_: float) -> None:
-        """Queue samples beyond the planned batch; its own that aren't copied yet are left to the workers."""
+        """Queue samples beyond the planned batch; those of the batch that have no copy yet are left to the workers."""
         begins = self._after is None
         self._front = max(0, self._front - (plan.samples or plan.rows)) if plan.before is self._after else 0
         self._after = plan.after
