@@ -1,8 +1,8 @@
-"""``mpiter audit folder``: has each sample come exactly once, over all ranks and restarts?
+"""``mpiter audit folder`` checks by the receipts that each sample came exactly once, over all ranks and restarts.
 
-Pure, but for the reading.  A restart makes void what was noted before at its place or beyond, by the same rank and by
-ranks of another number.  Guarantees exit status 0 where nothing was lost or repeated, 1 where something was, 2 for what
-cannot be read; a last line that was torn off with its program is left out.
+Reads the logs and changes nothing.  If a rank restarts at a place, what was logged before from there on is void: its
+own lines, and those of all ranks if their number has changed.  Guarantees exit status 0 if nothing was lost or
+repeated, 1 if something was, 2 if a log can't be read.  Ignores an incomplete last line, left by a killed program.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from .receipts import ENDING, Folder
 
 __all__ = ["audit"]
 
-_Who = tuple[int, int]  # a rank, and how many there are
-_At = tuple[int, int]  # an epoch, and a place in it
+_Who = tuple[int, int]  # a rank, and the number of ranks
+_At = tuple[int, int]  # an epoch, and a place (a number that grows from batch to batch) in it
 _LARGEST = 1 << 53
 _END = _LARGEST, _LARGEST
-_FIRST = 5  # samples that are named
+_FIRST = 5  # at most so many lost or repeated samples are named
 _HANDED, _FILL, _SKIPPED, _FAILED = range(4)
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """The samples that came in one epoch, counted."""
+    """The result for one epoch."""
 
     epoch: int
     is_over: bool
     is_sound: bool
-    length: int | None  # samples that it has; None: no log says
-    samples: int  # that came, each counted once
+    length: int | None  # samples in the epoch; None if no log says
+    samples: int  # samples that came, each counted once
     missing: int  # samples that never came
     twice: int  # samples that came several times
-    lines: tuple[str, ...]  # all of it in words, and the first samples that something is wrong with
+    lines: tuple[str, ...]  # the result in words, and the first samples that were lost or repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class Verdict:
     missing: int
     twice: int
     epochs: tuple[Epoch, ...]
-    starts: tuple[int, ...]  # how many ranks there were, start for start
-    lines: tuple[str, ...]  # the verdict in words; epochs that are alike have one line together
+    starts: tuple[int, ...]  # the number of ranks at each start of the training
+    lines: tuple[str, ...]  # the verdict in words; epochs with the same result share a line
 
 
 def audit(paths: Folder | Iterable[Folder]) -> Verdict:
-    """Join the logs in these folders (or files) and judge them; an OptionError says that one cannot be read.
+    """Return the verdict on the logs in folders, or of single files; raise an OptionError if one can't be read.
 
     >>> import tempfile, mpiter
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -98,7 +98,7 @@ def audit(paths: Folder | Iterable[Folder]) -> Verdict:
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """The samples that a rank was handed from a place on; those from where a later run begins are void."""
+    """The samples that a rank was handed from the place ``at`` on; from ``void`` on, a later run replaces them."""
 
     file: str
     who: _Who
@@ -111,18 +111,18 @@ class _Run:
 
 
 class _Line(NamedTuple):
-    """A batch; or, at the last place that there is, the end of its epoch."""
+    """A batch that a log names; or the end of an epoch, at the largest place."""
 
     run: _Run
     at: _At
-    name: str  # where it stands, in words
-    position: int  # of its first sample, in the order of all ranks; -1: that isn't known
+    name: str  # rank, place and line in the file, in words
+    position: int  # of its first sample, in the order of all ranks; -1: unknown
     keys: NDArray[Any]
     kinds: NDArray[np.uint8]
 
 
 def _read(path: Path, runs: list[_Run], lines: list[_Line]) -> None:
-    """Add what a file says, line by line."""
+    """Read a log, and add its content to ``runs`` and ``lines``."""
     number = 0
     try:
         with open(path, "rb") as file:
@@ -155,9 +155,9 @@ def _whole(value: Any, most: int = _LARGEST) -> int:
 
 
 def _launches(runs: list[_Run]) -> tuple[list[int], list[str]]:
-    """The number of ranks at each start, and what is wrong with the places where ranks began."""
+    """Return the number of ranks at each start, and what is wrong with the places where ranks began."""
     sizes, joined, faults = list[int](), set[_Who](), dict[_Who, str]()
-    latest, begun = dict[_Who, _Run](), dict[_Who, _Run]()  # of each rank, and the first of its file
+    latest, begun = dict[_Who, _Run](), dict[_Who, _Run]()  # each rank's last run, and the first of its file
     for run in runs:
         before, (rank, size) = latest.get(run.who), run.who
         latest[run.who] = run
@@ -176,7 +176,7 @@ def _launches(runs: list[_Run]) -> tuple[list[int], list[str]]:
 
 
 def _standing(runs: list[_Run], lines: list[_Line]) -> tuple[dict[_Who, int], dict[int, list[_Line]]]:
-    """The last epoch that each rank has begun with, and of each epoch the lines that no later run has made void."""
+    """Return the last epoch in which each rank began a run, and each epoch's lines that aren't void."""
     least, reached, standing = dict[_Who, _At](), dict.fromkeys((run.who for run in runs), 0), dict[int, list[_Line]]()
     for run in reversed(runs):
         later = (at for (rank, size), at in least.items() if rank == run.who[0] or size != run.who[1])
@@ -190,7 +190,7 @@ def _standing(runs: list[_Run], lines: list[_Line]) -> tuple[dict[_Who, int], di
 
 
 def _epoch(epoch: int, lines: list[_Line], going: set[_Who], begins_within: bool) -> Epoch:
-    """Count one epoch; ``going`` are the ranks that haven't begun a later one."""
+    """Count one epoch; ``going`` are the ranks that haven't begun a later epoch."""
     ends = [line for line in lines if line.at[1] == _LARGEST]
     step, length = max(line.run.step for line in ends or lines), lines[0].run.length
     reached = []  # positions of the ranks that may still be in this epoch
@@ -240,14 +240,13 @@ def _epoch(epoch: int, lines: list[_Line], going: set[_Who], begins_within: bool
 
 
 def _gaps(there: NDArray[Any], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The runs of numbers below ``length`` that aren't ``there``: where they begin, and how long they are."""
+    """Return the gaps between the sorted numbers ``there``, from 0 to ``length``: their beginnings and sizes."""
     edges = np.concatenate([[-1], there, [length]])
     sizes = np.diff(edges) - 1
     return (edges[:-1] + 1)[sizes > 0], sizes[sizes > 0]
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the subcommand."""
     about = "Has each sample of each epoch come exactly once, over all ranks and restarts?  If not, which ones not?"
     parser = commands.add_parser("audit", help="did each sample come exactly once?", description=about)
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="of receipts, of one training; or single files")

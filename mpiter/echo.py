@@ -1,11 +1,11 @@
-"""Data echoing: each sample that was read is used several times, where reading is slower than training.
+"""Data echoing: uses each sample several times, for when reading samples takes longer than training on them.
 
-``Echo`` goes around an iterator, a ``batches()`` or a loader, and runs in the consumer's thread.  It hands out the
-source's batches as they come, and between them, at an even rate, further uses of the samples in the *block* of batches
-before, in another order.  ``Bundles`` goes around a dataset, runs in workers, and has each use augmented anew.
+``Echo`` wraps an iterator, a ``batches()`` or a loader (its *source*), and runs in the consumer's thread.  It takes the
+source's batches in *blocks* of a fixed number: between the batches of a block come, at an even rate, further uses of
+the previous block's samples, shuffled.  ``Bundles`` wraps a dataset, runs in workers, and augments each use anew.
 
-Guarantees that no batch has a sample twice; that the order follows from the seed; and that a state, which nests the
-source's, goes on exactly: it is of the place where the block before began, whose batches are fetched once more.
+Guarantees that no batch has a sample twice; that the order follows from the seed; and that a state resumes exactly: it
+has the source's state from the beginning of the previous block, whose batches are fetched again.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from .worker import seeding
 
 __all__ = ["Bundles", "Echo"]
 
-_FAR = 1 << 48  # positions, so that the place of a further use is no other sample's
+_FAR = 1 << 48  # added to the position that seeds a further use, so that no other sample's is the same
 _LARGEST = 1000
-_SOURCES = ("epoch", "epoch_detail", "stats", "close", "finalize")  # attributes that are the source's
+_SOURCES = ("epoch", "epoch_detail", "stats", "close", "finalize")  # attributes that are looked up in the source
 _Rows = np.ndarray[Any, Any]
 
 
 class Bundles(Wrapping):
-    """Each sample of ``dataset`` read once and transformed ``times`` times: a tuple of its uses, for ``Echo``.
+    """A dataset for ``Echo``: reads each sample of ``dataset`` once, and returns a tuple of ``times`` transforms of it.
 
-    Each transform begins with a copy of what ``read(i)`` returned, and draws other numbers from ``mpiter.get_rng()``;
-    the first use is the sample that ``dataset[i]`` would be.
+    Each transform begins with what ``read(i)`` returned, unchanged, and draws other numbers from ``mpiter.get_rng()``;
+    the first use equals ``dataset[i]``.
 
     >>> class Numbers:
     ...     def read(self, index):
@@ -68,32 +68,32 @@ class Bundles(Wrapping):
             for use in range(self.times):
                 if use:
                     seeding.step_to(use * _FAR)
-                mine = found if use == self.times - 1 else copy.deepcopy(found)  # transforms may work in place…
-                uses.append(copy.deepcopy(self.dataset.transform(mine)))  # …and return one array, refilled
+                mine = found if use == self.times - 1 else copy.deepcopy(found)  # transforms may modify it…
+                uses.append(copy.deepcopy(self.dataset.transform(mine)))  # …or always return the same array
         finally:
             seeding.step_to(0, seeds=False)
         return tuple(uses)
 
 
 class _Repeat(NamedTuple):
-    """A batch of further uses, of samples in the block before."""
+    """A planned batch of further uses of the previous block's samples."""
 
     use: int
-    rows: list[tuple[int, _Rows]]  # by number of a batch; of a whole one that is left empty
+    rows: list[tuple[int, _Rows]]  # a batch's number in the block, and rows of it; empty if batches are repeated whole
 
 
 class Echo(Generic[B]):
-    """Hand out each sample of ``source`` ``factor`` times.
+    """Hands out each sample of ``source`` ``factor`` times.
 
-    ``epoch``, ``epoch_detail``, ``stats()`` and ``close()`` are the source's: further uses don't count.
+    ``epoch``, ``epoch_detail``, ``stats()`` and ``close()`` are the source's, so further uses don't count.
 
     Args:
-        source: an iterator, a ``batches()`` or a loader of mpiter.  Over ``Bundles(dataset, times)``, each use of a
-            sample is augmented anew; else the sample comes again as it is.
-        factor: how often, from 1 on; with 1.5, every other batch of further uses is left out.
-        shuffle_buffer: samples that are kept at the most, so that the uses of one lie apart, in different batches.
-            With 0, each batch is repeated whole, at once; so must those of a ``collate_fn`` or of ``ragged="list"``.
-        seed: of the order of the further uses.
+        source: an iterator, a ``batches()`` or a loader of mpiter.  If its dataset is ``Bundles(dataset, times)``, each
+            use of a sample is augmented anew; else the same sample is repeated.
+        factor: uses of each sample, from 1 on; with 1.5, half of the samples are used a second time.
+        shuffle_buffer: the most samples to keep, so that the uses of a sample come in different batches.  With 0, each
+            batch is repeated whole, at once; batches made by a ``collate_fn`` or ``ragged="list"`` need that.
+        seed: seed of the order of further uses.
 
     >>> import mpiter
     >>> with mpiter.batches(range(4), 2, n_processes=0, shuffle=False) as stream:
@@ -132,25 +132,25 @@ class Echo(Generic[B]):
             "bundles": self._bundles,
             "seed": str(self._seed),
         }
-        self._passes = 0  # that have ended
-        self._loaded: Mapping[str, Any] | None = None  # a state, until the first batch after it is asked for
+        self._passes = 0  # passes that have ended
+        self._loaded: Mapping[str, Any] | None = None  # a loaded state, until the next batch is asked for
         self._detail = -1.0, 0  # the source's epoch_detail and epoch before the last step
         self._forget()
 
     def _forget(self) -> None:
-        """Begin the next pass with the next batch."""
-        self._turns: list[_Repeat | None] | None = None  # of the block under way; None in it: a batch of the source's
+        """Forget the block and the place in it; the next batch begins a pass."""
+        self._turns: list[_Repeat | None] | None = None  # of this block; None in it: the source's next batch
         self._items: Iterator[Any] = iter(())
-        self._has_ended = False  # the source's pass
-        self._block = self._taken = 0  # its number, and how many of its turns have been taken
-        self._before: list[Any] = []  # the batches of the block before
-        self._now: list[Any] = []  # …and of this one
-        self._marks: list[Any] = []  # the source's states where these two began
+        self._has_ended = False  # True if the source's pass has ended
+        self._block = self._taken = 0  # the block's number, and how many of its turns have been taken
+        self._before: list[Any] = []  # the batches of the previous block
+        self._now: list[Any] = []  # the batches of this block
+        self._marks: list[Any] = []  # the source's states at the beginning of these two blocks
 
     # -- handing out ---------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Self:
-        if not hasattr(self.source, "__next__"):  # a loader, of which each iter() is an epoch
+        if not hasattr(self.source, "__next__"):  # a loader: each iter() is an epoch
             self._forget()
         return self
 
@@ -172,16 +172,16 @@ class Echo(Generic[B]):
             except Exception:
                 self._taken += 1
                 raise
-            self._taken += 1  # not after Ctrl-C
+            self._taken += 1  # after Ctrl-C the turn comes again
             if turn is not None or not self._has_ended:
                 return batch  # type: ignore[no-any-return]
 
     def _begin(self) -> list[_Repeat | None]:
-        """Ask the source for its first batches: after a state, for those of the block before once more."""
+        """Return the first block's turns; after a state, fetch what it needs again: the previous block and this one."""
         self._forget()
         state = self._loaded or {"block": 0, "taken": 0}
         if self._loaded is not None:
-            self.source.load_state_dict(self._loaded["source"])  # again, if Ctrl-C came in here
+            self.source.load_state_dict(self._loaded["source"])  # once more if Ctrl-C interrupted this method
         self._items = iter(self.source)
         if state["block"]:
             self._block, self._marks = state["block"], [state["source"]]
@@ -194,11 +194,11 @@ class Echo(Generic[B]):
 
     def _fetch_again(self, turns: list[_Repeat | None]) -> None:
         for _ in range(turns.count(None)):
-            with suppress(Exception):  # the user has had it
+            with suppress(Exception):  # the user has seen this error
                 self._fetched()
 
     def _planned(self) -> list[_Repeat | None]:
-        """The turns of the block that begins, those of further uses at an even rate."""
+        """Return the turns of the block that begins: the source's batches, and further uses at an even rate."""
         self._marks = [*self._marks[-1:], self._mark()]
         repeats = self._repeats()
         every, waiting = self._each + len(repeats), iter(repeats)
@@ -206,7 +206,7 @@ class Echo(Generic[B]):
         return [None if due[turn] < due[turn + 1] else next(waiting) for turn in range(every)]
 
     def _repeats(self) -> list[_Repeat]:
-        """The further uses of the block before, in batches as large as its own."""
+        """Return the further uses of the previous block's samples, in batches of the same sizes."""
         sizes, found = [_length(self._use(batch, 0)) or 0 for batch in self._before], list[_Repeat]()
         earlier, part = (self._block - 1) * self._each, self._factor % 1
         for use in range(1, int(self._factor) + (part > 0)):
@@ -232,7 +232,7 @@ class Echo(Generic[B]):
         except StopIteration:
             self._has_ended = True
             return None
-        self._now.append(batch if self._bundles else _copied(batch))  # the user may change theirs in place
+        self._now.append(batch if self._bundles else _copied(batch))  # the user may modify the batch
         return self._use(batch, 0)
 
     def _repeated(self, repeat: _Repeat) -> Any:
@@ -249,13 +249,13 @@ class Echo(Generic[B]):
             ) from error
 
     def _use(self, batch: Any, use: int) -> Any:
-        """The batch with this use of each sample."""
+        """Return the batch with use number ``use`` of each sample."""
         if not self._bundles:
             return batch
         return Batch.of_rows([sample[use] for sample in batch]) if isinstance(batch, Batch) else batch[use]
 
     def _mark(self) -> Any:
-        """The source's state, or why it has none."""
+        """Return the source's state, or the error if it has none."""
         try:
             return self.source.state_dict()
         except StateError as error:
@@ -264,7 +264,7 @@ class Echo(Generic[B]):
     # -- places --------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Batches in a pass, further uses included."""
+        """Return the number of batches in a pass, further uses included."""
         count = len(self.source)
         return count * int(self._factor) + int(count * (self._factor % 1))
 
@@ -275,16 +275,16 @@ class Echo(Generic[B]):
 
     @property
     def previous_epoch_detail(self) -> float:
-        """``epoch_detail`` before the last batch."""
+        """The value of ``epoch_detail`` before the last batch."""
         return self._detail[0]
 
     @property
     def is_new_epoch(self) -> bool:
-        """Did the last batch complete an epoch?"""
+        """True if the last batch completed an epoch."""
         return bool(self.epoch > self._detail[1])
 
     def state_dict(self) -> dict[str, Any]:
-        """The place after the last batch handed out, as JSON-able values."""
+        """Return the position after the last batch handed out, as values that JSON can store."""
         if self._loaded is not None:
             return dict(self._loaded)
         source = self._marks[0] if self._marks else self._mark()
@@ -300,7 +300,7 @@ class Echo(Generic[B]):
         }
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on from where ``state`` was saved."""
+        """Continue from the position at which ``state`` was saved."""
         if not isinstance(state, Mapping) or "echo" not in state:
             raise StateError("this is no state of an Echo: the key 'echo' is missing.")
         if typed(state, "echo", dict) != self._agreed:
@@ -314,17 +314,17 @@ class Echo(Generic[B]):
         self._loaded = {**state, **numbers}
 
     def reset(self) -> None:
-        """Begin anew, as the source does."""
+        """Reset the source and start again."""
         self.source.reset()
         self._forget()
         self._passes, self._loaded = 0, None
 
 
-# -- rows of batches, whatever they are made of ------------------------------------------------------------------
+# -- rows of batches of any structure ----------------------------------------------------------------------------
 
 
 def _length(value: Any) -> int | None:
-    """The number of rows of a batch."""
+    """Return the number of rows of a batch; None if it has no rows."""
     if isinstance(value, Batch) or _is_array(value):
         return len(value) if isinstance(value, Batch) or value.ndim else None
     if isinstance(value, Mapping):
@@ -336,12 +336,11 @@ def _length(value: Any) -> int | None:
 
 
 def _is_array(value: Any) -> bool:
-    """Is it a column of numbers, NumPy's or torch's?"""
     return isinstance(value, np.ndarray) or hasattr(value, "new_empty")
 
 
 def _is_column(value: Any, length: int | None) -> bool:
-    """Has it a row for each sample, or only parts that have?"""
+    """True if ``value``, or each part of it, has ``length`` rows: one for each sample."""
     if _is_array(value):
         return value.ndim > 0 and len(value) == length
     if isinstance(value, (list, tuple)):
@@ -350,7 +349,7 @@ def _is_column(value: Any, length: int | None) -> bool:
 
 
 def _mixed(batches: list[Any], rows: list[_Rows], lengths: list[int | None]) -> Any:
-    """Rows of several batches as one, the user's own."""
+    """Return rows of several batches as one batch, a copy that the user may modify."""
     first = batches[0]
     if _is_array(first):
         parts = [batch[some] for batch, some in zip(batches, rows, strict=True)]
@@ -368,5 +367,5 @@ def _copied(batch: Any) -> Any:
 
 
 def _like(value: Any, parts: list[Any]) -> Any:
-    """The parts in a container of the value's type."""
+    """Return ``parts`` in a container of the type of ``value``."""
     return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)

@@ -1,7 +1,7 @@
 """Batches as JAX arrays, on the memory that the workers wrote.
 
-A door: imports jax.  The arrays go over by dlpack, without a copy where JAX takes them so: on the CPU, and dtypes of 64
-bits only with ``jax_enable_x64``.  Guarantees that a slot stays leased as long as any array on it lives.
+Imports jax.  Arrays are passed by dlpack, without a copy if JAX can use their memory: on the CPU, and 64-bit dtypes
+only with ``jax_enable_x64``.  Guarantees that a slot (a batch's memory) isn't reused while an array on it lives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WIDE = {"int64", "uint64", "float64", "complex128"}
 
 
 def arrays(batch: Any) -> Any:
-    """``batch`` with JAX arrays in place of NumPy's; containers of any depth stay what they are.
+    """Return ``batch`` with JAX arrays in place of NumPy's; containers, nested to any depth, keep their types.
 
     >>> import numpy as np
     >>> x, names = arrays((np.ones(3, np.float32), ["a", "b", "c"]))
@@ -38,7 +38,7 @@ def arrays(batch: Any) -> Any:
 
 
 def each(batches: Any) -> Iterator[Any]:
-    """The batches of a loader as JAX arrays, one by one.
+    """Yield the batches of a loader, or of any iterable, as JAX arrays.
 
     >>> import jax, mpiter
     >>> for x in each(mpiter.batches([1.0, 2.0, 3.0], 2, n_processes=0, shuffle=False)):

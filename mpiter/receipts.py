@@ -1,9 +1,9 @@
-"""``receipts="folder"``: a line of JSON for each batch that a rank was handed, for ``mpiter audit`` to judge.
+"""Receipts: with ``receipts="folder"`` each rank logs every batch that it is handed, for ``mpiter audit`` to check.
 
-Runs in the consumer's thread, between the making of a batch and its being handed out.  A rank writes a file each time
-its program starts; docs/receipts.md has the format.  Guarantees that a line is with the system before its batch is with
-the user, so that a trainer that is killed leaves behind what it was handed, and nothing which was only fetched ahead;
-and that a disk which is full ends the log, with one warning, and never the training.
+A *receipt* is a line of JSON, written in the consumer's thread just before the batch is handed out.  A rank begins a
+new file whenever its program starts; docs/receipts.md describes the format.  Guarantees that the system has the line
+before the user has the batch, so that a killed trainer leaves a log of what it was handed, without batches that were
+only fetched ahead; and that a full disk ends the log, with one warning, but never the training.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ __all__ = ["Receipts"]
 
 ENDING = ".receipts.jsonl"
 Folder = str | os.PathLike[str]
-Terms = tuple[int | None, int]  # an epoch's length, if known; at its end fewer samples than so many may be left out
+Terms = tuple[int | None, int]  # an epoch's length, if known; step: fewer than that may be left out
 _log = logging.getLogger("mpiter")
 _encoder = json.JSONEncoder(default=lambda key: key.item() if isinstance(key, np.generic) else repr(key)[:200])
 
 
 class Receipts(AbstractContextManager["Receipts"]):
-    """Writes down what one rank of a training is handed, into a folder that all ranks and restarts share.
+    """Logs the batches that one rank of a training is handed, in a folder that all ranks and restarts share.
 
     Args:
-        folder: made if there is none.  One for each loader: what comes later stands for a restart of what is there.
-        rank: which of the ``size`` programs this is; None: as their launcher says.
+        folder: is created if missing.  Each loader needs its own: a second log of a rank counts as a restart.
+        rank: this program's number among the ``size`` programs; None: as the launcher says.
         length: promises that each epoch has each of the samples 0 to ``length - 1`` once.
-        step: of the last samples of an epoch, fewer than so many may be left out.
+        step: fewer than ``step`` samples may be left out at the end of an epoch.
 
-    ``mpiter``'s own take it, or the folder alone, as ``receipts=``; for any other loader:
+    mpiter's iterators and loaders take it, or only the folder, as ``receipts=``; for any other loader:
 
     >>> import tempfile
     >>> from mpiter.audit import audit
@@ -71,7 +71,7 @@ class Receipts(AbstractContextManager["Receipts"]):
         if not os.access(self.folder, os.W_OK | os.X_OK):
             raise OptionError(f"receipts={folder!r:.200}: this program may not write there.")
         self._lock = threading.RLock()
-        self.writer = (-1, 0, 1)  # the process, and its rank and size: another one takes another file
+        self.writer = (-1, 0, 1)  # process id, rank, size; if they change, a new file is begun
         self._file, self._is_broken = "", False
         self._descriptor: int | None = None
         self._release: Any = None
@@ -80,41 +80,41 @@ class Receipts(AbstractContextManager["Receipts"]):
         return Receipts, (self.folder, self.shard.rank, self.shard.size, *self.terms)
 
     def hook(self, shard: Shard | None) -> Notes:
-        """The hook that notes what a loop hands out."""
+        """Return the hook that logs what a loop hands out."""
         return Notes(self, shard)
 
     def begin(self, epoch: int, place: int, terms: Terms | None = None, shard: Shard | None = None) -> None:
-        """The training goes on from here: what was noted before at this place, or beyond it, is void.
+        """Log that the training starts or resumes here; what was logged before from this place on becomes void.
 
-        A *place* is a number that grows from batch to batch, and that a saved state brings back: of samples, say.
-        A loader's own ``shard`` says which rank this is where the constructor wasn't told.
+        A *place* is a number that grows from batch to batch and that a saved state restores, such as samples so far.
+        A loader passes its ``shard``, which says which rank this is if the constructor wasn't told.
         """
         share = (self.shard if shard is None or self.shard.rank is not None else shard).share()
         (length, step), writer = terms or self.terms, (os.getpid(), share.rank, share.size)
         with self._lock:
             if self.writer != writer:
-                self.close()  # of a forked process it is the parent's descriptor too, which stays open there
+                self.close()  # in a forked process; the parent's descriptor stays open
                 name = f"rank-{share.rank}-of-{share.size}-{time.time_ns():x}-{os.getpid()}{ENDING}"
                 self._file, self.writer, self._is_broken = os.path.join(self.folder, name), writer, False
             of = {"receipts": 1, "rank": share.rank, "size": share.size, "length": length, "step": step}
             self._write({"epoch": int(epoch), "place": int(place)} | of)
 
     def handed(self, epoch: int, place: int, keys: Any, at: int | None = None, **more: Any) -> None:
-        """A batch: its place (before it), and the ``keys`` of its samples, which are whole numbers or strings.
+        """Log a batch: the place before it, and the ``keys`` of its samples, whole numbers or strings.
 
-        They lie from ``at`` on in the order of all ranks.  The last ``fills=`` come once more, to fill up an epoch's
-        last step; the rows ``skipped=`` were left out because they failed; ``failed=True``: an error came instead.
+        ``at`` is its first sample's position in the order of all ranks.  The last ``fills=`` samples are repeated ones
+        that fill up an epoch's last step; rows ``skipped=`` were left out as failed; ``failed=True``: it was an error.
         """
         record: dict[str, Any] = {"epoch": int(epoch), "place": int(place)} | ({} if at is None else {"at": int(at)})
         record |= {"keys": keys.tolist() if isinstance(keys, np.ndarray) else list(keys)}
         self._write(record | {name: value for name, value in more.items() if value})
 
     def end(self, epoch: int) -> None:
-        """The epoch was gone through to its end."""
+        """Log that the epoch has ended."""
         self._write({"epoch": int(epoch)})
 
     def close(self) -> None:
-        """Give the file back; a further line opens it again."""
+        """Close the file; logging another line opens it again."""
         with self._lock:
             self._descriptor = None
             if self._release is not None:
@@ -141,15 +141,15 @@ class Receipts(AbstractContextManager["Receipts"]):
 
 
 class Notes(Hook):
-    """Notes what one loop hands out; of a loader's epochs, several may be going."""
+    """The hook that logs what one loop hands out; a loader may have several loops at a time, one for each epoch."""
 
     def __init__(self, receipts: Receipts, shard: Shard | None) -> None:
         self._receipts, self._shard = receipts, shard
 
     def begun(self, cursor: Cursor, plans: Plans) -> None:
         self._plans = plans
-        self._next, self._epoch = cursor, cursor.epoch  # where the next batch follows; the epochs before have ended
-        self._terms: Terms | None = None  # as they stand in the file; None: the next batch says where it begins
+        self._next, self._epoch = cursor, cursor.epoch  # before the next batch; the first epoch not logged as ended
+        self._terms: Terms | None = None  # as logged last; None: log ``begin`` before the next batch
 
     def handed_out(self, delivery: Delivery, samples: int | None, began: float, ended: float) -> None:
         if not delivery.is_end:
@@ -162,10 +162,10 @@ class Notes(Hook):
         self._receipts.close()
 
     def batch(self, plan: Plan, faults: Sequence[Fault], is_skipped: bool = False, is_failed: bool = False) -> None:
-        """This batch is about to be handed out; or all of it was skipped, or an error comes in its place."""
+        """Log a batch that is about to be handed out, is skipped as a whole, or is replaced by an error."""
         self._end_before(plan.before.epoch)
         own, terms = (plan.rows if plan.samples is None else plan.samples) - plan.fills, self._terms
-        self._terms = None  # what Ctrl-C leaves half noted is begun anew
+        self._terms = None  # so that the next batch logs ``begin`` if Ctrl-C interrupts this one
         for row, epoch, position, indices in plan.stretches:
             here = plan.before if epoch == plan.before.epoch else plan.after._replace(position=0)
             terms = self._go_by(terms, here)
@@ -180,12 +180,12 @@ class Notes(Hook):
         self._next, self._terms = plan.after, terms
 
     def end(self) -> None:
-        """There are no more batches."""
+        """Log that the last epoch has ended, because there are no more batches."""
         self._terms = self._go_by(self._terms, self._next)
         self._end_before(self._plans.epochs or self._epoch + 1)
 
     def _go_by(self, before: Terms | None, here: Cursor) -> Terms:
-        """The terms from here on; where they aren't those of before, the log says so."""
+        """Return the terms from ``here`` on; log them if they differ from those ``before``."""
         length, step = self._receipts.terms
         if isinstance(here.order, (Shuffled, Sequential, Given)) and len(here.order):
             length = len(here.order)

@@ -1,6 +1,6 @@
-"""Type variables of batches and samples: Any unless the user names a type.
+"""The type variables of batches and samples, which default to Any.
 
-Defaults of type variables come with Python 3.13; before it only type checkers know them.
+Python knows defaults of type variables from 3.13 on, so only type checkers see them here.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ else:
     from typing import TypeVar
 
     T = TypeVar("T")  # a sample
-    B = TypeVar("B")  # what an iterator hands out
-    B_co = TypeVar("B_co", covariant=True)  # what a loader does
+    B = TypeVar("B")  # a batch that an iterator hands out
+    B_co = TypeVar("B_co", covariant=True)  # a batch that a loader hands out

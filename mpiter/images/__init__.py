@@ -1,12 +1,12 @@
-"""Images: folders and lists of files, decoders to choose from, transforms whose draws don't depend on workers.
+"""Datasets of picture files, with a choice of decoders, and transforms whose random draws don't depend on workers.
 
 ::
 
     dataset, pack ─────────────────► decoding ───────────────────────► transforms
-    which files and labels,          header, then the decoder that     region → apply on pixels;
-    source, fetch, read, transform   takes it: simplejpeg, …, Pillow   other people's
+    which files and labels,          reads the header, then the first  region → apply on pixels;
+    source, fetch, read, transform   of simplejpeg, …, Pillow to fit   Albumentations', torchvision's
 
-The core knows datasets only.  Needs Pillow; the extra ``images`` has simplejpeg too.
+mpiter's core doesn't import this package.  Needs Pillow; the extra ``images`` installs simplejpeg too.
 """
 
 from .dataset import ImageFolder, ImageList

@@ -1,8 +1,8 @@
-"""Datasets of pictures: which files there are, how each is decoded, and what becomes of it.
+"""Datasets of pictures: they find the files, decode a picture when it is read, and apply a transform.
 
-Runs wherever the dataset does.  As the dataset protocol has it ``source(i)`` names the file, ``fetch(i)`` brings its
-bytes, ``read(i)`` decodes them, ``transform(sample)`` augments; ``dataset[i]`` is ``transform(read(i))``, decoded no
-larger than needed if ``scaled``.  A dataset of pictures that lie elsewhere overrides ``source`` and ``fetch``.
+Runs in the workers, if there are any.  Follows the dataset protocol: ``source(i)`` names the file, ``fetch(i)`` reads
+its bytes, ``read(i)`` decodes them, ``transform(sample)`` augments; ``dataset[i]`` is ``transform(read(i))``, with
+fewer pixels decoded if ``scaled``.  To read pictures from elsewhere, override ``source`` and ``fetch``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Path = str | os.PathLike[str]
 
 
 class Pictures:
-    """Pictures of these names below ``root``; a sample is ``(picture, label)``, or the picture without ``labels``."""
+    """The files ``names`` below ``root``; a sample is ``(picture, label)``, or the picture if ``labels`` is None."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Pictures:
         return len(self.paths)
 
     def source(self, index: int) -> str:
-        """The path or the URL of the file."""
+        """Return the path or the URL of the file."""
         return os.path.join(self.root, self.paths[index])
 
     def fetch(self, index: int) -> bytes:
@@ -64,9 +64,9 @@ class Pictures:
         return bytes_at(self.source(index))
 
     def read(self, index: int, *, in_full: bool = True) -> Any:
-        """The sample as it was decoded: an array, in full size.
+        """Return the decoded sample, whose picture is an array in full size.
 
-        Not ``in_full``, for ``transform``: what the decoder gives, no larger than the transform needs if ``scaled``.
+        Without ``in_full``, return what ``transform`` takes: with ``scaled``, no more pixels than it needs.
         """
         wish = self._augment.region if self._scaled and not in_full else None
         image, region = self._decoding.open(self.fetch(index), self.source(index), wish)
@@ -77,7 +77,7 @@ class Pictures:
         return image, label.item() if isinstance(label, np.generic) else label
 
     def transform(self, sample: Any) -> Any:
-        """Apply the transform, then layout and dtype."""
+        """Return a decoded sample with its picture transformed, in the layout and dtype asked for."""
         return self._augmented(sample) if self.labels is None else (self._augmented(sample[0]), sample[1])
 
     def __getitem__(self, index: SupportsIndex) -> Any:
@@ -85,34 +85,34 @@ class Pictures:
         if not -len(self) <= at < len(self):
             raise IndexError(f"there is no sample {at} among {len(self)}")
         at %= len(self)
-        is_ours = type(self).read is Pictures.read  # a subclass's own takes an index, as the protocol has it
+        is_ours = type(self).read is Pictures.read  # a derived class's own may take the index only
         return self.transform(self.read(at, in_full=False) if is_ours else self.read(at))
 
     def about(self) -> dict[str, str]:
-        """Say which decoder is in use, in words."""
+        """Return the decoders in use, with their versions, for reports about the loading."""
         return {"decoder": self._decoding.names}
 
     def _augmented(self, image: Any) -> Any:
-        image = self._augment.apply(*image) if isinstance(image, tuple) else self._augment(image)  # with its region
+        image = self._augment.apply(*image) if isinstance(image, tuple) else self._augment(image)  # (image, region)
         image = plain(image) if is_pillows(image) else image
         if not isinstance(image, np.ndarray):
-            return image  # a tensor, or what the user has made of it
+            return image  # a tensor, or any other result of the user's transform
         return np.ascontiguousarray(image.transpose(2, 0, 1) if self._turns and image.ndim == 3 else image, self._dtype)
 
 
 class ImageFolder(Pictures):
     """The pictures below ``root``, where each folder is a class; a sample is ``(picture, class)``.
 
-    The order is torchvision's: classes by name, then folders, then files; ``classes`` are their names, ``class_to_idx``
-    the number of each, ``paths`` and ``labels`` those of all pictures.
+    The pictures are sorted as torchvision sorts them: by class, then folder, then file.  ``classes`` lists the classes'
+    names, ``class_to_idx`` maps them to numbers; ``paths`` and ``labels`` have an entry for each picture.
 
     Args:
-        transform: of an array of height, width, channels: those of this package, any function, Albumentations' and
-            torchvision's.
-        extensions: of the files that count.
+        transform: a function of an array (height, width, channels), or a transform of this package, Albumentations or
+            torchvision.
+        extensions: file name extensions of pictures; other files are ignored.
         options: ``decoder`` ("auto", "pillow", "pillow-simd", "simplejpeg", "opencv", "accimage"), ``mode`` ("RGB",
-            "RGBA", "L", "I;16"), ``dtype`` and ``layout`` ("HWC", "CHW") of what comes out, ``scaled`` (JPEG decoded no
-            larger than the transform wants), ``upright`` (turned as EXIF says; it isn't else).
+            "RGBA", "L", "I;16"), ``dtype`` and ``layout`` ("HWC", "CHW") of the resulting arrays, ``scaled`` (True:
+            decode JPEG no larger than the transform needs), ``upright`` (True: rotate as the EXIF orientation says).
 
     >>> import os, tempfile
     >>> from PIL import Image
@@ -139,7 +139,7 @@ class ImageFolder(Pictures):
         super().__init__(root, ("".join(name) for _, *name in in_order), labels, transform, **options)
 
     def _found(self, root: str) -> tuple[Iterable[str], Iterable[str]]:
-        """The classes, and the names of all files."""
+        """Return the names of the classes, and of all files."""
         classes, names, failed = list[str](), list[str](), list[OSError]()
         for prefix, folders, files in walk(root, failed):
             classes += [] if prefix else folders
@@ -150,9 +150,9 @@ class ImageFolder(Pictures):
 
 
 def walk(top: str, failed: list[OSError]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Each folder from ``top`` on ("" itself, "cat/", …), and the names of the folders and files in it.
+    """Yield ``top`` and each folder below it: its path from ``top`` ("", "cat/", …), and its folders' and files' names.
 
-    Links are followed, but not to a folder that they lie in.  What can't be listed is ``failed``.
+    Links are followed, except to a folder that contains them.  Errors of listing a folder are added to ``failed``.
     """
     around = {top: {os.path.realpath(top)}}
     for folder, folders, files in os.walk(top, onerror=failed.append, followlinks=True):
@@ -164,10 +164,10 @@ def walk(top: str, failed: list[OSError]) -> Iterator[tuple[str, list[str], list
 
 
 class ImageList(Pictures):
-    """Pictures of a list: pairs of path and label, or paths; or a text file of them, a pair or a path a line.
+    """The pictures of a list of paths, or of pairs of path and label; or of a text file with one of these per line.
 
-    The text is that of Chainer's ``LabeledImageDataset`` and ``ImageDataset``. Without labels a sample is the picture.
-    ``root`` is what the paths are relative to; it, or they, may be URLs of a store that fsspec knows.
+    Chainer's ``LabeledImageDataset`` and ``ImageDataset`` read the same text files. Without labels a sample is the
+    picture. Paths are relative to ``root``; ``root`` or the paths may be URLs of a store that fsspec can read.
 
     >>> ImageList([("cat.jpg", 7), ("dog.jpg", 1)]).labels
     array([7, 1])
@@ -188,8 +188,8 @@ class ImageList(Pictures):
 
 
 def _lines(path: Path) -> list[Any]:
-    """Read a text file: it has pairs if each line ends with a whole number, else paths."""
-    with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:  # names are whatever bytes they are
+    """Return the lines of a text file: as pairs of path and label if each ends with a whole number, else as paths."""
+    with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:  # names may be any bytes
         lines = [line.strip() for line in file if line.strip()]
     parts = [line.rsplit(None, 1) for line in lines]
     numbered = [len(part) == 2 and re.fullmatch("[+-]?[0-9]+", part[1]) is not None for part in parts]
@@ -200,7 +200,7 @@ def _lines(path: Path) -> list[Any]:
 
 
 def bytes_at(source: str) -> bytes:
-    """All bytes of a file, or of what a URL names."""
+    """Return all bytes of the file that a path or a URL names."""
     if "://" not in source:
         with open(source, "rb") as file:
             return file.read()

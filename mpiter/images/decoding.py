@@ -1,8 +1,8 @@
-"""From a file's bytes to a picture: Pillow opens it, a decoder makes the pixels, EXIF's turn; or a ``BrokenImage``.
+"""Decodes a file's bytes: Pillow reads the header, a decoder makes the pixels, which EXIF's orientation may rotate.
 
-Runs wherever the dataset does.  An *ordinary* JPEG is another decoder's, where there is one; what that fails at is
-Pillow's, so all of them give the same pixels (accimage apart, which "auto" leaves alone) and refuse the same files for
-the same reasons.  Assumes that Pillow is there; its ``MAX_IMAGE_PIXELS`` is the limit.
+Runs in the workers, if there are any.  Other decoders get only *ordinary* JPEG, which they decode as Pillow does; what
+they fail at, Pillow decodes.  So all decoders give the same pixels (except accimage, which "auto" never takes), and
+refuse the same files with the same ``BrokenImage``.  Pillow must be installed; its ``MAX_IMAGE_PIXELS`` is the limit.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ..errors import MpiterError, OptionError
 from .transforms import Region, as_pillows, check_is_one
 
 Wish = Callable[[int, int], Region]
-_ORIENTATION = 0x0112  # in EXIF, which counts from 1, upright
-_TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # its numbers, and Pillow's
+_ORIENTATION = 0x0112  # the tag in EXIF; its value 1 means upright
+_TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF's values to Pillow's numbers of transpositions
 
 
 class BrokenImage(MpiterError, OSError):
-    """A file was read and cannot be decoded: truncated, empty, no picture, or too large; the text says which and why.
+    """Raised for a file that was read but cannot be decoded: it is truncated, empty, too large, or no picture.
 
-    Files that cannot be read raise the system's own ``FileNotFoundError``, ``PermissionError`` and so on, which name
-    the path as well. All of them are ``OSError``. ``path`` and ``reason`` say what the text says.
+    A file that cannot be read raises ``FileNotFoundError``, ``PermissionError`` and so on, which name the path too. All
+    of these are ``OSError``. The message names the file and the reason, which are also ``path`` and ``reason``.
 
     >>> raise BrokenImage("cat.jpg", "the file is empty")
     Traceback (most recent call last):
@@ -46,7 +46,7 @@ class BrokenImage(MpiterError, OSError):
 
 
 class Decoding:
-    """Options of decoding; ``names`` are the decoders, with versions: the first that takes a file decodes it."""
+    """Decodes files; ``names`` lists the decoders, with versions: the first that can decode a file does."""
 
     def __init__(self, decoder: str, mode: str, upright: bool) -> None:
         check_is_one("mode", mode, MODES)
@@ -57,12 +57,12 @@ class Decoding:
         self._decode = _OTHERS.get(first)
 
     def open(self, data: bytes, path: str, wish: Wish | None = None) -> tuple[Any, Region | None]:
-        """An array, or an image of Pillow's where that has decoded or turned it.
+        """Return the picture, as an array or, if Pillow has decoded or turned it, as Pillow's image; and a region.
 
-        It comes with the region that ``wish`` wants of this height and width; a JPEG is no larger than that needs.
+        The region is what ``wish`` returns for the picture's height and width; JPEG is decoded no larger than it needs.
         """
         if not isinstance(data, bytes):
-            data = bytes(memoryview(data))  # a database's buffer, say; not None, which is no empty file
+            data = bytes(memoryview(data))  # a database's buffer, say; raises for None, which isn't an empty file
         if not data:
             raise BrokenImage(path, "the file is empty")
         with _refusing(path, data):
@@ -81,7 +81,7 @@ class Decoding:
             except MemoryError:
                 raise
             except Exception:
-                pass  # Pillow decides
+                pass  # Pillow tries it below
         if factor > 1:
             image.draft(image.mode, (image.width // factor, image.height // factor))
         return _in_mode(image, self._mode)
@@ -89,8 +89,8 @@ class Decoding:
 
 def _turn_of(image: Any) -> int:
     if not is_jpeg(image):
-        image.load()  # which turns TIFF, and finds what stands behind the pixels
-    with contextlib.suppress(Exception):  # what isn't EXIF says nothing
+        image.load()  # rotates TIFF, and reads EXIF that comes after the pixels
+    with contextlib.suppress(Exception):  # damaged EXIF counts as none
         return int(image.getexif().get(_ORIENTATION, 1))
     return 1
 
@@ -117,11 +117,11 @@ def _refusing(path: str, data: bytes) -> Iterator[None]:
 MODES = ("RGB", "RGBA", "L", "I;16")
 _AUTO = ("simplejpeg", "opencv", "pillow")  # the fastest first
 _MODULES = {"pillow": "PIL", "pillow-simd": "PIL", "simplejpeg": "simplejpeg", "opencv": "cv2", "accimage": "accimage"}
-_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # of JPEG; none belongs among the pixels, but restarts
+_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # of JPEG, except restarts, which may occur among pixels
 
 
 def _versions(decoder: str) -> dict[str, str]:
-    """The decoders that an option comes to, as far as they are installed, with their versions; Pillow is the last."""
+    """Return the installed decoders that the option ``decoder`` means, with their versions; Pillow is the last."""
     check_is_one("decoder", decoder, ("auto", *_MODULES))
     found = dict[str, str]()
     for name in _AUTO if decoder == "auto" else dict.fromkeys((decoder.partition("-")[0], "pillow")):
@@ -139,7 +139,7 @@ def _versions(decoder: str) -> dict[str, str]:
 
 @functools.cache
 def _formats() -> list[str]:
-    """All but PostScript, which Pillow has Ghostscript run, whatever the file is called; the usual one first."""
+    """Return Pillow's formats, JPEG first, without PostScript, which would run Ghostscript on any file."""
     from PIL import Image
 
     Image.init()
@@ -147,11 +147,11 @@ def _formats() -> list[str]:
 
 
 def opened(data: bytes) -> Any:
-    """Pillow's image of a file, which isn't loaded yet."""
+    """Return Pillow's image of a file, with its pixels not decoded yet."""
     from PIL import Image
 
     image, most = Image.open(io.BytesIO(data), formats=_formats()), Image.MAX_IMAGE_PIXELS
-    if most is not None and image.width * image.height > most:  # where Pillow only warns
+    if most is not None and image.width * image.height > most:  # Pillow itself would only warn
         raise Image.DecompressionBombError(f"it has {image.width:,} × {image.height:,} pixels")
     return image
 
@@ -161,7 +161,7 @@ def is_jpeg(image: Any) -> bool:
 
 
 def is_ordinary(image: Any, mode: str) -> bool:
-    """Do all decoders read it alike?  Yes for JPEG in grey, and in YCbCr unless grey is wanted, computed from RGB."""
+    """True for JPEG that all decoders decode alike: grey as "L" or "RGB", and colour stored as YCbCr as "RGB"."""
     if not is_jpeg(image) or image.mode not in ("L", "RGB"):
         return False
     is_ycc = image.info.get("adobe_transform", 1) == 1 and bytes(each[0] for each in image.layer) != b"RGB"
@@ -169,26 +169,26 @@ def is_ordinary(image: Any, mode: str) -> bool:
 
 
 def _in_mode(image: Any, mode: str) -> Any:
-    """Converted as Pillow does, but for grey of 16 bits: it becomes 8 by its upper byte, as in 16-bit colour."""
+    """Convert ``image`` as Pillow does, except that 16-bit grey keeps its upper byte, as 16-bit colour does."""
     from PIL import Image
 
-    if image.mode.startswith("I"):  # I;16 of whatever byte order, or I, which has PGM of 16 bits as well
+    if image.mode.startswith("I"):  # I;16 of any byte order, or I, as which Pillow opens 16-bit PGM
         wide = np.asarray(image).clip(0, 0xFFFF).astype(np.uint16)
         image = Image.fromarray(wide if mode == "I;16" else (wide >> 8).astype(np.uint8))
     elif image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # as Pillow wishes
+        image = image.convert("RGBA")  # as Pillow recommends
     if mode == "I;16" and image.mode != mode:
-        return Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)  # 255 is as white as 65535
+        return Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)  # 255, white, becomes 65535
     image.load()
-    return image if image.mode == mode else image.convert(mode)  # a copy would cost as much as resizing
+    return image if image.mode == mode else image.convert(mode)  # convert would copy, which takes as long as resizing
 
 
-# Each gives an array of height, width, channels.  ``image`` is Pillow's, not loaded yet; a factor of 2, 4 or 8 asks for
-# so many times fewer rows and columns.
+# Each returns an array of height, width, channels.  ``image`` is Pillow's, not decoded yet; the numbers of rows and
+# columns are divided by ``factor``: 1, 2, 4 or 8.
 
 
 def _simplejpeg(data: bytes, image: Any, mode: str, factor: int) -> Any:
-    """libjpeg-turbo without the interpreter's lock, asked for its slow, exact ways, which are Pillow's."""
+    """Decode by libjpeg-turbo, without the interpreter's lock, in its slow, exact mode, which is Pillow's."""
     import simplejpeg
 
     least = [-(-side // factor) if factor > 1 else 0 for side in (image.height, image.width)]
@@ -196,10 +196,9 @@ def _simplejpeg(data: bytes, image: Any, mode: str, factor: int) -> Any:
 
 
 def _opencv(data: bytes, image: Any, mode: str, factor: int) -> Any:
-    """Decode by OpenCV.
+    """Decode by OpenCV; raise a ValueError for JPEG that might be broken, where OpenCV would report no error.
 
-    It gives what there is of a broken JPEG without a word, so it is asked only for those whose pixels are in one piece,
-    with nothing amiss between where they begin and where they end: sequential ones of one scan.
+    Only sequential JPEG of one scan can be checked before: after its header the next marker must be that of its end.
     """
     import cv2
 
@@ -213,7 +212,7 @@ def _opencv(data: bytes, image: Any, mode: str, factor: int) -> Any:
 
 
 def _accimage(data: bytes, image: Any, mode: str, factor: int) -> Any:
-    """JPEG by Intel's libraries, in RGB and from files only: it gets the bytes as a file in memory."""
+    """Decode by Intel's libraries; accimage reads files only, so it gets the bytes as a file in memory."""
     import accimage
 
     with open(os.memfd_create("mpiter-image"), "wb", buffering=0) as file:

@@ -1,12 +1,12 @@
-"""Packed folders: the samples of an ``ImageFolder`` out of one ZIP archive, and ``mpiter pack folder/ out.zip``.
+"""Packed folders: ``PackedFolder`` reads an ``ImageFolder`` from one ZIP archive, ``mpiter pack`` writes it.
 
-``PackedFolder`` runs wherever the dataset does.  ``zipfile`` reads the index, once; from then on that is names in
-shared memory and an array.  What was cut, damaged or replaced since the index was read is an error, never other pixels.
+``PackedFolder`` runs in the workers, if there are any.  ``zipfile`` reads the index once; then it is kept as names in
+shared memory and an array.  If the archive was cut, damaged or replaced since, reading raises an error.
 
-``pack`` writes the archive, uncompressed.  The same folder gives the same bytes (names in order, times in UTC); the
-archive has its name only when it is whole and on the disk, until then that name and ``.packing``; after an end at any
-byte, a power failure included, whatever is whole in that file and still like the folder's is kept; what could not be
-packed is told.
+``pack`` writes the archive, uncompressed.  Guarantees that the same folder gives the same bytes (names are sorted,
+times in UTC); that until the archive is whole and on the disk, its name ends with ``.packing``; that after an
+interruption anywhere, even by a power failure, the members that are whole there and equal the folder's files aren't
+written again; and that files which could not be packed are reported.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from ..transport.memory import write_all
 from .dataset import ImageFolder, Path, bytes_at, walk
 from .decoding import BrokenImage
 
-_LOCAL_BYTES = 30  # of the record before a member's data; its name and an extra field follow
-_NO_CLASSES = {"", "__MACOSX"}  # a name that begins with a slash, and what macOS adds to its archives
+_LOCAL_BYTES = 30  # of the fixed part of a member's record; its name, an extra field and the data follow
+_NO_CLASSES = {"", "__MACOSX"}  # of names that begin with a slash, and of files that macOS adds to archives
 _INDEX_OF = b"mpiter pack, index "
-_state = operator.attrgetter("st_size", "st_mtime_ns")  # which change when a file is written to
+_state = operator.attrgetter("st_size", "st_mtime_ns")  # they change when a file is written to
 
 
 class BadArchive(MpiterError, ValueError):
-    """A file is no ZIP archive, or not all of one, or has changed; the text says which, and what to do.
+    """Raised for a file that is no ZIP archive, is incomplete, or has changed; the message says which, and what to do.
 
     >>> from mpiter.images import PackedFolder
     >>> PackedFolder("/dev/null")
@@ -51,10 +51,10 @@ class BadArchive(MpiterError, ValueError):
 
 
 class PackedFolder(ImageFolder):
-    """The pictures of an ``ImageFolder`` that was packed by ``mpiter pack folder/ out.zip``, with its options.
+    """The pictures of an ``ImageFolder``, from an archive that ``mpiter pack folder/ out.zip`` wrote; same options.
 
-    Any ZIP archive will do whose members are stored or deflated. Each worker reads at random from the one file, and
-    each picture's checksum is compared.
+    ``root`` may be any ZIP archive whose members are stored or deflated. Each worker reads single members of it, and
+    compares each picture's checksum.
 
     >>> import tempfile, zipfile
     >>> with zipfile.ZipFile(tempfile.mktemp(), "w") as archive:
@@ -77,14 +77,12 @@ class PackedFolder(ImageFolder):
                 raise BadArchive(f"{what}, which can't be read here; pack the folder with `mpiter pack`.")
         figures = [(i.header_offset, i.compress_size, i.file_size, i.CRC, i.compress_type) for i in found]
         self._figures = np.array(figures, np.uint64)
-        del self._members  # an object for each picture
+        del self._members  # they take much memory
 
     def _found(self, root: str) -> tuple[Iterable[str], Iterable[str]]:
-        """The classes, and the names of all members."""
         return {name.partition("/")[0] for name in self._members if "/" in name} - _NO_CLASSES, self._members
 
     def _index(self) -> dict[str, zipfile.ZipInfo]:
-        """The members by name."""
         try:
             with open(self._fd, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
                 members = archive.infolist()
@@ -93,7 +91,7 @@ class PackedFolder(ImageFolder):
                 if any(not 0 <= each.header_offset <= self._state[0] - each.compress_size for each in members):
                     raise zipfile.BadZipFile("its index names places beyond its ends")
                 return archive.NameToInfo
-        except Exception as error:  # zipfile raises half a dozen kinds over damaged bytes
+        except Exception as error:  # zipfile raises many types for damaged bytes
             raise BadArchive(
                 f"{self.root} is no whole ZIP archive: {error}. Copy it again; `mpiter pack FOLDER OUT.zip` makes one."
             ) from error
@@ -118,7 +116,7 @@ class PackedFolder(ImageFolder):
         return data
 
     def _opened(self) -> int:
-        """The file, open as long as the dataset lives."""
+        """Open the archive; it stays open as long as this object lives."""
         fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, fd)
         return fd
@@ -128,15 +126,15 @@ class PackedFolder(ImageFolder):
 
 
 def _pread(fd: int, size: int, offset: int) -> bytes:
-    """Read so many bytes, or those up to the end of the file."""
+    """Read ``size`` bytes at ``offset``; fewer only at the end of the file."""
     data = os.pread(fd, size, offset)
     while len(data) < size and (more := os.pread(fd, size - len(data), offset + len(data))):
-        data += more  # a network's file system may give fewer than were asked for
+        data += more  # a network file system may return fewer than were asked for
     return data
 
 
 def _index_comment(members: Iterable[zipfile.ZipInfo]) -> bytes:
-    """The comment of an archive of ours: a checksum of its index, as the format has checksums of members only."""
+    """Return the comment that ``pack`` gives an archive: a checksum of the index, for which ZIP has none."""
     told = [(each.filename, each.header_offset, each.file_size, each.CRC) for each in members]
     return _INDEX_OF + b"%08x" % zlib.crc32(repr(told).encode())
 
@@ -144,21 +142,21 @@ def _index_comment(members: Iterable[zipfile.ZipInfo]) -> bytes:
 # -- packing --------------------------------------------------------------------------------------------------------
 
 
-_FIRST, _LAST = 315532800, 4354819198  # times that the format has room for: 1980 to 2107
-_A_FILE, _A_FOLDER = 0o100644 << 16, 0o40755 << 16 | 0x10  # what `unzip` makes of a member
+_FIRST, _LAST = 315532800, 4354819198  # the range of times in ZIP: 1980 to 2107
+_A_FILE, _A_FOLDER = 0o100644 << 16, 0o40755 << 16 | 0x10  # the modes with which `unzip` creates a member
 
 
 class Report(NamedTuple):
     files: int
-    resumed: int  # of the files: those that an earlier run had packed
-    left_out: list[tuple[str, str]]  # names, and why
+    resumed: int  # files that an earlier run had packed
+    left_out: list[tuple[str, str]]  # names, and the reasons
 
 
 def pack(folder: Path, out: Path, *, force: bool = False, only: Sequence[str] = (), tell: bool = False) -> Report:
-    """Pack a folder; if that was begun before, go on.
+    """Pack the files below ``folder`` into ``out``; continue if an earlier run was interrupted.
 
-    ``only`` are patterns, of which a file's name must match one; ``force`` packs over an archive that is there, which
-    goes when the new one is whole; ``tell`` says on standard error how far it is.
+    A file's name must match one of the patterns ``only``, if there are any; ``force`` overwrites an existing archive,
+    once the new one is whole; ``tell`` prints the progress to standard error.
     """
     root, path = os.fspath(folder), os.fspath(out)
     if not os.path.isdir(root):
@@ -186,7 +184,7 @@ def pack(folder: Path, out: Path, *, force: bool = False, only: Sequence[str] = 
             resumed += data is None and not info.is_dir()
             members.append(info)
             at += len(header) + info.file_size
-        with zipfile.ZipFile(file, "w") as archive:  # which writes the index, and nothing else
+        with zipfile.ZipFile(file, "w") as archive:  # only to write the index
             archive.filelist, archive.start_dir, archive.comment = members, at, _index_comment(members)
         file.truncate()
         os.fsync(file.fileno())
@@ -196,7 +194,7 @@ def pack(folder: Path, out: Path, *, force: bool = False, only: Sequence[str] = 
 
 
 def _listed(root: str, only: Sequence[str], left_out: list[tuple[str, str]]) -> Iterator[str]:
-    """The names of the files below a folder, and of folders without files, which may be classes."""
+    """Yield the names of the files below ``root``, and of folders without files, which may be classes."""
     failed = list[OSError]()
     for prefix, folders, files in walk(root, failed):
         found = [prefix + name for name in files if not only or any(fnmatchcase(name, pattern) for pattern in only)]
@@ -205,11 +203,11 @@ def _listed(root: str, only: Sequence[str], left_out: list[tuple[str, str]]) -> 
 
 
 def _member(fd: int, at: int, root: str, name: str) -> tuple[zipfile.ZipInfo, bytes | None]:
-    """The record of a file or a folder that is to lie there, and its bytes; None if an earlier run has written both."""
+    """Return a member's ZIP record for offset ``at``, and its bytes; None for bytes that an earlier run has written."""
     path, info = os.path.join(root, name), zipfile.ZipInfo(name)
     about = os.stat(path)
     info.header_offset, info.external_attr = at, _A_FOLDER
-    if not info.is_dir():  # whose time changes with whatever is in it
+    if not info.is_dir():  # a folder's time changes with its contents
         info.date_time = time.gmtime(min(max(about.st_mtime, _FIRST), _LAST))[:6]
         info.external_attr, info.file_size, info.compress_size = _A_FILE, about.st_size, about.st_size
     info.CRC = int.from_bytes(_pread(fd, _LOCAL_BYTES, at)[14:18], "little")
@@ -219,7 +217,7 @@ def _member(fd: int, at: int, root: str, name: str) -> tuple[zipfile.ZipInfo, by
     if is_whole and zlib.crc32(lies[len(header) :]) == info.CRC:
         return info, None
     if not (info.is_dir() or stat.S_ISREG(about.st_mode)):
-        raise OSError(errno.EINVAL, "Not a regular file")  # a pipe may never end
+        raise OSError(errno.EINVAL, "Not a regular file")  # reading a pipe may never end
     data = b"" if info.is_dir() else bytes_at(path)
     if (len(data), os.stat(path).st_mtime_ns) != (info.file_size, about.st_mtime_ns):
         raise OSError("it changed while it was packed")

@@ -1,9 +1,9 @@
-"""Transforms of pictures, ours and other people's: arrays of height, width, channels, of uint8.
+"""Transforms of pictures (uint8 arrays of height, width, channels), and adapters for those of other packages.
 
-They draw from ``mpiter.get_rng()``, so that a sample's draws depend on its place in the order and on no worker.  One
-that offers ``region`` and ``apply`` says beforehand which part of a picture it wants, and how large: a decoder may then
-decode fewer pixels.  Albumentations' and torchvision's are known by their modules' names.  Pillow resizes; the filter
-"smooth" is OpenCV's, but for pictures with an alpha channel or of types that OpenCV doesn't resize.
+They draw from ``mpiter.get_rng()``, so a sample's draws depend on its place in the order, not on the worker.  A
+transform with ``region`` and ``apply`` tells before decoding which part of a picture it needs, and in what size; then
+fewer pixels may be decoded.  Albumentations' and torchvision's transforms are recognized by their modules' names.
+Pillow resizes; with filter="smooth" OpenCV does, except pictures with alpha or of dtypes that OpenCV can't resize.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Pair = tuple[float, float]
 LAYOUTS = ("HWC", "CHW")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, the usual ones
 Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", "smooth"]
-_PILLOWS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # its numbers
+_PILLOWS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # Pillow's numbers
 _OPENCV_TYPES = {np.dtype(name) for name in ("uint8", "uint16", "int16", "float32", "float64")}
-_PILLOW_TYPES = {np.dtype(name) for name in ("bool", "uint8", "uint16", "int32", "float32")}  # of a single channel
-_HALVED_FROM = 4.0  # times that a picture shrinks: from there on blurring all of it takes longer than Pillow's way
-_TRIES = 10  # for a region that lies within the picture, as torchvision has it
+_PILLOW_TYPES = {np.dtype(name) for name in ("bool", "uint8", "uint16", "int32", "float32")}  # with a single channel
+_HALVED_FROM = 4.0  # if a picture shrinks so much, it is halved first: blurring all of it takes longer than Pillow
+_TRIES = 10  # to draw a region that lies within the picture, as in torchvision
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A part of a picture, in pixels of the whole, and the size that it is wanted in.
+    """A part of a picture, in pixels of the whole picture, and the size to which that part will be resized.
 
     >>> Region(0, 100, 2000, 2000, of=(3000, 4000), size=(224, 224)).factor
     8
@@ -51,19 +51,19 @@ class Region:
 
     @property
     def factor(self) -> int:
-        """The factor by which rows and columns may be fewer: 1, 2, 4 or 8."""
+        """The factor (1, 2, 4 or 8) by which the decoder may reduce rows and columns."""
         least = min(self.height // max(1, self.size[0]), self.width // max(1, self.size[1]))
         return next((factor for factor in (8, 4, 2) if factor <= least), 1)
 
     def box(self, height: int, width: int) -> tuple[float, float, float, float]:
-        """Left, top, right and bottom in a picture that was decoded to so many rows and columns."""
+        """Return left, top, right and bottom in the picture as decoded to ``height`` rows and ``width`` columns."""
         down, across = height / self.of[0], width / self.of[1]
         right, bottom = self.left + self.width, self.top + self.height
         return self.left * across, self.top * down, right * across, bottom * down
 
 
 class Resize:
-    """Resize to ``(height, width)``, or to so many pixels on the shorter side.
+    """Resizes to ``(height, width)``; a single number is the length of the shorter side.
 
     >>> Resize(8).region(16, 32).size
     (8, 16)
@@ -77,7 +77,7 @@ class Resize:
         self._filter = filter
 
     def region(self, height: int, width: int) -> Region:
-        """The whole picture."""
+        """Return the whole picture as the region that is needed."""
         size = self.size
         if isinstance(size, int):
             short = min(height, width)
@@ -93,9 +93,9 @@ class Resize:
 
 
 class RandomResizedCrop(Resize):
-    """A random part of the picture, of a share of its area within ``scale`` and of a shape within ``ratio``, resized.
+    """Cuts out a random part, with a share of the area in ``scale`` and width / height in ``ratio``, and resizes it.
 
-    The distribution is torchvision's.
+    Regions have the same distribution as torchvision's.
 
     >>> RandomResizedCrop(8).region(16, 32).size
     (8, 8)
@@ -109,7 +109,7 @@ class RandomResizedCrop(Resize):
         self.scale, self.ratio = scale, ratio
 
     def region(self, height: int, width: int) -> Region:
-        """Draw a region anew."""
+        """Draw a random region of a picture."""
         rng, of = get_rng(), (height, width)
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(_TRIES):
@@ -119,7 +119,7 @@ class RandomResizedCrop(Resize):
             if 0 < w <= width and 0 < h <= height:
                 top, left = int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1))
                 return Region(top, left, h, w, of, self._size)
-        h, w = height, width  # the middle, as near to it in shape as may be
+        h, w = height, width  # the middle, as near to the ratio as possible
         if width / height < self.ratio[0]:
             h = min(height, max(1, round(width / self.ratio[0])))
         elif width / height > self.ratio[1]:
@@ -128,7 +128,7 @@ class RandomResizedCrop(Resize):
 
 
 class Crop:
-    """A part of ``size``, at random or in the middle, after so many black pixels have been put around the picture.
+    """Cuts out a part of ``size``, random or central, after adding a black border of ``padding`` pixels on all sides.
 
     >>> Crop(8, "random", padding=2).size
     (8, 8)
@@ -152,7 +152,7 @@ class Crop:
 
 
 class Flip:
-    """The mirror image, with this probability; "vertical": upside down.
+    """Mirrors the picture with probability ``p``: left to right, or with "vertical" upside down.
 
     >>> import numpy as np
     >>> Flip(p=1)(np.arange(3, dtype=np.uint8).reshape(1, 3, 1)).ravel()
@@ -171,13 +171,13 @@ class Flip:
             return image
         if self.direction == "vertical":
             return image[::-1]
-        return image.take(np.arange(image.shape[1] - 1, -1, -1), axis=1)  # half the time of a view that is copied later
+        return image.take(np.arange(image.shape[1] - 1, -1, -1), axis=1)  # faster than copying a reversed view
 
 
 class Normalize:
-    """float32, ``(pixel / 255 - mean) / std`` of each channel; ``layout="CHW"``: channels first.
+    """Computes ``(pixel / 255 - mean) / std`` of each channel, as float32; ``layout="CHW"`` puts channels first.
 
-    The last of a pipeline.  Without it pixels stay uint8 and the device may do the same with a quarter of the traffic.
+    Must come last.  Without it pixels stay uint8, a quarter of the bytes, and the device may compute the same.
 
     >>> import numpy as np
     >>> Normalize(mean=(0.5,), std=(0.5,))(np.full((2, 2, 1), 255, np.uint8)).shape
@@ -208,7 +208,7 @@ class Normalize:
 
 
 class Compose:
-    """Transforms one after the other; Albumentations' and torchvision's may be among them.
+    """Applies transforms one after the other, Albumentations' and torchvision's included.
 
     >>> from mpiter.images import Flip, Resize
     >>> Compose([Resize(8), Flip()]).region(16, 32).size
@@ -220,7 +220,7 @@ class Compose:
         self._steps: list[Any] = list(map(adapted, flat))
         if not self._steps:
             raise OptionError("Compose needs a transform, at least.")
-        for before, after in pairwise(self._steps):  # what takes channels for rows would give other pixels
+        for before, after in pairwise(self._steps):  # a step that takes channels for rows would give wrong pixels
             if getattr(before, "layout", "HWC") == "CHW" and type(after) is not OnArrays:
                 raise OptionError(
                     f"{type(after).__name__} takes height, width, channels, and {type(before).__name__} before it puts "
@@ -243,7 +243,7 @@ def _then(image: Any, step: Any) -> Any:
 
 
 def adapted(transform: Any) -> Any:
-    """A function of an array or of an image of Pillow's, with the ``region``, ``apply`` and ``layout`` that it has."""
+    """Return ``transform`` as an object that takes arrays and Pillow's images; its ``region`` stays available."""
     if isinstance(transform, type) or not (callable(transform) or hasattr(transform, "region")):
         raise OptionError(f"transform={transform!r:.60} is no function; pass one of a picture, or a Compose.")
     library = type(transform).__module__.partition(".")[0]
@@ -253,7 +253,7 @@ def adapted(transform: Any) -> Any:
 
 
 class OnArrays:
-    """A function of the user's, or what has ``region`` and ``apply``; it gets arrays."""
+    """Wraps the user's function, or an object with ``region`` and ``apply``, so that it always gets arrays."""
 
     def __init__(self, transform: Any) -> None:
         self._transform = transform
@@ -271,24 +271,24 @@ class OnArrays:
 
 
 class Albumentation(OnArrays):
-    """A transform of Albumentations', whose generators are seeded for each sample."""
+    """Wraps a transform of Albumentations, and seeds its generators for each sample."""
 
     def __call__(self, image: Any) -> Any:
         rng, transform = get_rng(), self._transform
-        if hasattr(transform, "set_random_state"):  # older ones draw from the global generators
+        if hasattr(transform, "set_random_state"):  # older versions draw from the global generators
             transform.set_random_state(rng, random.Random(int(rng.integers(1 << 62))))
         return transform(image=plain(image))["image"]
 
 
 class Torchvision(OnArrays):
-    """A transform of torchvision's: takes Pillow's images and tensors, and draws from torch's generator."""
+    """Wraps a transform of torchvision, which takes Pillow's images or tensors and draws from torch's generator."""
 
     def __call__(self, image: Any) -> Any:
         return self._transform(as_pillows(image) if isinstance(image, np.ndarray) else image)
 
 
 def _size(size: Any) -> tuple[int, int]:
-    """The height and the width."""
+    """Return ``size``, which may be one number, as height and width."""
     both = tuple(size) if isinstance(size, Iterable) else (size, size)
     if len(both) != 2 or not all(isinstance(side, (int, np.integer)) and side > 0 for side in both):
         raise OptionError(f"size={size!r:.80} must be a whole number of pixels, or two: (height, width).")
@@ -299,7 +299,7 @@ def _size(size: Any) -> tuple[int, int]:
 
 
 def check_is_one(option: str, value: str, of: Iterable[str]) -> None:
-    """An option that is one of a few words."""
+    """Refuse a ``value`` that isn't among those of the option."""
     if value not in of:
         raise OptionError(f"{option}={value!r} is unknown; use one of {', '.join(map(repr, of))}.")
 
@@ -309,7 +309,7 @@ def is_pillows(image: Any) -> bool:
 
 
 def size_of(image: Any) -> tuple[int, int]:
-    """The height and the width."""
+    """Return the height and the width."""
     if is_pillows(image):
         return image.height, image.width
     if getattr(image, "ndim", 0) != 3:
@@ -319,14 +319,14 @@ def size_of(image: Any) -> tuple[int, int]:
 
 
 def plain(image: Any) -> Any:
-    """An array of height, width, channels."""
+    """Return ``image``, an array or Pillow's, as an array of height, width, channels."""
     image = _with_channels(np.array(image)) if is_pillows(image) else image
     size_of(image)
     return image
 
 
 def resized(image: Any, box: tuple[float, float, float, float], size: tuple[int, int], filter: Filter) -> Any:
-    """Resize a part of a picture to this height and width."""
+    """Resize the part ``box`` (left, top, right, bottom) of a picture to ``size`` (height, width)."""
     whole = left, top, right, bottom = tuple(map(round, box))
     exact = filter == "smooth" or all(abs(a - b) < 1e-6 for a, b in zip(whole, box, strict=True))
     height, width = size_of(image)
@@ -337,18 +337,18 @@ def resized(image: Any, box: tuple[float, float, float, float], size: tuple[int,
     within = None if exact else (max(0, box[0]), max(0, box[1]), min(width, box[2]), min(height, box[3]))
     if filter == "smooth":
         image = plain(image)
-        has_alpha = image.dtype == np.uint8 and image.shape[2] in (2, 4)  # what is transparent would colour what is not
+        has_alpha = image.dtype == np.uint8 and image.shape[2] in (2, 4)  # colours of transparent pixels would show
         if image.dtype in _OPENCV_TYPES and not has_alpha:
             return _by_opencv(image, size)
     return plain(as_pillows(image).resize(size[::-1], _PILLOWS.get(filter, _PILLOWS["bilinear"]), within))
 
 
 def _by_opencv(image: Any, size: tuple[int, int]) -> Any:
-    """Resize by OpenCV: interpolate between four pixels of a picture that is blurred as far as it shrinks."""
+    """Resize by OpenCV: blur the picture according to how much it shrinks, then interpolate between four pixels."""
     import cv2
 
     down, across = (old / new for old, new in zip(image.shape[:2], size, strict=True))
-    n, m = 1, 1  # pixels each way whose mean one is
+    n, m = 1, 1  # rows and columns of pixels whose mean each pixel is
     while max(down, across) >= _HALVED_FROM:
         rows, columns = 1 + (down >= _HALVED_FROM), 1 + (across >= _HALVED_FROM)
         height, width = image.shape[0] // rows, image.shape[1] // columns
@@ -359,18 +359,18 @@ def _by_opencv(image: Any, size: tuple[int, int]) -> Any:
         image = cv2.sepFilter2D(image, -1, _blur(across, m), _blur(down, n))
     if n == m == 1:
         return _with_channels(cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR))
-    places = np.array([[across, 0, (across - 1) / 2], [0, down, (down - 1) / 2]])  # halves may lack the last pixel
+    places = np.array([[across, 0, (across - 1) / 2], [0, down, (down - 1) / 2]])  # halving may drop the last one
     how = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     return _with_channels(cv2.warpAffine(image, places, size[::-1], flags=how, borderMode=cv2.BORDER_REPLICATE))
 
 
 def _with_channels(image: Any) -> Any:
-    """Pillow and OpenCV leave the axis of a single channel out."""
+    """Add the axis of a single channel, which Pillow and OpenCV leave out."""
     return image[:, :, None] if image.ndim == 2 else image
 
 
 def _blur(shrink: float, mean_of: int) -> Any:
-    """Weights of neighbours; with the line between two pixels they spread as far as Pillow's "bilinear" does.
+    """Return the weights of a blur that, with linear interpolation after it, spreads as far as Pillow's "bilinear".
 
     A triangle of half-width n has the variance (n² - 1) / 6; the mean of k pixels in a row has (1 - 1 / k²) / 12.
     """
@@ -383,7 +383,6 @@ def _blur(shrink: float, mean_of: int) -> Any:
 
 
 def as_pillows(image: Any) -> Any:
-    """An image of Pillow's."""
     if is_pillows(image):
         return image
     from PIL import Image

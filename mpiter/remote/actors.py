@@ -1,9 +1,9 @@
-"""Workers that are Ray's actors: one each, with two blocks at most, and each death a matter of its own.
+"""Workers that are Ray's actors: each has at most two blocks (contiguous rows of a batch) at a time.
 
-``Actors`` runs in the consumer process, in the thread that waits; Ray calls back in threads of its own, which only
-leave word and ring the bell.  ``_Actor`` runs in a process that Ray starts wherever there is room.  Guarantees that an
-actor's end, its node's included, is told once, with what it had been asked and has not answered; that an actor which
-finds no place in the cluster becomes an error; and that nothing is left in the cluster.
+``Actors`` runs in the consumer process, in the prefetch thread; Ray calls back in its own threads, which only add an
+event and ring the bell that wakes the prefetch thread.  ``_Actor`` runs in a process that Ray starts on any node.
+Guarantees that an actor's end, its node's included, is reported once, with the blocks that it hasn't answered; that an
+error is raised if the cluster has no place for an actor; and that nothing is left in the cluster.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from ..worker.block import Block, Lost
 from ..worker.board import Cell
 from ..worker.worker import Setup, begin
 
-_MOST_OUT = 2  # blocks with one actor
-_LOOK_S = 1.0  # between two looks at what actors do, unless a timeout wants to know sooner
+_MOST_OUT = 2  # blocks that an actor may have
+_LOOK_S = 1.0  # between two requests for the actors' lines of the board, unless a timeout is shorter
 
 
 class _Actor:
-    """A worker, in the cluster."""
+    """The actor itself, in a process of the cluster."""
 
     def __init__(self, setup: Setup, number: int, path: list[str]) -> None:
         self._setup, self._number = setup, number
-        sys.path += [place for place in path if place not in sys.path and os.path.exists(place)]  # the program's own
+        sys.path += [place for place in path if place not in sys.path and os.path.exists(place)]  # of the program
 
     def arrive(self) -> tuple[int, str]:
-        """Tell which process it has got, and on what machine."""
+        """Return this actor's process id, and the name of its machine."""
         return os.getpid(), socket.gethostname()
 
     def begin(self) -> None:
@@ -52,33 +52,33 @@ class _Actor:
         return func(block)
 
     def look(self) -> bytes:
-        """Give its line of the board; asked while it works."""
+        """Return its line of the board, which tells the row it is fetching; called in another thread than ``work``."""
         return bytes(self._setup.board.cells(self._number))
 
 
 @dataclass(eq=False, kw_only=True)
 class _Member(Worker):
-    """An actor, and the blocks that it has."""
+    """An actor, as the consumer process knows it, and the blocks that it has."""
 
     actor: Any
-    since: float  # when a place was asked for
-    pid: int = 0  # 0: it has no place yet
+    since: float  # when Ray was asked to start it
+    pid: int = 0  # 0: it hasn't started yet
     machine: str = ""
-    is_looked_at: bool = False
+    is_looked_at: bool = False  # its line was asked for, and hasn't come yet
 
     def room(self, most: int, block: Block | None = None) -> int:
-        """Count how many more blocks it may have, or how many like this one.
+        """Return how many more blocks it may have, with at most ``most`` at a time; or how many like ``block``.
 
-        A block of single rows has its actor to itself: it may end it, and answers with it that are still on their way.
+        A block that may kill its actor (``singly``) is sent to it alone: other answers would be lost with it.
         """
         is_alone = any(other.singly for other in [*self.out.values(), block] if other is not None)
         return int(not self.out) if is_alone else most - len(self.out)
 
 
 class Actors(Workers):
-    """Ray's actors behind our Pool interface.
+    """A Pool whose workers are Ray's actors.
 
-    ``options`` are Ray's for an actor, ``patience`` the seconds in which the first of them must have a process.
+    ``options`` are passed to Ray for each actor; the first actor must start within ``patience`` seconds.
     """
 
     def __init__(
@@ -102,12 +102,12 @@ class Actors(Workers):
             self.start(number)
 
     def map_async(self, func: Any, blocks: Iterable[Block]) -> None:
-        """Ask for blocks; ``wait`` gives what comes of them."""
+        """Have the actors call ``func`` with each block; ``wait`` returns the results."""
         self._backlog.extend((func, block) for block in blocks)
         self._assign()
 
     def vacancies(self, most: int) -> int:
-        """The number of further blocks for the actors, if each may have ``most``."""
+        """Return how many further blocks the actors can take, if each may have ``most``."""
         return sum(max(0, member.room(most)) for member in self._able) - len(self._backlog)
 
     @property
@@ -115,7 +115,7 @@ class Actors(Workers):
         return [member for member in self._workers.values() if member.takes_blocks]
 
     def _assign(self) -> None:
-        """Hand out what waits, each block to the actor that has least to do."""
+        """Send the waiting blocks, each to the actor with the fewest, as far as actors can take them."""
         while self._backlog:
             func, block = self._backlog[0]
             chosen = max(self._able, key=lambda member: member.room(_MOST_OUT, block), default=None)
@@ -128,11 +128,11 @@ class Actors(Workers):
             self._then(answer, chosen, partial(self._answered, chosen, block))
 
     def _then(self, answer: Any, member: _Member, do: Callable[[Any], object]) -> None:
-        """Have ``wait`` call ``do`` with the answer; if there will be none, the actor has ended."""
+        """Have ``wait`` call ``do`` with Ray's future of ``answer``; if it can't come, report the actor's end."""
         answer.future().add_done_callback(partial(self._post, member, do))
 
     def _post(self, *word: Any) -> None:
-        """Add an event, in a thread of Ray's, unless the actor's end was reported already."""
+        """Add an event, unless the actor's end was already reported; called in Ray's threads."""
         if self._workers.get(word[0].number) is word[0]:
             super()._post(*word)
 
@@ -140,7 +140,7 @@ class Actors(Workers):
         if self._workers.get(member.number) is not member:
             return
         error = future.exception()
-        if error is None or isinstance(error, ray.exceptions.RayTaskError):  # what was called has raised
+        if error is None or isinstance(error, ray.exceptions.RayTaskError):  # the method that was called has raised
             do(future)
         else:
             self._lose(member, f"was lost by Ray ({_why(error)})")
@@ -153,14 +153,14 @@ class Actors(Workers):
         self._assign()
 
     def wait(self, timeout: float | None = None) -> list[Any]:
-        """Wait until something happens, and ask the actors now and then what they do."""
+        """Wait for events and return them; ask the actors for their lines of the board every ``_LOOK_S`` seconds."""
         look_s = _LOOK_S if timeout is None else min(timeout, _LOOK_S)
         if time.monotonic() - self._looked >= look_s:
             self._look()
         return super().wait(look_s)
 
     def _look(self) -> None:
-        """Ask all actors what they do."""
+        """Ask all actors for their lines of the board."""
         self._be_connected()
         self._looked = time.monotonic()
         for member in self._workers.values():
@@ -176,20 +176,20 @@ class Actors(Workers):
         self._board.cells(member.number)[:] = memoryview(future.result()).cast("q")
 
     def _wait_for_a_place(self, member: _Member) -> None:
-        """Let a worker wait for room without an error, as long as another has a place."""
-        self._board.cells(member.number)[Cell.SINCE] = time.monotonic_ns()  # it isn't stuck
+        """Raise an error if no actor has found a place for too long; else let this one wait."""
+        self._board.cells(member.number)[Cell.SINCE] = time.monotonic_ns()  # so that it doesn't count as stuck
         others = any(other.pid for other in self._workers.values())
         if not others and time.monotonic() - member.since >= self._patience:
-            member.since = time.monotonic()  # another attempt waits as long again
+            member.since = time.monotonic()  # the next attempt waits as long again
             raise _no_place(self._options, self._patience)
 
     def _be_connected(self) -> None:
-        """Refuse to ask after the end of Ray, which would start another cluster."""
+        """Raise an error if Ray was shut down, because any call would start another cluster."""
         if not ray.is_initialized():
             raise WorkerCrashed("Ray was shut down, and the workers with it; call ray.shutdown() after close().")
 
     def start(self, number: int) -> None:
-        """Have Ray start an actor, wherever there is room."""
+        """Have Ray start an actor on any node that has room."""
         self._be_connected()
         actor = self._class.remote(self._setup, number, sys.path)
         member = self._workers[number] = _Member(number=number, actor=actor, since=time.monotonic())
@@ -201,11 +201,11 @@ class Actors(Workers):
 
     def _is_ready(self, member: _Member, future: Any) -> None:
         member.is_ready()
-        self._board.cells(member.number)[Cell.READY] = 1  # what it does we hear only when we look
+        self._board.cells(member.number)[Cell.READY] = 1  # its own line is known only when it's asked for
         self._assign()
 
     def retire(self, number: int) -> None:
-        """End an actor after its last block."""
+        """Give an actor no more blocks, and end it after its last."""
         if number in self._workers:
             self._workers[number].state = State.RETIRING
             self._end_if_retired(self._workers[number])
@@ -215,12 +215,12 @@ class Actors(Workers):
             self._lose(member, "")
 
     def kill(self, number: int) -> None:
-        """Kill an actor; answers that still come are dropped."""
+        """Kill an actor; its answers that are still on their way are dropped."""
         if number in self._workers:
             self._lose(self._workers[number], "was ended")
 
     def _lose(self, member: _Member, how: str) -> None:
-        """Report an actor's end."""
+        """Kill an actor, if it lives, and report its end; ``how`` says in words how it ended."""
         del self._workers[member.number]
         _end(member)
         where = f" on {member.machine}" if member.machine else ""
@@ -228,7 +228,7 @@ class Actors(Workers):
         self._bell.ring()
 
     def close(self, timeout: float = 5.0) -> bool:
-        """End all actors without waiting for what they do."""
+        """Kill all actors at once."""
         members = list(self._workers.values())
         self._workers.clear()
         self._backlog.clear()
@@ -239,7 +239,7 @@ class Actors(Workers):
 
 
 def _end(member: _Member) -> None:
-    with contextlib.suppress(Exception):  # Ray has been shut down, say
+    with contextlib.suppress(Exception):  # if Ray has been shut down, say
         if ray.is_initialized():
             ray.kill(member.actor)
 
@@ -248,16 +248,16 @@ def _end(member: _Member) -> None:
 
 
 _TO_ANSWER_S = 5.0  # that a cluster may take to accept a connection
-_LONGEST = 600  # characters of what Ray says of a death
+_LONGEST = 600  # characters of Ray's explanation of a death
 
 
 def connect(address: str | None) -> None:
-    """Connect to Ray, or start one."""
+    """Connect to the Ray cluster at ``address``, or start one; do nothing if connected to it already."""
     if ray.is_initialized() and address in {None, "auto", ray.get_runtime_context().gcs_address}:
         return
     host, _, port = (address or "").rpartition(":")
     try:
-        if host and port.isdigit():  # Ray would try for a minute, and print what it thinks of it
+        if host and port.isdigit():  # Ray would try for a minute, and print much
             socket.create_connection((host, int(port)), _TO_ANSWER_S).close()
         ray.init(address=address)
     except (OSError, RuntimeError, ValueError) as error:
@@ -266,7 +266,7 @@ def connect(address: str | None) -> None:
 
 
 class InStore:
-    """Buffers of a dataset, in the object store."""
+    """Keeps a dataset's buffers in Ray's object store."""
 
     maps_files: ClassVar = False
 
@@ -281,7 +281,7 @@ class InStore:
             ) from error
 
     def buffers(self, is_own: bool) -> list[Any]:
-        """Read them on whatever node this is; the first worker there waits until they have come."""
+        """Return the buffers; on each node the first worker waits until they have arrived."""
         return list(ray.get(self._there))
 
     def close(self) -> None:
@@ -289,13 +289,13 @@ class InStore:
 
 
 def _why(error: BaseException) -> str:
-    """Ray's explanation of a death, without the sentences that it adds to all of them."""
+    """Return Ray's explanation of a death, without the sentences that it adds to each."""
     text = " ".join(str(error).split()).partition(" Some common causes include")[0]
-    return text[-_LONGEST:].rstrip(".") or type(error).__name__  # of a traceback the end tells most
+    return text[-_LONGEST:].rstrip(".") or type(error).__name__  # the end of a traceback tells most
 
 
 def _no_place(options: dict[str, Any], seconds: float) -> WorkerStartError:
-    """The error for a worker that wants what ``options`` say and has not been started."""
+    """Return the error for actors with ``options`` that weren't started within ``seconds``."""
     has, free = ray.cluster_resources(), ray.available_resources()
     wanted = {"CPU": options["num_cpus"], **(options["resources"] or {})}
     told = ", ".join(f"{wanted[one]:g} {one} ({free.get(one, 0):g} of {has.get(one, 0):g} free)" for one in wanted)

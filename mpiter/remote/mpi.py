@@ -1,9 +1,9 @@
-"""Workers that are MPI ranks: ``mpiexec -n 9 python -m mpi4py.futures train.py`` is a trainer and eight loaders.
+"""Workers that are MPI ranks: ``mpiexec -n 9 python -m mpi4py.futures train.py`` runs one trainer and eight workers.
 
-Runs in rank 0, the trainer's, by way of ``mpi4py.util.pool.Pool``; ``_begin`` and ``_answer`` run in the others.  All
-Pools of a program have the same ranks, which come and go with the program: none is replaced.  Guarantees that a rank
-which answers no more ends the run, by an error where it can be raised and else by ``_Ending``.
-Assumes that ``mpi4py.futures`` runs the program: nothing here starts MPI.
+Runs in rank 0, the trainer's, on ``mpi4py.util.pool.Pool``; ``_begin`` and ``_answer`` run in the other ranks.  All
+Pools of a program share these ranks, which live as long as the program: none is replaced.  Guarantees that a rank which
+no longer answers ends the program: by an error if one can be raised, else by ``_Ending``.
+Assumes that the program was started by ``mpi4py.futures``, because nothing here starts MPI.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _RESUME = (
 
 
 class MPI:
-    """The other ranks of this MPI program as workers: ``mpiexec -n 9 python -m mpi4py.futures train.py``.
+    """Uses the other ranks of an MPI program as workers: ``mpiexec -n 9 python -m mpi4py.futures train.py``.
 
-    ``n_processes`` left unset, all of them work; a smaller number of them works at any one time.  Each keeps a copy of
-    the dataset, unless its arrays are maps of files (``np.memmap``).  For several trainers there are plain ranks,
-    ``mpiexec -n 4 python train.py``, with ``shard="auto"`` and worker processes of their own.
+    All of them work, or ``n_processes`` at a time if that is given.  Each rank has its own copy of the dataset, except
+    of arrays that map files (``np.memmap``).  For several trainers start plain ranks, ``mpiexec -n 4 python train.py``,
+    with ``shard="auto"``; each then starts its own worker processes.
 
     >>> MPI().shares_memory  # rows travel as messages
     False
@@ -55,7 +55,7 @@ class MPI:
         return _ranks() - 1
 
     def check(self, options: Any) -> None:
-        """Refuse options that MPI can't serve."""
+        """Refuse options that MPI's ranks can't serve."""
         if options.shard is not None:
             raise OptionError(
                 f"shard={options.shard!r} is for several trainers, and with backend='mpi' all other ranks load for one."
@@ -74,14 +74,14 @@ class MPI:
             )
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        """Pack the dataset."""
+        """Pack the dataset to be sent to each rank; raise an error if a rank was lost before."""
         _ending.raise_if_lost()
         _ending.prepare()
         return launched(cargo, _Sent, _RankPool, grows=False)
 
 
 def _ranks() -> int:
-    """The number of ranks, this one included; at least two."""
+    """Return the number of ranks, this one included; raise an error if there is no other."""
     if find_spec("mpi4py") is None:
         raise OptionError("backend='mpi' needs mpi4py and an MPI, which pip install 'mpiter[mpi]' brings.")
     futures = sys.modules.get("mpi4py.futures._core")
@@ -97,12 +97,12 @@ def _ranks() -> int:
 
 
 class _Sent:
-    """Buffers of a dataset that are sent to each rank."""
+    """Keeps a dataset's buffers, which are sent to each rank."""
 
     maps_files: ClassVar = False
 
     def __init__(self, buffers: list[memoryview]) -> None:
-        self._buffers = list(map(bytearray, buffers))  # as they are now
+        self._buffers = list(map(bytearray, buffers))  # copies, as the dataset may change
 
     def buffers(self, is_own: bool) -> list[Any]:
         return self._buffers
@@ -112,7 +112,7 @@ class _Sent:
 
 
 class _RankPool(AnyPool):
-    """All ranks but ours, which it shares with every other Pool of the program."""
+    """A Pool of all ranks but this one, which every other such Pool of the program uses too."""
 
     _open: ClassVar[list[_RankPool]] = []
 
@@ -121,22 +121,22 @@ class _RankPool(AnyPool):
         self._lines = [setup.board.cells(number) for number in range(workers)]
         self._dataset, self._patience = setup.dataset, setup.rules.sample_timeout or math.inf
         super().__init__(_Pool, workers, initializer, initargs, **calls)
-        self._most = _ranks() - 1  # fewer may work at a time
+        self._most = _ranks() - 1  # ``workers`` may be fewer
         self._open.append(self)
 
     def _post(self, block: Any, value: Any) -> None:
-        """Take an answer for progress of all ranks: which of them has which block is mpi4py's affair."""
+        """Count an answer as progress of all ranks, because only mpi4py knows which rank has which block."""
         for cells in [cells for pool in list(self._open) for cells in pool._lines]:
             cells[Cell.READY], cells[Cell.SINCE] = 1, time.monotonic_ns()
         super()._post(block, value)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
-        """None, while a more patient Pool has blocks out: its samples may have all ranks."""
+        """Return the workers that are at work; none if a Pool with a longer timeout may be using all ranks."""
         others = [pool._patience for pool in list(self._open) if pool.out(0)]
         return super().busy(lines) if self._patience >= max(others, default=0.0) else ()
 
     def kill(self, number: int) -> None:
-        """End the run: a rank has not answered for too long, and nothing can take its place."""
+        """Raise the error that ends the run: a rank has not answered for too long, and can't be replaced."""
         _ending.lost = (
             f"no MPI rank has answered for {self._patience:g} s (sample_timeout), with {self.out(0)} blocks to do: one "
             f"is lost, stopped or stuck in a sample. {_RESUME}"
@@ -151,7 +151,7 @@ class _RankPool(AnyPool):
 
 
 class _Pool:
-    """``mpi4py.util.pool.Pool``, as ``AnyPool`` wants it: without a thread that waits for each answer."""
+    """``mpi4py.util.pool.Pool`` with what ``AnyPool`` calls; no thread waits for each answer."""
 
     def __init__(self, workers: int, initializer: Any, initargs: tuple[Setup]) -> None:
         from mpi4py.util.pool import Pool
@@ -176,38 +176,38 @@ class _Pool:
         self._pool.apply_async(_answer, (func, item), {}, answered, error_callback)
 
     def terminate(self) -> None:
-        """Wait for the blocks that ranks have in hand."""
+        """Wait until the ranks have answered the blocks that they are fetching; cancel the others."""
         self._pool.executor.shutdown(wait=True, cancel_futures=True)
         self._is_over.set()
 
 
 def _begin(path: list[str], pickled: bytes, closed: list[int]) -> None:
-    """Become a worker, in each of the other ranks."""
+    """Make this rank a worker, and drop the datasets ``closed``; called in each of the other ranks."""
     from mpi4py.futures import get_comm_workers
 
     for dataset in closed:
         forget(dataset)
-    sys.path += [place for place in path if place not in sys.path]  # the program's own folder, most of all
+    sys.path += [place for place in path if place not in sys.path]  # above all the program's own folder
     (setup,) = pickle.loads(pickled)
     begin(setup, get_comm_workers().Get_rank() % setup.rules.workers)
 
 
-_closed: list[int] = []  # datasets that ranks need not keep
+_closed: list[int] = []  # numbers of datasets that the ranks may drop
 
 
-# -- what is large of an answer --------------------------------------------------------------------------------------
+# -- large parts of an answer ----------------------------------------------------------------------------------------
 #
-# It travels as messages of their own.  mpi4py's own way sends while both ends look from time to time, which takes a
-# third of a second for 5 MB on one machine; here a thread at each end stays at it, which takes 2 ms.  Where several
-# threads may not talk to MPI, answers travel whole.
+# They are sent as separate messages.  mpi4py sends while both ends poll from time to time, which takes a third of a
+# second for 5 MB on one machine; here a thread at each end blocks until it is done, which takes 2 ms.  If MPI doesn't
+# allow calls from several threads, answers are sent whole.
 
-_TAGS = 27182, 1000  # the first, and how many, of messages in COMM_WORLD, where mpi4py.futures sends nothing
-_LARGE = 1 << 14  # bytes
+_TAGS = 27182, 1000  # first tag and number of tags; mpi4py.futures sends nothing in COMM_WORLD
+_LARGE = 1 << 14  # bytes, from which on a part is sent separately
 _sent = itertools.count()  # answers of this rank
 
 
 def _answer(func: Callable[[Any], Any], item: Any) -> tuple[bytes, int, int, list[int]]:
-    """Pickle what ``func`` returns; tell which rank sends how much of it apart, and under what tag."""
+    """Return the pickled result of ``func``, this rank, and the tag and the sizes of what it sends separately."""
     from mpi4py import MPI
 
     large: list[memoryview] = []
@@ -231,7 +231,7 @@ def _answer(func: Callable[[Any], Any], item: Any) -> tuple[bytes, int, int, lis
 
 
 def _opened(pickled: bytes, rank: int, tag: int, sizes: list[int]) -> Any:
-    """Receive a rank's answer, in mpi4py's thread, with the arrays that come as messages of their own."""
+    """Return a rank's answer, with the arrays that come as separate messages; called in mpi4py's thread."""
     from mpi4py import MPI
 
     buffers = [np.empty(size, np.uint8) for size in sizes]
@@ -242,28 +242,28 @@ def _opened(pickled: bytes, rank: int, tag: int, sizes: list[int]) -> Any:
 
 # -- the end of a program that has lost a rank -----------------------------------------------------------------------
 
-_SHELL = 'trap "" INT TERM HUP; read -r _ || printf "%s\\n" "$0" >&2'  # a line means that all is well
-_TO_READ_S = 0.3  # that mpiexec has for what was said last: told to abort, it drops the rest
+_SHELL = 'trap "" INT TERM HUP; read -r _ || printf "%s\\n" "$0" >&2'  # prints, unless it gets a line first
+_TO_READ_S = 0.3  # for mpiexec to forward the last output, of which it drops the rest when told to abort
 _STUCK = "an MPI rank has not come back from its sample: all ranks are ended, as the program has."
 _KILLED = f"This run was killed, by mpiexec most likely, which kills all ranks when one is lost. {_RESUME}"
 
 
 class _Ending:
-    """Looks to mpi4py like one of its Pools, which it tells to end when the program does.
+    """Ends the program if a rank is lost, for which mpi4py would wait without limit.
 
-    mpi4py would wait for a lost rank for ever: here the iterators are closed, and then the program ends with its own
-    exit status.  A launcher that kills all ranks with SIGKILL leaves no time to say anything: the last words are said
-    by a shell in a session of its own, where the launcher does not look.
+    mpi4py takes it for one of its Pools, and calls ``put`` when the program ends: that closes the iterators, and ends
+    the program with its own exit status.  A launcher that kills all ranks with SIGKILL leaves no time for a message, so
+    a shell prints it, in another session, which the launcher doesn't kill.
     """
 
     def __init__(self) -> None:
-        self.lost = ""  # why no rank can be expected to answer
-        self.pools: list[threading.Event] = []  # of each, what is set when all of its ranks are back
-        self._lock = threading.Lock()  # iterators begin in threads of their own
+        self.lost = ""  # the message of the error, once no rank can be expected to answer
+        self.pools: list[threading.Event] = []  # one for each Pool, set when all its blocks are answered
+        self._lock = threading.Lock()  # iterators may be started in several threads
         self._is_prepared = False  # guarded by _lock
 
     def prepare(self) -> None:
-        """Prepare for the end of this program, before any Pool hears of it."""
+        """Register with mpi4py before any Pool does, so that ``put`` is called first; start the shell."""
         with self._lock:
             if self._is_prepared:
                 return
@@ -281,13 +281,13 @@ class _Ending:
     def put(self, item: object) -> None:
         error = sys.exc_info()[1]
         code: Any = error.code if isinstance(error, SystemExit) else int(error is not None)
-        status = code if isinstance(code, int) else int(code is not None)  # as mpi4py sees it
+        status = code if isinstance(code, int) else int(code is not None)  # as mpi4py computes it
         lifetime.end_all()
         if not self.lost and all(is_over.is_set() for is_over in self.pools):
             return
         if error is not None and not isinstance(error, SystemExit):
             sys.excepthook(type(error), error, error.__traceback__)
-        if error is None or not self.lost:  # else it has just been said
+        if error is None or not self.lost:  # else the error's own message says so
             print(f"mpiter: {self.lost or _STUCK}", file=sys.stderr)
         atexit._run_exitfuncs()
         sys.stdout.flush()

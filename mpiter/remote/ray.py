@@ -1,8 +1,8 @@
-"""``backend="ray"``: the fetches run on Ray's actors, on whatever node of a cluster has room for them.
+"""``backend="ray"``: the workers are Ray's actors, on any nodes of a cluster that have room for them.
 
-Runs in the consumer process.  The dataset is put into Ray's object store once, from where each node fetches it once;
-workers read its arrays there, read-only.  The rows of a batch come back through the store as packed bytes, and are
-copied once, into a slot.
+Runs in the consumer process.  The dataset is put into Ray's object store once, and each node fetches it once; workers
+read its arrays there, read-only.  The rows of a batch come back through the store as packed bytes, and are copied once,
+into a slot (the memory of a batch).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _REMEDY = "Open such things in worker_init or on first use, and leave them out i
 
 @dataclass(eq=False)
 class Ray:
-    """Workers on a Ray cluster: an actor each, which Ray places and replaces on any node that lives.
+    """Runs the workers on a Ray cluster: each is an actor, started on any node, and replaced if it is lost.
 
-    Nodes need mpiter and what the dataset imports, installed or by way of ``runtime_env``.  The dataset's arrays are
-    read-only in the workers, as those of a node share them.
+    Nodes need mpiter and what the dataset imports, installed there or by ``runtime_env``.  The dataset's arrays are
+    read-only in the workers, because all workers of a node share them.
 
     Args:
-        address: as ``ray.init`` has it; None is what the program is connected to, else the cluster of this machine,
-            else one that is started here, and stays until the program ends.
-        runtime_env: Ray's, for the workers.
-        cpus_per_worker: that each worker asks of the cluster.
-        resources: that each asks for beside, ``{"loader": 1}`` say: where it may run.
-        start_timeout: seconds until it is an error that the cluster has no place for any worker.
+        address: as for ``ray.init``; None means the cluster that the program is connected to, else that of this
+            machine, else one that is started here and stays until the program ends.
+        runtime_env: Ray's ``runtime_env`` of the workers.
+        cpus_per_worker: CPUs that each worker requests.
+        resources: further resources that each worker requests, such as ``{"loader": 1}``; they decide where it runs.
+        start_timeout: seconds to wait for the first worker to start; after that an error is raised.
 
     >>> from mpiter import batches
     >>> with batches(range(6), 4, n_processes=1, shuffle=False, backend=Ray(cpus_per_worker=0.5)) as stream:
@@ -49,7 +49,7 @@ class Ray:
     start_timeout: float = 60.0
 
     name, shares_memory, in_process = "ray", False, False
-    dear_s = 1.0  # handing a task over takes a millisecond or two
+    dear_s = 1.0  # sending a task takes a millisecond or two
 
     def __post_init__(self) -> None:
         if importlib.util.find_spec("ray") is None:
@@ -65,7 +65,7 @@ class Ray:
             raise OptionError(f"start_timeout={self.start_timeout!r:.60} must be a number of seconds above 0.")
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        """Put the dataset into the object store."""
+        """Connect to Ray, and put the dataset into its object store."""
         from . import actors
 
         actors.connect(self.address)
@@ -74,7 +74,7 @@ class Ray:
 
 
 def launched(cargo: tuple[Any, Any], hold: Any, pool: Callable[..., Any], grows: bool) -> Launch:
-    """Pack the dataset, whose buffers ``hold`` keeps; one that can't travel is refused by the attribute's name."""
+    """Pack the dataset, whose buffers ``hold`` keeps; if it can't be pickled, the error names the attribute."""
     try:
         return Launch(ship.Shipment(cargo, hold=hold), pool, ship.by_value, grows)
     except (MemoryError, Warning, MpiterError):

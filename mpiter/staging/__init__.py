@@ -1,15 +1,15 @@
-"""Staging: samples of a slow store, copied to where they are read fast before the workers want them.
+"""Staging: copies the samples of a slow store to a local folder, the *tier*, before the workers read them.
 
 ::
 
     consumer process                                         workers
     prefetch thread ── plans ──► staging: Stager's threads   dataset[i] ──► staging: StagedFetch
-                                   │ in the iterator's order                  │ a copy?  else the store,
-                                   ▼                                          ▼ whose bytes are kept
-                                 StagedFetch.copy(i) ──► folder: copies, claims, the bound
+                                   │ in the iterator's order                  │ reads the copy, or the
+                                   ▼                                          ▼ store, and keeps a copy
+                                 StagedFetch.copy(i) ──► folder: copies, locks, the capacity
 
-It attaches to the core by the dataset's ``source`` and ``fetch``, and as a hook of the engine's.  ``resident`` draws
-from what is local first.
+It attaches to the core by the dataset's ``source`` and ``fetch``, and by a hook of the engine.  ``resident`` makes an
+order that draws local samples first.
 """
 
 from .resident import ResidentFirst

@@ -1,17 +1,17 @@
-"""A tier: copies in a folder, one file each, private to the user and shared by all processes that use the folder.
+"""A tier: a folder of copies, one file each, private to the user and shared by all processes that name the folder.
 
-Runs wherever samples are fetched or copied.  It guarantees that a reader never gets half a copy, that one thread of one
-process at a time copies a sample, that all copies, unfinished ones included, stay within the capacity, and that nothing
-else is deleted; a process may be killed at any moment.  Nothing waits for the disk (``fsync``): the store has
-everything, and what a power failure damages is noticed by its checksum.
+Runs wherever samples are fetched or copied.  Guarantees, even if processes are killed at any moment, that a reader
+never gets half a copy; that only one thread of one process at a time copies a sample; that all copies, unfinished ones
+included, stay within the capacity; and that only copies are deleted.  Nothing waits for the disk (``fsync``): the store
+still has every sample, and a copy damaged by a power failure is found by its checksum.
 
-    TIER/mpiter-staged-UID/copies/ab/cdef…    a copy, named by its source: the bytes, then their checksum and number
-                                  cdef….part  the same while it is made
-                           claim-abc          locked while a copy is made whose name begins so
-                           ledger             the bytes of all copies, and their number
+    TIER/mpiter-staged-UID/copies/ab/cdef…    a copy, named by a hash of its source: bytes, their checksum and number
+                                  cdef….part  a copy that is being written
+                           claim-abc          locked while a copy whose name begins with ab/c is made
+                           ledger             the number of bytes in all copies, and the number of copies
 
-A file changes its length or its name only while the ledger is locked, so the ledger says how long the files are.  After
-a kill it may say too much, never too little; the next ``Folder`` sets it right.
+A file's length or name changes only while the ledger is locked, so the ledger has the total.  After a kill it may be
+too high, never too low; the next ``Folder`` corrects it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from collections.abc import Iterator
 
 from ..errors import OptionError
 
-_TAIL = struct.Struct("<4sIQ")  # what stands behind the bytes: a mark, their checksum, their number
+_TAIL = struct.Struct("<4sIQ")  # at a copy's end: a mark, the checksum, the number of bytes
 _LEDGER = struct.Struct("<qq")
 _NAME, _PART = "[0-9a-f]" * 2 + "/" + "[0-9a-f]" * 30, ".part"
 _PAUSE_S = 0.01  # between two attempts to lock
 
 
 class Folder:
-    """The folder of copies of this user."""
+    """This user's folder of copies in the folder ``tier``, with at most ``capacity`` bytes."""
 
     def __init__(self, tier: str, capacity: int) -> None:
         self.path, self.capacity = os.path.join(os.path.abspath(tier), f"mpiter-staged-{os.getuid()}"), capacity
@@ -51,20 +51,20 @@ class Folder:
         self._count()
 
     def key(self, source: str | bytes | os.PathLike[str]) -> str:
-        """The name of a sample's copy, by where the sample comes from."""
+        """Return the name of the copy of the sample that comes from ``source``."""
         name = os.fsencode(source)
         found = hashlib.blake2b(name if b"://" in name else os.path.abspath(name), digest_size=16).hexdigest()
         return f"{found[:2]}/{found[2:]}"
 
     def held(self) -> set[str]:
-        """The keys of all copies."""
+        """Return the keys of all copies."""
         return set(glob.glob(_NAME, root_dir=self._copies))
 
     def has(self, key: str) -> bool:
         return os.path.exists(os.path.join(self._copies, key))
 
     def get(self, key: str) -> bytes | None:
-        """The copy; None if there is none, or none that is whole and can be read."""
+        """Return the copy's bytes, or None if there is no copy, or it is damaged or can't be read."""
         try:
             with open(os.path.join(self._copies, key), "rb") as file:
                 data = file.read(max(0, os.fstat(file.fileno()).st_size - _TAIL.size))
@@ -75,23 +75,23 @@ class Folder:
 
     @contextlib.contextmanager
     def claim(self, key: str, patience: float = 0.0) -> Iterator[bool]:
-        """A context that says whether this thread may copy the sample; it waits for so many seconds at the most.
+        """Lock for making a copy; the context's value is False if others held the lock for ``patience`` seconds.
 
-        The system gives the lock back when its owner ends, in whatever way.  Samples whose names begin alike share one.
+        The system frees the lock even if its process is killed.  Samples whose keys begin alike share a lock.
         """
         until = time.monotonic() + patience
         with _opened(os.path.join(self.path, f"claim-{key[:2]}{key[3]}")) as fd:
             while not (is_ours := _try_to_lock(fd)) and time.monotonic() < until:
-                time.sleep(_PAUSE_S)  # the system's own wait for a lock has no bound in time
+                time.sleep(_PAUSE_S)  # the system's own waiting for a lock has no timeout
             yield is_ours
 
     def keep(self, key: str, data: bytes) -> bool:
-        """Make a copy that is claimed; False if there is no room."""
+        """Write the copy, which the caller has claimed; return False if the capacity is used up."""
         path, tail = os.path.join(self._copies, key), _tail(data)
         part, size = path + _PART, len(data) + len(tail)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(os.path.dirname(path), 0o700)  # and not the tier, if that is gone
-        self._delete(path)  # a damaged one
+            os.mkdir(os.path.dirname(path), 0o700)  # doesn't make the tier again if that was deleted
+        self._delete(path)  # a damaged copy
         self._delete(part)  # left by a process that was killed
         with self._changing() as ledger:
             if ledger.size + size > self.capacity:
@@ -117,13 +117,13 @@ class Folder:
                 ledger.add(-size, -1)
 
     def used(self) -> Ledger:
-        """The bytes of all copies, and more; an OSError if the tier is gone."""
+        """Return the ledger, with the bytes of all copies; raise an OSError if the tier was deleted."""
         with self._changing() as ledger:
             return ledger
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Ledger]:
-        """A context in which this thread alone has the ledger."""
+        """Lock the ledger and read it; the context's value is the ledger."""
         with _opened(os.path.join(self.path, "ledger")) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield Ledger(fd, self.capacity)
@@ -143,12 +143,12 @@ class Folder:
 
 
 class Ledger:
-    """The bytes and the number of all copies, counted before a copy is written and after one is deleted."""
+    """The total bytes and the number of all copies, raised before one is written, lowered after one is deleted."""
 
     def __init__(self, fd: int, capacity: int) -> None:
-        self._fd, self.changed = fd, os.fstat(fd).st_mtime  # as time.time()
+        self._fd, self.changed = fd, os.fstat(fd).st_mtime  # seconds since 1970
         self.size, self.copies = _LEDGER.unpack(os.pread(fd, _LEDGER.size, 0).ljust(_LEDGER.size, b"\0"))
-        self.is_full = self.size + self.size // max(self.copies, 1) > capacity  # for one more of the average size
+        self.is_full = self.size + self.size // max(self.copies, 1) > capacity  # no room for another of average size
 
     def add(self, size: int, copies: int) -> None:
         self.size, self.copies = self.size + size, self.copies + copies
@@ -157,12 +157,12 @@ class Ledger:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[int]:
-    """A file to lock, made if need be."""
+    """Open a file for locking, and create it if it is missing."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         yield fd
     finally:
-        fcntl.flock(fd, fcntl.LOCK_UN)  # closing isn't enough: a process that was forked meanwhile has it open too
+        fcntl.flock(fd, fcntl.LOCK_UN)  # closing isn't enough: a process forked meanwhile has it open too
         os.close(fd)
 
 

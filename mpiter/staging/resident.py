@@ -1,8 +1,8 @@
-"""Resident first: an order that, within a window, draws from what is local before what is not.
+"""Resident first: an order that, within each window, draws the samples that have a local copy before the others.
 
-An order sampler, asked in the thread that plans; or a loader's sampler.  The order is our own shuffle, in which each
-window has its local samples moved to the front, both parts as they were.  It guarantees that an epoch is each sample
-once, and that the shuffle depends on the seed and on the order before alone, so that a resumed run has fresh ones.
+It is an order sampler, called in the thread that plans, or a loader's sampler.  It shuffles as mpiter does, then moves
+the local samples of each window to its front, without other changes.  Guarantees that an epoch has each sample once,
+and that the shuffle depends only on the seed and the order before, so that epochs after a resume get new orders.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .staging import StagedFetch
 
 
 class ResidentFirst:
-    """An ``order_sampler``, or a loader's ``sampler``, that draws from what is local first, while only part of it is.
+    """An ``order_sampler``, or a loader's ``sampler``, that draws samples with a local copy before the others.
 
     Args:
-        dataset: what ``Staging.of()`` gave.
-        window: samples; none is drawn earlier or later than it would be by more. None: an epoch.
-        seed: of the shuffle.
+        dataset: a staged dataset, which ``Staging.of()`` returned.
+        window: the number of samples by which one may be drawn earlier or later than shuffled. None: an epoch.
+        seed: seed of the shuffle.
 
     Attributes:
-        entropy: of the order drawn last, against a uniform shuffle's: 1 for as random, None before there is one.
+        entropy: randomness of the last order: 1 for that of a uniform shuffle, None before the first order.
 
     >>> import tempfile
     >>> from mpiter.staging import ResidentFirst, Staging
@@ -57,8 +57,8 @@ class ResidentFirst:
         self._fetch, self._length, self._seed = fetch, len(dataset), int(seed)
         self._window = max(1, self._length) if window is None else int(window)
         self.entropy: float | None = None
-        self._place = 0, 0, ""  # in a loader's epochs: the epoch, its samples that were given, what was local
-        self._goes_on = False  # from there, which was loaded
+        self._place = 0, 0, ""  # of a loader: epoch, samples given in it, which were local when it began
+        self._goes_on = False  # True: the next epoch continues at _place, from a state
 
     def __call__(self, order: Indices, position: int) -> Indices:
         if len(order) != self._length:
@@ -66,7 +66,7 @@ class ResidentFirst:
         return self._drawn(order, self._fetch.held())
 
     def _drawn(self, before: Indices, held: NDArray[np.bool_]) -> Indices:
-        """The order that follows another one."""
+        """Return the order that follows the order ``before``; ``held`` says which samples are local."""
         key = hashlib.blake2b(np.asarray(before, np.int64).tobytes(), digest_size=12).digest()
         drawn = Shuffled(self._length, self._seed, int.from_bytes(key, "little")).array()
         here = held[drawn]
@@ -77,7 +77,7 @@ class ResidentFirst:
         return self._length
 
     def __iter__(self) -> Iterator[int]:
-        """The indices of an epoch of a loader, whose number stands for the order before."""
+        """Yield the indices of a loader's epoch, whose number takes the place of the order before."""
         epoch, given, local = self._place if self._goes_on else (self._place[0] + bool(self._place[1]), 0, "")
         self._goes_on = False
         held = _unpacked(local, self._length) if local else self._fetch.held()
@@ -88,11 +88,11 @@ class ResidentFirst:
             yield order[at]
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in a loader's epochs, and what was local when the epoch began."""
+        """Return the position in a loader's epochs, and which samples were local when the epoch began."""
         return dict(zip(("epoch", "given", "local"), self._place, strict=True))
 
     def load_state_dict(self, state: Any) -> None:
-        """Have the next epoch go on from there."""
+        """Have the next epoch continue from the position in ``state``."""
         given, local = number_of(state, "given", high=self._length), typed(state, "local", str)
         _unpacked(local, self._length)
         self._place, self._goes_on = (number_of(state, "epoch"), given, local), True
@@ -104,9 +104,9 @@ def _unpacked(local: str, length: int) -> NDArray[np.bool_]:
 
 
 def entropy(here: NDArray[np.bool_], window: int) -> float:
-    """The randomness of an order that has the samples that are ``here`` first in each window; 1 for a uniform shuffle.
+    """Return the randomness of an order with local samples first in each window: 1 for that of a uniform shuffle.
 
-    In a window of n samples of which k are here, n over k shuffles come to the same.
+    ``here`` says which are local.  In a window of n samples, k of them local, n over k shuffles give the same order.
     """
     total = lgamma(len(here) + 1)
     lost = 0.0

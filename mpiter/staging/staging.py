@@ -1,10 +1,10 @@
-"""``Staging``: a dataset's samples are copied from a slow store to a folder, ahead of the workers, and read from there.
+"""``Staging``: copies a dataset's samples from a slow store to a folder, ahead of the workers, which read the copies.
 
-A staged dataset is a copy of the user's, of the same class, whose ``fetch`` looks into the folder first, wherever it
-runs; in the iterator's process a ``Stager``'s threads go through the order before the workers do.  Guarantees that a
-sample which another thread or process is copying is waited for instead of being read from the store twice, unless that
-takes longer than a sample should; that what is kept stays; that samples are copied in the order in which the iterator
-will want them; that an error of the store is the dataset's, and an error of the folder ends the copying only.
+A staged dataset is a copy of the user's object, of the same class, whose ``fetch`` looks into the folder first, in any
+process; in the iterator's process the threads of a ``Stager`` copy samples before the workers want them.  Guarantees
+that a sample which another thread or process is copying is waited for, up to a timeout, and not read from the store
+twice; that undamaged copies are never deleted; that samples are copied in the order of the iterator; that an error of
+the store is raised as the dataset's own; and that an error of the folder ends only the copying.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from ..typevars import T
 from .folder import Folder
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGTP]?)(i?)B?\s*", re.IGNORECASE)
-_PATIENCE_S = 5.0  # for a sample that another process copies, which may hang or be stopped: far below sample_timeout
-_LINES = 1021  # of counts; a thread has one of its own
+_PATIENCE_S = 5.0  # for another process to finish a copy, which may hang or be stopped: far below sample_timeout
+_LINES = 1021  # sets of counters, one for each thread
 _LINE = np.dtype([(name, np.int64) for name in ("hits", "fallbacks", "copied", "samples", "held")])
 
 
 class Staging:
     """Copies samples from a slow store to a local folder, ahead of the workers.
 
-    A dataset that says where its bytes lie (``source(i)``, a path or a URL) and brings them (``fetch(i)``) is staged by
-    ``of(dataset)``. What is kept stays: the first samples that fit, in the order in which they are first wanted.
+    ``of(dataset)`` stages a dataset with ``source(i)``, which returns the path or URL of sample i, and ``fetch(i)``,
+    which returns its bytes. Copies are made in the order in which samples are wanted, until the tier is full, and stay.
 
     Args:
-        tier: a folder, "~/…" too; for copies in memory one of a tmpfs, such as "/dev/shm/copies".
-        capacity: how much may be kept there, by all datasets and all processes: "200GB", "1.5TB", "64GiB", or bytes.
-        ahead: samples that may be copied beyond what the iterator has planned; 16,384 are enough for any store.
-        workers: threads of this process that copy ahead; 0: samples are kept when a worker has read them.
+        tier: the folder of the copies, "~/…" too; one of a tmpfs, such as "/dev/shm/copies", keeps them in memory.
+        capacity: the limit for all copies, of all datasets and processes: "200GB", "1.5TB", "64GiB", or a number.
+        ahead: samples that may be copied beyond those that the iterator has planned; 16,384 suffice for any store.
+        workers: threads of this process that copy ahead; with 0, only samples that a worker has read are kept.
 
     >>> import tempfile
     >>> from mpiter.staging import Staging
@@ -80,7 +80,7 @@ class Staging:
         self._ahead, self._workers = int(ahead), int(workers)
 
     def of(self, dataset: T) -> T:
-        """The same dataset, staged."""
+        """Return a copy of ``dataset``, staged: its ``fetch`` reads and keeps copies."""
         if isinstance(dataset, type):
             raise OptionError(f"{dataset.__name__} is a class; stage one of its objects, {dataset.__name__}(…).")
         missing = [f"{name}(i)" for name in ("source", "fetch") if offered(dataset, name) is None]
@@ -94,12 +94,12 @@ class Staging:
         about = partial(_about, offered(staged, "about"), self)
         hook = partial(Stager, fetch, min(self._ahead, len(staged)), self._workers)
         for name, value in (("fetch", fetch), ("about", about), ("mpiter_hook", hook)):
-            object.__setattr__(staged, name, value)  # frozen dataclasses too
+            object.__setattr__(staged, name, value)  # works for frozen dataclasses too
         self._counts.add(samples=len(staged), held=int(fetch.held().sum()))
         return staged  # type: ignore[no-any-return]
 
     def stats(self) -> StagingStats:
-        """A snapshot of what has been read and copied, in whatever process."""
+        """Return a snapshot of the counters: what all processes have read and copied."""
         total, capacity = self._counts.totals(), self._folder.capacity
         try:
             used = self._folder.used()
@@ -120,7 +120,7 @@ def _about(own: Any, staging: Staging) -> dict[str, str]:
 
 
 def size_of(capacity: Any) -> int:
-    """The number of bytes that "200GB" means."""
+    """Return ``capacity``, such as "200GB", as a number of bytes."""
     if isinstance(capacity, str) and (found := _SIZE.fullmatch(capacity)):
         number, prefix, binary = found.groups()
         step = 1024 if binary else 1000
@@ -134,11 +134,11 @@ def size_of(capacity: Any) -> int:
 
 
 class StagedFetch:
-    """Replaces ``fetch`` in the staged copy of a dataset."""
+    """Replaces ``fetch`` in the staged copy of a dataset: reads the tier's copy, else the store, and keeps a copy."""
 
     def __init__(self, dataset: Any, folder: Folder, counts: Counts) -> None:
         self._dataset, self._folder, self._counts = dataset, folder, counts
-        self._has_ended = False  # in this process
+        self._has_ended = False  # True: the folder has failed in this process
 
     def __call__(self, index: int) -> bytes:
         key = self._folder.key(self._dataset.source(index))
@@ -152,11 +152,11 @@ class StagedFetch:
         with contextlib.ExitStack() as stack:
             is_ours = False
             try:
-                if not self._has_ended and (not self._folder.used().is_full or self._folder.has(key)):  # damaged
+                if not self._has_ended and (not self._folder.used().is_full or self._folder.has(key)):  # it's damaged
                     is_ours = stack.enter_context(self._folder.claim(key, _PATIENCE_S))
             except OSError as error:
                 self._end(error)
-            data = self._folder.get(key)  # another may have copied it meanwhile
+            data = self._folder.get(key)  # another process may have copied it meanwhile
             if data is not None:
                 self._counts.add(hits=1)
                 return data
@@ -167,11 +167,11 @@ class StagedFetch:
             return data
 
     def _from_store(self, index: int) -> bytes:
-        return bytes(memoryview(self._dataset.fetch(index)))  # a buffer too, but no list
+        return bytes(memoryview(self._dataset.fetch(index)))  # takes any buffer, but no list
 
     def _keep(self, key: str, data: bytes) -> bool:
-        """Keep a copy; say whether there was room."""
-        self._counts.add(held=-self._folder.has(key))  # a damaged one
+        """Write a copy; return False if there is no room or the tier has failed."""
+        self._counts.add(held=-self._folder.has(key))  # a damaged copy
         try:
             has_kept = self._folder.keep(key, data)
         except OSError as error:
@@ -186,7 +186,7 @@ class StagedFetch:
             warn(f"nothing more is staged: {error.strerror}. What is there is used; the rest comes from the store.")
 
     def copy(self, index: int) -> bool:
-        """Copy a sample unless there is a copy or one is being made; False if there is no room."""
+        """Copy a sample, unless a copy exists or is being made; return False if there is no room."""
         if self._has_ended or self._folder.used().is_full:
             return False
         key = self._folder.key(self._dataset.source(index))
@@ -196,7 +196,7 @@ class StagedFetch:
             return not is_ours or self._folder.has(key) or self._keep(key, self._from_store(index))
 
     def held(self) -> NDArray[np.bool_]:
-        """The samples that have a copy."""
+        """Return for each sample whether it has a copy."""
         there, samples = self._folder.held(), len(self._dataset)
         keys = (self._folder.key(self._dataset.source(index)) for index in range(samples))
         return np.fromiter((key in there for key in keys), bool, samples)
@@ -206,17 +206,17 @@ class StagedFetch:
 
 
 class Stager(Hook):
-    """The threads of one iterator: what the dataset's ``mpiter_hook()`` makes."""
+    """Copies samples ahead, in threads, for one iterator; the staged dataset's ``mpiter_hook()`` makes it."""
 
     def __init__(self, fetch: StagedFetch, ahead: int, threads: int) -> None:
         self._fetch, self._ahead, self._threads = fetch, ahead, threads
         self._wanted: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # samples to copy; None ends a thread
-        self._after: Cursor | None = None  # the place up to which is planned…
-        self._front = 0  # …and so many samples beyond it are, or were, wanted
+        self._after: Cursor | None = None  # the position up to which batches are planned…
+        self._front = 0  # …and the number of samples beyond it that have been queued
         self._has_ended = False
 
     def planned(self, plan: Plan, plans: Plans, *_: float) -> None:
-        """One more batch is planned; what has not been copied of it is left to the workers."""
+        """Queue samples beyond the planned batch; those of the batch that have no copy yet are left to the workers."""
         begins = self._after is None
         self._front = max(0, self._front - (plan.samples or plan.rows)) if plan.before is self._after else 0
         self._after = plan.after
@@ -231,19 +231,19 @@ class Stager(Hook):
         if begins:
             for number in range(self._threads):
                 threading.Thread(target=self._copy, name=f"mpiter-staging-{number}", daemon=True).start()
-        if self._has_ended:  # meanwhile, perhaps: the threads have yet to be told
+        if self._has_ended:  # perhaps only now: the threads haven't been told yet
             self.close()
 
     def _copy(self) -> None:
         never_interrupted()
         while not self._has_ended:
             index = self._wanted.get()
-            with contextlib.suppress(Exception):  # the store's: the worker that wants the sample will meet it too
+            with contextlib.suppress(Exception):  # the worker that wants the sample will raise the store's error
                 if index is None or not self._fetch.copy(index):
                     self.close()
 
     def close(self) -> None:
-        """End the copying."""
+        """Have the threads end after the sample that each is copying."""
         self._has_ended = True
         for _ in range(self._threads):
             self._wanted.put(None)
@@ -254,18 +254,18 @@ class Stager(Hook):
 
 @dataclass(frozen=True, slots=True)
 class StagingStats:
-    """The counters of a ``Staging``: ``staging.stats()``.
+    """The counters of a ``Staging``, which ``staging.stats()`` returns.
 
     Attributes:
-        hits: samples that were read from the tier.
+        hits: samples that were read from the tier, the folder of copies.
         fallbacks: samples that a worker has read from the store, since the tier did not have them.
         copied: samples that were copied into the tier.
-        samples: samples of the datasets.
-        held: samples that the tier has, without those that another program copies meanwhile.
+        samples: samples of the staged datasets.
+        held: samples that the tier has, without those that another program has copied meanwhile.
         held_bytes: bytes of all copies in the tier, other datasets' included.
-        capacity: the most bytes that there may be.
-        is_full: whether there is no room for one more of the average size.
-        staged_s: seconds until the tier had all that it will have; None before that.
+        capacity: the limit for ``held_bytes``.
+        is_full: True if there is no room for one more copy of the average size.
+        staged_s: seconds until the tier was full or had every sample; None before that.
 
     >>> from mpiter.staging import StagingStats
     >>> print(StagingStats(hits=3, fallbacks=1, samples=4, held=3, held_bytes=3_000_000, capacity=1_000_000_000))
@@ -284,12 +284,12 @@ class StagingStats:
 
     @property
     def hit_rate(self) -> float:
-        """The share of the samples that were read from the tier: 0 to 1."""
+        """The fraction of reads that the tier served, from 0 to 1."""
         read = self.hits + self.fallbacks
         return self.hits / read if read else 0.0
 
     def since(self, before: StagingStats) -> StagingStats:
-        """The counters since an earlier snapshot."""
+        """Return hits, fallbacks and copied since the snapshot ``before``, and the other figures as they are."""
         hits, fallbacks = self.hits - before.hits, self.fallbacks - before.fallbacks
         return replace(self, hits=hits, fallbacks=fallbacks, copied=self.copied - before.copied)
 
@@ -303,7 +303,7 @@ class StagingStats:
 
 
 class Counts:
-    """The lines of all threads."""
+    """Counters that all processes share; each thread adds to a set of its own, and ``totals`` sums them up."""
 
     def __init__(self) -> None:
         file = SharedFile()
@@ -322,7 +322,6 @@ class Counts:
                 self._lines = np.memmap(path, _LINE, "r+", shape=_LINES).view(np.ndarray)
 
     def add(self, **counts: int) -> None:
-        """Add to the counters."""
         line = self._lines[threading.get_native_id() % _LINES]
         for name, count in counts.items():
             line[name] += count
