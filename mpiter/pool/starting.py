@@ -168,7 +168,7 @@ def _as_workers_start(imports_main: bool) -> Iterator[None]:
 
 
 def start_tracker() -> None:
-    """Start multiprocessing's resource tracker, whose start unblocks signals, and restore the mask of signals afterwards."""
+    """Start multiprocessing's resource tracker, whose start unblocks signals, and restore the mask."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -46,7 +46,6 @@ def _are_values(lists: Sequence[Any]) -> bool:
 
 
 def _listed(place: Place, values: Sequence[Any]) -> Any:
-    """Return uneven values as a list."""
     return list(values)
 
 
@@ -95,7 +94,6 @@ def _as_arrays(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _are_arrays(leaves: list[Any]) -> bool:
-    """True if all ``leaves`` are arrays with the same number of dimensions."""
     return all(isinstance(leaf, Array) and len(leaf.shape) == len(leaves[0].shape) for leaf in leaves)
 
 

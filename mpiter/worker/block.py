@@ -56,7 +56,6 @@ class Block(NamedTuple):
 
 
 def listed(keys: Keys) -> list[Any]:
-    """Return the keys as a list."""
     return list(keys) if isinstance(keys, tuple) else as_array(keys).tolist()
 
 

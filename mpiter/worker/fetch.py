@@ -148,7 +148,6 @@ class _Fetching:
             frame.keys = frame.hearer = None
 
     def _read_each(self, row: int, keys: list[Any]) -> None:
-        """Fetch the samples one by one."""
         dataset = Copies(self._worker.dataset) if self._worker.copies else self._worker.dataset
         if not self._block.singly:
             self._write(dataset, keys, row)
