@@ -205,7 +205,7 @@ class _ByValue(ByValue):
     """Pickles by value, memmaps as the names of their files, and records modules."""
 
     knows_main = names_twins = False
-    modules: set[str]  # that the pickled objects refer to
+    modules: set[str]  # modules that the pickled objects refer to
     maps_files: bool
 
     def reducer_override(self, value: Any) -> Any:

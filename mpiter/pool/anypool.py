@@ -18,8 +18,8 @@ from ..worker.block import Block, Lost
 from ..worker.board import Line
 from .workers import NAME, Died, State, Worker, Workers
 
-_FOR_THE_END_S = 2.0  # within which a Pool must end before another is made
-_FOR_ANSWERS_S = 0.5  # within which its workers may finish their blocks
+_FOR_THE_END_S = 2.0  # the time that a Pool has to end before another is made
+_FOR_ANSWERS_S = 0.5  # the time that its workers have to finish their blocks
 _READY = object()  # posted by a thread when its initializer has returned
 _END = None, None  # queued for a thread that is to end
 
@@ -95,7 +95,7 @@ class Threads(Workers):
     def kill(self, number: int) -> None:
         """Abandon a thread, since threads can't be ended."""
         if number in self._workers:
-            self._workers[number].inbox.put(_END)  # it ends if it ever comes back
+            self._workers[number].inbox.put(_END)  # it ends if it ever returns from the dataset
             self._forget(number, None)
             self._bell.ring()
 
@@ -155,7 +155,7 @@ class AnyPool(Workers):
     def vacancies(self, most: int) -> int:
         """Return the number of further blocks for the workers, if each may have ``most``.
 
-        If some workers are to stay idle, each other may have one only, because the Pool gives blocks to any worker.
+        If some must stay idle, each of the others may have only one, because the Pool gives blocks to any worker.
         """
         if self._pool is None:
             return 0

@@ -29,7 +29,7 @@ from .backends import Backend, Launch
 from .endings import End, Eviction, Watch
 from .workers import Died, State
 
-_FOR_THE_END_S = 2.0  # within which all must end; a killed one that doesn't is stuck in a system call
+_FOR_THE_END_S = 2.0  # the time that all have to end; a killed one that needs longer is stuck in a system call
 
 
 class Crew:

@@ -21,9 +21,9 @@ from ..worker.home import CUT_OFF
 from .pool import VANISHED
 
 STEP_S = 0.01  # between two looks at a worker that is being ended
-_FOR_A_STACK_S = 0.5  # within which a stuck worker must write its stack
-_FOR_DYING_S = 2.0  # for which a killed worker is waited for; longer, and it is stuck in a system call
-START_S = 60.0  # that a worker may take to start at least, even if ``patience`` is less
+_FOR_A_STACK_S = 0.5  # the time that a stuck worker has to write its stack
+_FOR_DYING_S = 2.0  # the time that a killed worker has to end; after it, it is stuck in a system call
+START_S = 60.0  # the time that a worker has to start at least, even if ``patience`` is less
 _LOOKS = 8  # at least so many within a limit…
 _MOST_S = 1.0  # …and one in this many seconds
 
@@ -40,7 +40,7 @@ _CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a worker: what it was doing, and the blocks that it had."""
+    """The end of a worker: what it was doing, why it ended, and the blocks (rows of one batch) that it had."""
 
     worker: int
     line: Line
@@ -133,7 +133,7 @@ class Patience:
 
 
 class Eviction:
-    """Ends a worker that has made no progress for too long."""
+    """Ends a worker that has made no progress for too long, by a step at each call of ``go_on``."""
 
     def __init__(self, worker: int, line: Line, limit: float, box: BlackBox | None, is_here: bool) -> None:
         """Ask the worker for its stack, if possible; ``is_here`` if it runs on this machine."""

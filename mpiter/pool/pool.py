@@ -31,10 +31,10 @@ from .pipes import READY, Answer, PoolEnd, WorkerEnd
 from .workers import NAME, State, Worker, Workers
 
 VANISHED = 255  # multiprocessing's exit code for a process whose fork server has died
-_TO_LEAVE_S = 0.5  # that an idle worker may take to end, so that its libraries can clean up…
-_TO_FINISH_S = 0.1  # …and one that has a block, which mostly takes milliseconds
-_FOR_AN_EXIT_S = 1  # that a process may take to exit after its last block
-_FOR_A_CODE_S = 1.0  # that a dead worker's exit code may take to come from the fork server
+_TO_LEAVE_S = 0.5  # the time that an idle worker has to end, so that its libraries can clean up…
+_TO_FINISH_S = 0.1  # …and one with a block, which mostly takes milliseconds
+_FOR_AN_EXIT_S = 1  # the time that a process has to exit after its last block
+_FOR_A_CODE_S = 1.0  # the time that the fork server has to report a dead worker's exit code
 
 
 @dataclass(eq=False, kw_only=True)

@@ -29,13 +29,13 @@ _READY = State.READY
 
 
 class Died(NamedTuple):
-    """The event that a worker has ended."""
+    """The event that a worker has ended, and what it hadn't answered."""
 
     number: int
     pid: int
     code: int | None  # multiprocessing's exit code; None: it couldn't be killed, and was abandoned
     state: State  # before it ended
-    blocks: tuple[Any, ...]  # unanswered ones that it had
+    blocks: tuple[Any, ...]  # its unanswered blocks
     how: str = ""  # how it ended, in words, if its code doesn't say
 
 
@@ -75,7 +75,7 @@ class Workers:
     def __init__(self, bell: Bell) -> None:
         self._bell = bell
         self._workers: dict[int, Any] = {}
-        self._events: list[Any] = []  # that ``wait`` hasn't returned yet
+        self._events: list[Any] = []  # not returned by ``wait`` yet
         self._arrived: deque[tuple[Any, ...]] = deque()  # posted by other threads
         self._waits = True
         self._last = 0  # the worker that got the last block

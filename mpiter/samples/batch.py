@@ -144,7 +144,7 @@ def samples_of(contents: Contents) -> list[Any]:
 
 
 def columns_of(contents: Contents, settle: Settle = _listed, stacks: Stacker | None = None) -> Any:
-    """Return the batch as one tree of columns; ``settle`` makes something of values that have no column."""
+    """Return the batch as one tree of columns; ``settle`` decides what values without a column become."""
     return _columns_in(contents, settle) if _is_stacked(contents) else collate(samples_of(contents), settle, stacks)
 
 
@@ -183,7 +183,7 @@ def _is_stacked(contents: Contents) -> bool:
 def columns_in_place(batch: Batch[Any]) -> Any | None:
     """Return the columns if the samples are stacked already; None if they must be collated first.
 
-    Samples that are lists, dicts or dataclasses must be, since they may have been modified in place.
+    Samples that are lists, dicts or dataclasses must be collated, since they may have been modified in place.
     """
     contents = batch._contents
     if contents is None or not _is_stacked(contents) or len(batch) != contents.rows or _is_mutable(contents.tree):
@@ -203,7 +203,7 @@ def _built(sample: Any) -> str:
 
 
 def collate(samples: Sequence[Any], settle: Settle = _listed, stacks: Stacker | None = None) -> Any:
-    """Return samples stacked into columns; ``settle`` makes something of values that fit no column."""
+    """Return samples stacked into columns; ``settle`` decides what values that fit no column become."""
     if type(samples) is not list and isinstance(samples, Mapping):
         raise TypeError(f"a batch is made of a list of samples, not of a {type(samples).__name__}; pass a collate_fn.")
     if not len(samples):

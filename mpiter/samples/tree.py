@@ -108,7 +108,7 @@ class Leaf:
 
 
 class Array(Leaf):
-    """A column of ndarrays."""
+    """A column of ndarrays of one dtype and shape."""
 
     __slots__ = ()
 

@@ -20,7 +20,7 @@ from .tree import Array, Group, Leaf, Node, Number, Tensor, is_plain
 ROW = 3  # the board's cell (``worker.board.Cell``) for the row that is being fetched
 _ODD = "    odd(row, sample); row += 1; continue"
 _TOO_LARGE = "(OverflowError, ValueError)"  # raised by NumPy, and by a memoryview
-_MOST_ROWS = 256  # for which a list of row views is kept: each takes 100 bytes
+_MOST_ROWS = 256  # a list of row views is kept up to so many rows: each takes 100 bytes
 _EXACT = "?bhilqBHILQd"  # formats of numbers that a memoryview writes without changing a bit
 Fetch = Callable[..., None]  # (dataset, keys, row, cells, odd, keep, born) for a block
 

@@ -82,12 +82,12 @@ class Fault:
 
 
 class Done(NamedTuple):
-    """A worker's answer to a block."""
+    """A worker's answer to a block (rows of one batch): what it fetched, and what failed."""
 
     number: int  # the block's
     worker: int
     rows: int = 0
-    seconds: float = 0.0  # that fetching and writing took
+    seconds: float = 0.0  # time that fetching and writing took
     payload: Any = None  # columns and sealed values that are in no slot
     faults: tuple[Fault, ...] = ()
     mail: tuple[Any, ...] = ()  # prints, log records and warnings

@@ -25,7 +25,7 @@ from ..transport.memory import SharedFile
 
 
 class Line(NamedTuple):
-    """A worker's line on the board, as it was read."""
+    """The integers that one worker shares about itself, its line on the board, as they were read."""
 
     pid: int  # of the process, or the native id of the thread
     ready: int  # the dataset is loaded and worker_init has returned

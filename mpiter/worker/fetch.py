@@ -76,7 +76,7 @@ def _watched(block: Block, worker: Worker) -> Done:
 
 
 def _with_a_warning(block: Block, worker: Worker) -> Done:
-    """Fetch a thread's first block: the caller waits in next(), so only the dataset can draw from global generators."""
+    """Fetch a thread's first block; warn if global generators were drawn from: by the dataset, as the caller waits."""
     before = seeding.globals_mark()
     done = fetch(block, worker, NONE)
     if seeding.globals_mark() == before:

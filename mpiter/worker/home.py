@@ -113,7 +113,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def end_child(born: int, error: BaseException | None = None) -> None:
-    """End this process if it was forked since the generation was ``born``, with the exit code of ``sys.exit``."""
+    """End this process if it was forked since ``generation`` was ``born``; ``error`` decides the exit code."""
     if generation == born:
         return
     code = 0 if error is None else 1

@@ -1,4 +1,4 @@
-"""Random draws that depend only on seed, epoch and the sample's position (together its *place*).
+"""Makes a sample's random draws depend only on seed, epoch and the sample's position (together its *place*).
 
 Runs in workers.  This holds for ``get_rng()`` on every backend, and for the global generators (random, numpy.random,
 torch if loaded) on ``process`` and ``serial``.  It costs nothing if it isn't used: whether a dataset draws from global

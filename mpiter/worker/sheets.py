@@ -23,7 +23,7 @@ from ..samples.writing import Fetch, loop_for, places
 from ..transport.memory import Arena
 from . import home, seeding
 
-_MOST_SLOTS = 64  # for which a worker keeps columns and loops
+_MOST_SLOTS = 64  # slots for which a worker keeps columns and loops
 
 
 class Unsendable(Exception):
@@ -73,7 +73,7 @@ class Sheet:
         self.rows.append(at)
 
     def fail(self, row: int) -> None:
-        """Record that fetching this row has failed."""
+        """Note that fetching this row has failed; such a row needs no entry here."""
 
     def together(self, row: int, samples: Sequence[Any]) -> bool:
         """Write samples that were fetched at once as columns; return False if they don't fit."""

@@ -54,7 +54,7 @@ class Setup:
 
 @dataclass(eq=False, slots=True)
 class Worker:
-    """The state of a worker for one dataset."""
+    """A worker for one dataset: its state, and the objects that it fetches with."""
 
     info: WorkerInfo
     rules: Rules
