@@ -57,7 +57,7 @@ class Table:
 
 
 def as_dataset(data: Any, by_key: bool = False) -> Any:
-    """Return ``data`` as a dataset: columns as a ``Table``; with ``by_key``, a dict that can't be columns has samples."""
+    """Return ``data`` as a dataset; columns become a ``Table``; with ``by_key``, a dict may hold samples by key."""
     if isinstance(data, (str, bytes, bytearray)):
         raise OptionError(
             f"{data!r:.40} is {type(data).__name__}: its samples would be single letters; pass a dataset."
