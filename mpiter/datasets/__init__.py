@@ -1,5 +1,5 @@
-"""A dataset on its way to the workers: ``ship`` pickles it once, mapped by all, with what ``variables`` finds set.
+"""Datasets: how their samples are read, and how they are sent to the workers.
 
-``columns`` says whether it is columns or samples, ``access`` how its samples are read; ``packed`` holds many small
-objects in one piece of memory.
+``columns`` finds out whether data is columns or samples, and how samples are read.  ``ship`` pickles a dataset once for
+all workers, ``variables`` sends what the program has set, ``packed`` keeps many small objects in shared memory.
 """

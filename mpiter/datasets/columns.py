@@ -1,12 +1,12 @@
 """Columns as a dataset: ``(X, y)``, a dict of arrays, a data frame; and how the samples of any dataset are read.
 
-``as_dataset`` finds out what the user has given: columns of one length, each row of which is a sample, or samples.
-What could be either is refused with the spelling of both; rows come in the container in which the columns lie.
+``as_dataset`` finds out what the user's data is: columns of one length, whose rows are the samples, or samples.  Data
+that could be either is refused, and the message has the spelling of both.  A row has the same container as the columns.
 
-``reader_of`` finds out once, in a worker, what a dataset offers to read many samples at once: torch's ``__getitems__``,
-NumPy's indexing by arrays (``np.memmap`` too), that of Chainer's ``TupleDataset`` and ``DictDataset`` where they hold
-arrays, and the ``slice`` of its ``TabularDataset``.  What is read at once is asked for once more, sample by sample, if
-it raises or if the dataset draws random numbers, which belong to a sample's own place.
+``reader_of`` finds out once, in a worker, how a dataset reads many samples at once: by torch's ``__getitems__``, by
+NumPy's indexing with arrays (``np.memmap`` too), by that of Chainer's ``TupleDataset`` and ``DictDataset`` of arrays,
+or by the ``slice`` of its ``TabularDataset``.  If such a reading raises, or draws random numbers (which must depend on
+each sample's own position), the samples are read again one by one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import numpy as np
 from ..errors import OptionError
 from ..samples.tree import Rows, container
 
-_FEW = 4  # parts of a list, which may be columns: datasets rarely have so few samples
-_SEQUENCES = (list, tuple, range)  # which may be columns beside an array
-_MAPPINGS = ("numpy", "h5py")  # whose mappings name arrays; others know what they stand for
-_FRAMES = ("pandas", "polars", "pyarrow")  # whose [] takes labels, or gives objects
+_FEW = 4  # a list of at most so many parts may be columns: few datasets are so small
+_SEQUENCES = (list, tuple, range)  # types that may be columns if another column is an array
+_MAPPINGS = ("numpy", "h5py")  # packages whose mappings have arrays as values; others' are datasets
+_FRAMES = ("pandas", "polars", "pyarrow")  # packages whose [] takes labels, or returns objects
 _SPELLINGS = (
     "For columns, each row of which is a sample, pass arrays of one length in a tuple or a dict; for samples, whatever "
     "they are, mpiter.Packed(samples)."
@@ -34,7 +34,7 @@ _SPELLINGS = (
 
 
 class Table:
-    """A dataset of columns of one length, in a tuple, a named tuple or a dict."""
+    """A dataset whose samples are the rows of columns of one length, in a tuple, a named tuple or a dict."""
 
     def __init__(self, columns: Any) -> None:
         (one, length), *others = [(name, _length(column)) for name, column in _named(columns)]
@@ -51,13 +51,13 @@ class Table:
         return container(self.columns, lambda column: column[index])
 
     def __getitems__(self, indices: Any) -> Rows:
-        """The rows of an array of indices, column by column."""
-        indices = np.array(indices)  # torch takes none that can't be written to
+        """Return the samples with these indices, read column by column."""
+        indices = np.array(indices)  # a copy, since torch refuses read-only arrays
         return Rows(container(self.columns, lambda column: _part(column, indices)), len(indices))
 
 
 def as_dataset(data: Any, by_key: bool = False) -> Any:
-    """``data`` as a dataset; columns become a table, but a dict stays as it is where samplers ask ``by_key``."""
+    """Return ``data`` as a dataset; columns become a ``Table``; with ``by_key``, a dict may hold samples by key."""
     if isinstance(data, (str, bytes, bytearray)):
         raise OptionError(
             f"{data!r:.40} is {type(data).__name__}: its samples would be single letters; pass a dataset."
@@ -69,13 +69,13 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
         )
     data = _taken_from_frame(data)
     if not _is_container(data):
-        return data  # a class of the user's among them, which knows what its samples are
+        return data  # an object that is a dataset itself
     if isinstance(data, Mapping):
         rows = {*map(_rows, data.values())}
         are_samples = all(isinstance(name, int) for name in data) or (by_key and (0 in rows or len(rows) != 1))
         return data if are_samples else _table(dict(data))
     rows = {*map(_rows, data)} if len(data) <= _FEW else {0}
-    are_columns = len(data) > 1 and 0 not in rows  # or may be
+    are_columns = len(data) > 1 and 0 not in rows  # or may be columns
     are_long = len(rows) == 1 and max(rows) > len(data)
     if not any(map(_is_array, data)):
         if isinstance(data, tuple) and are_columns and are_long:
@@ -92,7 +92,7 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
 
 
 def _is_container(data: Any) -> bool:
-    """Is it of a type of Python's or of a library's, whose meaning is known?"""
+    """True if ``data`` is a list, tuple, dict or mapping of arrays, with Python's or a library's own indexing."""
     for kind in (list, tuple, dict):
         if isinstance(data, kind):
             return type(data).__getitem__ is kind.__getitem__
@@ -121,23 +121,23 @@ def _table(columns: Any) -> Table:
 
 
 def _rows(part: Any) -> int:
-    """The number of rows of a column; 0 for anything else."""
+    """Return the number of rows of a column; 0 for anything else."""
     return _length(part) if _is_array(part) or isinstance(part, _SEQUENCES) else 0
 
 
 def _is_array(part: Any) -> bool:
-    """Arrays, tensors, parts of files, series: what has rows and says how many."""
+    """True for arrays, tensors, HDF5 datasets, series and the like, which have rows and can be indexed."""
     try:
         shape: Any = getattr(part, "shape", None)
-    except RuntimeError:  # a nested tensor has none
+    except RuntimeError:  # a nested tensor has no shape
         return False
-    if isinstance(shape, tuple):  # torch's is one, too
+    if isinstance(shape, tuple):  # torch.Size is a tuple, too
         return bool(shape) and hasattr(type(part), "__getitem__")
     return _package(part) == "pyarrow" and hasattr(part, "to_numpy")
 
 
 def _as_column(part: Any) -> Any:
-    """Something that ``[]`` takes a row number, and an array of them if possible."""
+    """Return a column that can be indexed by a row number, and if possible by an array of them."""
     if isinstance(part, tuple):
         return list(part)
     if _package(part) in _FRAMES:
@@ -146,7 +146,7 @@ def _as_column(part: Any) -> Any:
 
 
 class InFile:
-    """A part of an HDF5 file, which each worker opens for itself."""
+    """A dataset in an HDF5 file, by file name and path; each worker opens the file, since it can't share a handle."""
 
     def __init__(self, part: Any) -> None:
         self._part, self._place, self._process = part, (part.file.filename, part.name), os.getpid()
@@ -158,7 +158,7 @@ class InFile:
             self._part, self._process = self._opens(file, "r")[name], os.getpid()
         if not isinstance(indices, np.ndarray):
             return self._part[indices]
-        rising, places = np.unique(indices, return_inverse=True)  # HDF5 wants each once, in rising order
+        rising, places = np.unique(indices, return_inverse=True)  # h5py takes increasing indices, without repetition
         return self._part[rising][places]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -166,7 +166,7 @@ class InFile:
 
 
 def _taken_from_frame(data: Any) -> Any:
-    """A data frame's columns, or one column by itself as an array."""
+    """Return a data frame as a dict of its columns, a series as an array, and anything else unchanged."""
     if _package(data) not in _FRAMES:
         return data
     names = getattr(data, "column_names", None) if _package(data) == "pyarrow" else getattr(data, "columns", None)
@@ -180,7 +180,6 @@ def _package(value: Any) -> str:
 
 
 def _part(column: Any, indices: Any) -> Any:
-    """The rows of these numbers."""
     if isinstance(column, (list, range)):
         return [column[index] for index in indices.tolist()]
     part = column[indices]
@@ -192,7 +191,7 @@ def _length(column: Any) -> int:
 
 
 def _named(columns: Any) -> Iterator[tuple[str, Any]]:
-    """Columns with what a message calls them."""
+    """Return an iterator over the columns, each with its name in messages."""
     if isinstance(columns, dict):
         return ((f"{name!r:.40}", column) for name, column in columns.items())
     return ((f"column {at}", column) for at, column in enumerate(columns))
@@ -206,26 +205,26 @@ _CALLABLE_WHEN_BOUND = (classmethod, functools.partialmethod)
 
 
 class Wrapping:
-    """A dataset that wraps the user's."""
+    """The base class of our wrappers around a dataset of the user's."""
 
     dataset: Any  # the user's
 
 
 def users(dataset: Any) -> Any:
-    """The dataset that the user knows of."""
+    """Return the user's dataset, without our wrappers."""
     while isinstance(dataset, Wrapping):
         dataset = dataset.dataset
     return dataset
 
 
 def offered(dataset: Any, name: str) -> Callable[..., Any] | None:
-    """An optional method of the dataset protocol, its class's or its own; none if it merely answers to any name."""
+    """Return a dataset's optional method ``name``; None if it isn't defined, even if ``__getattr__`` makes one up."""
     found = inspect.getattr_static(dataset, name, None)
     return getattr(dataset, name) if callable(found) or isinstance(found, _CALLABLE_WHEN_BOUND) else None
 
 
 def reader_of(dataset: Any) -> Reader | None:
-    """A function that reads many samples at once, or None where they must be read one by one."""
+    """Return a function that reads many samples at once, or None if they must be read one by one."""
     kind, chainer = type(dataset), sys.modules.get("chainer")
     if kind is Table:
         return lambda indices: dataset.__getitems__(indices)
@@ -243,7 +242,7 @@ def reader_of(dataset: Any) -> Reader | None:
 
 
 def _in_order(samples: Any) -> Any:
-    """The samples if they lie in order; none, so that they are read one by one, of a generator or a mapping."""
+    """Return samples in a sequence or an array unchanged; else (), so that they are read one by one."""
     return samples if isinstance(samples, (Sequence, np.ndarray)) else ()
 
 

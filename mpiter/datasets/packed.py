@@ -1,11 +1,10 @@
-"""Many small objects in one piece of memory that all processes share: ``Packed``, a sequence to be read.
+"""``Packed``: a read-only sequence of many small objects in one piece of memory, which all processes share.
 
-The memory is an unnamed file: the items one after another, then where each ends.  An item is written in msgpack if that
-says exactly the same, else as a pickle; the classes and functions that pickles name stand in a table, which travels
-beside the memory as the dataset's pickler has it (those of ``__main__`` by value).  Items come back with value and
-type, each time as a new object that is the caller's own.  A process that is started with it, by whatever method, maps
-the same memory; one that gets it otherwise gets a copy; nothing is left behind.  Pickles are ours: nothing here comes
-from a network.
+The memory is an unnamed file: the items one after another, then the offset at which each ends.  An item is written in
+msgpack if that keeps values and types exactly, else as a pickle.  Classes and functions that pickles name are in a
+list, which is pickled along with the dataset (those of ``__main__`` by value).  Reading an item makes a new object each
+time.  A process that is started with a ``Packed``, by any start method, maps the same memory; any other receives a
+copy.  Unpickling is safe, because all pickles are written here and never come from a network.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from .ship import explain
 
 T = TypeVar("T")
 
-_AT_ONCE = 1 << 20  # bytes written
-_PICKLED = pickle.PROTO[0]  # begins a pickle; in msgpack it is the empty dict, a single byte
-_NAMING = b"\xc1"  # before a pickle that names something; msgpack never uses it
+_AT_ONCE = 1 << 20  # number of bytes to write at once
+_PICKLED = pickle.PROTO[0]  # the first byte of a pickle; in msgpack it is the empty dict, a single byte
+_NAMING = b"\xc1"  # put before a pickle that names classes or functions; msgpack never uses it
 _LEAVES = {str, int, float, bool, bytes, type(None)}
 _REMEDY = "Leave such things out of the items, and open them in worker_init or on first use."
 
@@ -42,12 +41,12 @@ _REMEDY = "Leave such things out of the items, and open them in worker_init or o
 class Packed(Sequence[T]):
     """A sequence of Python objects, packed once into memory that all workers share.
 
-    For datasets that hold a great many small objects (annotations, file names, records), of which each worker would
-    else have its own. Read-only; takes the place of a list in any loader. ``items`` may be any iterable: what a
-    generator yields is packed as it comes, and never stands in memory together.  Each ``packed[i]`` is a new object.
+    For datasets of very many small objects (annotations, file names, records), which each worker would otherwise copy.
+    It is read-only, and replaces a list in any loader.  ``items`` may be any iterable: a generator's items are packed
+    as they come, so they are never all in memory.  Each ``packed[i]`` is a new object.
 
-    A slice is a ``Packed`` on the same memory, and is pickled with the whole of it unless it goes to a process that is
-    being started, which maps it; ``Packed(packed[:10])`` has memory of its own.
+    A slice is a ``Packed`` on the same memory.  When it is pickled, all of that memory is copied, except for a process
+    that is being started, which maps it; ``Packed(packed[:10])`` has private memory.
 
     >>> packed = Packed({"name": f"{number:04}.jpg", "box": (number, 0, 8, 8)} for number in range(1000))
     >>> packed[3]
@@ -64,14 +63,14 @@ class Packed(Sequence[T]):
         self._attach(memory, table, names, range(count))
 
     def _attach(self, memory: SharedBytes, table: tuple[int, str], names: list[Any], places: range) -> None:
-        """``table`` says where that of the ends begins, and in which format."""
+        """Set the attributes; ``table`` is the offset and the format of the items' ends in ``memory``."""
         self._memory, self._table, self._names, self._places = memory, table, names, places
         self._data = memoryview(memory)
         self._ends = self._data[table[0] :].cast(table[1])  # type: ignore[call-overload]
 
     @property
     def nbytes(self) -> int:
-        """The bytes of memory, shared with what this is a slice of."""
+        """The size of the memory in bytes; that of a slice is the whole memory, which it shares."""
         return len(self._memory)
 
     def __len__(self) -> int:
@@ -101,7 +100,7 @@ class Packed(Sequence[T]):
         return msgpack.unpackb(data, strict_map_key=False)
 
     def __eq__(self, other: object) -> bool:
-        """Compare as a list of the same objects."""
+        """True if ``other`` is a Packed or a list with equal items."""
         if not isinstance(other, (Packed, list)):
             return NotImplemented
         return self is other or (len(self) == len(other) and all(map(eq, self, other)))
@@ -120,7 +119,7 @@ def _attached(*about: Any) -> Packed[Any]:
 
 
 def _packed(items: Iterable[Any], names: list[Any]) -> tuple[SharedBytes, tuple[int, str], int]:
-    """The memory; where and how the ends of the items stand in it; how many items there are."""
+    """Return the memory, the offset and format of the items' ends in it, and the number of items."""
     waiting, ends, scribe = bytearray(), array("Q", [0]), _Scribe(names)
     file, written = SharedFile(), 0
     try:
@@ -157,7 +156,7 @@ def _write(fd: int, data: memoryview, at: int) -> None:
 
 
 class _Scribe(pickle.Pickler):
-    """Writes items one by one; pickles refer to classes and functions by their numbers in a table of ``names``."""
+    """Writes items one by one; pickles refer to classes and functions by their index in the list ``names``."""
 
     def __init__(self, names: list[Any]) -> None:
         self._out = io.BytesIO()
@@ -165,10 +164,10 @@ class _Scribe(pickle.Pickler):
         self.dispatch_table = {**copyreg.dispatch_table, **reducers()}
         self._pack = msgpack.Packer().pack
         self._names, self._numbers = names, dict[int, int]()
-        self._has_named = False  # anything, in this item
+        self._has_named = False  # the current item's pickle names a class or function
 
     def written(self, item: Any) -> bytes:
-        try:  # contextlib.suppress would take as long as all the rest
+        try:  # contextlib.suppress would double the time
             if _is_plain(item):
                 return self._pack(item)  # type: ignore[no-any-return]
         except (ValueError, OverflowError, RecursionError):
@@ -191,7 +190,7 @@ class _Scribe(pickle.Pickler):
 
 
 def _is_plain(value: Any) -> bool:
-    """Does msgpack bring this back with the same types throughout?"""
+    """True if msgpack returns ``value`` with the same types throughout."""
     kind = type(value)
     if kind is dict:
         for key in value:
@@ -200,14 +199,14 @@ def _is_plain(value: Any) -> bool:
         value = value.values()
     elif kind is not list:
         return kind in _LEAVES
-    for part in value:  # noqa: SIM110 (all() takes twice as long, and a million items come by)
+    for part in value:  # noqa: SIM110 (all() takes twice as long, and there may be a million items)
         if type(part) not in _LEAVES and not _is_plain(part):
             return False
     return True
 
 
 class _ByName(pickle.Unpickler):
-    """Finds classes and functions in the table again."""
+    """An unpickler that finds classes and functions in the list ``names``."""
 
     def __init__(self, data: memoryview, names: list[Any]) -> None:
         super().__init__(io.BytesIO(data))

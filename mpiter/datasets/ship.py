@@ -1,8 +1,8 @@
-"""The dataset's journey: pickled once in the consumer process, mapped by all workers with its arrays.
+"""Sending a *cargo* (dataset and ``worker_init``) to workers: pickled once, into an unnamed file that they all map.
 
-In-memory arrays are there once, however many workers there are (a private, writable map of one unnamed file);
-``np.memmap`` travels as the name of its file, classes and functions of ``__main__`` by value; and what cannot travel is
-named by its path (``dataset.transform.lock``).
+Arrays in memory are shared by all workers, until one writes to its map, which is private.  An ``np.memmap`` is sent as
+the name of its file, classes and functions of ``__main__`` by value.  If something can't be pickled, the error has its
+path (``dataset.transform.lock``).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ..samples.tree import PAGE
 from ..transport.memory import SharedBytes, SharedFile, write_all
 from . import variables
 
-_COMPARED = 1 << 20  # bytes at once, which stay in the cache
-_LARGEST = 1 << 26  # bytes of a variable of a module
-_MANY = 200_000_000  # bytes of pickled objects: each worker takes seconds to open them, and several times the memory
+_COMPARED = 1 << 20  # bytes compared at once, which fit into the cache
+_LARGEST = 1 << 26  # most bytes of a module's variable
+_MANY = 200_000_000  # bytes of pickled objects, which take each worker seconds and several times the memory
 _REMEDY = (
     "Open such things in worker_init or on first use, leave them out in __getstate__, or pass "
     "backend=mpiter.Process(start_method='fork')."
@@ -43,13 +43,13 @@ _first: list[str] = []
 
 
 def import_first(module: str) -> None:
-    """Have workers import ``module`` before they open what is sent to them from now on."""
+    """Have workers import ``module`` before they open a cargo that is packed from now on."""
     if module not in _first:
         _first.append(module)
 
 
 class Kept:
-    """A cargo that isn't packed: threads and forked workers have it already."""
+    """A cargo that isn't pickled, because threads and forked workers have it already."""
 
     def __init__(self, cargo: Any) -> None:
         self._cargo = cargo
@@ -58,18 +58,18 @@ class Kept:
         return self._cargo
 
     def holds(self, cargo: Any) -> bool:
-        return False  # forked workers have it as it was, which cannot be compared
+        return False  # forked workers have an older copy, which can't be compared
 
     def close(self) -> None: ...
 
 
 class Mapped:
-    """Buffers in a file without a name that the workers map.
+    """A hold: keeps a shipment's buffers where workers can read them, here in an unnamed file that they map.
 
-    Another hold is made of the buffers too, travels to the workers, and gives the same buffers there.
+    Other classes of holds are also made from the buffers, sent to the workers, and return the same buffers there.
     """
 
-    maps_files: ClassVar = True  # may buffers that are files already travel as such, and not as bytes?
+    maps_files: ClassVar = True  # buffers that are mapped files are sent as files, not as bytes
 
     def __init__(self, buffers: list[memoryview]) -> None:
         *starts, size = accumulate((aligned(buffer.nbytes, PAGE) for buffer in buffers), initial=0)
@@ -89,7 +89,7 @@ class Mapped:
             ) from error
 
     def buffers(self, is_own: bool) -> list[Any]:
-        """Map the buffers; with ``is_own`` they are writable, and writes are private to this process."""
+        """Return the mapped buffers; with ``is_own`` they are writable, and writes are private to this process."""
         access = mmap.ACCESS_COPY if is_own else mmap.ACCESS_READ
         memory = memoryview(mmap.mmap(self._file.fd, self._size, access=access))
         return [memory[place] for place in self._places]
@@ -99,7 +99,7 @@ class Mapped:
 
 
 class Shipment:
-    """A pickled cargo with its buffers where the workers can read them; ``hold`` is ``Mapped`` or the like."""
+    """A pickled cargo; ``hold`` is the class that keeps its buffers where workers can read them."""
 
     def __init__(self, cargo: Any, by_value: bool = True, hold: Any = Mapped) -> None:
         self._by_value, self._maps_files = by_value, hold.maps_files
@@ -116,9 +116,9 @@ class Shipment:
         self._hold = hold(raw)
 
     def _packed(self, cargo: Any) -> tuple[list[memoryview], list[SharedBytes | None], list[str]]:
-        """Pickle the program's settings and the cargo, with the buffers that go out of line.
+        """Return the buffers to send (settings, cargo, arrays), the mapped files among them, and what can't be sent.
 
-        Beside them, and in their place, what workers can map already; and which variables stay behind, and why.
+        A mapped file leaves an empty buffer in the first list; any other buffer leaves None in the second.
         """
         buffers, modules = list[pickle.PickleBuffer](), set[str]()
         pickled = _dumps(cargo, self._by_value, buffers, modules, self._maps_files)
@@ -129,7 +129,7 @@ class Shipment:
         return [memoryview(b"") if there else one for one, there in zip(raw, shared, strict=True)], shared, stays
 
     def open(self) -> Any:
-        """The cargo, unpickled; its arrays are private to this worker once it writes to them, if it can."""
+        """Return the cargo, unpickled; when this worker writes to an array, the pages become private to it."""
         for module in self._first:
             importlib.import_module(module)
         found = zip(self._shared, self._hold.buffers(is_own=True), strict=True)
@@ -139,10 +139,10 @@ class Shipment:
         return pickle.loads(pickled, buffers=buffers)
 
     def holds(self, cargo: Any) -> bool:
-        """Would packing ``cargo`` now give the same?"""
+        """True if packing ``cargo`` now would give the same bytes, so that workers needn't get it again."""
         try:
             raw, shared, _ = self._packed(cargo)
-        except Exception:  # it cannot travel any more: starting new workers says why
+        except Exception:  # it can't be pickled now: starting new workers will raise the error
             return False
         if shared != self._shared or [buffer.nbytes for buffer in raw] != self._sizes:
             return False
@@ -177,7 +177,7 @@ def _dumps(
     modules: set[str] | None = None,
     maps_files: bool = True,
 ) -> bytes:
-    """Pickle ``cargo``; ``buffers`` takes what goes out of line, ``modules`` the names of those that it leads to."""
+    """Return ``cargo`` pickled; ``buffers`` gets its large buffers, ``modules`` the modules that it refers to."""
     out = io.BytesIO()
     make = _ByValue if by_value else _ByReference
     pickler = make(out, protocol=5, buffer_callback=None if buffers is None else buffers.append)
@@ -188,12 +188,12 @@ def _dumps(
 
 
 def by_value(value: Any) -> bytes:
-    """Pickle something small for a worker that has not imported the caller's script."""
+    """Return a small object pickled for a worker that hasn't imported the caller's script."""
     return _dumps(value, by_value=True)
 
 
 def _variable(by_value: bool, value: Any) -> tuple[bytes, set[str]]:
-    """The pickle of a module's variable, and the modules that it names."""
+    """Return a module's variable pickled, and the modules that it refers to."""
     modules = set[str]()
     data = _dumps(value, by_value, modules=modules)
     if len(data) > _LARGEST:
@@ -202,10 +202,10 @@ def _variable(by_value: bool, value: Any) -> tuple[bytes, set[str]]:
 
 
 class _ByValue(ByValue):
-    """Knows in addition that a memmap is a file."""
+    """Pickles by value, memmaps as the names of their files, and records modules."""
 
     knows_main = names_twins = False
-    modules: set[str]  # that what has been pickled names
+    modules: set[str]  # modules that the pickled objects refer to
     maps_files: bool
 
     def reducer_override(self, value: Any) -> Any:
@@ -214,7 +214,7 @@ class _ByValue(ByValue):
 
 
 class _ByReference(pickle.Pickler):
-    """Plain pickle with the same reducers, for workers that import the caller's script."""
+    """Plain pickle with the same reducers, for workers that have the caller's script."""
 
     modules: set[str]
     maps_files: bool
@@ -231,7 +231,7 @@ class _ByReference(pickle.Pickler):
 
 
 def _reduced(value: Any, pickler: _ByValue | _ByReference) -> Any:
-    """Reduce memory that others can map, and note the modules that are named; None for everything else."""
+    """Return the reduction of memory that workers can map, else None; record which modules are referred to."""
     if isinstance(value, (type, FunctionType, ModuleType)):
         pickler.modules.add(value.__name__ if isinstance(value, ModuleType) else value.__module__)
     elif type(value) is SharedBytes and not pickler.maps_files:
@@ -242,12 +242,12 @@ def _reduced(value: Any, pickler: _ByValue | _ByReference) -> Any:
 
 
 def _place_in_file(value: Any) -> tuple[Any, ...] | None:
-    """(file, dtype, mode, offset, shape) of a memmap or a contiguous part of one."""
+    """Return the arguments to map a memmap, or a contiguous part of one, again; None if that isn't possible."""
     mapped = getattr(value, "_mmap", None)
     if mapped is None or value.filename is None or not value.flags.c_contiguous or value.dtype.hasobject:
         return None
     if value.mode == "c":
-        return None  # changes live in the caller's memory only
+        return None  # copy-on-write: changes are in the caller's memory only
     start = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
     skipped = value.offset - value.offset % mmap.ALLOCATIONGRANULARITY
     offset = skipped + value.__array_interface__["data"][0] - start
@@ -259,7 +259,7 @@ def _map_again(filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[i
 
 
 def explain(cargo: Any, name: str, error: Exception, remedy: str = _REMEDY) -> DatasetNotPicklable:
-    """The error to raise when ``cargo`` cannot travel, naming the attribute that is to blame."""
+    """Return the error to raise when ``cargo`` can't be pickled; it names the attribute that is the cause."""
     path, value, reason = culprit(cargo, name, error, lambda part: _dumps(part, True, []))
     is_handle = isinstance(value, io.IOBase) or type(value).__module__.partition(".")[0] in variables.HANDLES
     remedy = _OPEN_IT if is_handle else remedy

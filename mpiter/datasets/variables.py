@@ -1,8 +1,8 @@
-"""What the program has set: the variables of its own modules and known settings, read there and set in its workers.
+"""Variables of the program's own modules, and settings of libraries: read in the program and set in its workers.
 
-A worker imports the modules that the dataset leads to, and has then what they begin with; what the program has set
-since is set in the worker too, before the dataset is opened.  A variable whose pickle is the same here and there is
-left alone, so that ``is`` goes on holding, and one that can't be pickled stays as the worker's import has made it.
+A worker imports the modules that the dataset refers to, which sets their variables to initial values.  Those that the
+program has changed since are set in the worker too, before the dataset is opened.  A variable whose pickle is the same
+in the worker isn't touched, so that its identity is kept; one that can't be pickled keeps its initial value.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .. import script
 from ..samples.byvalue import is_importable, path_to
 
 HANDLES = {"_io", "socket", "ssl", "sqlite3", "h5py", "lmdb", "zmq", "redis", "psycopg", "psycopg2", "pymysql"}
-# Packages whose objects each process makes for itself: handles, locks, threads, loaders, foreign libraries, randomness.
+# Packages whose objects belong to one process: handles, locks, threads, loaders, foreign libraries, random generators.
 _OF_ITS_PROCESS = HANDLES | {"_thread", "threading", "queue", "_queue", "ctypes", "_ctypes", "weakref", "_weakref"}
 _OF_ITS_PROCESS |= {"random", "_random", "contextvars", "_contextvars", "concurrent", "multiprocessing", "mpiter"}
 _INSTALLED = tuple(sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
@@ -38,26 +38,26 @@ class Variable(NamedTuple):
 
     module: str
     path: tuple[str, ...]
-    value: int  # equal numbers: the same object
+    value: int  # variables with equal numbers are the same object
     data: bytes
 
 
 class Held(NamedTuple):
-    """The settings and variables of a program."""
+    """The settings and variables of a program, as they are sent to its workers."""
 
     modules: list[str]  # in the order in which the program has imported them
     variables: list[Variable]
     settings: Mapping[tuple[str, str], Any]
 
 
-Dumps = Callable[[Any], tuple[bytes, Collection[str]]]  # a pickle, and the modules that it names
+Dumps = Callable[[Any], tuple[bytes, Collection[str]]]  # returns a pickle, and the modules that it refers to
 
 
 def read(names: Collection[str], dumps: Dumps, with_main: bool) -> tuple[Held, list[str]]:
-    """Read the variables of these modules and of those that they lead to; list what can't travel."""
+    """Return the variables of the modules ``names`` and all that these refer to, and a list of what can't be sent."""
     found, stays, seen, places = list[Variable](), list[str](), set[str](), dict[int, int]()
     led_to = sorted(map(script.home, names))
-    for name in led_to:  # which grows
+    for name in led_to:  # grows meanwhile
         if name in seen or not (_is_own(name) or (with_main and name == script.NAME)):
             continue
         seen.add(name)
@@ -68,7 +68,7 @@ def read(names: Collection[str], dumps: Dumps, with_main: bool) -> tuple[Held, l
                 try:
                     data, more = dumps(value)
                 except Exception as error:  # the object's own code may raise anything
-                    made_by = script.home(type(value).__module__)  # what a library has made, each import makes anew
+                    made_by = script.home(type(value).__module__)  # each import makes a library's objects again
                     is_ours = made_by in ("builtins", script.NAME) or _is_own(made_by)
                     if len(path) == 1 and (is_ours or isinstance(error, OverflowError)):
                         stays.append(f"{name}.{path[0]} ({type(value).__name__}: {error})")
@@ -79,17 +79,17 @@ def read(names: Collection[str], dumps: Dumps, with_main: bool) -> tuple[Held, l
 
 
 def put(held: Held, dumps: Dumps) -> Iterator[str]:
-    """Import the modules and set what differs in them, then the settings; yields what can't be set, and why."""
+    """Import the modules, set the variables that differ, then the settings; yield what can't be set, and why."""
     for name in held.modules:
         if name != script.NAME:
-            with contextlib.suppress(Exception):  # if the dataset needs it, opening the dataset says so
+            with contextlib.suppress(Exception):  # if the dataset needs it, opening the dataset raises the error
                 importlib.import_module(name)
     made = dict[int, Any]()
     for module, path, identity, data in held.variables:
         for space in script.spaces(sys.modules[module]) if module == script.NAME else [_space(module)]:
             try:
                 holder = functools.reduce(getattr, path[1:-1], space[path[0]]) if path[1:] else None
-                with contextlib.suppress(Exception):  # there is none here, or it can't be pickled
+                with contextlib.suppress(Exception):  # it doesn't exist here, or can't be pickled
                     if dumps((space if holder is None else vars(holder))[path[-1]])[0] == data:
                         continue
                 if identity not in made:
@@ -109,7 +109,7 @@ def put(held: Held, dumps: Dumps) -> Iterator[str]:
 
 
 def _is_own(name: str) -> bool:
-    """Is it a module of the program's: from a file that comes neither with Python nor with an installed package?"""
+    """True if a module is the program's own: its file belongs neither to Python nor to an installed package."""
     file = _space(name).get("__file__")
     if not isinstance(file, str) or not file.endswith(".py") or file.startswith(_INSTALLED) or "-packages/" in file:
         return False
@@ -117,11 +117,11 @@ def _is_own(name: str) -> bool:
 
 
 def _space(name: str) -> dict[str, Any]:
-    return getattr(sys.modules.get(name), "__dict__", {})  # asked otherwise, a module may load itself
+    return getattr(sys.modules.get(name), "__dict__", {})  # not by getattr, which may load a lazy module
 
 
 def _variables(holder: Any, module: str, outer: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The variables of a module, and the attributes of its classes and functions."""
+    """Yield path and value of each variable of a module, and of the attributes of its classes and functions."""
     for name, value in list(getattr(holder, "__dict__", {}).items()):
         path, is_function = (*outer, name), isinstance(value, FunctionType)
         if not is_function and (name.startswith("__") or (outer and hasattr(type(value), "__get__"))):
@@ -133,7 +133,7 @@ def _variables(holder: Any, module: str, outer: tuple[str, ...] = ()) -> Iterato
 
 
 def _is_defined_at(value: Any, module: str, path: tuple[str, ...]) -> bool:
-    """Is it the class or function that is known by this name?"""
+    """True if ``value`` is a class or function that was defined at ``path`` in ``module``."""
     if not isinstance(value, (type, FunctionType)) or script.home(value.__module__) != module:
         return False
     dotted = ".".join(path)
@@ -141,7 +141,7 @@ def _is_defined_at(value: Any, module: str, path: tuple[str, ...]) -> bool:
 
 
 def _is_of_its_process(value: Any) -> bool:
-    """Is it of a kind that each process has for itself: a handle, a lock, a random generator, an iterator?"""
+    """True if ``value`` belongs to one process: a handle, a lock, a random generator, an iterator and the like."""
     if isinstance(value, (type, FunctionType)):
         return "<locals>" in value.__qualname__ and value.__module__ not in script.NAMES
     kind = type(value)
@@ -153,13 +153,13 @@ def _is_of_its_process(value: Any) -> bool:
 
 
 class Setting(NamedTuple):
-    """A setting of a library: how it is read, and how it is set."""
+    """A setting of a library, with the functions that read and set it."""
 
     module: str
     name: str
     get: Callable[[Any], Any]
     put: Callable[[Any, Any], object]
-    default: Any = None  # the library's own, which isn't sent
+    default: Any = None  # the library's default, which isn't sent
 
 
 def _attribute(module: str, name: str, default: Any) -> Setting:
@@ -171,11 +171,11 @@ def _function(module: str, get: str, put: str, default: Any = None) -> Setting:
 
 
 def _umask(_: Any) -> int:
-    """The mask, read without setting it, as ``os.umask`` would for a moment."""
+    """Return the umask, without changing it for a moment as ``os.umask`` does."""
     return int(Path("/proc/self/status").read_text().partition("Umask:")[2].split()[0], 8)
 
 
-_ZONE = ("tzname", "timezone", "daylight", "tzset.__name__")  # the environment, which says it, is the program's already
+_ZONE = ("tzname", "timezone", "daylight", "tzset.__name__")  # sent only to have ``tzset`` called
 _SETTINGS = (
     _function("sys", "getrecursionlimit", "setrecursionlimit"),
     _function("sys", "get_int_max_str_digits", "set_int_max_str_digits"),
@@ -201,12 +201,12 @@ _SETTINGS = (
 
 
 def settings() -> dict[tuple[str, str], Any]:
-    """The present settings, by module and name."""
+    """Return the present settings that aren't the default, by module and name."""
     found = {}
     for module, name, get, _, default in _SETTINGS:
         if module in sys.modules:
-            with contextlib.suppress(Exception):  # another version of the library, which hasn't got it
+            with contextlib.suppress(Exception):  # this version of the library doesn't have the setting
                 value = get(sys.modules[module])
-                if default not in (value, str(value)):  # torch's is known by its name
+                if default not in (value, str(value)):  # torch's dtype is compared by its name
                     found[module, name] = value
     return found

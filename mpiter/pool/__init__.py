@@ -1,13 +1,13 @@
-"""Workers are started, watched and ended here: by a Pool with ``multiprocessing.Pool``'s ``map_async``.
+"""Starting, watching and ending workers, by a Pool with the ``map_async`` of ``multiprocessing.Pool``.
 
 ::
 
     backends ───► crew ───────────► pool, anypool ───────────────► pipes
-    which Pool    the workers       ours, of processes;            of one
-                  of one iterator   threads, or any other          process
+    which Pool    the workers       our Pool of processes;         to one
+                  of one iterator   threads, or any other Pool     process
 
-``workers`` has what all Pools share; ``starting`` starts processes; ``endings`` sees which worker makes no progress,
-ends it, and says which one died of what.
+``workers`` has the base class of all Pools; ``starting`` starts processes; ``endings`` finds workers that make no
+progress, ends them, and says in words why a worker ended.
 """
 
 from .pool import Pool

@@ -1,6 +1,6 @@
-"""Workers that aren't processes of ours: threads, and those of any other Pool, ``multiprocessing.Pool`` say.
+"""Workers that aren't processes of ours: threads, and those of any other Pool, such as ``multiprocessing.Pool``.
 
-Other threads leave word and ring the bell; ``wait`` passes on what has come.
+Threads of such a Pool post events and ring the bell; ``wait`` returns the events.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ..worker.block import Block, Lost
 from ..worker.board import Line
 from .workers import NAME, Died, State, Worker, Workers
 
-_FOR_THE_END_S = 2.0  # that a Pool may take to end, when it has to be made anew
-_FOR_ANSWERS_S = 0.5  # that its workers have for what they have in hand
-_READY = object()  # what a thread says first: its initializer has returned
-_END = None, None  # what it is asked last
+_FOR_THE_END_S = 2.0  # the time that a Pool has to end before another is made
+_FOR_ANSWERS_S = 0.5  # the time that its workers have to finish their blocks
+_READY = object()  # posted by a thread when its initializer has returned
+_END = None, None  # queued for a thread that is to end
 
 
 @dataclass(eq=False, kw_only=True)
@@ -31,9 +31,9 @@ class _Threaded(Worker):
 
 
 class Threads(Workers):
-    """Threads that call functions, with a queue of blocks for each; ``initializer`` is told the number of each as well.
+    """A Pool of threads, with a queue of blocks for each; ``initializer`` also gets the thread's number.
 
-    A thread cannot be ended: one that is stuck in a dataset is left to itself, and what it says later is not heard.
+    A thread can't be ended: one that is stuck in a dataset is abandoned, and its later answers are ignored.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Threads(Workers):
     def _hear(self, number: int, inbox: SimpleQueue[Any], block: Block | None, value: Any) -> None:
         worker = self._workers.get(number)
         if worker is None or worker.inbox is not inbox:
-            return  # it was given up
+            return  # it was abandoned
         if value is _READY:
             worker.is_ready()
         elif block is None:
@@ -93,19 +93,19 @@ class Threads(Workers):
             worker.inbox.put(_END)
 
     def kill(self, number: int) -> None:
-        """Abandon a thread, which can't be ended."""
+        """Abandon a thread, since threads can't be ended."""
         if number in self._workers:
-            self._workers[number].inbox.put(_END)  # it ends if it ever comes back
+            self._workers[number].inbox.put(_END)  # it ends if it ever returns from the dataset
             self._forget(number, None)
             self._bell.ring()
 
     def close(self, timeout: float = 5.0) -> bool:
-        """End all threads, each after the block in hand; False if one is stuck in it."""
+        """End all threads, each after its current block; return False if one hasn't ended in time."""
         end = time.monotonic() + timeout
         workers = list(self._workers.values())
         self._workers.clear()
         for worker in workers:
-            while not worker.inbox.empty():  # what it has not begun
+            while not worker.inbox.empty():  # blocks that it hasn't begun
                 worker.inbox.get()
             worker.inbox.put(_END)
         for worker in workers:
@@ -114,10 +114,10 @@ class Threads(Workers):
 
 
 class AnyPool(Workers):
-    """Another library's Pool behind our interface: it needs ``terminate``, and ``map_async`` with callbacks.
+    """Adapts another library's Pool, which needs ``terminate``, and ``map_async`` with callbacks.
 
-    Nothing is known of one worker alone: the Pool is ended and made anew as a whole, and what it promises when a worker
-    dies is its own affair (the stock Pool waits for ever for what that had in hand).
+    Single workers can't be started or ended, only the whole Pool.  What happens when a worker dies is up to that Pool:
+    ``multiprocessing.Pool`` never answers the blocks which that worker had.
     """
 
     shares_fate = True
@@ -133,9 +133,9 @@ class AnyPool(Workers):
     ) -> None:
         super().__init__(bell)
         self._make = partial(make, workers, initializer, initargs)
-        self._most = self.width = workers  # that may be at work; the others stay, idle
+        self._most = self.width = workers  # at most ``width`` workers are at work; the others stay idle
         self._out: dict[int, Block] = {}
-        self._pool: Any = self._make()  # None: it has been ended, and is made anew
+        self._pool: Any = self._make()  # None after ``kill``, until ``start``
 
     def map_async(self, func: Callable[[Any], Any], blocks: Iterable[Block]) -> None:
         for block in blocks:
@@ -153,25 +153,25 @@ class AnyPool(Workers):
             self._events.append(Lost(block.number, value) if isinstance(value, BaseException) else value[0])
 
     def vacancies(self, most: int) -> int:
-        """The number of further blocks for the workers, if each may have ``most``.
+        """Return the number of further blocks for the workers, if each may have ``most``.
 
-        A Pool hands what it has to all of its workers, so if some are to idle there are no more than may be at work.
+        If some must stay idle, each of the others may have only one, because the Pool gives blocks to any worker.
         """
         if self._pool is None:
             return 0
         return max(0, (most if self.width == self._most else 1) * self.width - len(self._out))
 
     def out(self, number: int) -> int:
-        """The number of blocks that are with workers."""
+        """Return the number of all unanswered blocks, since it isn't known which worker has which."""
         return len(self._out)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
-        """The workers that are at work; all of them if blocks are out and none is."""
+        """Return the workers that are at work; all of them if there are unanswered blocks but none is at work."""
         working = {number for number, line in lines.items() if line.active}
         return working or (set(lines) if self._out else working)
 
     def start(self, number: int) -> None:
-        """Make the Pool anew."""
+        """Make a new Pool, with all its workers."""
         self._pool = self._make()
 
     def kill(self, number: int) -> None:
@@ -190,10 +190,10 @@ class AnyPool(Workers):
 
 
 def _end(pool: Any, timeout: float) -> bool:
-    """End a Pool, which may never come back from it; True if all is gone.
+    """End a Pool; return False if that takes longer than ``timeout``, as it might never return.
 
-    Its workers may answer first: the stock Pool kills them, and one that is killed while it answers keeps the lock
-    which the Pool needs to end.
+    Its workers may finish first: ``multiprocessing.Pool`` kills them, and one that is killed while it answers keeps a
+    lock which the Pool needs to end.
     """
     end = time.monotonic() + timeout
     if hasattr(pool, "close") and hasattr(pool, "join"):
@@ -206,7 +206,7 @@ def comes_back(step: Callable[[], object], timeout: float) -> bool:
     thread = threading.Thread(target=step, name="mpiter-ending", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # from Python 3.12 on none starts while the interpreter ends, which ends the stock Pool itself
+    except RuntimeError:  # at exit no thread starts from Python 3.12 on; the stock Pool is ended anyway
         return False
     thread.join(max(0.0, timeout))
     return not thread.is_alive()

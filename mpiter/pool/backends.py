@@ -1,8 +1,7 @@
-"""Backends run the fetches: in processes, threads, or the caller.  Each with workers makes a Pool; the engine asks no
-more.
+"""Backends: what runs the workers.  A backend packs the dataset for its workers, and makes a Pool of them.
 
-Runs in the consumer process, in the caller's thread.  A backend says whether its workers share memory with us and
-whether they are in this very process; a backend of one's own needs the members of ``Backend``.
+Runs in the consumer process, in the caller's thread.  A backend also says whether its workers share memory with this
+process, and whether they are threads of it.  A backend of your own needs the members of ``Backend``.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ from .starting import start_server
 class Launch:
     """A packed dataset, and the function that makes the Pool for it."""
 
-    cargo: Any  # has ``open``, ``holds`` and ``close``
-    pool: Callable[..., Any]  # of (workers, initializer, initargs, bell=)
+    cargo: Any  # the packed dataset: has ``open``, ``holds`` and ``close``
+    pool: Callable[..., Any]  # takes (workers, initializer, initargs, bell=)
     dumps: Callable[[Any], bytes]  # pickles something for the workers
-    grows: bool = True  # do workers come and go one by one?
+    grows: bool = True  # workers can be started and ended one by one
 
 
 class Backend(Protocol):
-    """What makes Pools, and packs datasets for their workers.
+    """The interface of a backend, which packs a dataset and makes the Pool for it.
 
-    It may say from how many seconds on (``dear_s``) a batch is split over the workers.
+    The optional attribute ``dear_s`` is the number of seconds from which on a batch is split over the workers.
     """
 
     name: str
-    shares_memory: bool  # with this process: shared slots can be used; else its processes are others' to start and end
-    in_process: bool  # the workers are threads of this very process
+    shares_memory: bool  # with this process, so that slots can be used; else others start and end its processes
+    in_process: bool  # the workers are threads of this process
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch: ...
 
@@ -54,12 +53,12 @@ class Backend(Protocol):
 class Process:
     """Worker processes on this machine.
 
-    ``start_method`` is "fork", "forkserver" or "spawn".  Left unset it is forkserver on Linux and spawn elsewhere, on
-    every Python; a dataset that cannot be pickled at all is then forked instead, with a warning.
+    ``start_method`` is "fork", "forkserver" or "spawn".  The default is forkserver on Linux and spawn elsewhere, on
+    every Python; if the dataset can't be pickled, workers are then forked instead, with a warning.
 
-    ``pool`` makes another Pool than ours, ``pool(workers, initializer, initargs)``: ``multiprocessing.Pool`` itself,
-    say, for comparison; its start method is its own.  It promises what it promises: of a worker that is killed, the
-    stock Pool says nothing, and only ``sample_timeout`` notices it.
+    ``pool`` makes another Pool than ours, by ``pool(workers, initializer, initargs)``: ``multiprocessing.Pool``, say,
+    for comparison.  It has its own start method and its own handling of failures: ``multiprocessing.Pool`` doesn't
+    report a worker that was killed, so only ``sample_timeout`` notices it.
 
     >>> from mpiter import batches
     >>> list(batches([10, 20, 30], 2, n_processes=1, shuffle=False, backend=Process("spawn")))
@@ -86,9 +85,9 @@ class Process:
         return f"Process(start_method={self.start_method!r})" if self.pool is None else f"Process(pool={self.pool!r})"
 
     def prepare(self) -> None:
-        """Start the fork server, if there is one: workers come from it later."""
+        """Start the fork server ahead, if this backend uses one, so that workers start sooner."""
         if self.pool is None and self._method == "forkserver" and not multiprocessing.current_process().daemon:
-            with contextlib.suppress(OSError, RuntimeError):  # it will be missed, and said so, when workers start
+            with contextlib.suppress(OSError, RuntimeError):  # starting the workers will report it
                 start_server()
 
     @property
@@ -96,7 +95,7 @@ class Process:
         return self.start_method or ("forkserver" if sys.platform == "linux" else "spawn")
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
-        """Pack the dataset, by the first way that works."""
+        """Return the dataset packed in the first way that works, with the function that makes its Pool."""
         if multiprocessing.current_process().daemon:
             raise WorkerStartError(
                 "this is a daemonic process (a worker of multiprocessing.Pool, say, or of another loader), which may "
@@ -109,12 +108,12 @@ class Process:
         try:
             return self._launched(ship.Shipment(cargo), method)
         except (MemoryError, Warning):
-            raise  # no way of packing it would be smaller, and who makes errors of warnings is to have them
+            raise  # other ways take no less memory, and a warning turned into an error must be seen
         except Exception as error:
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-                raise  # it isn't the dataset's
+                raise  # too many open files: not the dataset's fault
             failure = error
-        with contextlib.suppress(Exception):  # what cannot travel by value may be importable from the caller's script
+        with contextlib.suppress(Exception):  # what can't be pickled by value may be importable from the script
             if script.is_guarded():
                 return self._launched(ship.Shipment(cargo, by_value=False), method, imports_main=True)
         explained = ship.explain(cargo[0], "dataset", failure)
@@ -125,7 +124,7 @@ class Process:
         return self._launched(ship.Kept(cargo), "fork")
 
     def _launched(self, cargo: ship.Kept | ship.Shipment, method: str, imports_main: bool = False) -> Launch:
-        """Pickle by reference for workers that are forked or import ``__main__``, by value for others."""
+        """Return the launch; later pickles are by reference if workers have ``__main__``, else by value."""
         pickles = dumps if method == "fork" or imports_main else ship.by_value
         if self.pool is not None:
             return Launch(cargo, partial(AnyPool, self.pool), pickles, grows=False)
@@ -139,7 +138,7 @@ def _cuda_is_up() -> bool:
 
 
 class Thread:
-    """Threads of this process: for decoders that release the GIL, and for free-threaded Python.
+    """Worker threads in this process: for decoders that release the GIL, and for free-threaded Python.
 
     >>> from mpiter import batches
     >>> list(batches([10, 20, 30], 2, n_processes=2, shuffle=False, backend="thread"))
@@ -153,18 +152,18 @@ class Thread:
 
 
 class _TheVeryObjects(ship.Kept):
-    """A cargo for threads, which share the very objects."""
+    """A cargo (dataset and ``worker_init``) for threads, which use the caller's own objects."""
 
     def holds(self, cargo: Any) -> bool:
-        return all(map(is_, self.open(), cargo))  # however they have changed
+        return all(map(is_, self.open(), cargo))  # the same objects, even if modified
 
 
-# Wings add theirs.
+# Packages that attach from outside, such as ``mpiter.remote``, add theirs.
 BY_NAME: dict[str, Callable[[], Backend]] = {"process": Process, "thread": Thread}
 
 
 def backend_for(backend: Any) -> Backend:
-    """The backend that the ``backend=`` argument asks for."""
+    """Return the backend for the ``backend=`` argument, a name or an object."""
     if isinstance(backend, str) and backend in BY_NAME:
         return BY_NAME[backend]()
     if isinstance(backend, (str, type)) or not hasattr(backend, "launch"):

@@ -1,9 +1,9 @@
-"""The workers of one iterator, each in its place.
+"""The crew: the workers of one iterator.  Each has a *place*, a number that its replacement inherits.
 
-Runs in the consumer process.  ``Crew`` is made, and its workers started, in the caller's thread (a fork happens where
-the caller expects it), and from then on used by the prefetch thread.  Guarantees that a worker's end is told once and
-concerns its own place alone, and that ``dismiss`` is idempotent, comes back in bounded time and leaves neither process
-nor descriptor.
+Runs in the consumer process.  A ``Crew`` is made, and its workers started, in the caller's thread (so that a fork
+happens where the caller expects it); later the prefetch thread uses it.  Guarantees that a worker's end is reported
+once and doesn't affect other places, and that ``dismiss`` is idempotent, returns in bounded time, and leaves neither
+process nor descriptor.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from .backends import Backend, Launch
 from .endings import End, Eviction, Watch
 from .workers import Died, State
 
-_FOR_THE_END_S = 2.0  # that all have to go when they are killed: more, and they sit in the kernel
+_FOR_THE_END_S = 2.0  # the time that all have to end; a killed one that needs longer is stuck in a system call
 
 
 class Crew:
-    """The workers for one dataset."""
+    """Starts, supervises, replaces and ends the workers of one iterator, by a Pool."""
 
     def __init__(self, rules: Rules, backend: Backend, launch: Launch, arena: Arena, writer: Writer, bell: Any) -> None:
         self._rules, self._launch, self._arena, self._writer, self._bell = rules, launch, arena, writer, bell
         self._name, self._is_here = backend.name, backend.shares_memory
-        self._are_ours = self._is_here and not backend.in_process  # processes of this machine that we start and end
-        self._pool: Any = None  # Workers, or what looks like them
-        self.width = rules.workers if rules.workers_first is None else rules.workers_first  # workers there should be
-        self._taken: set[int] = set()  # places with a worker, until we are told of its end
-        self._proven: set[int] = set()  # numbers under which a worker was ready once
+        self._are_ours = self._is_here and not backend.in_process  # processes on this machine that we start and end
+        self._pool: Any = None  # ``Workers``, or an object with its methods
+        self.width = rules.workers if rules.workers_first is None else rules.workers_first  # workers wanted
+        self._taken: set[int] = set()  # places with a worker, until its end was reported
+        self._proven: set[int] = set()  # places in which a worker was ready once
         self._evictions: dict[int, Eviction] = {}
-        self._samples: Counter[int] = Counter()  # that the worker in each place has fetched
-        self._drawn: set[str] = set()  # the global generators that the dataset draws from: new workers are told
-        self._starts: Counter[int] = Counter()  # of replacements in each place, so that none draws what another drew
+        self._samples: Counter[int] = Counter()  # fetched by the worker in each place
+        self._drawn: set[str] = set()  # global generators that the dataset draws from; new workers get them
+        self._starts: Counter[int] = Counter()  # replacements in each place: each draws other random numbers
         self._is_settled = self._has_gaps = False
         self._must_note = not self._is_here or rules.max_samples is not None
-        self.dataset = new_key()  # key in the registry
+        self.dataset = new_key()  # key in the workers' registry
         self.staff()
 
     # -- workers come ------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ class Crew:
         return self._pool is not None
 
     def staff(self) -> None:
-        """Start all workers; none may be there yet."""
+        """Start all workers; there must be none yet."""
         assert self._pool is None
         self._board = Board(self._rules.workers, self._arena if self._is_here else None)
         self._box = BlackBox() if self._are_ours else None
@@ -88,7 +88,7 @@ class Crew:
         self.resize(self.width)
 
     def resize(self, width: int) -> None:
-        """Change the number of workers: new ones are started, and those that leave end after their last block."""
+        """Change the number of workers: surplus ones end after their blocks, ``replace_workers`` starts new ones."""
         self.width, self._is_settled, self._has_gaps = width, False, True
         if self._pool is not None:
             self._pool.width = width
@@ -97,11 +97,11 @@ class Crew:
 
     @property
     def _places(self) -> range:
-        """The places that should have a worker; of a Pool that is made as a whole, all of its places."""
+        """The places that should have a worker: all of them, if a Pool can't start and end single workers."""
         return range(self.width if self._launch.grows else self._rules.workers)
 
     def replace_workers(self) -> None:
-        """Start a worker in each place that has none and should."""
+        """Start a worker in each place that should have one and has none."""
         if not self._has_gaps or self._pool is None:
             return
         for worker in self._places:
@@ -114,7 +114,7 @@ class Crew:
 
     @property
     def is_settled(self) -> bool:
-        """Is no worker starting or ending?"""
+        """True if no worker is starting or ending."""
         if self._pool is not None and not self._is_settled:
             ready = all(line.ready for line in self._board.lines()[: self.width])
             self._is_settled = self._pool.shares_fate or (ready and len(self._taken) == self.width)
@@ -123,15 +123,15 @@ class Crew:
     # -- what they do ------------------------------------------------------------------------------------------------
 
     def vacancies(self, most: int) -> int:
-        """The number of further blocks for the workers, if each may have ``most``; one before any worker is started."""
+        """Return the number of further blocks for the workers, if each may have ``most``; 1 if there are no workers."""
         return 1 if self._pool is None else self._pool.vacancies(most)
 
     def map_async(self, block: Block) -> None:
-        """Hand a block to the worker that has least to do; ``wait`` gives what comes of it."""
+        """Hand a block to the worker with the fewest; ``wait`` returns its answer."""
         self._pool.map_async(_fetch_run, [block])
 
     def wait(self) -> list[Any]:
-        """Wait until something happens; return Done, Lost and End, or an empty list for the bell."""
+        """Wait for events; return answers (Done), Lost and End, or an empty list if only the bell rang."""
         pool = self._pool
         if pool is None:
             self._bell.wait(None)
@@ -148,10 +148,10 @@ class Crew:
         return events
 
     def _note(self, pool: Any, done: Done) -> None:
-        """Handle an answer: the dataset may draw from global generators, or the worker have fetched all it should."""
+        """Handle an answer: record the global generators in use, and retire a worker that has reached its limit."""
         worker = done.worker
         self._drawn |= done.drawn
-        if not self._is_here:  # what we hear is all that there is on the board
+        if not self._is_here:  # such workers can't write to the board themselves
             self._board.heard(worker)
         if (most := self._rules.max_samples) is not None:
             self._samples[worker] += done.rows
@@ -167,13 +167,13 @@ class Crew:
         return tuple(pool.pids.values()) or tuple(line.pid for line in self._board.lines() if line.pid)
 
     def board(self) -> list[Line]:
-        """The workers' lines on the board, with process ids where a worker hasn't written its own yet."""
+        """Return the lines on the board (shared integers: what each worker fetches), with process ids filled in."""
         return [] if self._pool is None else self._board.lines(self._pool.pids)
 
     # -- and how they end --------------------------------------------------------------------------------------------
 
     def _look(self, pool: Any) -> None:
-        """End the workers that are stuck, step by step."""
+        """Find workers that are stuck, and take the next step in ending each."""
         if self._watch is not None and self._watch.is_due:
             lines = {worker: line for worker, line in enumerate(self.board()) if worker in self._taken}
             for worker in self._watch.look(lines, pool.busy(lines)):
@@ -184,7 +184,7 @@ class Crew:
             eviction.go_on(pool)
 
     def _ended(self, pool: Any, told: Died) -> End:
-        """Handle a worker's end: find out why, and free its place."""
+        """Return why a worker has ended and what it was doing, and free its place."""
         worker, code, lines = told.number, told.code or 0, self._board.lines()
         by_the_killer = machine.out_of_memory_kills() > self._oom_kills
         line, eviction = lines[worker]._replace(pid=told.pid or lines[worker].pid), self._evictions.pop(worker, None)
@@ -219,13 +219,13 @@ class Crew:
             else:
                 self._board.move(place)
         if end.was_starting:
-            self._proven.discard(worker)  # until another one is ready there
+            self._proven.discard(worker)  # until a worker is ready there again
         self._taken.discard(worker)
         self._has_gaps = True
         return end
 
     def dismiss(self, timeout: float = _FOR_THE_END_S) -> bool:
-        """End all workers; False if one could not be ended and may still write into its rooms."""
+        """End all workers; return False if one couldn't be ended, and may still write into shared memory."""
         pool, self._pool = self._pool, None
         if pool is None:
             return True
@@ -245,7 +245,7 @@ class Crew:
 
 @contextlib.contextmanager
 def _named_errors() -> Iterator[None]:
-    """Turn an OSError at the start of workers into an error that names the limits."""
+    """Raise an OSError at the start of workers as an error that names the system's limits."""
     try:
         yield
     except MpiterError:

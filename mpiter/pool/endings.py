@@ -1,10 +1,10 @@
-"""Which workers are stuck, how one is ended without holding up the others, and how workers end, in words.
+"""How workers end: which are stuck, how one is ended while the others go on, and the reason in words.
 
-``Watch`` decides from the notice board and a clock.  Only time counts in which this process itself was running: neither
-Ctrl-Z nor a suspended container makes it long.  Guarantees that a worker is called stuck only after ``patience``
-seconds without any progress on what it has been given, or on getting ready, for which it has a minute at least.  An
-``Eviction`` runs in the prefetch thread, a step at each look: the worker is asked for its stack, killed, and given up
-if it would not die.  ``End`` is what the engine hears of a worker that is no more.
+``Watch`` finds stuck workers from their lines on the board (shared integers: what each is fetching) and a clock.  Only
+time in which this process itself was running counts, not time in which Ctrl-Z or a container had suspended it.
+Guarantees that a worker counts as stuck only after ``patience`` seconds without progress, or at least a minute while it
+starts.  An ``Eviction`` ends a stuck worker, one step at a time in the prefetch thread: the worker is asked for its
+stack, then killed, then abandoned if it doesn't end.  ``End`` tells the engine of a worker's end.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..worker.home import CUT_OFF
 from .pool import VANISHED
 
 STEP_S = 0.01  # between two looks at a worker that is being ended
-_FOR_A_STACK_S = 0.5  # that a stuck worker has to show it: a stopped one never does
-_FOR_DYING_S = 2.0  # once it is killed: more, and it sits in the kernel
-START_S = 60.0  # the least that a worker may take to get ready, however impatient one is with samples
-_LOOKS = 8  # within a limit…
-_MOST_S = 1.0  # …and at least one in so many seconds
+_FOR_A_STACK_S = 0.5  # the time that a stuck worker has to write its stack
+_FOR_DYING_S = 2.0  # the time that a killed worker has to end; after it, it is stuck in a system call
+START_S = 60.0  # the time that a worker has to start at least, even if ``patience`` is less
+_LOOKS = 8  # at least so many within a limit…
+_MOST_S = 1.0  # …and one in this many seconds
 
 _CAUSES = {
     "SIGKILL": "the out-of-memory killer, or kill -9",
@@ -40,19 +40,19 @@ _CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a worker: what it was doing, and the blocks that it had."""
+    """The end of a worker: what it was doing, why it ended, and the blocks (rows of one batch) that it had."""
 
     worker: int
     line: Line
     how: str  # "was killed by SIGKILL"
-    cause: str = ""  # likely, if anything is known
-    stack: str = ""  # the Python stack, where one could be had
+    cause: str = ""  # the likely cause, if known
+    stack: str = ""  # the Python stack, if the worker has written it
     blocks: tuple[int, ...] = ()  # their numbers
-    is_gone: bool = True  # if not, it may still write into the rooms that it was given
-    was_asked: bool = False  # to end, after its last block
-    was_stuck: bool = False  # and ended for that
-    is_proven: bool = True  # a worker in its place has been ready before
-    others_work: bool = True  # some worker has answered
+    is_gone: bool = True  # if not, it may still write into shared memory
+    was_asked: bool = False  # it was asked to end after its last block
+    was_stuck: bool = False  # it was ended because it made no progress
+    is_proven: bool = True  # a worker with its number has been ready before
+    others_work: bool = True  # some worker of the iterator has been ready before
 
     @property
     def was_starting(self) -> bool:
@@ -64,12 +64,12 @@ class End:
 
 
 def interval_for(limit: float | None) -> float:
-    """The seconds between two looks, so that the end of ``limit`` seconds is noticed soon."""
+    """Return the seconds between two looks by which the end of ``limit`` seconds is noticed soon."""
     return _MOST_S if limit is None else min(limit / _LOOKS, _MOST_S)
 
 
 class Stopwatch:
-    """A stopwatch that is read once in an interval, and counts two at most, whatever the clock says."""
+    """A stopwatch that counts at most two intervals for each reading, so that a suspension hardly counts."""
 
     def __init__(self, interval: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = 2 * interval, clock
@@ -77,31 +77,31 @@ class Stopwatch:
 
     @property
     def since(self) -> float:
-        """Seconds since the last reading, also those in which we did not run."""
+        """Seconds since the last reading, including those in which this process was suspended."""
         return self._clock() - self._last
 
     def lap(self) -> float:
-        """Seconds that count since the last reading."""
+        """Read the stopwatch: return the seconds since the last reading that count."""
         now = self._clock()
         passed, self._last = min(now - self._last, self._most), now
         return passed
 
 
 class Watch:
-    """Looks at the lines of workers, in the prefetch thread, from time to time while that waits for answers."""
+    """Finds stuck workers by their lines on the board; the prefetch thread looks every ``interval`` seconds."""
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.interval = interval_for(patience)
         self._patience, self._stopwatch = patience, Stopwatch(self.interval, clock)
         self._seen: dict[int, Line] = {}
-        self._still: dict[int, float] = {}  # seconds that each worker has not moved
+        self._still: dict[int, float] = {}  # for how many seconds each worker has made no progress
 
     @property
     def is_due(self) -> bool:
         return self._stopwatch.since >= self.interval
 
     def look(self, lines: Mapping[int, Line], busy: Collection[int]) -> list[int]:
-        """The workers that are stuck, by their lines on the board; ``busy`` ones have a block."""
+        """Return the workers that are stuck, given all lines on the board and the workers that have a block."""
         passed = self._stopwatch.lap()
         self._still = {
             worker: self._still.get(worker, 0.0) + passed
@@ -112,18 +112,18 @@ class Watch:
         return [worker for worker, still in self._still.items() if still > self.due(lines[worker])]
 
     def due(self, line: Line) -> float:
-        """Seconds after which a worker with this line counts as stuck."""
+        """Return the seconds without progress after which a worker with this line counts as stuck."""
         return self._patience if line.ready else max(self._patience, START_S)
 
 
 class Patience:
-    """A consumer's, who waits for one batch: ``limit`` seconds, of which the workers' start is none."""
+    """The time for which ``next()`` may wait for one batch: ``limit`` seconds, not counting the workers' start."""
 
     def __init__(self, limit: float | None) -> None:
         self._limit, self._of_the_start, self._is_over = limit, 0.0, False
 
     def ends(self, waited: float, starting: bool) -> bool:
-        """Is it over, for the first time, after so many seconds?"""
+        """True if the time is over after ``waited`` seconds; only once for each batch."""
         if self._limit is None or self._is_over:
             return False
         if starting:
@@ -133,28 +133,28 @@ class Patience:
 
 
 class Eviction:
-    """Ends a worker that has made no progress for too long."""
+    """Ends a worker that has made no progress for too long, by a step at each call of ``go_on``."""
 
     def __init__(self, worker: int, line: Line, limit: float, box: BlackBox | None, is_here: bool) -> None:
-        """``is_here``: it runs on this machine."""
+        """Ask the worker for its stack, if possible; ``is_here`` if it runs on this machine."""
         doing = "made no progress" if line.ready else "was not ready to work"
         stands = is_here and is_stopped(line.pid)
         self.how, self.cause = f"{doing} for {limit:g} s", "it is stopped, SIGSTOP" if stands else ""
         self.stack = "" if box or not is_here else thread_stack(line.pid)
         self._worker, self._box, self._came = worker, box, ""
         self._asked = self._killed = 0.0
-        if box is not None and not stands:  # else it would not answer
+        if box is not None and not stands:  # a stopped process would not answer
             box.turn_over()
             box.ask(line.pid)
             self._asked = time.monotonic()
 
     def go_on(self, pool: Any) -> None:
-        """The next step, if it is time for it."""
+        """Take the next step if it is due: kill the worker, or abandon it if it hasn't ended."""
         now = time.monotonic()
         if not self._killed:
             if self._box is not None and now - self._asked < _FOR_A_STACK_S:
                 came, self._came = self._came, self._box.read()
-                if not came or came != self._came:  # it has not come to rest
+                if not came or came != self._came:  # no stack yet, or not all of it
                     return
             self.stack = self.stack or self._came
             self._killed = now
@@ -164,7 +164,7 @@ class Eviction:
 
 
 def in_hand(blocks: Sequence[Block], told: Line, stood_still: bool) -> Line:
-    """The line of a worker elsewhere that had the first of these blocks in hand, and told us another line before."""
+    """Return the line of a worker that doesn't share the board: it was fetching the first of ``blocks``."""
     if not blocks or (stood_still and told.active == 1 and told.block == blocks[0].number):
         return told
     is_sure = blocks[0].singly and blocks[0].rows == 1
@@ -172,14 +172,14 @@ def in_hand(blocks: Sequence[Block], told: Line, stood_still: bool) -> Line:
 
 
 def ended(code: int) -> str:
-    """Say how a process with this exit code ended."""
+    """Return in words how a process with this exit code ended."""
     if code == VANISHED:
         return "vanished, perhaps with the fork server that had started it"
     return f"was killed by {_name(-code)}" if code < 0 else f"exited with code {code}"
 
 
 def cause(code: int, out_of_memory: bool) -> str:
-    """Say the likely cause."""
+    """Return the likely cause in words; empty if it isn't known."""
     if code == -signal.SIGKILL and out_of_memory:
         return "the out-of-memory killer: use fewer workers, or smaller samples"
     if code == CUT_OFF:

@@ -1,10 +1,10 @@
-"""What is said between a Pool and one of its workers: tasks down one pipe, answers up another, both theirs alone.
+"""The two pipes between a Pool and one of its workers: one for tasks, the other for answers.
 
-``WorkerEnd`` is the worker's, which reads and writes as long as it takes.  ``PoolEnd`` is the Pool's, which never
-waits: what a full pipe doesn't take stays here until there is room, and an answer that has come in part goes on where
-it stopped.  On the wire: a task's number and its bytes (none: there are no more tasks); for an answer the number, its
-bytes, and the large buffers in it as they are, written from where they lie and read to memory of their own.  The bytes
-are a pickle, or the short form of a block or an answer, which goes to the function of the task before.
+``WorkerEnd``, in the worker, blocks while it reads and writes.  ``PoolEnd`` never blocks: it keeps what a full pipe
+doesn't take until there is room, and continues an answer that has come in part when more arrives.  A message for a task
+has its number and its bytes (none after the last task); one for an answer has the task's number, bytes, and the
+answer's large buffers, which are written without a copy and read into private memory.  The bytes are a pickle, or the
+short form of a block or an answer (``block.short``); a block in short form is for the function of the task before it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 from ..samples.envelope import OUT_OF_LINE
 from ..worker.block import short
 
-_TASK = struct.Struct("=qQ")  # its number, and how many bytes: none, and there are no more
-_ANSWER = struct.Struct("=qQH")  # the task's number, bytes, buffers; the size of each buffer follows
-_AT_ONCE = 1 << 12  # bytes that are read unless more are known to come
-_MOST_PARTS = 512  # that are written by one system call; 1024 is the limit of most systems
+_TASK = struct.Struct("=qQ")  # number, and number of bytes: 0 after the last task
+_ANSWER = struct.Struct("=qQH")  # the task's number, numbers of bytes and of buffers; each buffer's size follows
+_AT_ONCE = 1 << 12  # bytes to read, unless more are expected
+_MOST_PARTS = 512  # written by one system call; most systems allow 1024
 
-READY = -1  # the number in the first message of all: the worker's initializer has returned
+READY = -1  # the number in a worker's first message: its initializer has returned
 
-Answer = tuple[int, bytes, list[bytearray]]  # a message from a worker, complete but not opened
+Answer = tuple[int, bytes, list[bytearray]]  # a complete message from a worker: number, pickle, buffers
 
 
 class WorkerEnd:
@@ -36,7 +36,7 @@ class WorkerEnd:
         self._read = bytearray()
 
     def receive(self) -> tuple[int, bytes] | None:
-        """The next task's number and bytes; None when there are no more."""
+        """Wait for a task and return its number and bytes, or None if there are no more."""
         end, begin, read = _TASK.size, _TASK.size, self._read
         while True:
             if len(read) >= begin:
@@ -54,7 +54,7 @@ class WorkerEnd:
             read += more
 
     def send(self, number: int, value: Any) -> None:
-        """Answer.  Nothing has been written if ``value`` can't be pickled."""
+        """Send ``value`` as the answer to task ``number``; if it can't be pickled, raise before anything is sent."""
         parts = _packed(number, value)
         try:
             while parts:
@@ -83,7 +83,7 @@ def _packed(number: int, value: Any) -> list[Any]:
 
 
 def _rest(parts: list[Any], written: int) -> list[Any]:
-    """The rest of ``parts`` after so many bytes."""
+    """Return what is left of ``parts`` after their first ``written`` bytes."""
     done = 0
     while done < len(parts) and written >= len(parts[done]):
         written -= len(parts[done])
@@ -95,7 +95,7 @@ def _rest(parts: list[Any], written: int) -> list[Any]:
 
 
 class PoolEnd:
-    """The Pool's end: its descriptors never block."""
+    """The Pool's end of a worker's two pipes; its descriptors never block."""
 
     def __init__(self, tasks: Any, answers: Any) -> None:
         self.tasks, self.answers = tasks, answers  # Connections, which own the descriptors
@@ -105,17 +105,17 @@ class PoolEnd:
         self._unsent: list[Any] = []
         self._read = bytearray()
         self._wanted = _AT_ONCE  # bytes to be read next…
-        self._begun: Answer | None = None  # …unless an answer has come but for its buffers…
-        self._unfilled: list[memoryview] = []  # …of which these are still to be filled
-        self.has_ended = False  # no process can write into the pipe any more
+        self._begun: Answer | None = None  # …unless this answer lacks only buffers…
+        self._unfilled: list[memoryview] = []  # …of which these aren't complete
+        self.has_ended = False  # the pipe was closed by all processes that could write
 
     def send(self, number: int, task: bytes) -> bool:
-        """Send a task, empty bytes after the last; False if ``tasks`` must be writable first: then ``flush``."""
+        """Send a task (empty after the last); return False if ``flush`` must be called once ``tasks`` is writable."""
         self._unsent.append(_TASK.pack(number, len(task)) + task)
         return self.flush()
 
     def flush(self) -> bool:
-        """Write what the pipe takes; is that all?"""
+        """Write what the pipe takes; return True if that was everything."""
         try:
             while self._unsent:
                 self._unsent = _rest(self._unsent, os.writev(self.down, self._unsent[:_MOST_PARTS]))
@@ -126,7 +126,7 @@ class PoolEnd:
         return True
 
     def receive(self) -> list[Answer]:
-        """The answers that are complete by now; of a dead worker, all that it has sent."""
+        """Return the answers that are complete now; if the worker is dead, all that it has sent."""
         found: list[Answer] = []
         while True:
             try:
@@ -150,7 +150,7 @@ class PoolEnd:
         self.answers.close()
 
     def _take_apart(self, found: list[Answer]) -> None:
-        """Add the answers in what has been read."""
+        """Append the complete answers in what was read to ``found``."""
         read = self._read
         while True:
             if self._begun is None:

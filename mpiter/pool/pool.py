@@ -1,9 +1,9 @@
 """A Pool of processes with ``multiprocessing.Pool``'s ``map_async``, a pair of pipes for each worker, and no thread.
 
-``Pool`` runs in the thread that uses it, ``_work`` in each worker.  Guarantees that one worker's end is no concern of
-the others: its pipes are its own, what it sent counts, and its place is filled beside them; that a process that is
-killed is the one meant, whichever has its number by then; and that what a function returns comes back, or why there is
-nothing.  A block is with the ready worker that has least to do.
+``Pool`` runs in the thread that uses it, ``_work`` in each worker.  Guarantees that the end of a worker doesn't affect
+the others: no other uses its pipes, the answers that it sent count, and it can be replaced while they work; that
+killing never hits another process which has got the same pid; and that each block gets an answer or an error.  A block
+is sent to the ready worker that has the fewest.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from . import starting
 from .pipes import READY, Answer, PoolEnd, WorkerEnd
 from .workers import NAME, State, Worker, Workers
 
-VANISHED = 255  # the exit code that multiprocessing makes up when the fork server is gone and can't tell
-_TO_LEAVE_S = 0.5  # that a worker with nothing to do may take to end: what its libraries have made is then given back…
-_TO_FINISH_S = 0.1  # …and one that has something, which in most cases is a matter of milliseconds
-_FOR_AN_EXIT_S = 1  # that one has to leave when it has done its last block
-_FOR_A_CODE_S = 1.0  # that a dead worker's exit code may take to come from the fork server
+VANISHED = 255  # multiprocessing's exit code for a process whose fork server has died
+_TO_LEAVE_S = 0.5  # the time that an idle worker has to end, so that its libraries can clean up…
+_TO_FINISH_S = 0.1  # …and one with a block, which mostly takes milliseconds
+_FOR_AN_EXIT_S = 1  # the time that a process has to exit after its last block
+_FOR_A_CODE_S = 1.0  # the time that the fork server has to report a dead worker's exit code
 
 
 @dataclass(eq=False, kw_only=True)
 class Member(Worker):
-    """A process, and what it has been asked."""
+    """A worker process of the Pool."""
 
     process: Any
     pid: int
     end: PoolEnd
     death: int  # a descriptor that becomes readable when it dies
     is_pidfd: bool
-    is_full: bool = False  # its pipe: something waits to be sent
-    func: Any = None  # that it was sent last
+    is_full: bool = False  # the pipe is full, and a task waits to be sent
+    func: Any = None  # the function that it was sent last
 
     def kill(self) -> None:
         self.is_doomed = True
         with contextlib.suppress(ProcessLookupError):
             if self.is_pidfd:
-                signal.pidfd_send_signal(self.death, signal.SIGKILL)  # nothing else, whatever has its number by now
+                signal.pidfd_send_signal(self.death, signal.SIGKILL)  # never another process with the same pid
             else:
                 self.process.kill()
 
     def part_with(self) -> float:
-        """Tell it that no more blocks come; return the seconds that it may take to end.  Kill it if it can't be told.
+        """Tell the worker that no more blocks come, or kill it if that fails; return the seconds that it may take.
 
-        One that is starting is told too: what its ``worker_init`` has made is then given back.
+        A worker that is starting is told too, so that what its ``worker_init`` has made is cleaned up.
         """
         if not self.is_doomed and (self.state is State.RETIRING or self.end.send(0, b"")):
             return _TO_FINISH_S if self.out else _TO_LEAVE_S
@@ -68,18 +68,18 @@ class Member(Worker):
         return 0.0
 
     def is_gone(self, end: float) -> bool:
-        """Has it died, or does it by then?"""
+        """True if the process is dead, or dies before the time ``end``."""
         return bool(connection.wait([self.death], max(0.0, end - time.monotonic())))
 
     def let_go(self) -> None:
-        """Close what leads to it."""
+        """Close the pipes and the pidfd."""
         self.end.close()
         if self.is_pidfd:
             os.close(self.death)
 
     def reap(self, most_s: float = _FOR_A_CODE_S) -> int:
-        """Its exit code, which the fork server may tell a moment later; to be asked once it has died."""
-        code: int | None = self.process.exitcode  # first: ``join`` waits for the sentinel, which its children keep open
+        """Return the exit code of a dead process; the fork server may report it up to ``most_s`` seconds later."""
+        code: int | None = self.process.exitcode  # before ``join``, which waits for a pipe that its children keep open
         if code is None:
             self.process.join(max(0.0, min(_FOR_A_CODE_S, most_s)))
             code = self.process.exitcode
@@ -93,9 +93,9 @@ class Pool(Workers):
     """Worker processes that call functions.
 
     Args:
-        processes, initializer, initargs, context: as ``multiprocessing.Pool`` has them.
-        bell: what wakes ``wait``.
-        imports_main: do workers that aren't forked import the caller's script?
+        processes, initializer, initargs, context: the arguments of ``multiprocessing.Pool``.
+        bell: wakes ``wait`` when it is rung.
+        imports_main: whether workers that aren't forked import the caller's script.
 
     >>> from mpiter.bell import Bell
     >>> pool = Pool(1, bell=Bell())
@@ -127,9 +127,9 @@ class Pool(Workers):
         self._numbers = 0
         self._poll = select.poll()
         self._poll.register(bell, select.POLLIN)
-        self._places: dict[int, Member] = {}  # the workers that ``wait`` looks at, by descriptor
+        self._places: dict[int, Member] = {}  # workers by the descriptors that ``wait`` polls
         self._finalizer = weakref.finalize(self, _kill_all, self._workers, os.getpid())
-        self._finalizer.atexit = False  # multiprocessing ends its daemons itself
+        self._finalizer.atexit = False  # at exit multiprocessing ends the processes itself
         try:
             starting.start_tracker()
             for number in range(processes):
@@ -152,7 +152,7 @@ class Pool(Workers):
                 self._wait_for_room(chosen, True)
 
     def _wait_for_room(self, worker: Member, wanted: bool) -> None:
-        """Have ``wait`` look out for room in its pipe, or no longer."""
+        """Have ``wait`` poll for room in a worker's pipe, or no longer do so."""
         if wanted and not worker.is_full:
             self._look_at(worker.end.down, worker, select.POLLOUT)
         elif worker.is_full and not wanted:
@@ -160,7 +160,7 @@ class Pool(Workers):
         worker.is_full = wanted
 
     def _look_at(self, place: int, worker: Member, what: int = select.POLLIN) -> None:
-        """Have ``wait`` see to this descriptor of a worker's."""
+        """Have ``wait`` poll a descriptor of a worker's."""
         self._places[place] = worker
         self._poll.register(place, what)
 
@@ -176,12 +176,12 @@ class Pool(Workers):
             if worker is None:
                 if place == self._bell.fileno():
                     self._bell.hush()
-                continue  # of a worker's end we may be told before we are told of what came before
+                continue  # of a worker whose end was handled earlier in this loop
             if place == worker.end.up:
                 self._hear(worker)
             elif place == worker.death:
                 worker.is_doomed = True
-                self._hear(worker)  # what it said before
+                self._hear(worker)  # the answers that it sent before
                 self._forget(worker, worker.reap())
             else:
                 self._wait_for_room(worker, not worker.end.flush())
@@ -197,14 +197,14 @@ class Pool(Workers):
                 else:
                     event = _opened(answer, worker.out.pop(answer[0]))
                     if type(event) is Lost:
-                        worker.func = None  # it may not know it: it couldn't read the task, perhaps
+                        worker.func = None  # send it again: perhaps the worker couldn't unpickle the task
                     self._events.append(event)
-        except Exception as error:  # there is no memory for what it sends, say: the rest makes no sense any more
+        except Exception as error:  # no memory for an answer, say: the rest of the pipe can't be read any more
             worker.kill()
             self._events.extend(Lost(block.number, error) for block in worker.out.values())
             worker.out.clear()
         if worker.end.has_ended:
-            self._ignore(worker.end.up)  # it is dead, or dies when it answers
+            self._ignore(worker.end.up)  # it is dead, or ends when it tries to answer
 
     # -- workers come and go -------------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class Pool(Workers):
         return {number: worker.pid for number, worker in sorted(self._workers.items())}
 
     def close(self, timeout: float = 5.0) -> bool:
-        """End all workers, the ordinary way if they take it at once; False if one would not die in time."""
+        """End all workers: ask them, and kill those that don't end soon; return False if one hasn't ended in time."""
         now = time.monotonic()
         end = now + timeout
         leaving = [(worker, min(end, now + worker.part_with())) for worker in self._workers.values()]
@@ -284,19 +284,19 @@ class Pool(Workers):
 
 
 class _Failed(NamedTuple):
-    """What a worker answers if it has nothing else to say: why, in words."""
+    """A worker's answer when the function failed, or its result can't be pickled."""
 
     summary: str
     trace: str
 
 
 def _failed(what: str, error: Exception) -> _Failed:
-    summary = "".join(traceback.format_exception_only(error)).strip()  # whatever its own ``__str__`` does
+    summary = "".join(traceback.format_exception_only(error)).strip()  # works even if its ``__str__`` fails
     return _Failed(what + summary, traceback.format_exc())
 
 
 def _opened(answer: Answer, block: Any) -> Any:
-    """Unpickle a worker's answer to a block."""
+    """Return a worker's answer to a block, or Lost if it failed or can't be unpickled."""
     _, pickled, buffers = answer
     if (done := from_short(pickled)) is not None:
         return done
@@ -312,8 +312,8 @@ def _opened(answer: Answer, block: Any) -> Any:
 
 
 def _kill_all(workers: dict[int, Member], owner: int) -> None:
-    """End a Pool that was dropped, not closed."""
-    if os.getpid() == owner:  # a fork of its process has the same Pool, but not the workers
+    """Kill the workers of a Pool that was garbage-collected without being closed."""
+    if os.getpid() == owner:  # not in a fork, which has a copy of the Pool
         for worker in workers.values():
             worker.kill()
             worker.let_go()
@@ -321,19 +321,19 @@ def _kill_all(workers: dict[int, Member], owner: int) -> None:
 
 
 def _death_of(process: Any) -> tuple[int, bool]:
-    """A descriptor that becomes readable when the process dies, and whether it is a pidfd.
+    """Return a descriptor that becomes readable when the process dies, and whether it is a pidfd.
 
-    A sentinel is a pipe, which children of the worker may keep open, and of the fork server's workers it ends with the
-    server.
+    The alternative, multiprocessing's sentinel, is a pipe: children of the worker may keep it open, and a worker from
+    the fork server seems dead once the server is.
     """
-    with contextlib.suppress(AttributeError, OSError):  # not Linux, or an old one, or it has died already
+    with contextlib.suppress(AttributeError, OSError):  # not Linux, or an old kernel, or it has died already
         return os.pidfd_open(process.pid), True
     return process.sentinel, False
 
 
 def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...], others: list[Any]) -> None:
-    """The whole life of a worker process."""
-    for theirs in others:  # which a forked process has inherited
+    """Run a worker process: the initializer, then one task after the other."""
+    for theirs in others:  # the ends of other pipes, inherited by fork
         theirs.close()
     end, born = WorkerEnd(tasks, answers), home.generation
     home.watch(tasks.fileno(), answers.fileno())
@@ -359,4 +359,4 @@ def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...],
             end.send(number, _failed(f"{reprlib.repr(answer)} cannot be pickled: ", problem))
         del task, data, block, answer
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(_FOR_AN_EXIT_S)  # though threads of the dataset's own may wish to stay
+    signal.alarm(_FOR_AN_EXIT_S)  # even if the dataset's threads are still running

@@ -1,8 +1,8 @@
 """How worker processes are started: without the caller's script, undisturbed by Ctrl-C, by a fork server of our own.
 
-Runs in the consumer process, in whichever thread starts workers.  What it changes in multiprocessing it changes for
-that thread only and only while workers start.  Guarantees that a fork of the consumer doesn't take our workers for its
-own, and that the fork server has no name in the file system that a killed program would leave behind.
+Runs in the consumer process, in the thread that starts workers.  Changes to multiprocessing take effect in that thread
+only, while workers start.  Guarantees that a fork of the consumer process doesn't end our workers or wait for them, and
+that a killed program leaves no socket of the fork server in the file system.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from typing import Any, cast
 from ..errors import WorkerStartError
 from ..worker.home import TO_THE_LAUNCHER
 
-_DYING_S = 1.0  # how long a fork server that was killed may take to be gone
+_DYING_S = 1.0  # how long a dying fork server is waited for
 _starting = threading.RLock()
 ours: weakref.WeakSet[Any] = weakref.WeakSet()  # worker processes that this process has started
 
 
 class _ForkServer(mp_forkserver.ForkServer):
-    """A fork server for our workers alone: it has imported what they need, and its socket goes unnamed.
+    """A fork server for our workers only, which imports what they need, and whose socket is unlinked.
 
-    The stock server's socket stays in a temporary folder when the program is killed.  Ours is unlinked as soon as the
-    server listens; we reach it through a descriptor.  Where that can't be done it keeps its name.
+    The socket of multiprocessing's server stays in a temporary folder when the program is killed.  Ours is unlinked as
+    soon as the server listens, and reached through a descriptor.  Where that can't be done it keeps its name.
     """
 
     _door: int | None = None  # a descriptor on the socket's place in the file system
-    # the standard library's, which may be called otherwise some day: the socket then keeps its name
+    # attributes of the base class; if a Python renames them, the socket keeps its name
     _forkserver_address: Any = None
     _forkserver_alive_fd: Any = None
     _forkserver_pid: Any = None
     _preload_modules: Any = None
 
     def ensure_running(self) -> None:
-        start_tracker()  # now, lest the server starts after it, with interrupts let through
-        if self.is_running():  # a folder for nothing at every start would take as long as a fork
+        start_tracker()  # first, because starting it unblocks interrupts
+        if self.is_running():  # making a folder each time would take as long as a fork
             return
         config: dict[str, Any] = mp_process.current_process()._config  # type: ignore[attr-defined]
-        before, short = config.get("tempdir"), min(tempfile.gettempdir(), "/tmp", key=len)  # as sockets' addresses are
+        before, short = config.get("tempdir"), min(tempfile.gettempdir(), "/tmp", key=len)  # addresses are short
         folder = config["tempdir"] = tempfile.mkdtemp(prefix="pymp-", dir=short)
         try:
             super().ensure_running()
@@ -62,7 +62,7 @@ class _ForkServer(mp_forkserver.ForkServer):
 
     def is_running(self) -> bool:
         if self._forkserver_pid is not None:
-            with contextlib.suppress(ChildProcessError):  # its end was heard of elsewhere
+            with contextlib.suppress(ChildProcessError):  # its exit code was read elsewhere
                 return os.waitid(os.P_PID, self._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
         return False
 
@@ -79,37 +79,37 @@ class _ForkServer(mp_forkserver.ForkServer):
 
 
 class _Preload(list[str]):
-    """The modules that the fork server imports, from where this program would import them.
+    """The modules that the fork server imports, with the ``sys.path`` of this program.
 
-    The command that starts it has its ``repr``; by itself it would look in the working directory and for installed
-    packages alone, and find another mpiter there, or none.
+    The server's command line has this list's ``repr``, which first sets the path.  Otherwise the server would look only
+    in the working directory and in installed packages, and might find another mpiter, or none.
     """
 
     def __repr__(self) -> str:
         path = spawn.get_preparation_data("mpiter").get("sys_path", [])
-        # before a script is imported
+        # done before a script is imported
         forgets = f"[__import__('os').environ.pop(name, None) for name in {TO_THE_LAUNCHER}]"
         return f"__import__('sys').path.__setitem__(slice(None), {path!r}) or {forgets} and {list(self)!r}"
 
 
-# What may be forked once it is imported: where the program has it, its datasets use it, most likely.
+# Modules that can be imported before a fork; if this program has one, its datasets probably use it.
 _USEFUL = ("PIL.Image", "cv2", "h5py", "datasets.arrow_dataset", "torch_geometric.data", "torchvision.transforms")
 _preloaded: list[str] = []
 _server: _ForkServer | None = None
 
 
 def preload(module: str) -> None:
-    """Have a fork server that is yet to start import ``module``, so that its workers needn't."""
+    """Have the fork server import ``module`` when it starts, so that workers needn't."""
     if module not in _preloaded:
         _preloaded.append(module)
 
 
 def _our_server() -> _ForkServer:
-    """The one of this process, which runs once it is used."""
+    """Return this process's fork server, which starts when it is used."""
     global _server
     if _server is None:
         chosen = getattr(getattr(mp_forkserver, "_forkserver", None), "_preload_modules", [])
-        others = [name for name in chosen if name != "__main__"]  # what the user wants in every fork server
+        others = [name for name in chosen if name != "__main__"]  # what the user has set by ``set_forkserver_preload``
         useful = [name for name in _USEFUL if name in sys.modules]
         wanted = ["mpiter.worker.worker", *_preloaded, *useful, *others, "mpiter.worker.preloaded"]
         _server = _ForkServer()
@@ -118,18 +118,18 @@ def _our_server() -> _ForkServer:
 
 
 def start_server() -> None:
-    """Have our fork server start, if it has not: it imports what workers need while the program does something else."""
+    """Start our fork server if it isn't running; it imports what workers need while the program goes on."""
     with _starting:
         _our_server().ensure_running()
 
 
 def start(process: Any, imports_main: bool) -> None:
-    """Start a worker: from another fork server if this one dies over it."""
+    """Start a worker process; if the fork server dies meanwhile, start another and try once more."""
     with _as_workers_start(imports_main):
         try:
             process.start()
         except (EOFError, ConnectionError):
-            end = time.monotonic() + _DYING_S  # its socket is closed some time before the system says that it has ended
+            end = time.monotonic() + _DYING_S  # its socket closes shortly before the process ends
             while _our_server().is_running() and time.monotonic() < end:
                 time.sleep(0.001)
             try:
@@ -145,7 +145,7 @@ def start(process: Any, imports_main: bool) -> None:
 
 @contextlib.contextmanager
 def _as_workers_start(imports_main: bool) -> Iterator[None]:
-    """A context in which this thread starts processes from our own fork server."""
+    """Return a context in which processes that this thread starts come from our own fork server."""
     here, forking, spawning = threading.get_ident(), cast(Any, mp_forkserver), cast(Any, spawn)
     with _starting:
         connect, prepare = mp_forkserver.connect_to_new_process, spawn.get_preparation_data
@@ -156,7 +156,7 @@ def _as_workers_start(imports_main: bool) -> Iterator[None]:
 
         def get_preparation_data(name: str) -> dict[str, Any]:
             data = prepare(name)
-            if threading.get_ident() == here and not imports_main:  # what the script defines travels by value
+            if threading.get_ident() == here and not imports_main:  # what the script defines is pickled by value
                 data = {key: value for key, value in data.items() if not key.startswith("init_main_from")}
             return data
 
@@ -168,22 +168,22 @@ def _as_workers_start(imports_main: bool) -> Iterator[None]:
 
 
 def start_tracker() -> None:
-    """multiprocessing's resource tracker lets interrupts through when it starts: not in the midst of our workers."""
+    """Start multiprocessing's resource tracker, whose start unblocks signals, and restore the mask."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _disown() -> None:
-    """Runs in a fork of the consumer: its workers are not the child's, whose normal exit would terminate them.
+    """Give up the parent's workers in a forked child, whose normal exit would terminate them.
 
-    Nor are the ends of the pipes on which their lives hang: they would outlive the consumer as long as the child lives.
+    Also close its copies of the pipes by which workers notice the parent's end; else they would wait for the child's.
     """
     global _server, _starting
     _starting = threading.RLock()  # a thread of the parent may have held it
     for process in ours:
         finalizer = getattr(getattr(process, "_popen", None), "finalizer", None)
-        if finalizer is not None and finalizer.still_active():  # else they may be another's by now
+        if finalizer is not None and finalizer.still_active():  # else the numbers may belong to other files
             for descriptor in finalizer._args:
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
@@ -196,11 +196,11 @@ def _disown() -> None:
 
 
 def forget(processes: Iterable[Any]) -> None:
-    """Let multiprocessing neither terminate these at the interpreter's exit nor wait for them."""
+    """Have multiprocessing neither terminate ``processes`` at the interpreter's exit nor wait for them."""
     for process in processes:
         getattr(mp_process, "_children", set()).discard(process)
         ours.discard(process)
-        # nor by way of the resource tracker, which ends when the last of them does, and for which newer Pythons wait
+        # newer Pythons also wait for the resource tracker, which ends after the last of these processes
         tracker: Any = getattr(resource_tracker, "_resource_tracker", None)
         if hasattr(tracker, "_pid"):
             tracker._pid = None
@@ -211,15 +211,15 @@ if hasattr(os, "register_at_fork"):
 
 
 def never_interrupted() -> None:
-    """Ctrl-C is not for this thread, nor for the workers that it starts."""
+    """Block Ctrl-C in this thread, and in the workers that it starts."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 
 
 @contextlib.contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back while workers start: before they ignore it themselves they inherit our mask and handler.
+    """Delay Ctrl-C while workers start, since they inherit our mask and handler until they ignore it themselves.
 
-    The mask alone would not do: another thread (of a numerical library, say) may take the signal for us.
+    Blocking the signal isn't enough: another thread (a numerical library's, say) may receive it for the process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,6 +1,6 @@
-"""What every Pool has: workers by number, what they have been asked, and what happens, as values.
+"""The base class of all Pools, with what they have in common: workers by number, their blocks, and events.
 
-A Pool is used by one thread.  Only ``wait`` waits, and gives answers, Lost and Died.
+A Pool is used by one thread.  Only ``wait`` waits; it returns events: answers, Lost and Died.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..bell import Bell
 from ..worker.board import Line
 
-NAME = "mpiter-worker-"  # processes and threads are named so, with their numbers
+NAME = "mpiter-worker-"  # the name of a worker's process or thread, before its number
 
 
 class State(Enum):
@@ -29,24 +29,24 @@ _READY = State.READY
 
 
 class Died(NamedTuple):
-    """A worker has ended."""
+    """The event that a worker has ended, and what it hadn't answered."""
 
     number: int
     pid: int
-    code: int | None  # as multiprocessing has it; None: it would not die, and was left to itself
-    state: State  # that it was in
-    blocks: tuple[Any, ...]  # that it had
-    how: str = ""  # in words, where its code says nothing
+    code: int | None  # multiprocessing's exit code; None: it couldn't be killed, and was abandoned
+    state: State  # before it ended
+    blocks: tuple[Any, ...]  # its unanswered blocks
+    how: str = ""  # how it ended, in words, if its code doesn't say
 
 
 @dataclass(eq=False, kw_only=True)
 class Worker:
-    """One worker, and the blocks that it has."""
+    """A worker, and the blocks (rows of one batch) that it has and hasn't answered."""
 
     number: int
     state: State = State.STARTING
     out: dict[int, Any] = field(default_factory=dict)  # blocks, by number
-    is_doomed: bool = False  # it has been killed, and is still to die
+    is_doomed: bool = False  # it was killed, but its end wasn't seen yet
 
     @property
     def takes_blocks(self) -> bool:
@@ -62,33 +62,33 @@ class Worker:
 
 
 class Workers:
-    """The base of all Pools, which add four verbs.
+    """The base of all Pools, which add four methods.
 
-    ``map_async(func, blocks)`` has ``func`` called with each block, for which there must be a vacancy.
-    ``start(number)`` starts a worker in a place that is empty; ``kill(number)`` ends one whatever it does, and ``wait``
-    tells when it is gone.  ``close(timeout)`` ends all, and says whether they have ended in time.
+    ``map_async(func, blocks)`` has workers call ``func`` with each block; there must be a vacancy for each.
+    ``start(number)`` starts a worker, which must not exist yet; ``kill(number)`` ends one at once, and ``wait`` reports
+    it when it is gone.  ``close(timeout)`` ends all workers, and returns False if one hasn't ended in time.
     """
 
-    shares_fate = False  # the end of a worker is the end of all
-    width = 0  # how many may be at work, where the others stay all the same
+    shares_fate = False  # True if ending one worker ends all
+    width = 0  # number of workers that may be at work, in a Pool that keeps the others
 
     def __init__(self, bell: Bell) -> None:
         self._bell = bell
         self._workers: dict[int, Any] = {}
-        self._events: list[Any] = []  # that wait() has still to give
-        self._arrived: deque[tuple[Any, ...]] = deque()  # words that other threads have left
+        self._events: list[Any] = []  # not returned by ``wait`` yet
+        self._arrived: deque[tuple[Any, ...]] = deque()  # posted by other threads
         self._waits = True
-        self._last = 0  # the worker that was given something last
+        self._last = 0  # the worker that got the last block
 
     def retire(self, number: int) -> None:
-        """Have a worker end after the blocks that it has, unless it has ended already."""
+        """Have a worker end after the blocks that it has; do nothing if it has ended already."""
 
     def abandon(self, number: int) -> None:
-        """Abandon a worker that was killed and doesn't end."""
+        """Stop waiting for the end of a worker that was killed and doesn't end."""
 
     def wait(self, timeout: float | None = None) -> list[Any]:
         """Wait until something happens; return answers, Lost and Died in the order they came, or an empty list."""
-        self._waits = True  # before it looks: what arrives from now on rings
+        self._waits = True  # set first, so that whatever is posted from now on rings the bell
         self._bell.wait(timeout, at_once=bool(self._arrived or self._events))
         self._waits = False
         while self._arrived:
@@ -106,7 +106,7 @@ class Workers:
         """Handle an event."""
 
     def vacancies(self, most: int) -> int:
-        """The number of further blocks for the workers, if each may have ``most``."""
+        """Return the number of further blocks for the workers, if each may have ``most``."""
         found = 0
         for worker in self._workers.values():
             if worker.takes_blocks and len(worker.out) < most:
@@ -114,7 +114,7 @@ class Workers:
         return found
 
     def _least_busy(self) -> Any:
-        """The worker with the fewest blocks; of several, the one after the last that was chosen."""
+        """Return the worker with the fewest blocks; among equals, the next one after the last that was chosen."""
         least, last = 1 << 30, self._last
         for worker in self._workers.values():
             if worker.takes_blocks and (load := 2 * len(worker.out) + (worker.number <= last)) < least:
@@ -128,10 +128,10 @@ class Workers:
         return {}
 
     def out(self, number: int) -> int:
-        """The number of blocks that a worker has."""
+        """Return the number of blocks that a worker has."""
         worker = self._workers.get(number)
         return 0 if worker is None else len(worker.out)
 
     def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
-        """The workers among these that have blocks."""
+        """Return the workers among ``lines`` that have blocks."""
         return {number for number in lines if self.out(number)}

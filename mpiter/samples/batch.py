@@ -1,10 +1,9 @@
-"""What the user gets: a real list of samples that also knows its columns.
+"""The batch that the user gets: a list of samples that also has its columns (arrays with one row for each sample).
 
-Made in the prefetch thread or the consumer, and then the user's.  Guarantees that columns are
-writable and the user's own, valid as long as anything refers to them; that samples fetched by workers are rows of these
-columns, while without workers they are the very objects that the dataset returned, as in a loop of one's own, and the
-columns a copy of them; that changing the *list* (not what its arrays hold) detaches the columns, which are from then on
-collated from the list.
+Runs in the prefetch thread or the consumer.  Guarantees that columns are writable and belong to the user, and stay
+valid as long as anything refers to them.  Samples fetched by workers are views of the columns' rows.  Without workers
+they are the objects that the dataset returned, and the columns are copies.  Changing the *list* (not the contents of
+its arrays) detaches the columns, which are from then on stacked from the list.
 """
 
 from __future__ import annotations
@@ -22,32 +21,31 @@ from . import tensors
 from .tree import Array, Aside, Contents, Group, Leaf, Node, asides_of, describe, gather, leaf_for, merge, scatter
 from .tree import columns_of as leaves_of
 
-Place = tuple[tuple[Any, int], ...]  # the groups that lead there, and the number of the part in each
-Settle = Callable[[Place, Sequence[Any]], Any]  # of the values in one place of all samples
+Place = tuple[tuple[Any, int], ...]  # the containers around a value, and its number in each
+Settle = Callable[[Place, Sequence[Any]], Any]  # called with a place, and the values there of all samples
 _NUMBERS = {bool, int, float}
 
 
-# -- what becomes of values that fit no column: a list, one padded array, or an error ----------------------------------
+# -- values that fit no column become a list, one padded array, or an error --------------------------------------------
 #
 # Strings and other objects are a list in any case.  Values are *uneven* where some would make a column and others
 # would make another one, or none: arrays of several shapes, lists of several lengths, a ``None`` among numbers.
 
 
 def settle_as(ragged: str) -> Settle:
-    """The function for a value of the ``ragged`` option."""
+    """Return the function that implements a value of the ``ragged`` option."""
     if not (isinstance(ragged, str) and ragged in _WAYS):
         raise OptionError(f"ragged={ragged!r:.60} is unknown; use 'raise', 'list' or 'pad'.")
     return _WAYS[ragged]
 
 
 def _are_values(lists: Sequence[Any]) -> bool:
-    """Are the lists in the samples values, of numbers or of one type, and not structure with a column for each part?"""
+    """True if ``lists`` are values (all of numbers, or of one type), not containers with a column for each part."""
     kinds = set(map(type, chain.from_iterable(lists)))
     return kinds <= _NUMBERS or (len(kinds) == 1 and not any(hasattr(kind, "shape") for kind in kinds))
 
 
 def _listed(place: Place, values: Sequence[Any]) -> Any:
-    """Leave uneven values as a list."""
     return list(values)
 
 
@@ -84,11 +82,11 @@ def _padded(place: Place, values: Sequence[Any]) -> Any:
 
 _kept = functools.partial(_listed)
 _WAYS: dict[str, Settle] = {"raise": _refused, "list": _kept, "pad": _padded}
-_KEEPING = {_kept, _padded}  # for which lists are values where they can be
+_KEEPING = {_kept, _padded}  # with these, a list in a sample is a value where it can be
 
 
 def _as_arrays(values: Sequence[Any]) -> Sequence[Any]:
-    """Lists of numbers as arrays of one dtype; anything else as it is."""
+    """Return ``values`` as arrays of one dtype if they are lists of numbers, else unchanged."""
     if not all(type(value) is list and _NUMBERS.issuperset(map(type, value)) for value in values):
         return values
     dtype = np.array([*chain.from_iterable(values)]).dtype
@@ -96,7 +94,6 @@ def _as_arrays(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _are_arrays(leaves: list[Any]) -> bool:
-    """Are these arrays with the same number of dimensions?"""
     return all(isinstance(leaf, Array) and len(leaf.shape) == len(leaves[0].shape) for leaf in leaves)
 
 
@@ -105,14 +102,14 @@ def _leaves(values: Sequence[Any]) -> list[Any]:
 
 
 def _differing(leaves: list[Any]) -> int | None:
-    """The first row that disagrees with row 0, where the others would make a column."""
+    """Return the first row whose leaf differs from row 0's, if any leaf would make a column; else None."""
     if not any(isinstance(leaf, (Leaf, int)) for leaf in leaves):
         return None
     return next((row for row, leaf in enumerate(leaves) if leaf != leaves[0]), None)
 
 
 def _stacked(leaf: Any, values: Sequence[Any]) -> Any:
-    """Values that happen to be even in this batch, as a column."""
+    """Return ``values`` as a column if they fit one, because they are even in this batch; else as a list."""
     if not isinstance(leaf, Leaf):
         return list(values)
     column = np.empty((len(values), *leaf.shape), leaf.dtype)
@@ -130,12 +127,12 @@ def _shown(value: Any) -> str:
 
 
 def _asides_in(contents: Contents) -> Iterator[Any]:
-    """The values that have no column, in the order of the traversal."""
+    """Return an iterator over the leaves that have no column: for each, the values of all rows."""
     return iter(list(zip(*contents.asides, strict=True)) if contents.asides else ())
 
 
 def samples_of(contents: Contents) -> list[Any]:
-    """The batch as a list: rows of the columns, and the odd ones as they are."""
+    """Return the batch as a list: samples made of the columns' rows, and those that don't fit as they are."""
     samples = contents.objects
     if samples is None:
         samples = [*gather(contents.tree, iter(contents.columns), _asides_in(contents), contents.rows)]
@@ -147,7 +144,7 @@ def samples_of(contents: Contents) -> list[Any]:
 
 
 def columns_of(contents: Contents, settle: Settle = _listed, stacks: Stacker | None = None) -> Any:
-    """The batch as one tree of columns."""
+    """Return the batch as one tree of columns; ``settle`` decides what values without a column become."""
     return _columns_in(contents, settle) if _is_stacked(contents) else collate(samples_of(contents), settle, stacks)
 
 
@@ -158,7 +155,7 @@ def _columns_in(contents: Contents, settle: Settle) -> Any:
 def _stack(
     node: Node, columns: Iterator[Any], asides: Iterator[Sequence[Any]], rows: int, settle: Settle, place: Place
 ) -> Any:
-    """The batch as one tree of columns; ``settle`` deals with values that have no column."""
+    """Return the subtree ``node``, which lies at ``place`` in the sample, with columns in place of its leaves."""
     if isinstance(node, Leaf):
         return node.stack(next(columns))
     if isinstance(node, Aside):
@@ -171,7 +168,7 @@ def _stack(
         columns, asides = iter(mine), iter(others)
     found = []
     for at, part in enumerate(node.parts):
-        if isinstance(part, Leaf):  # as most are: a call for each would double what it takes
+        if isinstance(part, Leaf):  # the usual case: a call for each would double the time
             found.append(part.stack(next(columns)))
         else:
             found.append(_stack(part, columns, asides, rows, settle, (*place, (node, at))))
@@ -179,14 +176,14 @@ def _stack(
 
 
 def _is_stacked(contents: Contents) -> bool:
-    """Do its samples lie in the columns, all of them and nothing else?"""
+    """True if all samples of the batch lie in the columns."""
     return bool(contents.rows) and not (contents.odd or contents.failed or isinstance(contents.tree, Aside))
 
 
 def columns_in_place(batch: Batch[Any]) -> Any | None:
-    """The columns if the samples lie stacked already; None if they must be collated first.
+    """Return the columns if the samples are stacked already; None if they must be collated first.
 
-    A sample that is a list, dict or dataclass may have been changed since.
+    Samples that are lists, dicts or dataclasses must be collated, since they may have been modified in place.
     """
     contents = batch._contents
     if contents is None or not _is_stacked(contents) or len(batch) != contents.rows or _is_mutable(contents.tree):
@@ -206,7 +203,7 @@ def _built(sample: Any) -> str:
 
 
 def collate(samples: Sequence[Any], settle: Settle = _listed, stacks: Stacker | None = None) -> Any:
-    """Stack samples into columns; ``settle`` deals with what they disagree on."""
+    """Return samples stacked into columns; ``settle`` decides what values that fit no column become."""
     if type(samples) is not list and isinstance(samples, Mapping):
         raise TypeError(f"a batch is made of a list of samples, not of a {type(samples).__name__}; pass a collate_fn.")
     if not len(samples):
@@ -229,7 +226,7 @@ def collate(samples: Sequence[Any], settle: Settle = _listed, stacks: Stacker | 
 
 
 def stacked(samples: Sequence[Any], tree: Node | None = None) -> Contents | None:
-    """The samples in columns, laid out by ``tree`` or by the first one; None if another one doesn't fit."""
+    """Return the samples in columns as ``tree`` (by default the first sample's) says; None if one doesn't fit."""
     tree = describe(samples[0]) if tree is None else tree
     columns, asides = [np.empty((len(samples), *leaf.shape), leaf.dtype) for leaf in leaves_of(tree)], list[Any]()
     if not scatter(tree, samples, iter(columns), 0, asides):
@@ -238,9 +235,9 @@ def stacked(samples: Sequence[Any], tree: Node | None = None) -> Contents | None
 
 
 class Stacker:
-    """Stacks batch after batch, and first tries the layout of the last one, which is cheaper.
+    """Stacks batches, trying the previous batch's tree first, which is cheaper than describing a sample.
 
-    Only where nothing of them stood aside: there they may be anything.
+    A tree with values that have no column isn't kept, since any value would fit there.
     """
 
     def __init__(self) -> None:
@@ -254,7 +251,7 @@ class Stacker:
         return found
 
     def columns(self, samples: list[Any]) -> Any:
-        """The columns of samples with the same layout as before; None for others."""
+        """Return the columns of samples with the same tree as the previous batch; None for others."""
         tree = self._tree
         group = tree if isinstance(tree, Group) and tree.kind == "tuple" else None
         leaves, parts = (group.parts, group.split(samples)) if group else ((tree,), [samples])
@@ -270,18 +267,18 @@ class Stacker:
 
 
 def differing(samples: Any) -> tuple[int, ...]:
-    """The first two rows that differ in shape, type or structure, if any do."""
+    """Return 0 and the first row that differs from row 0 in shape, type or structure; () if none does."""
     if not isinstance(samples, list):
         return ()
     trees = [describe(sample) for sample in samples]
     return next(((0, row) for row, tree in enumerate(trees) if tree != trees[0]), ())
 
 
-_ROWS = Contents(Aside(), 0)  # of a batch that is its list and nothing else
+_ROWS = Contents(Aside(), 0)  # stands for the contents of a batch that is only a list
 
 
 class Batch(list[T]):
-    """A list of samples with ``columns``: the same memory, stacked.
+    """A list of samples; ``columns`` has the same samples stacked, without a copy if workers fetched them.
 
     >>> from mpiter import SerialIterator
     >>> batch = next(SerialIterator([(0, "a"), (1, "b")], 2, shuffle=False))
@@ -301,7 +298,7 @@ class Batch(list[T]):
 
     @classmethod
     def of_rows(cls, samples: list[T]) -> Batch[T]:
-        """The same for samples that have not travelled."""
+        """Return a batch of ``samples`` that this process fetched; its columns are stacked when asked for."""
         batch = cls.__new__(cls)
         list.__init__(batch, samples)
         batch._contents, batch._stacked = _ROWS, None
@@ -309,7 +306,7 @@ class Batch(list[T]):
 
     @property
     def columns(self) -> Any:
-        """The samples stacked leaf by leaf, in the containers of a sample: ``x, y = batch.columns``."""
+        """The stacked samples: a sample's container with an array (or a list) per part: ``x, y = batch.columns``."""
         if self._contents is None:
             return collate(self)
         if self._stacked is None:
@@ -324,7 +321,7 @@ class Batch(list[T]):
 
 
 def _detaching(name: str) -> Callable[..., Any]:
-    """A list method that changes the list, and so detaches it from its columns."""
+    """Return the list method ``name``, which modifies the list, so that it also detaches the columns."""
     method = getattr(list, name)
 
     @functools.wraps(method)

@@ -1,8 +1,8 @@
-"""Pickling by value: what no other process can import by its name, and what only seems to be picklable.
+"""Pickling by value: for classes and functions that other processes can't import, and objects that pickle gets wrong.
 
-Runs in the consumer process and in workers; cloudpickle does most of it.  Guarantees that a class is the caller's own
-again when it comes back, and has its ``__slots__`` until then; that code knows which file it is of; that a memoryview
-stays one; that an open file or connection is refused, instead of arriving as its text or its number here.
+Runs in the consumer process and in workers, on top of cloudpickle.  Guarantees that a class that comes back is the
+caller's own class, and keeps its ``__slots__`` until then; that code keeps its file name; that a memoryview stays one;
+that an open file or connection is refused, where cloudpickle would send its text or its descriptor's number.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from .. import script
 from . import tensors
 
 _DEEPEST = 6  # parts within parts
-_knows_callers_classes = False  # is this a fork of the process that it sends to?
+_knows_callers_classes = False  # True in a fork of the process that it sends to
 
 
 def was_forked() -> None:
-    """Note that this process was forked, so that the caller knows its classes by their addresses."""
+    """Note that this process was forked from the caller, which has the inherited classes at the same addresses."""
     global _knows_callers_classes
     _knows_callers_classes = True
 
 
 class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle, with classes coming back as the caller's own."""
+    """A cloudpickle pickler whose classes come back as the caller's own, instead of as copies."""
 
-    knows_main = True  # does the other side have the caller's script?
-    names_twins = True  # may the other side be asked for its own class first?
+    knows_main = True  # the other side has the caller's script
+    names_twins = True  # the other side may first look for its own class
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -73,17 +73,17 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         return _with_slots(value, reduced)
 
     def _find_module(self, name: str) -> None:
-        """Have cloudpickle refer to a module that can be imported, and to none that the other side cannot."""
+        """Have cloudpickle send the module ``name`` by reference only if the other side can import it."""
         if name not in sys.modules and str(name).partition(".")[0] in sys.modules:
             with contextlib.suppress(Exception):
-                importlib.import_module(name)  # numpy.rec, which a public name has hidden so far
+                importlib.import_module(name)  # numpy.rec, say, which is imported under another name
         module = sys.modules.get(name)
         if module is not None and module.__name__ in sys.modules and not (self.knows_main or is_importable(name)):
             cloudpickle.register_pickle_by_value(module)
 
 
 def _code_of(file: str, arguments: tuple[Any, ...]) -> CodeType:
-    """Make code with its file name, which cloudpickle 3.1.3 loses."""
+    """Return a code object with its file name, which cloudpickle 3.1.3 loses."""
     return CodeType(*arguments).replace(co_filename=file)
 
 
@@ -92,29 +92,29 @@ def _view(data: Any, form: str, shape: tuple[int, ...]) -> memoryview:
 
 
 def _with_slots(cls: type, reduced: Any) -> Any:
-    """Make a class as cloudpickle does, and keep its slots."""
+    """Return cloudpickle's reduction of a class, with its ``__slots__`` added."""
     make, (*head, namespace, tracker, extra), *rest = reduced
     if "__slots__" in cls.__dict__ and isinstance(namespace, dict) and not issubclass(cls, tuple):
         namespace = {**namespace, "__slots__": cls.__dict__["__slots__"]}
     return make, (*head, namespace, tracker, extra), *rest
 
 
-# -- what any way of pickling must know --------------------------------------------------------------------------------
+# -- reducers for every pickler ----------------------------------------------------------------------------------------
 
 
 def reducers() -> dict[type, Any]:
-    """Reducers for values that pickle wouldn't bring back as they were, or not cheaply."""
+    """Return reducers for types that pickle would alter, or pickle slowly."""
     text = dict.fromkeys((np.bytes_, np.str_), _reduce_text)
     return {np.ndarray: _reduce_array, Connection: _refuse} | text | tensors.reducers()
 
 
 def _reduce_text(text: Any) -> Any:
-    """Reduce NumPy's bytes and strings: NumPy's own way loses zeros at the end."""
+    """Reduce NumPy's bytes and strings, from which NumPy's own reduction strips trailing zeros."""
     return type(text), (bytes(text) if isinstance(text, bytes) else str.__str__(text),)
 
 
 def _reduce_array(array: Any) -> Any:
-    """Reduce an array: NumPy's own way makes some arrays of foreign byte order native."""
+    """Reduce an array, because NumPy's own reduction changes some arrays' byte order to the native one."""
     if array.dtype.isnative or array.dtype.names is not None or array.dtype.hasobject:
         return array.__reduce_ex__(5)
     native = array.view(array.dtype.newbyteorder())  # the same bytes, under the native name
@@ -122,7 +122,7 @@ def _reduce_array(array: Any) -> Any:
 
 
 def _refuse(connection: Connection) -> Any:
-    """Refuse a connection: pickle would send the number that it has in this process."""
+    """Refuse a connection, of which pickle would send the descriptor's number in this process."""
     raise TypeError("it is an open connection")
 
 
@@ -130,7 +130,7 @@ def _refuse(connection: Connection) -> Any:
 
 
 def is_importable(name: str | None) -> bool:
-    """Could another process import this module by its name?  Not one that was made by hand."""
+    """True if another process can import the module ``name``; False for a module that code has created."""
     package = str(name).partition(".")[0]
     module = sys.modules.get(package)
     return module is None or package in script.NAMES or _is_found(package, module)
@@ -138,7 +138,7 @@ def is_importable(name: str | None) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _is_found(name: str, module: ModuleType) -> bool:
-    file = getattr(module, "__dict__", {}).get("__file__")  # asked otherwise, a module may load itself
+    file = getattr(module, "__dict__", {}).get("__file__")  # not by getattr, which may make a lazy module load itself
     finders = [(finder, None) for finder in sys.meta_path]
     for finder, where in [*finders, (PathFinder, [process.ORIGINAL_DIR])]:  # type: ignore[attr-defined]
         with contextlib.suppress(Exception):
@@ -148,13 +148,13 @@ def _is_found(name: str, module: ModuleType) -> bool:
 
 
 def _stem(file: Any) -> str:
-    """The path of a module's source and of what was compiled of it."""
+    """Return a module file's real path without extension, which its source and its .pyc share."""
     return os.path.splitext(os.path.realpath(str(file)))[0]
 
 
 @functools.lru_cache(maxsize=256)
 def path_to(cls: Any) -> str | None:
-    """The names under which a class lies in its module, which may not include its own."""
+    """Return the dotted path of a class in its module, which may differ from its name; None if it isn't there."""
     return _path_in(vars(sys.modules[cls.__module__]), cls) if cls.__module__ in sys.modules else None
 
 
@@ -175,7 +175,7 @@ def _at(module: str, path: str) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _copy_of(cls: Any) -> bytes:
-    """A class by value, for a process that doesn't have it; empty if it can't travel."""
+    """Return a class pickled by value, for a process that doesn't have it; empty if that fails."""
     out = io.BytesIO()
     pickler = ByValue(out, protocol=5)
     pickler.names_twins = False
@@ -188,7 +188,7 @@ def _copy_of(cls: Any) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def _twin(address: int, module: str, name: str, copy: bytes) -> Any:
-    """The class that a forked worker inherited from this process; one that it has made itself comes by value."""
+    """Return this process's class if a forked worker inherited it from here, else the class pickled in ``copy``."""
     key = address, module, name
     alive = (cls for cls in _all_classes() if (id(cls), cls.__module__, cls.__qualname__) == key)
     return next(alive, None) or pickle.loads(copy)
@@ -203,13 +203,13 @@ def _all_classes() -> Iterator[type]:
         yield from found
 
 
-# -- what is to blame ------------------------------------------------------------------------------------------------
+# -- which part can't be pickled -------------------------------------------------------------------------------------
 
 
 def culprit(
     value: Any, path: str, error: BaseException, dumps: Callable[[Any], Any], depth: int = _DEEPEST
 ) -> tuple[str, Any, str]:
-    """The part of ``value`` that ``dumps`` refuses: its path, itself, and why."""
+    """Return the path of the part of ``value`` that ``dumps`` can't pickle, the part, and the reason."""
     for name, part in _parts(value, path) if depth else []:
         try:
             dumps(part)
@@ -224,7 +224,7 @@ def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
     if isinstance(value, (list, tuple)):
         return [(f"{path}[{at}]", part) for at, part in enumerate(value)]
     parts = [(f"{path}.{key}", part) for key, part in getattr(value, "__dict__", {}).items()]
-    with contextlib.suppress(AttributeError, ValueError):  # what a function has closed over
+    with contextlib.suppress(AttributeError, ValueError):  # the variables in a function's closure
         names = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
         parts += [(f"{path}:{name}", cell.cell_contents) for name, cell in names]
     return parts

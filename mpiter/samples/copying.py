@@ -1,8 +1,8 @@
-"""Samples by reference: has a dataset filled their memory again, and how are they copied if it does?
+"""Samples by reference: notices that a dataset overwrites the memory of earlier samples, and copies samples if so.
 
-Pure.  Without processes a batch's samples are the very objects that the dataset has returned.  What the first of them
-looks like is compared with what it looks like when the last one has come; and, from time to time, so are all of them,
-since one of them alone may look again as it did.
+Pure.  Without processes a batch's samples are the objects that the dataset returned.  The first sample's bytes, or
+some of them, are compared with its bytes when the last sample has come.  From time to time this is done for all
+samples, since a single one may by chance have the same bytes again.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ import numpy as np
 
 from . import tensors
 
-_FEW, _LOOKED_AT = 16, 1024  # parts of a sample, and elements of an array, that tell whether it has changed
-_HELD = 3  # references: of the list or tuple that holds it, of the variable, of the call that counts them
+_FEW, _LOOKED_AT = 16, 1024  # most parts of a sample, and elements of an array, that are compared
+_HELD = 3  # references to an unshared value: its container's, the variable's, and getrefcount's
 _CONSTANT = {int, float, complex, bool, str, bytes, type(None), np.float32, np.float64, np.int64}
 
 
 class Refilled(Exception):
-    """A dataset has filled the memory of a sample again."""
+    """A dataset has overwritten the memory of an earlier sample."""
 
 
 class Held:
-    """Holds samples as they are, or as copies; raises Refilled if the memory of one was filled again."""
+    """Holds samples as they are, or as copies; ``sealed`` raises Refilled if the memory of one was overwritten."""
 
     def __init__(self, copies: bool = False) -> None:
         self._values: Any = []
-        self._looked: list[list[bytes]] = []  # what the first one, or each of them, looked like
+        self._looked: list[list[bytes]] = []  # bytes of the first sample, or of each
         append = self._values.append
         self.add: Callable[[Any], None] = (lambda value: append(copied(value))) if copies else append
 
     def begin(self, value: Any) -> None:
-        """Hold the first sample."""
+        """Hold the first sample, and remember its bytes if the dataset could overwrite them."""
         self._values.append(value)
         if len(self._values) == 1 and not is_its_own(self._values):
             self._looked.append(glimpse(value))
 
     def look(self, value: Any) -> None:
-        """Hold a sample that is to be looked at again."""
+        """Hold a sample, and remember its bytes to compare them later."""
         self._values.append(value)
         self._looked.append(glimpse(value))
 
     def hold(self, values: Any) -> None:
-        """Hold all samples, which lie in columns."""
+        """Hold all samples at once; ``values`` has them in columns."""
         self._values = values
 
     def sealed(self) -> Held:
@@ -56,13 +56,13 @@ class Held:
         return self
 
     def open(self) -> Any:
-        """The samples: a list, or the columns."""
+        """Return the samples: a list, or the columns."""
         return self._values
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """A dataset whose samples are copied as they come."""
+    """Wraps a dataset and returns copies of its samples."""
 
     dataset: Any
 
@@ -71,7 +71,7 @@ class Copies:
 
 
 def copied(sample: Any) -> Any:
-    """A copy of a sample, if it is of a known kind."""
+    """Return a copy of a sample: of its arrays, tensors, tuples, lists and dicts; other objects are shared."""
     kind = type(sample)
     if kind is tuple or kind is list:
         return kind([copied(part) for part in sample])
@@ -83,7 +83,7 @@ def copied(sample: Any) -> Any:
 
 
 def is_its_own(rows: list[Any]) -> bool:
-    """Is this list the only holder of the first sample, so that its arrays can't be filled again?"""
+    """True if only ``rows`` refers to the first sample, so that the dataset can't overwrite its arrays."""
     sample = rows[0]
     kind = type(sample)
     if getrefcount(sample) > _HELD:
@@ -102,7 +102,7 @@ def is_its_own(rows: list[Any]) -> bool:
 
 
 def glimpse(sample: Any) -> list[bytes]:
-    """Some bytes of each array in a sample, to notice when it is filled again."""
+    """Return some bytes of each array in a sample, to notice when the dataset overwrites it."""
     kind, array = type(sample), sample
     if kind is tuple or kind is list or kind is dict:
         parts = islice(sample.values() if kind is dict else sample, _FEW)
@@ -113,5 +113,5 @@ def glimpse(sample: Any) -> list[bytes]:
             return []
     if array.size <= _LOOKED_AT:
         return [array.tobytes()]
-    elements = array.ravel("K") if array.flags.forc else array.flat  # never a copy of all of them
+    elements = array.ravel("K") if array.flags.forc else array.flat  # without copying the whole array
     return [elements[:: 1 + array.size // _LOOKED_AT].tobytes()]

@@ -1,8 +1,8 @@
-"""Objects as bytes: what fits no column travels sealed, each object as a pickle of its own, large buffers beside it.
+"""Objects as bytes: a value that fits no column is *sealed*: pickled by itself, with large buffers kept beside.
 
-Runs in workers (``Sealing``) and in the consumer process (``Sealed.open``).  Objects share nothing when they arrive,
-whatever they had in common before, and what their arrays show is writable.  Classes of ``__main__`` come back as the
-caller's own.  Assumes that both sides are ours: what is sealed holds pickles and never comes from a file or a network.
+Runs in workers (``Sealing``) and in the consumer process (``Sealed.open``).  Guarantees that unpickled objects share
+nothing with each other, even if the originals did; that their arrays are writable; that classes of ``__main__`` come
+back as the caller's own.  Unpickling is safe because both sides are ours: pickles never come from a file or a network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .byvalue import ByValue, reducers
 
 ALIGN = 64
 OUT_OF_LINE = 1 << 12  # bytes: smaller buffers are part of the pickle
-_NAMES_SOMETHING = pickle.STACK_GLOBAL  # the opcode without which no class or function is looked up
+_NAMES_SOMETHING = pickle.STACK_GLOBAL  # the opcode that looks up a class or a function
 
 
 def aligned(offset: int, to: int = ALIGN) -> int:
@@ -30,7 +30,7 @@ def aligned(offset: int, to: int = ALIGN) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Bytes that travel without a copy where the transport can."""
+    """Bytes that are pickled out of band, so without a copy, where the pickler supports it."""
 
     memory: Any
 
@@ -40,14 +40,14 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Sealed values on their way."""
+    """Values that were sealed (each pickled by itself), ready to be sent; ``open`` returns them."""
 
-    ends: Sequence[tuple[int, int]]  # where each object's pickle ends, and how many buffers there are by then
+    ends: Sequence[tuple[int, int]]  # of each pickle: its end, and the number of buffers up to it
     pickles: Raw
     buffers: Sequence[Raw]
 
     def open(self) -> list[Any]:
-        """Unpickle the values, each by itself: none shares anything with another."""
+        """Return the unpickled values, which share nothing with each other."""
         pickles, buffers = bytes(memoryview(self.pickles.memory)), (raw.memory for raw in self.buffers)
         load = loads if _NAMES_SOMETHING in pickles else pickle.loads
         found, start, used = [], 0, 0
@@ -58,7 +58,7 @@ class Sealed:
 
 
 class Sealing:
-    """Seals values one by one, as they are at that moment: a dataset may fill their memory again."""
+    """Seals values one by one, each at once, because the dataset may overwrite its memory for the next."""
 
     def __init__(self) -> None:
         self._out, self._buffers, self._ends = io.BytesIO(), list[Any](), list[tuple[int, int]]()
@@ -66,11 +66,11 @@ class Sealing:
         self._plain = by_reference(self._out, protocol=5, buffer_callback=self._take)
 
     def add(self, value: Any) -> None:
-        """Seal a value; one that can't be pickled raises and leaves no trace.
+        """Seal a value; if it can't be pickled, raise the error, and the values sealed before are kept.
 
-        It is pickled by reference where the other side can follow that, else by value.  In a forked worker ``__main__``
-        is the caller's, so plain pickle succeeds; in any other worker it isn't, plain pickle fails, and cloudpickle
-        sends the class by value under the identity that it came with.
+        It is pickled by reference where that succeeds, else by value.  In a forked worker ``__main__`` is the caller's,
+        so plain pickle succeeds.  In other workers plain pickle fails, and cloudpickle sends the class by value under
+        the identity that it came with.
         """
         start, count = self._out.tell(), len(self._buffers)
         try:
@@ -93,7 +93,7 @@ class Sealing:
         del self._buffers[count:]
 
     def sealed(self) -> Sealed:
-        """The sealed values, ready to travel."""
+        """Return all sealed values as one object to send."""
         return Sealed(self._ends, Raw(bytearray(self._out.getbuffer())), list(map(Raw, self._buffers)))
 
 
@@ -106,7 +106,7 @@ def _stays_in_line(buffers: list[Any], buffer: pickle.PickleBuffer) -> bool:
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle ``value``, by reference where possible."""
+    """Return ``value`` pickled, with classes and functions by reference where possible."""
     try:
         by_reference(out := io.BytesIO(), protocol=5).dump(value)
     except Exception:  # cloudpickle knows more, and its error is the one to show
@@ -115,22 +115,22 @@ def dumps(value: Any) -> bytes:
 
 
 def by_reference(*args: Any, **kwargs: Any) -> pickle.Pickler:
-    """Plain pickle, by C code alone."""
+    """Return a plain pickler, which runs in C, with our reducers added."""
     pickler = pickle.Pickler(*args, **kwargs)
     pickler.dispatch_table = {**copyreg.dispatch_table, **reducers()}
     return pickler
 
 
 def loads(data: Any, buffers: Iterable[Any] = ()) -> Any:
-    """Unpickle what ``dumps`` has pickled."""
+    """Return the value that ``dumps`` has pickled."""
     return _Unpickler(io.BytesIO(data), buffers=buffers).load()
 
 
 class _Unpickler(pickle.Unpickler):
-    """Correct two lookups of pickle's.
+    """An unpickler that corrects two lookups.
 
-    A worker that had to import the caller's script knows ``__main__`` under another name.  And an array that was
-    read-only in the worker (``np.asarray`` of a PIL image is) belongs to the user here, who may write to it.
+    In a worker that had to import the caller's script, ``__main__`` has another name.  And an array that was read-only
+    in the worker (such as ``np.asarray`` of a PIL image) is made writable, because here it belongs to the user.
     """
 
     def find_class(self, module: str, name: str) -> Any:

@@ -1,9 +1,9 @@
-"""Values in JSON: what the states of datasets and samplers hold, written without pickle, and the careful way back.
+"""Values in JSON, instead of pickle: for the states of datasets and samplers.
 
-Pure.  Numbers, strings, None, lists and dicts by strings stay as they are; any other value becomes a dict with one key,
-``~`` and the name of its kind.  The memory of arrays and tensors is text among the rest, or in a list beside it.
-Guarantees that values come back with their types, that whatever cannot be written is refused with its path
-(``state['a'][2]``), and that nothing is unpickled, imported by name or evaluated on the way back.
+Pure.  Numbers, strings, None, lists and dicts with string keys stay as they are; any other value becomes a dict with
+one key: ``~`` and the name of its kind.  The memory of arrays and tensors is written as base64, or kept in a list
+beside the JSON.  Guarantees that values come back with their types; that a value which can't be written is refused
+with its path (``state['a'][2]``); that decoding unpickles nothing, imports nothing by name and evaluates nothing.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ..errors import StateError
 from . import tensors
 from .tree import is_raw
 
-_LARGEST = 2**53  # what every JSON reader keeps exactly
-_Memory = list[Any] | None  # the arrays that lie beside the JSON, if they may
+_LARGEST = 2**53  # the largest int that every JSON reader keeps exactly
+_Memory = list[Any] | None  # arrays kept beside the JSON; None: they are written in it
 
 
 def encoded(value: Any, beside: _Memory = None) -> Any:
-    """``value`` in JSON's types, or a StateError that says what in it cannot be written.
+    """Return ``value`` in JSON's types; raise a StateError that names the part which can't be written, if any.
 
-    The memory of arrays and tensors is added to the list ``beside``, if there is one.  That is for models, of whose
-    types less matters: parameters, tensors of a GPU and JAX's arrays are copied to the CPU, named tuples become tuples.
+    The memory of arrays and tensors is appended to the list ``beside``, if given.  That is for models, so types are
+    kept less strictly: parameters, GPU tensors and JAX's arrays become CPU arrays, named tuples become tuples.
 
     >>> encoded({"seen": {3, 1}, "at": (2, b"x")})
     {'seen': {'~set': [1, 3]}, 'at': {'~tuple': [2, {'~bytes': 'eA=='}]}}
@@ -42,7 +42,7 @@ def encoded(value: Any, beside: _Memory = None) -> Any:
 
 
 def decoded(plain: Any, beside: Sequence[Any] = ()) -> Any:
-    """Decode what ``encoded`` has made; a StateError if it is damaged."""
+    """Return the value that ``encoded`` has written; raise a StateError if it is damaged."""
     try:
         return _decoded(plain, beside)
     except Exception as error:
@@ -89,7 +89,7 @@ def _encoded(value: Any, path: str, beside: _Memory) -> Any:
 
 
 def _kept(array: np.ndarray[Any, Any], beside: _Memory) -> Any:
-    """The text of an array's memory, or its number among those beside."""
+    """Return an array's memory as base64, or append it to ``beside`` and return its index there."""
     if beside is None:
         return _text(array.tobytes())
     flat = np.ascontiguousarray(array).reshape(-1)
@@ -98,7 +98,7 @@ def _kept(array: np.ndarray[Any, Any], beside: _Memory) -> Any:
 
 
 def _brought_home(value: Any) -> Any:
-    """Bring tensors to the CPU and out of their graph, and JAX's arrays and memory maps to NumPy's."""
+    """Return a tensor detached and on the CPU, a JAX array or memory map as NumPy's, a named tuple as a tuple."""
     torch = tensors.torch_with("Tensor")
     if torch is not None and isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.device.type == "meta":
@@ -114,7 +114,7 @@ def _is_memory(dtype: np.dtype[Any]) -> bool:
 
 
 def _is_tagged(value: dict[Any, Any]) -> bool:
-    """Does this dict look like an encoded value?"""
+    """True if a dict looks like an encoded value."""
     return len(value) == 1 and next(iter(value)).startswith("~")
 
 
@@ -123,7 +123,7 @@ def _text(memory: bytes | bytearray) -> str:
 
 
 def _memory(told: Any, beside: Sequence[Any] = ()) -> Any:
-    """The memory of an array: the text of it, or a number."""
+    """Return the memory of an array, which ``told`` has as base64, or as an index into ``beside``."""
     return beside[told] if type(told) is int else bytearray(b64decode(told, validate=True))
 
 

@@ -14,14 +14,14 @@ import numpy as np
 
 
 def torch_with(name: str) -> Any:
-    """torch, if the program has imported it, with this name in it; else None."""
+    """Return torch if the program has imported it and torch has the attribute ``name``; else None."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, name) else None
 
 
 def as_array(value: Any) -> np.ndarray[Any, Any] | None:
-    """The memory of a dense CPU tensor without gradient as an ndarray; None for anything else."""
-    if type(value).__module__ != "torch":  # as most values: each sample's are asked
+    """Return a dense CPU tensor without gradient as an ndarray on the same memory; None for anything else."""
+    if type(value).__module__ != "torch":  # the usual case comes first: this runs for each value
         return None
     torch = torch_with("Tensor")
     if torch is None or type(value) is not torch.Tensor:
@@ -37,14 +37,14 @@ def as_array(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 def from_array(array: np.ndarray[Any, Any]) -> Any:
-    """A tensor on the array's memory, which it keeps alive; on a copy of read-only memory."""
+    """Return a tensor on the array's memory, which it keeps alive, or on a copy if the array is read-only."""
     import torch
 
-    return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch knows nothing read-only
+    return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch has no read-only tensors
 
 
 def reducers() -> dict[type, Any]:
-    """Reducers for tensors, and for what only looks as if it could travel."""
+    """Return reducers for tensors, which refuse those that processes can't share."""
     torch = torch_with("nn")
     return {} if torch is None else {torch.Tensor: _reduce, torch.nn.Parameter: _reduce}
 
@@ -59,7 +59,7 @@ def _reduce(tensor: Any) -> Any:
         return from_array, (array,)
     if (raw := as_bytes(tensor)) is not None:
         return from_bytes, raw
-    if str(tensor.layout) == "torch.sparse_coo" and not tensor.requires_grad:  # torch keeps those that it unpickles
+    if str(tensor.layout) == "torch.sparse_coo" and not tensor.requires_grad:  # torch never frees unpickled ones
         return _sparse, (tensor._indices(), tensor._values(), tuple(tensor.shape), tensor.is_coalesced())
     return tensor.__reduce_ex__(5)
 
@@ -71,7 +71,7 @@ def _sparse(indices: Any, values: Any, shape: Sequence[int], is_coalesced: bool)
 
 
 def as_bytes(value: Any) -> tuple[np.ndarray[Any, Any], str, tuple[int, ...]] | None:
-    """The bytes, dtype and shape of a dense CPU tensor; None if it holds more than these."""
+    """Return the bytes, dtype and shape of a dense CPU tensor; None if these don't describe it completely."""
     torch = torch_with("Tensor")
     if torch is None or type(value) is not torch.Tensor or value.layout is not torch.strided:
         return None
@@ -81,7 +81,7 @@ def as_bytes(value: Any) -> tuple[np.ndarray[Any, Any], str, tuple[int, ...]] | 
         return None
     try:
         raw = value.contiguous().reshape(-1).view(torch.uint8).numpy()
-    except RuntimeError:  # bits of no whole byte, say
+    except RuntimeError:  # elements smaller than a byte, say
         return None
     return raw, str(value.dtype).removeprefix("torch."), tuple(value.shape)
 

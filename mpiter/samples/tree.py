@@ -1,11 +1,10 @@
-"""The shape of a sample, the kinds of value that a column can hold, the traversals that every other module uses, and
-where the columns of a batch lie in a stretch of memory.
+"""How a sample is built (its *tree*), which of its values can be columns, and where columns lie in a batch's memory.
 
-Pure; runs in workers (``scatter``) and in the consumer process (``describe``, ``merge``, ``gather``).  A sample is a
-tree: groups (tuple, list, dict, namedtuple, dataclass) over leaves.  A leaf is a *column* where every sample has the
-same kind, dtype and shape, so that a batch of it is one array; any other value stands *aside* and travels as an
-object.  Guarantees that a value comes back with value, type, dtype and byte order, or that ``scatter`` says no and the
-caller sends the whole row as an object.  Types are compared exactly: a subclass is never taken for its base.
+Pure; runs in workers (``scatter``) and in the consumer process (``describe``, ``merge``, ``gather``).  A tree consists
+of *groups* (tuple, list, dict, namedtuple, dataclass) and, in these, *leaves*, the single values.  A leaf that has the
+same kind, dtype and shape in all samples is a *column*, one array for the whole batch; any other value is an *aside*,
+sent as an object.  Guarantees that a value comes back with its type, dtype and byte order, or that ``scatter`` returns
+False and the caller sends the whole row as an object.  Types are compared exactly: a subclass never counts as its base.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from . import tensors
 from .envelope import aligned
 
 PAGE = 4096
-MANY = 100_000  # rows: samples of so large a batch might fit no memory
+MANY = 100_000  # rows: a batch of more may not fit into memory
 
 Column = np.ndarray[Any, Any]
-_DEEPEST = 32  # nesting beyond this (a cycle, most likely) travels as an object
-_WIDEST = 256  # a longer list is data, not structure: it travels as an object
-_MOST_PARTS = 1024  # in all; parts that are shared count at each place, so this also ends what unfolds without end
-_MADE_AT_RUN_TIME = 1 << 9  # a flag of classes
-_PLAIN_KEYS = {str, int, bool, bytes, type(None)}  # whose type and value are all there is to them
-_ARRAYS = {np.ndarray, np.memmap}  # a part of a mapped file is, once copied, an array like any other
+_DEEPEST = 32  # levels of nesting; what is deeper (a cycle, most likely) is sent as an object
+_WIDEST = 256  # parts; a longer list is data, not structure, and is sent as an object
+_MOST_PARTS = 1024  # in all; a shared part counts at each place, so this also bounds endless structures
+_MADE_AT_RUN_TIME = 1 << 9  # a type flag: not a class written in C
+_PLAIN_KEYS = {str, int, bool, bytes, type(None)}  # types of keys that are recreated from their value
+_ARRAYS = {np.ndarray, np.memmap}  # once copied, a memory map is an ordinary array
 _PICKLING = {"__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__", "__setstate__"}
 _dtype_of = attrgetter("dtype")
 
@@ -42,7 +41,7 @@ _dtype_of = attrgetter("dtype")
 
 
 def container(parts: Any, made: Callable[[Any], Any]) -> Any:
-    """A tuple, named tuple or dict like ``parts``, with ``made`` applied to each part."""
+    """Return a tuple, named tuple or dict like ``parts``, with ``made`` applied to each part."""
     if isinstance(parts, dict):
         return {name: made(part) for name, part in parts.items()}
     return tuple.__new__(type(parts) if isinstance(parts, tuple) else tuple, map(made, parts))
@@ -73,20 +72,20 @@ class Rows(Sequence[Any]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Aside:
-    """A value of no fixed size or of no known kind."""
+    """A leaf without a column, because its values differ in size or are of no known kind."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column: one value a row, all of this dtype and shape."""
+    """A leaf with a column: each sample's value there has this dtype and shape."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
 
     def write(self, column: Column, start: int, values: Any) -> bool:
-        """Put ``values``, a list or an array, into the rows from ``start`` on; False if one is of another kind.
+        """Write ``values``, a list or an array, into the rows from ``start`` on; return False if one doesn't fit.
 
-        They are many rows at once, since NumPy's cost per call is what small samples pay.
+        Many rows are written at once, because with small samples the cost is that of NumPy's calls.
         """
         rows = column[start : start + len(values)]
         if type(values) is not np.ndarray:
@@ -100,16 +99,16 @@ class Leaf:
         raise NotImplementedError
 
     def read(self, column: Column) -> Sequence[Any]:
-        """The values of the rows, as they went in."""
+        """Return the values of the rows, each as it was in its sample."""
         return list(column)
 
     def stack(self, column: Column) -> Any:
-        """The whole column, as the user sees it."""
+        """Return the whole column in the form that ``Batch.columns`` shows."""
         return column
 
 
 class Array(Leaf):
-    """ndarrays of one dtype and shape."""
+    """A column of ndarrays of one dtype and shape."""
 
     __slots__ = ()
 
@@ -135,12 +134,12 @@ class Array(Leaf):
 
 
 class Tensor(Array):
-    """Dense torch tensors on the CPU."""
+    """A column of dense torch tensors on the CPU."""
 
     __slots__ = ()
 
     def write(self, column: Column, start: int, values: Any) -> bool:
-        is_one = not isinstance(values, (list, tuple))  # its rows are the values
+        is_one = not isinstance(values, (list, tuple))  # an array or a tensor, whose rows are the values
         return super().write(column, start, tensors.as_array(values) if is_one else values)
 
     def _write(self, rows: Column, values: Sequence[Any]) -> bool:
@@ -154,7 +153,7 @@ class Tensor(Array):
 
 
 class Scalar(Leaf):
-    """NumPy scalars of one dtype."""
+    """A column of NumPy scalars."""
 
     __slots__ = ()
 
@@ -172,13 +171,13 @@ class Scalar(Leaf):
 
 
 class Number(Leaf):
-    """Python's own numbers; ``tolist`` gives back exactly these."""
+    """A column of Python numbers, which ``tolist`` gives back unchanged."""
 
     __slots__ = ()
 
     @property
     def kind(self) -> type:
-        """The kind of a Python number: bool, int within 64 bits, float or complex."""
+        """The type of the numbers: bool, int (within 64 bits), float or complex."""
         return _KINDS[self.dtype.kind]
 
     def write(self, column: Column, start: int, values: Any) -> bool:
@@ -202,7 +201,7 @@ _NUMBERS = {kind: Number(np.dtype(kind)) for kind in (bool, float, complex)} | {
 
 
 def leaf_for(value: Any) -> Leaf | Aside:
-    """The kind of leaf for a column of such values."""
+    """Return the leaf for values like ``value``."""
     kind = type(value)
     if kind in _NUMBERS:
         if kind is int and not -(1 << 63) <= value < 1 << 63:
@@ -218,15 +217,15 @@ def leaf_for(value: Any) -> Leaf | Aside:
 
 
 def is_raw(dtype: np.dtype[Any]) -> bool:
-    """Is an array of this dtype described by its bytes and the dtype's name?"""
+    """True if an array of this dtype can be recreated from its bytes and the dtype's description."""
     if dtype.hasobject or dtype.kind not in "biufcmMSUV" or dtype.metadata:
         return False
     try:
         if dtype.names is not None:
-            with warnings.catch_warnings():  # older NumPys take the units of dates for metadata
+            with warnings.catch_warnings():  # older versions of NumPy take the units of dates for metadata
                 warnings.simplefilter("ignore", UserWarning)
                 described = np.lib.format.dtype_to_descr(dtype)
-            # np.void, not np.record or the user's, which the equality of dtypes overlooks
+            # only np.void: comparing dtypes doesn't tell it from np.record or a class of the user's
             return dtype.type is np.void and bool(np.lib.format.descr_to_dtype(described) == dtype)
         return bool(np.dtype(dtype.str) == dtype)
     except (TypeError, ValueError):  # overlapping fields, titles and the like
@@ -238,22 +237,22 @@ def is_raw(dtype: np.dtype[Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group:
-    """A container: its exact type, what names its parts, and the parts."""
+    """A container in a sample: its exact type, the names of its parts (keys or fields), and the parts."""
 
     kind: str  # tuple, list, dict, namedtuple or dataclass
     cls: type
     names: tuple[Any, ...]
     parts: tuple[Node, ...] = ()
-    key_types: tuple[type, ...] = ()  # of a dict: 1, True and 1.0 are the same key to Python
+    key_types: tuple[type, ...] = ()  # of a dict: to Python 1, True and 1.0 are the same key
 
     def written(self, at: int) -> str:
-        """The path of a part, as Python writes it."""
+        """Return the access to part ``at`` in Python's syntax: ``.x``, ``[0]`` or ``['x']``."""
         if self.kind in ("dataclass", "namedtuple"):
             return f".{(self.names or self.cls._fields)[at]}"  # type: ignore[attr-defined]
         return f"[{self.names[at] if self.names else at!r:.40}]"
 
     def split(self, values: Any) -> list[Sequence[Any]] | None:
-        """The values of each part, or None if one of ``values`` is built differently."""
+        """Return a list of values for each part, or None if one of ``values`` is built differently."""
         if type(values) is Rows:
             columns = values.columns
             names = tuple(columns) if isinstance(columns, dict) else ()
@@ -277,7 +276,7 @@ class Group:
         return parts if len(parts) == len(self.parts) else None
 
     def join(self, parts: Sequence[Sequence[Any]], rows: int) -> list[Any]:
-        """The containers of the rows, from the values of each part."""
+        """Return ``rows`` containers, made of the lists of values for each part."""
         together: Any = zip(*parts, strict=True) if parts else [()] * rows
         if self.kind == "tuple":
             return list(together)
@@ -286,7 +285,7 @@ class Group:
         return [self.build(values) for values in together]
 
     def build(self, values: Any) -> Any:
-        """One container around ``values``."""
+        """Return a container of ``values``."""
         if self.kind == "dict":
             return dict(zip(self.names, values, strict=True))
         if self.kind == "dataclass":
@@ -301,7 +300,7 @@ Node = Group | Leaf | Aside
 
 
 def describe(sample: Any) -> Node:
-    """Plan a tree from one sample; what is nested too deeply or has too many parts travels as an object."""
+    """Return the tree of a sample; one that is nested too deeply or has too many parts is an aside as a whole."""
     try:
         return _describe(sample, _DEEPEST, iter(range(_MOST_PARTS)))
     except RecursionError:
@@ -340,7 +339,7 @@ def _is_namedtuple(cls: type) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _fields_of(cls: Any) -> tuple[str, ...] | None:
-    """The names of a dataclass's fields; None if instances hold more, or define how they are pickled."""
+    """Return the names of a dataclass's fields; None if instances may hold more, or define their own pickling."""
     names = tuple(field.name for field in dataclasses.fields(cls))
     for base in cls.__mro__[:-1]:
         slots = vars(base).get("__slots__", ())
@@ -353,7 +352,7 @@ def _fields_of(cls: Any) -> tuple[str, ...] | None:
 
 
 def is_plain(value: Any) -> bool:
-    """Does the dataclass instance consist of its fields and nothing else?"""
+    """True if a dataclass instance consists of its fields and nothing else."""
     kind: Any = type(value)
     if (names := _fields_of(kind)) is None:
         return False
@@ -365,7 +364,7 @@ def is_plain(value: Any) -> bool:
 
 
 def columns_of(node: Node) -> Iterator[Leaf]:
-    """The leaves that are columns, in the order of the traversal."""
+    """Yield the leaves that have a column, in the order of the traversal."""
     if isinstance(node, Group):
         for part in node.parts:
             yield from columns_of(part)
@@ -374,23 +373,23 @@ def columns_of(node: Node) -> Iterator[Leaf]:
 
 
 def asides_of(node: Node) -> int:
-    """The number of values of a sample that have no column."""
+    """Return the number of values of a sample that have no column."""
     if isinstance(node, Group):
         return sum(map(asides_of, node.parts))
     return int(isinstance(node, Aside))
 
 
 def is_record(node: Node) -> bool:
-    """Is it a record: numbers, strings and the like, without arrays?"""
+    """True if samples are records: without arrays, but with strings or other values that have no column."""
     return asides_of(node) > 0 and not any(leaf.shape for leaf in columns_of(node))
 
 
 def scatter(
     node: Node, samples: Sequence[Any], columns: Iterator[Column], start: int, asides: list[Sequence[Any]]
 ) -> bool:
-    """Write ``samples`` into the rows from ``start`` on; append the values that have no column, a list for each.
+    """Write ``samples`` into the rows from ``start`` on, and append to ``asides`` a list for each leaf without column.
 
-    False if a sample does not fit the tree; some columns may then have been written, but nothing beyond these rows.
+    Return False if a sample doesn't fit the tree; some columns of these rows may then have been written.
     """
     if isinstance(node, Group):
         parts = node.split(samples)
@@ -404,16 +403,16 @@ def scatter(
 
 
 def gather(node: Node, columns: Iterator[Column], asides: Iterator[Sequence[Any]], rows: int) -> Sequence[Any]:
-    """The samples of these columns, with arrays as views."""
+    """Return the samples made of ``columns`` and ``asides``; their arrays are views of the columns."""
     if isinstance(node, Group):
         return node.join([gather(part, columns, asides, rows) for part in node.parts], rows)
     return node.read(next(columns)) if isinstance(node, Leaf) else next(asides)
 
 
 def merge(known: Node, seen: Node) -> Node | None:
-    """A tree that both fit, without columns where they disagree; None where they are built differently.
+    """Return a tree that fits samples of both, with asides where they differ; None if their containers differ.
 
-    Lists may be of any length.
+    Lists of different lengths become an aside.
     """
     if known == seen or isinstance(known, Aside):
         return known
@@ -432,7 +431,7 @@ def merge(known: Node, seen: Node) -> Node | None:
 
 @dataclasses.dataclass
 class Layout:
-    """Offsets of the columns of ``rows`` samples shaped like ``tree``."""
+    """The offsets, in one piece of memory, of the columns for ``rows`` samples like ``tree``."""
 
     tree: Node
     rows: int
@@ -448,13 +447,13 @@ class Layout:
         self.asides, self.size = asides_of(self.tree), aligned(at, PAGE) or PAGE
 
     def columns(self, memory: Any, rows: int | None = None) -> list[Column]:
-        """The columns as arrays on ``memory``, any writable buffer."""
+        """Return the columns as arrays on ``memory``, any writable buffer."""
         count = self.rows if rows is None else rows
         return [np.ndarray((count, *shape), dtype, memory, at) for shape, dtype, at in self.leaves]
 
 
 def check_memory(tree: Node, rows: int) -> None:
-    """Refuse a batch of such samples that no memory could hold."""
+    """Raise an error if ``rows`` samples like ``tree`` need more memory than the machine has."""
     if rows > MANY and (size := Layout(tree, rows).size) > memory_total():
         raise SharedMemoryFull(
             f"a batch of {rows} samples like the first one takes {size / 1e9:.0f} GB, more than there is; lower "
@@ -464,7 +463,7 @@ def check_memory(tree: Node, rows: int) -> None:
 
 @dataclasses.dataclass(slots=True)
 class Contents:
-    """A batch as it arrived: columns where the samples agree, objects where they don't."""
+    """The samples of a batch: as columns where they have the same shapes and types, else as objects."""
 
     tree: Node
     rows: int

@@ -1,9 +1,9 @@
-"""The loop that fetches samples and writes each where it stands before the next is asked for.
+"""The loop that fetches samples and writes each into the batch's columns before it fetches the next.
 
-Runs in workers.  The loop is a function made once for the shape of a sample: a call for each sample, or for each of its
-parts, would cost as much as the copy.  Guarantees that a value is compared by type, dtype and shape before it is
-written, since NumPy would cast and broadcast in silence; that a sample which doesn't fit is set aside as a whole; and
-that a row is noted on the board before it is asked for.
+Runs in workers.  The loop's code is generated once for each tree (how a sample is built), because a call for each
+sample, or for each of its parts, would cost as much as the copy.  Guarantees that type, dtype and shape of a value are
+checked before it is written, since NumPy would silently cast and broadcast; that a sample which doesn't fit is handed
+over whole; and that a row's number is on the board (memory that the supervisor reads) before its sample is fetched.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ import numpy as np
 from . import tensors
 from .tree import Array, Group, Leaf, Node, Number, Tensor, is_plain
 
-ROW = 3  # the cell of the board (``worker.board.Cell``) that has the row in hand
+ROW = 3  # the board's cell (``worker.board.Cell``) for the row that is being fetched
 _ODD = "    odd(row, sample); row += 1; continue"
-_TOO_LARGE = "(OverflowError, ValueError)"  # as NumPy says it, and a memoryview
-_MOST_ROWS = 256  # of a slot whose arrays are kept apart: each takes 100 bytes
-_EXACT = "?bhilqBHILQd"  # numbers that a memoryview takes bit by bit
+_TOO_LARGE = "(OverflowError, ValueError)"  # raised by NumPy, and by a memoryview
+_MOST_ROWS = 256  # a list of row views is kept up to so many rows: each takes 100 bytes
+_EXACT = "?bhilqBHILQd"  # formats of numbers that a memoryview writes without changing a bit
 Fetch = Callable[..., None]  # (dataset, keys, row, cells, odd, keep, born) for a block
 
 
 @functools.lru_cache(maxsize=64)
 def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
-    """Generate the function that makes the loop that fills such columns.
+    """Return a generated function that takes the columns of ``tree`` and returns the loop that fills them.
 
-    The loop asks ``dataset`` for one of the ``keys`` after the other, and writes from ``row`` on.  ``odd(row, sample)``
-    takes a sample that doesn't fit, ``keep(row, values, sample)`` the values of one that does which have no
-    column.  Without a
-    tree ``keep(sample)`` takes each sample.
+    The loop fetches the samples of ``keys`` from ``dataset`` one by one, and writes from ``row`` on.  It calls
+    ``odd(row, sample)`` with a sample that doesn't fit, and ``keep(row, values, sample)`` with the values of one that
+    fits which have no column.  Without a tree it calls ``keep(sample)`` with each sample.
     """
     code = _Code()
     if tree is not None:
@@ -62,9 +61,9 @@ def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
 
 
 def places(column: Any) -> Any:
-    """The targets of the loop's assignments: a column's rows one by one, numbers as plain memory.
+    """Return what the loop assigns to in place of ``column``: a list of row views, or for numbers a memoryview.
 
-    It saves a quarter of what an assignment takes, and half.
+    An assignment then takes a quarter less time, and with numbers half.
     """
     if column.ndim > 1:
         return [*column] if len(column) <= _MOST_ROWS else column
@@ -72,7 +71,7 @@ def places(column: Any) -> Any:
 
 
 class _Code:
-    """The lines that check a sample and write it, and what they name."""
+    """Generates the lines that check and write a sample; ``names`` has the objects that the lines refer to."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -82,7 +81,7 @@ class _Code:
         self.columns = self._count = 0
 
     def _name(self, value: Any) -> str:
-        """A name for a value that the lines refer to."""
+        """Return a name by which the lines can refer to ``value``."""
         self._count += 1
         self.names[f"v{self._count}"] = value
         return f"v{self._count}"
@@ -91,7 +90,7 @@ class _Code:
         self.lines += [f"if not ({fits}):", _ODD]
 
     def visit(self, node: Node, value: str) -> None:
-        """Check and write what lies in the variable ``value``."""
+        """Add lines that check and write the value of the variable named ``value``."""
         if isinstance(node, Group):
             self._open(node, value)
         elif isinstance(node, Leaf):
@@ -114,7 +113,7 @@ class _Code:
             held = f"in_order({value})"
         else:
             self._unless(f"type({value}) is {cls}")
-            self.lines += ["try:", f"    {', '.join(parts)}, = {value}", "except ValueError:", _ODD]  # is longer, say
+            self.lines += ["try:", f"    {', '.join(parts)}, = {value}", "except ValueError:", _ODD]  # more parts, say
             held = ""
         if parts and held:
             self.lines.append(f"{', '.join(parts)}, = {held}")

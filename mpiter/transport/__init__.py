@@ -3,6 +3,6 @@
 ::
 
     memory ───► slots
-    the arena   its ranges,
-    (a memfd)   lent
+    the arena   its ranges, one
+    (a memfd)   for each batch
 """

@@ -1,8 +1,9 @@
-"""One piece of memory that all our processes see, and which of its ranges are in use.
+"""The *arena*: one piece of memory that all processes of an iterator share, and the ranges of it that are in use.
 
-On Linux it is a memfd: bound by no mount, without a name, gone with the last process whatever ends it.  Elsewhere it is
-an unlinked temporary file.  ``Arena`` guarantees that a range is backed by memory before it is touched (a full machine
-is an exception with numbers, never a SIGBUS), and assumes that only the consumer process allocates.
+On Linux it is a memfd: without a name, independent of mounts' limits, and freed with the last process, however that
+ends.  Elsewhere it is an unlinked temporary file.  ``Arena`` guarantees that a range is backed by memory before it is
+used (if memory is full it raises an error with numbers, instead of a later SIGBUS).  Only the consumer process may
+allocate.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from ..errors import SharedMemoryFull
 from ..samples.envelope import aligned
 from ..samples.tree import PAGE
 
-_SMALLEST = 1 << 26  # a reserve below this is not worth having
+_SMALLEST = 1 << 26  # bytes of address space to reserve at least
 _NOEXEC_SEAL = getattr(os, "MFD_NOEXEC_SEAL", 8)  # Linux 6.3, Python 3.15
-_HEADROOM = 1 << 26  # bytes left to others when we check what is available
+_HEADROOM = 1 << 26  # bytes of available memory left to other programs
 
 
 class SharedFile:
-    """An unnamed file, which travels as a descriptor to workers that are being started."""
+    """An unnamed file; pickling it sends its descriptor, which works only for a process that is being started."""
 
     def __init__(self) -> None:
         self.fd = unnamed_file()
@@ -54,19 +55,19 @@ def _opened_again(kind: type[SharedFile], handle: Any) -> SharedFile:
 
 
 class Arena:
-    """Shared memory, reserved generously and committed range by range."""
+    """Shared memory: address space for all of it is reserved at once, memory is committed range by range."""
 
     def __init__(self, reserve: int | None = None) -> None:
         self._file = SharedFile()
         self.size, self.map = _map_as_much_as_possible(self._file, aligned(reserve or machine.memory_total(), PAGE))
-        self._free = [(0, self.size)]  # (start, stop), sorted, never touching
+        self._free = [(0, self.size)]  # (start, stop), sorted; neighbours are joined
         self._taken: dict[int, int] = {}  # start -> size
         self._watchers: list[Callable[[int], None]] = []
         self.address = int(np.frombuffer(self.map, np.uint8).__array_interface__["data"][0])
         _live.add(self)
 
     def allocate(self, size: int) -> int:
-        """The offset of ``size`` bytes of zeros or leftovers, backed by memory."""
+        """Return the offset of ``size`` bytes that are backed by memory; their contents are arbitrary."""
         size = aligned(size, PAGE)
         available = machine.memory_available() - _HEADROOM
         start = self._take(size) if size <= available else None
@@ -81,7 +82,7 @@ class Arena:
         return start
 
     def _take(self, size: int) -> int | None:
-        """The start of the first free range of ``size``, or None."""
+        """Take ``size`` bytes from the first free range that has as many; return their start, or None."""
         for at, (start, stop) in enumerate(self._free):
             if stop - start >= size:
                 self._free[at : at + 1] = [(start + size, stop)] if stop - start > size else []
@@ -89,7 +90,7 @@ class Arena:
         return None
 
     def _give(self, start: int, size: int) -> None:
-        """Free a range, and join it with its neighbours."""
+        """Add a range to the free ones, and join it with its neighbours."""
         stop = start + size
         at = bisect.bisect(self._free, (start, stop))
         if at and self._free[at - 1][1] == start:
@@ -100,7 +101,7 @@ class Arena:
         self._free.insert(at, (start, stop))
 
     def range_at(self, address: int) -> tuple[int, int] | None:
-        """The address and the size of the range in use that ``address`` lies in."""
+        """Return address and size of the range in use that ``address`` lies in, or None."""
         offset = address - self.address
         for start, size in list(self._taken.items()):
             if start <= offset < start + size:
@@ -108,7 +109,7 @@ class Arena:
         return None
 
     def watch(self, gone: Callable[[int], None]) -> None:
-        """Have ``gone`` called with a range's address before the range is given up, or the arena is."""
+        """Have ``gone`` called with a range's address before the range is freed or the arena is closed."""
         self._watchers.append(gone)
 
     def _give_up(self, start: int) -> None:
@@ -117,7 +118,7 @@ class Arena:
             gone(self.address + start)
 
     def free(self, start: int, size: int) -> None:
-        """Return a range, and its memory to the system where that is possible."""
+        """Free a range, and return its memory to the system where that is possible."""
         size = aligned(size, PAGE)
         self._give_up(start)
         with contextlib.suppress(AttributeError, OSError, ValueError):  # else it stays committed and is used again
@@ -132,7 +133,7 @@ class Arena:
                 os.pwrite(self._file.fd, bytes(min(1 << 20, start + size - at)), at)
 
     def close(self) -> None:
-        """Let go of the descriptor; the memory itself lives until the last view of it is dropped."""
+        """Close the descriptor; the memory itself lives until the last view of it is dropped."""
         for start in list(self._taken):
             self._give_up(start)
         self._file.close()
@@ -145,12 +146,12 @@ _live: weakref.WeakSet[Arena] = weakref.WeakSet()
 
 
 def arena_at(address: int) -> Arena | None:
-    """The arena of this process that ``address`` lies in."""
+    """Return the arena of this process that ``address`` lies in, or None."""
     return next((arena for arena in list(_live) if arena.address <= address < arena.address + arena.size), None)
 
 
 def _attached(file: SharedFile, size: int) -> Arena:
-    """The arena in a worker."""
+    """Return the arena in a worker, which maps the same memory."""
     arena = Arena.__new__(Arena)
     arena.size, arena.map = size, mmap.mmap(file.fd, size)
     file.close()
@@ -158,7 +159,7 @@ def _attached(file: SharedFile, size: int) -> Arena:
 
 
 class SharedBytes(mmap.mmap):
-    """A file that is complete, mapped; it goes by value to a process that isn't being started."""
+    """A read-only map of a finished file; pickled as the file for a process that is being started, else as bytes."""
 
     file: SharedFile
 
@@ -179,7 +180,7 @@ class SharedBytes(mmap.mmap):
 
 
 def shared_bytes(buffer: Any) -> SharedBytes:
-    """A copy of ``buffer`` that other processes can map; what they can map already is as good."""
+    """Return a copy of ``buffer`` that other processes can map, or ``buffer`` itself if they already can."""
     if type(buffer) is SharedBytes:
         return buffer
     file = SharedFile()
@@ -198,17 +199,17 @@ def write_all(fd: int, buffer: memoryview, at: int) -> None:
 
 
 def memfd() -> int:
-    """Make a memfd that isn't executable, as vm.memfd_noexec=2 demands; old kernels don't know the flag."""
+    """Return a new memfd, not executable (vm.memfd_noexec=2 demands it) unless the kernel is too old for that."""
     with contextlib.suppress(OSError):
         return os.memfd_create("mpiter", os.MFD_CLOEXEC | _NOEXEC_SEAL)
     return os.memfd_create("mpiter", os.MFD_CLOEXEC)
 
 
 def unnamed_file() -> int:
-    """A descriptor on memory without a name."""
+    """Return a descriptor of a new memfd, or of an unlinked file where there is no memfd."""
     try:
         return memfd()
-    except (AttributeError, OSError) as error:  # not Linux, or a sandbox that knows no memfd
+    except (AttributeError, OSError) as error:  # not Linux, or a sandbox without memfd
         if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
             raise
         return unlinked_file()

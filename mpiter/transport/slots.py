@@ -1,10 +1,10 @@
-"""Slots: equal rooms in the arena, lent to batches and to the user, and back again in any order.
+"""Slots: ranges of the arena (shared memory), all of one size.  A *slot* holds a batch and is leased to the user.
 
-A lease is a ctypes object on the slot's memory; every array made on it keeps it alive through its ``base``, and its
-weak reference's callback brings the slot home, in whichever thread drops the last view.  All else runs in the prefetch
-thread.  Guarantees that a slot is never written while anything can still see it, that a hoarding user never starves the
-engine (``can_lease``), and that the callbacks are C from end to end: they take no lock of ours, since the garbage
-collector may run them anywhere, and no Ctrl-C is lost in them, as it would be in a callback written in Python.
+A *lease* is a ctypes object on the slot's memory, and every array on that memory keeps it alive through its ``base``.
+When the last array is dropped, in any thread, the callback of a weak reference to the lease returns the slot.  All else
+runs in the prefetch thread.  Guarantees that a slot isn't written while an array refers to it; that a user who keeps
+many batches doesn't take all slots from the engine (``can_lease``); and that the callbacks run in C only: they take no
+lock of ours, since the garbage collector may run them anywhere, and lose no Ctrl-C, as callbacks in Python would.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from ..bell import Bell
 from ..errors import SharedMemoryFull
 from .memory import Arena
 
-_SPARE = 8  # free slots kept beyond as many as were in use lately…
-_FADING = 0.99  # …at each use what was needed before counts for less: what kept batches took is given back in the end
+_SPARE = 8  # free slots that are kept, beyond as many as were needed lately…
+_FADING = 0.99  # …where each use reduces the earlier need by 1 %, so that memory is freed some time after a peak
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """A range of the arena that holds one batch."""
+    """A range of the arena for one batch."""
 
     start: int
     size: int
 
 
 class _Lease(weakref.ref[Any]):
-    """A weak reference by which a slot comes home when the user drops it."""
+    """A weak reference to a lease, whose callback returns the slot when the user has dropped its last array."""
 
     __slots__ = ("ringer", "slot")
     slot: Slot
-    ringer: _Ringer | None  # one more, which wakes the loop if it waits for a slot
+    ringer: _Ringer | None  # a second weak reference, while the loop waits for a slot
 
 
 class _Ringer(weakref.ref[Any]):
-    """Rings the bell when the user drops a slot; all of it runs in C."""
+    """A weak reference to a lease, whose callback rings the bell when the slot is dropped; it runs in C only."""
 
     __slots__ = ("ring",)
     ring: Callable[[], object]
@@ -58,14 +58,14 @@ def _memory_type(size: int) -> Any:
 
 
 class Slots:
-    """The slots of one layout at a time; those of earlier layouts go home to the arena."""
+    """The slots of an iterator, all of one size; after ``resize``, those of the old size are freed when returned."""
 
     def __init__(self, arena: Arena, most_bytes: int, bell: Bell) -> None:
         self._arena = arena
         self._most_bytes = most_bytes  # the arena's share that slots may take
         self._bell = bell
-        self._free: list[Slot] = []  # last in, first out: the hottest is used first
-        self._home: deque[_Lease] = deque()  # filled by the callbacks
+        self._free: list[Slot] = []  # last in, first out, since the last one is in the caches
+        self._home: deque[_Lease] = deque()  # leases that have ended, added by the callbacks
         self._leases: dict[Slot, _Lease] = {}
         self.is_refused = False  # the system gave no more memory
         self._need = 0.0
@@ -74,19 +74,19 @@ class Slots:
         self.bytes = 0
 
     def resize(self, size: int) -> None:
-        """Change the size of the slots that are handed out."""
+        """Change the size of slots, and free those that are not in use."""
         self.collect()
         self.size = size
         self.shrink(keep=0)
 
     def acquire(self) -> Slot | None:
-        """A free slot, or None while there is none; the bell is rung when one comes home."""
+        """Return a free slot, or None if there is none; the bell is then rung when one is returned."""
         self.collect()
         free = self._free
         if not free and (slot := self._grow()) is not None:
             return slot
         if not free:
-            self._listen()  # and look again: something may have come home meanwhile
+            self._listen()  # and look again: a slot may have been returned meanwhile
         if not free:
             return self._grow()
         slot = free.pop()
@@ -96,7 +96,7 @@ class Slots:
         return slot
 
     def can_lease(self, reserve: int) -> bool:
-        """Would the engine still have ``reserve`` slots to work with?"""
+        """True if after one more lease the engine would still have ``reserve`` slots to work with."""
         if self.count - len(self._leases) > reserve:
             return True
         self.collect()
@@ -104,7 +104,7 @@ class Slots:
         return self.count - len(self._leases) + to_come > reserve
 
     def lease(self, slot: Slot) -> Any:
-        """The slot's memory as an object to build arrays on; the slot comes home when it is dropped."""
+        """Return a lease: an object on the slot's memory to make arrays from.  Dropping it returns the slot."""
         memory = _memory_type(slot.size).from_buffer(self._arena.map, slot.start)
         watch = _Lease(memory, self._home.append)
         watch.slot, watch.ringer = slot, None
@@ -112,7 +112,7 @@ class Slots:
         return memory
 
     def view(self, slot: Slot) -> memoryview:
-        """The slot's memory, for the engine, without a lease."""
+        """Return the slot's memory for the engine, without a lease."""
         return memoryview(self._arena.map)[slot.start : slot.start + slot.size]
 
     def give_back(self, slot: Slot) -> None:
@@ -123,16 +123,16 @@ class Slots:
             self._retire(slot)
 
     def lose(self) -> None:
-        """Give up a slot that will never come back."""
+        """Stop counting a slot that a lost worker may still write into, and which is never used again."""
         self.count -= 1
 
     def collect(self) -> None:
-        """Take in the slots whose leases have ended."""
+        """Make the slots whose leases have ended free again."""
         while self._home:
             self._take_in(self._home.popleft())
 
     def _listen(self) -> None:
-        """Have every lease ring when it ends, and take in those that are ending now."""
+        """Have each lease ring the bell when it ends, and free the slots of those that have ended already."""
         for watch in list(self._leases.values()):
             if (memory := watch()) is None:
                 self._take_in(watch)
@@ -146,12 +146,12 @@ class Slots:
             self.give_back(watch.slot)
 
     def shrink(self, keep: int) -> None:
-        """Give the memory of slots beyond ``keep`` free ones back to the system."""
+        """Return the memory of all but ``keep`` free slots to the system."""
         while len(self._free) > keep:
             self._retire(self._free.pop(0))
 
     def close(self) -> None:
-        """Give free slots back; leased ones live as long as their views."""
+        """Free the slots that aren't leased; leased ones live as long as the arrays on them."""
         for watch in self._leases.values():
             watch.ringer = None
         self.collect()
@@ -160,7 +160,7 @@ class Slots:
 
     @property
     def leased(self) -> int:
-        """Slots that the user can still see."""
+        """The number of slots that arrays of the user refer to."""
         return len(self._leases) - len(self._home)
 
     def _grow(self) -> Slot | None:

@@ -1,13 +1,13 @@
-"""All that runs in a worker.
+"""The code that runs in a worker.
 
 ::
 
     worker ───────► fetch ◄─────────── block                  board
-    its beginning   sample by sample   what is asked for,     what it tells of itself,
-                    └── sheets         and the answer         alive or dead
+    how it starts   sample by sample   the rows to fetch,     what it is doing,
+                    └── sheets         and the answer         and its last stack
                         where it writes
 
-``caller`` is the consumer's own thread as a worker, ``here`` says what a thread is fetching, ``seeding`` ties
-randomness to places, ``mail`` brings what is printed, ``home`` makes a process a good worker that ends with its
-parent, ``preloaded`` is what the fork server imports.
+In ``caller`` the consumer's own thread acts as a worker.  ``here`` knows what a thread is fetching, ``seeding`` makes
+random draws depend on the sample's position, ``mail`` sends prints and warnings, ``home`` sets up worker processes and
+ends them with their parent, ``preloaded`` is imported by the fork server.
 """

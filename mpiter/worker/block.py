@@ -1,10 +1,10 @@
-"""What travels between the processes: a block out, and what was done of it back, with what has failed.
+"""What processes send to each other: a block to a worker, and the answer, with a fault for each row that failed.
 
-Plain values, which the Pool pickles unless they are ``short``.  A *block* is rows of one batch, the whole batch unless
-that is dear.  Guarantees that no fault could fail on arrival: an exception travels as itself only if it survived a
-trial journey in the worker; otherwise its type's name and text do, in a ``SampleError``.  The worker's traceback is
-chained, and a note names the sample and the line that fetches it without any worker.  Where the consumer itself
-fetches, the exception is raised as it is.
+A *block* is the rows of one batch that a worker is to fetch: the whole batch, or a part of one that takes long.  Blocks
+and answers are plain values, which the Pool pickles unless ``short`` can write them.  Guarantees that a fault can be
+unpickled: an exception is sent itself only if the worker could pickle and unpickle it, else as a ``SampleError`` with
+its type and text.  The worker's traceback is chained, and a note names the sample and the line that fetches it without
+a worker.  Where the consumer itself fetches, the exception is raised unchanged.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .here import NotOfASample, WorkerInfo
 
 _LONGEST = 20_000  # characters of a traceback
 Indices = NDArray[np.int64]
-Place = tuple[int, int, int, int]  # of a sample: its batch, row, epoch and position
-Keys = bytes | Indices | tuple[Any, ...]  # int64, one a row, as bytes where they travel; or what a sampler has given
+Place = tuple[int, int, int, int]  # a sample's batch, row, epoch and position
+Keys = bytes | Indices | tuple[Any, ...]  # one for each row: int64, as bytes if sent to a process; or a sampler's own
 
 
 class Block(NamedTuple):
@@ -38,16 +38,16 @@ class Block(NamedTuple):
     dataset: int  # key in the registry of datasets
     seed: int
     batch: int
-    row: int  # of the batch: the first one
+    row: int  # the first one, counted in the batch
     rows: int
-    stretches: Iterable[tuple[int, int, int, Keys]]  # row of the batch, epoch and position of the first, and the keys
-    brief: bytes = b""  # the layout, pickled; none: samples travel as objects
-    address: int | None = None  # of the slot; None: what is written travels
-    singly: bool = False  # one of the rows may have killed a worker
+    stretches: Iterable[tuple[int, int, int, Keys]]  # first row, its epoch, its position, and the keys
+    brief: bytes = b""  # the pickled layout; empty: samples are sent as objects
+    address: int | None = None  # of the slot in shared memory; None: the columns are sent
+    singly: bool = False  # fetch each row by itself, since one may have killed a worker
     sent: float = 0.0  # on the monotonic clock
 
     def sample(self, at: int) -> tuple[Place, Any] | None:
-        """The place and the key of row ``at``, or None if the block has no such row."""
+        """Return the place and the key of the block's row ``at``, or None if it has no such row."""
         row = self.row + at
         for first, epoch, position, keys in self.stretches:
             if first <= row < first + len(found := listed(keys)):
@@ -56,7 +56,6 @@ class Block(NamedTuple):
 
 
 def listed(keys: Keys) -> list[Any]:
-    """The keys of the rows."""
     return list(keys) if isinstance(keys, tuple) else as_array(keys).tolist()
 
 
@@ -66,7 +65,7 @@ def as_array(keys: bytes | Indices) -> Indices:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A row whose fetch raised, or a sample of one."""
+    """The failure of a row, or of one sample in a row that is made of several."""
 
     batch: int
     row: int
@@ -76,31 +75,31 @@ class Fault:
     worker: str
     summary: str  # type and message
     trace: str  # the worker's traceback
-    pickled: bytes | None  # the exception itself, where it survives the journey
-    ends_row: bool = True  # nothing is left of the row; it has other samples where this is False
-    may_skip: bool = True  # False: it was no sample that failed
-    itself: BaseException | None = None  # the exception, where it has no journey before it
+    pickled: bytes | None  # the exception itself, if it can be pickled and unpickled
+    ends_row: bool = True  # False: the row keeps its other samples
+    may_skip: bool = True  # False: not a sample failed, so it can't be left out
+    itself: BaseException | None = None  # the exception, if this process fetches
 
 
 class Done(NamedTuple):
-    """A worker's answer to a block."""
+    """A worker's answer to a block (rows of one batch): what it fetched, and what failed."""
 
     number: int  # the block's
     worker: int
     rows: int = 0
-    seconds: float = 0.0  # spent fetching and writing them
-    payload: Any = None  # what lies in no slot
+    seconds: float = 0.0  # time that fetching and writing took
+    payload: Any = None  # columns and sealed values that are in no slot
     faults: tuple[Fault, ...] = ()
     mail: tuple[Any, ...] = ()  # prints, log records and warnings
-    startup: str | None = None  # why this worker cannot work at all
+    startup: str | None = None  # the traceback, if the worker couldn't start
     began: float = 0.0  # on the monotonic clock…
-    queue_s: float = 0.0  # …so long after it was sent
-    cpu_s: float = 0.0  # of the seconds: at work, not waiting
-    drawn: frozenset[str] = frozenset()  # the global generators that the dataset draws from, as far as its worker knows
+    queue_s: float = 0.0  # …this long after it was sent
+    cpu_s: float = 0.0  # processor time within ``seconds``
+    drawn: frozenset[str] = frozenset()  # global generators that the dataset draws from, as known so far
 
 
 class Lost(NamedTuple):
-    """The Pool failed to send or to read an answer."""
+    """Takes the place of an answer that the Pool couldn't send or read."""
 
     number: int  # the block's
     error: BaseException
@@ -108,13 +107,13 @@ class Lost(NamedTuple):
 
 # -- most blocks and answers are numbers and bytes, which marshal writes and reads in a third of pickle's time ---------
 
-make_block: Callable[[tuple[Any, ...]], Block] = partial(tuple.__new__, Block)  # in half the time
-_SHORT: dict[int, Any] = {ord("B"): make_block, ord("D"): partial(tuple.__new__, Done)}  # a pickle begins otherwise
-_NUMBERS = {int, float, bool, type(None), bytes, tuple, frozenset}  # NumPy's have other types
+make_block: Callable[[tuple[Any, ...]], Block] = partial(tuple.__new__, Block)  # takes half the time of ``Block(…)``
+_SHORT: dict[int, Any] = {ord("B"): make_block, ord("D"): partial(tuple.__new__, Done)}  # no pickle begins so
+_NUMBERS = {int, float, bool, type(None), bytes, tuple, frozenset}  # not NumPy's scalars
 
 
 def short(value: Any) -> bytes | None:
-    """Write a block or an answer of numbers and bytes by marshal; None for all else, which marshal would change."""
+    """Return a block or an answer of numbers and bytes as written by marshal; None if marshal would change it."""
     kind = type(value)
     if kind is Done:
         is_short = value.payload is None and not (value.faults or value.mail or value.startup)
@@ -129,16 +128,16 @@ def short(value: Any) -> bytes | None:
 
 
 def from_short(data: bytes) -> Any:
-    """The object that ``short`` was given; None if these bytes are not from there."""
+    """Return the object that ``short`` wrote; None if ``data`` isn't from ``short``."""
     make = _SHORT.get(data[0])
     return None if make is None else make(marshal.loads(memoryview(data)[1:]))
 
 
-# -- a dataset's exception: taken down in the worker, raised again in the consumer -------------------------------------
+# -- a dataset's exception: recorded in the worker, raised again in the consumer ---------------------------------------
 
 
 def take_down(error: BaseException, place: Place, index: Any, worker: WorkerInfo) -> Fault:
-    """Describe ``error``, raised by the fetch of ``index``."""
+    """Return the fault for ``error``, which fetching ``index`` raised."""
     batch, row, epoch, position = place
     may_skip = not isinstance(error, NotOfASample)
     error = error if may_skip else error.__cause__ or error
@@ -151,7 +150,7 @@ def take_down(error: BaseException, place: Place, index: Any, worker: WorkerInfo
 
 def unsendable(sample: Any, name: str, error: BaseException) -> SampleNotSendable:
     path, value, reason = name, sample, str(error) or type(error).__name__
-    if isinstance(error, Exception):  # looking for it again would end who looks
+    if isinstance(error, Exception):  # Ctrl-C or SystemExit: searching would raise it again
         path, value, reason = culprit(sample, name, error, dumps)
     blamed = "" if value is sample else f"{path} ({type(value).__qualname__}): "
     unsendable = SampleNotSendable(
@@ -163,7 +162,7 @@ def unsendable(sample: Any, name: str, error: BaseException) -> SampleNotSendabl
 
 
 def _may_be_raised(error: BaseException | None) -> bool:
-    """May it be raised by ``next()``, where no loop or test takes it for a signal of its own?"""
+    """True if ``next()`` may raise ``error``; False if a loop would take it for its end, say."""
     return isinstance(error, Exception) and not isinstance(error, (StopIteration, StopAsyncIteration))
 
 
@@ -187,7 +186,7 @@ def _text(error: BaseException) -> str:
 
 
 def raised(fault: Fault) -> Exception:
-    """The exception to raise in the consumer."""
+    """Return the exception to raise in the consumer."""
     error: Any = fault.itself if _may_be_raised(fault.itself) else None
     if fault.pickled is not None:
         try:

@@ -1,10 +1,10 @@
-"""What a worker tells of itself: what it is doing right now, on the board, and the stack of its last moments.
+"""What a worker shows of itself: on the board what it is fetching, and in the black box its stack when it crashes.
 
-The board has a line of shared memory for each worker: a few integers, written by workers, read by what supervises them.
-A reader sees whole numbers (aligned 64-bit stores); the line as a whole may be torn, which its readers must bear.
+The *board* has a *line* in shared memory for each worker: a few integers, written by the worker and read by what
+supervises it.  Each integer is read whole (aligned 64-bit stores), but a line may be read half updated.
 
-The black box is one unnamed file for all worker processes of an iterator.  It gets a stack also of a worker that holds
-the GIL for ever (a signal handler in C writes it); none of one that was killed or stopped.
+The black box is one unnamed file for all worker processes of an iterator.  Even a worker that never releases the GIL
+writes its stack there, by a signal handler in C; one that was killed or stopped doesn't.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from ..transport.memory import SharedFile
 
 
 class Line(NamedTuple):
-    """A worker's line as it was read, cell by cell."""
+    """The integers that one worker shares about itself, its line on the board, as they were read."""
 
-    pid: int  # of the process, or the system's number of the thread
+    pid: int  # of the process, or the native id of the thread
     ready: int  # the dataset is loaded and worker_init has returned
-    block: int  # number of the block in hand, -1 before the first
-    row: int  # the row being fetched or written, of the block's
-    since: int  # when the block was begun, monotonic nanoseconds
-    active: int  # 1 while there is a block in hand, 2 while several of its rows are read at once, 0 when idle
+    block: int  # number of the current block, -1 before the first
+    row: int  # the row of the block that is being fetched or written
+    since: int  # when the block was begun, in monotonic nanoseconds
+    active: int  # 1 while a block is fetched, 2 while several of its rows are read at once, 0 when idle
 
 
 class Cell:
-    """The places of a line's cells."""
+    """The indices of a line's integers."""
 
     PID, READY, BLOCK, ROW, SINCE, ACTIVE = range(len(Line._fields))
 
 
 _CELLS = len(Line._fields)
-LINE_BYTES = 64  # a line of the cache
+LINE_BYTES = 64  # one cache line
 
 
 class Board:
-    """A line for each worker; travels to each of them, and says where its line is."""
+    """A line of shared integers for each worker; it is sent to every worker, which finds its own line in it."""
 
     def __init__(self, workers: int, arena: Any = None) -> None:
         self._arena = arena
         size = workers * LINE_BYTES
-        self._memory = None if arena else bytearray(size)  # no process shares memory with us
+        self._memory = None if arena else bytearray(size)  # without an arena no other process needs it
         self._taken: list[tuple[int, int]] = []  # ranges of the arena
         first = self._take(size)
         self._places = [first + worker * LINE_BYTES for worker in range(workers)]
@@ -65,32 +65,32 @@ class Board:
         return self._taken[-1][0]
 
     def cells(self, worker: int) -> memoryview:
-        """The cells of one worker as a memoryview of integers."""
+        """Return a worker's line as a memoryview of integers."""
         at = self._places[worker]
         return memoryview(self._memory or self._arena.map)[at : at + 8 * _CELLS].cast("q")
 
     def lines(self, pids: Mapping[int, int] | None = None) -> list[Line]:
-        """All present lines, with the process ids that are known here."""
+        """Return all lines as they are now, with the process ids in ``pids`` in place of the workers' own."""
         lines = [Line(*self.cells(worker)) for worker in range(len(self._places))]
         return lines if pids is None else [line._replace(pid=pids.get(at, line.pid)) for at, line in enumerate(lines)]
 
     def heard(self, worker: int) -> None:
-        """Note an answer of a worker that doesn't share the board: it is ready, and makes progress."""
+        """Record for a worker that doesn't share the board that it has answered: it is ready and makes progress."""
         cells = self.cells(worker)
         cells[Cell.READY], cells[Cell.SINCE] = 1, time.monotonic_ns()
 
     def clear(self, worker: int) -> None:
-        """Clear the line for a new worker in this place."""
+        """Clear a worker's line, for its successor."""
         self.cells(worker)[:] = memoryview(bytes(8 * _CELLS)).cast("q")
 
     def move(self, worker: int) -> None:
-        """Give this place another line: the worker that had the old one may still write there."""
+        """Use another line for ``worker`` from now on, because its predecessor may still write into the old one."""
         if self._arena is not None:
             self._places[worker] = self._take(LINE_BYTES)
         self.clear(worker)
 
     def close(self) -> None:
-        """Give the memory back: no worker writes any more."""
+        """Free the memory; no worker may write any more."""
         for start, size in self._taken:
             self._arena.free(start, size)
         self._taken.clear()
@@ -102,36 +102,36 @@ _ASK = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else None  # a si
 
 
 class BlackBox(SharedFile):
-    """The file for a worker's stack; ``arm`` is called in the worker, the rest in the consumer process."""
+    """The file that workers write their stacks to; ``arm`` is called in a worker, the rest in the consumer process."""
 
     def __init__(self) -> None:
         super().__init__()
         self._read_to = 0
 
     def arm(self) -> None:
-        """Have a crash, and the signal of ``ask``, write the stack here."""
+        """Have this process write its stack to the file when it crashes, and when ``ask`` sends its signal."""
         faulthandler.enable(self.fd)
         if _ASK is not None:
             faulthandler.register(_ASK, self.fd, all_threads=True, chain=False)
 
     def ask(self, pid: int) -> None:
-        """Ask a worker for its stack; ``read`` returns it once the worker has answered."""
+        """Ask process ``pid`` for its stack, which ``read`` returns once it has been written."""
         if _ASK is not None and pid > 0:  # 0 would be the signal for our own process group
             with contextlib.suppress(OSError):
                 os.kill(pid, _ASK)
 
     def read(self) -> str:
-        """Everything written since the last ``turn_over``."""
+        """Return what was written since the last ``turn_over``, shortened if it is long."""
         text = os.pread(self.fd, _MOST_ROOM, self._read_to).decode(errors="replace").strip()
         return text if len(text) <= _LONGEST else text[:_LONGEST] + "\n…"
 
     def turn_over(self) -> None:
-        """Skip what was written so far."""
+        """Have ``read`` skip what was written so far."""
         self._read_to = os.fstat(self.fd).st_size
 
 
 def thread_stack(native_id: int) -> str:
-    """The stack of a thread of this process."""
+    """Return the stack of a thread of this process; empty if there is no such thread."""
     for thread in threading.enumerate():
         if thread.native_id == native_id and thread.ident in (frames := sys._current_frames()):
             return "".join(traceback.format_stack(frames[thread.ident]))[-_LONGEST:]
@@ -139,5 +139,5 @@ def thread_stack(native_id: int) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Is the process stopped, by SIGSTOP most likely?"""
+    """True if a process is stopped, most likely by SIGSTOP."""
     return machine.stat_of(pid)[:1] == ["T"]

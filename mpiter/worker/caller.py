@@ -1,8 +1,8 @@
-"""The caller's own thread as a worker, where there are no others.
+"""Fetching without workers: the caller's own thread acts as the worker.
 
-Runs in the consumer's thread.  Fetches blocks with the code of all workers, and a usual batch in a loop with nothing
-else in it.  Guarantees that the caller's random generators are found as they were, whatever happens; that Ctrl-C passes
-through; and that what had come of a batch when a sample raised is not asked for again.
+Runs in the consumer's thread.  An ordinary batch is fetched by a bare loop over its keys, any other by the code that
+all workers run.  Guarantees that the caller's random generators are left as they were, even after an error; that
+Ctrl-C is raised; and that samples fetched before one raised an error aren't fetched again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .worker import Worker, call_hooks, settle_at
 
 
 class CallersWorker:
-    """A worker for one dataset; ``copies`` asks for private copies of the samples."""
+    """Fetches from one dataset in the caller's thread; with ``copies``, samples are copied as they come."""
 
     def __init__(self, dataset: Any, worker_init: Any, rules: Rules, copies: bool) -> None:
         cells = memoryview(bytearray(LINE_BYTES)).cast("q")
@@ -39,16 +39,16 @@ class CallersWorker:
         worker.copies |= copies
         self._worker, self._dataset = worker, dataset
         self._callers, self._born = seeding.Kept(), home.generation
-        self._is_list = type(dataset) in (list, tuple, range)  # no code of the user's runs when it is read
+        self._is_list = type(dataset) in (list, tuple, range)  # reading it runs no code of the user's
 
     @property
     def is_plain(self) -> bool:
-        """Are samples asked for one by one, without seeds or copies?"""
+        """True if samples are fetched one by one, without seeding generators and without copies."""
         worker = self._worker
         return worker.reader is None and not (worker.seeds or worker.copies)
 
     def fetch(self, block: Block) -> Done:
-        """Fetch a block as any worker does."""
+        """Return the answer to a block, fetched by the code that workers run."""
         worker, callers = self._worker, self._callers
         outer, here.now = here.now, worker.frame
         if worker.rules.seeds_samples:
@@ -65,12 +65,12 @@ class CallersWorker:
             here.now, worker.dataset = outer, self._dataset
 
     def read(self, keys: list[Any], seed: int, epoch: int, position: int) -> Sequence[Any] | None:
-        """The samples of a whole batch, one by one; None if ``fetch`` must do it.
+        """Return the samples of a whole batch, or None if ``fetch`` must be called instead.
 
-        After an error ``fetch`` goes on with the samples that came before it; else it asks for all of them again.
+        After an error ``fetch`` continues with the samples that came before it; otherwise it fetches all of them again.
         """
         if self._is_list:
-            with contextlib.suppress(Exception):  # an order sampler's keys need not be there
+            with contextlib.suppress(Exception):  # an order sampler's keys may be missing in the list
                 return itemgetter(*keys)(self._dataset) if len(keys) > 1 else (self._dataset[keys[0]],)
             return None
         worker, callers, born, rows = self._worker, self._callers, self._born, list[Any]()
@@ -107,12 +107,12 @@ class CallersWorker:
         return None
 
     def give_again(self, samples: Iterable[Any], *errors: BaseException) -> None:
-        """Have the next fetch begin with these samples, which have come already."""
+        """Have the next fetch begin with ``samples``, which were fetched already, and then raise ``errors``."""
         self._worker.dataset = _Begun(self._dataset, samples, errors) if samples or errors else self._dataset
 
 
 class _Begun:
-    """A dataset whose first samples have come already, and then an error perhaps."""
+    """Wraps a dataset; the first lookups return samples that were fetched already, or raise the error after them."""
 
     def __init__(self, dataset: Any, samples: Iterable[Any], errors: Iterable[BaseException]) -> None:
         self._dataset, self._samples, self._errors = dataset, iter(samples), iter(errors)

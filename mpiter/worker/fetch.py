@@ -1,9 +1,8 @@
-"""The module-level fetch function that every Pool runs.
+"""The function that every Pool calls to fetch a block (rows of one batch).
 
-Runs in workers: processes or threads.  Guarantees that whatever a dataset raises becomes a fault of its row and never
-leaves by the Pool; and that each sample is written where it stands before the next is asked for, so that a dataset may
-fill its memory again.  Assumes that ``worker.begin`` has put a worker into the registry for the dataset that a block
-names.
+Runs in workers: processes or threads.  Guarantees that an exception in a dataset becomes a fault (the record of a row
+that failed) and is never raised into the Pool; and that each sample is written before the next is fetched, so a dataset
+may overwrite its memory.  Assumes that ``worker.begin`` has put a worker into the registry for the block's dataset.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from .here import NONE, AllLeftOut, here
 from .sheets import Unsendable
 from .worker import Worker, worker_for
 
-_LOOK_S = 0.25  # between two blocks of objects that don't travel of which each is looked at once more
+_LOOK_S = 0.25  # least time between two blocks whose samples are all checked for having been overwritten
 _clock = time.monotonic
 
 
 def _fetch_run(block: Block) -> Done:
-    """Fetch a block: the function that ``Pool.map_async`` is given."""
+    """Return the answer to a block; this is the function that ``Pool.map_async`` calls."""
     worker = worker_for(block.dataset)
     if worker.startup is not None:
         mail = worker.outbox.take() if worker.outbox else ()
         return Done(block.number, worker.info.id, mail=mail, startup=worker.startup)
     is_first = worker.blocks == 0 and worker.owns_globals
-    if is_first:  # not while all start: it takes some 20 ms of processor time
+    if is_first:  # not earlier, while all workers start: it takes some 20 ms of processor time
         home.limit_loaded_libraries()
     cells = worker.cells
     cells[Cell.BLOCK], cells[Cell.SINCE], cells[Cell.ACTIVE] = block.number, time.monotonic_ns(), 1
     outer, here.now = here.now, worker.frame  # a dataset may have an iterator of its own
     try:
         done = _watched(block, worker)
-    except BaseException as error:  # ours, most likely; even so it must not leave by the Pool
+    except BaseException as error:  # a bug of ours, most likely; still it must not be raised into the Pool
         rows = [block.sample(at) for at in range(block.rows)]
         faults = tuple(take_down(error, *found, worker.info) for found in rows if found is not None)
         done = Done(block.number, worker.info.id, block.rows, faults=faults)
@@ -58,7 +57,7 @@ def _fetch_run(block: Block) -> Done:
 
 
 def _watched(block: Block, worker: Worker) -> Done:
-    """Fetch, with the global generators seeded for each sample if the dataset draws from them."""
+    """Fetch a block; if the dataset draws from global generators, fetch it again with these seeded per sample."""
     if not worker.rules.seeds_samples:
         return fetch(block, worker, NONE)
     if not worker.owns_globals:
@@ -77,7 +76,7 @@ def _watched(block: Block, worker: Worker) -> Done:
 
 
 def _with_a_warning(block: Block, worker: Worker) -> Done:
-    """Fetch a thread's first block: the caller waits in next(), so only the dataset can draw from global generators."""
+    """Fetch a thread's first block; warn if global generators were drawn from: by the dataset, as the caller waits."""
     before = seeding.globals_mark()
     done = fetch(block, worker, NONE)
     if seeding.globals_mark() == before:
@@ -90,7 +89,7 @@ def _with_a_warning(block: Block, worker: Worker) -> Done:
 
 
 def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:
-    """Fetch a block, with these of the global generators seeded for each sample."""
+    """Return the answer to a block, with the global generators in ``seeds`` seeded for each sample."""
     began, cpu_s = _clock(), time.thread_time()
     looks = began - worker.looked > _LOOK_S
     if looks:
@@ -119,7 +118,7 @@ def fetch(block: Block, worker: Worker, seeds: frozenset[str]) -> Done:
 
 
 class _Fetching:
-    """One block being fetched; samples that fail within a row of several are noted here."""
+    """The fetch of one block; it also records samples that fail in a row that is made of several."""
 
     def __init__(self, block: Block, worker: Worker, seeds: frozenset[str], looks: bool) -> None:
         self._block, self._worker, self._cells, self._seeds = block, worker, worker.cells, seeds
@@ -131,11 +130,11 @@ class _Fetching:
 
     @property
     def is_over(self) -> bool:
-        """Has a sample failed, so that the batch is an error in any case?"""
+        """True if a sample has failed and errors aren't skipped, so that the batch becomes an error."""
         return bool(self.faults) and not self._worker.rules.skips_errors
 
     def stretch(self, row: int, epoch: int, position: int, indices: Any) -> None:
-        """Fetch rows of one epoch, in order."""
+        """Fetch the rows from ``row`` on, whose keys are ``indices``; all are of one epoch."""
         block, cells, frame = self._block, self._cells, self._worker.frame
         seed, first = block.seed, row - block.row
         offset, keys = position - first, listed(indices)
@@ -149,7 +148,6 @@ class _Fetching:
             frame.keys = frame.hearer = None
 
     def _read_each(self, row: int, keys: list[Any]) -> None:
-        """Ask for the samples one by one."""
         dataset = Copies(self._worker.dataset) if self._worker.copies else self._worker.dataset
         if not self._block.singly:
             self._write(dataset, keys, row)
@@ -160,7 +158,7 @@ class _Fetching:
             home.look()  # while the board names the sample
 
     def _write(self, dataset: Any, keys: Iterable[Any], row: int) -> None:
-        """Run the loop over the keys; an exception becomes a fault of its row."""
+        """Fetch and write the samples of ``keys`` from ``row`` on; an exception becomes the fault of its row."""
         rest, cells, sheet, seeded = iter(keys), self._cells, self.sheet, bool(self._seeds)
         while not self.is_over:
             try:
@@ -176,7 +174,7 @@ class _Fetching:
         place, index = self._found(row)
         if isinstance(error, Unsendable):
             error = unsendable(error.sample, f"dataset[{index!r:.60}]", error.__cause__ or error)
-        if isinstance(error, AllLeftOut):  # its samples have faults, of which the last one ends it
+        if isinstance(error, AllLeftOut):  # its samples have faults; the last one now says that the row is lost
             last = max(at for at, fault in enumerate(self.faults) if fault.row == place[1])
             self.faults[last] = replace(self.faults[last], ends_row=True)
         else:
@@ -188,7 +186,7 @@ class _Fetching:
         return (self._block.batch, self._block.row + row, self._epoch, self._position + at), self._keys[at]
 
     def _read_together(self, row: int, indices: Any, keys: list[Any]) -> bool:
-        """Ask for the samples at once; False where they must be asked for one by one."""
+        """Fetch the samples by one call of the dataset's reader; return False if it must be done one by one."""
         worker, cells, count = self._worker, self._cells, len(keys)
         if worker.reader is None or count < 2 or self._seeds or self._block.singly or isinstance(indices, tuple):
             return False
@@ -198,15 +196,15 @@ class _Fetching:
         try:
             samples = worker.reader(as_array(indices))
             home.end_child(self._born)
-        except BaseException as error:  # it is asked again, sample by sample
+        except BaseException as error:  # fetched again sample by sample, which shows the one that fails
             self.let_pass(error)
         cells[Cell.ACTIVE] = 1
         if seeding.begin_anew():
-            worker.reader = None  # what it draws belongs to each sample's own place
+            worker.reader = None  # it draws: each sample needs the generator of its own position
             return False
         if len(samples) != count:
             return False
-        with contextlib.suppress(Unsendable):  # which of them can't be sent shows one by one
+        with contextlib.suppress(Unsendable):  # written one by one below, to find the sample that can't be sent
             if type(samples) in self.sheet.at_once and self.sheet.together(row, samples):
                 return True
         self._write(Copies(samples) if worker.copies else samples, range(count), row)
@@ -215,17 +213,17 @@ class _Fetching:
     # -- for rows of several samples -----------------------------------------------------------------------------
 
     def part(self, error: BaseException, key: Any, at: int) -> None:
-        """Note that one of the samples of the row under way has failed."""
+        """Record the failure of sample number ``at`` of the row that is being fetched."""
         self.let_pass(error)
         batch, row, epoch, position = self._found(self._cells[Cell.ROW])[0]
-        if (row, position + at) not in ((known.row, known.position) for known in self.faults):  # else it comes again
+        if (row, position + at) not in ((known.row, known.position) for known in self.faults):  # else it is a retry
             fault = take_down(error, (batch, row, epoch, position + at), key, self._worker.info)
             self.faults.append(replace(fault, ends_row=False))
 
     def let_pass(self, error: BaseException) -> None:
-        """End a child that the dataset has forked; raise Ctrl-C again in the caller's own thread.
+        """End this process if the dataset has forked it; raise Ctrl-C again if this is the caller's own thread.
 
-        In a worker whatever is raised is the dataset's.
+        In a worker every exception comes from the dataset.
         """
         home.end_child(self._born, error)
         if isinstance(error, KeyboardInterrupt) and self._worker.info.backend == "serial":

@@ -1,7 +1,7 @@
-"""What this thread is fetching, and for which worker: for dataset code that asks, and for what must be found as it was.
+"""What this thread is fetching, and for which worker: for ``get_worker_info``, ``get_rng`` and the seeding of samples.
 
-Runs in workers, and without any in the caller's thread during a fetch.  What fetches puts a ``Frame`` of its own in
-place for that time; outside of a fetch the frame is empty.
+Runs in workers, or without workers in the caller's thread.  During a fetch ``here.now`` is a ``Frame`` of that worker;
+outside of a fetch it is an empty one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class WorkerInfo:
     """The worker that a dataset's code runs in.
 
     Attributes:
-        id: from 0 on; a worker's successor has the same.
-        num_workers: how many there are.
-        seed: of the iterator, or of the loader's epoch.
-        dataset: the worker's own copy of it.
-        backend: its name: "process", "thread", "serial", "ray" or "mpi".
+        id: number of the worker, from 0 on; the replacement of a dead worker has the same.
+        num_workers: number of workers.
+        seed: seed of the iterator, or of the loader's epoch.
+        dataset: the dataset, as this worker has it.
+        backend: "process", "thread", "serial", "ray" or "mpi".
 
     >>> from mpiter import batches
     >>> def tell(info):
@@ -40,38 +40,38 @@ class WorkerInfo:
 
     @property
     def name(self) -> str:
-        """Backend and number in words."""
+        """The worker in words, such as "process worker 0"."""
         return f"{self.backend} worker {self.id}"
 
 
 class Frame:
-    """The state of one fetch; as made here, of no fetch."""
+    """The state of one fetch; a new frame stands for no fetch."""
 
     __slots__ = ("at", "beyond", "drawn", "hearer", "keys", "seeds", "worker")
 
     def __init__(self) -> None:
         self.worker: WorkerInfo | None = None
-        self.at: Callable[[], tuple[int, int, int]] | None = None  # the sample: its seed, epoch and position
+        self.at: Callable[[], tuple[int, int, int]] | None = None  # returns the sample's seed, epoch and position
         self.seeds = NONE  # the global generators that are seeded for each sample
-        self.beyond = 0  # samples into a row that is made of several
-        self.drawn: Any = None  # the generator that this sample has asked for, and its place
-        self.hearer: Any = None  # the fetch, which is told of samples that fail within a row
-        self.keys: list[Any] | None = None  # that the dataset is asked for, one after the other
+        self.beyond = 0  # the sample's number in a row that is made of several
+        self.drawn: Any = None  # the sample's place, and the generator that ``get_rng`` made for it
+        self.hearer: Any = None  # the fetch, which records samples that fail within a row
+        self.keys: list[Any] | None = None  # the keys that are fetched
 
 
 class Here(threading.local):
-    """The state of the fetch that a thread is at."""
+    """The state of each thread: what it is fetching, if anything."""
 
     def __init__(self) -> None:
         self.now = Frame()
-        self.asked = False  # has dataset code called ``get_worker_info``?
+        self.asked = False  # True once dataset code has called ``get_worker_info``
 
 
 here = Here()
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """The worker this code runs in, or None outside of a fetch.
+    """Return the worker that this code runs in, or None outside of a fetch.
 
     >>> from mpiter import batches
     >>> class Numbers:
@@ -89,31 +89,31 @@ def get_worker_info() -> WorkerInfo | None:
 
 
 def was_asked() -> bool:
-    """Has dataset code called ``get_worker_info`` since this was asked last?"""
+    """True if dataset code has called ``get_worker_info`` since the last call of this function."""
     asked, here.asked = here.asked, False
     return asked
 
 
-# -- a row that is made of several samples: those that fail are left out of it, each with a fault of its own --------
+# -- a row that is made of several samples: those that fail are left out, and each has a fault of its own -----------
 
 
 class AllLeftOut(Exception):
-    """All samples of a row were left out; their faults are noted already."""
+    """All samples of a row that is made of several have failed, and their faults are recorded."""
 
 
 class NotOfASample(Exception):
-    """A row of several samples has failed, and none of the samples; the cause says how."""
+    """A row that is made of several samples has failed, though no sample has; the cause is the reason."""
 
 
 def leave_out(error: BaseException, key: Any, at: int) -> None:
-    """Note that a sample has failed, number ``at`` of the row's."""
+    """Record that sample number ``at`` of the row has failed; raise ``error`` again outside of a fetch."""
     if here.now.hearer is None:
         raise error
     here.now.hearer.part(error, key, at)
 
 
 def let_pass(error: BaseException) -> None:
-    """Raise Ctrl-C in the caller's own thread again, which isn't a failure of the sample."""
+    """Raise ``error`` again if it is Ctrl-C in the caller's own thread, so no failure of a sample."""
     if here.now.hearer is None:
         raise error
     here.now.hearer.let_pass(error)

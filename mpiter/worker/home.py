@@ -1,10 +1,10 @@
-"""What makes a process of our own a good worker: its signals, its memory, its threads, and an end with its parent.
+"""The setup of a worker process: its signals, its memory, its libraries' threads, and its end with the main process.
 
-Runs in workers; ``limit_loaded_libraries`` in the fork server that they come from.  Guarantees on Linux that the kernel
-kills the worker when the main process ends, even a worker that is stopped or holds the GIL for ever: each holds the
-reading end of a pipe whose other end only the main process has.  Elsewhere a thread waits for it, which needs the GIL.
-And that a child which a dataset forks, and which comes back out of its code, ends before it touches what it has of the
-worker's: pipes, slots, the board.
+Runs in workers; ``limit_loaded_libraries`` also in the fork server.  Guarantees on Linux that the kernel kills the
+worker when the main process ends, even a worker that is stopped or never releases the GIL: each worker has the reading
+end of a pipe whose other end only the main process has.  Elsewhere a thread waits for that end, which needs the GIL.
+Also guarantees that a process which a dataset forks, and which returns from the dataset's code, ends before it uses
+what it inherited of the worker: pipes, shared memory, the board.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .here import here
 if TYPE_CHECKING:
     import threadpoolctl
 
-# By these numbers the caller's process knows the descriptors that lead to its launcher, if it is an MPI rank.  Here
-# they are something else's, the fork server's say, and MPI would write there when a dataset imports it.
+# Variables with the numbers of the descriptors by which an MPI rank reaches its launcher.  In a worker these numbers
+# are other files', the fork server's say, and MPI would write there when a dataset imports it.
 TO_THE_LAUNCHER = ("PMI_FD", "HYDI_CONTROL_FD")
 
 
@@ -45,25 +45,25 @@ def settle_in(environment: dict[str, str]) -> None:
         os.environ.pop(name, None)
     _limit_libraries_to_come()
     _keep_memory()
-    with contextlib.suppress(OSError):  # the out-of-memory killer's first: a worker is replaced, the main process isn't
+    with contextlib.suppress(OSError):  # to be killed first if memory runs out: workers can be replaced
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 # -- its end ----------------------------------------------------------------------------------------------------------
 
 CUT_OFF = 87  # the exit code of a worker whose dataset has closed its pipes
-_pipes: dict[int, tuple[int, int]] = {}  # descriptors: what they lead to
+_pipes: dict[int, tuple[int, int]] = {}  # inode and device of each descriptor
 
 
 def watch(*descriptors: int) -> None:
-    """Remember the pipes to the main process."""
+    """Remember which pipes the descriptors are, for ``look``."""
     for number in descriptors:
         found = os.fstat(number)
         _pipes[number] = found.st_ino, found.st_dev
 
 
 def look() -> None:
-    """End this process if one of its pipes is closed, before an answer goes to another file with the same number."""
+    """End this process if the dataset has closed one of its pipes, else an answer might go to another file."""
     for number, pipe in _pipes.items():
         try:
             found = os.fstat(number)
@@ -74,12 +74,12 @@ def look() -> None:
 
 
 def die_with_parent() -> None:
-    """Tie this process's life to that of the main process.
+    """Have this process killed when the main process ends.
 
-    Not by PR_SET_PDEATHSIG: that is for the end of the *thread* that started us, and with a fork server not even that
-    of the right process.
+    PR_SET_PDEATHSIG can't do it: it reports the end of the *thread* that started this process, and with a fork server
+    that of another process.
     """
-    pipe: Any = multiprocessing.parent_process().sentinel  # type: ignore[union-attr]  # each worker has a parent
+    pipe: Any = multiprocessing.parent_process().sentinel  # type: ignore[union-attr]  # a worker has a parent
     try:
         import fcntl
 
@@ -89,7 +89,7 @@ def die_with_parent() -> None:
     except (ImportError, AttributeError, OSError):  # not Linux
         threading.Thread(target=_wait, args=(pipe,), name="mpiter-lifeline", daemon=True).start()
         return
-    if connection.wait([pipe], 0):  # it was over before we could say so
+    if connection.wait([pipe], 0):  # the main process has ended already
         os._exit(1)
 
 
@@ -113,7 +113,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def end_child(born: int, error: BaseException | None = None) -> None:
-    """End this process if it was forked since the generation was ``born``, with the exit code of ``sys.exit``."""
+    """End this process if it was forked since ``generation`` was ``born``; ``error`` decides the exit code."""
     if generation == born:
         return
     code = 0 if error is None else 1
@@ -124,20 +124,20 @@ def end_child(born: int, error: BaseException | None = None) -> None:
             traceback.print_exception(error)
         if sys.stderr is not None:
             sys.stderr.flush()
-    finally:  # though nothing can be said
+    finally:  # even if nothing can be printed
         os._exit(code & 0xFF)
 
 
 # -- its memory -------------------------------------------------------------------------------------------------------
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
-_LARGE = 32 << 20  # blocks from here on are given back
+_LARGE = 32 << 20  # larger blocks of memory are returned to the system
 _TUNABLES = ("GLIBC_TUNABLES", "MALLOC_TRIM_", "MALLOC_MMAP_", "MALLOC_TOP_PAD_")
 _KEPT = 128 << 20  # free bytes at the top of the heap: to crop a picture of 4000 x 3000 Pillow takes 87 MB
 
 
 def _keep_memory() -> None:
-    """Have glibc keep freed memory: it would return that of each decoded picture to the system."""
+    """Have glibc keep freed memory, instead of returning each decoded picture's to the system."""
     is_told = any(name.startswith(_TUNABLES) for name in os.environ)
     mallopt = None if is_told else getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -145,15 +145,15 @@ def _keep_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, _KEPT)
 
 
-# -- one thread for numerical libraries: they would start as many as there are cores, in every worker -----------------
+# -- numerical libraries get one thread: by default each worker would start as many as there are cores ----------------
 
 _VARIABLES = [f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")] + ["VECLIB_MAXIMUM_THREADS"]
 _user_decides = any(name in os.environ for name in _VARIABLES)
-_seen: tuple[int, threadpoolctl.ThreadpoolController] | None = None  # libraries, and the modules when we looked
+_seen: tuple[int, threadpoolctl.ThreadpoolController] | None = None  # how many modules were loaded, and the libraries
 
 
 def _limit_libraries_to_come() -> None:
-    """Limit libraries by the environment; what the user has set is kept."""
+    """Limit libraries that are loaded later, by environment variables that the user hasn't set."""
     global _user_decides
     _user_decides = any(name in os.environ for name in _VARIABLES)
     for name in _VARIABLES:
@@ -161,14 +161,14 @@ def _limit_libraries_to_come() -> None:
 
 
 def limit_loaded_libraries() -> None:
-    """Limit the libraries that are loaded: before the first sample and after it, which may have imported more."""
+    """Limit loaded libraries to one thread; called before the first block and after it, which may load more."""
     if _user_decides:
         return
     for library in _look_around().lib_controllers:
         if library.num_threads != 1:
             library.set_num_threads(1)
             if threading.active_count() == 1:  # or another thread might be using them
-                # OpenBLAS in a forked process starts its threads again to hear that it has none: they would spin
+                # after a fork OpenBLAS restarts its threads when it is told to use one: they would spin
                 with contextlib.suppress(AttributeError):
                     library.dynlib.blas_thread_shutdown_()
     if (cv2 := sys.modules.get("cv2")) is not None and hasattr(cv2, "setNumThreads"):
@@ -178,7 +178,7 @@ def limit_loaded_libraries() -> None:
 
 
 def _look_around() -> threadpoolctl.ThreadpoolController:
-    """Find the loaded libraries, which takes some 20 ms; again only if something was imported since."""
+    """Return the loaded libraries; as that takes some 20 ms, look again only if modules were imported since."""
     import threadpoolctl  # here, since it takes 10 ms, and most programs that import mpiter start no worker yet
 
     global _seen

@@ -1,8 +1,9 @@
-"""What a worker says on the side (prints, log records, warnings), and how the caller hears of it.
+"""Mail: what workers print, log and warn, sent to the caller's process along with their answers.
 
-The outbox collects in the worker; each answer takes along what is in it.  The inbox is the consumer process's:
-prints go to its ``sys.stdout`` and ``sys.stderr`` (a notebook's cell, a test's capture), log records to the logger of
-the same name, warnings through the caller's filters, equal ones once.
+A *letter* is one print, log record or warning.  The outbox collects letters in the worker, and each answer takes those
+that are there.  The inbox, in the consumer process, delivers them: prints to ``sys.stdout`` and ``sys.stderr`` (a
+notebook's cell, a test's capture), log records to the logger of the same name, warnings, equal ones once, to the
+caller's filters.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Letters = tuple[tuple[Any, ...], ...]
 
 
 class _Tape(io.RawIOBase):
-    """A worker's stdout or stderr: any thread may write to it, and the lines travel with the answers."""
+    """A worker's stdout or stderr, which turns what any thread writes into letters."""
 
     def __init__(self, name: str, letters: list[tuple[Any, ...]]) -> None:
         self._stream, self._letters = name, letters
@@ -40,7 +41,7 @@ class _Tape(io.RawIOBase):
 
 
 class Outbox(logging.Handler):
-    """A worker's outgoing mail: takes over stdout, stderr, logging and warnings of this process."""
+    """Collects a worker's mail: replaces stdout, stderr, log handlers and the display of warnings of the process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,18 +54,18 @@ class Outbox(logging.Handler):
             root.removeHandler(handler)
         root.addHandler(self)
         warnings.showwarning = self._warned
-        util.Finalize(None, self._end, exitpriority=-100)  # before the process prints what it dies of
+        util.Finalize(None, self._end, exitpriority=-100)  # before the process prints the error that ends it
 
     def take(self) -> Letters:
-        """Take all mail since the last call."""
+        """Return and forget the mail since the last call."""
         for stream in self._streams:
             stream.flush()
         taken = tuple(self._letters)
-        del self._letters[: len(taken)]  # and not what another thread has said meanwhile
+        del self._letters[: len(taken)]  # another thread may have added more meanwhile
         return taken
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send a record as plain values, the message formatted."""
+        """Add a log record, as plain values and with its message formatted."""
         text = record.exc_text
         if record.exc_info and not text:
             text = logging.Formatter().formatException(record.exc_info)
@@ -81,7 +82,7 @@ class Outbox(logging.Handler):
         self._letters.append(("warning", str(message), name, filename, lineno))
 
     def _end(self) -> None:
-        """Print the rest directly, and everything from now on."""
+        """Print the remaining mail directly, as later output will be, because the process ends."""
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
         for kind, *content in self.take():
             if kind in _STREAMS:
@@ -89,11 +90,11 @@ class Outbox(logging.Handler):
 
 
 class Inbox:
-    """The caller's incoming mail, of all workers of one iterator."""
+    """The mail of all workers of one iterator, until it is delivered in the caller's process."""
 
     def __init__(self) -> None:
         self._letters: deque[tuple[Any, ...]] = deque()
-        self._heard: set[tuple[Any, ...]] = set()  # warnings, which are given once
+        self._heard: set[tuple[Any, ...]] = set()  # warnings that were given already
 
     def post(self, letters: Letters) -> None:
         """Add a worker's mail; may be called from any thread."""
@@ -104,7 +105,7 @@ class Inbox:
         self._letters.append(("notice", text))
 
     def deliver(self) -> None:
-        """Print, log and warn what the workers did; if a warning raises, the rest is kept."""
+        """Print, log and warn what is in the mail; if a warning raises, the rest stays for the next call."""
         while self._letters:
             kind, *content = self._letters.popleft()
             if kind == "log":
@@ -127,7 +128,7 @@ class Inbox:
 
 
 def _category(name: str) -> type[Warning]:
-    """The warning's class where the caller has it, else RuntimeWarning."""
+    """Return the class of a warning, if this process has imported it, else RuntimeWarning."""
     module, _, qualified = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualified.split("."):

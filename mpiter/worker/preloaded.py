@@ -1,9 +1,9 @@
-"""What a fork server imports last: it limits the libraries that are loaded, once for all workers to come.
+"""Imported last by the fork server: limits the threads of loaded libraries once, for all workers forked from it.
 
-They needn't wake them to tell them so.
+So a worker needn't start the libraries' threads just to limit them.
 """
 
-from multiprocessing import popen_forkserver  # noqa: F401  which each worker would import to become one
+from multiprocessing import popen_forkserver  # noqa: F401  else each worker would import it
 
 from .home import limit_loaded_libraries
 

@@ -1,10 +1,10 @@
-"""Randomness that depends on the sample's place in the order and on nothing else.
+"""Makes a sample's random draws depend only on seed, epoch and the sample's position (together its *place*).
 
-Runs in workers.  Guarantees that a sample's random draws are a function of (seed, epoch, position): ``get_rng()`` on
-every backend, the global generators (random, numpy.random, torch where loaded) on ``process`` and ``serial``.  Costs
-nothing where it isn't used: whether a dataset draws from the globals is seen by comparing their marks
-around a task; the first task that did is fetched again, and from then on every sample's generator is seeded - the
-one that is drawn from, not all three, since seeding costs as much as a small sample.
+Runs in workers.  This holds for ``get_rng()`` on every backend, and for the global generators (random, numpy.random,
+torch if loaded) on ``process`` and ``serial``.  It costs nothing if it isn't used: whether a dataset draws from global
+generators is seen by comparing their *marks* (a cheap part of their state) before and after a block.  The first block
+that drew is fetched again, and from then on the generator is seeded for every sample: only the one that is drawn from,
+since seeding costs as much as fetching a small sample.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.random  # which NumPy would load at the first draw, in the midst of a start
+import numpy.random  # else NumPy loads it at the first draw, while workers start
 
 from ..samples.tensors import torch_with
 from .here import NONE, here
 
-GLOBALS = frozenset({"random", "numpy", "torch"})  # the generators that code draws from which knows nothing of us
+GLOBALS = frozenset({"random", "numpy", "torch"})  # generators that code uses which doesn't call ``get_rng``
 _MERSENNE_WORDS = 624
 _PHILOX_WORDS = 4
 _STREAM = 0x5A3
 
 
 def get_rng() -> np.random.Generator:
-    """A generator for dataset code: the same draws for a sample whatever worker fetches it.
+    """Return a generator for dataset code; its draws for a sample don't depend on the worker that fetches it.
 
-    Outside of a fetch it is an ordinary, unseeded generator.
+    Outside of a fetch, return an ordinary, unseeded generator.
 
     >>> from mpiter import batches
     >>> class Noise:
@@ -55,14 +55,14 @@ def get_rng() -> np.random.Generator:
 
 
 def begin_anew() -> bool:
-    """Forget the generator of the last place; return whether it was used."""
+    """Forget the generator that ``get_rng`` has made; return True if there was one."""
     now = here.now
     before, now.drawn = now.drawn, None
     return before is not None
 
 
 def seed_for(draws: bool) -> int:
-    """A seed from NumPy's global generator: drawn from it, or computed from its state without a draw."""
+    """Return a seed from NumPy's global generator: drawn if ``draws``, else computed from its state."""
     if draws:
         return int(np.random.randint(0, 1 << 63, dtype=np.int64))
     state = np.random.get_state(legacy=False)["state"]
@@ -71,7 +71,7 @@ def seed_for(draws: bool) -> int:
 
 
 def step_to(beyond: int, seeds: bool = True) -> None:
-    """Go to the place of a sample of the row, the first or a later one."""
+    """Use the place of sample number ``beyond`` of the row; with ``seeds``, seed the global generators for it."""
     now = here.now
     now.beyond = beyond
     if seeds and now.seeds and now.at is not None:
@@ -79,7 +79,7 @@ def step_to(beyond: int, seeds: bool = True) -> None:
 
 
 def go_to(position: int, seeds: bool = True) -> None:
-    """Go to a position that the row itself names."""
+    """Use ``position`` in place of the row's own; with ``seeds``, seed the global generators for it."""
     if (at := here.now.at) is not None:
         step_to(position - at()[2], seeds)
 
@@ -90,7 +90,7 @@ def _place(at: Callable[[], tuple[int, int, int]]) -> tuple[int, int, int]:
 
 
 def seed_globals(seed: int, epoch: int, position: int, which: frozenset[str] = GLOBALS) -> None:
-    """Seed the global generators."""
+    """Seed the global generators in ``which`` for a place."""
     told = hashlib.blake2b(f"{seed} {epoch} {position}".encode(), digest_size=32).digest()
     if "random" in which:
         random.seed(int.from_bytes(told[:8], "little"))
@@ -101,7 +101,7 @@ def seed_globals(seed: int, epoch: int, position: int, which: frozenset[str] = G
 
 
 def seed_worker(seed: int, worker: int) -> None:
-    """Seed them as torch does, once for a worker: by ``seed`` and the worker's number."""
+    """Seed the global generators once for a worker, as torch's loader does: by ``seed`` and the worker's number."""
     seed &= (1 << 63) - 1
     random.seed(seed + worker)
     np.random.seed(np.random.SeedSequence([worker, seed & 0xFFFFFFFF, seed >> 32, 0]).generate_state(4))
@@ -110,10 +110,10 @@ def seed_worker(seed: int, worker: int) -> None:
 
 
 def globals_mark() -> tuple[Any, ...]:
-    """A mark that changes when the global generators are drawn from; compared around every block, so it is cheap.
+    """Return a mark that changes when global generators are drawn from; it is cheap, as every block compares two.
 
-    Of a Mersenne twister the index, and a word, which another 624 draws change.  The one thing left out is the normal
-    number that numpy keeps in reserve: ``seed_globals`` clears it, the loop without workers looks at it separately.
+    Of a Mersenne twister it has the index, and one word, which changes after 624 draws.  It lacks the normal number
+    that numpy may keep in reserve: ``seed_globals`` clears that, and ``Kept`` checks it separately.
     """
     torch = torch_with("default_generator") if "torch" in sys.modules else None
     mine = random.getstate() if _own_words is None else (_own_words[0], _own_words[1], _own.gauss_next)
@@ -124,7 +124,7 @@ def globals_mark() -> tuple[Any, ...]:
 
 
 def drawn_between(before: tuple[Any, ...], after: tuple[Any, ...]) -> frozenset[str]:
-    """The generators whose marks differ."""
+    """Return the names of the generators whose marks differ."""
     if before == after:
         return NONE
     names = ("random", "numpy", "torch")
@@ -137,12 +137,12 @@ def _words_at(address: int) -> memoryview:
 
 @functools.lru_cache(maxsize=1)
 def _numpys_words(generator: Any) -> memoryview | None:
-    """The words and the index in the memory of numpy's generator; None if it is no Mersenne twister."""
+    """Return the memory of numpy's generator, its words and then the index; None if it is no Mersenne twister."""
     return _words_at(generator.ctypes.state_address) if type(generator) is np.random.MT19937 else None
 
 
 def _words_of(generator: random.Random) -> memoryview | None:
-    """The addresses of the index and the words of CPython's generator; None if they aren't where they are expected."""
+    """Return the memory of CPython's generator, its index and then the words; None if it isn't where we expect it."""
     if sys.implementation.name != "cpython" or type(generator) is not random.Random:
         return None
     found = _words_at(id(generator) + object.__basicsize__)
@@ -155,13 +155,13 @@ _own_words = _words_of(_own)
 
 
 def global_generators() -> dict[str, Any]:
-    """The global generators of loaded modules, by name."""
+    """Return the modules that have a global generator and are loaded, by name."""
     torch = torch_with("get_rng_state")
     return {"random": random, "numpy": np.random} | ({} if torch is None else {"torch": torch})
 
 
 def state_of(generator: Any) -> Any:
-    """The state of a generator, or of a module that has one."""
+    """Return the state of a generator, or of a module's global generator."""
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
     if generator is np.random or isinstance(generator, np.random.RandomState):
@@ -172,15 +172,15 @@ def state_of(generator: Any) -> Any:
 
 
 def give_back(generator: Any, state: Any) -> None:
-    """Set a generator's state; a damaged one is an error."""
+    """Set the state of a generator, or of a module's; raise an error if ``state`` is damaged."""
     if hasattr(generator, "setstate"):
         if not isinstance(state[2], (float, type(None))):
-            raise ValueError("the number in reserve is none")  # which Python finds out when it is drawn
+            raise ValueError("the number in reserve is none")  # Python itself would fail only when it is drawn
         generator.setstate(state)
     elif hasattr(generator, "set_rng_state"):
         generator.set_rng_state(state)
     elif generator is np.random or isinstance(generator, (np.random.RandomState, np.random.Generator)):
-        # beyond these NumPy would read: of a Mersenne twister's words, and of Philox's buffer
+        # a larger position would have NumPy read behind a Mersenne twister's words, or Philox's buffer
         places = (state["state"].get("pos", 0), _MERSENNE_WORDS), (state.get("buffer_pos", 0), _PHILOX_WORDS)
         for position, most in places:
             if not 0 <= position <= most:
@@ -194,15 +194,15 @@ def give_back(generator: Any, state: Any) -> None:
 
 
 class Kept:
-    """The states of the caller's generators, to be restored; read anew only after a draw."""
+    """The states of the caller's global generators, to be restored after a fetch."""
 
     def __init__(self) -> None:
         self._mark: tuple[Any, ...] = ()
         self._states: dict[str, Any] = {}
-        self._has_reserve = False  # does numpy keep a normal number, which may be taken without another trace?
+        self._has_reserve = False  # numpy keeps a normal number, and taking it changes no mark
 
     def keep(self) -> None:
-        """Note the present states."""
+        """Remember the present states; they are read only if a generator was used since the last call."""
         mark = globals_mark()
         if mark != self._mark or self._has_reserve:
             self._mark = mark
@@ -210,14 +210,14 @@ class Kept:
             self._has_reserve = bool(self._states["numpy"].get("has_gauss", 0))
 
     def drawn(self) -> frozenset[str]:
-        """The generators that were drawn from since."""
+        """Return the names of the generators that were drawn from since ``keep``."""
         drawn = drawn_between(self._mark, globals_mark())
         if self._has_reserve and not np.random.get_state(legacy=False)["has_gauss"]:
             drawn |= {"numpy"}
         return drawn
 
     def restore(self) -> None:
-        """Restore the generators that were drawn from."""
+        """Restore the states if a generator was drawn from."""
         if self.drawn():
             generators = global_generators()
             for name, state in self._states.items():

@@ -1,7 +1,8 @@
-"""Where a worker writes the rows of a block: into the slot of its batch, or on a sheet that travels with the answer.
+"""Sheets: what a worker writes the rows of a block to, in shared memory or to be sent with the answer.
 
-Runs in workers.  A ``Writer`` travels to each worker once, and makes a sheet for each block.  What fits no column is
-sealed at once and goes with the answer as well, whatever the rest does.
+Runs in workers.  A ``Writer`` is sent to each worker once, and makes a sheet for each block (rows of one batch).  The
+sheet's columns lie in the *slot* of the batch (its shared memory), or are sent with the answer.  Values that fit no
+column are *sealed* (pickled, each by itself) at once, and are always sent with the answer.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from ..samples.writing import Fetch, loop_for, places
 from ..transport.memory import Arena
 from . import home, seeding
 
-_MOST_SLOTS = 64  # whose columns a worker remembers
+_MOST_SLOTS = 64  # slots for which a worker keeps columns and loops
 
 
 class Unsendable(Exception):
-    """A sample cannot leave its worker; the cause says why."""
+    """A sample can't be sent from its worker; the cause is the reason."""
 
     def __init__(self, sample: Any) -> None:
         super().__init__()
@@ -35,28 +36,28 @@ class Unsendable(Exception):
 
 @dataclass(eq=False)
 class Sheet:
-    """The rows of one block, numbered from 0 on."""
+    """Takes the rows of one block, numbered from 0 on: writes them into columns, or seals them."""
 
     layout: Layout | None
     make: Callable[[bool], Fetch]
     columns: Sequence[Column]
-    new: Any  # makes what seals
-    travels: bool = False  # the columns go with the answer; else they lie in a slot
+    new: Any  # makes ``sealing``, which pickles values
+    travels: bool = False  # the columns are sent with the answer; else they lie in a slot
     sealing: Any = None
-    rows: list[int] = field(default_factory=list)  # of what is sealed: of a whole sample, ~row of values without column
+    rows: list[int] = field(default_factory=list)  # of each sealed value; ~row if it is not a whole sample
 
-    at_once: ClassVar[tuple[type, ...]] = (Rows, np.ndarray)  # what may be written ``together``
+    at_once: ClassVar[tuple[type, ...]] = (Rows, np.ndarray)  # the types that ``together`` takes
 
     def fetch(self, dataset: Any, keys: Any, row: int, cells: memoryview, seeded: bool) -> None:
-        """Ask for one sample after the other, and write it."""
+        """Fetch the samples of ``keys`` one by one, and write them from ``row`` on."""
         self.make(seeded)(dataset, keys, row, cells, self.odd, self.keep, home.generation)
 
     def odd(self, row: int, sample: Any) -> None:
-        """Take a sample that doesn't fit the columns."""
+        """Seal a sample that doesn't fit the columns."""
         self._seal(row, sample, sample)
 
     def keep(self, row: int, values: tuple[Any, ...], sample: Any) -> None:
-        """Take the values of a sample that have no column: all of it where there are no columns."""
+        """Seal the values of a sample that have no column, or the whole sample if there are no columns."""
         if self.layout is None:
             self._seal(row, sample, sample)
         else:
@@ -72,10 +73,10 @@ class Sheet:
         self.rows.append(at)
 
     def fail(self, row: int) -> None:
-        """Note that this row has no sample."""
+        """Note that fetching this row has failed; such a row needs no entry here."""
 
     def together(self, row: int, samples: Sequence[Any]) -> bool:
-        """Write samples that came as columns; False if they don't fit or are no columns."""
+        """Write samples that were fetched at once as columns; return False if they don't fit."""
         asides: list[Sequence[Any]] = []
         if self.layout is None or not scatter(self.layout.tree, samples, iter(self.columns), row, asides):
             return False
@@ -84,14 +85,14 @@ class Sheet:
         return True
 
     def payload(self) -> Any:
-        """The columns unless they lie in a slot, the rows that are sealed, and the sealed values."""
+        """Return the columns (None in a slot), the rows of sealed values, and these; None if nothing is to be sent."""
         sealed = None if self.sealing is None else self.sealing.sealed()
         raw = [Raw(column.reshape(-1).view(np.uint8).data) for column in self.columns] if self.travels else None
         return None if raw is None and sealed is None else (raw, self.rows, sealed)
 
 
 class _ByReference(Sheet):
-    """No columns: the samples themselves are handed over, within this process."""
+    """A sheet without columns: hands over the samples themselves, within this process."""
 
     at_once = (Rows, np.ndarray, list)
 
@@ -120,21 +121,22 @@ class _ByReference(Sheet):
         return None, [row for row in rows if row not in self._failed] if self._failed else rows, self._held.sealed()
 
 
-_read = functools.lru_cache(maxsize=8)(pickle.loads)  # the layouts that briefs a worker's few
+_read = functools.lru_cache(maxsize=8)(pickle.loads)  # layouts; a worker uses few
 
 
 @dataclass(eq=False)
 class Writer:
-    """Makes the sheets of a worker; ``arena`` is the memory that it shares with the consumer process, if any."""
+    """Makes a worker's sheets; ``arena`` is the memory shared with the consumer process, if there is any."""
 
     arena: Arena | None
     seals: Any = Sealing
-    _bound: dict[tuple[bytes, int, int], Any] = field(default_factory=dict)  # slots used lately: loops and columns
+    _bound: dict[tuple[bytes, int, int], Any] = field(default_factory=dict)  # loop and columns of slots that were used
 
     def sheet(self, brief: bytes, address: int | None, row: int, rows: int, looks: bool = False) -> Sheet:
-        """A sheet for the rows from ``row`` on of the slot at ``address``.
+        """Return a sheet for ``rows`` rows from ``row`` on, in the slot at ``address``, or to be sent if that is None.
 
-        ``looks`` asks that objects which don't travel are looked at once more, each of them.
+        ``brief`` is the pickled layout, if there is one.  With ``looks``, every sample that is handed over within this
+        process is checked for having been overwritten, not only the first.
         """
         if not brief and self.seals is Held:
             return _ByReference(rows, looks)
@@ -161,7 +163,7 @@ class Writer:
 
 
 def _bind(tree: Any, columns: Sequence[Any]) -> Callable[[bool], Fetch]:
-    """The loops for these columns, made when they are needed: with seeds for each sample, or without."""
+    """Return a function that returns the loop for ``columns``, with seeding for each sample or without."""
 
     step = functools.partial(seeding.step_to, 0)
     return functools.cache(lambda seeded: loop_for(tree, seeded)(*columns, step, home))
@@ -171,7 +173,7 @@ _taking = _bind(None, ())
 
 
 class Packing:
-    """Samples for a ``serializer=`` of the user's, which packs all those of a block at once."""
+    """Seals by the user's ``serializer=``, which packs all samples of a block at once."""
 
     def __init__(self, serializer: Any) -> None:
         self._serializer, self._samples = serializer, list[Any]()

@@ -1,11 +1,11 @@
-"""How a worker begins, and what it knows: the initializer that every Pool runs once in each of its workers.
+"""The start of a worker: the initializer that every Pool runs once in each of its workers, and the worker's state.
 
-Runs in workers.  Guarantees that nothing it meets can kill the worker or start a respawn loop: a failure is kept and
-answered to the first block.  In a process that we have started it first makes itself at home; in others' (Ray's,
-MPI's) it is a guest and doesn't.  Then it opens the dataset, and calls the user's ``worker_init``.
+Runs in workers.  Guarantees that a failure doesn't end the worker, which would be replaced and fail again: it is kept,
+and is the answer to the first block.  A process that we have started first gets its signals, memory and libraries set
+up; one of others (Ray, MPI) doesn't.  Then the dataset is opened, and the user's ``worker_init`` is called.
 
-Every block names its dataset, since a process may serve several iterators at once, and threads are workers of their
-own: a registry has the worker of each.
+A process may serve several iterators at once, and each thread may be a worker.  So every block names its dataset, and
+a registry has the worker for each dataset and thread.
 """
 
 from __future__ import annotations
@@ -36,44 +36,44 @@ from .sheets import Writer
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """All that a worker must know, sent to it once."""
+    """What a worker must know; sent to it once, when it starts."""
 
     dataset: int  # key in the registry
-    cargo: Any  # opens to (dataset, worker_init)
+    cargo: Any  # its ``open`` returns (dataset, worker_init)
     writer: Writer
     board: Board
     box: BlackBox | None  # for the stacks of processes that crash or are stuck
     rules: Rules
     backend: str
-    environment: dict[str, str] | None  # of the caller; None for workers in a process that is not ours to arrange
+    environment: dict[str, str] | None  # the caller's; None in a process that we haven't started
     log_level: int  # of the caller's root logger: records below it aren't sent
     home: int = field(default_factory=os.getpid)  # the caller's process
     drawn: set[str] = field(default_factory=set)  # global generators that other workers have seen the dataset draw from
-    starts: Counter[int] = field(default_factory=Counter)  # of workers of each number, before this one
+    starts: Counter[int] = field(default_factory=Counter)  # how often a worker with each number was replaced before
 
 
 @dataclass(eq=False, slots=True)
 class Worker:
-    """A worker: one dataset, and all that is needed to fetch from it."""
+    """A worker for one dataset: its state, and the objects that it fetches with."""
 
     info: WorkerInfo
     rules: Rules
     writer: Writer
     cells: memoryview  # this worker's line of the board
     dataset: Any = None
-    reader: Reader | None = None  # of many samples at once
+    reader: Reader | None = None  # fetches many samples at once
     outbox: Outbox | None = None
-    startup: str | None = None  # why it cannot work at all
-    blocks: int = 0  # that it has fetched
-    seeds: frozenset[str] = NONE  # the global generators that the dataset draws from, as far as we know
-    mark: Any = None  # of the global generators after the last block
-    copies: bool = False  # samples that travel by reference: the dataset fills their memory again
-    looked: float = -1.0  # when it was last found out whether it does, by all samples of a block
+    startup: str | None = None  # the traceback, if it couldn't start
+    blocks: int = 0  # number of blocks that it has fetched
+    seeds: frozenset[str] = NONE  # global generators that the dataset draws from, as known so far
+    mark: Any = None  # of the global generators after the last block, see ``seeding.globals_mark``
+    copies: bool = False  # copy samples, because the dataset overwrites their memory
+    looked: float = -1.0  # when all samples of a block were last checked for that
     frame: Frame = field(default_factory=Frame)  # what its thread is fetching
 
     @property
     def owns_globals(self) -> bool:
-        """May this worker seed the global generators?"""
+        """True if this worker may seed the global generators: threads share them."""
         return self.info.backend != "thread"
 
 
@@ -82,25 +82,25 @@ _numbers = itertools.count(1)
 
 
 def new_key() -> int:
-    """A dataset's key in the registry, which no other process gives."""
+    """Return a new key for a dataset in the registry, unique across processes."""
     return os.getpid() << 32 | next(_numbers)
 
 
 def forget(dataset: int) -> None:
-    """Forget the workers of this process."""
+    """Forget this process's workers for the dataset with this key."""
     _registry.pop(dataset, None)
 
 
 def worker_for(dataset: int) -> Worker:
-    """This thread's worker, or the only one."""
+    """Return this thread's worker for a dataset, or the process's if this thread has none."""
     workers = _registry[dataset]
     return workers.get(threading.get_ident()) or next(iter(workers.values()))
 
 
 def begin(setup: Setup, number: int | None = None) -> None:
-    """Become a worker, with this number if it is known.  Never raises."""
+    """Become a worker, numbered by ``number`` or else by the process's name; a failure is kept, never raised."""
     rules, is_ours = setup.rules, setup.environment is not None  # a process that we have started and will end
-    if number is None:  # by the number of this process among the Pool's
+    if number is None:  # the Pool has numbered its processes
         numbers = re.findall(r"\d+", multiprocessing.current_process().name)
         number = int(numbers[-1]) % rules.workers if numbers else 0
     cells = setup.board.cells(number)
@@ -135,18 +135,21 @@ def begin(setup: Setup, number: int | None = None) -> None:
 
 
 def settle_at(worker: Worker, dataset: Any, copies: bool) -> None:
-    """Find out how the dataset is read; with ``copies``, samples are copied if it may fill their memory again."""
+    """Find out how to read ``dataset``; with ``copies``, samples are copied if it says that it isn't repeatable."""
     theirs = users(dataset)
     worker.dataset, worker.reader = dataset, reader_of(dataset)
     worker.info = worker.frame.worker = replace(worker.info, dataset=theirs)
     if any(getattr(one, "repeatable", True) is False for one in (dataset, theirs)):
-        worker.seeds = seeding.GLOBALS if worker.rules.seeds_samples else NONE  # not fetched twice to find out
+        worker.seeds = seeding.GLOBALS if worker.rules.seeds_samples else NONE  # can't be fetched twice to find out
         worker.copies = copies
-    was_asked()  # by the process that we were forked from
+    was_asked()  # forget a call in the process that we were forked from
 
 
 def call_hooks(info: WorkerInfo, worker_init: Any) -> None:
-    """Call the user's function, then the dataset's own method (of its class: wrappers may answer to any name)."""
+    """Call the user's ``worker_init``, then the method of this name of the dataset's class, if there is one.
+
+    It is looked up in the class, because instances of wrappers may seem to have any attribute.
+    """
     outer, here.now.worker, born = here.now.worker, info, home.generation
     try:
         if worker_init is not None:
