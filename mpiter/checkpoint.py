@@ -269,7 +269,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _generators() -> dict[str, Any]:
-    """Return the global random generators by name, and the current GPU's if it is in use."""
+    """Return the global random generators by name, torch's of the GPU among them once CUDA is initialised."""
     here = global_generators()
     has_gpu = "torch" in here and here["torch"].cuda.is_initialized()
     return here | ({"gpu": here["torch"].cuda} if has_gpu else {})

@@ -80,7 +80,7 @@ class Receipts(AbstractContextManager["Receipts"]):
         return Receipts, (self.folder, self.shard.rank, self.shard.size, *self.terms)
 
     def hook(self, shard: Shard | None) -> Notes:
-        """Return the hook that logs what a loop hands out."""
+        """Return the hook that logs each batch that is handed out; ``shard`` is this process's part."""
         return Notes(self, shard)
 
     def begin(self, epoch: int, place: int, terms: Terms | None = None, shard: Shard | None = None) -> None:

@@ -116,9 +116,9 @@ class Shipment:
         self._hold = hold(raw)
 
     def _packed(self, cargo: Any) -> tuple[list[memoryview], list[SharedBytes | None], list[str]]:
-        """Return the buffers to send (settings, cargo, arrays), the mapped files among them, and what can't be sent.
+        """Return the buffers to send (settings, cargo, arrays), as many mapped files or None, and what can't be sent.
 
-        A mapped file leaves an empty buffer in the first list; any other buffer leaves None in the second.
+        The buffer of a mapped file is empty.
         """
         buffers, modules = list[pickle.PickleBuffer](), set[str]()
         pickled = _dumps(cargo, self._by_value, buffers, modules, self._maps_files)

@@ -201,7 +201,7 @@ _SETTINGS = (
 
 
 def settings() -> dict[tuple[str, str], Any]:
-    """Return the present settings that aren't the default, by module and name."""
+    """Return the known settings of libraries whose value isn't the default now, by module and name."""
     found = {}
     for module, name, get, _, default in _SETTINGS:
         if module in sys.modules:

@@ -36,7 +36,7 @@ class Hook:
         """A worker has fetched a block (rows of one batch)."""
 
     def queued(self, began: float, ended: float) -> None:
-        """Finished batches were queued for the consumer."""
+        """Finished batches were put into the consumer's queue, between the times ``began`` and ``ended``."""
 
     def in_flight(self, batches: int, ready: int) -> None:
         """Called after each feeding: ``batches`` batches are in flight, and ``ready`` of them are finished."""

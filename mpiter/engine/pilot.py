@@ -46,7 +46,7 @@ class Pilot(Hook):
                 loop.resize(*wanted)
 
     def look(self, batches: int, now: Setting, look: Callable[[], Look]) -> Setting | None:
-        """Return a new setting, or None to keep ``now``.  Called often, and calling ``look`` takes time."""
+        """Return a new setting, or None to keep ``now``; ``batches`` were handed out so far; ``look`` is slow."""
         raise NotImplementedError
 
 

@@ -135,7 +135,7 @@ class Pumping:
         raise NotImplementedError
 
     def _begin(self, loop: Any) -> None:
-        """Have the loop begin another run, at the cursor."""
+        """Have the loop begin another run, at ``self.cursor``, the place after the last batch handed out."""
         raise NotImplementedError
 
     def _take(self, loop: Any) -> Delivery:

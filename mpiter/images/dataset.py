@@ -66,7 +66,8 @@ class Pictures:
     def read(self, index: int, *, in_full: bool = True) -> Any:
         """Return the decoded sample, whose picture is an array in full size.
 
-        Without ``in_full``, return what ``transform`` takes: with ``scaled``, no more pixels than it needs.
+        With ``in_full=False``, return the sample as ``transform`` gets it: its picture is decoded only as large as the
+        transform needs, if the dataset is ``scaled``.
         """
         wish = self._augment.region if self._scaled and not in_full else None
         image, region = self._decoding.open(self.fetch(index), self.source(index), wish)

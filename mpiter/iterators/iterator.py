@@ -297,7 +297,7 @@ class DatasetIterator(Generic[B]):
 
     @property
     def _epochs(self) -> int | None:
-        """The number of epochs in which a state's position must lie; None for no limit."""
+        """The number of epochs that there are: a state beyond them is refused.  None for no limit."""
         return self._sampling.pace(self.batch_size).epochs
 
     def __getstate__(self) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def samples_of(contents: Contents) -> list[Any]:
 
 
 def columns_of(contents: Contents, settle: Settle = _listed, stacks: Stacker | None = None) -> Any:
-    """Return the batch as one tree of columns; ``settle`` decides what values without a column become."""
+    """Return the batch as one tree of columns; ``settle`` turns values that can't be stacked into a column."""
     return _columns_in(contents, settle) if _is_stacked(contents) else collate(samples_of(contents), settle, stacks)
 
 

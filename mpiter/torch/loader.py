@@ -177,7 +177,7 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
 
 class _Tensors:
-    """Makes tensors of a batch's contents, in pinned memory if ``pins``; ``in_one``: a worker has made the batch."""
+    """Makes tensors of a batch's contents, pinned if ``pins``; ``in_one``: a worker has collated it, as one object."""
 
     def __init__(self, in_one: bool, pins: bool) -> None:
         self._in_one, self._pins, self._stacks = in_one, pins, Stacker()

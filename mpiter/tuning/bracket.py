@@ -2,8 +2,8 @@
 
 Pure: the measuring is passed in.  The bracket doubles the number while that helps, tries numbers in between that could
 be better, then repeats the best in turn until their times differ clearly or the rounds are used up.  It always tries 0
-workers, chooses the smallest number whose time differs from the best by no more than the noise, needs at most a quarter
-of the trials of five full sweeps (or nine), and tries no number expected to take more memory than allowed.
+workers, chooses the smallest number whose time differs from the best by no more than the noise, makes at most nine
+trials or a quarter of those of five full sweeps, and tries no number expected to take more memory than allowed.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Bracket:
         return statistics.median(differences) / _MIDDLE
 
     def _scout(self) -> bool:
-        """Double the number of workers while that helps; return False if no further trial is possible."""
+        """Double the number of workers while that helps; return False if the trials are used up before that."""
         before, workers = -1, 0
         while before < workers:
             for _ in range(2):  # twice, so that a disturbance doesn't end the doubling
