@@ -323,8 +323,8 @@ def _kill_all(workers: dict[int, Member], owner: int) -> None:
 def _death_of(process: Any) -> tuple[int, bool]:
     """Return a descriptor that becomes readable when the process dies, and whether it is a pidfd.
 
-    Without pidfd it is multiprocessing's sentinel, which is less reliable.  That is a pipe: children of the worker may keep it open, and a worker from
-    the fork server seems dead once the server is.
+    Without pidfd it is multiprocessing's sentinel, which is less reliable.  That is a pipe: children of the worker may
+    keep it open, and a worker from the fork server seems dead once the server is.
     """
     with contextlib.suppress(AttributeError, OSError):  # not Linux, or an old kernel, or it has died already
         return os.pidfd_open(process.pid), True
