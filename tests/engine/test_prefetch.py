@@ -15,7 +15,7 @@ from mpiter.errors import WorkerCrashed
 
 pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
 
-FEW = 250  # paths of each kind that are gone; more of them have been, and found nothing else
+FEW = 100  # paths of each kind that are gone; more of them have been, and found nothing else
 
 CASES = {
     "cheap rows": Case(),
