@@ -43,10 +43,10 @@ class Checkpoint:
 
     A step of ``steps(loader)`` is finished when the loop asks for the next batch or is left; if a step takes several
     batches, loop over the loader and call ``step()`` at its end. Ctrl-C, SIGTERM and SIGHUP are held back until a step
-    is finished (not while ``steps()`` waits for a batch); in the last step of an epoch of ``epochs()``, until the body
-    of that loop is done. Then all is saved, with the global random generators, and the signal's original handler is
-    called. A second Ctrl-C isn't held back; like an error, it loses what came since the last save. The end of the
-    block, also by ``break`` or ``return``, saves the last finished step.
+    is finished (not while ``steps()`` waits for a further batch from workers); in the last step of an epoch of
+    ``epochs()``, until the body of that loop is done. Then all is saved, with the global random generators, and the
+    signal's original handler is called. A second Ctrl-C isn't held back; like an error, it loses what came since the
+    last save. The end of the block, also by ``break`` or ``return``, saves the last finished step.
 
     >>> import mpiter, tempfile
     >>> loader, model = mpiter.DataLoader(range(6), batch_size=2), {"sum": 0}
@@ -74,7 +74,6 @@ class Checkpoint:
         self._is_open = self._counts_epochs = False
         self._begun = 0  # 1 while a step of steps() isn't finished
         self._waits = False  # steps() waits for a batch between two steps, so all parts can be saved
-        self._finished_before = 0  # steps, before this block
         self._saved_at = 0.0
         self._heard: int | None = None  # the signal that is held back
         self._handlers: dict[int, Any] = {}  # as they were before the block
@@ -87,7 +86,6 @@ class Checkpoint:
         self._finish()
         self._load() if self.path.exists() else self._save()
         self._is_open, self._counts_epochs, self._saved_at = True, False, time.monotonic()
-        self._finished_before = self.finished
         if threading.current_thread() is threading.main_thread():  # Python handles signals in no other thread
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if (handler := signal.getsignal(number)) not in (None, signal.SIG_IGN):
@@ -117,13 +115,13 @@ class Checkpoint:
             raise OptionError(f"{what}: pass it to Checkpoint as well.")
         if self._begun:  # the last step of an earlier loop, which was left by break
             self._end_step(None)
-        self._waits = self.finished == self._finished_before
+        may_wait = not getattr(batches, "fetches_here", True)  # in a fetch within next() the parts don't agree
         try:
             for batch in batches:
                 self._waits, self._begun = False, 1
                 yield batch
                 if self._begun:  # ``step()`` hasn't been called
-                    self._waits = self._end_step(batches)
+                    self._waits = self._end_step(batches) and may_wait
         finally:
             self._waits = False
 

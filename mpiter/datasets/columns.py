@@ -15,7 +15,9 @@ import functools
 import inspect
 import os
 import sys
+from collections import ChainMap, UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -67,12 +69,14 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
             f"{type(data).__name__} without dimensions is one value and has no samples; pass an array of rows, a list, "
             f"or an object with __len__ and __getitem__."
         )
-    data = _taken_from_frame(data)
+    data = dict(data) if type(data) in (ChainMap, MappingProxyType, UserDict) else _taken_from_frame(data)
     if not _is_container(data):
         return data  # an object that is a dataset itself
     if isinstance(data, Mapping):
         rows = {*map(_rows, data.values())}
-        are_samples = all(isinstance(name, int) for name in data) or (by_key and (0 in rows or len(rows) != 1))
+        are_samples = all(isinstance(name, int) for name in data)
+        if by_key:  # a column is an array, or beside one and as long
+            are_samples |= 0 in rows or len(rows) != 1 or not any(map(_is_array, data.values()))
         return data if are_samples else _table(dict(data))
     rows = {*map(_rows, data)} if len(data) <= _FEW else {0}
     are_columns = len(data) > 1 and 0 not in rows  # or may be columns
@@ -117,6 +121,8 @@ def _table(columns: Any) -> Table:
     for name, part in _named(columns):
         if not (_is_array(part) or isinstance(part, _SEQUENCES)):
             raise OptionError(f"columns are arrays or lists, and {name} is {type(part).__name__}.  {_SPELLINGS}")
+        if isinstance(part, tuple) and any(map(_is_array, part)):
+            raise OptionError(f"columns can't be nested, and {name} is a tuple of arrays: pass each as a column.")
     return Table(container(columns, _as_column))
 
 
@@ -242,8 +248,10 @@ def reader_of(dataset: Any) -> Reader | None:
 
 
 def _in_order(samples: Any) -> Any:
-    """Return samples in a sequence or an array unchanged; else (), so that they are read one by one."""
-    return samples if isinstance(samples, (Sequence, np.ndarray)) else ()
+    """Return the samples as a sequence or an array; () for a mapping, whose samples are read one by one."""
+    if isinstance(samples, Mapping):
+        return ()
+    return samples if isinstance(samples, (Sequence, np.ndarray)) else list(samples)
 
 
 def _fetched(dataset: Any, indices: Any) -> Any:

@@ -7,9 +7,11 @@ fewer pixels decoded if ``scaled``.  To read pictures from elsewhere, override `
 
 from __future__ import annotations
 
+import errno
 import operator
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
@@ -201,8 +203,10 @@ def _lines(path: Path) -> list[Any]:
 
 
 def bytes_at(source: str) -> bytes:
-    """Return all bytes of the file that a path or a URL names."""
+    """Return all bytes of the file that a path or a URL names; a pipe, which may never end, is an error."""
     if "://" not in source:
+        if stat.S_ISFIFO(os.stat(source).st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file", source)
         with open(source, "rb") as file:
             return file.read()
     try:

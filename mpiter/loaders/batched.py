@@ -75,9 +75,11 @@ class Batched(Wrapping):
             keys = [key for at, key in enumerate(keys) if at not in bad]
             if not keys:
                 raise AllLeftOut
-        if reads_many:  # only the dataset knows how to join them
-            seeding.step_to(0)
-            return self._together(keys), keys
+        if reads_many:
+            if not all(isinstance(some, (list, tuple)) for some in found):  # only the dataset can join them
+                seeding.step_to(0)
+                return self._together(keys), keys
+            found = [sample for some in found for sample in some]
         return found, keys
 
     def _together(self, keys: Sequence[Any]) -> Any:

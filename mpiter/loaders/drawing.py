@@ -185,7 +185,8 @@ class Drawn(Plans):
     def _pass_by(self, position: int) -> None:
         """Draw the keys before ``position`` from the sampler, and drop them."""
         while self._last.position < position and not self._has_ended:
-            self._ask(min(position - self._last.position, _MANY))
+            if isinstance(error := self._ask(min(position - self._last.position, _MANY)), Exception):
+                raise error
 
     def draw(self, here: int, batches: int) -> None:
         """Draw until the ``batches`` batches from position ``here`` on are known; forget those before ``here``."""
@@ -203,7 +204,7 @@ class Drawn(Plans):
         try:
             found = self._keys or self.begin()
             some = next(found) if self._size is None else islice(found, count)
-            if not isinstance(some, Iterable):
+            if not (isinstance(some, Iterable) or hasattr(some, "__getitem__")):
                 return OptionError(f"batch_sampler gives {some!r:.60}, which must be a list of keys: one list a batch.")
             keys = list(some)
         except StopIteration:

@@ -157,13 +157,15 @@ class Epoch(Generic[B_co]):
                 raise
 
     def __del__(self) -> None:
-        self._home.take_back(self._current)
+        if hasattr(self, "_home"):  # else it was never made
+            self._home.take_back(self._current)
 
 
 class Loading(Generic[B_co]):
     """The base class of both loaders; a subclass may override how an epoch's batches are made."""
 
     dataset: Any
+    num_workers: Any
     batch_size: int | None
     sampler: Any
     batch_sampler: Any
@@ -372,6 +374,11 @@ class Loading(Generic[B_co]):
         """Make the next ``iter()`` go on from where ``state`` was saved, with any number of workers."""
         self._recipe.warn_of_disorder()
         self._next, self._seed = load(state, self._agreed())
+
+    @property
+    def fetches_here(self) -> bool:
+        """True if the loop itself fetches the samples, without workers."""
+        return not self.num_workers
 
     @property
     def is_new_epoch(self) -> bool:

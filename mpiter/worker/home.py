@@ -79,7 +79,10 @@ def die_with_parent() -> None:
     PR_SET_PDEATHSIG can't do it: it reports the end of the *thread* that started this process, and with a fork server
     that of another process.
     """
-    pipe: Any = multiprocessing.parent_process().sentinel  # type: ignore[union-attr]  # a worker has a parent
+    parent = multiprocessing.parent_process()
+    if parent is None:  # a process of another library's Pool
+        return
+    pipe: Any = parent.sentinel
     try:
         import fcntl
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections import UserDict, namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,7 +134,7 @@ def test_parts_of_a_zarr_store_are_columns(tmp_path: Path, request: pytest.Fixtu
         ((X, Y[1:]), "column 0 has 20 rows, column 1 19.*arrays of one length.*mpiter.Packed"),
         ((X, [1, 2]), "column 0 has 20 rows, column 1 2"),
         ({"x": X, "y": Y[1:]}, "'x' has 20 rows, 'y' 19"),
-        (((X, Y), Y), "column 0 has 2 rows, column 1 20"),
+        (((X, Y), Y), "columns can.t be nested, and column 0 is a tuple of arrays"),
         ({"in": {"x": X}, "y": Y}, "'in' is dict"),
         ({"x": X, "y": 3}, "'y' is int"),
         ((X, None), "column 1 is NoneType.*mpiter.Packed"),
@@ -186,3 +186,13 @@ def test_a_class_of_ones_own_knows_what_its_samples_are(kind: Any) -> None:
     own = type("Own", (kind,), {"__getitem__": lambda self, index: 10 * index, "__len__": lambda self: 3})
     with mpiter.batches(own({"x": X, "y": 3}), 3, shuffle=False, n_processes=0) as stream:
         assert next(stream).tolist() == [0, 10, 20]
+
+
+def test_a_wrapped_dict_is_one() -> None:
+    assert read(UserDict(x=X, y=Y)) == read({"x": X, "y": Y})
+
+
+def test_a_dict_for_samplers_of_names_has_samples_unless_it_has_columns() -> None:
+    named = {"u": (np.zeros(3), 1), "v": (np.ones(3), 2)}
+    assert as_dataset(named, by_key=True) is named
+    assert len(as_dataset({"x": X, "y": LETTERS}, by_key=True)) == 20

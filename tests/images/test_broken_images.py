@@ -96,8 +96,9 @@ def test_the_limit_is_the_same_for_every_kind_of_file(tmp_path, monkeypatch):
 
 def test_what_the_system_refuses_keeps_its_type_and_names_the_path(tmp_path):
     os.mkdir(tmp_path / "folder.jpg")
-    files = ImageList(["gone.jpg", "folder.jpg"], root=tmp_path)
-    for index, kind in enumerate((FileNotFoundError, IsADirectoryError)):
+    os.mkfifo(tmp_path / "pipe.jpg")  # which would be waited for
+    files = ImageList(["gone.jpg", "folder.jpg", "pipe.jpg"], root=tmp_path)
+    for index, kind in enumerate((FileNotFoundError, IsADirectoryError, OSError)):
         with pytest.raises(kind) as error:
             files[index]
         assert str(tmp_path) in str(error.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -212,3 +213,63 @@ def test_keys_in_place_of_lists_of_keys_are_told() -> None:
         pytest.raises(OptionError, match=r"batch_sampler gives 0, which"),
     ):
         next(iter(loader))
+
+
+class Together:
+    """Reads many samples at once; sample 2 fails, and each is counted."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind, self.asked = kind, list[int]()
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.__getitems__([index])[0])
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        self.asked += indices
+        if 2 in indices:
+            raise OSError("a sample that fails")
+        return self.kind(indices)
+
+
+def test_good_samples_that_came_one_by_one_are_not_asked_for_once_more() -> None:
+    data = Together(list)
+    with DataLoader(data, 4, collate_fn=list, on_error="skip") as loader:
+        assert [*loader] == [[0, 1, 3], [4, 5, 6, 7]]
+    assert data.asked == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("kind", [iter, lambda indices: dict.fromkeys(indices).keys()])
+def test_many_samples_in_any_iterable_are_asked_for_once(kind: Any) -> None:
+    data = Together(kind)
+    with mpiter.batches(data, 4, n_processes=0, order_sampler=lambda order, at: np.array([4, 5, 6, 7])) as stream:
+        assert next(stream).tolist() == [4, 5, 6, 7]
+    assert data.asked == [4, 5, 6, 7]
+
+
+class Failing:
+    """A sampler whose iterator raises at the third key, again and again."""
+
+    def __iter__(self) -> Failing:
+        self.given = 0
+        return self
+
+    def __next__(self) -> int:
+        if self.given == 2:
+            raise OSError("no more keys")
+        self.given += 1
+        return self.given
+
+
+def test_a_sampler_that_fails_while_a_state_is_loaded_is_told() -> None:
+    with DataLoader(range(8), sampler=[1, 2, 3, 4], batch_size=1) as loader:
+        seen = iter(loader)
+        for _ in range(3):
+            next(seen)
+        state = loader.state_dict()
+    with DataLoader(range(8), sampler=Failing(), batch_size=1) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(OSError, match="no more keys"):
+            next(iter(loader))
