@@ -45,6 +45,8 @@ class Outcome:
 class Script:
     """A program on its way."""
 
+    limit_s = LIMIT_S  # against hanging
+
     def __init__(self, folder: Path, text: str, *arguments: object, **environment: str) -> None:
         path = folder / "script.py"
         path.write_text(textwrap.dedent(text))
@@ -67,7 +69,7 @@ class Script:
 
     def says(self) -> str:
         """The next line that the script prints."""
-        too_late = threading.Timer(LIMIT_S, self._kill)
+        too_late = threading.Timer(self.limit_s, self._kill)
         too_late.start()
         try:
             said = self.process.stdout.readline()
@@ -84,7 +86,7 @@ class Script:
 
     def ends(self) -> Outcome:
         try:
-            out, err = self.process.communicate(timeout=LIMIT_S)
+            out, err = self.process.communicate(timeout=self.limit_s)
             return Outcome(self.process.returncode, out, err, self._left_running())
         finally:
             self._kill()
