@@ -276,13 +276,11 @@ def _generators() -> dict[str, Any]:
 def _filled(now: Any, saved: Any, path: str) -> Any:
     """Copy the saved values into the present dicts, arrays and tensors; return what to put in the place of ``now``."""
     if isinstance(now, dict) and isinstance(saved, dict):
-        if (new := now.keys() - saved.keys()) and (
-            gone := saved.keys() - now.keys()
-        ):  # renamed: it would stay unfilled
-            names = ", ".join(sorted(map(repr, gone))), ", ".join(sorted(map(repr, new)))
-            raise StateError(
-                "{} had {:.200} when it was saved, and has {:.200} now: rename it back.".format(path, *names)
-            )
+        gone, new = (
+            ", ".join(sorted(map(repr, one))) for one in (saved.keys() - now.keys(), now.keys() - saved.keys())
+        )
+        if gone and new:  # renamed: it would stay unfilled
+            raise StateError(f"{path} had {gone:.200} when it was saved, and has {new:.200} now: rename it back.")
         for key, value in saved.items():
             now[key] = _filled(now.get(key), value, f"{path}[{key!r:.60}]")
         return now

@@ -241,7 +241,7 @@ def is_object(name: str, value: Any) -> None:
 
 def flag(name: str, value: Any) -> None:
     """Refuse what is neither true nor false, such as "no"; numbers and NumPy's own are either."""
-    if not isinstance(value, (bool, np.bool_, Integral)):
+    if not isinstance(value, (np.bool_, Integral)):
         raise OptionError(f"{name}={value!r:.60} must be True or False.")
 
 

@@ -203,11 +203,11 @@ def _lines(path: Path) -> list[Any]:
 
 
 def bytes_at(source: str) -> bytes:
-    """Return all bytes of the file that a path or a URL names; a pipe, which may never end, is an error."""
+    """Return all bytes of the file that a path or a URL names; a pipe or a device, which may never end, is an error."""
     if "://" not in source:
-        if stat.S_ISFIFO(os.stat(source).st_mode):
-            raise OSError(errno.EINVAL, "Not a regular file", source)
-        with open(source, "rb") as file:
+        with open(source, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "Not a regular file", source)
             return file.read()
     try:
         import fsspec

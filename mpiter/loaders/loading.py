@@ -165,7 +165,6 @@ class Loading(Generic[B_co]):
     """The base class of both loaders; a subclass may override how an epoch's batches are made."""
 
     dataset: Any
-    num_workers: Any
     batch_size: int | None
     sampler: Any
     batch_sampler: Any
@@ -378,7 +377,7 @@ class Loading(Generic[B_co]):
     @property
     def fetches_here(self) -> bool:
         """True if the loop itself fetches the samples, without workers."""
-        return not self.num_workers
+        return not self._recipe.has_workers
 
     @property
     def is_new_epoch(self) -> bool:
