@@ -66,7 +66,8 @@ def test_a_good_dataset_is_measured() -> None:
     report = check_dataset(Random(40), samples=12)
     assert (report.samples, report.is_even) == (12, True)
     assert 0 < report.sample_s <= report.slowest_s
-    assert check_dataset([(np.zeros(100), 1)] * 3, n_processes=1).sample_bytes == 800
+    assert check_dataset([(np.zeros(100), 1)] * 3).sample_bytes == 800
+    assert not check_dataset(Uneven(8), n_processes=1, uneven=True).is_even
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,6 @@ def test_a_good_dataset_is_measured() -> None:
         (Locked(), r"doesn't reach its workers as it is: dataset\.lock \(lock\) cannot be pickled"),
         (Uneven(8), "the samples differ in shape or type"),
     ],
-    ids=["a generator of its own", "another in a worker", "a lock", "uneven"],
 )
 def test_what_is_wrong_with_a_dataset_is_named(dataset: Any, says: str) -> None:
     with pytest.raises(AssertionError, match=says):
@@ -93,10 +93,6 @@ def test_files_that_stay_open_are_found() -> None:
     finally:
         for file in dataset.files:
             file.close()
-
-
-def test_uneven_samples_may_be_meant() -> None:
-    assert not check_dataset(Uneven(8), n_processes=1, uneven=True).is_even
 
 
 @pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
