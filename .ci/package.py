@@ -2,8 +2,8 @@
 
     python .ci/package.py [FOLDER]      # leaves wheel and sdist in FOLDER, if one is named
 
-Runs in an environment with `build` and `twine` (the extra `package`).  The builds are of two copies of the commit, so
-that neither the time nor what lies about in the working tree can show.
+Runs in an environment with `build`, `twine` and what builds (the extra `package`).  The builds are of two copies of the
+commit, so that neither the time nor what lies about in the working tree can show.
 """
 
 import os
@@ -36,7 +36,8 @@ def run(*command, **options) -> str:
 def build(where: Path, variables: dict) -> dict:
     """Wheel and sdist of a copy of the commit, by name."""
     run("git", "clone", "--quiet", ROOT, where / "source")
-    run(sys.executable, "-m", "build", "--outdir", where / "dist", cwd=where / "source", env=variables)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", where / "dist"]
+    run(*command, cwd=where / "source", env=variables)
     return {path.name: path.read_bytes() for path in sorted((where / "dist").iterdir())}
 
 
@@ -51,9 +52,9 @@ def main(arguments: list) -> int:
             sys.exit(f"two builds of one commit differ: {differ or sorted(built)}")
         print(f"two builds are the same: {', '.join(built)}")
         print(run(sys.executable, "-m", "twine", "check", "--strict", *(first / "dist").iterdir()).strip())
-        run(sys.executable, "-m", "venv", away)
+        run(sys.executable, "-m", "venv", "--without-pip", away)
         python, (wheel,) = away / "bin" / "python", (first / "dist").glob("*.whl")
-        run(python, "-m", "pip", "install", "--quiet", wheel)
+        run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", wheel)
         run(python, "-c", USED, cwd=away)
         run(python, "-m", "mpiter", "doctor", cwd=away)
         print("the wheel works without any extra, and so does `mpiter doctor`")
