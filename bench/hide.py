@@ -222,7 +222,7 @@ EXPERIMENT = Experiment(
     says=says,
     curves=curves,
     default_cases=("store",),
-    small={"rows": [SPLIT, f"{LOADING}, 2", f"{TRAINING}, 2"]},
+    small={"rows": [SPLIT, f"{TRAINING}, 2"]},
 )
 
 

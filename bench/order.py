@@ -88,7 +88,7 @@ EXPERIMENT = Experiment(
     figures=FIGURES,
     take=take,
     claims=claims,
-    small={"cases": [MANY]},
+    small={"cases": [MANY], "rows": ["shared"]},
 )
 
 

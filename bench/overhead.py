@@ -143,7 +143,7 @@ EXPERIMENT = Experiment(
     bars=("parent_cpu_ms", "workers_cpu_ms"),
     against="slots",
     asked=("columns",),
-    small={"cases": ["28x28"], "rows": ["slots", "pickle5", "rawarray"]},
+    small={"cases": ["28x28"], "rows": ["slots", "pickle5"]},
 )
 
 

@@ -244,7 +244,7 @@ EXPERIMENT = Experiment(
     take=take,
     claims=claims,
     environment=lambda row, case: LOADERS[row].environment,
-    small={"cases": ["ranks"], "rows": ["ours"]},
+    small={"cases": ["workers"], "rows": ["ours"]},
 )
 
 

@@ -123,7 +123,7 @@ EXPERIMENT = Experiment(
     prepare=prepare,
     small={
         "cases": ["batches of 10"],
-        "rows": [SEQUENTIAL, *(f"{name}, 2" for name in (PARALLEL, OURS, IN_WORKERS))],
+        "rows": [SEQUENTIAL, *(f"{name}, 2" for name in (PARALLEL, OURS))],
         "files": 16,
     },
 )

@@ -73,7 +73,7 @@ def main(out, resume=None, **options):
     optimizer = chainer.optimizers.MomentumSGD(lr=0.01).setup(model)
     train = MultiprocessIterator(Preprocessed("train.txt", np.full((3, 80, 80), 127), INSIZE), BATCH, seed=1, **options)
     trainer = training.Trainer(training.StandardUpdater(train, optimizer, converter=converter), (2, "epoch"), out=out)
-    trainer.extend(extensions.snapshot(filename="at-{.updater.iteration}"), trigger=(1, "iteration"))
+    trainer.extend(extensions.snapshot(filename="at-{.updater.iteration}"), trigger=(6, "iteration"))
     trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
     if resume:
         chainer.serializers.load_npz(resume, trainer)
@@ -84,5 +84,4 @@ def main(out, resume=None, **options):
 if __name__ == "__main__":
     make_files()
     wanted = main("first", n_processes=2)
-    assert main("other", n_processes=3) == wanted
     assert main("again", resume="first/at-6", n_processes=1) == wanted  # 4 in an epoch

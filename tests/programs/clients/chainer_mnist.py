@@ -9,7 +9,7 @@ from chainer.training import extensions
 
 from mpiter.chainer import MultiprocessIterator
 
-UNITS, BATCH, EPOCHS = 16, 20, 3
+UNITS, BATCH, EPOCHS = 16, 20, 2
 
 
 class MLP(chainer.Chain):
@@ -38,7 +38,7 @@ def main(make, out, resume=None):
     test = make(digits(50, 2), BATCH, repeat=False, shuffle=False)
     trainer = training.Trainer(training.StandardUpdater(train, optimizer), (EPOCHS, "epoch"), out=out)
     trainer.extend(extensions.Evaluator(test, model))
-    trainer.extend(extensions.snapshot(filename="at-{.updater.iteration}"), trigger=(1, "iteration"))
+    trainer.extend(extensions.snapshot(filename="at-{.updater.iteration}"), trigger=(22, "iteration"))
     trainer.extend(extensions.LogReport())
     trainer.extend(extensions.PrintReport(["epoch", "main/loss", "validation/main/accuracy"]))
     trainer.extend(extensions.ProgressBar(update_interval=10))

@@ -1,4 +1,7 @@
-"""Lightning in two processes: it makes the loader anew with a DistributedSampler, and one state is for both."""
+"""Lightning in two processes: it makes the loader anew with a DistributedSampler, and one state is for both.
+
+With ``shard="auto"`` it finds a sampler there already, and adds none.
+"""
 
 import lightning
 import torch
@@ -34,9 +37,9 @@ class Line(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
 
-def trained(loader_class, folder=None, resume=None):
+def trained(loader_class, folder=None, resume=None, **options):
     lightning.seed_everything(3, verbose=False)
-    callbacks = [ModelCheckpoint(folder, "{step}", every_n_train_steps=1, save_top_k=-1)] if folder else []
+    callbacks = [ModelCheckpoint(folder, "{step}", every_n_train_steps=8, save_top_k=-1)] if folder else []
     trainer = lightning.Trainer(
         max_epochs=2,
         callbacks=callbacks,
@@ -49,7 +52,8 @@ def trained(loader_class, folder=None, resume=None):
         enable_model_summary=False,
     )
     model = Line()
-    trainer.fit(model, loader_class(Points(), BATCH, shuffle=True, num_workers=1), ckpt_path=resume, weights_only=False)
+    loader = loader_class(Points(), BATCH, shuffle=True, num_workers=1, **options)
+    trainer.fit(model, loader, ckpt_path=resume, weights_only=False)
     used = trainer.train_dataloader
     assert type(used) is loader_class
     assert isinstance(used.sampler, DistributedSampler)
@@ -61,7 +65,8 @@ if __name__ == "__main__":
     assert (seen, weights) == trained(torch.utils.data.DataLoader)
     assert trained(DataLoader, resume="checkpoints/step=8.ckpt") == (seen[8:], weights)  # in the second epoch
 
-    everything = [None, None]
-    torch.distributed.all_gather_object(everything, [index for batch in seen[: STEPS // 2] for index in batch])
-    assert sorted(everything[0] + everything[1]) == list(range(LENGTH))
+    for each in (seen, trained(DataLoader, seed=0, shard="auto")[0]):
+        everything = [None, None]
+        torch.distributed.all_gather_object(everything, [index for batch in each[: STEPS // 2] for index in batch])
+        assert sorted(everything[0] + everything[1]) == list(range(LENGTH))
     torch.distributed.destroy_process_group()

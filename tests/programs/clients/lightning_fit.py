@@ -63,7 +63,7 @@ def trained(loader_class, dataset, folder=None, resume=None, num_workers=2):
     shuffle = not isinstance(dataset, torch.utils.data.IterableDataset)
     train = loader_class(dataset, BATCH, shuffle=shuffle, num_workers=num_workers)
     test = loader_class(Points(), BATCH, num_workers=num_workers)
-    callbacks = [ModelCheckpoint(folder, "{step}", every_n_train_steps=1, save_top_k=-1)] if folder else []
+    callbacks = [ModelCheckpoint(folder, "{step}", every_n_train_steps=17, save_top_k=-1)] if folder else []
     trainer = lightning.Trainer(
         max_epochs=2,
         callbacks=callbacks,
