@@ -276,7 +276,7 @@ EXPERIMENT = Experiment(
     | {f"at_{workers}": "" for workers in range(MOST_SIMULATED + 1)},
     take=take,
     claims=claims,
-    small={"cases": ["64: memory"]},
+    small={"cases": ["64: memory"], "rows": ["tuner", "auto"]},
     against="sweep",
     rows_of=lambda case: TAKES if case in REAL else TAKES_SIMULATED,
 )
