@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import itertools
 import re
 import runpy
 import subprocess
@@ -33,16 +32,13 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def _scripts() -> Iterator[Any]:
-    """The blocks of each page, joined; one that comes to torch later is also run up to there, for where torch isn't."""
+    """The blocks of each page, joined."""
     for page in RUN:
-        blocks = _BLOCK.findall(page.read_text())
-        before = list(itertools.takewhile(lambda block: "import torch\n" not in block, blocks))
-        if before:
-            yield pytest.param("\n".join(before), id=page.name, marks=pytest.mark.slow)
-        if blocks != before:
-            yield pytest.param("\n".join(blocks), id=f"{page.name} with torch", marks=[pytest.mark.torch])
+        if text := "\n".join(_BLOCK.findall(page.read_text())):
+            yield pytest.param(text, id=page.name, marks=pytest.mark.torch if "import torch\n" in text else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", list(_scripts()))
 def test_the_examples_of_a_page_run_as_one_script(text: str, tmp_path: Path) -> None:
     script = tmp_path / "page.py"

@@ -48,6 +48,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module.bootstrap, "ROOT", tmp_path)
     monkeypatch.setattr(module.bootstrap, "prepare", lambda environment: sys.executable)
     monkeypatch.setattr(module.bootstrap.Environment, "executable", lambda environment: sys.executable)
+    monkeypatch.setattr(module, "IN_PARALLEL", ("-n", "1", "--dist", "loadgroup"))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     return module
 
