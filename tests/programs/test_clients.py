@@ -8,6 +8,7 @@ tells more.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import os
 import signal
@@ -21,40 +22,24 @@ from scripts import session
 
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 240  # against hanging: most take ten to twenty seconds of a processor
-# what they import, and the distribution that has it
-FRAMEWORKS = {
-    "accelerate": "accelerate",
-    "chainer": "chainer",
-    "datasets": "datasets",
-    "flax": "flax",
-    "jax": "jax",
-    "optax": "optax",
-    "PIL": "Pillow",
-    "keras": "keras",
-    "lightning": "lightning",
-    "sklearn": "scikit-learn",
-    "skorch": "skorch",
-    "torch": "torch",
-    "torch_geometric": "torch-geometric",
-    "transformers": "transformers",
-}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 SMALL = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "torch"}
 
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
 
-def missing(program: Path) -> str:
-    """A framework that the program needs and that is not installed, or nothing."""
-    for node in ast.walk(ast.parse(program.read_text())):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        for distribution in filter(None, (FRAMEWORKS.get(name.partition(".")[0]) for name in names)):
-            try:
-                importlib.metadata.version(distribution)
-            except importlib.metadata.PackageNotFoundError:
-                return distribution
-    return ""
+@functools.cache
+def installed() -> set[str]:
+    """The names that can be imported from distributions; what lies in our own path may have one of them, too."""
+    return {*sys.stdlib_module_names, "mpiter", *importlib.metadata.packages_distributions()}
+
+
+def missing(program: Path) -> set[str]:
+    """What the program imports and is not installed."""
+    nodes = list(ast.walk(ast.parse(program.read_text())))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names} - installed()
 
 
 def programs() -> list:
@@ -69,7 +54,7 @@ def programs() -> list:
 @pytest.mark.parametrize("program", programs())
 def test_a_client_trains_and_resumes(program: Path, tmp_path: Path) -> None:
     if absent := missing(program):
-        pytest.skip(f"{absent} is not installed: run `python3 tests --all`")
+        pytest.skip(f"{', '.join(absent)} is not installed: run `python3 tests --all`")
     homes = {name: str(tmp_path / name.lower()) for name in ("HF_HOME", "KERAS_HOME", "XDG_CACHE_HOME")}
     ours = {"PYTHONPATH": str(HERE.parents[1]), "PYTHONFAULTHANDLER": "1", **OFFLINE, **SMALL, **homes}
     with (tmp_path / "output").open("w+") as output:

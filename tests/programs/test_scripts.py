@@ -147,9 +147,15 @@ def test_a_loop_that_is_left_ends_the_script_with_its_own_traceback_alone(tmp_pa
     assert re.findall(r'File ".*/(\w+\.py)"', outcome.err) == ["script.py"] * len(said)
 
 
+IN_A_DAEMON = """first = threading.Event()
+    threading.Thread(target=lambda: [first.set() for batch in it], daemon=True).start()
+    first.wait()"""
+
+
 @pytest.mark.parametrize(
     ("method", "ending"),
     [
+        ("forkserver", IN_A_DAEMON),
         ("spawn", "pass"),
         ("forkserver", "next(it)"),
         ("fork", "next(it); it.close(); it.close()"),
@@ -183,21 +189,6 @@ def test_a_process_of_multiprocessings_ends_cleanly_with_workers_that_nobody_clo
         print(child.exitcode)
     """
     assert run(tmp_path, text, method).ended_well().lines == ["0"]
-
-
-def test_a_daemon_thread_that_iterates_does_not_hinder_the_end_and_says_nothing(tmp_path):
-    script = (
-        OPEN
-        + """
-    first = threading.Event()
-    def iterate():
-        for batch in it:
-            first.set()
-    threading.Thread(target=iterate, daemon=True).start()
-    first.wait()
-    """
-    )
-    run(tmp_path, script, "forkserver").ended_well()
 
 
 LIBRARY = """
