@@ -42,7 +42,7 @@ from mpiter.chainer import LoaderReport, MultiprocessIterator, converter
 from mpiter.machine import cores
 
 FOLDER = Path(__file__).resolve().parent.parent / ".demo"
-BATCH, EPOCHS, HIDDEN = 64, 3, 256
+BATCH, EPOCHS, HIDDEN = 64, 2, 256
 WORKERS = min(8, cores())  # cores that we may use, which may be fewer than the machine has
 SAVED_AT, COMPARED = 17, 30  # the batch after which the snapshot is taken, and how many are compared after it
 COLUMNS = ["epoch", "iteration", "main/loss", "validation/main/accuracy", "elapsed_time"]
