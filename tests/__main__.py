@@ -64,6 +64,7 @@ class Job(NamedTuple):
     name: str
     environment: Environment
     arguments: tuple = ()
+    imports: tuple = ()  # what its tests import, and would compile in each of pytest's processes
 
 
 class Row(NamedTuple):
@@ -92,7 +93,7 @@ def everything(arguments: list) -> int:
     first, *others = jobs()
     bootstrap.prepare(here(first.environment.folder, extras=EXTRAS))
     with ThreadPoolExecutor(1) as pool:  # pip installs the other environments while the tests in the first one run
-        ready = [pool.submit(bootstrap.prepare, job.environment) for job in others if job.environment.python]
+        ready = [pool.submit(make_ready, job) for job in others if job.environment.python]
         rows = [timed("style", style, deadline), timed("docs", site, deadline), timed("examples", demo, deadline)]
         suites = [(first, timed(first.name, suite, first, arguments, deadline))]
         concurrent.futures.wait(ready)  # a failure shows again, with its remedy, where the environment is used
@@ -100,6 +101,13 @@ def everything(arguments: list) -> int:
     rows += [second_chance(job, row, arguments, deadline) for job, row in suites]
     rows += [timed("package", package, deadline), timed("guard", guard, deadline)]
     return report(rows)
+
+
+def make_ready(job: Job) -> None:
+    """Installs the job's environment, and imports once what its tests import."""
+    python = bootstrap.prepare(job.environment)
+    if job.imports:
+        bootstrap.run(python, "-c", "import " + ", ".join(job.imports))
 
 
 def jobs() -> list:
@@ -114,7 +122,7 @@ def jobs() -> list:
             )
     chainer = elsewhere(".venv-chainer", CHAINERS_PYTHON, wanted=CHAINERS_COMPANY)
     found.append(Job("chainer", chainer, ("-m", QUICK + " or chainer", *folders(ON_CHAINERS_NUMPY))))
-    found.append(Job("torch", torchs(), ("-m", "torch", "--ignore=tests/remote")))
+    found.append(Job("torch", torchs(), ("-m", "torch", "--ignore=tests/remote"), ("torchvision", "jax", "ray")))
     found.append(Job("remote", torchs(), ("tests/remote",)))
     patient = ("-m", "clients", "-o", "faulthandler_timeout=240")  # whole programs, that import whole frameworks
     found.append(Job("clients", Environment(".venv-clients", extras="test", wanted=CLIENTS), patient))
