@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import Script, session
 
@@ -122,6 +122,7 @@ def test_a_start_has_a_minute_at_least(patience: float, due: float, busy: Any) -
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
+@settings(max_examples=25)
 def test_only_time_counts_in_which_we_ran(gaps: list[float]) -> None:
     """Between two looks never more than two intervals, whatever the clock says."""
     clock = Clock()

@@ -10,9 +10,8 @@ from multiprocessing import get_context, util
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from scripts import Script, run, wait_until
+from scripts import Script, lives_still, run, wait_until
 
 import mpiter
 from mpiter.bell import Bell
@@ -146,7 +145,7 @@ def test_a_child_that_the_user_forks_does_not_keep_our_workers_alive(tmp_path: P
     script = Script(tmp_path, FORKED)
     child, *workers = script.says().split()
     assert len(workers) == 2
-    wait_until(lambda: not any(psutil.pid_exists(int(worker)) for worker in workers), "the workers are gone")
+    wait_until(lambda: not any(lives_still(int(worker)) for worker in workers), "the workers are gone")
     os.kill(int(child), signal.SIGKILL)
     assert script.ends().left_running == []
 

@@ -196,14 +196,13 @@ def test_a_worker_has_one_thread_for_numerical_libraries_unless_told_otherwise(m
     assert "OMP_NUM_THREADS" not in os.environ
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_numpys_blas_has_one_thread_in_a_worker(method):
+def test_numpys_blas_has_one_thread_in_a_worker():
     def say(i):
         import threadpoolctl
 
         return [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
 
-    for threads in fetched(Samples(say, length=4), backend=mpiter.Process(method)):
+    for threads in fetched(Samples(say, length=4)):
         assert set(threads) <= {1}
 
 
