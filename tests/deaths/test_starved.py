@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
 import signal
 import subprocess
-import tempfile
-from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,6 @@ from datasets import Gated, plain
 from scripts import Script, lives, lives_still, run, wait_until
 
 import mpiter
-from mpiter.pool import starting
 
 pytestmark = [pytest.mark.death, pytest.mark.slow]
 
@@ -213,19 +209,6 @@ with mpiter.batches(range(8), 2, n_processes=2) as stream:
 def test_a_fork_server_that_dies_again_and_again_is_told(tmp_path: Path) -> None:
     (line,) = run(tmp_path, DEADLY_SERVER).ended_well().lines
     assert line.startswith("the fork server, from which workers are started, has died twice")
-
-
-def test_a_fork_server_that_cannot_be_started_leaves_no_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    folder = tmp_path / "made"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: str(folder))
-    monkeypatch.setattr(util, "spawnv_passfds", refuse)
-    with pytest.raises(OSError, match="Too many open files"):
-        starting._ForkServer().ensure_running()
-    assert not list(tmp_path.iterdir())
 
 
 FEWEST = """

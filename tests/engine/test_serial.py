@@ -230,21 +230,6 @@ def test_ctrl_c_in_the_dataset_loses_nothing(make: Callable[..., Any]) -> None:
     assert found == [0, 1, 2, 3, -1, 4, 5, 6, 7, 8, 9, 10, 11]
 
 
-@any_loader
-def test_a_dataset_may_close_what_asks_it(make: Callable[..., Any]) -> None:
-    class Closes(Squares):
-        def __getitem__(self, index: int) -> Any:
-            if index == 5:
-                it.close()
-            return index
-
-    it = make(Closes(12))
-    batches = iter(it)
-    next(batches)
-    with pytest.raises(mpiter.errors.IteratorClosed):
-        next(batches)
-
-
 @of_lists
 def test_a_worker_init_that_fails_is_told_and_tried_again(make: Callable[..., Any]) -> None:
     calls: list[mpiter.WorkerInfo] = []
@@ -305,16 +290,6 @@ def test_ctrl_c_in_the_first_batch_that_draws_leaves_the_callers_generators_alon
     with mpiter.SerialIterator(Drawing(interrupts, 2), 4, shuffle=False) as it, pytest.raises(KeyboardInterrupt):
         next(it)
     assert (random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2]) == before
-
-
-def test_a_column_that_is_kept_keeps_no_other() -> None:
-    with mpiter.batches([(np.zeros(1000), 1)] * 4, 4, n_processes=0) as stream:
-        images, labels = next(stream)
-    image_memory = weakref.ref(images)
-    del images
-    gc.collect()
-    assert image_memory() is None
-    assert labels.base is None
 
 
 class Failing:
