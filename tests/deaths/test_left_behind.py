@@ -51,6 +51,7 @@ ENDS = {
     "an exception": "\nraise ValueError\n",
     "SIGTERM": "\ntime.sleep(60)\n",
     "SIGKILL": "\ntime.sleep(60)\n",
+    "SIGKILL to the group": "\ntime.sleep(60)\n",
 }
 
 
@@ -70,13 +71,15 @@ def places(tmp_path: Path) -> Iterator[Path]:
         ("an exception", "stopped", "fork"),
         ("SIGTERM", "holding the GIL", "spawn"),
         ("SIGKILL", "stopped", "forkserver"),
+        ("SIGKILL to the group", "holding the GIL", "fork"),
     ],
 )
 def test_however_a_program_ends_nothing_is_left(end: str, mode: str, method: str, tmp_path: Path, places: Path) -> None:
     script = Script(tmp_path, SCRIPT + ENDS[end], mode, method, TMPDIR=str(places))
     workers = script.says().split()[1:]
     if end.startswith("SIG"):
-        os.kill(script.process.pid, signal.Signals[end])
+        send = os.killpg if "group" in end else os.kill
+        send(script.process.pid, signal.Signals[end.split()[0]])
     outcome = script.ends()
     assert outcome.left_running == []
     assert not any(lives_still(int(pid)) for pid in workers)
