@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
 import signal
 import subprocess
-import tempfile
-from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +16,15 @@ from datasets import Gated, plain
 from scripts import Script, lives, lives_still, run, wait_until
 
 import mpiter
-from mpiter.pool import starting
 
 pytestmark = [pytest.mark.death, pytest.mark.slow]
 
 SCARCE = """
-import os, resource, signal, sys, zlib
+import os, resource, signal, zlib
 import numpy as np
 import mpiter
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
-method, serializer = sys.argv[1:3]
 
 class Dataset:
     def __len__(self):
@@ -47,9 +42,9 @@ def total(it):
             found = zlib.crc32(image.tobytes() + bytes(text, "ascii") + bytes([index]), found)
     return found
 
-options = {"repeat": False, "seed": 1, "serializer": serializer}
+options = {"repeat": False, "seed": 1}
 expected = total(mpiter.SerialIterator(Dataset(), 16, **options))
-with mpiter.MultiprocessIterator(Dataset(), 16, n_processes=2, backend=mpiter.Process(method), **options) as it:
+with mpiter.MultiprocessIterator(Dataset(), 16, n_processes=2, **options) as it:
     print(total(it) == expected)
 """
 
@@ -60,33 +55,29 @@ def _can_mount() -> bool:
     return subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
 
 
-def _where_mounted(mount: str) -> str:
-    """The program, in a mount namespace of its own where this has been mounted."""
-    return (
-        "import os, sys\n"
-        'if "MOUNTED" not in os.environ:\n'
-        '    os.environ["MOUNTED"] = "1"\n'
-        f"    command = '{mount} && exec \"$@\"'\n"
-        '    within = ["unshare", "-m", "sh", "-c", command, "sh", sys.executable, "-W", "ignore", *sys.argv]\n'
-        '    os.execvp("unshare", within)\n' + SCARCE
-    )
+MOUNTED = """
+import os, sys
+if "MOUNTED" not in os.environ:
+    os.environ["MOUNTED"] = "1"
+    command = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && mount -t tmpfs none /proc && exec "$@"'
+    within = ["unshare", "-m", "sh", "-c", command, "sh", sys.executable, "-W", "ignore", *sys.argv]
+    os.execvp("unshare", within)
+"""
 
 
-@pytest.mark.parametrize(("method", "serializer"), [("forkserver", "slots"), ("fork", "packed")])
-def test_a_hundred_descriptors_will_do(method: str, serializer: str, tmp_path: Path) -> None:
-    outcome = run(tmp_path, SCARCE, method, serializer)
+def test_a_hundred_descriptors_will_do(tmp_path: Path) -> None:
+    outcome = run(tmp_path, SCARCE)
     assert (outcome.code, outcome.lines, outcome.left_running) == (0, ["True"], []), outcome
 
 
 @pytest.mark.skipif(not _can_mount(), reason="needs a mount namespace: run as root, with util-linux's unshare")
-@pytest.mark.parametrize("mount", ["mount -t tmpfs -o size=1m tmpfs /dev/shm", "mount -t tmpfs none /proc"])
-def test_a_megabyte_of_dev_shm_or_no_proc_will_do(mount: str, tmp_path: Path) -> None:
-    outcome = run(tmp_path, _where_mounted(mount), "forkserver", "slots")
+def test_a_megabyte_of_dev_shm_and_no_proc_will_do(tmp_path: Path) -> None:
+    outcome = run(tmp_path, MOUNTED + SCARCE)
     assert (outcome.code, outcome.lines) == (0, ["True"]), outcome
 
 
 LIMITED = """
-import resource, sys
+import resource
 import numpy as np
 import mpiter
 
@@ -98,26 +89,21 @@ class Dataset:
         return np.full((4, 1 << 20), index, np.float32)   # 16 MB
 
 now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-limit = now + (int(sys.argv[1]) << 20)
+limit = now + (100 << 20)
 it = mpiter.MultiprocessIterator(Dataset(), 4, repeat=False, shuffle=False, n_processes=2, n_prefetch=4)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 try:
-    for number, batch in enumerate(it):
-        assert [sample[3, 5] for sample in batch] == [4 * number + row for row in range(4)]
+    list(it)
 except mpiter.MpiterError as error:
     print(type(error).__name__, error)
-else:
-    print("complete")
 it.close()
 """
 
 
-@pytest.mark.parametrize("megabytes", [100, 600])
-def test_a_limit_on_address_space_is_an_error_or_a_smaller_run_ahead(megabytes: int, tmp_path: Path) -> None:
-    outcome = run(tmp_path, LIMITED, megabytes)
+def test_a_limit_on_address_space_is_an_error(tmp_path: Path) -> None:
+    outcome = run(tmp_path, LIMITED)
     assert (outcome.code, outcome.left_running) == (0, []), outcome
-    (said,) = outcome.lines
-    assert said == "complete" or said.split()[0] in ("SharedMemoryFull", "WorkerStartError"), said
+    assert outcome.lines[0].split()[0] in ("SharedMemoryFull", "WorkerStartError"), outcome
 
 
 @pytest.fixture
@@ -225,27 +211,13 @@ def test_a_fork_server_that_dies_again_and_again_is_told(tmp_path: Path) -> None
     assert line.startswith("the fork server, from which workers are started, has died twice")
 
 
-def test_a_fork_server_that_cannot_be_started_leaves_no_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    folder = tmp_path / "made"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: str(folder))
-    monkeypatch.setattr(util, "spawnv_passfds", refuse)
-    with pytest.raises(OSError, match="Too many open files"):
-        starting._ForkServer().ensure_running()
-    assert not list(tmp_path.iterdir())
-
-
 FEWEST = """
 import os, resource, sys
-import numpy as np
 import mpiter
 from mpiter import batches  # while there is what an import takes
 
 out = os.dup(1)
-most = max(map(int, os.listdir("/proc/self/fd"))) + int(sys.argv[1])
+most = max(map(int, os.listdir("/proc/self/fd"))) + 4
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 class Dataset:
@@ -253,21 +225,18 @@ class Dataset:
         return 40
 
     def __getitem__(self, index):
-        return np.full((100, 100), index)
+        return index
 
 try:
-    with batches(Dataset(), 4, n_processes=2, shuffle=False, backend=mpiter.Process(sys.argv[2])) as stream:
-        said = str([int(batch[0, 0, 0]) for batch in stream])
+    with batches(Dataset(), 4, n_processes=2, backend=mpiter.Process(sys.argv[1])) as stream:
+        said = str(next(stream))
 except mpiter.MpiterError as error:
     said = f"{type(error).__name__}: {error}"
 os.write(out, said.encode())
 """
-ALL = str([*range(0, 40, 4)])
 
 
-@pytest.mark.parametrize(
-    ("more", "method"), [*((more, "forkserver") for more in (0, 2, 3, 4, 6)), (1, "fork"), (5, "fork")]
-)
-def test_with_hardly_a_descriptor_the_limit_is_named(tmp_path: Path, more: int, method: str) -> None:
-    said = run(tmp_path, FEWEST, more, method).ended_well().out
-    assert said == ALL or re.match(r"(?s)WorkerStartError: .*(open files|ulimit -u, -n, -v)", said)
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
+def test_with_hardly_a_descriptor_the_limit_is_named(tmp_path: Path, method: str) -> None:
+    said = run(tmp_path, FEWEST, method).ended_well().out
+    assert re.match(r"(?s)WorkerStartError: .*(open files|ulimit -u, -n, -v)", said)

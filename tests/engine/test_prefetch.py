@@ -15,32 +15,25 @@ from mpiter.errors import WorkerCrashed
 
 pytestmark = pytest.mark.slow  # this Python shows it; the further ones are spared
 
-FEW = 100  # paths of each kind that are gone; more of them have been, and found nothing else
+FEW = 50  # paths at random; more of them have been gone, and found nothing else
 
 CASES = {
-    "cheap rows": Case(),
     "rather dear rows": Case(row_s=6e-3, deaths=1),
-    "dear rows": Case(row_s=60e-3),
     "rows that travel": Case(travels=True, deaths=1, restarts=1, row_s=60e-3),
     "deaths": Case(deaths=2, row_s=60e-3),
     "deaths and answers at once": Case(deaths=2, at_once=True),
-    "one who would not die": Case(deaths=1, stuck=1),
     "some who would not die": Case(batches=4, deaths=3, stuck=2, restarts=1, keeps=True, row_s=60e-3),
     "errors": Case(faults=1, deaths=1),
     "errors, left out": Case(faults=2, skips_errors=True, row_s=60e-3),
     "the first sample fails": Case(fails_first=True),
     "the first sample fails, and is left out": Case(fails_first=True, skips_errors=True),
     "answers that are lost": Case(losses=1, restarts=1, deaths=1, at_once=True),
-    "restarts": Case(restarts=2),
     "restarts and deaths": Case(restarts=1, deaths=1, stuck=1, batch_size=3, at_once=True),
     "closed": Case(closes=1, deaths=1, restarts=1),
-    "a user who keeps batches": Case(batches=6, keeps=True, rooms=2),
-    "a user who keeps batches, and restarts": Case(batches=5, keeps=True, rooms=3, restarts=1, deaths=1),
+    "a user who keeps batches": Case(batches=5, keeps=True, rooms=2, restarts=1, deaths=1),
     "as they finish": Case(batches=4, in_order=False, deaths=1),
     "far ahead": Case(batches=6, n_prefetch=2, run_ahead=4, deaths=1, rooms=20),
-    "strictly bounded": Case(batches=4, run_ahead=0, deaths=1),
     "three workers": Case(batches=4, workers=3, deaths=1, restarts=1, row_s=60e-3),
-    "rows one by one": Case(batches=4, batch_size=1, deaths=1),
     "many cheap batches": Case(batches=9, batch_size=1, workers=1),
 }
 
@@ -56,12 +49,12 @@ def run_of(case: Case) -> Any:
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_batch_comes_once_and_in_order_whatever_happens_when(name: str) -> None:
-    explore(run_of(CASES[name]), most=FEW)
     wander(run_of(CASES[name]), FEW)
 
 
-def test_a_small_case_is_gone_through_entirely() -> None:
-    assert 100 < explore(run_of(Case(batches=2, deaths=1, restarts=1, run_ahead=0))) < 5_000
+def test_small_cases_are_gone_through_entirely() -> None:
+    for case in (Case(batches=2, restarts=1, run_ahead=0), Case(batches=1, deaths=1, restarts=1, run_ahead=0)):
+        assert 100 < explore(run_of(case)) < 500
 
 
 class Doomed(World):

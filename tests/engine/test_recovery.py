@@ -117,7 +117,7 @@ def bury(recovery: Recovery, times: int, workers: int = 1) -> None:
             recovery.recover(died(worker, active=0), empty())
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("workers", [1, 5])
 def test_more_than_three_setbacks_within_a_minute_are_too_many(workers: int) -> None:
     """A setback is a blow to as many workers as there are, not to one of them twice."""
     recovery = Recovery(Clock())
@@ -141,7 +141,7 @@ def test_a_finished_batch_or_a_minute_makes_up_for_them() -> None:
         clock.now += 21
 
 
-@pytest.mark.parametrize("later", [1, 59, 61, 1000])
+@pytest.mark.parametrize("later", [1, 61])
 def test_another_worker_that_dies_long_after_is_another_blow(later: float) -> None:
     clock = Clock()
     recovery = Recovery(clock)

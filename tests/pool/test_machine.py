@@ -38,7 +38,7 @@ def groups(folder, monkeypatch, **files):
 
 @pytest.mark.parametrize(
     ("quota", "cores"),
-    [("400000 100000", 4), ("250000 100000", 2), ("50000 100000", 1), ("max 100000", 64), ("", 64), ("rubbish", 64)],
+    [("250000 100000", 2), ("50000 100000", 1), ("max 100000", 64), ("rubbish", 64)],
 )
 def test_the_quota_of_our_own_group_counts(tmp_path, monkeypatch, quota, cores):
     groups(tmp_path, monkeypatch, job__step__cpu_max=quota)

@@ -21,7 +21,7 @@ import chores
 import numpy as np
 import pytest
 from chores import Chore, EndsWhenOpened, Pids, Sore, SoreWhenOpened
-from scripts import METHODS, lives_still, run, wait_until
+from scripts import lives_still, run, wait_until
 
 import mpiter
 from mpiter.bell import Bell
@@ -127,10 +127,10 @@ def made_of(make: Callable[..., Any]) -> Iterator[Callable[..., Used]]:
         yield used
 
 
-@pytest.fixture(params=["forkserver"])
-def ours(request: pytest.FixtureRequest) -> Iterator[Callable[..., Used]]:
+@pytest.fixture
+def ours() -> Iterator[Callable[..., Used]]:
     """For what may depend on how workers start."""
-    with made_of(partial(_ours, request.param)) as used:
+    with made_of(partial(_ours, "forkserver")) as used:
         yield used
 
 
@@ -183,11 +183,10 @@ def test_what_cannot_be_pickled_opened_or_done_is_an_error_of_its_own(
     assert pool.died == []
 
 
-@pytest.mark.parametrize("near", [OUT_OF_LINE, 1 << 16])
-def test_answers_of_any_size_arrive_whole_one_after_the_other(forked: Callable[..., Used], near: int) -> None:
+def test_answers_of_any_size_arrive_whole_one_after_the_other(forked: Callable[..., Used]) -> None:
     """Wherever one ends and the next begins in what a pipe brings at a time."""
     pool, kinds = forked(2), (bytes, bytearray, partial(np.ones, dtype="b"))
-    things = [kind(near + more) for more in range(-80, 81, 8) for kind in kinds]
+    things = [kind(near + more) for near in (OUT_OF_LINE, 1 << 16) for more in range(-80, 81, 16) for kind in kinds]
     for thing, back in zip(things, pool.get(*pool.ask_each(chores.same, things)), strict=True):
         assert type(back) is type(thing)
         assert bytes(back) == bytes(thing)
@@ -247,12 +246,11 @@ def test_a_death_loses_the_blocks_of_the_dead_and_no_others(ours: Callable[..., 
     assert (pool.died, pool.lost) == ([end], {})
 
 
-@pytest.mark.parametrize(("func", "args", "code"), [(chores.same, (EndsWhenOpened(),), 7), (exit, (0,), 0)])
-def test_however_a_worker_ends_its_code_is_told(ours: Callable[..., Used], func: Any, args: Any, code: int) -> None:
+def test_a_worker_that_a_question_ends_tells_its_code(ours: Callable[..., Used]) -> None:
     pool = ours(1).ready()
-    number = pool.ask(func, *args)
+    number = pool.ask(chores.same, EndsWhenOpened())
     pool.until(lambda: pool.died)
-    assert (pool.died[0].code, pool.died[0].blocks) == (code, pool.chores_of(number))
+    assert (pool.died[0].code, pool.died[0].blocks) == (7, pool.chores_of(number))
 
 
 def test_answers_that_were_sent_before_the_end_count_however_it_is_told(
@@ -270,9 +268,8 @@ def test_answers_that_were_sent_before_the_end_count_however_it_is_told(
     assert [(end.code, end.blocks) for end in pool.died] == [(3, pool.chores_of(lost))]
 
 
-@pytest.mark.parametrize("size", [1000, 100_000])
-def test_half_an_answer_hurts_nobody(forked: Callable[..., Used], size: int) -> None:
-    pool = forked(2).ready()
+def test_half_an_answer_hurts_nobody(forked: Callable[..., Used]) -> None:
+    pool, size = forked(2).ready(), 100_000
     before = pool.pool.pids
     lost = pool.ask(chores.end_in_mid_answer, np.ones(size, np.uint8))
     others = [pool.ask(chores.same, np.full(size, at, np.uint8)) for at in range(20)]
@@ -323,7 +320,6 @@ def test_whoever_dies_whenever_each_block_is_answered_right_or_was_with_the_dead
     assert pool.lost == {}
 
 
-@pytest.mark.parametrize("ours", METHODS[:2], indirect=True)
 def test_nobody_waits_for_a_dead_workers_children(
     ours: Callable[..., Used], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -511,10 +507,10 @@ def test_workers_are_replaced_after_maxtasksperchild_samples() -> None:
     assert len(workers) > 3
 
 
-@pytest.mark.parametrize("backend", ["thread", mpiter.Process(pool=multiprocessing.Pool)])
-def test_of_other_pools_nobody_is_replaced(backend: Any) -> None:
+def test_of_other_pools_nobody_is_replaced() -> None:
+    stock = mpiter.Process(pool=multiprocessing.Pool)
     with mpiter.MultiprocessIterator(
-        Pids(), 5, repeat=False, n_processes=2, maxtasksperchild=20, run_ahead=4, backend=backend
+        Pids(), 5, repeat=False, n_processes=2, maxtasksperchild=20, run_ahead=4, backend=stock
     ) as it:
         workers = {pid for batch in it for pid in batch}
         assert it.stats().samples == 200

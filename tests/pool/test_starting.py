@@ -8,11 +8,10 @@ import threading
 from collections.abc import Iterator
 from multiprocessing import get_context, util
 from pathlib import Path
+from typing import Any
 
-import psutil
 import pytest
-from sabotage import have_the_second_start_fail
-from scripts import Script, run, wait_until
+from scripts import Script, lives_still, run, wait_until
 
 import mpiter
 from mpiter.bell import Bell
@@ -56,49 +55,34 @@ def test_the_users_own_processes_are_left_in_peace(tmp_path: Path) -> None:
     assert run(tmp_path, text).ended_well().lines == ["True None 0"]
 
 
-def test_workers_dont_import_a_known_library_one_by_one(tmp_path: Path) -> None:
-    source = tmp_path / "torchvision" / "transforms.py"
-    source.parent.mkdir()
-    (source.parent / "__init__.py").touch()
-    source.write_text("print('read', flush=True)\ndef of_length(n): return range(n)\n")
-    text = """
-    import torchvision.transforms as library
-    import mpiter
-
-    class Numbers:
-        def __len__(self):
-            return 20
-
-        def __getitem__(self, index):
-            return library.of_length(20)[index]
-
-    with mpiter.MultiprocessIterator(Numbers(), 4, n_processes=3) as it:
-        next(it)
-    """
-    root = str(Path(mpiter.__file__).parents[1])
-    outcome = run(tmp_path, text, PYTHONPATH=f"{root}:{tmp_path}").ended_well()
-    assert outcome.lines == ["read"] * 2  # by the program and by the fork server
-
-
-def test_the_fork_server_finds_what_the_program_finds(tmp_path: Path) -> None:
-    """Not what lies in the working directory; nor need it be installed."""
-    for folder, name, source in (
-        ("elsewhere", "mpiter", "print('another', flush=True)"),
-        ("own", "my_data", "print('read', flush=True)\nclass Data(list): pass"),
-    ):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / f"{name}.py").write_text(source)
+def test_the_fork_server_imports_once_what_the_program_finds(tmp_path: Path) -> None:
+    """A library that is known, and what is to be preloaded; not what lies in the working directory."""
+    for path, source in {
+        "elsewhere/mpiter.py": "print('another', flush=True)",
+        "own/my_data.py": "print('data', flush=True)\nclass Data(list): pass",
+        "own/torchvision/__init__.py": "",
+        "own/torchvision/transforms.py": "print('library', flush=True)\nfrom my_data import Data",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(source)
     text = """
     import multiprocessing, os, sys
     import mpiter
     sys.path.insert(0, os.path.abspath("own"))
     import my_data
+    import torchvision.transforms as library
+
+    class Numbers(my_data.Data):
+        def __getitem__(self, index):
+            return library.Data(range(20))[index]
+
     os.chdir("elsewhere")
     multiprocessing.set_forkserver_preload(["my_data"])
-    with mpiter.MultiprocessIterator(my_data.Data(range(20)), 4, n_processes=3) as it:
+    with mpiter.MultiprocessIterator(Numbers(range(20)), 4, n_processes=3) as it:
         next(it)
     """
-    assert run(tmp_path, text).ended_well().lines == ["read"] * 2  # by the program and by the fork server
+    by_program_and_server = run(tmp_path, text).ended_well().lines
+    assert sorted(by_program_and_server) == ["data", "data", "library", "library"]
 
 
 LIFELINE = """
@@ -124,26 +108,22 @@ def test_a_worker_ends_with_the_main_process_though_no_kernel_sees_to_it(tmp_pat
 
 
 def test_workers_that_cannot_all_be_started_are_an_error_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = get_context("fork")
-    have_the_second_start_fail(monkeypatch, context)
+    """As if there were a limit of processes."""
+    kind, starts = get_context("fork").Process, iter([True, False])
+    genuine = kind.start
+
+    def start(process: Any) -> None:
+        if not next(starts):
+            raise BlockingIOError("Resource temporarily unavailable")
+        genuine(process)
+
+    monkeypatch.setattr(kind, "start", start)
     it = mpiter.MultiprocessIterator(list(range(9)), 2, n_processes=2, backend=mpiter.Process("fork"))
     with (
         it,
         pytest.raises(mpiter.errors.WorkerStartError, match=r"Resource temporarily unavailable\. Look at the limits"),
     ):
         next(it)
-
-
-def test_a_long_folder_for_temporary_files_is_no_obstacle(tmp_path: Path) -> None:
-    """The address of a socket has about a hundred characters."""
-    folder = tmp_path / ("long" * 25)
-    folder.mkdir()
-    text = """
-    import mpiter
-    with mpiter.MultiprocessIterator(list(range(20)), 4, n_processes=2) as it:
-        print(len(next(it)))
-    """
-    assert run(tmp_path, text, TMPDIR=str(folder)).ended_well().lines == ["4"]
 
 
 FORKED = """
@@ -165,7 +145,7 @@ def test_a_child_that_the_user_forks_does_not_keep_our_workers_alive(tmp_path: P
     script = Script(tmp_path, FORKED)
     child, *workers = script.says().split()
     assert len(workers) == 2
-    wait_until(lambda: not any(psutil.pid_exists(int(worker)) for worker in workers), "the workers are gone")
+    wait_until(lambda: not any(lives_still(int(worker)) for worker in workers), "the workers are gone")
     os.kill(int(child), signal.SIGKILL)
     assert script.ends().left_running == []
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from datasets import Squares, TwoArguments, Unpicklable
+from datasets import Squares
 
 from mpiter.pool import pipes
 from mpiter.pool.pipes import READY, WorkerEnd
@@ -30,18 +30,6 @@ release = threading.Event()  # ends what waits for ever in a thread of this proc
 
 class Sabotaged(Exception):
     """The plainest of errors."""
-
-
-def have_the_second_start_fail(monkeypatch: Any, context: Any) -> None:
-    """As if there were a limit of processes."""
-    genuine, starts = context.Process.start, iter([True, False])
-
-    def start(process: Any) -> None:
-        if not next(starts):
-            raise BlockingIOError("Resource temporarily unavailable")
-        genuine(process)
-
-    monkeypatch.setattr(context.Process, "start", start)
 
 
 # -- manners -----------------------------------------------------------------------------------------------------
@@ -77,8 +65,6 @@ def wait_for_ever() -> None:
 
 ERRORS: dict[str, Callable[[], None]] = {
     "raise": throw(lambda: Sabotaged("on purpose")),
-    "raise unpicklable": throw(Unpicklable),
-    "raise unopenable": throw(lambda: TwoArguments(1, 2)),  # pickles, but does not unpickle
     "sys.exit": lambda: sys.exit(0),
     "MemoryError": run_out_of_memory,
 }
@@ -133,17 +119,10 @@ class Trap:
     def lay_again(self) -> None:
         (self.folder / "removed").unlink()
 
-    def name(self, pids: tuple[int, ...]) -> None:
-        """Have it sprung in these processes, by threads of theirs that wait for it."""
-        for pid in pids:
-            self._note(f"named-{pid}")
-
-    def wait_to_be_named(self) -> None:
-        self._wait_for(f"named-{os.getpid()}")
-
     def wait_at_the_gate(self) -> None:
         self._note("waiting")
-        self._wait_for("gate")
+        while not self._has("gate"):
+            time.sleep(0.002)
 
     @property
     def has_visitors(self) -> bool:
@@ -157,10 +136,6 @@ class Trap:
 
     def _has(self, what: str) -> bool:
         return (self.folder / what).exists()
-
-    def _wait_for(self, what: str) -> None:
-        while not self._has(what):
-            time.sleep(0.002)
 
 
 # -- datasets ----------------------------------------------------------------------------------------------------
@@ -262,23 +237,3 @@ def in_mid_message(trap: Trap, info: Any) -> None:
         return packed(number, value)
 
     os.writev, pipes._packed = writev, note
-
-
-def in_a_thread(trap: Trap, info: Any) -> None:
-    """The trap springs in a thread of the dataset's own, once the process is named and has nothing to do."""
-
-    def thread() -> None:
-        trap.wait_to_be_named()
-        while not is_idle():
-            time.sleep(0.002)
-        trap.spring()
-
-    threading.Thread(target=thread, daemon=True).start()
-
-
-def is_idle() -> bool:
-    """Does this worker wait for its next task?"""
-    frame = sys._current_frames()[threading.main_thread().ident]
-    while frame is not None and frame.f_code is not WorkerEnd.receive.__code__:
-        frame = frame.f_back
-    return frame is not None

@@ -1,7 +1,7 @@
 """The prefetch loop with a fake team, in one thread: every order of events can be had.
 
 A run is a function of the choices that are made in it: whenever the loop waits, one of the things that may happen next
-happens.  ``explore`` goes through all of them, or through as many as are asked for.
+happens.  ``explore`` goes through all of them, ``wander`` through some.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Choices:
         return chosen
 
 
-def explore(run: Callable[[Choices], object], most: int = 10**9) -> int:
-    """Every path of ``run``, or the first ``most``, one after the other; how many."""
+def explore(run: Callable[[Choices], object]) -> int:
+    """Every path of ``run``, one after the other; how many."""
     given: list[int] = []
     for number in itertools.count(1):
         choices = Choices(given)
@@ -52,7 +52,7 @@ def explore(run: Callable[[Choices], object], most: int = 10**9) -> int:
         made = choices.made
         while made and made[-1][0] + 1 == made[-1][1]:
             made.pop()
-        if not made or number == most:
+        if not made:
             return number
         given = [chosen for chosen, _ in made[:-1]] + [made[-1][0] + 1]
     raise AssertionError

@@ -96,15 +96,14 @@ def test_the_end_that_waits_in_the_queue_holds_no_slot() -> None:
         wait_until(lambda: it.stats().leased_batches == len(kept), "all is fetched, and five batches are held")
 
 
-@pytest.mark.parametrize("each", [2, 3])
 def test_a_refused_room_is_asked_for_again_though_planning_had_to_wait_meanwhile(
-    monkeypatch: pytest.MonkeyPatch, each: int
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An epoch is a batch, and planning stays within two: the batch there was no room for is behind the boundary."""
     genuine, asked = Rooms.take, itertools.count(1)
 
     def take(self: Rooms, rows: int) -> Any:
-        if next(asked) % each:
+        if next(asked) % 2:
             return genuine(self, rows)
         self._host.bell.ring()  # there is a room again at once
         return None
@@ -121,12 +120,12 @@ def test_a_refused_room_is_asked_for_again_though_planning_had_to_wait_meanwhile
 
 def test_slots_that_a_hoarder_needed_are_given_back() -> None:
     with mpiter.MultiprocessIterator(Squares(4000, (100, 10)), 1, n_processes=2, run_ahead=2) as it:
-        kept = [next(it) for _ in range(200)]
+        kept = [next(it) for _ in range(120)]
         many = slots_of(it).count
         del kept
-        for _ in range(300):
+        for _ in range(200):
             next(it)
-        assert many >= 199, "all but the first batch, which was fetched before there was a layout, lie in slots"
+        assert many >= 119, "all but the first batch, which was fetched before there was a layout, lie in slots"
         assert slots_of(it).count < 60
 
 
@@ -178,7 +177,7 @@ class Weighty:
 @pytest.mark.skipif(
     not Path("/proc/self/smaps_rollup").exists(), reason="whose memory is whose is told by Linux's /proc"
 )
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_workers_read_a_dataset_in_memory_where_it_is(method: str) -> None:
     class Light(Weighty):
         def __init__(self) -> None:

@@ -73,11 +73,11 @@ def take(it, batches):
         next(it)
 
 
-def test_thousands_of_batches_leave_descriptors_threads_and_memory_as_they_were():
+def test_many_batches_leave_descriptors_threads_and_memory_as_they_were():
     with mpiter.MultiprocessIterator([image_of(i) for i in range(100)], 4, n_processes=2, seed=0) as it:
-        take(it, 500)
+        take(it, 300)
         before, occupied = household(), memory()
-        take(it, 2000)
+        take(it, 700)
         assert household() == before
         assert memory() - occupied < 6 * MB
 
@@ -93,7 +93,7 @@ def test_many_resets_leave_descriptors_threads_and_memory_as_they_were():
 
         reset_often(10)
         before, occupied = household(), memory()
-        reset_often(60)
+        reset_often(30)
         assert household() == before
         assert memory() - occupied < 6 * MB
 
@@ -113,7 +113,7 @@ def test_batches_dropped_in_any_order_bring_their_slots_back():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         with mpiter.MultiprocessIterator(Images(400, BIG), 4, n_processes=2, seed=1) as it:
-            for number in range(300):
+            for number in range(120):
                 kept[number] = next(it)
                 while len(kept) > 20:
                     batch = kept.pop(rng.choice(list(kept)))
@@ -126,9 +126,9 @@ def test_batches_dropped_in_any_order_bring_their_slots_back():
 
 @pytest.mark.usefixtures("little_memory")
 def test_with_copies_asked_for_nobody_is_warned():
-    with mpiter.MultiprocessIterator(Images(400, BIG), 4, repeat=False, n_processes=2, copy=True) as it:
+    with mpiter.MultiprocessIterator(Images(100, BIG), 2, repeat=False, n_processes=2, copy=True) as it:
         kept = list(it)  # warnings are errors here
-        assert it.stats().copies == len(kept) == 100
+        assert it.stats().copies == len(kept) == 50
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "dropped"])
