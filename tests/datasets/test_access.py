@@ -15,7 +15,6 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "process": {"n_processes": 2},
     "thread": {"n_processes": 2, "backend": "thread"},
     "serial": {"n_processes": 0},
-    "packed": {"n_processes": 1, "serializer": "packed"},
 }
 every_backend = pytest.mark.parametrize("options", BACKENDS.values(), ids=BACKENDS)
 

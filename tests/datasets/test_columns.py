@@ -70,7 +70,7 @@ def test_an_hdf5_file_is_columns_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork from a process with threads
-@pytest.mark.parametrize("method", [None, "fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", [None, "fork", "forkserver"])
 def test_parts_of_an_hdf5_file_are_columns(tmp_path: Path, method: str | None) -> None:
     h5py = pytest.importorskip("h5py", reason="h5py is not installed: run `python3 tests`")
     with h5py.File(tmp_path / "data.h5", "w") as file:

@@ -25,14 +25,13 @@ import mpiter
 from mpiter import Packed
 from mpiter.datasets import packed, ship
 
-all_methods = pytest.mark.parametrize("method", METHODS)
 ITEMS: list[Any] = [{"name": f"{number}.jpg", "box": (number, 1), "tags": ["a"] * (number % 3)} for number in range(50)]
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.lists(samples, max_size=4))
 def test_items_come_back_with_value_and_type(items: list[Any]) -> None:
     mine = Packed(items)
@@ -200,7 +199,7 @@ def looked_at_by_workers(mine: Packed[Any], method: str) -> None:
     assert os.getpid() not in {pid for *_, pid in seen}
 
 
-@all_methods
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_our_workers_map_the_same_memory(method: str) -> None:
     looked_at_by_workers(Packed(ITEMS), method)
 
@@ -231,7 +230,7 @@ def of_process(mine: Packed[Any]) -> Any:
     return [(list(one), file_of(one)) for one in (*started_with, mine)]
 
 
-@all_methods
+@pytest.mark.parametrize("method", METHODS)
 def test_a_process_that_is_being_started_maps_the_same_memory_and_one_that_runs_gets_a_copy(method: str) -> None:
     context: Any = multiprocessing.get_context(method)
     mine = Packed(ITEMS)

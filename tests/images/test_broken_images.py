@@ -104,7 +104,7 @@ def test_what_the_system_refuses_keeps_its_type_and_names_the_path(tmp_path):
         assert str(tmp_path) in str(error.value)
 
 
-@pytest.mark.parametrize(("first", "last"), [(0, 100), pytest.param(100, 3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("first", "last"), [(0, 100), pytest.param(100, 1500, marks=pytest.mark.slow)])
 def test_damaged_files_are_refused_or_decoded_alike_by_all_decoders(first, last):
     """In a process of its own, which neither crashes nor hangs."""
     command = [sys.executable, str(SUPPORT / "damaged.py"), str(first), str(last), *DECODERS]

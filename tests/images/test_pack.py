@@ -134,7 +134,7 @@ def without_waiting():
 
 
 @given(data=st.data())
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_packing_goes_on_whatever_an_end_at_any_byte_or_a_power_failure_has_left(
     tmp_path_factory, without_waiting, data
 ):

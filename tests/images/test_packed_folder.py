@@ -151,7 +151,7 @@ def test_a_damaged_picture_is_told_with_its_name_and_the_others_are_read(mine):
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_bytes_that_differ_are_never_handed_out(packed, tmp_path_factory, data):
     """Some of the archive's bytes are changed, after it was opened or before: an error, or the same pictures."""
     path = tmp_path_factory.mktemp("spoiled") / "mine.zip"

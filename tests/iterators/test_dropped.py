@@ -20,7 +20,7 @@ class Pids:
         return os.getpid()
 
 
-def opened(method):
+def opened(method="forkserver"):
     """An iterator that has handed something out, and its workers."""
     it = mpiter.MultiprocessIterator(Pids(), 4, n_processes=2, backend=mpiter.Process(method))
     return it, {psutil.Process(pid) for pid in next(it)}
@@ -30,10 +30,7 @@ def are_gone(workers):
     wait_until(lambda: not any(map(lives, workers)), "they are gone")
 
 
-every_method = pytest.mark.parametrize("method", METHODS)
-
-
-@every_method
+@pytest.mark.parametrize("method", METHODS)
 def test_a_dropped_iterator_ends_its_workers(method):
     it, workers = opened(method)
     assert os.getpid() not in {worker.pid for worker in workers}
@@ -41,26 +38,23 @@ def test_a_dropped_iterator_ends_its_workers(method):
     are_gone(workers)
 
 
-@every_method
-def test_an_iterator_in_a_cycle_ends_its_workers_when_collected(method):
-    it, workers = opened(method)
+def test_an_iterator_in_a_cycle_ends_its_workers_when_collected():
+    it, workers = opened()
     it.trainer = {"iterator": it}
     del it
     gc.collect()
     are_gone(workers)
 
 
-@every_method
-def test_breaking_out_of_a_loop_over_an_unnamed_iterator_ends_its_workers(method):
-    for batch in mpiter.batches(Pids(), 4, n_processes=2, backend=mpiter.Process(method)):
+def test_breaking_out_of_a_loop_over_an_unnamed_iterator_ends_its_workers():
+    for batch in mpiter.batches(Pids(), 4, n_processes=2):
         workers = {psutil.Process(int(pid)) for pid in batch}
         break
     are_gone(workers)
 
 
-@every_method
-def test_leaving_the_with_block_by_an_exception_ends_the_workers(method):
-    it, workers = opened(method)
+def test_leaving_the_with_block_by_an_exception_ends_the_workers():
+    it, workers = opened()
     with pytest.raises(ZeroDivisionError), it:
         raise ZeroDivisionError
     assert not any(map(lives, workers))

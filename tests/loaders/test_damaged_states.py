@@ -92,7 +92,7 @@ def saved(make: Callable[[], Any], after: int) -> Any:
 
 @pytest.mark.filterwarnings("ignore:the stream has no state_dict")
 @pytest.mark.parametrize("name", MAKES)
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_what_is_damaged_is_a_state_error_or_does_no_harm(name: str, data: st.DataObject) -> None:
     state = saved(MAKES[name], data.draw(st.sampled_from([0, 1, 3]), "batches"))

@@ -188,7 +188,6 @@ def rounds_of_an_iterator(class_: Any, most: int, between: Any, options: dict[st
 
 
 AGAIN: dict[str, Any] = {
-    "a loader": with_a_loader(nothing),
     "a loader, its workers end": with_a_loader(nothing, persistent_workers=False),
     "a loader without workers": with_a_loader(nothing, num_workers=0),
     "an iterator": with_an_iterator(mpiter.MultiprocessIterator, lambda it: it.reset(), n_processes=2),
@@ -236,7 +235,7 @@ def test_a_state_resumes_exactly_with_what_was_left_out(loader: Maker, way: Any)
         assert epoch(other) == GOOD[at:]
 
 
-@pytest.mark.parametrize("options", [{}, {"collate_fn": as_list}])
+@pytest.mark.parametrize(("loader", "options"), [(0, {}), (2, {}), (0, {"collate_fn": as_list})], indirect=["loader"])
 def test_the_others_are_what_they_would_have_been(loader: Maker, options: dict[str, Any]) -> None:
     found = []
     for broken in (BROKEN, ()):
@@ -268,7 +267,9 @@ def test_whatever_container_the_dataset_makes_reaches_the_collate_fn_as_it_is(lo
         assert batches.stats().skipped == len(dataset.broken)
 
 
-@pytest.mark.parametrize("dataset", [Ending(), EndingAtOnce(), Nesting()], ids=lambda dataset: type(dataset).__name__)
+@pytest.mark.parametrize(
+    ("loader", "dataset"), [(0, Ending()), (0, EndingAtOnce()), (2, Ending()), (2, Nesting())], indirect=["loader"]
+)
 def test_a_sample_that_fails_in_an_odd_way_is_left_out_alone(loader: Maker, dataset: Files) -> None:
     for options in ({}, {"collate_fn": as_list}):
         batches = loader(dataset, BATCH, on_error="skip", **options)

@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mpiter
@@ -17,6 +17,7 @@ def lengths_of(seed=0, count=500):
     return np.random.RandomState(seed).randint(1, 60, count)
 
 
+@settings(max_examples=40)
 @given(
     lengths=st.lists(st.integers(0, 9), min_size=1, max_size=8),
     more=st.integers(0, 3),
@@ -47,6 +48,7 @@ def test_what_cannot_be_padded_is_refused(rows, options, said):
         mpiter.pad(rows, **options)
 
 
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(0, 30), max_size=200),
     batch_size=st.integers(1, 9),
@@ -145,26 +147,15 @@ UNEVEN = {  # samples, and what is said of them
     "lists in a dict": ([{"ids": [1] * n} for n in (2, 1, 2, 2)], r"at \['ids'\]: list of 2 in its row 0, list of 1"),
     "dtypes": ([np.zeros(2, "f4"), np.zeros(2)] * 2, "of float32 in its row 0, .* of float64 in row 1"),
 }
-WAYS = {
-    "batches": lambda data, ragged, workers: mpiter.batches(
-        data, 4, shuffle=False, n_processes=workers, **({"ragged": ragged} if ragged else {})
+WAYS = {  # in the dataset's order, or in this one
+    "batches": lambda data, workers, order=None, **options: mpiter.batches(
+        data, 4, n_processes=workers, order_sampler=lambda *_: np.array(order or range(len(data))), **options
     ),
-    "loader": lambda data, ragged, workers: mpiter.DataLoader(
-        data, 4, num_workers=workers, **({"ragged": ragged} if ragged else {})
+    "loader": lambda data, workers, order=None, **options: mpiter.DataLoader(
+        data, 4, num_workers=workers, sampler=order, **options
     ),
-    "sampler": lambda data, ragged, workers: mpiter.DataLoader(
-        data, batch_sampler=[range(4)], num_workers=workers, **({"ragged": ragged} if ragged else {})
-    ),
-}
-BACKWARDS = {  # the last sample comes first
-    "batches": lambda data, workers, **options: mpiter.batches(
-        data, 4, n_processes=workers, order_sampler=lambda order, position: np.arange(len(data))[::-1], **options
-    ),
-    "loader": lambda data, workers, **options: mpiter.DataLoader(
-        data, 4, num_workers=workers, sampler=range(len(data))[::-1], **options
-    ),
-    "sampler": lambda data, workers, **options: mpiter.DataLoader(
-        data, num_workers=workers, batch_sampler=[[7, 6, 5, 4]], **options
+    "sampler": lambda data, workers, order=range(4), **options: mpiter.DataLoader(
+        data, num_workers=workers, batch_sampler=[order[:4]], **options
     ),
 }
 every_way = pytest.mark.parametrize(
@@ -174,18 +165,26 @@ every_way = pytest.mark.parametrize(
 )
 
 
-@every_way
-@pytest.mark.parametrize(("data", "says"), UNEVEN.values(), ids=UNEVEN)
+@pytest.mark.parametrize(
+    ("way", "workers", "data", "says"),
+    [
+        *((WAYS["loader"], 0, *uneven) for uneven in UNEVEN.values()),
+        *((way, workers, *UNEVEN["arrays"]) for way, workers in ((WAYS["batches"], 0), (WAYS["sampler"], 1))),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
 def test_samples_that_fit_no_array_are_refused_by_place_and_shape(way, workers, data, says):
-    with way(mpiter.Packed(data), None, workers) as batches, pytest.raises(mpiter.errors.UnevenSamples, match=says):
+    with way(mpiter.Packed(data), workers) as batches, pytest.raises(mpiter.errors.UnevenSamples, match=says):
         list(batches)
 
 
-@pytest.mark.parametrize("made", BACKWARDS.values(), ids=BACKWARDS)
-@pytest.mark.parametrize(("workers", "backend"), [(0, "process"), (1, "thread")])
-def test_the_samples_that_do_not_fit_are_named_by_their_index(made, workers, backend):
-    rows = [np.zeros(2)] * 6 + [np.zeros(3)] + [np.zeros(2)]
-    with made(rows, workers, backend=backend) as batches, pytest.raises(mpiter.errors.UnevenSamples) as raised:
+@pytest.mark.parametrize(
+    ("way", "workers", "backend"),
+    [*((way, 0, "process") for way in WAYS.values()), (WAYS["loader"], 1, "thread")],
+)
+def test_the_samples_that_do_not_fit_are_named_by_their_index(way, workers, backend):
+    rows, order = [np.zeros(2)] * 6 + [np.zeros(3)] + [np.zeros(2)], [7, 6, 5, 4, 3, 2, 1, 0]
+    with way(rows, workers, order, backend=backend) as batches, pytest.raises(mpiter.errors.UnevenSamples) as raised:
         list(batches)
     notes = "\n".join(raised.value.__notes__)
     assert "sample 7 in row 0; dataset[7] repeats it" in notes
@@ -212,10 +211,10 @@ def test_an_error_of_a_collate_function_names_the_samples(workers, backend):
 @every_way
 def test_they_are_a_list_or_padded_if_asked(way, workers):
     data = mpiter.Packed([(row, str(len(row))) for row in ROWS])
-    with way(data, "list", workers) as batches:
+    with way(data, workers, ragged="list") as batches:
         ((rows, names),) = batches
     assert [row.tolist() for row in rows] == [row.tolist() for row in ROWS]
-    with way(data, "pad", workers) as batches:
+    with way(data, workers, ragged="pad") as batches:
         ((rows, names),) = batches
     assert rows.tolist() == [[0, 1, 0], [0, 1, 2], [0, 1, 0], [0, 1, 0]]
     assert names == ["2", "3", "2", "2"]
@@ -230,7 +229,7 @@ def test_lists_are_lists_or_padded_in_each_batch_alike(way, workers, within):
     data = [within(ids) for ids in TOKENS]
 
     def found(ragged):
-        with way(data, ragged, workers) as batches:
+        with way(data, workers, ragged=ragged) as batches:
             return [batch if isinstance(batch, (list, np.ndarray)) else batch["ids"] for batch in batches]
 
     kept = [TOKENS[:4], TOKENS[4:]] if way is not WAYS["sampler"] else [TOKENS[:4]]

@@ -54,7 +54,7 @@ CHOICES = {
 
 
 @pytest.mark.filterwarnings("ignore:no batch will come")
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(
     kind=st.sampled_from(list(CHOICES)),
     n=st.integers(0, 12),
@@ -78,7 +78,7 @@ def test_a_number_of_epochs_is_cut_epoch_by_epoch(kind, n, batch_size, epochs, d
 
 
 @pytest.mark.chainer
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(n=lengths, batch_size=sizes, repeat=st.booleans(), shuffle=st.sampled_from([False, "sampler"]))
 def test_every_step_is_the_step_of_chainers_own_iterator(n, batch_size, repeat, shuffle):
     def sampler():
@@ -113,7 +113,7 @@ def told(plans):
     return found
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     n=st.integers(1, 60),
     batch_size=st.integers(1, 9),

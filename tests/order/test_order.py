@@ -16,7 +16,7 @@ seeds = st.integers(-(1 << 127), (1 << 128) - 1)
 epochs = st.integers(0, 1 << 40)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     length=st.sampled_from([1, 2, 3, 4095, 4096, 4097, 4160, 4161, 16385, 65536]) | st.integers(1, 9000),
     seed=seeds,
@@ -51,7 +51,7 @@ def test_a_trillion_samples_cost_what_a_thousand_cost(length):
     assert found.max() < length
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(length=st.integers(30, 9000), seed=seeds, epoch=epochs)
 def test_epochs_and_seeds_differ(length, seed, epoch):
     order = Shuffled(length, seed, epoch)
@@ -159,6 +159,7 @@ def chain(order, count):
     return found
 
 
+@settings(max_examples=40)
 @given(ahead=st.integers(0, 5), done=st.integers(0, 5))
 def test_starting_over_reads_a_sampler_on_however_far_the_loop_has_asked_ahead(ahead, done):
     wanted = chain(first_of(drawing(4)), 20)
@@ -184,6 +185,7 @@ def test_starting_over_asks_with_a_range_as_chainer_does():
     assert order.over_again(7).array().tolist() == [6, 0, 1, 2, 3, 4, 5]
 
 
+@settings(max_examples=20)
 @given(st.integers(4097, 10**5), st.integers(1, 64), st.integers(1, 50), st.integers(0, 49))
 def test_a_rank_that_jumps_over_the_others_parts_reads_what_one_alone_reads(length, each, ranks, rank):
     order, alone = Shuffled(length, 7), Shuffled(length, 7).array()

@@ -48,6 +48,7 @@ def wanted(length, position):
     return [(0, at) for at in range(position, length)] + [(1, at) for at in range(length)]
 
 
+@settings(max_examples=40)
 @given(SIZES)
 def test_filled_up_all_ranks_get_as_many_batches_of_one_size_and_stand_at_one_place(sizes):
     found = by_rank(sizes, wrap=False, epochs=EPOCHS)
@@ -59,11 +60,13 @@ def test_filled_up_all_ranks_get_as_many_batches_of_one_size_and_stand_at_one_pl
     assert len(rows) - len(once) <= EPOCHS * (sizes[2] - 1), "each epoch is filled up by fewer than there are ranks"
 
 
+@settings(max_examples=40)
 @given(SIZES)
 def test_exact_parts_are_each_sample_once(sizes):
     assert all_rows(by_rank(sizes, wrap=False, epochs=EPOCHS, exact=True)) == wanted(sizes[0], sizes[3])
 
 
+@settings(max_examples=40)
 @given(SIZES)
 def test_drop_last_leaves_out_the_short_step_for_all(sizes):
     found = by_rank(sizes, wrap=False, epochs=EPOCHS, drop_last=True)
@@ -75,6 +78,7 @@ def test_drop_last_leaves_out_the_short_step_for_all(sizes):
     assert left_out < EPOCHS * sizes[1] * sizes[2]
 
 
+@settings(max_examples=40)
 @given(SIZES)
 def test_what_runs_on_from_epoch_to_epoch_is_cut_without_a_seam(sizes):
     found = by_rank(sizes, wrap=True, most=7)
@@ -83,6 +87,7 @@ def test_what_runs_on_from_epoch_to_epoch_is_cut_without_a_seam(sizes):
     assert rows == [divmod(at, sizes[0]) for at in range(first, first + 7 * sizes[1] * sizes[2])]
 
 
+@settings(max_examples=40)
 @given(SIZES, st.booleans(), st.booleans())
 def test_batches_are_counted_as_they_come(sizes, drop_last, exact):
     length, batch_size, ranks, _ = sizes
@@ -107,6 +112,7 @@ def test_what_lies_ahead_of_a_rank_is_what_will_be_planned_for_it(sizes, options
         assert found == keys
 
 
+@settings(max_examples=60)
 @given(
     st.integers(1, 60),
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=4),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import pickle
 
@@ -121,10 +122,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
 @pytest.mark.parametrize("wrong", list(WRONG))
-def test_what_is_no_state_is_refused(kind, wrong):
-    refused(KINDS[kind](), WRONG[wrong])
+def test_what_is_no_state_is_refused(wrong):
+    refused(KINDS["shuffled"](), WRONG[wrong])
 
 
 def refused(it, state, match=None):
@@ -140,11 +140,9 @@ def refused(it, state, match=None):
     assert advance(it, 4) == advance(twin, 4)
 
 
-@pytest.mark.parametrize("saved", list(KINDS))
-@pytest.mark.parametrize("loading", list(KINDS))
+@pytest.mark.parametrize(("saved", "loading"), list(itertools.permutations(KINDS, 2)))
 def test_an_order_of_another_kind_is_refused(saved, loading):
-    if saved != loading:
-        refused(KINDS[loading](), KINDS[saved]().state_dict(), f"saved with a '{saved}' order, .* a '{loading}' one")
+    refused(KINDS[loading](), KINDS[saved]().state_dict(), f"saved with a '{saved}' order, .* a '{loading}' one")
 
 
 @pytest.mark.parametrize(
@@ -154,9 +152,8 @@ def test_an_order_of_another_kind_is_refused(saved, loading):
         ({"repeat": False}, "saved with wrap=False, this iterator has wrap=True"),
     ],
 )
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_a_state_of_another_iterator_is_refused(kind, other, text):
-    refused(KINDS[kind](), KINDS[kind](**other).state_dict(), text)
+def test_a_state_of_another_iterator_is_refused(other, text):
+    refused(KINDS["shuffled"](), KINDS["shuffled"](**other).state_dict(), text)
 
 
 @pytest.mark.parametrize(

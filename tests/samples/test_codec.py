@@ -96,7 +96,7 @@ def opened(*values):
 some_rows, ways = st.integers(1, 4), st.fixed_dictionaries({"travels": st.booleans(), "copy": st.booleans()})
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(first=samples, at_once=some_rows, way=ways, seeded=st.booleans(), data=st.data())
 def test_batches_of_like_samples_come_back_as_they_were(first, at_once, way, seeded, data):
     batch = [first, *(like(data.draw, first) for _ in range(data.draw(st.integers(0, 3))))]
@@ -107,14 +107,14 @@ def test_batches_of_like_samples_come_back_as_they_were(first, at_once, way, see
         assert array.flags.writeable
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(batch=st.lists(samples, min_size=1, max_size=4), at_once=some_rows, way=ways)
 def test_batches_of_anything_come_back_as_they_were(batch, at_once, way):
     for one, other in zip(batch, Journey(batch, **way).write(at_once).read(), strict=True):
         assert_same(one, other)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(leaf=leaves)
 def test_every_leaf_comes_back_alone(leaf):
     assert_same(leaf, travelled([leaf])[0])
@@ -363,7 +363,7 @@ VARIED = [
 ]
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(batches=st.lists(st.lists(st.sampled_from(VARIED), min_size=1, max_size=3), min_size=2, max_size=6))
 def test_a_batch_is_stacked_in_the_same_way_whatever_came_before_it(batches):
     stacks = Stacker()

@@ -74,6 +74,13 @@ BUILDS: dict[str, Any] = {
 }
 
 
+class Every(Squares):
+    """Samples with a part of each of these kinds."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {name: build(index) for name, build in BUILDS.items()}
+
+
 class Random(Squares):
     """Draws from every generator a dataset may use."""
 

@@ -22,12 +22,20 @@ IMPORTS = {"numpy": "from mpiter import DataLoader", "torch": "from mpiter.torch
 both_kinds = pytest.mark.parametrize("kind", KINDS)
 
 
+def loader_class(kind: str) -> Any:
+    """The loader of this kind; without torch the test is skipped."""
+    if kind == "numpy":
+        return mpiter.DataLoader
+    pytest.importorskip("torch", reason=NO_TORCH)
+    return mpiter.torch.DataLoader
+
+
 class Maker:
     """Makes loaders of one kind, each with so many workers, and closes them in the end."""
 
     def __init__(self, kind: str, workers: int, opened: contextlib.ExitStack) -> None:
         self.kind, self.workers, self._opened = kind, workers, opened
-        self.class_ = mpiter.torch.DataLoader if kind == "torch" else mpiter.DataLoader
+        self.class_ = loader_class(kind)
 
     def __call__(self, dataset: Any, batch_size: Any = 1, **options: Any) -> Any:
         options = {"num_workers": self.workers, **options}
@@ -64,8 +72,6 @@ class Maker:
 
 @contextlib.contextmanager
 def makers(kind: str, workers: int) -> Iterator[Maker]:
-    if kind == "torch":
-        pytest.importorskip("torch", reason=NO_TORCH)
     with contextlib.ExitStack() as opened:
         yield Maker(kind, workers, opened)
 

@@ -7,16 +7,17 @@ from pathlib import Path
 _UNNAMED = " (deleted)"
 
 
-def our_memory(link: Path) -> str:
+def our_memory(link: str | Path) -> str:
     """What an entry of /proc/self/fd leads to, with its inode, if that is memory of ours; else ""."""
     try:
-        target, found = os.readlink(link), link.stat()
+        target = os.readlink(link)
+        name = os.path.basename(target.removesuffix(_UNNAMED))
+        if not target.startswith("/memfd:mpiter") and not name.startswith("mpiter-"):  # a memfd, or the portable file
+            return ""
+        found = os.stat(link)
     except OSError:  # it has just been closed
         return ""
-    name = os.path.basename(target.removesuffix(_UNNAMED))
-    is_ours = target.startswith("/memfd:mpiter") or name.startswith("mpiter-")  # a memfd, or the portable file
-    is_memory = stat.S_ISREG(found.st_mode) and not found.st_nlink
-    return f"{target} {found.st_ino}" if is_ours and is_memory else ""
+    return f"{target} {found.st_ino}" if stat.S_ISREG(found.st_mode) and not found.st_nlink else ""
 
 
 def slots_of(it: object) -> object:

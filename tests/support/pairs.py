@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -21,19 +21,9 @@ def pairs(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
     return chosen
 
 
-def with_usual_and_another(values: Iterable[Any], usual: Any, others: Iterable[Any]) -> list[tuple[Any, Any]]:
-    """Each value with the usual choice, and with one of the others in turn."""
-    return [(value, choice) for value, other in zip(values, itertools.cycle(others)) for choice in (usual, other)]
-
-
 def slow_but(values: Iterable[Any], *usual: Any) -> list[Any]:
     """All of them, of which the usual ones will do where tests are to be quick."""
     return [value if value in usual else pytest.param(value, marks=pytest.mark.slow) for value in values]
-
-
-def slow_if(is_rare: Callable[..., bool], cells: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """All of them, but where tests are to be quick those that are rare."""
-    return [pytest.param(*cell, marks=pytest.mark.slow if is_rare(*cell) else []) for cell in cells]
 
 
 def _pairs_in(combination: tuple[Any, ...]) -> set[Any]:
