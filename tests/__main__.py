@@ -28,14 +28,17 @@ from bootstrap import Environment, Trouble
 
 PYTHONS = ("3.11", "3.12", "3.13")
 NEWEST = "3.13"  # where workers die as well
+# Of tests/: what leans on the interpreter itself…
 ON_OTHER_PYTHONS = (
-    "samples",
-    "worker",
-    "pool",
-    "iterators",
-)  # folders of tests/: what leans on the interpreter itself…
-ON_THE_NEWEST = ("datasets", "transport", "engine", "deaths")  # … and where it changes most; the rest is Python on top
-ON_CHAINERS_NUMPY = ("samples", "doors")  # what leans on NumPy
+    *("samples/test_codec.py", "samples/test_byvalue.py", "worker", "pool"),
+    *("iterators/test_contract.py", "iterators/test_dropped.py"),
+)
+# …and where it changes most; the rest is Python on top.
+ON_THE_NEWEST = (
+    *("datasets/test_variables.py", "datasets/test_packed.py", "transport", "engine/test_serial.py"),
+    *("deaths/test_crash_matrix.py", "deaths/test_interrupts.py", "deaths/test_left_behind.py"),
+)
+ON_CHAINERS_NUMPY = ("samples/test_codec.py", "doors")  # what leans on NumPy
 TORCH = "torch==2.13.0"
 JAX = "jax==0.10.2"
 MPI = ("mpi4py==4.1.2", "mpich==5.0.2")
@@ -130,7 +133,7 @@ def jobs() -> list:
 
 
 def folders(names: tuple) -> list:
-    """Of the tests."""
+    """Of the tests, and single files."""
     return ["tests/" + name for name in names]
 
 
