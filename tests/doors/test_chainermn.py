@@ -36,9 +36,6 @@ if MPIEXEC is None or find_spec("mpi4py") is None:
 
 pytestmark = [pytest.mark.chainer, pytest.mark.mpi]
 
-# Whoever fetches, ChainerMN's wrappers ask for the same: each is tried with processes and with another way.
-each_way = pytest.mark.parametrize("way", ["processes", "threads", "serial"])
-
 PRELUDE = """
     import json, os, sys, time
     if mpiexec := os.environ.pop("MPIEXEC", ""):  # begin anew, as two ranks
@@ -54,7 +51,7 @@ PRELUDE = """
     from chainer.training import extensions
     from chainermn.iterators import create_multi_node_iterator, create_synchronized_iterator
     import mpiter
-    from mpiter.chainer import LoaderReport, MultiprocessIterator, MultithreadIterator, SerialIterator, converter
+    from mpiter.chainer import LoaderReport, MultiprocessIterator, MultithreadIterator, converter
 
     chainer.disable_experimental_feature_warning = True  # ChainerMN's iterators are experimental, still
     chainermn.global_except_hook.add_hook()  # an error of one rank ends both
@@ -67,7 +64,6 @@ PRELUDE = """
         "processes": partial(MultiprocessIterator, n_processes=2, **ahead),
         "forked processes": partial(MultiprocessIterator, n_processes=2, backend=mpiter.Process("fork"), **ahead),
         "threads": partial(MultithreadIterator, n_threads=2, **ahead),
-        "serial": SerialIterator,
     }[sys.argv[1]]
 
     class Pairs:
@@ -169,9 +165,8 @@ SHARED = """
 """
 
 
-@each_way
-def test_both_ranks_get_the_masters_batches_go_on_from_a_snapshot_and_come_to_the_end(tmp_path, way):
-    found = alike(tmp_path, SHARED, way)
+def test_both_ranks_get_the_masters_batches_go_on_from_a_snapshot_and_come_to_the_end(tmp_path):
+    found = alike(tmp_path, SHARED, "processes")
     with mpiter.SerialIterator(range(23), 5, seed=3) as it:
         places = [[list(it.next()), it.epoch, it.epoch_detail, it.is_new_epoch, it.current_position] for _ in range(14)]
     assert found["steps"] == places
@@ -216,9 +211,8 @@ SYNCHRONIZED = """
 """
 
 
-@each_way
-def test_synchronized_ranks_are_in_step_whatever_one_does_with_them(tmp_path, way):
-    found = alike(tmp_path, SYNCHRONIZED, way)
+def test_synchronized_ranks_are_in_step_whatever_one_does_with_them(tmp_path):
+    found = alike(tmp_path, SYNCHRONIZED, "threads")
     seen = epochs(found["steps"], 12)
     assert len({tuple(epoch) for epoch in seen}) == len(seen) == 8
     assert all(sorted(epoch) == list(range(12)) for epoch in seen + epochs(found["used before"], 12))
@@ -247,13 +241,12 @@ EVALUATED = """
     seen = []
     it = make(Pairs((11, 3)[comm.rank]), 1, repeat=False, shuffle=False)
     evaluator = Gathering(comm, it, None, converter=converter, progress_hook=lambda batch: seen.append(labels(batch)))
-    tell({"means": means, "results": [evaluator(None) for _ in range(2)], "seen": seen})
+    evaluated = {"means": means, "results": [evaluator(None) for _ in range(2)], "seen": seen}
 """
 
 
-def test_evaluators_find_the_mean_of_all_ranks_and_ask_the_shorter_one_again_and_again(tmp_path):
+def evaluators_find_the_mean_of_all_ranks_and_ask_the_shorter_one_again_and_again(root, other):
     """ChainerMN asks both in rounds of eight, until neither has given anything in the last of a round."""
-    root, other = facts(tmp_path, EVALUATED, "processes")
     assert root["means"] == other["means"] == [{"main/label": 11.5, "main/image": 11.5}] * 3
     both = [[index] for index in range(3) for _ in range(2)] + [[index] for index in range(3, 11)]
     assert root["results"] == [both, both]
@@ -280,6 +273,7 @@ TRAINED = """
     trainer.run()
     log = trainer.get_extension("LogReport").log
     tell({
+        "evaluated": evaluated,
         "parameters": {name: parameter.array.tolist() for name, parameter in sorted(model.namedparams())},
         "losses": [entry["validation/main/loss"] for entry in log],
         "images/s": [entry["images/s"] for entry in log],
@@ -288,8 +282,9 @@ TRAINED = """
 """
 
 
-def test_ranks_that_train_together_end_with_the_same_parameters(tmp_path):
-    one, other = facts(tmp_path, TRAINED, "processes")
+def test_ranks_that_train_and_evaluate_together_end_with_the_same_parameters(tmp_path):
+    one, other = facts(tmp_path, EVALUATED + TRAINED, "processes")
+    evaluators_find_the_mean_of_all_ranks_and_ask_the_shorter_one_again_and_again(one["evaluated"], other["evaluated"])
     assert one["parameters"] == other["parameters"]
     assert one["losses"] == other["losses"]
     assert one["losses"][-1] < one["losses"][0]
@@ -335,9 +330,8 @@ SHARED_OUT = """
 """
 
 
-@pytest.mark.parametrize("way", ["forked processes"])
-def test_ranks_train_on_one_dataset_that_nobody_has_scattered(tmp_path, way):
-    one, other = facts(tmp_path, SHARED_OUT, way)
+def test_ranks_train_on_one_dataset_that_nobody_has_scattered(tmp_path):
+    one, other = facts(tmp_path, SHARED_OUT, "forked processes")
     assert one["parameters"] == other["parameters"]
     assert one["state"] == other["state"]
     assert one["losses"][-1] < one["losses"][0]

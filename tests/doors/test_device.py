@@ -59,7 +59,7 @@ class Pair(NamedTuple):
 
 
 def test_images_are_normalised_and_everything_else_comes_along():
-    with DataLoader(Images(), 4, num_workers=2) as loader:
+    with DataLoader(Images(), 4, num_workers=1) as loader:
         ahead = DevicePrefetcher(loader, "cpu", normalize=([1, 2, 3], [1, 2, 4]))
         assert len(ahead) == 6
         for number, (x, y, names) in enumerate(ahead):
@@ -71,18 +71,15 @@ def test_images_are_normalised_and_everything_else_comes_along():
             assert list(names) == [f"image {index}" for index in wanted.tolist()]
 
 
-@pytest.mark.parametrize(
-    ("options", "image", "numbers"),
-    [
+def test_dtypes():
+    batch = {"image": np.zeros((2, 3, 4, 5), np.uint8), "numbers": np.zeros(2), "labels": np.zeros(2, np.int64)}
+    for options, image, numbers in (
         ({}, torch.uint8, torch.float64),
         ({"dtype": torch.float16}, torch.float16, torch.float16),
         ({"normalize": ([0] * 3, [1] * 3), "dtype": torch.bfloat16}, torch.bfloat16, torch.bfloat16),
-    ],
-)
-def test_dtypes(options, image, numbers):
-    batch = {"image": np.zeros((2, 3, 4, 5), np.uint8), "numbers": np.zeros(2), "labels": np.zeros(2, np.int64)}
-    (found,) = DevicePrefetcher([batch], "cpu", **options)
-    assert (found["image"].dtype, found["numbers"].dtype, found["labels"].dtype) == (image, numbers, torch.int64)
+    ):
+        (found,) = DevicePrefetcher([batch], "cpu", **options)
+        assert (found["image"].dtype, found["numbers"].dtype, found["labels"].dtype) == (image, numbers, torch.int64)
 
 
 def test_containers_stay_what_they_are():
@@ -105,18 +102,15 @@ def test_on_the_cpu_nothing_is_copied():
         assert batches.stats().leased_batches == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
+def test_what_cannot_be_converted_is_refused():
+    for options, says in (
         ({"normalize": ([1, 2], [1])}, "normalize"),
         ({"normalize": ([1], [0])}, "normalize"),
         ({"normalize": ([1], [1])}, "1 channels"),
         ({"dtype": "float32"}, "none of torch's"),
-    ],
-)
-def test_what_cannot_be_converted_is_refused(options, says):
-    with pytest.raises(mpiter.OptionError, match=says):
-        list(DevicePrefetcher([np.zeros((2, 3, 4, 4), np.uint8)], "cpu", **options))
+    ):
+        with pytest.raises(mpiter.OptionError, match=says):
+            list(DevicePrefetcher([np.zeros((2, 3, 4, 4), np.uint8)], "cpu", **options))
 
 
 def test_dicts_of_other_classes_and_batches_of_iterators_are_known():

@@ -17,7 +17,7 @@ import mpiter
 from mpiter.images import BrokenImage, ImageFolder
 from mpiter.staging import ResidentFirst
 
-CELLS = [("folder", "uint8"), ("staged", "by options"), ("packed and staged", "float32 CHW")]
+CELLS = [("folder", "uint8"), ("packed and staged", "float32 CHW")]
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +87,13 @@ def test_the_loader_for_torch_gives_what_the_folder_holds(whole, tmp_path, kind,
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("kind", "workers"), [("packed and staged", 0), ("staged", 2)])
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning", "ignore:This DataLoader will create")
-def test_torchs_own_loader_takes_them(whole, tmp_path, kind, workers):
+def test_torchs_own_loader_takes_them(whole, tmp_path):
     torch = pytest.importorskip("torch", reason=NO_TORCH)
     expected = [ImageFolder(whole, **FORMS["fixed"])[index] for index in range(LENGTH)]
-    dataset = KINDS[kind](whole, tmp_path, **FORMS["fixed"])
-    options = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
-    loader = torch.utils.data.DataLoader(dataset, 5, **options)
+    dataset = KINDS["packed and staged"](whole, tmp_path, **FORMS["fixed"])
+    loader = torch.utils.data.DataLoader(dataset, 5, num_workers=2, multiprocessing_context="fork")
     pictures, labels = (torch.cat(parts).numpy() for parts in zip(*loader, strict=True))
     assert (pictures == np.stack([picture for picture, _ in expected])).all()
     assert labels.tolist() == [label for _, label in expected]
-    assert "staged" not in kind or dataset.fetch.held().all()
+    assert dataset.fetch.held().all()

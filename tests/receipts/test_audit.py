@@ -18,7 +18,7 @@ from mpiter.order.order import Shuffled
 from mpiter.receipts import Receipts
 
 LENGTH = 103
-anew = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+anew = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def epoch_of(folder, epoch=0):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from contract import contract
+from contract import CONSUMERS, contract
 
-globals().update(contract())
+globals().update(contract(without=CONSUMERS))
 
 
 @pytest.fixture

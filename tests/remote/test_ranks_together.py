@@ -33,7 +33,7 @@ class Indices:
     def __getitem__(self, index):
         return index
 
-name, before, exact, batch_size, workers, steps, fault = json.loads(sys.argv[1])
+name, before, exact, batch_size, workers, steps, has_fault = json.loads(sys.argv[1])
 if sys.argv[2:] == ["torch"]:
     import torch.distributed
     torch.distributed.init_process_group("gloo")
@@ -42,7 +42,7 @@ if sys.argv[2:] == ["mpi4py"]:
 shard = mpiter.Shard(exact=exact)
 rank, size = shard.share().rank, shard.share().size
 options = {"seed": 3, "shard": shard, "receipts": Receipts("receipts", rank, size)}
-if rank == 1 and fault == "in another's seat":
+if rank == 1 and has_fault:
     options["shard"] = mpiter.Shard(0, size, exact=exact)
 if sys.argv[2:] == ["torch"]:
     import mpiter.torch
@@ -52,8 +52,6 @@ else:
 with stream:
     if before:
         state = json.loads(Path(f"{before} 0.json").read_text())["state"]
-        if rank == 1 and fault == "a step ahead":
-            state["position"] += size * batch_size
         stream.load_state_dict(state)
     batches, epoch = [], iter(stream)
     for batch in epoch:
@@ -84,25 +82,25 @@ class Trained:
         self.folder, (self._by, self._library, self.exact) = folder, launcher
         self.given: Counter[int] = Counter()  # how often each sample was handed out
         for run in RUNS[:-1]:
-            self._run(*run)
+            self._run(*run, has_fault=False)
 
-    def ended(self, folder: Path, fault: str = "") -> Trained:
-        """A copy, in an empty folder, that has been gone on with to the end; one of the ranks may have a fault."""
+    def ended(self, folder: Path, has_fault: bool = False) -> Trained:
+        """A copy, in an empty folder, gone on with to the end; one of the ranks may take another's seat."""
         ended = copy(self)
         ended.folder, ended.given = folder, Counter(self.given)
         shutil.copytree(self.folder, folder, dirs_exist_ok=True)
-        ended._run(*RUNS[-1], fault)
+        ended._run(*RUNS[-1], has_fault)
         return ended
 
     def _run(
-        self, name: str, before: str, ranks: int, batch_size: int, workers: int, steps: int | None, fault: str = ""
+        self, name: str, before: str, ranks: int, batch_size: int, workers: int, steps: int | None, has_fault: bool
     ) -> None:
-        asked = json.dumps([name, before, self.exact, batch_size, workers, steps, fault])
+        asked = json.dumps([name, before, self.exact, batch_size, workers, steps, has_fault])
         code, _, err = launch(self.folder, self._by(ranks), PROGRAM, asked, *[self._library] * bool(self._library))
         assert code == 0, err
         facts = told(self.folder, name, ranks)
         assert all(fact["size"] == ranks for fact in facts)
-        if not fault:
+        if not has_fault:
             assert all(fact["state"] == facts[0]["state"] for fact in facts)
             if not self.exact or steps is not None:
                 assert len({tuple(map(len, fact["batches"])) for fact in facts}) == 1
@@ -130,11 +128,8 @@ def test_ranks_share_an_epoch_and_fewer_go_on_with_it(tmp_path: Path, trained: T
 
 @pytest.mark.timeout(3 * LIMIT_S)
 @pytest.mark.parametrize("trained", LAUNCHERS[:1], indirect=True)
-@pytest.mark.parametrize("fault", ["a step ahead", "in another's seat"])
-def test_the_audit_finds_what_a_rank_on_its_own_ways_loses_and_repeats(
-    tmp_path: Path, trained: Trained, fault: str
-) -> None:
-    given = trained.ended(tmp_path, fault).given
+def test_the_audit_finds_what_a_rank_in_anothers_seat_loses_and_repeats(tmp_path: Path, trained: Trained) -> None:
+    given = trained.ended(tmp_path, has_fault=True).given
     repeated = {index for index, count in given.items() if count > 1}
     verdict = audit(tmp_path / "receipts")
     assert not verdict.is_sound
@@ -142,7 +137,7 @@ def test_the_audit_finds_what_a_rank_on_its_own_ways_loses_and_repeats(
     lines = verdict.epochs[0].lines[1:]
     assert {int(line.split()[3]) for line in lines if "never came: sample" in line}.isdisjoint(given)
     assert {int(line.split()[4]) for line in lines if "several times: sample" in line} <= repeated
-    assert (verdict.twice > 0) == (fault == "in another's seat")
+    assert verdict.twice > 0
 
 
 JAX = (

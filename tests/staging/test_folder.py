@@ -152,16 +152,15 @@ def program(tmp_path):
 @pytest.mark.death
 def test_programs_that_are_killed_leave_nothing_that_is_served_torn_and_the_bound_holds(tmp_path):
     tier, rng, store = tmp_path / "tier", random.Random(0), Store(tmp_path, 120, 20_000)
-    for _ in range(2):  # two at a time, which share the folder
-        with program(tmp_path) as one, program(tmp_path) as other:
-            for killed in (one, other):
-                assert killed.stdout.readline() == "begun\n"
-            for killed in (one, other):
-                until = time.monotonic() + rng.uniform(0.05, 0.4)
-                while time.monotonic() < until:
-                    assert bytes_below(tier) <= 60 * 20_016
-                assert killed.poll() is None, killed.stderr.read()
-                killed.kill()
+    with program(tmp_path) as one, program(tmp_path) as other:  # which share the folder
+        for killed in (one, other):
+            assert killed.stdout.readline() == "begun\n"
+        for killed in (one, other):
+            until = time.monotonic() + rng.uniform(0.05, 0.4)
+            while time.monotonic() < until:
+                assert bytes_below(tier) <= 60 * 20_016
+            assert killed.poll() is None, killed.stderr.read()
+            killed.kill()
 
     def is_clear():
         Folder(str(tier), 60 * 20_016)

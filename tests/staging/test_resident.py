@@ -25,7 +25,7 @@ def staged(tmp_path):
     return found
 
 
-@pytest.mark.parametrize(("window", "local"), [(1, 2), (2, 1), (3, 2), (5, 0), (5, 2)])
+@pytest.mark.parametrize(("window", "local"), [(2, 1), (3, 2), (5, 0)])
 def test_the_entropy_is_that_of_all_the_orders_there_may_be(window, local):
     outcomes, told = Counter(), 0.0
     for order in itertools.permutations(range(5)):
@@ -78,7 +78,7 @@ def epoch_after_epoch(loader):
     return itertools.chain.from_iterable(iter(loader) for _ in itertools.count())
 
 
-@pytest.mark.parametrize("at", [3, 10, 19])
+@pytest.mark.parametrize("at", [3, 10])
 def test_a_loader_resumes_exactly_whatever_is_local_by_then(staged, at):
     with loader_of(staged, ResidentFirst(staged, 16, seed=4), workers=1) as loader:
         drawn = epoch_after_epoch(loader)

@@ -27,6 +27,8 @@ CONSUMERS = {  # what the consumer's process does, with whatever workers: not wh
     "test_a_dataset_of_which_every_sample_fails_is_not_skipped_for_ever",
     "test_a_batch_of_countless_epochs_that_memory_cannot_hold_is_refused_at_once",
     *("test_a_room_has_as_many_rows_as_come", "test_nothing_waits_until_somebody_looks_at_the_workers"),
+    *("test_a_room_grows_with_the_batches", "test_parts_of_a_mapped_file_are_stacked"),
+    *("test_errors_that_cannot_travel_are_described", "test_an_item_visited_twice_gets_fresh_randomness"),
 }
 
 

@@ -20,7 +20,6 @@ AUGMENT = Compose([RandomResizedCrop(SIDE), Flip()])
 FORMS: dict[str, dict[str, Any]] = {
     "uint8": {"transform": AUGMENT},
     "float32 CHW": {"transform": Compose([RandomResizedCrop(SIDE), Flip(), Normalize()])},
-    "by options": {"transform": AUGMENT, "layout": "CHW", "dtype": "float32"},
     "fixed": {"transform": Resize((SIDE, SIDE))},  # draws nothing, so that it is the same whoever loads it
 }
 
@@ -54,12 +53,7 @@ def packed_and_staged(root: Path, place: Path, **form: Any) -> Any:
     return Staging(place / "tier of packed", "10MB").of(packed(root, place, **form))
 
 
-KINDS = {
-    "folder": folder_of,
-    "packed": packed,
-    "staged": staged,
-    "packed and staged": packed_and_staged,
-}
+KINDS = {"folder": folder_of, "packed and staged": packed_and_staged}
 
 
 def plain(stream: Any, batches: int | None = None) -> list[tuple[Any, list[int]]]:

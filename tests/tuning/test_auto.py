@@ -41,11 +41,9 @@ def load(samples: list[Service], step: Service = NO_STEP, **more: Any) -> Load:
 
 
 LOADS = {
-    "CPU-bound": (load(drawn(10e-3)), 64),
     "CPU-bound, 8 cores": (load(drawn(10e-3), Service(1e-3)), 8),
     "I/O-bound": (load(drawn(20e-3, 0.6, cpu=False), Service(1e-3)), 64),
-    "bursty": (load(bursts(5e-3, 30e-3, 100, 15), Service(0.0, 10e-3)), 64),
-    "bursty, often": (load(bursts(5e-3, 50e-3, 20, 2), Service(0.0, 10e-3)), 64),
+    "bursty": (load(bursts(5e-3, 50e-3, 20, 2), Service(0.0, 10e-3)), 64),
     "straggling": (load(straggling(5e-3), Service(0.0, 8e-3)), 64),
     "memory-limited": (load(drawn(10e-3), Service(1e-3), worker_bytes=GB), 64),
     "trainer-bound": (load(drawn(1e-3), Service(0.0, 50e-3)), 64),
@@ -55,7 +53,7 @@ LOADS = {
 @pytest.mark.parametrize("name", LOADS)
 def test_auto_is_as_good_as_the_best_of_a_sweep_and_steady(name: str) -> None:
     (of, cores), most, batches = LOADS[name], 24 * GB, 1500
-    fitting = [count for count in (4, 8, 16, 20, 32, 64) if count * of.worker_bytes <= 0.9 * most]
+    fitting = [count for count in (8, 20, 64) if count * of.worker_bytes <= 0.9 * most]
     best = min(simulate(of, Setting(workers, 64), batches, cores=cores).batch_s(800) for workers in fitting)
     pilot = AutoPilot(Auto(most=64), Auto(), memory=lambda stats: most)
     outcome = simulate(of, FIRST, batches, pilot, cores)
@@ -65,15 +63,11 @@ def test_auto_is_as_good_as_the_best_of_a_sweep_and_steady(name: str) -> None:
     assert outcome.workers <= 2 * cores, "of as fast ones the fewest"
 
 
-@pytest.mark.parametrize(
-    ("samples_s", "steps_s"),
-    [((2e-3, 8e-3), (8e-3, 8e-3)), ((5e-3, 5e-3), (12e-3, 3e-3))],
-    ids=["four times the work", "a faster trainer"],
-)
-def test_a_load_that_changes_is_followed(samples_s: tuple[float, float], steps_s: tuple[float, float]) -> None:
+def test_a_load_that_changes_is_followed() -> None:
+    """It becomes four times the work."""
     half = 1000
-    samples = [one for mean_s in samples_s for one in drawn(mean_s, cpu=False)[: 4 * half] * 2]
-    of = Load(samples, [Service(0.0, step) for step in steps_s for _ in range(half)], batch_size=8, start_s=0.3)
+    samples = [one for mean_s in (2e-3, 8e-3) for one in drawn(mean_s, cpu=False)[: 4 * half] * 2]
+    of = Load(samples, [Service(0.0, 8e-3)], batch_size=8, start_s=0.3)
     pilot = AutoPilot(Auto(most=64), Auto(), memory=lambda stats: 1e12)
     outcome = simulate(of, FIRST, 2 * half, pilot)
     fixed = [simulate(of, Setting(workers, 2), 2 * half) for workers in (4, 8, 16)]
@@ -117,25 +111,24 @@ def late(pilot: AutoPilot) -> list[int]:
 
 
 def test_workers_that_grow_go_one_by_one_though_all_was_settled() -> None:
-    pilot = fly(20_000, 0.15, lambda seconds: 64 * GB, lambda batch: GB // 2 + GB * max(0, batch - 500) // 500)
+    pilot = fly(8000, 0.15, lambda seconds: 64 * GB, lambda batch: GB // 2 + GB * max(0, batch - 500) // 200)
     assert late(pilot) == [8, 7, 6, 5, 4, 3, 2, 1]
 
 
-@pytest.mark.parametrize("every_s", [1, 20])
-def test_memory_that_comes_and_goes_is_not_followed_for_ever(every_s: int) -> None:
-    pilot = fly(6000, 0.8, lambda seconds: (20 if int(seconds / every_s) % 2 else 64) * GB, lambda batch: GB)
+def test_memory_that_comes_and_goes_is_not_followed_for_ever() -> None:
+    pilot = fly(4000, 0.8, lambda seconds: (20 if int(seconds / 5) % 2 else 64) * GB, lambda batch: GB)
     assert 18 in [change.after.workers for change in pilot.changes]
     assert len(late(pilot)) <= 3, pilot.changes
 
 
 def test_workers_whom_memory_has_taken_come_back_when_there_is_some_again() -> None:
-    pilot = fly(6000, 0.8, lambda seconds: (20 if 10 < seconds < 15 else 64) * GB, lambda batch: GB)
+    pilot = fly(3000, 0.8, lambda seconds: (20 if 10 < seconds < 15 else 64) * GB, lambda batch: GB)
     assert late(pilot)[0] == 18
     assert late(pilot)[-1] >= 40
 
 
 def test_workers_stay_while_the_memory_they_take_varies_a_little() -> None:
-    assert not late(fly(6000, 3.0, lambda seconds: 41 * GB - int(seconds) % 2 * 3 * GB // 2, lambda batch: GB))
+    assert not late(fly(3000, 3.0, lambda seconds: 41 * GB - int(seconds) % 2 * 3 * GB // 2, lambda batch: GB))
 
 
 def test_the_counters_are_read_once_in_many_batches() -> None:
@@ -198,10 +191,7 @@ def test_real_workers_are_followed_and_the_batches_are_the_same(
             assert all(map(np.array_equal, batch, expected))
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [({"least": 0}, "least=0"), ({"most": True}, "most=True"), ({"least": 3, "most": 2}, "most=2 is less")],
-)
-def test_bounds_that_make_no_sense_are_refused(given: dict[str, int], said: str) -> None:
-    with pytest.raises(mpiter.OptionError, match=said):
-        mpiter.Auto(**given)
+def test_bounds_that_make_no_sense_are_refused() -> None:
+    for bounds, said in (((0, 2), "least=0"), ((1, True), "most=True"), ((3, 2), "most=2 is less")):
+        with pytest.raises(mpiter.OptionError, match=said):
+            mpiter.Auto(*bounds)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from curves import Fake
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpiter.tuning.bracket import nwt
@@ -35,6 +35,7 @@ def test_a_number_is_taken_if_it_saves_more_than_alpha_of_all_batches(seconds: l
     assert chosen(seconds) == workers
 
 
+@settings(max_examples=30)
 @given(st.lists(st.floats(0.1, 40.0), min_size=1, max_size=30), st.floats(0.01, 10.0))
 def test_what_is_taken_is_never_slower_than_none_and_within_alpha_of_the_best_before_it(
     seconds: list[float], alpha: float

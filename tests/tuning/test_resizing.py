@@ -15,8 +15,8 @@ import mpiter
 from mpiter.engine.pilot import Pilot, Setting, Wings
 from mpiter.stats import Stats
 
-BATCH, MOST = 4, 4
-WIDTHS = (4, 2, 4, 1, 3, 1)
+BATCH, MOST = 4, 3
+WIDTHS = (3, 1, 2)
 
 
 class Drawing:
@@ -112,12 +112,12 @@ def test_workers_that_are_killed_meanwhile_change_nothing(script: Script) -> Non
 
 
 def test_it_may_be_left_and_gone_on_from_at_any_time(script: Script) -> None:
-    with stream(mpiter.Auto(most=MOST)) as batches:
-        while len(script.made) < 3:
+    with stream(mpiter.Auto(most=MOST), "thread") as batches:
+        while len(script.made) < 2:
             next(batches)
         state, count = batches.state_dict(), batches.stats().batches
     script.made.clear()
-    with stream(mpiter.Auto(most=MOST)) as batches:
+    with stream(mpiter.Auto(most=MOST), "thread") as batches:
         batches.load_state_dict(state)
         check(until_all_is_done(batches, script), start=count)
 
@@ -130,7 +130,7 @@ def test_a_loader_keeps_its_pilot_from_epoch_to_epoch(script: Script) -> None:
 
 def test_who_asks_for_more_workers_than_there_are_cores_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpiter.engine.pilot.cores", lambda: 2)
-    with stream(mpiter.Auto(least=3)) as batches:
+    with stream(mpiter.Auto(least=3), "thread") as batches:
         next(batches)
         assert batches.stats().workers == 3
 
