@@ -45,7 +45,6 @@ if TYPE_CHECKING:  # otherwise imported on first use, since workers, which impor
     from .datasets.packed import Packed
     from .iterators.iterators import MultiprocessIterator, MultithreadIterator, SerialIterator, batches
     from .loaders.loader import DataLoader
-    from .loaders.ragged import Buckets, pad
     from .order.ranks import Shard
     from .samples.batch import Batch
     from .tuning.tune import tune
@@ -56,7 +55,6 @@ _WHEN_ASKED = {
     **dict.fromkeys(("MultiprocessIterator", "MultithreadIterator", "SerialIterator"), "iterators.iterators"),
     "batches": "iterators.iterators",
     "DataLoader": "loaders.loader",
-    **dict.fromkeys(("Buckets", "pad"), "loaders.ragged"),
     "Shard": "order.ranks",
     "Batch": "samples.batch",
     "tune": "tuning.tune",
@@ -68,7 +66,6 @@ __all__ = [
     "Auto",
     "Batch",
     "BatchTimeout",
-    "Buckets",
     "Checkpoint",
     "DataLoader",
     "MpiterError",
@@ -88,7 +85,6 @@ __all__ = [
     "batches",
     "get_rng",
     "get_worker_info",
-    "pad",
     "tune",
 ]
 
