@@ -273,13 +273,3 @@ def can_pin() -> bool:
         UserWarning,
     )
     return False
-
-
-def pinned(batch: Any) -> Any:
-    """Return ``batch`` copied to page-locked memory: its tensors, and other objects by their own ``pin_memory()``.
-
-    torch doesn't reuse this memory before the device has read it.  ``DevicePrefetcher`` needs no such copy.
-    """
-    if hasattr(batch, "pin_memory"):
-        return batch.pin_memory()
-    return mapped(batch, lambda value: value.pin_memory() if hasattr(value, "pin_memory") else value)

@@ -80,7 +80,8 @@ def test_the_keys_of_a_state_are_a_format():
         "is_new_epoch": False,
         "previous_epoch_detail": 0.0,
         "seed": "1267650600228229401496703205376",
-        "order": {"kind": "shuffled"},
+        "kind": "iterator",
+        "order": "shuffled",
         "dataset_length": 10,
         "wrap": True,
         "drop_last": False,
@@ -144,7 +145,7 @@ def refused(it, state, match=None):
 @pytest.mark.parametrize("loading", list(KINDS))
 def test_an_order_of_another_kind_is_refused(saved, loading):
     if saved != loading:
-        refused(KINDS[loading](), KINDS[saved]().state_dict(), f"saved with a '{saved}' order, .* a '{loading}' one")
+        refused(KINDS[loading](), KINDS[saved]().state_dict(), f"saved with order='{saved}', .* order='{loading}'")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_a_state_of_another_iterator_is_refused(kind, other, text):
 )
 def test_a_foreign_order_is_refused(indices):
     it = KINDS["sampled"]()
-    refused(it, {**it.state_dict(), "order": {"kind": "sampled", "indices": indices}})
+    refused(it, {**it.state_dict(), "indices": indices})
 
 
 def test_a_place_beyond_the_last_epoch_is_refused():

@@ -1,7 +1,7 @@
 """``shard="auto"`` under Lightning's DDP and Accelerate's launcher: each sample once an epoch, by nobody's sampler.
 
-Lightning would add a ``DistributedSampler``, were there not one to see already.  Accelerate shares out what it prepares
-once more, so our loader isn't handed to it.
+Lightning is told to add no ``DistributedSampler``.  Accelerate shares out what it prepares once more, so our loader
+isn't handed to it.
 """
 
 import json
@@ -55,7 +55,9 @@ class Line(lightning.LightningModule):
 def with_lightning():
     line = Line()
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = lightning.Trainer(max_epochs=EPOCHS, accelerator="cpu", devices=2, strategy="ddp", **quiet)
+    trainer = lightning.Trainer(
+        max_epochs=EPOCHS, accelerator="cpu", devices=2, strategy="ddp", use_distributed_sampler=False, **quiet
+    )
     trainer.fit(line)
     return trainer.global_rank, line.seen
 
