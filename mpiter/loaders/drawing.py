@@ -229,13 +229,6 @@ class Drawn(Plans):
         after = cursor.position + (1 if self._size is None else len(lot.keys))
         return lot.keys, lot.before.samples, cursor._replace(position=after)
 
-    def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """Return keys without asking the sampler: known for a range and torch's SequentialSampler, else none."""
-        given, before = self._sampler, self.place(cursor.position).samples
-        if (type(given).__module__, type(given).__qualname__) == ("torch.utils.data.sampler", "SequentialSampler"):
-            given = range(len(given))
-        return np.array(given[before + start : before + stop] if type(given) is range else (), np.int64)
-
 
 def _compact(keys: list[Any]) -> Indices | tuple[Any, ...]:
     if set(map(type, keys)) == {int}:

@@ -177,10 +177,10 @@ class Listed(Order):
     def __init__(self, array: Any) -> None:
         found = np.array(array)
         if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-            told = f"{found.dtype} values of shape {found.shape}; return a 1-D array of integer indices."
-            raise OptionError(f"order_sampler returned {told}")
-        if found.size and found.dtype.kind == "u" and int(found.max()) > np.iinfo(np.int64).max:
-            raise OptionError(f"order_sampler returned index {found.max()}, which is beyond any dataset.")
+            raise OptionError(
+                f"order_sampler returned {found.dtype} values of shape {found.shape}; return a 1-D array of integer "
+                f"indices."
+            )
         self._array: Indices = found.astype(np.int64)
 
     def __len__(self) -> int:

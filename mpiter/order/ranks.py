@@ -108,6 +108,4 @@ def _found() -> tuple[int, int, str]:
             continue  # this process is not a task that srun has started
         if all(value.isdecimal() and len(value) < 10 for value in values) and int(rank) < int(size):
             return int(rank), int(size), f"{names[0]} and {names[1]}"
-        if any(values):
-            _log.warning("shard: %s=%r and %s=%r say no rank, and are passed over", names[0], rank, names[1], size)
     return 0, 1, "default: no process group, no MPI and no variables of a launcher were found"

@@ -31,15 +31,12 @@ def save(cursor: Cursor, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
     return {**begun(_with_order(agreed, order), seed), **place, **listed}
 
 
-def load(state: Any, agreed: dict[str, Any], now: Order, epochs: int | None) -> tuple[Cursor, int]:
-    """Return the cursor and the seed in ``state``; raise a StateError that says what is wrong with it.
-
-    ``now`` is the present order of the iterator that loads it, ``epochs`` the number of its epochs (None: no limit).
-    """
+def load(state: Any, agreed: dict[str, Any], now: Order) -> tuple[Cursor, int]:
+    """Return the cursor and the seed in ``state``, or raise a StateError; ``now`` is the present order."""
     seed = check(state, _with_order(agreed, now), "iterator")
-    epoch = number_of(state, "epoch", 0, LARGEST if epochs is None else epochs)
+    epoch = number_of(state, "epoch")
     order = _order(state, seed, epoch, now, agreed["dataset_length"])
-    position = number_of(state, "position", 0, 0 if epoch == epochs else max(len(order) - 1, 0))
+    position = number_of(state, "position", 0, max(len(order) - 1, 0))
     detail: float = typed(state, "previous_epoch_detail", float)
     if not isfinite(detail) or not -1 <= detail <= LARGEST:
         raise StateError(f"the state's 'previous_epoch_detail' is {detail!r}.")

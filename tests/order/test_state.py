@@ -167,10 +167,3 @@ def test_a_state_of_another_iterator_is_refused(kind, other, text):
 def test_a_foreign_order_is_refused(indices):
     it = KINDS["sampled"]()
     refused(it, {**it.state_dict(), "indices": indices})
-
-
-def test_a_place_beyond_the_last_epoch_is_refused():
-    it = make(repeat=False, seed=0)
-    refused(it, {**it.state_dict(), "epoch": 2}, "'epoch' is 2, not within 0 … 1")
-    it = make(repeat=False, seed=0)
-    refused(it, {**it.state_dict(), "epoch": 1, "position": 3}, "'position' is 3, not within 0 … 0")
