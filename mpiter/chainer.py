@@ -9,7 +9,6 @@ loaded here, and those saved here by Chainer's.  Chainer must be importable: on 
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from functools import partial
 from math import isfinite
@@ -26,7 +25,6 @@ except Exception as error:  # NumPy 2 shows as AttributeError, a missing pkg_res
         f"`import mpiter.chainer_compat` before anything that imports Chainer."
     ) from error
 
-from . import echo
 from .errors import StateError
 from .iterators import iterators
 from .iterators.iterator import DatasetIterator
@@ -35,7 +33,7 @@ from .order.order import Given, Indices
 from .order.state import SEEDS
 from .samples.batch import Batch, columns_in_place
 
-__all__ = ["Echo", "MultiprocessIterator", "MultithreadIterator", "SerialIterator", "converter"]
+__all__ = ["MultiprocessIterator", "MultithreadIterator", "SerialIterator", "converter"]
 
 _SEED_BYTES = 17  # for 128 bits and a sign
 
@@ -150,26 +148,6 @@ class SerialIterator(_Door, iterators.SerialIterator):
     ...     it.next(), it.epoch_detail
     ([10, 20], 0.666...)
     """
-
-
-class Echo(echo.Echo[Any], chainer.dataset.Iterator):  # type: ignore[misc]
-    """``mpiter.echo.Echo`` for Chainer's trainers, around one of these iterators; the arguments are explained there.
-
-    >>> from mpiter.chainer import SerialIterator
-    >>> with SerialIterator([10, 20, 30, 40], 2, repeat=False, shuffle=False) as it:
-    ...     list(Echo(it, 2, shuffle_buffer=0))
-    [[10, 20], [10, 20], [30, 40], [30, 40]]
-    """
-
-    def __del__(self) -> None:
-        """Do nothing: Chainer's would close the source."""
-
-    def serialize(self, serializer: Any) -> None:
-        """Save the position to a snapshot or load it from one, depending on the ``serializer``."""
-        if isinstance(serializer, chainer.serializer.Deserializer):
-            self.load_state_dict(json.loads(serializer("mpiter_echo", None).tobytes()))
-        else:
-            serializer("mpiter_echo", np.frombuffer(json.dumps(self.state_dict()).encode(), np.uint8))
 
 
 class _Converter(chainer.dataset.Converter):  # type: ignore[misc]

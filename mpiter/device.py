@@ -40,14 +40,9 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
         changed = copy.copy(tree)
         changed.update({name: mapped(value, change) for name, value in tree.items()})
         return changed
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(mapped(value, change) for value in tree))
     if isinstance(tree, (list, tuple)):
         parts = [mapped(value, change) for value in tree]
-        try:
-            return type(tree)(parts)
-        except Exception:  # a subclass whose constructor takes other arguments
-            return parts
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     return change(tree)
 
 

@@ -18,14 +18,14 @@ import operator
 import random
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import OptionError, StateError
+from ..errors import StateError
 from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch
 from ..order.order import Indices
 from ..order.state import LARGEST, begun, check, number_of, typed
@@ -184,8 +184,6 @@ class Drawn(Plans):
         try:
             found = self._keys or self.begin()
             some = next(found) if self._size is None else islice(found, count)
-            if not (isinstance(some, Iterable) or hasattr(some, "__getitem__")):
-                return OptionError(f"batch_sampler gives {some!r:.60}, which must be a list of keys: one list a batch.")
             keys = list(some)
         except StopIteration:
             keys = None

@@ -154,16 +154,13 @@ class DataLoader(Loading[B_co]):
 def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:
     """Raise an OptionError for arguments that contradict ``shard=``; ``given`` are samplers and a generator."""
     if is_stream:
+        kind = type(dataset).__name__
+        raise OptionError(f"shard needs a dataset with [] and len(); have {kind} yield this rank's part.")
+    if any(draws is not None for draws in given):
         raise OptionError(
-            f"shard needs a dataset with [] and len(), and {type(dataset).__name__} is read as a stream; have its "
-            f"__iter__ yield this rank's part."
+            "shard goes without sampler, batch_sampler and generator, since each rank's would draw by itself; "
+            "shuffle=True and seed= make one order for all ranks."
         )
-    for draws in given:  # a sampler, a batch_sampler, a generator
-        if draws is not None:
-            raise OptionError(
-                f"shard goes without sampler, batch_sampler and generator, and one is {draws!r:.60}: each rank's would "
-                f"draw by itself.  shuffle=True and seed= make one order for all ranks."
-            )
 
 
 def is_torchs_stream(dataset: Any) -> bool:

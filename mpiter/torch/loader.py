@@ -88,11 +88,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         self._goes_through_all = sampler is None and batch_sampler is None
         if not isinstance(dataset, (list, tuple)):  # torch takes their elements as samples
             dataset = as_dataset(dataset, by_key=not self._goes_through_all)
-        if not (hasattr(type(dataset), "__getitem__") or hasattr(dataset, "__getitems__")):
-            raise OptionError(
-                f"a dataset has [], which {type(dataset).__name__} has not; make it an IterableDataset, or pass it to "
-                f"mpiter.DataLoader, which takes anything iterable."
-            )
         self._seed, self._shuffles, self._is_shared = seed or 0, bool(shuffle), options.get("shard") is not None
         if self._is_shared:
             check_sharing(dataset, is_torchs_stream(dataset), sampler, batch_sampler, generator)

@@ -186,14 +186,6 @@ def test_what_makes_no_sense_is_refused_at_once():
                 setattr(loader, name, None)
 
 
-def test_keys_in_place_of_lists_of_keys_are_told() -> None:
-    with (
-        DataLoader(DATA, batch_sampler=[0, 1]) as loader,
-        pytest.raises(OptionError, match=r"batch_sampler gives 0, which"),
-    ):
-        next(iter(loader))
-
-
 class Together:
     """Reads many samples at once; sample 2 fails, and each is counted."""
 

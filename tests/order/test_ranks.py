@@ -115,7 +115,7 @@ def test_who_says_it_himself_is_believed(monkeypatch):
     assert shard_for(None) is None
 
 
-@pytest.mark.parametrize("shard", ["yes", 3, (1, 2, 3), (2, 2), (-1, 2), (0, 0), (0.5, 2), (True, 2), [0, 2]])
+@pytest.mark.parametrize("shard", ["yes", 3, (1, 2, 3), (2, 2), (-1, 2), (0, 0), (0.5, 2), [0, 2]])
 def test_what_is_no_shard_is_refused(shard):
     with pytest.raises(OptionError, match=r"rank|shard"):
         shard_for(shard)
