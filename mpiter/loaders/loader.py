@@ -14,7 +14,7 @@ import numpy as np
 
 from ..datasets.columns import as_dataset
 from ..engine.arguments import OF_LOADERS, OfLoaders, takes
-from ..engine.options import whole
+from ..engine.options import is_object, whole
 from ..engine.pilot import Auto
 from ..errors import OptionError
 from ..iterators.iterators import Columns
@@ -106,6 +106,7 @@ class DataLoader(Loading[B_co]):
         seed, ragged = options.get("seed"), options.get("ragged", "raise")
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
+        is_object("dataset", dataset)
         if sampler is not None and shuffle:
             raise OptionError("sampler and shuffle=True exclude each other; shuffle in the sampler.")
         if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
