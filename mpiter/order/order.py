@@ -167,6 +167,8 @@ class Listed(Order):
                 f"order_sampler returned {found.dtype} values of shape {found.shape}; return a 1-D array of integer "
                 f"indices."
             )
+        if found.size and found.dtype.kind == "u" and int(found.max()) > np.iinfo(np.int64).max:
+            raise OptionError(f"order_sampler returned index {found.max()}, which is beyond any dataset.")
         self._array: Indices = found.astype(np.int64)
 
     def __len__(self) -> int:

@@ -205,3 +205,8 @@ def test_what_a_rank_jumps_over_is_not_evaluated(monkeypatch):
     for start in range(128 * 77, 10**9, 128 * 4096):
         taken += len(order.take(start, start + 128))
     assert sum(evaluated) < 1.1 * taken + 2 * (1 << 14)
+
+
+def test_an_index_beyond_any_dataset_is_refused():
+    with pytest.raises(mpiter.OptionError, match="beyond any dataset"):
+        mpiter.batches(range(2), 2, n_processes=0, order_sampler=lambda order, at: np.array([2**64 - 1, 1], np.uint64))
