@@ -38,7 +38,7 @@ from meters import Plain, Progress
 from pictures import HELD_OUT, NAMES, PICTURES, SIDE, Shapes
 from threadpoolctl import threadpool_limits
 
-from mpiter.chainer import LoaderReport, MultiprocessIterator, converter
+from mpiter.chainer import MultiprocessIterator, converter
 from mpiter.machine import cores
 
 FOLDER = Path(__file__).resolve().parent.parent / ".demo"
@@ -115,10 +115,7 @@ def train(demo: Demo, name: str, make: Callable[[], Any], collate: Any = chainer
     made_s, waits = time.perf_counter() - began, meters.clock(iterator)
     trainer = make_trainer(demo, iterator, (EPOCHS, "epoch"), collate)
     trainer.extend(extensions.snapshot(filename="snapshot-{.updater.epoch}"), trigger=(1, "epoch"))
-    ours = isinstance(iterator, MultiprocessIterator)
-    if ours:
-        trainer.extend(LoaderReport())
-    show(trainer, COLUMNS + ["images/s", "waited"] * ours)
+    show(trainer, COLUMNS)
     with threadpool_limits(1):
         trainer.run()  # which finalizes the iterator
     wall_s, cpu = time.perf_counter() - began, meters.cpu_seconds() - cpu

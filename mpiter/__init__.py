@@ -45,7 +45,6 @@ if TYPE_CHECKING:  # otherwise imported on first use, since workers, which impor
     from .datasets.packed import Packed
     from .iterators.iterators import MultiprocessIterator, MultithreadIterator, SerialIterator, batches
     from .loaders.loader import DataLoader
-    from .loaders.ragged import Buckets, pad
     from .order.ranks import Shard
     from .samples.batch import Batch
     from .tuning.tune import tune
@@ -56,7 +55,6 @@ _WHEN_ASKED = {
     **dict.fromkeys(("MultiprocessIterator", "MultithreadIterator", "SerialIterator"), "iterators.iterators"),
     "batches": "iterators.iterators",
     "DataLoader": "loaders.loader",
-    **dict.fromkeys(("Buckets", "pad"), "loaders.ragged"),
     "Shard": "order.ranks",
     "Batch": "samples.batch",
     "tune": "tuning.tune",
@@ -68,7 +66,6 @@ __all__ = [
     "Auto",
     "Batch",
     "BatchTimeout",
-    "Buckets",
     "Checkpoint",
     "DataLoader",
     "MpiterError",
@@ -88,7 +85,6 @@ __all__ = [
     "batches",
     "get_rng",
     "get_worker_info",
-    "pad",
     "tune",
 ]
 
@@ -105,7 +101,7 @@ BY_NAME["ray"], BY_NAME["mpi"] = _from_wing("remote.ray", "Ray"), _from_wing("re
 _ELSEWHERE = {  # names that users look for here, and the modules that have them
     **dict.fromkeys(_rarer_errors, "errors"),
     **dict.fromkeys(("DevicePrefetcher", "StatefulDataLoader", "tensors"), "torch"),
-    **dict.fromkeys(("LoaderReport", "converter"), "chainer"),
+    "converter": "chainer",
     **dict.fromkeys(("Compose", "Crop", "Flip", "ImageFolder", "ImageList", "Normalize", "PackedFolder"), "images"),
     **dict.fromkeys(("BrokenImage", "BadArchive", "RandomResizedCrop", "Region", "Resize"), "images"),
     **dict.fromkeys(("ResidentFirst", "Staging", "StagingStats"), "staging"),

@@ -1,7 +1,7 @@
 """mpiter's iterators for Chainer: change only the import, to ``from mpiter.chainer import MultiprocessIterator``.
 
 They add what Chainer's trainers, evaluators and ChainerMN need: the base class ``chainer.dataset.Iterator``,
-``serialize`` with the keys of Chainer's snapshots, and two private names.  ``converter`` and ``LoaderReport`` are for
+``serialize`` with the keys of Chainer's snapshots, and two private names.  ``converter`` is for
 the trainer.  Guarantees that saving a snapshot has no side effects, that snapshots of Chainer's iterators can be
 loaded here, and those saved here by Chainer's.  Chainer must be importable: on NumPy 2 or Python 3.12 and later,
 ``import mpiter.chainer_compat`` first.
@@ -9,8 +9,6 @@ loaded here, and those saved here by Chainer's.  Chainer must be importable: on 
 
 from __future__ import annotations
 
-import json
-import time
 from contextlib import suppress
 from functools import partial
 from math import isfinite
@@ -27,17 +25,15 @@ except Exception as error:  # NumPy 2 shows as AttributeError, a missing pkg_res
         f"`import mpiter.chainer_compat` before anything that imports Chainer."
     ) from error
 
-from . import echo
-from .errors import OptionError, StateError
+from .errors import StateError
 from .iterators import iterators
 from .iterators.iterator import DatasetIterator
 from .order.cursor import Cursor
 from .order.order import Given, Indices
 from .order.state import SEEDS
 from .samples.batch import Batch, columns_in_place
-from .stats import Stats
 
-__all__ = ["Echo", "LoaderReport", "MultiprocessIterator", "MultithreadIterator", "SerialIterator", "converter"]
+__all__ = ["MultiprocessIterator", "MultithreadIterator", "SerialIterator", "converter"]
 
 _SEED_BYTES = 17  # for 128 bits and a sign
 
@@ -154,26 +150,6 @@ class SerialIterator(_Door, iterators.SerialIterator):
     """
 
 
-class Echo(echo.Echo[Any], chainer.dataset.Iterator):  # type: ignore[misc]
-    """``mpiter.echo.Echo`` for Chainer's trainers, around one of these iterators; the arguments are explained there.
-
-    >>> from mpiter.chainer import SerialIterator
-    >>> with SerialIterator([10, 20, 30, 40], 2, repeat=False, shuffle=False) as it:
-    ...     list(Echo(it, 2, shuffle_buffer=0))
-    [[10, 20], [10, 20], [30, 40], [30, 40]]
-    """
-
-    def __del__(self) -> None:
-        """Do nothing: Chainer's would close the source."""
-
-    def serialize(self, serializer: Any) -> None:
-        """Save the position to a snapshot or load it from one, depending on the ``serializer``."""
-        if isinstance(serializer, chainer.serializer.Deserializer):
-            self.load_state_dict(json.loads(serializer("mpiter_echo", None).tobytes()))
-        else:
-            serializer("mpiter_echo", np.frombuffer(json.dumps(self.state_dict()).encode(), np.uint8))
-
-
 class _Converter(chainer.dataset.Converter):  # type: ignore[misc]
     """Does what ``concat_examples`` does, without copying where the samples lie stacked already."""
 
@@ -212,60 +188,3 @@ def _plain(columns: Any) -> Any:
 
 def _is_numeric(column: Any) -> bool:
     return type(column) is np.ndarray and column.dtype.kind in "biufc" and column.dtype.isnative
-
-
-class LoaderReport(chainer.training.Extension):  # type: ignore[misc]
-    """Reports samples per second, and the share of the time that training waits for batches, to LogReport.
-
-    Call ``trainer.extend(LoaderReport())``, and add ``"images/s"`` and ``"waited"`` to the entries of ``PrintReport``.
-    Both cover all the time since the last report, including evaluation and snapshots.  If the trigger of ``LogReport``
-    isn't each epoch, pass the same one to ``extend()``.  With several iterators, add one report for each:
-    ``LoaderReport("second")`` reports ``"second/images/s"`` and ``"second/waited"``.
-
-    >>> import chainer, numpy, tempfile
-    >>> from mpiter.chainer import SerialIterator
-    >>> it = SerialIterator([(numpy.zeros(2, "f"), 0)] * 4, 2)
-    >>> model = chainer.links.Classifier(chainer.links.Linear(2, 2))
-    >>> updater = chainer.training.StandardUpdater(it, chainer.optimizers.SGD().setup(model))
-    >>> trainer = chainer.training.Trainer(updater, (1, "epoch"), out=tempfile.gettempdir())
-    >>> trainer.extend(LoaderReport())
-    >>> trainer.run()
-    >>> sorted(trainer.observation)
-    ['images/s', 'main/accuracy', 'main/loss', 'waited']
-    """
-
-    trigger = 1, "epoch"
-    priority = chainer.training.PRIORITY_WRITER
-
-    def __init__(self, iterator: str = "main") -> None:
-        if not isinstance(iterator, str):
-            raise OptionError(f"LoaderReport takes the name that an iterator has in the updater, not {iterator!r:.60}.")
-        self._name = iterator
-        self._prefix = "" if iterator == "main" else f"{iterator}/"
-        self._since = time.perf_counter()
-        self._before = Stats()
-
-    @property
-    def default_name(self) -> str:
-        return f"LoaderReport_{self._name}"
-
-    def initialize(self, trainer: Any) -> None:
-        """Start the clock, when the training begins."""
-        self._since, self._before = time.perf_counter(), self._stats(trainer)
-
-    def __call__(self, trainer: Any) -> None:
-        now, stats, before = time.perf_counter(), self._stats(trainer), self._before
-        if stats.samples < before.samples:  # the iterator has new workers, whose counters began at 0
-            before = Stats()
-        seconds = max(now - self._since, 1e-9)  # the clock may not have advanced
-        self._since, self._before = now, stats
-        trainer.observation[f"{self._prefix}images/s"] = (stats.samples - before.samples) / seconds
-        trainer.observation[f"{self._prefix}waited"] = (stats.wait_s - before.wait_s) / seconds
-
-    def _stats(self, trainer: Any) -> Stats:
-        iterator = trainer.updater.get_iterator(self._name)
-        if not hasattr(iterator, "stats"):
-            kind = type(iterator).__name__
-            raise OptionError(f"LoaderReport needs an iterator of mpiter.chainer; {self._name!r} is Chainer's {kind}.")
-        stats: Stats = iterator.stats()
-        return stats

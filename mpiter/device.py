@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from .errors import OptionError, warn
+from .errors import warn
 from .samples.batch import Batch
 from .stats import Stats
 from .transport.memory import arena_at
@@ -40,14 +40,9 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
         changed = copy.copy(tree)
         changed.update({name: mapped(value, change) for name, value in tree.items()})
         return changed
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(mapped(value, change) for value in tree))
     if isinstance(tree, (list, tuple)):
         parts = [mapped(value, change) for value in tree]
-        try:
-            return type(tree)(parts)
-        except Exception:  # a subclass whose constructor takes other arguments
-            return parts
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     return change(tree)
 
 
@@ -124,23 +119,16 @@ class DevicePrefetcher:
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
-        if dtype is not None and not isinstance(dtype, torch.dtype):
-            raise OptionError(f"dtype={dtype!r:.40} is none of torch's; pass torch.float16, say.")
         self.dtype = dtype
         self._scale: tuple[Any, Any] | None = None
         if normalize is not None:
             mean, std = (torch.as_tensor(part, dtype=torch.float32).reshape(-1) for part in normalize)
-            if len(mean) != len(std) or not bool((std > 0).all()):
-                raise OptionError("normalize=(mean, std) takes as many of the one as of the other, and std above 0.")
             self._scale = tuple(part.to(self.device).reshape(1, -1, 1, 1) for part in (mean, std))
         self._state: Any = None  # the loader's after the last batch handed out, if it is a batch ahead; else None
         self._was_new_epoch = False
 
     def __len__(self) -> int:
         return len(self.loader)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} to {self.device} of {self.loader!r:.200}>"
 
     def stats(self) -> Stats:
         """Return the loader's counters, which include the time that is waited for batches here."""
@@ -170,11 +158,6 @@ class DevicePrefetcher:
         """Return the tensor, which is on the device already, converted and normalised."""
         scale = self._scale
         if scale is not None and tensor.ndim == 4:
-            if tensor.shape[1] != scale[0].shape[1]:
-                raise OptionError(
-                    f"normalize= has {scale[0].shape[1]} channels, but there are images of shape "
-                    f"{tuple(tensor.shape[1:])}; channels come first."
-                )
             return tensor.float().sub(scale[0]).div_(scale[1]).to(self.dtype or torch.float32)
         if self.dtype is not None and (tensor.is_floating_point() or tensor.ndim == 4):
             return tensor.to(self.dtype)
@@ -273,13 +256,3 @@ def can_pin() -> bool:
         UserWarning,
     )
     return False
-
-
-def pinned(batch: Any) -> Any:
-    """Return ``batch`` copied to page-locked memory: its tensors, and other objects by their own ``pin_memory()``.
-
-    torch doesn't reuse this memory before the device has read it.  ``DevicePrefetcher`` needs no such copy.
-    """
-    if hasattr(batch, "pin_memory"):
-        return batch.pin_memory()
-    return mapped(batch, lambda value: value.pin_memory() if hasattr(value, "pin_memory") else value)

@@ -19,7 +19,7 @@ from typing import Any
 from .. import machine
 from ..bell import Bell
 from ..errors import WorkerStartError, could_not_start
-from ..order.horizon import Horizon
+from ..order.cursor import Horizon
 from ..pool.endings import End
 from ..pool.starting import never_interrupted
 from ..rules import Rules

@@ -15,7 +15,7 @@ from typing import Any, Generic, Self
 import numpy as np
 
 from ..engine.alone import pump_for
-from ..engine.options import Options, flag, whole
+from ..engine.options import Options, whole
 from ..errors import IteratorClosed, OptionError
 from ..order.cursor import Cursor, Pace
 from ..order.order import Given, Listed, Order, Sampled, SamplerOfTheMoment, Sequential, Shuffled
@@ -32,17 +32,13 @@ class Sampling:
     """The options that determine the epochs and their order."""
 
     wrap: bool = False  # batches run on into the next epoch
-    epochs: int | None = 1  # of a pass
-    passes: int = 1
+    epochs: int | None = 1
     drop_last: bool = False
     shuffle: bool | None = None
     order_sampler: Any = None
 
     def __post_init__(self) -> None:
         whole("epochs", self.epochs, least=0, optional=True)
-        flag("repeat", self.wrap)
-        flag("drop_last", self.drop_last)
-        flag("shuffle", self.shuffle is None or self.shuffle)
         if self.order_sampler is not None and not callable(self.order_sampler):
             raise OptionError(f"order_sampler={self.order_sampler!r:.60} cannot be called; pass a function.")
         if self.shuffle is not None and self.order_sampler is not None:
@@ -67,11 +63,6 @@ class Sampling:
         if self.drop_last:
             options.check_drop_last(length, options.batch_size)
 
-    def pace(self, batch_size: int) -> Pace:
-        """Return the pace in Python's own types, whatever ``np.int64(32)`` or ``repeat=1`` the user passed."""
-        epochs = None if self.epochs is None else int(self.epochs) * self.passes
-        return Pace(batch_size, bool(self.wrap), epochs, bool(self.drop_last))
-
     @property
     def shuffles(self) -> bool:
         return self.order_sampler is None and (self.shuffle is None or bool(self.shuffle))
@@ -84,6 +75,7 @@ class DatasetIterator(Generic[B]):
         """No batch has come for longer than ``dataset_timeout`` seconds."""
 
     _revives = False  # may be used again after close()
+    _passes = 1  # over the epochs, with the present one
 
     def __init__(self, options: Options, sampling: Sampling) -> None:
         sampling.check(options)
@@ -125,9 +117,16 @@ class DatasetIterator(Generic[B]):
     def _cursor(self) -> Cursor:
         return self._pump.cursor
 
+    @property
+    def _pace(self) -> Pace:
+        """What cuts batches, in Python's own types, whatever ``np.int64(32)`` or ``repeat=1`` the user passed."""
+        sampling = self._sampling
+        epochs = None if sampling.epochs is None else int(sampling.epochs) * self._passes
+        return Pace(self.batch_size, bool(sampling.wrap), epochs, bool(sampling.drop_last))
+
     def _go(self, cursor: Cursor, seed: int | None = None) -> None:
         """Continue from ``cursor``, a position between two batches, and drop the batches in flight."""
-        self._pump.go(cursor, self._sampling.pace(self.batch_size), seed)
+        self._pump.go(cursor, self._pace, seed)
 
     def _go_by(self, order: Order) -> None:
         """Continue in another order, from the same position or, if that order is shorter, from its last sample."""
@@ -293,17 +292,12 @@ class DatasetIterator(Generic[B]):
         """Continue from where ``state`` was saved, with whatever number of workers it was saved."""
         self._refuse_if_closed("load a state")
         self._pump.options.warn_of_disorder()
-        self._go(*load(state, self._agreed(), self._cursor.order, self._epochs))
+        self._go(*load(state, self._agreed(), self._cursor.order))
 
     def _agreed(self) -> dict[str, Any]:
         """Return what a state must agree with; the batch size isn't in it, since a position counts samples."""
-        pace = self._sampling.pace(self.batch_size)
+        pace = self._pace
         return {"dataset_length": len(self.dataset), "wrap": pace.wrap, "drop_last": pace.drop_last}
-
-    @property
-    def _epochs(self) -> int | None:
-        """The number of epochs that there are: a state beyond them is refused.  None for no limit."""
-        return self._sampling.pace(self.batch_size).epochs
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle or copy the iterator: the copy is at the same position and has its own workers."""

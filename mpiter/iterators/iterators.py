@@ -8,7 +8,6 @@ sample, epoch after epoch, with a short (or dropped) last batch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Literal, Self, Unpack
 
 from ..engine.arguments import OF_ITERATORS, OF_NONE, OF_THREADS, Rare, takes
@@ -33,23 +32,10 @@ def _need_workers(name: str, number: Any) -> None:
 
 
 class MultiprocessIterator(DatasetIterator[Batch[T]]):
-    """Batches fetched ahead by worker processes: Chainer's arguments in Chainer's order, and some more.
+    """Batches fetched ahead by worker processes: Chainer's arguments in Chainer's order, and those of ``batches()``.
 
-    Args:
-        dataset: anything with ``len`` and ``[]``.
-        batch_size: samples in a batch.
-        repeat: continue with the next epoch, without end; False stops after one, with a short last batch.
-        shuffle: shuffle each epoch anew; None means True unless there is an ``order_sampler``.
-        n_processes: worker processes.  None: one for each core that this process may use; "auto" or
-            ``Auto(least, most)``: as many as help at the moment.
-        n_prefetch: finished batches that may wait for the consumer; "auto" or ``Auto(most=…)``: as many as help.
-        shared_mem: accepted because Chainer has it, and ignored; slots are sized by what the samples need.
-        order_sampler: called as ``order_sampler(order, position)`` before each epoch; returns the next order.
-        dataset_timeout: seconds without a batch after which a ``TimeoutWarning`` is given; None for no limit.
-        maxtasksperchild: samples that a worker fetches before it is replaced by a fresh one.
-        worker_init: called once in each worker with its ``WorkerInfo``.
-        backend: what runs the workers, as in ``batches()``.
-        options: the rare options, which ``mpiter.engine.arguments.Rare`` describes.
+    ``repeat=True`` continues with the next epoch, without end; False stops after one, with a short last batch.
+    ``shared_mem`` is ignored, since slots are sized by what the samples need.  ``batches()`` explains all others.
 
     >>> with MultiprocessIterator([10, 20, 30], 2, repeat=False, shuffle=False, n_processes=2) as it:
     ...     print(list(it))
@@ -166,21 +152,16 @@ class Batches(DatasetIterator[B]):
     def __iter__(self) -> Self:
         """Continue this pass over the epochs, or begin the next pass if this one is at its end."""
         self._began = self.epoch, self.current_position
-        if self._sampling.pace(self.batch_size).end_at(self._cursor):
-            self._sampling = replace(self._sampling, passes=self._sampling.passes + 1)
+        if self._pace.end_at(self._cursor):
+            self._passes += 1
             super()._go(self._cursor)
         return self
 
     def _go(self, cursor: Cursor, seed: int | None = None) -> None:
         if self._sampling.epochs:  # the pass that ends with the place, if it has got there
-            number = max(1, -(-(cursor.epoch + (cursor.position > 0)) // self._sampling.epochs))
-            self._sampling = replace(self._sampling, passes=number)
+            self._passes = max(1, -(-(cursor.epoch + (cursor.position > 0)) // self._sampling.epochs))
         self._began = cursor.epoch, cursor.position
         super()._go(cursor, seed)
-
-    @property
-    def _epochs(self) -> None:
-        """None: a state may be of any pass."""
 
     def __len__(self) -> int:
         """The number of batches in a pass; after a resume, of those that are left of it."""
@@ -189,9 +170,9 @@ class Batches(DatasetIterator[B]):
             raise TypeError("endless batches have no length; pass epochs=.")
         share = self._pump.options.share()
         in_epoch = batches_of(len(self._cursor.order), self.batch_size, bool(sampling.drop_last), share)
-        if sampling.pace(self.batch_size).end_at(self._cursor):
+        if self._pace.end_at(self._cursor):
             return in_epoch * sampling.epochs  # the next one
-        left = in_epoch * (sampling.passes * sampling.epochs - epoch)
+        left = in_epoch * (self._passes * sampling.epochs - epoch)
         return left - -(-position // share.step(self.batch_size))
 
 
@@ -263,4 +244,4 @@ def batches(
     ahead: dict[str, Any] = {"n_workers": n_processes, "n_prefetch": n_prefetch, "dataset_timeout": dataset_timeout}
     work: dict[str, Any] = {"max_samples": maxtasksperchild, "worker_init": worker_init, "backend": backend}
     made = Options(dataset, batch_size, ragged=ragged, **ahead, **work, **options)
-    return Batches(made, Sampling(False, epochs, 1, drop_last, shuffle, order_sampler))
+    return Batches(made, Sampling(False, epochs, drop_last, shuffle, order_sampler))

@@ -7,6 +7,4 @@
                         ├── drawing: which keys come next, the generators that a sampler draws from, the state
                         ├── batched: a batch made by one worker
                         └── streams, shards: datasets that can only be iterated over
-
-``ragged`` pads samples of different lengths, and batches those of similar length together.
 """

@@ -18,18 +18,17 @@ import operator
 import random
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import OptionError, StateError, warn
+from ..errors import StateError
 from ..order.cursor import Cursor, Pace, Plan, Plans, Stretch
 from ..order.order import Indices
-from ..order.state import LARGEST, VERSION, check_kind, number_of, seed_of, typed
+from ..order.state import LARGEST, begun, check, number_of, typed
 from ..samples.jsonable import decoded, encoded
 from ..samples.tensors import torch_with
 from ..worker.seeding import give_back, global_generators, state_of
@@ -54,24 +53,17 @@ class Place(NamedTuple):
     told: Any = None  # the sampler's own state, if it has one: what ``Walk.state()`` returns
     stream: dict[str, Any] | None = None  # how far each shard of a stream has been read
 
-    @property
-    def is_elsewhere(self) -> bool:
-        """True if a loaded state says where the next epoch begins."""
-        return self.generators is not None
-
 
 def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
     """Return a state; ``agreed`` are the options that a loader which loads it must agree with."""
     told = savable(place.told, "sampler's")
     return {
-        "mpiter": VERSION,
+        **begun(agreed, seed),
         "epoch": place.epoch,
         "position": place.position,
         "drawn": place.drawn,
         "checksum": place.checksum,
-        "seed": str(seed),
         "generators": place.generators or {},
-        "loader": agreed,
         **({} if place.stream is None else {"stream": place.stream}),
         **({} if told is None else {"sampler": {"samples": place.samples, "told": told}}),
     }
@@ -79,50 +71,38 @@ def save(place: Place, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
 
 def load(state: Any, agreed: dict[str, Any]) -> tuple[Place, int]:
     """Return the place and the seed in ``state``; raise a StateError that says what is wrong with it."""
-    check_kind(state, "loader", "order")
-    saved = typed(state, "loader", dict)
-    for name, mine in agreed.items():
-        if name not in saved or saved[name] != mine:
-            raise StateError(
-                f"the state was saved with {name}={saved.get(name)!r:.40}, this loader has {name}={mine!r}."
-            )
-    position, length = number_of(state, "position"), agreed.get("dataset_length", LARGEST)
-    is_stream = agreed["kind"] == "stream"
+    seed = check(state, agreed, "loader")
     place = Place(
         epoch=number_of(state, "epoch"),
-        position=position,
+        position=(position := number_of(state, "position", high=agreed.get("dataset_length", LARGEST))),
         generators=typed(state, "generators", dict),
         drawn=number_of(state, "drawn", high=position),
         checksum=number_of(state, "checksum"),
-        stream=_stream(state, agreed["batch_size"] or 1) if is_stream and "stream" in state else None,
     )
     if "sampler" in state:
         sampler = typed(state, "sampler", dict)
         told = check_told(typed(sampler, "told", list))
         place = place._replace(samples=number_of(sampler, "samples"), told=told)
-    if is_stream and place.drawn and place.stream is None:
-        raise StateError("the state is of a stream, but doesn't say how far its shards were.")
-    if position > length:
-        raise StateError(f"the state's place is after {position} samples of an epoch that has {length}.")
-    return place, seed_of(state)
+    if agreed["kind"] == "stream" and (place.drawn or "stream" in state):
+        place = place._replace(stream=_stream(state, agreed["batch_size"] or 1))
+    return place, seed
 
 
 def _stream(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
     """Return how far each shard of a stream has been read according to ``state``, once that is checked."""
     stream: dict[str, Any] = typed(state, "stream", dict)
     is_own, shards = typed(stream, "is_own", bool), typed(stream, "shards", list)
-    number_of(stream, "turn", high=max(len(shards) - 1, 0) if is_own else LARGEST)
     if not shards:
         raise StateError("the state is of a stream without any shard.")
+    number_of(stream, "turn", high=len(shards) - 1 if is_own else LARGEST)
     for shard in shards:
         own = number_of(shard, "batches")
         batches = own if is_own else number_of(state, "drawn")
         typed(shard, "has_ended", bool)
         if mark := typed(shard, "mark", list):
-            if [*map(type, mark)] != [int, int, bool, str] or min(mark[:2]) < 0:
-                raise StateError("the state's mark in a stream is none.")
-            if mark[0] > batches or mark[1] > batches * batch_size:
-                raise StateError(f"the state's mark in a stream is beyond its place, after {batches} batches.")
+            is_one = [*map(type, mark)] == [int, int, bool, str]
+            if not is_one or not 0 <= mark[0] <= batches or not 0 <= mark[1] <= batches * batch_size:
+                raise StateError(f"the state's mark in a stream is none within its {batches} batches.")
             check_told(mark[3])
     return stream
 
@@ -204,8 +184,6 @@ class Drawn(Plans):
         try:
             found = self._keys or self.begin()
             some = next(found) if self._size is None else islice(found, count)
-            if not (isinstance(some, Iterable) or hasattr(some, "__getitem__")):
-                return OptionError(f"batch_sampler gives {some!r:.60}, which must be a list of keys: one list a batch.")
             keys = list(some)
         except StopIteration:
             keys = None
@@ -248,13 +226,6 @@ class Drawn(Plans):
             return None
         after = cursor.position + (1 if self._size is None else len(lot.keys))
         return lot.keys, lot.before.samples, cursor._replace(position=after)
-
-    def beyond(self, cursor: Cursor, start: int, stop: int) -> Indices:
-        """Return keys without asking the sampler: known for a range and torch's SequentialSampler, else none."""
-        given, before = self._sampler, self.place(cursor.position).samples
-        if (type(given).__module__, type(given).__qualname__) == ("torch.utils.data.sampler", "SequentialSampler"):
-            given = range(len(given))
-        return np.array(given[before + start : before + stop] if type(given) is range else (), np.int64)
 
 
 def _compact(keys: list[Any]) -> Indices | tuple[Any, ...]:
@@ -347,14 +318,3 @@ def samplers_in(sampler: Any) -> list[Any]:
         inner = getattr(sampler, "batch_sampler", None)
         sampler = getattr(sampler, "sampler", None) if inner is None else inner
     return found
-
-
-def warn_of_iterators(**given: Any) -> None:
-    """Warn if a sampler or dataset is an iterator, since it is exhausted after one epoch."""
-    for name, one in given.items():
-        may_begin_anew = isinstance(getattr(type(one), "__iter__", None), FunctionType)
-        if hasattr(type(one), "__next__") and not may_begin_anew and iter(one) is one:
-            warn(
-                f"a {type(one).__name__} can be gone through once, and further epochs will be empty: as {name}, pass "
-                f"a list, or an object whose __iter__ begins anew."
-            )

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..datasets.columns import as_dataset
 from ..engine.arguments import OF_LOADERS, OfLoaders, takes
-from ..engine.options import flag, is_object, whole
+from ..engine.options import is_object, whole
 from ..engine.pilot import Auto
 from ..errors import OptionError
 from ..iterators.iterators import Columns
@@ -25,7 +25,6 @@ from ..typevars import B_co
 from ..worker.here import WorkerInfo
 from ..worker.seeding import seed_for
 from .batched import unchanged
-from .drawing import warn_of_iterators
 from .loading import Loading
 
 _FIXED = {"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler", "shuffle"}
@@ -71,8 +70,7 @@ class DataLoader(Loading[B_co]):
         multiprocessing_context: how processes start: "fork", "forkserver", "spawn" or a context; None is forkserver.
         generator: a NumPy ``Generator`` or ``RandomState`` that the seed is drawn from.
         prefetch_factor: the most batches in flight for each worker; None for as many as the workers need.
-        options: the rare options, which ``mpiter.engine.arguments.OfLoaders`` describes, and ``ragged``: what to do
-            with samples that differ in shape, or have None in places: "raise", make a "list", or "pad" with zeros.
+        options: the rare options, which ``mpiter.engine.arguments.OfLoaders`` describes, and ``ragged``.
 
     Attributes that an iterable dataset sets while a worker reads a copy of it are lost after the epoch; with
     ``num_workers=0`` your own object is read, and keeps them.
@@ -108,14 +106,7 @@ class DataLoader(Loading[B_co]):
         seed, ragged = options.get("seed"), options.get("ragged", "raise")
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
-        for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
-            is_object(name, given)
-        for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
-            if given is not None and not (hasattr(given, "__iter__") or hasattr(given, "__getitem__")):
-                raise OptionError(f"{name}={given!r:.60} cannot be iterated over; pass a list, or the like.")
-        for name, called in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
-            if called is not None and not callable(called):
-                raise OptionError(f"{name}={called!r:.60} cannot be called; pass a function.")
+        is_object("dataset", dataset)
         if sampler is not None and shuffle:
             raise OptionError("sampler and shuffle=True exclude each other; shuffle in the sampler.")
         if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
@@ -123,22 +114,15 @@ class DataLoader(Loading[B_co]):
         if batch_size is None and drop_last:
             raise OptionError("batch_size=None makes no batches, so there is none for drop_last to leave out.")
         whole("batch_size", batch_size, least=1, optional=True)
-        flag("drop_last", drop_last)
-        flag("shuffle", shuffle is None or shuffle)
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
         is_drawn = sampler is not None or batch_sampler is not None
         if is_stream and not hasattr(type(dataset), "__iter__"):
             raise OptionError(f"a dataset has [] or can be iterated over, which {type(dataset).__name__} can't.")
-        if not (is_stream or is_drawn or hasattr(type(dataset), "__len__")):
-            raise OptionError(f"{type(dataset).__name__} has no len(), so there must be a sampler.")
         if is_stream and (shuffle or is_drawn):
-            raise OptionError(
-                "an iterable dataset has no keys: shuffle, sampler and batch_sampler make no sense with it."
-            )
+            raise OptionError("an iterable dataset has no keys: shuffle, sampler and batch_sampler make no sense.")
         if options.get("shard") is not None:
             check_sharing(dataset, is_stream, sampler, batch_sampler, generator)
             seed = seed or 0
-        warn_of_iterators(dataset=dataset, sampler=sampler, batch_sampler=batch_sampler)
         self.dataset = as_dataset(dataset)
         self.batch_size = None if batch_sampler is not None else batch_size
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
@@ -159,7 +143,7 @@ class DataLoader(Loading[B_co]):
         self._begin(served, num_workers, worker_init, options)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIXED and "_home" in self.__dict__:
+        if name in _FIXED and "_next" in self.__dict__:
             raise OptionError(f"{name} is fixed once the loader is made; make a new one.")
         super().__setattr__(name, value)
 
@@ -171,16 +155,13 @@ class DataLoader(Loading[B_co]):
 def check_sharing(dataset: Any, is_stream: bool, *given: Any) -> None:
     """Raise an OptionError for arguments that contradict ``shard=``; ``given`` are samplers and a generator."""
     if is_stream:
+        kind = type(dataset).__name__
+        raise OptionError(f"shard needs a dataset with [] and len(); have {kind} yield this rank's part.")
+    if any(draws is not None for draws in given):
         raise OptionError(
-            f"shard needs a dataset with [] and len(), and {type(dataset).__name__} is read as a stream; have its "
-            f"__iter__ yield this rank's part."
+            "shard goes without sampler, batch_sampler and generator, since each rank's would draw by itself; "
+            "shuffle=True and seed= make one order for all ranks."
         )
-    for draws in given:  # a sampler, a batch_sampler, a generator
-        if draws is not None:
-            raise OptionError(
-                f"shard goes without sampler, batch_sampler and generator, and one is {draws!r:.60}: each rank's would "
-                f"draw by itself.  shuffle=True and seed= make one order for all ranks."
-            )
 
 
 def is_torchs_stream(dataset: Any) -> bool:
@@ -193,7 +174,5 @@ def seed_from(generator: Any, draws: bool) -> int:
     """Return a seed determined by the user's ``generator``, or by NumPy's global one if that is None."""
     if generator is None:
         return seed_for(draws)
-    draw = getattr(generator, "integers", None) or getattr(generator, "randint", None)
-    if draw is None:
-        raise OptionError(f"generator={generator!r:.60} is no NumPy Generator or RandomState; pass one, or seed=.")
+    draw = getattr(generator, "integers", None) or generator.randint
     return int(draw(0, 1 << 63, dtype=np.int64))

@@ -18,7 +18,7 @@ from typing import Any, Generic, Self
 from ..datasets.columns import Table, users
 from ..engine.alone import pump_for
 from ..engine.arguments import OfLoaders
-from ..engine.options import Options, seconds, whole
+from ..engine.options import Options, whole
 from ..engine.pilot import auto
 from ..engine.tally import Skipped
 from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, StateError
@@ -110,34 +110,11 @@ class Pass:
             self.pump.wake()
 
 
-class Home:
-    """Keeps the pump, which owns the workers, between epochs."""
-
-    def __init__(self, persistent: bool) -> None:
-        self.persistent, self.closed = persistent, False
-        self.going: weakref.WeakSet[Any] = weakref.WeakSet()  # all pumps that were made and are still alive
-        self.resting: Any = None  # the pump that is kept for the next epoch
-
-    def take_back(self, current: Pass) -> None:
-        """Keep the pump of an abandoned or finished epoch for the next one, or end it.  The garbage collector calls
-        this too, so busy workers aren't waited for: a pump without references ends by itself."""
-        pump, current.pump = current.pump, None
-        if self.persistent and not self.closed and self.resting is None:
-            self.resting = pump
-        elif pump is not None and current.has_ended:
-            pump.close()
-
-    def close(self) -> None:
-        self.closed = True
-        for pump in list(self.going):
-            pump.close()
-
-
 class Epoch(Generic[B_co]):
     """An iterator over the batches of one epoch: what ``iter(loader)`` returns."""
 
-    def __init__(self, loader: Loading[B_co], current: Pass, home: Home) -> None:
-        self._loader, self._current, self._home = loader, current, home
+    def __init__(self, loader: Loading[B_co], current: Pass) -> None:
+        self._loader, self._current = loader, current
         self._one_at_a_time = threading.RLock()
 
     def __iter__(self) -> Self:
@@ -153,12 +130,11 @@ class Epoch(Generic[B_co]):
                 return self._current.next()  # type: ignore[no-any-return]
             except StopIteration:
                 self._current.has_ended = True
-                self._home.take_back(self._current)
+                self._loader._take_back(self._current)
                 raise
 
     def __del__(self) -> None:
-        if hasattr(self, "_home"):  # else it was never made
-            self._home.take_back(self._current)
+        self._loader._take_back(self._current)
 
 
 class Loading(Generic[B_co]):
@@ -188,24 +164,18 @@ class Loading(Generic[B_co]):
         more: dict[str, Any] = {name: value for name, value in options.items() if name not in _KNOWN}
         found, most_workers = auto(num_workers), workers_of(num_workers)
         factor, context, timeout = self.prefetch_factor, self.multiprocessing_context, self.timeout
-        seconds("timeout", timeout or None)
         if num_workers == 0 and (timeout or self.persistent_workers or factor is not None or context is not None):
             raise OptionError(
                 "timeout, persistent_workers, prefetch_factor and multiprocessing_context need workers: with "
                 "num_workers=0 the loop itself fetches."
             )
         whole("prefetch_factor", factor, least=1, optional=True)
-        if not (context is None or isinstance(context, str) or hasattr(context, "get_start_method")):
-            raise OptionError(f"multiprocessing_context={context!r:.60} is neither a start method nor a context.")
-        if context is not None and more.get("backend") is not None:
-            raise OptionError("multiprocessing_context says how processes start here: there are none with backend=.")
         n_prefetch: Any = max(2, most_workers) if found is None else "auto"
         if factor is not None:
             n_prefetch = min(max(2, most_workers), factor * most_workers)
             more.setdefault("run_ahead", factor * most_workers - n_prefetch)
-        method = context if context is None or isinstance(context, str) else context.get_start_method()
         if more.get("backend") is None:
-            more["backend"] = Process(method)
+            more["backend"] = Process(getattr(context, "get_start_method", lambda: context)())
         made = Options(
             dataset=served,
             is_settled=True,
@@ -231,9 +201,15 @@ class Loading(Generic[B_co]):
             if made.receipts is not None:
                 made.receipts.terms = len(self.dataset), (self.batch_size or 1) * self.drop_last
         made.prepare()
-        self._home, self._skipped = Home(self.persistent_workers is not False), Skipped()
-        self._pass: Pass | None = None
         self._next = Place()  # where the next iter() begins
+        self._settle_in()
+
+    def _settle_in(self) -> None:
+        """Begin without an epoch and without workers."""
+        self._pumps: weakref.WeakSet[Any] = weakref.WeakSet()  # all that were made and are still alive
+        self._resting: Any = None  # the pump that is kept for the next epoch
+        self._is_closed, self._skipped = False, Skipped()
+        self._pass: Pass | None = None
 
     # -- what an epoch is made of ----------------------------------------------------------------------------------
 
@@ -273,11 +249,11 @@ class Loading(Generic[B_co]):
         """Return the options that must be the same when a state is saved and when it is loaded."""
         if self._is_stream:
             size = self.batch_size and int(self.batch_size)  # a NumPy number is no JSON
-            return {"kind": "stream", "batch_size": size, "drop_last": self.drop_last}
-        if self._goes_through_all:
-            found = {"kind": "dataset", "dataset_length": len(self.dataset), "drop_last": self.drop_last}
-            return found if self._sampled is not None else found | {"shuffle": self._shuffles}
-        return {"kind": "sampler" if self._cut[0] else "batch_sampler", "drop_last": self.drop_last}
+            return {"kind": "stream", "batch_size": size, "drop_last": bool(self.drop_last)}
+        if not self._goes_through_all:
+            return {"kind": "sampler" if self._cut[0] else "batch_sampler", "drop_last": bool(self.drop_last)}
+        found = {"kind": "dataset", "dataset_length": len(self.dataset), "drop_last": bool(self.drop_last)}
+        return found if self._sampled is not None else found | {"shuffle": self._shuffles}
 
     def _rest(self, position: int) -> int | None:
         """Return the number of batches from ``position`` to the epoch's end; None if it isn't known."""
@@ -301,14 +277,14 @@ class Loading(Generic[B_co]):
     # -- epochs --------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Epoch[B_co]:
-        if self._home.closed:
+        if self._is_closed:
             raise IteratorClosed("the loader is closed; make a new one.")
         place = self._next
         aside = self._aside(place)
         with aside():
             current = self._pass_from(place)
         current.aside = aside
-        epoch: Epoch[B_co] = Epoch(self, current, self._home)
+        epoch: Epoch[B_co] = Epoch(self, current)
         current.go(self._pump())
         self._pass, self._next = current, Place(place.epoch + 1)
         return epoch
@@ -339,20 +315,29 @@ class Loading(Generic[B_co]):
         return partial(mine.aside, saved)
 
     def _pump(self) -> Any:
-        pump, self._home.resting = self._home.resting, None
+        pump, self._resting = self._resting, None
         if pump is None and self._is_stream:
             pump = ShardPumps(self._recipe, _late)
         elif pump is None:
             pump = pump_for(self._recipe, self._opens, _late, skipped=self._skipped)
         elif self.persistent_workers is not True:  # a changed dataset is sent to new workers
             pump.refresh()
-        self._home.going.add(pump)
+        self._pumps.add(pump)
         return pump
+
+    def _take_back(self, current: Pass) -> None:
+        """Keep the pump of an abandoned or finished epoch for the next one, or end it.  The garbage collector calls
+        this too, so busy workers aren't waited for: a pump without references ends by itself."""
+        pump, current.pump = current.pump, None
+        if self.persistent_workers is not False and not self._is_closed and self._resting is None:
+            self._resting = pump
+        elif pump is not None and current.has_ended:
+            pump.close()
 
     @property
     def _under_way(self) -> Pass | None:
         current = self._pass
-        return None if current is None or current.has_ended or self._next.is_elsewhere else current
+        return None if current is None or current.has_ended or self._next.generators is not None else current
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -383,13 +368,15 @@ class Loading(Generic[B_co]):
     def is_new_epoch(self) -> bool:
         """True if the last batch completed an epoch; False where the number of batches isn't known."""
         current = self._pass
-        return current is not None and not self._next.is_elsewhere and self._rest(current.position) == 0
+        return current is not None and not self._next.generators is not None and self._rest(current.position) == 0
 
     # -- ending --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """End the workers; batches already handed out stay valid."""
-        self._home.close()
+        self._is_closed = True
+        for pump in list(self._pumps):
+            pump.close()
 
     def __enter__(self) -> Self:
         return self
@@ -399,14 +386,14 @@ class Loading(Generic[B_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the workers: a copy, also by pickle, is at the same place and starts its own."""
-        state = dict(self.__dict__)
-        home, current, _ = state.pop("_home"), state.pop("_pass"), state.pop("_skipped")
-        return state | {"_home": home.persistent, "_pass": None if current is None else self.state_dict()}
+        own = {"_pumps", "_resting", "_is_closed", "_skipped"}
+        state = {name: value for name, value in self.__dict__.items() if name not in own}
+        return state | {"_pass": None if self._pass is None else self.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        persistent, place = state.pop("_home"), state.pop("_pass")
+        place = state.pop("_pass")
         self.__dict__.update(state)
-        self._home, self._pass, self._skipped = Home(persistent), None, Skipped()
+        self._settle_in()
         if place is not None:
             self.load_state_dict(place)
 
@@ -425,7 +412,7 @@ class Loading(Generic[B_co]):
     def _fetching(self) -> Any:
         """The pump that fetches, or is kept for the next epoch; None if there is none."""
         under_way = None if self._pass is None else self._pass.pump
-        return under_way or self._home.resting
+        return under_way or self._resting
 
 
 def _late(limit: float, waited: float, doings: str) -> Exception:

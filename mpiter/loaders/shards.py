@@ -68,10 +68,9 @@ class Streamed(Wrapping):
         drop_last: bool,
         collate: Callable[[Any], Any],
         shards_itself: bool | None = None,  # None: if it calls get_worker_info()
-        marks_every: int | None = 1,  # the batches from one ``Mark`` to the next; None: only the first has one
     ) -> None:
         self.dataset, self.batch_size, self.drop_last, self._collate = stream, batch_size, drop_last, collate
-        self._shards_itself, self._marks_every = shards_itself, marks_every
+        self._shards_itself = shards_itself
         self.marks: dict[int, tuple[Mark, bool]] = {}  # by run: where it resumes, and whether the stream shards itself
         self._reading: _Reading | None = None
         self._sharded_before: bool | None = None  # whether worker_init called get_worker_info(); None: not known yet
@@ -86,10 +85,8 @@ class Streamed(Wrapping):
         return self.__dict__ | {"_reading": None, "_sharded_before": None}
 
     def __getitem__(self, key: Wanted) -> tuple[Any, ...]:
-        """Return a batch, whether the stream shards itself, the number of elements, and the fields of its ``Mark``.
-
-        Not every batch has a ``Mark``.  At the end of the stream only the second item is returned.
-        """
+        """Return a batch, whether the stream shards itself, the number of elements, and the fields of a ``Mark`` if the
+        stream has a state; at the end of the stream, only the second item."""
         if self._sharded_before is None:
             self._sharded_before = was_asked()
         if here.now.worker is not None:
@@ -101,9 +98,7 @@ class Streamed(Wrapping):
         if batch is None:
             return (reading.is_own,)
         collated = self._collate(batch if self.batch_size else batch[0])
-        every = self._marks_every
-        is_marked = reading.batches == 1 or (every is not None and reading.batches % every == 0)
-        return collated, reading.is_own, len(batch), *((is_marked and reading.mark()) or ())
+        return collated, reading.is_own, len(batch), *(reading.mark() or ())
 
     def _begun(self, run: int) -> _Reading:
         mark, was_own = self.marks.get(run, (Mark(0, 0, False, "null"), None))

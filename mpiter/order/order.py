@@ -134,35 +134,21 @@ class Shuffled(Order):
         self._length, self.seed, self._epoch = length, seed, epoch
         words = np.random.SeedSequence([word & (1 << 128) - 1 for word in (seed, epoch, 0x0D3)])
         self._keys: NDArray[np.uint64] = words.generate_state(_ROUNDS, np.uint64)  # type: ignore[assignment]
-        self._last = 0  # the ``start`` of the last ``take``
-        self._first, self._stride = 0, 1  # the position of the first of ``_rows``, and the distance between them
-        self._rows: Indices = np.empty((0, 1), np.int64)
+        self._first, self._found = 0, NO_INDICES  # the indices that have been evaluated, and the first one's position
 
     def __len__(self) -> int:
         return self._length
 
     def take(self, start: int, stop: int) -> Indices:
-        """Return the indices at these positions, and compute those of later steps, at the same distance, in advance."""
-        stop, ahead = min(stop, self._length), start - self._last
-        if stop <= start:
-            return NO_INDICES
-        self._last = start
-        row, column = divmod(start - self._first, self._stride)
-        if not (0 <= row < len(self._rows) and column + stop - start <= self._rows.shape[1]):
-            self._evaluate(start, stop, ahead)
-            row = column = 0
-        return self._rows[row, column : column + stop - start]
-
-    def _evaluate(self, start: int, stop: int, ahead: int) -> None:
-        each, count = stop - start, 1
-        if ahead > each:
-            count = min(max(1, _BLOCK // each), (self._length - stop) // ahead + 1)
-        else:
-            each = ahead = max(each, min(_BLOCK, self._length - start))
-        starts = start + ahead * np.arange(count, dtype=np.int64)
-        positions = starts[:, None] + np.arange(each, dtype=np.int64)
-        self._rows = shuffled(positions.ravel(), self._length, self._keys).reshape(count, each)
-        self._first, self._stride = start, ahead
+        """Return the indices at these positions; where batches follow one another, later ones are found in advance."""
+        stop, end = min(stop, self._length), self._first + len(self._found)
+        if not self._first <= start <= stop <= end:
+            if self._length <= _SHORT:
+                self._first, until = 0, self._length
+            else:  # exactly these if a rank has jumped over the others' parts
+                self._first, until = start, max(stop, min(start + _BLOCK, self._length)) if start == end else stop
+            self._found = shuffled(np.arange(self._first, until, dtype=np.int64), self._length, self._keys)
+        return self._found[start - self._first : max(start, stop) - self._first]
 
     def later(self, epochs: int) -> Shuffled:
         return Shuffled(self._length, self.seed, self._epoch + epochs) if epochs else self
@@ -177,8 +163,10 @@ class Listed(Order):
     def __init__(self, array: Any) -> None:
         found = np.array(array)
         if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-            told = f"{found.dtype} values of shape {found.shape}; return a 1-D array of integer indices."
-            raise OptionError(f"order_sampler returned {told}")
+            raise OptionError(
+                f"order_sampler returned {found.dtype} values of shape {found.shape}; return a 1-D array of integer "
+                f"indices."
+            )
         if found.size and found.dtype.kind == "u" and int(found.max()) > np.iinfo(np.int64).max:
             raise OptionError(f"order_sampler returned index {found.max()}, which is beyond any dataset.")
         self._array: Indices = found.astype(np.int64)

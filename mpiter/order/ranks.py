@@ -55,13 +55,9 @@ class Shard:
 
     def __post_init__(self) -> None:
         rank, size = self.rank, self.size
-        if (rank is None) != (size is None):
-            raise OptionError(f"{self}: pass both rank and size, or none to have them found out.")
-        if rank is not None and size is not None:
-            if not all(isinstance(value, Integral) and not isinstance(value, bool) for value in (rank, size)):
-                raise OptionError(f"Shard({rank!r:.40}, {size!r:.40}): rank and size must be whole numbers.")
-            if not 0 <= rank < size:
-                raise OptionError(f"rank {rank} of {size}: ranks are numbers from 0 to before size.")
+        are_numbers = isinstance(rank, Integral) and isinstance(size, Integral) and 0 <= rank < size
+        if not are_numbers and (rank, size) != (None, None):
+            raise OptionError(f"{self}: pass a rank from 0 to before size, or none of both to have them found out.")
 
     def share(self) -> Share:
         """Return this rank's share of the order, looked up now unless rank and size were passed."""
@@ -108,6 +104,4 @@ def _found() -> tuple[int, int, str]:
             continue  # this process is not a task that srun has started
         if all(value.isdecimal() and len(value) < 10 for value in values) and int(rank) < int(size):
             return int(rank), int(size), f"{names[0]} and {names[1]}"
-        if any(values):
-            _log.warning("shard: %s=%r and %s=%r say no rank, and are passed over", names[0], rank, names[1], size)
     return 0, 1, "default: no process group, no MPI and no variables of a launcher were found"

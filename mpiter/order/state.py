@@ -19,81 +19,66 @@ from .order import Given, Listed, Order, Sampled, Sequential, Shuffled
 
 VERSION = 2  # changes whenever the same seed gives another order, since states can't be resumed in it
 SEEDS = -(1 << 127), (1 << 128) - 1  # the least and the greatest
-_KINDS = {Sequential: "sequential", Shuffled: "shuffled", Given: "shuffled", Sampled: "sampled"}
+_ORDERS = {Sequential: "sequential", Shuffled: "shuffled", Given: "shuffled", Sampled: "sampled"}
 LARGEST = 2**53  # the largest whole number that every JSON reader keeps exactly
 
 
 def save(cursor: Cursor, seed: int, agreed: dict[str, Any]) -> dict[str, Any]:
     """Return a state; ``agreed`` are the options that an iterator which loads it must agree with."""
-    order: dict[str, Any] = {"kind": _KINDS[type(cursor.order)]}
-    if isinstance(cursor.order, Listed):
-        order["indices"] = cursor.order.array().tolist()
+    order = cursor.order
     place = {name: getattr(cursor, name) for name in ("epoch", "position", "is_new_epoch", "previous_epoch_detail")}
-    # the seed is text, since it may be larger than JSON readers keep exactly
-    return {"mpiter": VERSION, **place, "seed": str(seed), "order": order, **agreed}
+    listed = {"indices": order.array().tolist()} if isinstance(order, Listed) else {}
+    return {**begun(_with_order(agreed, order), seed), **place, **listed}
 
 
-def load(state: Any, agreed: dict[str, Any], now: Order, epochs: int | None) -> tuple[Cursor, int]:
-    """Return the cursor and the seed in ``state``; raise a StateError that says what is wrong with it.
-
-    ``now`` is the present order of the iterator that loads it, ``epochs`` the number of its epochs (None: no limit).
-    """
-    check_kind(state, "order", "loader")
-    for name, mine in agreed.items():
-        saved = typed(state, name, type(mine))
-        if saved != mine:
-            raise StateError(f"the state was saved with {name}={saved!r:.40}, this iterator has {name}={mine!r}.")
-    seed, epoch = seed_of(state), number_of(state, "epoch", 0, LARGEST if epochs is None else epochs)
+def load(state: Any, agreed: dict[str, Any], now: Order) -> tuple[Cursor, int]:
+    """Return the cursor and the seed in ``state``, or raise a StateError; ``now`` is the present order."""
+    seed = check(state, _with_order(agreed, now), "iterator")
+    epoch = number_of(state, "epoch")
     order = _order(state, seed, epoch, now, agreed["dataset_length"])
-    position = number_of(state, "position", 0, 0 if epoch == epochs else max(len(order) - 1, 0))
+    position = number_of(state, "position", 0, max(len(order) - 1, 0))
     detail: float = typed(state, "previous_epoch_detail", float)
     if not isfinite(detail) or not -1 <= detail <= LARGEST:
         raise StateError(f"the state's 'previous_epoch_detail' is {detail!r}.")
     return Cursor(position, epoch, typed(state, "is_new_epoch", bool), order, detail), seed
 
 
-def check_kind(state: Any, key: str, of_the_other: str) -> None:
-    """Raise a StateError unless ``state`` is of this version and of the kind that has ``key``, not ``of_the_other``."""
-    if not isinstance(state, Mapping):
-        raise StateError(f"a state is a dict as state_dict() returns it, not {type(state).__name__}.")
-    if "mpiter" not in state:
-        raise StateError("this is no state of mpiter: the key 'mpiter' (its version) is missing.")
-    if type(state["mpiter"]) is not int or state["mpiter"] != VERSION:
-        raise StateError(f"the state has version {state['mpiter']!r:.40}; this mpiter reads version {VERSION}.")
-    if key not in state and of_the_other in state:
-        names = {"order": "batches() or an iterator", "loader": "a loader (DataLoader)"}
-        saver, mine = names[of_the_other], names[key]
-        raise StateError(f"the state is of another kind: {saver} saved it, and this is {mine}.  Each loads its own.")
+def _with_order(agreed: dict[str, Any], order: Order) -> dict[str, Any]:
+    return {"kind": "iterator", "order": _ORDERS[type(order)], **agreed}
 
 
 def _order(state: Mapping[str, Any], seed: int, epoch: int, now: Order, length: int) -> Order:
-    saved = typed(state, "order", dict)
-    kind, mine = typed(saved, "kind", str), _KINDS[type(now)]
-    if kind != mine:
-        raise StateError(f"the state was saved with a {kind!r:.40} order, this iterator has a {mine!r} one.")
-    if mine == "sequential":
+    if isinstance(now, Sequential):
         return now
-    if mine == "shuffled" and "indices" not in saved:
+    if not isinstance(now, Sampled) and "indices" not in state:
         return Shuffled(length, seed, epoch)
-    indices = typed(saved, "indices", list)
-    if not all(type(i) is int and -LARGEST <= i <= LARGEST for i in indices):
-        raise StateError("the state's order holds something other than whole numbers.")
-    if len(indices) != len(now):
-        raise StateError(f"the state's order has {len(indices)} indices, this iterator's has {len(now)}.")
+    indices = typed(state, "indices", list)
+    if len(indices) != len(now) or not all(type(i) is int and -LARGEST <= i <= LARGEST for i in indices):
+        raise StateError(f"the state's order is none of {len(now)} whole numbers, as this iterator's is.")
     array = np.array(indices, np.int64)
-    if mine == "shuffled":  # this epoch's order was given; later ones are shuffled
-        return Given(array, Shuffled(length, seed, epoch + 1))
-    assert isinstance(now, Sampled)
-    return now.instead(array)
+    return now.instead(array) if isinstance(now, Sampled) else Given(array, Shuffled(length, seed, epoch + 1))
 
 
-def seed_of(state: Mapping[str, Any]) -> int:
-    """Return the seed of ``state``, which holds it as text; raise a StateError if it is none."""
+# -- what the states of iterators and of loaders have in common --------------------------------------------------------
+
+
+def begun(agreed: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Return the beginning of a state; the seed is text, since JSON readers may not keep so large a number exactly."""
+    return {"mpiter": VERSION, **agreed, "seed": str(seed)}
+
+
+def check(state: Any, agreed: dict[str, Any], whose: str) -> int:
+    """Return the seed in ``state``; raise a StateError unless it is of this version and has all that is ``agreed``."""
+    if not isinstance(state, Mapping) or "mpiter" not in state:
+        raise StateError("this is no state of mpiter: a dict, as state_dict() returns it, with the key 'mpiter'.")
+    for name, mine in {"mpiter": VERSION, **agreed}.items():
+        saved = state.get(name)
+        if type(saved) is not type(mine) or saved != mine:
+            raise StateError(f"the state was saved with {name}={saved!r:.40}, this {whose} has {name}={mine!r}.")
     text = typed(state, "seed", str)
     if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 40):
         raise StateError(f"the state's 'seed' is {text!r:.40}, not a whole number.")
-    seed = int(text)
-    if not SEEDS[0] <= seed <= SEEDS[1]:
+    if not SEEDS[0] <= (seed := int(text)) <= SEEDS[1]:
         raise StateError(f"the state's 'seed' has {seed.bit_length()} bits; at most 128 are possible.")
     return seed
 

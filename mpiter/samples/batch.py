@@ -316,9 +316,6 @@ class Batch(list[T]):
     def __reduce__(self) -> Any:
         return list, (list(self),)
 
-    def __copy__(self) -> list[T]:
-        return list(self)
-
 
 def _detaching(name: str) -> Callable[..., Any]:
     """Return the list method ``name``, which modifies the list, so that it also detaches the columns."""

@@ -7,7 +7,7 @@ are what torch's collating makes, and that tensors lie in the memory that the wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, Unpack
 
@@ -16,17 +16,13 @@ import torch.utils.data
 from torch.utils.data import _utils
 
 from ..datasets.columns import as_dataset
-from ..device import can_pin, pinned
+from ..device import can_pin
 from ..engine.arguments import OF_LOADERS, OfLoaders, defaults, takes
-from ..engine.options import is_object, whole
 from ..engine.pilot import Auto
-from ..errors import OptionError, warn
-from ..loaders.drawing import Generators, samplers_in, warn_of_iterators
+from ..errors import OptionError
+from ..loaders.drawing import Generators, samplers_in
 from ..loaders.loader import check_sharing, is_torchs_stream
 from ..loaders.loading import Loading, workers_of
-from ..order.cursor import Cursor, Pace
-from ..order.order import Order, Sequential, Shuffled
-from ..order.ranks import Shard, shard_for
 from ..pool import starting
 from ..samples.batch import Stacker, samples_of
 from ..samples.tree import Aside, Contents
@@ -68,8 +64,6 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
     tensor([2., 3.]) tensor([2, 3])
     """
 
-    _marks_every: int | None = 1  # the batches of a stream from one saved state to the next
-
     @takes(OfTorch, OF_LOADERS)
     def __init__(
         self,
@@ -91,22 +85,12 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         **options: Unpack[OfTorch],
     ) -> None:
         seed, persistent_workers = options.get("seed"), options.get("persistent_workers")
-        for name, given in (("dataset", dataset), ("sampler", sampler), ("batch_sampler", batch_sampler)):
-            is_object(name, given)
         self._goes_through_all = sampler is None and batch_sampler is None
         if not isinstance(dataset, (list, tuple)):  # torch takes their elements as samples
             dataset = as_dataset(dataset, by_key=not self._goes_through_all)
-        if not (hasattr(type(dataset), "__getitem__") or hasattr(dataset, "__getitems__")):
-            raise OptionError(
-                f"a dataset has [], which {type(dataset).__name__} has not; make it an IterableDataset, or pass it to "
-                f"mpiter.DataLoader, which takes anything iterable."
-            )
-        warn_of_iterators(sampler=sampler, batch_sampler=batch_sampler)
-        self._seed, self._shuffles = seed or 0, bool(shuffle)
-        if (shared := shard_for(options.get("shard"))) is not None:
+        self._seed, self._shuffles, self._is_shared = seed or 0, bool(shuffle), options.get("shard") is not None
+        if self._is_shared:
             check_sharing(dataset, is_torchs_stream(dataset), sampler, batch_sampler, generator)
-            sampler = ShardSampler(dataset, batch_size or 1, drop_last, bool(shuffle), self._seed, shared)
-            shuffle = None
         elif seed is not None:
             raise OptionError("seed= goes with shard=; without it pass generator=torch.Generator().manual_seed(…).")
         batches = dataset, batch_size, shuffle, sampler, batch_sampler
@@ -124,14 +108,13 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
         )
         # Attributes as they were passed: frameworks read them to make another loader, of this class or of torch's.
         self.__dict__.update({"prefetch_factor": prefetch_factor} | defaults(OfTorch) | options)
-        options["shard"] = shared
         collates = self.collate_fn is not _default_collate or isinstance(dataset, Mapping) or is_torchs_stream(dataset)
         self._in_one = self._is_one_workers(collates)
         self._opens = _Tensors(self._in_one, can_pin() if pin_memory else False)
         self._begins_late = type(self.batch_sampler) is torch.utils.data.BatchSampler
         stacks, skips = self.collate_fn is _default_collate, self.__dict__["on_error"] != "raise"
         collate = _collated if stacks else self.collate_fn
-        served = self._served(is_torchs_stream(dataset), collate, stacks, skips, True, self._marks_every)
+        served = self._served(is_torchs_stream(dataset), collate, stacks, skips, True)
         self._begin(served, num_workers, partial(_at_home, worker_init_fn) if num_workers else None, options)
 
     def __iter__(self) -> Any:
@@ -139,10 +122,13 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     _get_iterator = __iter__  # some frameworks call this name
 
+    def __len__(self) -> int:
+        return self._length_of(self._under_way) if self._is_shared else _TorchsLoader.__len__(self)
+
     @property
     def _sampled(self) -> Any:
         """The sampler to iterate over, whose state is saved: the one within torch's own ``BatchSampler``, if used."""
-        if isinstance(self.sampler, ShardSampler):  # it is only for frameworks to see
+        if self._is_shared:  # batches are cut from the order that all ranks have
             return None
         return self.batch_sampler.sampler if self._begins_late else self._index_sampler  # frameworks replace the former
 
@@ -159,21 +145,21 @@ class DataLoader(Loading[Any], torch.utils.data.DataLoader[T_co]):  # type: igno
 
     def _seed_of_epoch(self) -> int:
         """Return a seed drawn when and from what torch draws it; with ``shard=``, the one that all ranks share."""
-        if isinstance(self.sampler, ShardSampler):
+        if self._is_shared:
             return self._seed
         drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         self._seed = int(drawn.item())
         return self._seed
 
     def _generators(self) -> Generators:
-        if isinstance(self.sampler, ShardSampler):
+        if self._is_shared:
             return Generators()
         samplers = samplers_in(self._index_sampler)
         known = all(type(one).__module__.startswith(_TORCHS_OWN) for one in samplers)
         return Generators([self.generator, *samplers], ("torch",) if known else ("torch", "numpy", "random"))
 
     def _agreed(self) -> dict[str, Any]:
-        return super()._agreed() | {"sampler": type(self.sampler).__qualname__}
+        return super()._agreed() | {"sampler_type": "shard" if self._is_shared else type(self.sampler).__qualname__}
 
 
 class _Tensors:
@@ -184,7 +170,7 @@ class _Tensors:
 
     def __call__(self, contents: Contents) -> Any:
         batch = samples_of(contents)[0] if self._in_one else tensors_of(contents, self._stacks)
-        return pinned(batch) if self._pins else batch
+        return _utils.pin_memory.pin_memory(batch) if self._pins else batch
 
     def of_rows(self, samples: list[Any]) -> Any:
         """Make a batch of ``samples`` that were fetched in this process."""
@@ -194,8 +180,7 @@ class _Tensors:
 class StatefulDataLoader(DataLoader[T_co]):
     """A ``DataLoader`` with torchdata's name and arguments.
 
-    ``snapshot_every_n_steps``: the batches from one state of a stream to the next; after a resume, those since the last
-    one are read again.  None or 0 saves a state only at the first batch.
+    ``snapshot_every_n_steps`` is accepted and ignored: a stream's state can be saved after each batch.
 
     >>> loader = StatefulDataLoader(range(6), batch_size=2)
     >>> first = next(iter(loader))
@@ -206,53 +191,13 @@ class StatefulDataLoader(DataLoader[T_co]):
     """
 
     def __init__(self, *args: Any, snapshot_every_n_steps: int | None = 1, **kwargs: Any) -> None:
-        whole("snapshot_every_n_steps", snapshot_every_n_steps, least=0, optional=True)
-        self.snapshot_every_n_steps, self._marks_every = snapshot_every_n_steps, snapshot_every_n_steps or None
+        self.snapshot_every_n_steps = snapshot_every_n_steps
         super().__init__(*args, **kwargs)
 
     def load_state_dict(self, state: Any) -> None:
         """Resume from ``state``; an empty dict changes nothing, as in torchdata."""
         if state != {}:
             super().load_state_dict(state)
-
-
-class ShardSampler(torch.utils.data.DistributedSampler[int]):  # type: ignore[misc]
-    """The ``sampler`` attribute of a loader with ``shard=``: a ``DistributedSampler``, so that frameworks add none.
-
-    The loader cuts its batches from the order itself.  Iterated over, this gives the rank's keys of the epoch set by
-    ``set_epoch()``, and warns, since a framework that does so may shard them a second time.
-    """
-
-    def __init__(self, dataset: Any, batch_size: int, drop_last: bool, shuffle: bool, seed: int, shard: Shard) -> None:
-        # not super().__init__(), which needs a process group: there may be one later, or none
-        self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
-        self.shuffle, self.seed, self.shard, self.epoch = shuffle, seed, shard, 0
-
-    @property
-    def rank(self) -> int:
-        return self.shard.share().rank
-
-    @property
-    def num_replicas(self) -> int:
-        return self.shard.share().size
-
-    def __len__(self) -> int:
-        share, size = self.shard.share(), self.batch_size
-        full, left = divmod(len(self.dataset), share.step(size))
-        first, stop = share.rows(size, left)
-        return full * size + (stop - first) * share.has_more(size, left, self.drop_last)
-
-    def __iter__(self) -> Iterator[int]:
-        if self.shard.share().size > 1:
-            warn(
-                "the sampler of a loader that has shard= was drawn from in the loader's place: if a framework does "
-                "that to share batches out itself (Accelerate's prepare()), each rank gets a part of its part, and "
-                "samples are missing.  Leave the loader out there, or leave shard= out here."
-            )
-        pace = Pace(self.batch_size, False, self.epoch + 1, self.drop_last, self.shard.share())
-        length = len(self.dataset)
-        order: Order = Shuffled(length, self.seed, self.epoch) if self.shuffle else Sequential(length)
-        return iter(pace.beyond(Cursor(0, self.epoch, False, order), 0, len(self)).tolist())
 
 
 def _at_home(worker_init_fn: Callable[[int], Any] | None, info: WorkerInfo) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 import zipfile
 
 import numpy as np
@@ -21,8 +20,7 @@ from chainer import iterators as theirs
 from chainer.dataset import concat_examples
 from chainer.training import extensions, triggers
 
-from mpiter import OptionError
-from mpiter.chainer import LoaderReport, MultiprocessIterator, SerialIterator, converter
+from mpiter.chainer import MultiprocessIterator, SerialIterator, converter
 
 pytestmark = pytest.mark.chainer
 
@@ -257,42 +255,3 @@ def test_the_converter_refuses_what_concat_examples_refuses():
         converter([])
     with MultiprocessIterator([np.ones(1), np.ones(2)], 2, n_processes=1) as iterator, pytest.raises(ValueError):
         converter(iterator.next())
-
-
-# -- the report --------------------------------------------------------------------------------------------------
-
-
-def test_the_loader_reports_its_pace(tmp_path):
-    trainer = make_trainer(tmp_path, OURS["processes"](pairs(24), 8, seed=0), (2, "epoch"))
-    trainer.extend(LoaderReport(), trigger=(1, "epoch"))
-    trainer.run()
-    entries = log_of(tmp_path)
-    assert len(entries) == 2
-    for entry in entries:
-        assert entry["images/s"] > 0
-        assert 0 <= entry["waited"] <= 1
-
-
-def test_the_report_is_of_the_iterator_it_is_told(tmp_path, monkeypatch):
-    class Two(training.StandardUpdater):
-        def update_core(self):
-            self.get_iterator("second").next()
-            super().update_core()
-
-    iterators = {"main": SerialIterator(pairs(24), 8), "second": SerialIterator(pairs(24), 4)}
-    updater = Two(iterators, chainer.optimizers.SGD().setup(classifier()))
-    trainer = training.Trainer(updater, (1, "epoch"), out=str(tmp_path))
-    trainer.extend(extensions.LogReport())
-    trainer.extend(LoaderReport())
-    trainer.extend(LoaderReport("second"))
-    monkeypatch.setattr(time, "perf_counter", lambda: float(updater.iteration))  # an update takes a second
-    trainer.run()
-    (entry,) = log_of(tmp_path)
-    assert (entry["images/s"], entry["second/images/s"]) == (8, 4)
-
-
-def test_the_report_says_so_when_the_iterator_is_not_ours(tmp_path):
-    trainer = make_trainer(tmp_path, theirs.SerialIterator(pairs(24), 8), (1, "epoch"))
-    trainer.extend(LoaderReport())
-    with pytest.raises(OptionError, match="'main' is Chainer's SerialIterator"):
-        trainer.run()

@@ -102,17 +102,6 @@ def test_on_the_cpu_nothing_is_copied():
         assert batches.stats().leased_batches == 1
 
 
-def test_what_cannot_be_converted_is_refused():
-    for options, says in (
-        ({"normalize": ([1, 2], [1])}, "normalize"),
-        ({"normalize": ([1], [0])}, "normalize"),
-        ({"normalize": ([1], [1])}, "1 channels"),
-        ({"dtype": "float32"}, "none of torch's"),
-    ):
-        with pytest.raises(mpiter.OptionError, match=says):
-            list(DevicePrefetcher([np.zeros((2, 3, 4, 4), np.uint8)], "cpu", **options))
-
-
 def test_dicts_of_other_classes_and_batches_of_iterators_are_known():
     (found,) = DevicePrefetcher([collections.defaultdict(list, a=np.ones(2))], "cpu")
     assert (type(found), found["a"].tolist()) == (collections.defaultdict, [1, 1])

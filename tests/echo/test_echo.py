@@ -427,27 +427,3 @@ def test_a_state_of_another_echo_or_a_damaged_one_is_refused() -> None:
             with pytest.raises(mpiter.StateError):
                 echo.load_state_dict({**state, name: value})
         assert echo.state_dict() == state
-
-
-# -- Chainer ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.chainer
-def test_a_snapshot_of_chainers_resumes_exactly() -> None:
-    pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests --all`")
-    from chainer.serializers import DictionarySerializer, NpzDeserializer
-
-    from mpiter import chainer
-
-    def made() -> Any:
-        return chainer.Echo(chainer.SerialIterator(Augmented(), BATCH, seed=3), 2, shuffle_buffer=16)
-
-    echo, saved = made(), DictionarySerializer()
-    for _ in range(7):
-        next(echo)
-    echo.serialize(saved)
-    other = made()
-    other.serialize(NpzDeserializer(saved.target))
-    for _ in range(10):
-        assert plain(next(other)) == plain(next(echo))
-        assert other.epoch_detail == echo.epoch_detail

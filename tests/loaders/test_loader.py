@@ -267,7 +267,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 def test_what_makes_no_sense_is_refused_at_construction(without_workers: Maker, options: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError)) as caught:
         without_workers.class_([1, 2, 3], **options)
-    assert any(name in str(caught.value) for name in (*options, "batch", "teleport"))
+    assert any(name in str(caught.value) for name in (*options, "batch", "start_method"))
 
 
 # -- randomness --------------------------------------------------------------------------------------------------

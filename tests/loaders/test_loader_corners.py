@@ -176,43 +176,14 @@ def test_an_iterator_within_a_dataset_leaves_its_randomness_alone():
     assert together == wanted
 
 
-def lists_of_keys():
-    yield [0, 1]
-    yield [2]
-
-
-@pytest.mark.parametrize(
-    ("name", "given"), [("sampler", iter([0, 1, 2])), ("batch_sampler", lists_of_keys())], ids=["sampler", "batches"]
-)
-def test_a_sampler_that_can_be_gone_through_once_is_told_of(name, given):
-    says = f"a {type(given).__name__} can be gone through once, and further epochs will be empty: as {name}, pass"
-    with pytest.warns(RuntimeWarning, match=says):
-        DataLoader(DATA, **{name: given})
-
-
 def test_what_makes_no_sense_is_refused_at_once():
-    unsized = type("Unsized", (), {"__getitem__": None})()
-    for dataset, options in (
-        (None, {}),
-        (5, {}),
-        (unsized, {}),
-        (DATA, {"collate_fn": 5}),
-        (DATA, {"worker_init_fn": 5}),
-    ):
+    for dataset in (None, 5):
         with pytest.raises(OptionError):
-            DataLoader(dataset, **options)
+            DataLoader(dataset)
     with DataLoader(DATA, 4) as loader:
         for name in ("batch_size", "dataset", "sampler", "collate_fn", "num_workers"):
             with pytest.raises(OptionError, match=f"{name} is fixed"):
                 setattr(loader, name, None)
-
-
-def test_keys_in_place_of_lists_of_keys_are_told() -> None:
-    with (
-        DataLoader(DATA, batch_sampler=[0, 1]) as loader,
-        pytest.raises(OptionError, match=r"batch_sampler gives 0, which"),
-    ):
-        next(iter(loader))
 
 
 class Together:

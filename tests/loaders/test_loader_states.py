@@ -446,18 +446,3 @@ def test_a_state_goes_on_in_batches_of_another_size(loader: Maker, size: int, ot
             assert flat(map(plain, found)) == (left[: len(left) // other * other] if drop_last else left)
             assert announced == len(found)
             assert second.is_new_epoch or not found
-
-
-def another(way: Any, options: dict[str, Any]) -> Any:
-    return way(list(range(LENGTH)), 4, shuffle=True, **options)
-
-
-ITERATOR = "batches() or an iterator", lambda: another(mpiter.batches, {"n_processes": 0})
-LOADER = "a loader (DataLoader)", lambda: another(mpiter.DataLoader, {})
-
-
-@pytest.mark.parametrize(("saver", "mine"), [(ITERATOR, LOADER), (LOADER, ITERATOR)], ids=["loader", "iterator"])
-def test_a_loader_and_an_iterator_say_that_a_state_is_the_others(saver: Any, mine: Any) -> None:
-    with saver[1]() as one, mine[1]() as other, pytest.raises(mpiter.StateError, match="of another kind") as refusal:
-        other.load_state_dict(saved(one))
-    assert f"{saver[0]} saved it, and this is {mine[0]}" in str(refusal.value)

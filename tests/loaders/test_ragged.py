@@ -1,129 +1,13 @@
-"""Padding, and batches of samples of about the same length."""
+"""Batches of samples that differ in shape: an error, a list, or padded."""
 
 from __future__ import annotations
 
 import functools
-import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import mpiter
-
-
-def lengths_of(seed=0, count=500):
-    return np.random.RandomState(seed).randint(1, 60, count)
-
-
-@settings(max_examples=40)
-@given(
-    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=8),
-    more=st.integers(0, 3),
-    multiple=st.integers(1, 5),
-)
-def test_padded_rows_are_the_rows_and_the_rest_is_filling(lengths, more, multiple):
-    rows = [np.arange(1, length + 1, dtype=np.int16) for length in lengths]
-    padded = mpiter.pad(rows, -1, to=max(lengths) + more, multiple_of=multiple)
-    assert padded.dtype == np.int16
-    assert padded.shape[1] % multiple == 0
-    assert max(lengths) + more <= padded.shape[1] < max(lengths) + more + multiple
-    for row, line in zip(rows, padded, strict=True):
-        assert line[: len(row)].tolist() == row.tolist()
-        assert (line[len(row) :] == -1).all()
-
-
-@pytest.mark.parametrize(
-    ("rows", "options", "said"),
-    [
-        ([], {}, "at least one row"),
-        ([np.ones(2), np.ones((2, 2))], {}, "first dimension only"),
-        ([np.float64(1)], {}, "first dimension only"),
-        ([np.ones(5)], {"to": 4}, "more than to=4"),
-    ],
-)
-def test_what_cannot_be_padded_is_refused(rows, options, said):
-    with pytest.raises(mpiter.OptionError, match=said):
-        mpiter.pad(rows, **options)
-
-
-@settings(max_examples=60)
-@given(
-    lengths=st.lists(st.integers(0, 30), max_size=200),
-    batch_size=st.integers(1, 9),
-    shuffle=st.booleans(),
-    most=st.none() | st.integers(30, 100),
-)
-def test_each_sample_is_in_one_bucket(lengths, batch_size, shuffle, most):
-    buckets = mpiter.Buckets(lengths, batch_size, shuffle=shuffle, most=most, seed=1)
-    batches = list(buckets)
-    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
-    assert all(1 <= len(batch) <= batch_size for batch in batches)
-    if most is not None:
-        assert all(max(lengths[i] for i in batch) * len(batch) <= most for batch in batches)
-    if most is None or not shuffle:
-        assert len(buckets) == len(batches)
-
-
-def test_buckets_pad_little_and_are_not_sorted():
-    lengths = lengths_of()
-    batches = list(mpiter.Buckets(lengths, 16, seed=1))
-    padding = sum(max(lengths[batch]) * len(batch) - lengths[batch].sum() for batch in batches)
-    assert padding < 0.1 * lengths.sum()
-    longest = [max(lengths[batch]) for batch in batches]
-    assert longest != sorted(longest)
-
-
-def test_every_epoch_has_other_buckets_and_a_seed_repeats_them_all():
-    one, other = (mpiter.Buckets(lengths_of(), 16, seed=1) for _ in range(2))
-    first = list(one)
-    assert first != list(one)
-    assert first == list(other)
-    assert list(mpiter.Buckets(lengths_of(), 16, seed=2)) != first
-
-
-def test_short_batches_can_be_left_out():
-    buckets = mpiter.Buckets(lengths_of(count=50), 16, drop_last=True, seed=0)
-    assert [len(batch) for batch in buckets] == [16] * 3
-    assert len(buckets) == 3
-
-
-@pytest.mark.parametrize(
-    ("lengths", "batch_size", "options", "said"),
-    [
-        ([1.5], 2, {}, "whole numbers"),
-        ([[1]], 2, {}, "whole numbers"),
-        ([1], 0, {}, "batch_size=0"),
-        ([7], 2, {"most": 6}, "no room for the longest sample"),
-    ],
-)
-def test_what_cannot_be_bucketed_is_refused(lengths, batch_size, options, said):
-    with pytest.raises(mpiter.OptionError, match=said):
-        mpiter.Buckets(lengths, batch_size, **options)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_finds_its_place_among_the_buckets_again(workers):
-    lengths = lengths_of(count=90)
-    rows = [np.arange(length) for length in lengths]
-
-    def loader(seed, num_workers):
-        buckets = mpiter.Buckets(lengths, 8, seed=seed)
-        return mpiter.DataLoader(rows, batch_sampler=buckets, num_workers=num_workers, ragged="list")
-
-    def seen(batches):
-        return [[row.tolist() for row in batch] for batch in batches]
-
-    with loader(1, workers) as it, loader(2, 1) as other:
-        seen(it)
-        epoch = iter(it)
-        for _ in range(3):
-            batch = next(epoch)
-            assert mpiter.pad(batch).shape == (len(batch), max(map(len, batch)))
-        other.load_state_dict(json.loads(json.dumps(it.state_dict())))
-        assert seen(other) == seen(epoch)
-        assert seen(other) == seen(it)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -73,12 +73,11 @@ def test_in_an_interactive_job_slurms_variables_mean_nothing(monkeypatch):
     assert Shard().share() == Share(0, 1)
 
 
-def test_a_script_of_slurms_that_starts_no_step_is_the_only_process(monkeypatch, caplog):
+def test_a_script_of_slurms_that_starts_no_step_is_the_only_process(monkeypatch):
     """`sbatch --ntasks=4` and Python without srun: it would have a quarter of the data, and nobody the rest."""
     for name, value in {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NAME": "train"}.items():
         monkeypatch.setenv(name, value)
     assert Shard().share() == Share(0, 1)
-    assert "passed over" not in caplog.text
 
 
 @pytest.mark.parametrize("values", [("4", "4"), ("", "4"), ("x", "4"), ("-1", "4"), ("1", "")])
@@ -116,7 +115,7 @@ def test_who_says_it_himself_is_believed(monkeypatch):
     assert shard_for(None) is None
 
 
-@pytest.mark.parametrize("shard", ["yes", 3, (1, 2, 3), (2, 2), (-1, 2), (0, 0), (0.5, 2), (True, 2), [0, 2]])
+@pytest.mark.parametrize("shard", ["yes", 3, (1, 2, 3), (2, 2), (-1, 2), (0, 0), (0.5, 2), [0, 2]])
 def test_what_is_no_shard_is_refused(shard):
     with pytest.raises(OptionError, match=r"rank|shard"):
         shard_for(shard)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from loader_kinds import NO_TORCH
 from stores import Watched
 
 import mpiter
@@ -35,34 +33,8 @@ def test_samples_are_copied_in_the_order_in_which_they_will_be_wanted_and_no_mor
         assert sorted(read_of(store, 14)) == sorted(wanted[60:74])
 
 
-def test_copies_run_ahead_of_bundles_and_of_a_range_that_is_the_sampler(tmp_path):
+def test_copies_run_ahead_of_bundles(tmp_path):
     store = Watched(tmp_path, 100)
     with mpiter.batches(Bundles(Staging(tmp_path / "1", "1MB").of(store), 2), 4, n_processes=0, run_ahead=0) as stream:
         next(stream)
         store.wait_until_copied(50)
-    with mpiter.DataLoader(Staging(tmp_path / "2", "1MB").of(store), 4, sampler=range(99, -1, -1)) as loader:
-        next(iter(loader))
-        store.wait_until_copied(50)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    "options",
-    [{"batch_size": None}, {"collate_fn": list}, {"batch_sampler": 4, "batch_size": 1}],
-    ids=["one by one", "collate_fn", "batch_sampler"],
-)
-def test_copies_run_ahead_where_torch_goes_through_the_dataset_in_sequence(options, tmp_path):
-    torch = pytest.importorskip("torch", reason=NO_TORCH)
-    from mpiter.torch import DataLoader
-
-    if "batch_sampler" in options:
-        in_sequence = torch.utils.data.SequentialSampler(range(100))
-        options = {**options, "batch_sampler": torch.utils.data.BatchSampler(in_sequence, 4, False)}
-    store = Watched(tmp_path, 100)
-    staging = Staging(tmp_path / "tier", "1MB")
-    with DataLoader(staging.of(store), **{"batch_size": 4, **options}) as loader:
-        batches = iter(loader)
-        next(batches)
-        store.wait_until_copied(50)
-        assert len(list(batches)) == len(loader) - 1
-    assert staging.stats().hits >= 50

@@ -138,7 +138,7 @@ LATER = {
     "no state of ours": (
         lambda: SerialIterator(DATA, 2).load_state_dict({"model": 1}),
         mpiter.StateError,
-        "this is no state of mpiter: the key 'mpiter' (its version) is missing.",
+        "this is no state of mpiter: a dict, as state_dict() returns it, with the key 'mpiter'.",
     ),
     "a closed iterator": (
         lambda: closed().next(),
