@@ -30,7 +30,7 @@ PACKAGES = (
         "face",
     ),
 )
-GROUND = {"errors", "rules", "machine", "stats", "script", "bell", "typevars"}
+GROUND = {"errors", "rules", "machine", "stats", "bell", "typevars"}
 DOORS = {"chainer", "chainer_compat", "device", "jax", "torch"}
 
 MODULES = sorted(str(path.relative_to(MPITER).with_suffix("")) for path in MPITER.rglob("*.py"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import io
 import os
 import pickle
@@ -25,9 +26,9 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from .. import script
 from . import tensors
 
+SCRIPT = ("__main__", "__mp_main__")  # names of the caller's script, the second where multiprocessing has imported it
 _DEEPEST = 6  # parts within parts
 _knows_callers_classes = False  # True in a fork of the process that it sends to
 
@@ -47,8 +48,8 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._known = reducers()
-        main = sys.modules.get(script.NAME)
-        if not self.knows_main and main is not None and main.__name__ != script.NAME:  # cloudpickle would refer to it
+        main = sys.modules.get("__main__")
+        if not self.knows_main and main is not None and main.__name__ != "__main__":  # cloudpickle would refer to it
             cloudpickle.register_pickle_by_value(main)
 
     def reducer_override(self, value: Any) -> Any:
@@ -65,7 +66,7 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         reduced = super().reducer_override(value)
         if reduced is NotImplemented or not isinstance(value, type) or value.__module__ == "builtins":
             return reduced
-        is_there = self.knows_main or (value.__module__ not in script.NAMES and is_importable(value.__module__))
+        is_there = self.knows_main or (value.__module__ not in SCRIPT and is_importable(value.__module__))
         if is_there and (path := path_to(value)) is not None:
             return _at, (value.__module__, path)
         if self.names_twins and _knows_callers_classes:
@@ -133,7 +134,7 @@ def is_importable(name: str | None) -> bool:
     """True if another process can import the module ``name``; False for a module that code has created."""
     package = str(name).partition(".")[0]
     module = sys.modules.get(package)
-    return module is None or package in script.NAMES or _is_found(package, module)
+    return module is None or package in SCRIPT or _is_found(package, module)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -207,14 +208,16 @@ def _all_classes() -> Iterator[type]:
 
 
 def culprit(
-    value: Any, path: str, error: BaseException, dumps: Callable[[Any], Any], depth: int = _DEEPEST
+    value: Any, path: str, error: BaseException, dumps: Callable[[Any], Any], *wholes: Any
 ) -> tuple[str, Any, str]:
     """Return the path of the part of ``value`` that ``dumps`` can't pickle, the part, and the reason."""
-    for name, part in _parts(value, path) if depth else []:
-        try:
-            dumps(part)
-        except Exception as inner:
-            return culprit(part, name, inner, dumps, depth - 1)
+    wholes = *wholes, value
+    for name, part in _parts(value, path) if len(wholes) <= _DEEPEST else []:
+        if not any(part is whole for whole in wholes):  # a class's method may refer to the class
+            try:
+                dumps(part)
+            except Exception as inner:
+                return culprit(part, name, inner, dumps, *wholes)
     return path, value, str(error).strip().rstrip(".") or type(error).__name__
 
 
@@ -223,8 +226,9 @@ def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
         return [(f"{path}[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, (list, tuple)):
         return [(f"{path}[{at}]", part) for at, part in enumerate(value)]
+    if isinstance(value, FunctionType):
+        with contextlib.suppress(ValueError):  # a variable that has no value yet
+            used = inspect.getclosurevars(value)
+            return [(f"{path}:{name}", part) for name, part in (used.nonlocals | used.globals).items()]
     parts = [(f"{path}.{key}", part) for key, part in getattr(value, "__dict__", {}).items()]
-    with contextlib.suppress(AttributeError, ValueError):  # the variables in a function's closure
-        names = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        parts += [(f"{path}:{name}", cell.cell_contents) for name, cell in names]
-    return parts
+    return parts if isinstance(value, type) else [*parts, (type(value).__qualname__, type(value))]

@@ -53,52 +53,33 @@ def test_a_plain_script_with_classes_and_a_lambda_gives_the_same_under_every_sta
         assert run(tmp_path, PLAIN, method).ended_well().out == expected.out, method
 
 
-GUARDED = """
-    import sys, threading
-    import mpiter
-
-    lock = threading.Lock()  # a global that the dataset's code uses: by value it cannot travel
-
-    class Numbers:
-        def __len__(self):
-            return 10
-        def __getitem__(self, i):
-            with lock:
-                return i * i
-
-    if __name__ == "__main__":
-        with mpiter.MultiprocessIterator(
-            Numbers(), 5, repeat=False, shuffle=False, n_processes=2, backend=mpiter.Process(sys.argv[1])
-        ) as it:
-            print([list(batch) for batch in it])
-"""
-
-
-@every_method
-def test_what_cannot_travel_by_value_is_imported_from_a_guarded_script(tmp_path, method):
-    outcome = run(tmp_path, GUARDED, method).ended_well()
-    assert outcome.lines == ["[[0, 1, 4, 9, 16], [25, 36, 49, 64, 81]]"]
-
-
-UNGUARDED = """
-    import threading, mpiter
+LOCKED = """
+    import sys, threading, mpiter
     print("the script runs", flush=True)
-    lock = threading.Lock()
+    lock = threading.Lock()  # a global that the dataset's code uses: by value it cannot travel
     class Numbers:
         def __len__(self):
             return 4
         def __getitem__(self, i):
             with lock:
                 return i
-    for batch in mpiter.DataLoader(Numbers(), 2, num_workers=1):
+    method = sys.argv[1] if sys.argv[1:] else None
+    for batch in mpiter.DataLoader(Numbers(), 2, num_workers=1, multiprocessing_context=method):
         print(batch.tolist())
 """
 
 
-def test_a_script_that_is_not_guarded_is_never_run_again(tmp_path):
-    outcome = run(tmp_path, UNGUARDED)
+def test_what_cannot_travel_by_value_is_forked_with_a_warning_that_names_it(tmp_path):
+    outcome = run(tmp_path, LOCKED)
     assert outcome.lines == ["the script runs", "[0, 1]", "[2, 3]"]
+    assert "Numbers.__getitem__:lock (lock) cannot be pickled" in outcome.err
     assert "Forking the workers instead" in outcome.err
+
+
+def test_under_another_start_method_the_error_names_it_and_the_script_is_not_run_again(tmp_path):
+    outcome = run(tmp_path, LOCKED, "spawn")
+    assert outcome.lines == ["the script runs"]
+    assert "DatasetNotPicklable: Numbers.__getitem__:lock (lock) cannot be pickled" in outcome.err
 
 
 def test_workers_see_later_changes_of_the_environment(tmp_path):
