@@ -58,8 +58,6 @@ def _fetch_run(block: Block) -> Done:
 
 def _watched(block: Block, worker: Worker) -> Done:
     """Fetch a block; if the dataset draws from global generators, fetch it again with these seeded per sample."""
-    if not worker.rules.seeds_samples:
-        return fetch(block, worker, NONE)
     if not worker.owns_globals:
         return _with_a_warning(block, worker) if worker.blocks == 0 else fetch(block, worker, NONE)
     while True:

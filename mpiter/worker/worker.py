@@ -122,10 +122,8 @@ def begin(setup: Setup, number: int | None = None) -> None:
                 byvalue.was_forked()
         dataset, worker_init = setup.cargo.open()
         settle_at(worker, dataset, copies=rules.in_process)
-        if not rules.in_process and not rules.seeds_samples:
-            seeding.seed_worker(rules.seed, number + setup.starts[number] * rules.workers)
         call_hooks(worker.info, worker_init)
-        if not rules.in_process and rules.seeds_samples:
+        if not rules.in_process:
             seeding.seed_globals(rules.seed, -1 - setup.starts[number], number)
         if is_ours:
             gc.freeze()
@@ -140,7 +138,7 @@ def settle_at(worker: Worker, dataset: Any, copies: bool) -> None:
     worker.dataset, worker.reader = dataset, reader_of(dataset)
     worker.info = worker.frame.worker = replace(worker.info, dataset=theirs)
     if any(getattr(one, "repeatable", True) is False for one in (dataset, theirs)):
-        worker.seeds = seeding.GLOBALS if worker.rules.seeds_samples else NONE  # can't be fetched twice to find out
+        worker.seeds = seeding.GLOBALS  # can't be fetched twice to find out
         worker.copies = copies
     was_asked()  # forget a call in the process that we were forked from
 
