@@ -25,7 +25,6 @@ from ..pool.starting import never_interrupted
 from ..rules import Rules
 from ..samples.tree import Contents
 from ..stats import Stats
-from ..worker import home
 from ..worker.block import Block, Done, Lost
 from ..worker.board import Line
 from ..worker.mail import Inbox
@@ -55,7 +54,7 @@ class _PrefetchLoop:
         skipped: Skipped | None = None,
         hooks: Hooks | None = None,
     ) -> None:
-        self.pid, self.born = os.getpid(), home.generation
+        self.pid = os.getpid()
         self.tally, self.mail = Tally(skipped or Skipped()), Inbox()
         self._rules, self._hire = rules, hire
         self._bell, self._hooks = Bell(), Hooks() if hooks is None else hooks

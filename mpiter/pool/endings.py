@@ -17,7 +17,6 @@ from typing import Any
 
 from ..worker.block import Block
 from ..worker.board import BlackBox, Line, is_stopped, thread_stack
-from ..worker.home import CUT_OFF
 from .pool import VANISHED
 
 STEP_S = 0.01  # between two looks at a worker that is being ended
@@ -182,8 +181,6 @@ def cause(code: int, out_of_memory: bool) -> str:
     """Return the likely cause in words; empty if it isn't known."""
     if code == -signal.SIGKILL and out_of_memory:
         return "the out-of-memory killer: use fewer workers, or smaller samples"
-    if code == CUT_OFF:
-        return "its dataset has closed descriptors that are not its own, os.closerange() for example"
     if code == 1:
         return "an exception that was not caught; see what it printed"
     if code >= 0:

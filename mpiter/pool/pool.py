@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 from ..bell import Bell
 from ..errors import RemoteTraceback, SampleError
-from ..worker import home
 from ..worker.block import Lost, from_short, short
 from . import starting
 from .pipes import READY, Answer, PoolEnd, WorkerEnd
@@ -332,11 +331,9 @@ def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...],
     """Run a worker process: the initializer, then one task after the other."""
     for theirs in others:  # the ends of other pipes, inherited by fork
         theirs.close()
-    end, born = WorkerEnd(tasks, answers), home.generation
-    home.watch(tasks.fileno(), answers.fileno())
+    end = WorkerEnd(tasks, answers)
     if initializer is not None:
         initializer(*initargs)
-    home.end_child(born)
     end.send(READY, None)
     func: Any = None
     while (task := end.receive()) is not None:
@@ -348,8 +345,6 @@ def _work(tasks: Any, answers: Any, initializer: Any, initargs: tuple[Any, ...],
             answer = func(block)
         except Exception as error:
             answer = _failed("", error)
-        home.end_child(born)
-        home.look()
         try:
             end.send(number, answer)
         except Exception as problem:

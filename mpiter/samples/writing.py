@@ -22,7 +22,7 @@ _ODD = "    odd(row, sample); row += 1; continue"
 _TOO_LARGE = "(OverflowError, ValueError)"  # raised by NumPy, and by a memoryview
 _MOST_ROWS = 256  # a list of row views is kept up to so many rows: each takes 100 bytes
 _EXACT = "?bhilqBHILQd"  # formats of numbers that a memoryview writes without changing a bit
-Fetch = Callable[..., None]  # (dataset, keys, row, cells, odd, keep, born) for a block
+Fetch = Callable[..., None]  # (dataset, keys, row, cells, odd, keep) for a block
 
 
 @functools.lru_cache(maxsize=64)
@@ -41,7 +41,6 @@ def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
         f"cells[{ROW}] = row",
         *["step()"] * is_seeded,
         "sample = dataset[key]",
-        "if home.generation != born: home.end_child(born)",
         *code.lines,
         *filter(None, [kept]),
         "row += 1",
@@ -49,8 +48,8 @@ def loop_for(tree: Node | None, is_seeded: bool) -> Callable[..., Fetch]:
     columns = "".join(f"C{at}, " for at in range(code.columns))
     text = "\n".join(
         [
-            f"def make({columns}step, home):",
-            "    def fetch(dataset, keys, row, cells, odd, keep, born):",
+            f"def make({columns}step):",
+            "    def fetch(dataset, keys, row, cells, odd, keep):",
             "        for key in keys:",
             *(f"            {line}" for line in body),
             "    return fetch",

@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import WorkerStartError
 from ..rules import Rules
 from ..samples.copying import Held, glimpse, is_its_own
-from . import home, seeding
+from . import seeding
 from .block import Block, Done
 from .board import LINE_BYTES
 from .fetch import fetch
@@ -38,7 +38,7 @@ class CallersWorker:
             raise WorkerStartError(f"worker 0 could not start:\n\n{traceback.format_exc()}") from error
         worker.copies |= copies
         self._worker, self._dataset = worker, dataset
-        self._callers, self._born = seeding.Kept(), home.generation
+        self._callers = seeding.Kept()
         self._is_list = type(dataset) in (list, tuple, range)  # reading it runs no code of the user's
 
     @property
@@ -71,12 +71,12 @@ class CallersWorker:
             with contextlib.suppress(Exception):  # an order sampler's keys may be missing in the list
                 return itemgetter(*keys)(self._dataset) if len(keys) > 1 else (self._dataset[keys[0]],)
             return None
-        worker, callers, born, rows = self._worker, self._callers, self._born, list[Any]()
+        worker, callers, rows = self._worker, self._callers, list[Any]()
         dataset, frame, outer = worker.dataset, worker.frame, here.now
         rest, first, problem, drawn, add = iter(keys), None, None, NONE, rows.append
         callers.keep()
         frame.at = lambda: (seed, epoch, position + len(rows))
-        frame.seeds, frame.beyond, frame.drawn, frame.keys = NONE, 0, None, keys
+        frame.seeds, frame.beyond, frame.drawn = NONE, 0, None
         here.now = frame
         try:
             add(dataset[next(rest)])
@@ -84,12 +84,9 @@ class CallersWorker:
             for key in rest:
                 add(dataset[key])
         except BaseException as error:
-            home.end_child(born, error)
             problem = error
         finally:
-            here.now, frame.at, frame.keys = outer, None, None
-        if home.generation != born:
-            home.end_child(born)
+            here.now, frame.at = outer, None
         if drawn := callers.drawn():
             callers.restore()
             worker.seeds |= drawn

@@ -11,7 +11,6 @@ import contextlib
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from ..samples.copying import Copies, Refilled
@@ -120,7 +119,6 @@ class _Fetching:
 
     def __init__(self, block: Block, worker: Worker, seeds: frozenset[str], looks: bool) -> None:
         self._block, self._worker, self._cells, self._seeds = block, worker, worker.cells, seeds
-        self._born = home.generation
         self.sheet = worker.writer.sheet(block.brief, block.address, block.row, block.rows, looks)
         self.faults: list[Fault] = []
         frame = worker.frame
@@ -137,23 +135,21 @@ class _Fetching:
         seed, first = block.seed, row - block.row
         offset, keys = position - first, listed(indices)
         frame.at = lambda: (seed, epoch, offset + cells[Cell.ROW])
-        frame.keys, frame.hearer = keys, self
+        frame.hearer = self
         self._first, self._epoch, self._position, self._keys = first, epoch, position, keys
         try:
             if not self._read_together(first, indices, keys):
                 self._read_each(first, keys)
         finally:
-            frame.keys = frame.hearer = None
+            frame.hearer = None
 
     def _read_each(self, row: int, keys: list[Any]) -> None:
         dataset = Copies(self._worker.dataset) if self._worker.copies else self._worker.dataset
         if not self._block.singly:
             self._write(dataset, keys, row)
             return
-        rest = iter(keys)
-        for at in range(row, row + len(keys)):
-            self._write(dataset, islice(rest, 1), at)
-            home.look()  # while the board names the sample
+        for at, key in enumerate(keys, row):
+            self._write(dataset, [key], at)
 
     def _write(self, dataset: Any, keys: Iterable[Any], row: int) -> None:
         """Fetch and write the samples of ``keys`` from ``row`` on; an exception becomes the fault of its row."""
@@ -193,7 +189,6 @@ class _Fetching:
         samples: Any = ()
         try:
             samples = worker.reader(as_array(indices))
-            home.end_child(self._born)
         except BaseException as error:  # fetched again sample by sample, which shows the one that fails
             self.let_pass(error)
         cells[Cell.ACTIVE] = 1
@@ -219,10 +214,6 @@ class _Fetching:
             self.faults.append(replace(fault, ends_row=False))
 
     def let_pass(self, error: BaseException) -> None:
-        """End this process if the dataset has forked it; raise Ctrl-C again if this is the caller's own thread.
-
-        In a worker every exception comes from the dataset.
-        """
-        home.end_child(self._born, error)
+        """Raise Ctrl-C again if this is the caller's own thread; in a worker every exception is the dataset's."""
         if isinstance(error, KeyboardInterrupt) and self._worker.info.backend == "serial":
             raise error

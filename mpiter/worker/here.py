@@ -47,7 +47,7 @@ class WorkerInfo:
 class Frame:
     """The state of one fetch; a new frame stands for no fetch."""
 
-    __slots__ = ("at", "beyond", "drawn", "hearer", "keys", "seeds", "worker")
+    __slots__ = ("at", "beyond", "drawn", "hearer", "seeds", "worker")
 
     def __init__(self) -> None:
         self.worker: WorkerInfo | None = None
@@ -56,7 +56,6 @@ class Frame:
         self.beyond = 0  # the sample's number in a row that is made of several
         self.drawn: Any = None  # the sample's place, and the generator that ``get_rng`` made for it
         self.hearer: Any = None  # the fetch, which records samples that fail within a row
-        self.keys: list[Any] | None = None  # the keys that are fetched
 
 
 class Here(threading.local):

@@ -3,8 +3,6 @@
 Runs in workers; ``limit_loaded_libraries`` also in the fork server.  Guarantees on Linux that the kernel kills the
 worker when the main process ends, even a worker that is stopped or never releases the GIL: each worker has the reading
 end of a pipe whose other end only the main process has.  Elsewhere a thread waits for that end, which needs the GIL.
-Also guarantees that a process which a dataset forks, and which returns from the dataset's code, ends before it uses
-what it inherited of the worker: pipes, shared memory, the board.
 """
 
 from __future__ import annotations
@@ -16,13 +14,11 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..samples.tensors import torch_with
-from .here import here
 
 if TYPE_CHECKING:
     import threadpoolctl
@@ -51,27 +47,6 @@ def settle_in(environment: dict[str, str]) -> None:
 
 # -- its end ----------------------------------------------------------------------------------------------------------
 
-CUT_OFF = 87  # the exit code of a worker whose dataset has closed its pipes
-_pipes: dict[int, tuple[int, int]] = {}  # inode and device of each descriptor
-
-
-def watch(*descriptors: int) -> None:
-    """Remember which pipes the descriptors are, for ``look``."""
-    for number in descriptors:
-        found = os.fstat(number)
-        _pipes[number] = found.st_ino, found.st_dev
-
-
-def look() -> None:
-    """End this process if the dataset has closed one of its pipes, else an answer might go to another file."""
-    for number, pipe in _pipes.items():
-        try:
-            found = os.fstat(number)
-        except OSError:
-            os._exit(CUT_OFF)
-        if (found.st_ino, found.st_dev) != pipe:
-            os._exit(CUT_OFF)
-
 
 def die_with_parent() -> None:
     """Have this process killed when the main process ends.
@@ -99,36 +74,6 @@ def die_with_parent() -> None:
 def _wait(pipe: Any) -> None:
     connection.wait([pipe])
     os._exit(1)
-
-
-generation = 0  # counts the forks between this process and the first
-
-
-def _is_child() -> None:
-    global generation
-    generation += 1
-    if here.now.keys is not None:
-        here.now.keys.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_is_child)
-
-
-def end_child(born: int, error: BaseException | None = None) -> None:
-    """End this process if it was forked since ``generation`` was ``born``; ``error`` decides the exit code."""
-    if generation == born:
-        return
-    code = 0 if error is None else 1
-    try:
-        if isinstance(error, SystemExit) and isinstance(error.code, int | None):
-            code = error.code or 0
-        elif error is not None:
-            traceback.print_exception(error)
-        if sys.stderr is not None:
-            sys.stderr.flush()
-    finally:  # even if nothing can be printed
-        os._exit(code & 0xFF)
 
 
 # -- its memory -------------------------------------------------------------------------------------------------------

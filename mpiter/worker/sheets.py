@@ -21,7 +21,7 @@ from ..samples.envelope import Raw, Sealing
 from ..samples.tree import MANY, Aside, Column, Layout, Rows, check_memory, describe, scatter
 from ..samples.writing import Fetch, loop_for, places
 from ..transport.memory import Arena
-from . import home, seeding
+from . import seeding
 
 _MOST_SLOTS = 64  # slots for which a worker keeps columns and loops
 
@@ -50,7 +50,7 @@ class Sheet:
 
     def fetch(self, dataset: Any, keys: Any, row: int, cells: memoryview, seeded: bool) -> None:
         """Fetch the samples of ``keys`` one by one, and write them from ``row`` on."""
-        self.make(seeded)(dataset, keys, row, cells, self.odd, self.keep, home.generation)
+        self.make(seeded)(dataset, keys, row, cells, self.odd, self.keep)
 
     def odd(self, row: int, sample: Any) -> None:
         """Seal a sample that doesn't fit the columns."""
@@ -103,10 +103,10 @@ class _ByReference(Sheet):
     def fetch(self, dataset: Any, keys: Any, row: int, cells: memoryview, seeded: bool) -> None:
         taking, held = self.make(seeded), self._held
         first, further = (held.look, held.look) if self._looks else (held.begin, held.add)
-        taking(dataset, islice(keys, 1), row, cells, None, first, home.generation)
+        taking(dataset, islice(keys, 1), row, cells, None, first)
         for sample in held.open()[:1] if self._count > MANY else ():
             check_memory(describe(sample), self._count)
-        taking(dataset, keys, row + 1, cells, None, further, home.generation)
+        taking(dataset, keys, row + 1, cells, None, further)
 
     def fail(self, row: int) -> None:
         self._failed.add(row)
@@ -166,7 +166,7 @@ def _bind(tree: Any, columns: Sequence[Any]) -> Callable[[bool], Fetch]:
     """Return a function that returns the loop for ``columns``, with seeding for each sample or without."""
 
     step = functools.partial(seeding.step_to, 0)
-    return functools.cache(lambda seeded: loop_for(tree, seeded)(*columns, step, home))
+    return functools.cache(lambda seeded: loop_for(tree, seeded)(*columns, step))
 
 
 _taking = _bind(None, ())

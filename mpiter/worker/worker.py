@@ -148,15 +148,11 @@ def call_hooks(info: WorkerInfo, worker_init: Any) -> None:
 
     It is looked up in the class, because instances of wrappers may seem to have any attribute.
     """
-    outer, here.now.worker, born = here.now.worker, info, home.generation
+    outer, here.now.worker = here.now.worker, info
     try:
         if worker_init is not None:
             worker_init(info)
         if callable(getattr(type(info.dataset), "worker_init", None)):
             info.dataset.worker_init(info)
-        home.end_child(born)
-    except BaseException as error:
-        home.end_child(born, error)
-        raise
     finally:
         here.now.worker = outer

@@ -271,23 +271,3 @@ ALL = str([*range(0, 40, 4)])
 def test_with_hardly_a_descriptor_the_limit_is_named(tmp_path: Path, more: int, method: str) -> None:
     said = run(tmp_path, FEWEST, more, method).ended_well().out
     assert said == ALL or re.match(r"(?s)WorkerStartError: .*(open files|ulimit -u, -n, -v)", said)
-
-
-class Closes:
-    """One sample closes what isn't its own."""
-
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 5:
-            os.closerange(3, 256)
-        return index
-
-
-def test_a_sample_that_closes_its_workers_descriptors_is_named() -> None:
-    with mpiter.MultiprocessIterator(Closes(), 3, repeat=False, shuffle=False, n_processes=2) as it:
-        assert next(it) == [0, 1, 2]
-        with pytest.raises(mpiter.WorkerCrashed, match=r"sample 5 has .*its dataset has closed descriptors"):
-            next(it)
-        assert [list(batch) for batch in it] == [[6, 7, 8], [9, 10, 11]]
