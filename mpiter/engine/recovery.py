@@ -72,8 +72,7 @@ class Recovery:
         else:
             self._false_starts[end.worker] += 1
             if not end.others_work or self._false_starts.total() > _MOST_SETBACKS:
-                remedy = "Look at what it printed; without workers (n_processes=0, num_workers=0) the dataset is loaded here."
-                raise _chained(WorkerStartError(f"{text}, while starting. {remedy}"), end)
+                raise _chained(WorkerStartError(f"{text}, while starting. {_LOOK}"), end)
         if suspect is not None:
             self._deaths[suspect] += 1
             if self._deaths[suspect] >= _MOST_DEATHS:
@@ -103,6 +102,9 @@ class _Setback:
     at: float
     text: str
     workers: set[int]
+
+
+_LOOK = "Look at what it printed; without workers (n_processes=0, num_workers=0) the dataset is loaded here."
 
 
 def doings(lines: Sequence[Line], ledger: Ledger) -> str:
