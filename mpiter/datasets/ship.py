@@ -200,7 +200,7 @@ def _variable(value: Any) -> tuple[bytes, set[str]]:
 class _ByValue(ByValue):
     """Pickles by value, memmaps as the names of their files, and records modules."""
 
-    knows_main = names_twins = False
+    knows_main = names_classes = False
     modules: set[str]  # modules that the pickled objects refer to
     maps_files: bool
 

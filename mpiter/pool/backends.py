@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from ..datasets import ship
 from ..errors import OptionError, WorkerStartError, warn
+from ..samples.byvalue import name_classes
 from ..samples.envelope import dumps
 from ..samples.tensors import torch_with
 from .anypool import AnyPool, Threads
@@ -122,6 +123,8 @@ class Process:
     def _launched(self, cargo: ship.Kept | ship.Shipment, method: str) -> Launch:
         """Return the launch; later pickles are by reference if workers have ``__main__``, else by value."""
         pickles = dumps if method == "fork" else ship.by_value
+        if method == "fork":
+            name_classes()
         if self.pool is not None:
             return Launch(cargo, partial(AnyPool, self.pool), pickles, grows=False)
         return Launch(cargo, partial(Pool, context=multiprocessing.get_context(method)), pickles)

@@ -15,7 +15,7 @@ import io
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.machinery import PathFinder
 from multiprocessing import process
 from multiprocessing.connection import Connection
@@ -25,25 +25,19 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+from cloudpickle import cloudpickle as identifiers  # in which both sides know a class
 
 from . import tensors
 
 SCRIPT = ("__main__", "__mp_main__")  # names of the caller's script, the second where multiprocessing has imported it
 _DEEPEST = 6  # parts within parts
-_knows_callers_classes = False  # True in a fork of the process that it sends to
-
-
-def was_forked() -> None:
-    """Note that this process was forked from the caller, which has the inherited classes at the same addresses."""
-    global _knows_callers_classes
-    _knows_callers_classes = True
 
 
 class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
     """A cloudpickle pickler whose classes come back as the caller's own, instead of as copies."""
 
     knows_main = True  # the other side has the caller's script
-    names_twins = True  # the other side may first look for its own class
+    names_classes = True  # the other side first looks for its own class
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -69,8 +63,8 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         is_there = self.knows_main or (value.__module__ not in SCRIPT and is_importable(value.__module__))
         if is_there and (path := path_to(value)) is not None:
             return _at, (value.__module__, path)
-        if self.names_twins and _knows_callers_classes:
-            return _twin, (id(value), value.__module__, value.__qualname__, _copy_of(value))
+        if self.names_classes:
+            return _known, (identifiers._get_or_create_tracker_id(value), _copy_of(value))
         return _with_slots(value, reduced)
 
     def _find_module(self, name: str) -> None:
@@ -179,7 +173,7 @@ def _copy_of(cls: Any) -> bytes:
     """Return a class pickled by value, for a process that doesn't have it; empty if that fails."""
     out = io.BytesIO()
     pickler = ByValue(out, protocol=5)
-    pickler.names_twins = False
+    pickler.names_classes = False
     try:
         pickler.dump(cls)
     except Exception:
@@ -187,21 +181,22 @@ def _copy_of(cls: Any) -> bytes:
     return out.getvalue()
 
 
-@functools.lru_cache(maxsize=256)
-def _twin(address: int, module: str, name: str, copy: bytes) -> Any:
-    """Return this process's class if a forked worker inherited it from here, else the class pickled in ``copy``."""
-    key = address, module, name
-    alive = (cls for cls in _all_classes() if (id(cls), cls.__module__, cls.__qualname__) == key)
-    return next(alive, None) or pickle.loads(copy)
+def _known(identifier: str, copy: bytes) -> Any:
+    """Return the class that has cloudpickle's identifier here, as it is, else the class pickled in ``copy``."""
+    return identifiers._DYNAMIC_CLASS_TRACKER_BY_ID.get(identifier) or pickle.loads(copy)
 
 
-def _all_classes() -> Iterator[type]:
+def name_classes() -> None:
+    """Give classes that are in no module an identifier, which forked workers inherit."""
     seen, left = {object}, [object]
     while left:
         found = set(type.__subclasses__(left.pop())) - seen
         seen |= found
         left += found
-        yield from found
+        for cls in found:
+            if vars(sys.modules.get(cls.__module__, cls)).get(cls.__qualname__) is not cls:
+                with contextlib.suppress(TypeError):  # a class that can't be hashed
+                    identifiers._get_or_create_tracker_id(cls)
 
 
 # -- which part can't be pickled -------------------------------------------------------------------------------------

@@ -23,10 +23,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..datasets.columns import Reader, reader_of, users
-from ..datasets.ship import Kept
 from ..errors import OptionError
 from ..rules import Rules
-from ..samples import byvalue
 from . import home, seeding
 from .board import BlackBox, Board, Cell
 from .here import NONE, Frame, WorkerInfo, here, was_asked
@@ -118,8 +116,6 @@ def begin(setup: Setup, number: int | None = None) -> None:
             if setup.box is not None:
                 setup.box.arm()
             logging.getLogger().setLevel(setup.log_level)
-            if isinstance(setup.cargo, Kept):
-                byvalue.was_forked()
         dataset, worker_init = setup.cargo.open()
         settle_at(worker, dataset, copies=rules.in_process)
         call_hooks(worker.info, worker_init)
