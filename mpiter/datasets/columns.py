@@ -64,11 +64,6 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
         raise OptionError(
             f"{data!r:.40} is {type(data).__name__}: its samples would be single letters; pass a dataset."
         )
-    if hasattr(type(data), "__array__") and getattr(data, "shape", None) == ():
-        raise OptionError(
-            f"{type(data).__name__} without dimensions is one value and has no samples; pass an array of rows, a list, "
-            f"or an object with __len__ and __getitem__."
-        )
     data = dict(data) if type(data) in (ChainMap, MappingProxyType, UserDict) else _taken_from_frame(data)
     if not _is_container(data):
         return data  # an object that is a dataset itself

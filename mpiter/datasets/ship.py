@@ -205,19 +205,13 @@ class _ByValue(ByValue):
     maps_files: bool
 
     def reducer_override(self, value: Any) -> Any:
-        reduced = _reduced(value, self)
-        return super().reducer_override(value) if reduced is None else reduced
-
-
-def _reduced(value: Any, pickler: _ByValue) -> Any:
-    """Return the reduction of memory that workers can map, else None; record which modules are referred to."""
-    if isinstance(value, (type, FunctionType, ModuleType)):
-        pickler.modules.add(value.__name__ if isinstance(value, ModuleType) else value.__module__)
-    elif type(value) is SharedBytes and not pickler.maps_files:
-        return np.frombuffer, (pickle.PickleBuffer(value), np.uint8)
-    elif type(value) is np.memmap and (where := _place_in_file(value)) is not None:
-        return _map_again, where
-    return None
+        if isinstance(value, (type, FunctionType, ModuleType)):
+            self.modules.add(value.__name__ if isinstance(value, ModuleType) else value.__module__)
+        elif type(value) is SharedBytes and not self.maps_files:
+            return np.frombuffer, (pickle.PickleBuffer(value), np.uint8)
+        elif type(value) is np.memmap and (where := _place_in_file(value)) is not None:
+            return _map_again, where
+        return super().reducer_override(value)
 
 
 def _place_in_file(value: Any) -> tuple[Any, ...] | None:

@@ -10,14 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import os
 import pickle
 import sys
 import sysconfig
 from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from operator import attrgetter, methodcaller
-from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -166,17 +164,8 @@ def _function(module: str, get: str, put: str, default: Any = None) -> Setting:
     return Setting(module, put, methodcaller(get), lambda found, value: getattr(found, put)(value), default)
 
 
-def _umask(_: Any) -> int:
-    """Return the umask, without changing it for a moment as ``os.umask`` does."""
-    return int(Path("/proc/self/status").read_text().partition("Umask:")[2].split()[0], 8)
-
-
-_ZONE = ("tzname", "timezone", "daylight", "tzset.__name__")  # sent only to have ``tzset`` called
 _SETTINGS = (
     _function("sys", "getrecursionlimit", "setrecursionlimit"),
-    _function("sys", "get_int_max_str_digits", "set_int_max_str_digits"),
-    Setting("os", "umask", _umask, lambda _, mask: os.umask(mask)),
-    Setting("time", "tzset", attrgetter(*_ZONE), lambda time, _: time.tzset()),
     Setting("locale", "setlocale", lambda it: it.setlocale(it.LC_ALL), lambda it, all: it.setlocale(it.LC_ALL, all)),
     Setting("decimal", "setcontext", lambda it: it.getcontext().copy(), lambda it, value: it.setcontext(value.copy())),
     _function("csv", "field_size_limit", "field_size_limit"),
@@ -187,7 +176,6 @@ _SETTINGS = (
     _attribute("PIL.PngImagePlugin", "MAX_TEXT_CHUNK", 1 << 20),
     _attribute("PIL.PngImagePlugin", "MAX_TEXT_MEMORY", 1 << 26),
     _function("torch", "get_default_dtype", "set_default_dtype", "torch.float32"),
-    _function("torch", "get_float32_matmul_precision", "set_float32_matmul_precision", "highest"),
     Setting(
         *("chainer", "dtype", attrgetter("config.dtype")),
         lambda chainer, dtype: setattr(chainer.global_config, "dtype", dtype),

@@ -73,8 +73,6 @@ class Process:
                 f"start_method={start_method!r} is for our own Pool; pass multiprocessing.get_context("
                 f"{start_method!r}).Pool as pool=."
             )
-        if pool is not None and not callable(pool):
-            raise OptionError(f"pool={pool!r:.60} cannot be called; pass what makes a Pool, not a Pool.")
         self.pool = pool
         known = multiprocessing.get_all_start_methods()
         if start_method is not None and start_method not in known:

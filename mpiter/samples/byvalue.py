@@ -194,8 +194,8 @@ def name_classes() -> None:
         seen |= found
         left += found
         for cls in found:
-            if vars(sys.modules.get(cls.__module__, cls)).get(cls.__qualname__) is not cls:
-                with contextlib.suppress(TypeError):  # a class that can't be hashed
+            with contextlib.suppress(TypeError):  # a class that can't be hashed
+                if vars(sys.modules.get(cls.__module__, cls)).get(cls.__qualname__) is not cls:
                     identifiers._get_or_create_tracker_id(cls)
 
 

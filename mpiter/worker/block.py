@@ -149,9 +149,7 @@ def take_down(error: BaseException, place: Place, index: Any, worker: WorkerInfo
 
 
 def unsendable(sample: Any, name: str, error: BaseException) -> SampleNotSendable:
-    path, value, reason = name, sample, str(error) or type(error).__name__
-    if isinstance(error, Exception):  # Ctrl-C or SystemExit: searching would raise it again
-        path, value, reason = culprit(sample, name, error, dumps)
+    path, value, reason = culprit(sample, name, error, dumps)
     blamed = "" if value is sample else f"{path} ({type(value).__qualname__}): "
     unsendable = SampleNotSendable(
         f"{name} returned {type(sample).__qualname__}, which cannot be sent from a worker: {blamed}{reason}. "

@@ -68,7 +68,7 @@ class Sheet:
             self.sealing = self.new()
         try:
             self.sealing.add(value)
-        except BaseException as error:
+        except Exception as error:
             raise Unsendable(sample) from error
         self.rows.append(at)
 

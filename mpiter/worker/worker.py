@@ -18,7 +18,6 @@ import os
 import re
 import threading
 import traceback
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,7 +46,6 @@ class Setup:
     log_level: int  # of the caller's root logger: records below it aren't sent
     home: int = field(default_factory=os.getpid)  # the caller's process
     drawn: set[str] = field(default_factory=set)  # global generators that other workers have seen the dataset draw from
-    starts: Counter[int] = field(default_factory=Counter)  # how often a worker with each number was replaced before
 
 
 @dataclass(eq=False, slots=True)
@@ -119,8 +117,8 @@ def begin(setup: Setup, number: int | None = None) -> None:
         dataset, worker_init = setup.cargo.open()
         settle_at(worker, dataset, copies=rules.in_process)
         call_hooks(worker.info, worker_init)
-        if not rules.in_process:
-            seeding.seed_globals(rules.seed, -1 - setup.starts[number], number)
+        if not rules.in_process:  # a replacement is to draw other numbers than those that may have ended the first
+            seeding.seed_globals(rules.seed, -1, os.getpid())
         if is_ours:
             gc.freeze()
     except BaseException as error:
