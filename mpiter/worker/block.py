@@ -43,7 +43,7 @@ class Block(NamedTuple):
     stretches: Iterable[tuple[int, int, int, Keys]]  # first row, its epoch, its position, and the keys
     brief: bytes = b""  # the pickled layout; empty: samples are sent as objects
     address: int | None = None  # of the slot in shared memory; None: the columns are sent
-    singly: bool = False  # fetch each row by itself, since one may have killed a worker
+    singly: bool = False  # read no rows together, since one may have killed a worker
     sent: float = 0.0  # on the monotonic clock
 
     def sample(self, at: int) -> tuple[Place, Any] | None:

@@ -139,17 +139,10 @@ class _Fetching:
         self._first, self._epoch, self._position, self._keys = first, epoch, position, keys
         try:
             if not self._read_together(first, indices, keys):
-                self._read_each(first, keys)
+                worker = self._worker
+                self._write(Copies(worker.dataset) if worker.copies else worker.dataset, keys, first)
         finally:
             frame.hearer = None
-
-    def _read_each(self, row: int, keys: list[Any]) -> None:
-        dataset = Copies(self._worker.dataset) if self._worker.copies else self._worker.dataset
-        if not self._block.singly:
-            self._write(dataset, keys, row)
-            return
-        for at, key in enumerate(keys, row):
-            self._write(dataset, [key], at)
 
     def _write(self, dataset: Any, keys: Iterable[Any], row: int) -> None:
         """Fetch and write the samples of ``keys`` from ``row`` on; an exception becomes the fault of its row."""
