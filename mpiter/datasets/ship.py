@@ -12,6 +12,7 @@ import io
 import mmap
 import os
 import pickle
+import sys
 import warnings
 from itertools import accumulate
 from types import FunctionType, ModuleType
@@ -37,13 +38,7 @@ _OPEN_IT = (
     "Open it in worker_init or on first use, and leave it out in __getstate__: forked workers would share its place in "
     "the file or the connection."
 )
-_first: list[str] = []
-
-
-def import_first(module: str) -> None:
-    """Have workers import ``module`` before they open a cargo that is packed from now on."""
-    if module not in _first:
-        _first.append(module)
+_FIRST = ("mpiter.chainer_compat",)  # modules that workers import before others, if the program has imported them
 
 
 class Kept:
@@ -109,7 +104,7 @@ class Shipment:
                 f"the dataset holds {raw[1].nbytes / 1e6:.0f} MB of Python objects, of which each worker makes its "
                 f"own; keep many small objects in mpiter.Packed and numbers in arrays, which all workers share."
             )
-        self._first = tuple(_first)
+        self._first = [name for name in _FIRST if name in sys.modules]
         self._sizes = [buffer.nbytes for buffer in raw]
         self._hold = hold(raw)
 

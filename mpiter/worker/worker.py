@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..datasets.columns import Reader, reader_of, users
-from ..errors import OptionError
 from ..rules import Rules
 from . import home, seeding
 from .board import BlackBox, Board, Cell
@@ -44,7 +43,6 @@ class Setup:
     backend: str
     environment: dict[str, str] | None  # the caller's; None in a process that we haven't started
     log_level: int  # of the caller's root logger: records below it aren't sent
-    home: int = field(default_factory=os.getpid)  # the caller's process
     drawn: set[str] = field(default_factory=set)  # global generators that other workers have seen the dataset draw from
 
 
@@ -106,8 +104,6 @@ def begin(setup: Setup, number: int | None = None) -> None:
     _registry.setdefault(setup.dataset, {})[threading.get_ident()] = worker
     try:
         if is_ours:
-            if os.getpid() == setup.home:
-                raise OptionError("the workers of pool= are threads of this process; pass backend=mpiter.Thread().")
             home.die_with_parent()
             home.settle_in(setup.environment or {})
             worker.outbox = Outbox()
