@@ -73,7 +73,7 @@ class CallersWorker:
             return None
         worker, callers, rows = self._worker, self._callers, list[Any]()
         dataset, frame, outer = worker.dataset, worker.frame, here.now
-        rest, first, problem, drawn, add = iter(keys), None, None, NONE, rows.append
+        rest, first, problem, add = iter(keys), None, None, rows.append
         callers.keep()
         frame.at = lambda: (seed, epoch, position + len(rows))
         frame.seeds, frame.beyond, frame.drawn = NONE, 0, None
