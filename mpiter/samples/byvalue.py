@@ -224,6 +224,6 @@ def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
     if isinstance(value, FunctionType):
         with contextlib.suppress(ValueError):  # a variable that has no value yet
             used = inspect.getclosurevars(value)
-            return [(f"{path}:{name}", part) for name, part in (used.nonlocals | used.globals).items()]
+            return [(f"{path}:{name}", part) for name, part in {**used.nonlocals, **used.globals}.items()]
     parts = [(f"{path}.{key}", part) for key, part in getattr(value, "__dict__", {}).items()]
     return parts if isinstance(value, type) else [*parts, (type(value).__qualname__, type(value))]
