@@ -64,7 +64,7 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         if is_there and (path := path_to(value)) is not None:
             return _at, (value.__module__, path)
         if self.names_classes:
-            return _known, (identifiers._get_or_create_tracker_id(value), _copy_of(value))
+            return _class_of, (identifiers._get_or_create_tracker_id(value), _copy_of(value))
         return _with_slots(value, reduced)
 
     def _find_module(self, name: str) -> None:
@@ -181,22 +181,21 @@ def _copy_of(cls: Any) -> bytes:
     return out.getvalue()
 
 
-def _known(identifier: str, copy: bytes) -> Any:
+def _class_of(identifier: str, copy: bytes) -> Any:
     """Return the class that has cloudpickle's identifier here, as it is, else the class pickled in ``copy``."""
     return identifiers._DYNAMIC_CLASS_TRACKER_BY_ID.get(identifier) or pickle.loads(copy)
 
 
 def name_classes() -> None:
     """Give classes that are in no module an identifier, which forked workers inherit."""
-    seen, left = {object}, [object]
-    while left:
-        found = set(type.__subclasses__(left.pop())) - seen
-        seen |= found
-        left += found
-        for cls in found:
-            with contextlib.suppress(TypeError):  # a class that can't be hashed
-                if vars(sys.modules.get(cls.__module__, cls)).get(cls.__qualname__) is not cls:
-                    identifiers._get_or_create_tracker_id(cls)
+    classes, seen = [object], set[int]()
+    for cls in classes:  # grows meanwhile
+        found = [one for one in type.__subclasses__(cls) if id(one) not in seen]
+        seen.update(map(id, found))
+        classes += found
+        with contextlib.suppress(TypeError):  # a class that can't be hashed
+            if vars(sys.modules.get(cls.__module__, cls)).get(cls.__qualname__) is not cls:
+                identifiers._get_or_create_tracker_id(cls)
 
 
 # -- which part can't be pickled -------------------------------------------------------------------------------------
