@@ -294,7 +294,7 @@ CELLS: list[tuple[str, str, str, Any]] = [
     ("getitem", "wait for ever", "threads", GOES_ON),
 
     ("packing", "raise", "forkserver", Error(SampleNotSendable)),
-    ("packing", "sys.exit", "packed", Error(SampleNotSendable)),
+    ("packing", "sys.exit", "packed", Error(SampleError)),
     ("packing", "SIGSEGV", "forkserver", GOES_ON),
     ("packing", "hold the GIL", "forkserver", GOES_ON),
 
