@@ -22,8 +22,6 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType
 from typing import Any
 
-from .datasets import ship
-
 _STAND_IN = "from mpiter.chainer_compat import _PkgResources as pkg_resources"
 _EDITS = {
     "chainer._environment_check": {
@@ -100,4 +98,3 @@ if "chainer" not in sys.modules:  # modules may be left from an import that fail
         del sys.modules[name]
 if not any((type(finder).__module__, type(finder).__qualname__) == (__name__, "_Finder") for finder in sys.meta_path):
     sys.meta_path.insert(0, _Finder())
-ship.import_first(__name__)

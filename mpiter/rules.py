@@ -52,7 +52,6 @@ class Rules:
     most_skipped: int | None = None
     as_samples: bool = True  # batches are read sample by sample, not as columns
     seed: int = 0  # of the samples' randomness
-    seeds_samples: bool = True  # the global generators, for each; else each worker, once
     sample_timeout: float | None = None
     max_samples: int | None = None  # that a worker fetches before it is replaced
 

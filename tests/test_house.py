@@ -21,7 +21,7 @@ PACKAGES = (
     *("checkpoint", "images", "staging", "echo", "receipts", "audit", "remote", "doors", "tuning", "doctor"),
     *("testing", "face"),
 )
-GROUND = {"errors", "rules", "machine", "stats", "script", "bell", "typevars"}
+GROUND = {"errors", "rules", "machine", "stats", "bell", "typevars"}
 MODULES = sorted(str(path.relative_to(MPITER).with_suffix("")) for path in MPITER.rglob("*.py"))
 
 

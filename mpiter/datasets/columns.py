@@ -4,9 +4,9 @@
 that could be either is refused, and the message has the spelling of both.  A row has the same container as the columns.
 
 ``reader_of`` finds out once, in a worker, how a dataset reads many samples at once: by torch's ``__getitems__``, by
-NumPy's indexing with arrays (``np.memmap`` too), by that of Chainer's ``TupleDataset`` and ``DictDataset`` of arrays,
-or by the ``slice`` of its ``TabularDataset``.  If such a reading raises, or draws random numbers (which must depend on
-each sample's own position), the samples are read again one by one.
+NumPy's indexing with arrays (``np.memmap`` too), or by that of Chainer's ``TupleDataset`` and ``DictDataset`` of
+arrays.  If such a reading raises, or draws random numbers (which must depend on each sample's own position), the
+samples are read again one by one.
 """
 
 from __future__ import annotations
@@ -63,11 +63,6 @@ def as_dataset(data: Any, by_key: bool = False) -> Any:
     if isinstance(data, (str, bytes, bytearray)):
         raise OptionError(
             f"{data!r:.40} is {type(data).__name__}: its samples would be single letters; pass a dataset."
-        )
-    if hasattr(type(data), "__array__") and getattr(data, "shape", None) == ():
-        raise OptionError(
-            f"{type(data).__name__} without dimensions is one value and has no samples; pass an array of rows, a list, "
-            f"or an object with __len__ and __getitem__."
         )
     data = dict(data) if type(data) in (ChainMap, MappingProxyType, UserDict) else _taken_from_frame(data)
     if not _is_container(data):
@@ -242,8 +237,6 @@ def reader_of(dataset: Any) -> Reader | None:
         parts = dataset._datasets
         if all(type(part) is np.ndarray for part in (parts.values() if isinstance(parts, dict) else parts)):
             return lambda indices: Rows(dataset[indices], len(indices))  # a tuple or a dict of columns
-    if chainer is not None and isinstance(dataset, chainer.dataset.TabularDataset):
-        return lambda indices: _fetched(dataset, indices)
     return None
 
 
@@ -252,8 +245,3 @@ def _in_order(samples: Any) -> Any:
     if isinstance(samples, Mapping):
         return ()
     return samples if isinstance(samples, (Sequence, np.ndarray)) else list(samples)
-
-
-def _fetched(dataset: Any, indices: Any) -> Any:
-    columns = dataset.slice[indices.tolist()].fetch()
-    return columns if dataset.mode is None else Rows(columns, len(indices))

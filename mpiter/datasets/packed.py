@@ -16,7 +16,6 @@ import os
 import pickle
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from operator import eq
 from types import FunctionType
 from typing import Any, SupportsIndex, TypeVar, overload
 
@@ -98,12 +97,6 @@ class Packed(Sequence[T]):
         if first == _PICKLED and len(data) > 1:
             return pickle.loads(data)
         return msgpack.unpackb(data, strict_map_key=False)
-
-    def __eq__(self, other: object) -> bool:
-        """True if ``other`` is a Packed or a list with equal items."""
-        if not isinstance(other, (Packed, list)):
-            return NotImplemented
-        return self is other or (len(self) == len(other) and all(map(eq, self, other)))
 
     def __repr__(self) -> str:
         return f"<Packed: {len(self):,} items of {self.nbytes / 1e6:.1f} MB>"

@@ -7,14 +7,13 @@ path (``dataset.transform.lock``).
 
 from __future__ import annotations
 
-import copyreg
 import importlib
 import io
 import mmap
 import os
 import pickle
+import sys
 import warnings
-from functools import partial
 from itertools import accumulate
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar
@@ -22,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import DatasetNotPicklable, SharedMemoryFull, warn
-from ..samples.byvalue import ByValue, culprit, is_importable, reducers
+from ..samples.byvalue import ByValue, culprit
 from ..samples.envelope import aligned
 from ..samples.tree import PAGE
 from ..transport.memory import SharedBytes, SharedFile, write_all
@@ -39,13 +38,7 @@ _OPEN_IT = (
     "Open it in worker_init or on first use, and leave it out in __getstate__: forked workers would share its place in "
     "the file or the connection."
 )
-_first: list[str] = []
-
-
-def import_first(module: str) -> None:
-    """Have workers import ``module`` before they open a cargo that is packed from now on."""
-    if module not in _first:
-        _first.append(module)
+_FIRST = ("mpiter.chainer_compat",)  # modules that workers import before others, if the program has imported them
 
 
 class Kept:
@@ -101,8 +94,8 @@ class Mapped:
 class Shipment:
     """A pickled cargo; ``hold`` is the class that keeps its buffers where workers can read them."""
 
-    def __init__(self, cargo: Any, by_value: bool = True, hold: Any = Mapped) -> None:
-        self._by_value, self._maps_files = by_value, hold.maps_files
+    def __init__(self, cargo: Any, hold: Any = Mapped) -> None:
+        self._maps_files = hold.maps_files
         raw, self._shared, stays = self._packed(cargo)
         if stays:
             warn(_told(stays))
@@ -111,7 +104,7 @@ class Shipment:
                 f"the dataset holds {raw[1].nbytes / 1e6:.0f} MB of Python objects, of which each worker makes its "
                 f"own; keep many small objects in mpiter.Packed and numbers in arrays, which all workers share."
             )
-        self._first = tuple(_first)
+        self._first = [name for name in _FIRST if name in sys.modules]
         self._sizes = [buffer.nbytes for buffer in raw]
         self._hold = hold(raw)
 
@@ -121,9 +114,9 @@ class Shipment:
         The buffer of a mapped file is empty.
         """
         buffers, modules = list[pickle.PickleBuffer](), set[str]()
-        pickled = _dumps(cargo, self._by_value, buffers, modules, self._maps_files)
-        held, stays = variables.read(modules, partial(_variable, self._by_value), with_main=not self._by_value)
-        program = _dumps(held, self._by_value)
+        pickled = _dumps(cargo, buffers, modules, self._maps_files)
+        held, stays = variables.read(modules, _variable)
+        program = by_value(held)
         raw = [memoryview(program), memoryview(pickled), *(buffer.raw() for buffer in buffers)]
         shared = [one.obj if self._maps_files and isinstance(one.obj, SharedBytes) else None for one in raw]
         return [memoryview(b"") if there else one for one, there in zip(raw, shared, strict=True)], shared, stays
@@ -134,7 +127,7 @@ class Shipment:
             importlib.import_module(module)
         found = zip(self._shared, self._hold.buffers(is_own=True), strict=True)
         program, pickled, *buffers = [shared or buffer for shared, buffer in found]
-        if stays := list(variables.put(pickle.loads(program), partial(_variable, self._by_value))):
+        if stays := list(variables.put(pickle.loads(program), _variable)):
             warnings.warn(_told(stays), RuntimeWarning, stacklevel=2)
         return pickle.loads(pickled, buffers=buffers)
 
@@ -172,15 +165,13 @@ def _told(stays: list[str]) -> str:
 
 def _dumps(
     cargo: Any,
-    by_value: bool,
     buffers: list[pickle.PickleBuffer] | None = None,
     modules: set[str] | None = None,
     maps_files: bool = True,
 ) -> bytes:
     """Return ``cargo`` pickled; ``buffers`` gets its large buffers, ``modules`` the modules that it refers to."""
     out = io.BytesIO()
-    make = _ByValue if by_value else _ByReference
-    pickler = make(out, protocol=5, buffer_callback=None if buffers is None else buffers.append)
+    pickler = _ByValue(out, protocol=5, buffer_callback=None if buffers is None else buffers.append)
     pickler.modules = set() if modules is None else modules
     pickler.maps_files = maps_files
     pickler.dump(cargo)
@@ -188,14 +179,14 @@ def _dumps(
 
 
 def by_value(value: Any) -> bytes:
-    """Return a small object pickled for a worker that hasn't imported the caller's script."""
-    return _dumps(value, by_value=True)
+    """Return a small object pickled for a worker that isn't forked."""
+    return _dumps(value)
 
 
-def _variable(by_value: bool, value: Any) -> tuple[bytes, set[str]]:
+def _variable(value: Any) -> tuple[bytes, set[str]]:
     """Return a module's variable pickled, and the modules that it refers to."""
     modules = set[str]()
-    data = _dumps(value, by_value, modules=modules)
+    data = _dumps(value, modules=modules)
     if len(data) > _LARGEST:
         raise OverflowError(f"larger than {_LARGEST >> 20} MB")
     return data, modules
@@ -204,41 +195,18 @@ def _variable(by_value: bool, value: Any) -> tuple[bytes, set[str]]:
 class _ByValue(ByValue):
     """Pickles by value, memmaps as the names of their files, and records modules."""
 
-    knows_main = names_twins = False
+    knows_main = names_classes = False
     modules: set[str]  # modules that the pickled objects refer to
     maps_files: bool
 
     def reducer_override(self, value: Any) -> Any:
-        reduced = _reduced(value, self)
-        return super().reducer_override(value) if reduced is None else reduced
-
-
-class _ByReference(pickle.Pickler):
-    """Plain pickle with the same reducers, for workers that have the caller's script."""
-
-    modules: set[str]
-    maps_files: bool
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.dispatch_table = {**copyreg.dispatch_table, **reducers()}
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, (type, FunctionType)) and not is_importable(value.__module__):
-            raise TypeError(f"workers cannot import its module, {value.__module__}")
-        reduced = _reduced(value, self)
-        return NotImplemented if reduced is None else reduced
-
-
-def _reduced(value: Any, pickler: _ByValue | _ByReference) -> Any:
-    """Return the reduction of memory that workers can map, else None; record which modules are referred to."""
-    if isinstance(value, (type, FunctionType, ModuleType)):
-        pickler.modules.add(value.__name__ if isinstance(value, ModuleType) else value.__module__)
-    elif type(value) is SharedBytes and not pickler.maps_files:
-        return np.frombuffer, (pickle.PickleBuffer(value), np.uint8)
-    elif type(value) is np.memmap and (where := _place_in_file(value)) is not None:
-        return _map_again, where
-    return None
+        if isinstance(value, (type, FunctionType, ModuleType)):
+            self.modules.add(value.__name__ if isinstance(value, ModuleType) else value.__module__)
+        elif type(value) is SharedBytes and not self.maps_files:
+            return np.frombuffer, (pickle.PickleBuffer(value), np.uint8)
+        elif type(value) is np.memmap and (where := _place_in_file(value)) is not None:
+            return _map_again, where
+        return super().reducer_override(value)
 
 
 def _place_in_file(value: Any) -> tuple[Any, ...] | None:
@@ -260,7 +228,7 @@ def _map_again(filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[i
 
 def explain(cargo: Any, name: str, error: Exception, remedy: str = _REMEDY) -> DatasetNotPicklable:
     """Return the error to raise when ``cargo`` can't be pickled; it names the attribute that is the cause."""
-    path, value, reason = culprit(cargo, name, error, lambda part: _dumps(part, True, []))
+    path, value, reason = culprit(cargo, name, error, lambda part: _dumps(part, []))
     is_handle = isinstance(value, io.IOBase) or type(value).__module__.partition(".")[0] in variables.HANDLES
     remedy = _OPEN_IT if is_handle else remedy
     error = DatasetNotPicklable(f"{path} ({type(value).__name__}) cannot be pickled: {reason}. {remedy}")

@@ -10,21 +10,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import os
 import pickle
 import sys
 import sysconfig
 from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from operator import attrgetter, methodcaller
-from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import script
-from ..samples.byvalue import is_importable, path_to
+from ..samples.byvalue import SCRIPT, is_importable, path_to
 
 HANDLES = {"_io", "socket", "ssl", "sqlite3", "h5py", "lmdb", "zmq", "redis", "psycopg", "psycopg2", "pymysql"}
 # Packages whose objects belong to one process: handles, locks, threads, loaders, foreign libraries, random generators.
@@ -53,12 +50,12 @@ class Held(NamedTuple):
 Dumps = Callable[[Any], tuple[bytes, Collection[str]]]  # returns a pickle, and the modules that it refers to
 
 
-def read(names: Collection[str], dumps: Dumps, with_main: bool) -> tuple[Held, list[str]]:
+def read(names: Collection[str], dumps: Dumps) -> tuple[Held, list[str]]:
     """Return the variables of the modules ``names`` and all that these refer to, and a list of what can't be sent."""
     found, stays, seen, places = list[Variable](), list[str](), set[str](), dict[int, int]()
-    led_to = sorted(map(script.home, names))
+    led_to = sorted(names)
     for name in led_to:  # grows meanwhile
-        if name in seen or not (_is_own(name) or (with_main and name == script.NAME)):
+        if name in seen or not _is_own(name):
             continue
         seen.add(name)
         for path, value in _variables(sys.modules[name], name):
@@ -68,12 +65,12 @@ def read(names: Collection[str], dumps: Dumps, with_main: bool) -> tuple[Held, l
                 try:
                     data, more = dumps(value)
                 except Exception as error:  # the object's own code may raise anything
-                    made_by = script.home(type(value).__module__)  # each import makes a library's objects again
-                    is_ours = made_by in ("builtins", script.NAME) or _is_own(made_by)
+                    made_by = type(value).__module__  # each import makes a library's objects again
+                    is_ours = made_by in ("builtins", *SCRIPT) or _is_own(made_by)
                     if len(path) == 1 and (is_ours or isinstance(error, OverflowError)):
                         stays.append(f"{name}.{path[0]} ({type(value).__name__}: {error})")
                     continue
-                led_to += sorted(map(script.home, more))
+                led_to += sorted(more)
                 found.append(Variable(name, path, places.setdefault(id(value), len(found)), data))
     return Held([name for name in list(sys.modules) if name in seen], found, settings()), stays
 
@@ -81,25 +78,22 @@ def read(names: Collection[str], dumps: Dumps, with_main: bool) -> tuple[Held, l
 def put(held: Held, dumps: Dumps) -> Iterator[str]:
     """Import the modules, set the variables that differ, then the settings; yield what can't be set, and why."""
     for name in held.modules:
-        if name != script.NAME:
-            with contextlib.suppress(Exception):  # if the dataset needs it, opening the dataset raises the error
-                importlib.import_module(name)
+        with contextlib.suppress(Exception):  # if the dataset needs it, opening the dataset raises the error
+            importlib.import_module(name)
     made = dict[int, Any]()
     for module, path, identity, data in held.variables:
-        for space in script.spaces(sys.modules[module]) if module == script.NAME else [_space(module)]:
-            try:
-                holder = functools.reduce(getattr, path[1:-1], space[path[0]]) if path[1:] else None
-                with contextlib.suppress(Exception):  # it doesn't exist here, or can't be pickled
-                    if dumps((space if holder is None else vars(holder))[path[-1]])[0] == data:
-                        continue
-                if identity not in made:
-                    made[identity] = pickle.loads(data)
-                if holder is None:
-                    space[path[-1]] = made[identity]
-                else:
-                    setattr(holder, path[-1], made[identity])
-            except Exception as error:
-                yield f"{module}.{'.'.join(path)} ({type(error).__name__}: {error})"
+        if module not in sys.modules:
+            continue
+        try:
+            holder = functools.reduce(getattr, path[:-1], sys.modules[module])
+            with contextlib.suppress(Exception):  # it doesn't exist here, or can't be pickled
+                if dumps(vars(holder)[path[-1]])[0] == data:
+                    continue
+            if identity not in made:
+                made[identity] = pickle.loads(data)
+            setattr(holder, path[-1], made[identity])
+        except Exception as error:
+            yield f"{module}.{'.'.join(path)} ({type(error).__name__}: {error})"
     for module, name, _, set_, _ in _SETTINGS:
         try:
             if (module, name) in held.settings:
@@ -113,7 +107,7 @@ def _is_own(name: str) -> bool:
     file = _space(name).get("__file__")
     if not isinstance(file, str) or not file.endswith(".py") or file.startswith(_INSTALLED) or "-packages/" in file:
         return False
-    return name.partition(".")[0] not in ("mpiter", *script.NAMES) and is_importable(name)
+    return name.partition(".")[0] not in ("mpiter", *SCRIPT) and is_importable(name)
 
 
 def _space(name: str) -> dict[str, Any]:
@@ -134,7 +128,7 @@ def _variables(holder: Any, module: str, outer: tuple[str, ...] = ()) -> Iterato
 
 def _is_defined_at(value: Any, module: str, path: tuple[str, ...]) -> bool:
     """True if ``value`` is a class or function that was defined at ``path`` in ``module``."""
-    if not isinstance(value, (type, FunctionType)) or script.home(value.__module__) != module:
+    if not isinstance(value, (type, FunctionType)) or value.__module__ != module:
         return False
     dotted = ".".join(path)
     return value.__qualname__ == dotted or (isinstance(value, type) and path_to(value) == dotted)
@@ -143,7 +137,7 @@ def _is_defined_at(value: Any, module: str, path: tuple[str, ...]) -> bool:
 def _is_of_its_process(value: Any) -> bool:
     """True if ``value`` belongs to one process: a handle, a lock, a random generator, an iterator and the like."""
     if isinstance(value, (type, FunctionType)):
-        return "<locals>" in value.__qualname__ and value.__module__ not in script.NAMES
+        return "<locals>" in value.__qualname__ and value.__module__ not in SCRIPT
     kind = type(value)
     names = str(kind.__module__).split(".")
     return names[0] in _OF_ITS_PROCESS or hasattr(kind, "__next__") or kind.__name__ in ("Generator", "RandomState")
@@ -170,17 +164,8 @@ def _function(module: str, get: str, put: str, default: Any = None) -> Setting:
     return Setting(module, put, methodcaller(get), lambda found, value: getattr(found, put)(value), default)
 
 
-def _umask(_: Any) -> int:
-    """Return the umask, without changing it for a moment as ``os.umask`` does."""
-    return int(Path("/proc/self/status").read_text().partition("Umask:")[2].split()[0], 8)
-
-
-_ZONE = ("tzname", "timezone", "daylight", "tzset.__name__")  # sent only to have ``tzset`` called
 _SETTINGS = (
     _function("sys", "getrecursionlimit", "setrecursionlimit"),
-    _function("sys", "get_int_max_str_digits", "set_int_max_str_digits"),
-    Setting("os", "umask", _umask, lambda _, mask: os.umask(mask)),
-    Setting("time", "tzset", attrgetter(*_ZONE), lambda time, _: time.tzset()),
     Setting("locale", "setlocale", lambda it: it.setlocale(it.LC_ALL), lambda it, all: it.setlocale(it.LC_ALL, all)),
     Setting("decimal", "setcontext", lambda it: it.getcontext().copy(), lambda it, value: it.setcontext(value.copy())),
     _function("csv", "field_size_limit", "field_size_limit"),
@@ -191,7 +176,6 @@ _SETTINGS = (
     _attribute("PIL.PngImagePlugin", "MAX_TEXT_CHUNK", 1 << 20),
     _attribute("PIL.PngImagePlugin", "MAX_TEXT_MEMORY", 1 << 26),
     _function("torch", "get_default_dtype", "set_default_dtype", "torch.float32"),
-    _function("torch", "get_float32_matmul_precision", "set_float32_matmul_precision", "highest"),
     Setting(
         *("chainer", "dtype", attrgetter("config.dtype")),
         lambda chainer, dtype: setattr(chainer.global_config, "dtype", dtype),

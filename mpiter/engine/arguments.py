@@ -34,8 +34,6 @@ class Rare(TypedDict, total=False):
         sample_timeout: seconds that one sample may take, 600 unless given; after that its worker is replaced and the
             sample is tried once more.  None sets no limit.
         in_order: True hands batches over in the planned order; False as they finish, without exact resume.
-        seeding: "sample" seeds the global random generators for each sample, by its place in the epoch; "worker" seeds
-            them once in each worker.
         shard: this process's part, where several train together: "auto", ``(rank, size)`` or ``mpiter.Shard``.
         trace: the name of a file to record which worker did what and when, for ui.perfetto.dev or chrome://tracing.
         receipts: a folder in which every batch that is handed out is noted, for `mpiter audit`; or a ``Receipts``.
@@ -54,7 +52,6 @@ class Rare(TypedDict, total=False):
     on_error: Literal["raise", "skip"] | Skip
     sample_timeout: float | None
     in_order: bool
-    seeding: Literal["sample", "worker"]
     shard: Sharding
     trace: str | os.PathLike[str] | None
     receipts: Any

@@ -56,7 +56,6 @@ class Options:
     run_ahead: int | None = None
     worker_init: Callable[[Any], Any] | None = None
     in_order: bool = True
-    seeding: str = "sample"  # the global generators are seeded for each "sample", or once in each "worker"
     ragged: str = "list"
     trace: Any = None  # the name of a file, or a Trace; the name is made one
     shard: Any = None  # this rank's part; it is made a Shard
@@ -94,8 +93,6 @@ class Options:
         seconds("sample_timeout", self.sample_timeout)
         if not isinstance(self.on_error, Skip) and self.on_error not in ("raise", "skip"):
             raise OptionError(f"on_error={self.on_error!r} is unknown; use 'raise', 'skip' or Skip(most=…).")
-        if self.seeding not in ("sample", "worker"):
-            raise OptionError(f"seeding={self.seeding!r} is unknown; use 'sample' or 'worker'.")
         settle_as(self.ragged)
         if self.worker_init is not None and not callable(self.worker_init):
             raise OptionError(f"worker_init={self.worker_init!r:.60} cannot be called; pass a function.")
@@ -217,7 +214,6 @@ class Options:
             most_skipped=self.on_error.most if isinstance(self.on_error, Skip) else None,
             as_samples=as_samples,
             seed=seed,
-            seeds_samples=self.seeding == "sample",
             sample_timeout=self.sample_timeout,
             max_samples=self.max_samples,
         )

@@ -25,6 +25,7 @@ from ..pool.starting import never_interrupted
 from ..rules import Rules
 from ..samples.tree import Contents
 from ..stats import Stats
+from ..worker import home
 from ..worker.block import Block, Done, Lost
 from ..worker.board import Line
 from ..worker.mail import Inbox
@@ -54,7 +55,7 @@ class _PrefetchLoop:
         skipped: Skipped | None = None,
         hooks: Hooks | None = None,
     ) -> None:
-        self.pid = os.getpid()
+        self.pid, self.born = os.getpid(), home.generation
         self.tally, self.mail = Tally(skipped or Skipped()), Inbox()
         self._rules, self._hire = rules, hire
         self._bell, self._hooks = Bell(), Hooks() if hooks is None else hooks

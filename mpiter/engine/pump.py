@@ -24,6 +24,7 @@ from ..pool.starting import interrupts_later
 from ..samples.batch import Batch, differing, samples_of
 from ..samples.tree import Contents
 from ..stats import Stats
+from ..worker import home
 from . import lifetime
 from .communicator import Terminated
 from .hook import Hook, Hooks
@@ -117,7 +118,7 @@ class Pumping:
         """Return the loop, with a run under way."""
         if self.is_closed:
             raise IteratorClosed("the iterator is closed; make a new one.")
-        if self.loop is None or self.loop.pid != os.getpid():  # the parent's loop: this process has been forked
+        if self.loop is None or self.loop.born != home.generation:  # the parent's loop: this process has been forked
             self.loop = None
             if self._plans.end_at(self.cursor):
                 self._has_ended = True

@@ -72,7 +72,7 @@ class Recovery:
         else:
             self._false_starts[end.worker] += 1
             if not end.others_work or self._false_starts.total() > _MOST_SETBACKS:
-                raise _chained(WorkerStartError(f"{text}, while starting. {_ON_STARTING}"), end)
+                raise _chained(WorkerStartError(f"{text}, while starting. {_LOOK}"), end)
         if suspect is not None:
             self._deaths[suspect] += 1
             if self._deaths[suspect] >= _MOST_DEATHS:
@@ -104,10 +104,7 @@ class _Setback:
     workers: set[int]
 
 
-_ON_STARTING = (
-    "Look at what it printed; without workers (n_processes=0, num_workers=0) the dataset is loaded here. "
-    "A script whose dataset cannot travel by value needs `if __name__ == '__main__':` around its loop."
-)
+_LOOK = "Look at what it printed; without workers (n_processes=0, num_workers=0) the dataset is loaded here."
 
 
 def doings(lines: Sequence[Line], ledger: Ledger) -> str:

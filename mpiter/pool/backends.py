@@ -17,9 +17,9 @@ from functools import partial
 from operator import is_
 from typing import Any, Protocol
 
-from .. import script
 from ..datasets import ship
 from ..errors import OptionError, WorkerStartError, warn
+from ..samples.byvalue import name_classes
 from ..samples.envelope import dumps
 from ..samples.tensors import torch_with
 from .anypool import AnyPool, Threads
@@ -73,8 +73,6 @@ class Process:
                 f"start_method={start_method!r} is for our own Pool; pass multiprocessing.get_context("
                 f"{start_method!r}).Pool as pool=."
             )
-        if pool is not None and not callable(pool):
-            raise OptionError(f"pool={pool!r:.60} cannot be called; pass what makes a Pool, not a Pool.")
         self.pool = pool
         known = multiprocessing.get_all_start_methods()
         if start_method is not None and start_method not in known:
@@ -113,9 +111,6 @@ class Process:
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
                 raise  # too many open files: not the dataset's fault
             failure = error
-        with contextlib.suppress(Exception):  # what can't be pickled by value may be importable from the script
-            if script.is_guarded():
-                return self._launched(ship.Shipment(cargo, by_value=False), method, imports_main=True)
         explained = ship.explain(cargo[0], "dataset", failure)
         may_fork = not (self.pool or self.start_method or explained.is_handle or _cuda_is_up())
         if not may_fork or "fork" not in multiprocessing.get_all_start_methods():
@@ -123,13 +118,14 @@ class Process:
         warn(f"{explained} Forking the workers instead.")
         return self._launched(ship.Kept(cargo), "fork")
 
-    def _launched(self, cargo: ship.Kept | ship.Shipment, method: str, imports_main: bool = False) -> Launch:
+    def _launched(self, cargo: ship.Kept | ship.Shipment, method: str) -> Launch:
         """Return the launch; later pickles are by reference if workers have ``__main__``, else by value."""
-        pickles = dumps if method == "fork" or imports_main else ship.by_value
+        pickles = dumps if method == "fork" else ship.by_value
+        if method == "fork":
+            name_classes()
         if self.pool is not None:
             return Launch(cargo, partial(AnyPool, self.pool), pickles, grows=False)
-        context = multiprocessing.get_context(method)
-        return Launch(cargo, partial(Pool, context=context, imports_main=imports_main), pickles)
+        return Launch(cargo, partial(Pool, context=multiprocessing.get_context(method)), pickles)
 
 
 def _cuda_is_up() -> bool:

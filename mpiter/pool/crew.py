@@ -46,7 +46,6 @@ class Crew:
         self._evictions: dict[int, Eviction] = {}
         self._samples: Counter[int] = Counter()  # fetched by the worker in each place
         self._drawn: set[str] = set()  # global generators that the dataset draws from; new workers get them
-        self._starts: Counter[int] = Counter()  # replacements in each place: each draws other random numbers
         self._is_settled = self._has_gaps = False
         self._must_note = not self._is_here or rules.max_samples is not None
         self.dataset = new_key()  # key in the workers' registry
@@ -77,7 +76,6 @@ class Crew:
             environment=dict(os.environ) if self._are_ours else None,
             log_level=logging.getLogger().level,
             drawn=self._drawn,
-            starts=self._starts,
         )
         try:
             with _named_errors():
@@ -106,7 +104,6 @@ class Crew:
             return
         for worker in self._places:
             if worker not in self._taken:
-                self._starts[worker] += 1
                 with _named_errors():
                     self._pool.start(worker)
                 self._taken.add(worker)

@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .. import machine
 from ..worker.block import Block
-from ..worker.board import BlackBox, Line, is_stopped, thread_stack
+from ..worker.board import BlackBox, Line, thread_stack
 from .pool import VANISHED
 
 STEP_S = 0.01  # between two looks at a worker that is being ended
@@ -137,7 +138,7 @@ class Eviction:
     def __init__(self, worker: int, line: Line, limit: float, box: BlackBox | None, is_here: bool) -> None:
         """Ask the worker for its stack, if possible; ``is_here`` if it runs on this machine."""
         doing = "made no progress" if line.ready else "was not ready to work"
-        stands = is_here and is_stopped(line.pid)
+        stands = is_here and machine.stat_of(line.pid)[:1] == ["T"]
         self.how, self.cause = f"{doing} for {limit:g} s", "it is stopped, SIGSTOP" if stands else ""
         self.stack = "" if box or not is_here else thread_stack(line.pid)
         self._worker, self._box, self._came = worker, box, ""

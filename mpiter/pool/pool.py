@@ -94,7 +94,6 @@ class Pool(Workers):
     Args:
         processes, initializer, initargs, context: the arguments of ``multiprocessing.Pool``.
         bell: wakes ``wait`` when it is rung.
-        imports_main: whether workers that aren't forked import the caller's script.
 
     >>> from mpiter.bell import Bell
     >>> pool = Pool(1, bell=Bell())
@@ -117,12 +116,10 @@ class Pool(Workers):
         *,
         context: Any = None,
         bell: Bell,
-        imports_main: bool = True,
     ) -> None:
         super().__init__(bell)
         self._context: Any = context or get_context()
         self._begin = initializer, tuple(initargs)
-        self._imports_main = imports_main
         self._numbers = 0
         self._poll = select.poll()
         self._poll.register(bell, select.POLLIN)
@@ -220,7 +217,7 @@ class Pool(Workers):
                 inherited = [tasks, answers, *(one for end in others for one in (end.tasks, end.answers))]
             arguments = their_tasks, their_answers, *self._begin, inherited
             process = self._context.Process(target=_work, args=arguments, name=f"{NAME}{number}", daemon=True)
-            starting.start(process, self._imports_main)
+            starting.start(process)
             undo.pop_all()
         their_tasks.close()
         their_answers.close()

@@ -87,7 +87,6 @@ class _Preload(list[str]):
 
     def __repr__(self) -> str:
         path = spawn.get_preparation_data("mpiter").get("sys_path", [])
-        # done before a script is imported
         forgets = f"[__import__('os').environ.pop(name, None) for name in {TO_THE_LAUNCHER}]"
         return f"__import__('sys').path.__setitem__(slice(None), {path!r}) or {forgets} and {list(self)!r}"
 
@@ -123,9 +122,9 @@ def start_server() -> None:
         _our_server().ensure_running()
 
 
-def start(process: Any, imports_main: bool) -> None:
+def start(process: Any) -> None:
     """Start a worker process; if the fork server dies meanwhile, start another and try once more."""
-    with _as_workers_start(imports_main):
+    with _as_workers_start():
         try:
             process.start()
         except (EOFError, ConnectionError):
@@ -144,8 +143,8 @@ def start(process: Any, imports_main: bool) -> None:
 
 
 @contextlib.contextmanager
-def _as_workers_start(imports_main: bool) -> Iterator[None]:
-    """Return a context in which processes that this thread starts come from our own fork server."""
+def _as_workers_start() -> Iterator[None]:
+    """Return a context in which this thread starts processes from our own fork server, without the caller's script."""
     here, forking, spawning = threading.get_ident(), cast(Any, mp_forkserver), cast(Any, spawn)
     with _starting:
         connect, prepare = mp_forkserver.connect_to_new_process, spawn.get_preparation_data
@@ -156,7 +155,7 @@ def _as_workers_start(imports_main: bool) -> Iterator[None]:
 
         def get_preparation_data(name: str) -> dict[str, Any]:
             data = prepare(name)
-            if threading.get_ident() == here and not imports_main:  # what the script defines is pickled by value
+            if threading.get_ident() == here:  # what the script defines is pickled by value
                 data = {key: value for key, value in data.items() if not key.startswith("init_main_from")}
             return data
 

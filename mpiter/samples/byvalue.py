@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import io
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.machinery import PathFinder
 from multiprocessing import process
 from multiprocessing.connection import Connection
@@ -24,31 +25,25 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+from cloudpickle import cloudpickle as identifiers  # in which both sides know a class
 
-from .. import script
 from . import tensors
 
+SCRIPT = ("__main__", "__mp_main__")  # names of the caller's script, the second where multiprocessing has imported it
 _DEEPEST = 6  # parts within parts
-_knows_callers_classes = False  # True in a fork of the process that it sends to
-
-
-def was_forked() -> None:
-    """Note that this process was forked from the caller, which has the inherited classes at the same addresses."""
-    global _knows_callers_classes
-    _knows_callers_classes = True
 
 
 class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
     """A cloudpickle pickler whose classes come back as the caller's own, instead of as copies."""
 
     knows_main = True  # the other side has the caller's script
-    names_twins = True  # the other side may first look for its own class
+    names_classes = True  # the other side first looks for its own class
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._known = reducers()
-        main = sys.modules.get(script.NAME)
-        if not self.knows_main and main is not None and main.__name__ != script.NAME:  # cloudpickle would refer to it
+        main = sys.modules.get("__main__")
+        if not self.knows_main and main is not None and main.__name__ != "__main__":  # cloudpickle would refer to it
             cloudpickle.register_pickle_by_value(main)
 
     def reducer_override(self, value: Any) -> Any:
@@ -65,11 +60,11 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         reduced = super().reducer_override(value)
         if reduced is NotImplemented or not isinstance(value, type) or value.__module__ == "builtins":
             return reduced
-        is_there = self.knows_main or (value.__module__ not in script.NAMES and is_importable(value.__module__))
+        is_there = self.knows_main or (value.__module__ not in SCRIPT and is_importable(value.__module__))
         if is_there and (path := path_to(value)) is not None:
             return _at, (value.__module__, path)
-        if self.names_twins and _knows_callers_classes:
-            return _twin, (id(value), value.__module__, value.__qualname__, _copy_of(value))
+        if self.names_classes:
+            return _class_of, (identifiers._get_or_create_tracker_id(value), _copy_of(value))
         return _with_slots(value, reduced)
 
     def _find_module(self, name: str) -> None:
@@ -133,7 +128,7 @@ def is_importable(name: str | None) -> bool:
     """True if another process can import the module ``name``; False for a module that code has created."""
     package = str(name).partition(".")[0]
     module = sys.modules.get(package)
-    return module is None or package in script.NAMES or _is_found(package, module)
+    return module is None or package in SCRIPT or _is_found(package, module)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -178,7 +173,7 @@ def _copy_of(cls: Any) -> bytes:
     """Return a class pickled by value, for a process that doesn't have it; empty if that fails."""
     out = io.BytesIO()
     pickler = ByValue(out, protocol=5)
-    pickler.names_twins = False
+    pickler.names_classes = False
     try:
         pickler.dump(cls)
     except Exception:
@@ -186,35 +181,37 @@ def _copy_of(cls: Any) -> bytes:
     return out.getvalue()
 
 
-@functools.lru_cache(maxsize=256)
-def _twin(address: int, module: str, name: str, copy: bytes) -> Any:
-    """Return this process's class if a forked worker inherited it from here, else the class pickled in ``copy``."""
-    key = address, module, name
-    alive = (cls for cls in _all_classes() if (id(cls), cls.__module__, cls.__qualname__) == key)
-    return next(alive, None) or pickle.loads(copy)
+def _class_of(identifier: str, copy: bytes) -> Any:
+    """Return the class that has cloudpickle's identifier here, as it is, else the class pickled in ``copy``."""
+    return identifiers._DYNAMIC_CLASS_TRACKER_BY_ID.get(identifier) or pickle.loads(copy)
 
 
-def _all_classes() -> Iterator[type]:
-    seen, left = {object}, [object]
-    while left:
-        found = set(type.__subclasses__(left.pop())) - seen
-        seen |= found
-        left += found
-        yield from found
+def name_classes() -> None:
+    """Give classes that are in no module an identifier, which forked workers inherit."""
+    classes, seen = [object], set[int]()
+    for cls in classes:  # grows meanwhile
+        found = [one for one in type.__subclasses__(cls) if id(one) not in seen]
+        seen.update(map(id, found))
+        classes += found
+        with contextlib.suppress(TypeError):  # a class that can't be hashed
+            if vars(sys.modules.get(cls.__module__, cls)).get(cls.__qualname__) is not cls:
+                identifiers._get_or_create_tracker_id(cls)
 
 
 # -- which part can't be pickled -------------------------------------------------------------------------------------
 
 
 def culprit(
-    value: Any, path: str, error: BaseException, dumps: Callable[[Any], Any], depth: int = _DEEPEST
+    value: Any, path: str, error: BaseException, dumps: Callable[[Any], Any], *wholes: Any
 ) -> tuple[str, Any, str]:
     """Return the path of the part of ``value`` that ``dumps`` can't pickle, the part, and the reason."""
-    for name, part in _parts(value, path) if depth else []:
-        try:
-            dumps(part)
-        except Exception as inner:
-            return culprit(part, name, inner, dumps, depth - 1)
+    wholes = *wholes, value
+    for name, part in _parts(value, path) if len(wholes) <= _DEEPEST else []:
+        if not any(part is whole for whole in wholes):  # a class's method may refer to the class
+            try:
+                dumps(part)
+            except Exception as inner:
+                return culprit(part, name, inner, dumps, *wholes)
     return path, value, str(error).strip().rstrip(".") or type(error).__name__
 
 
@@ -223,8 +220,9 @@ def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
         return [(f"{path}[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, (list, tuple)):
         return [(f"{path}[{at}]", part) for at, part in enumerate(value)]
+    if isinstance(value, FunctionType):
+        with contextlib.suppress(ValueError):  # a variable that has no value yet
+            used = inspect.getclosurevars(value)
+            return [(f"{path}:{name}", part) for name, part in {**used.nonlocals, **used.globals}.items()]
     parts = [(f"{path}.{key}", part) for key, part in getattr(value, "__dict__", {}).items()]
-    with contextlib.suppress(AttributeError, ValueError):  # the variables in a function's closure
-        names = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        parts += [(f"{path}:{name}", cell.cell_contents) for name, cell in names]
-    return parts
+    return parts if isinstance(value, type) else [*parts, (type(value).__qualname__, type(value))]

@@ -31,27 +31,21 @@ class Held:
 
     def __init__(self, copies: bool = False) -> None:
         self._values: Any = []
-        self._looked: list[list[bytes]] = []  # bytes of the first sample, or of each
+        self._looked: list[tuple[Any, list[bytes]]] = []  # samples and their bytes
         append = self._values.append
         self.add: Callable[[Any], None] = (lambda value: append(copied(value))) if copies else append
-
-    def begin(self, value: Any) -> None:
-        """Hold the first sample, and remember its bytes if the dataset could overwrite them."""
-        self._values.append(value)
-        if len(self._values) == 1 and not is_its_own(self._values):
-            self._looked.append(glimpse(value))
 
     def look(self, value: Any) -> None:
         """Hold a sample, and remember its bytes to compare them later."""
         self._values.append(value)
-        self._looked.append(glimpse(value))
+        self._looked.append((value, glimpse(value)))
 
     def hold(self, values: Any) -> None:
         """Hold all samples at once; ``values`` has them in columns."""
         self._values = values
 
     def sealed(self) -> Held:
-        if any(glimpse(value) != looked for value, looked in zip(self._values, self._looked, strict=False)):
+        if any(glimpse(value) != looked for value, looked in self._looked):
             raise Refilled
         return self
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from .. import script
 from .byvalue import ByValue, reducers
 
 ALIGN = 64
@@ -127,14 +126,10 @@ def loads(data: Any, buffers: Iterable[Any] = ()) -> Any:
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler that corrects two lookups.
-
-    In a worker that had to import the caller's script, ``__main__`` has another name.  And an array that was read-only
-    in the worker (such as ``np.asarray`` of a PIL image) is made writable, because here it belongs to the user.
-    """
+    """Makes arrays writable that were read-only in the worker (such as ``np.asarray`` of a PIL image)."""
 
     def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(script.home(module), name)
+        found = super().find_class(module, name)
         return functools.partial(_writable, found) if name == "_frombuffer" and module in _NUMERIC else found
 
 

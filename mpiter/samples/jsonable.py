@@ -59,13 +59,11 @@ def _encoded(value: Any, path: str, beside: _Memory) -> Any:
         return value if -_LARGEST <= value <= _LARGEST else {"~int": hex(value)}
     if kind is float:
         return value if isfinite(value) else {"~float": repr(value)}
-    if kind is complex:
-        return {"~complex": repr(value)}
-    if kind in (bytes, bytearray):
-        return {f"~{kind.__name__}": _text(value)}
-    if kind in (list, tuple, deque, set, frozenset):
+    if kind is bytes:
+        return {"~bytes": _text(value)}
+    if kind in (list, tuple, deque, set):
         parts = [_encoded(part, f"{path}[{at}]", beside) for at, part in enumerate(value)]
-        if kind in (set, frozenset):
+        if kind is set:
             parts.sort(key=json.dumps)
         return parts if kind is list else {f"~{kind.__name__}": [parts, value.maxlen] if kind is deque else parts}
     if kind in (dict, OrderedDict, Counter):
@@ -118,7 +116,7 @@ def _is_tagged(value: dict[Any, Any]) -> bool:
     return len(value) == 1 and next(iter(value)).startswith("~")
 
 
-def _text(memory: bytes | bytearray) -> str:
+def _text(memory: bytes) -> str:
     return b64encode(memory).decode("ascii")
 
 
@@ -162,14 +160,11 @@ def _array(descr: Any, shape: list[int], memory: Any) -> Any:
 _OF_TEXT: dict[str, Callable[[Any], Any]] = {
     "~int": lambda told: int(told, 16),
     "~float": float,
-    "~complex": complex,
     "~bytes": lambda told: bytes(_memory(told)),
-    "~bytearray": _memory,
 }
 _OF_PARTS: dict[str, Callable[[Any], Any]] = {
     "~tuple": tuple,
     "~set": set,
-    "~frozenset": frozenset,
     "~deque": lambda parts: deque(*parts),
     "~dict": dict,
     "~OrderedDict": OrderedDict,

@@ -43,7 +43,7 @@ class Block(NamedTuple):
     stretches: Iterable[tuple[int, int, int, Keys]]  # first row, its epoch, its position, and the keys
     brief: bytes = b""  # the pickled layout; empty: samples are sent as objects
     address: int | None = None  # of the slot in shared memory; None: the columns are sent
-    singly: bool = False  # fetch each row by itself, since one may have killed a worker
+    singly: bool = False  # read no rows together, since one may have killed a worker
     sent: float = 0.0  # on the monotonic clock
 
     def sample(self, at: int) -> tuple[Place, Any] | None:
@@ -149,9 +149,7 @@ def take_down(error: BaseException, place: Place, index: Any, worker: WorkerInfo
 
 
 def unsendable(sample: Any, name: str, error: BaseException) -> SampleNotSendable:
-    path, value, reason = name, sample, str(error) or type(error).__name__
-    if isinstance(error, Exception):  # Ctrl-C or SystemExit: searching would raise it again
-        path, value, reason = culprit(sample, name, error, dumps)
+    path, value, reason = culprit(sample, name, error, dumps)
     blamed = "" if value is sample else f"{path} ({type(value).__qualname__}): "
     unsendable = SampleNotSendable(
         f"{name} returned {type(sample).__qualname__}, which cannot be sent from a worker: {blamed}{reason}. "

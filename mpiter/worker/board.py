@@ -20,7 +20,6 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .. import machine
 from ..transport.memory import SharedFile
 
 
@@ -136,8 +135,3 @@ def thread_stack(native_id: int) -> str:
         if thread.native_id == native_id and thread.ident in (frames := sys._current_frames()):
             return "".join(traceback.format_stack(frames[thread.ident]))[-_LONGEST:]
     return ""
-
-
-def is_stopped(pid: int) -> bool:
-    """True if a process is stopped, most likely by SIGSTOP."""
-    return machine.stat_of(pid)[:1] == ["T"]

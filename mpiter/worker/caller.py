@@ -51,17 +51,15 @@ class CallersWorker:
         """Return the answer to a block, fetched by the code that workers run."""
         worker, callers = self._worker, self._callers
         outer, here.now = here.now, worker.frame
-        if worker.rules.seeds_samples:
-            callers.keep()
+        callers.keep()
         try:
             while True:
                 done = fetch(block, worker, worker.seeds)
-                if not worker.rules.seeds_samples or (drawn := callers.drawn()) <= worker.seeds:
+                if (drawn := callers.drawn()) <= worker.seeds:
                     return done
                 worker.seeds |= drawn  # and this batch is fetched again
         finally:
-            if worker.rules.seeds_samples:
-                callers.restore()
+            callers.restore()
             here.now, worker.dataset = outer, self._dataset
 
     def read(self, keys: list[Any], seed: int, epoch: int, position: int) -> Sequence[Any] | None:
@@ -75,9 +73,8 @@ class CallersWorker:
             return None
         worker, callers, rows = self._worker, self._callers, list[Any]()
         dataset, frame, outer = worker.dataset, worker.frame, here.now
-        rest, first, problem, drawn, add = iter(keys), None, None, NONE, rows.append
-        if worker.rules.seeds_samples:
-            callers.keep()
+        rest, first, problem, add = iter(keys), None, None, rows.append
+        callers.keep()
         frame.at = lambda: (seed, epoch, position + len(rows))
         frame.seeds, frame.beyond, frame.drawn = NONE, 0, None
         here.now = frame
@@ -90,7 +87,7 @@ class CallersWorker:
             problem = error
         finally:
             here.now, frame.at = outer, None
-        if worker.rules.seeds_samples and (drawn := callers.drawn()):
+        if drawn := callers.drawn():
             callers.restore()
             worker.seeds |= drawn
         is_refilled = first is not None and glimpse(rows[0]) != first

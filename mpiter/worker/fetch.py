@@ -57,8 +57,6 @@ def _fetch_run(block: Block) -> Done:
 
 def _watched(block: Block, worker: Worker) -> Done:
     """Fetch a block; if the dataset draws from global generators, fetch it again with these seeded per sample."""
-    if not worker.rules.seeds_samples:
-        return fetch(block, worker, NONE)
     if not worker.owns_globals:
         return _with_a_warning(block, worker) if worker.blocks == 0 else fetch(block, worker, NONE)
     while True:
@@ -141,8 +139,8 @@ class _Fetching:
         self._first, self._epoch, self._position, self._keys = first, epoch, position, keys
         try:
             if not self._read_together(first, indices, keys):
-                dataset = self._worker.dataset
-                self._write(Copies(dataset) if self._worker.copies else dataset, keys, first)
+                worker = self._worker
+                self._write(Copies(worker.dataset) if worker.copies else worker.dataset, keys, first)
         finally:
             frame.hearer = None
 
@@ -209,6 +207,6 @@ class _Fetching:
             self.faults.append(replace(fault, ends_row=False))
 
     def let_pass(self, error: BaseException) -> None:
-        """Raise Ctrl-C again if this is the caller's own thread; in a worker every exception comes from the dataset."""
+        """Raise Ctrl-C again if this is the caller's own thread; in a worker every exception is the dataset's."""
         if isinstance(error, KeyboardInterrupt) and self._worker.info.backend == "serial":
             raise error

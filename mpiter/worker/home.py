@@ -76,6 +76,18 @@ def _wait(pipe: Any) -> None:
     os._exit(1)
 
 
+generation = 0  # counts the forks between this process and the first: asking for the process's number takes longer
+
+
+def _is_child() -> None:
+    global generation
+    generation += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_is_child)
+
+
 # -- its memory -------------------------------------------------------------------------------------------------------
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>

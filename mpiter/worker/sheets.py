@@ -68,7 +68,7 @@ class Sheet:
             self.sealing = self.new()
         try:
             self.sealing.add(value)
-        except BaseException as error:
+        except Exception as error:
             raise Unsendable(sample) from error
         self.rows.append(at)
 
@@ -102,11 +102,10 @@ class _ByReference(Sheet):
 
     def fetch(self, dataset: Any, keys: Any, row: int, cells: memoryview, seeded: bool) -> None:
         taking, held = self.make(seeded), self._held
-        first, further = (held.look, held.look) if self._looks else (held.begin, held.add)
-        taking(dataset, islice(keys, 1), row, cells, None, first)
+        taking(dataset, islice(keys, 1), row, cells, None, held.look)
         for sample in held.open()[:1] if self._count > MANY else ():
             check_memory(describe(sample), self._count)
-        taking(dataset, keys, row + 1, cells, None, further)
+        taking(dataset, keys, row + 1, cells, None, held.look if self._looks else held.add)
 
     def fail(self, row: int) -> None:
         self._failed.add(row)

@@ -18,15 +18,11 @@ import os
 import re
 import threading
 import traceback
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..datasets.columns import Reader, reader_of, users
-from ..datasets.ship import Kept
-from ..errors import OptionError
 from ..rules import Rules
-from ..samples import byvalue
 from . import home, seeding
 from .board import BlackBox, Board, Cell
 from .here import NONE, Frame, WorkerInfo, here, was_asked
@@ -47,9 +43,7 @@ class Setup:
     backend: str
     environment: dict[str, str] | None  # the caller's; None in a process that we haven't started
     log_level: int  # of the caller's root logger: records below it aren't sent
-    home: int = field(default_factory=os.getpid)  # the caller's process
     drawn: set[str] = field(default_factory=set)  # global generators that other workers have seen the dataset draw from
-    starts: Counter[int] = field(default_factory=Counter)  # how often a worker with each number was replaced before
 
 
 @dataclass(eq=False, slots=True)
@@ -110,23 +104,17 @@ def begin(setup: Setup, number: int | None = None) -> None:
     _registry.setdefault(setup.dataset, {})[threading.get_ident()] = worker
     try:
         if is_ours:
-            if os.getpid() == setup.home:
-                raise OptionError("the workers of pool= are threads of this process; pass backend=mpiter.Thread().")
             home.die_with_parent()
             home.settle_in(setup.environment or {})
             worker.outbox = Outbox()
             if setup.box is not None:
                 setup.box.arm()
             logging.getLogger().setLevel(setup.log_level)
-            if isinstance(setup.cargo, Kept):
-                byvalue.was_forked()
         dataset, worker_init = setup.cargo.open()
         settle_at(worker, dataset, copies=rules.in_process)
-        if not rules.in_process and not rules.seeds_samples:
-            seeding.seed_worker(rules.seed, number + setup.starts[number] * rules.workers)
         call_hooks(worker.info, worker_init)
-        if not rules.in_process and rules.seeds_samples:
-            seeding.seed_globals(rules.seed, -1 - setup.starts[number], number)
+        if not rules.in_process:  # a replacement is to draw other numbers than those that may have ended the first
+            seeding.seed_globals(rules.seed, -1, os.getpid())
         if is_ours:
             gc.freeze()
     except BaseException as error:
@@ -140,7 +128,7 @@ def settle_at(worker: Worker, dataset: Any, copies: bool) -> None:
     worker.dataset, worker.reader = dataset, reader_of(dataset)
     worker.info = worker.frame.worker = replace(worker.info, dataset=theirs)
     if any(getattr(one, "repeatable", True) is False for one in (dataset, theirs)):
-        worker.seeds = seeding.GLOBALS if worker.rules.seeds_samples else NONE  # can't be fetched twice to find out
+        worker.seeds = seeding.GLOBALS  # can't be fetched twice to find out
         worker.copies = copies
     was_asked()  # forget a call in the process that we were forked from
 

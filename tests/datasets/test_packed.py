@@ -94,10 +94,10 @@ def test_slices_are_those_of_a_list_on_the_same_memory() -> None:
         part = mine[cut]
         assert type(part) is Packed
         assert list(part) == ITEMS[cut]
-        assert part[1:][::2] == ITEMS[cut][1:][::2]
+        assert list(part[1:][::2]) == ITEMS[cut][1:][::2]
         assert file_of(part) == file_of(mine)
         assert list(pickle.loads(pickle.dumps(part))) == ITEMS[cut]
-    assert Packed(part) == part
+    assert list(Packed(part)) == list(part)
     assert file_of(Packed(part)) != file_of(mine)
 
 
@@ -108,18 +108,15 @@ def test_it_is_a_sequence_like_a_list() -> None:
     assert ITEMS[20] in mine
     assert "nothing" not in mine
     assert (mine.index(ITEMS[9]), mine.count(ITEMS[9])) == (9, 1)
-    assert mine == ITEMS
-    assert mine == Packed(iter(ITEMS))
-    assert mine != ITEMS[1:]
-    assert mine[1:] != ITEMS[:-1]
-    assert mine != "text"
+    assert list(mine) == list(Packed(iter(ITEMS))) == ITEMS
     for beyond in (50, -51):
         with pytest.raises(IndexError, match=f"no item {beyond} among 50"):
             mine[beyond]
     with pytest.raises(TypeError):
         mine["name"]  # type: ignore[call-overload]
     assert repr(mine) == "<Packed: 50 items of 0.0 MB>"
-    assert (len(Packed([])), list(Packed([])), Packed([]) == pickle.loads(pickle.dumps(Packed([])))) == (0, [], True)
+    assert len(Packed([])) == 0
+    assert list(Packed([])) == list(pickle.loads(pickle.dumps(Packed([])))) == []
 
 
 def test_it_is_read_only_and_what_it_gives_is_the_callers() -> None:
@@ -252,14 +249,14 @@ def test_by_way_of_a_file_it_travels_by_value(tmp_path: Path, protocol: int) -> 
     gc.collect()
     loaded = pickle.loads(file.read_bytes())
     assert size < file.stat().st_size < 2 * size  # once for both
-    assert (loaded["whole"], loaded["part"]) == (ITEMS, ITEMS[3:5])
+    assert ([*loaded["whole"]], [*loaded["part"]]) == (ITEMS, ITEMS[3:5])
 
 
 def test_out_of_band_buffers_are_taken_as_they_come() -> None:
     buffers: list[pickle.PickleBuffer] = []
     pickled = pickle.dumps(Packed(ITEMS), 5, buffer_callback=buffers.append)
     assert len(pickled) < 500
-    assert pickle.loads(pickled, buffers=[bytes(buffer) for buffer in buffers]) == ITEMS
+    assert list(pickle.loads(pickled, buffers=[bytes(buffer) for buffer in buffers])) == ITEMS
 
 
 def test_workers_stay_as_long_as_it_is_the_same() -> None:

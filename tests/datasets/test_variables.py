@@ -65,35 +65,31 @@ import config, data, mpiter
 def tripled(number):
     return 3 * number
 
-{guard}
-    before = data.Sees()[0]
-    config.SIZE = 64
-    config.WIDTHS.append(3)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--size", type=int)
-    parser.parse_args(["--size", "9"], config.ARGS)
-    config.LATER = argparse.Namespace(size=5)
-    config.HOLDER.rate, config.Defaults.depth, config.Defaults.Train.rate = 7, 11, 0.2
-    config.cached.cache_clear()
-    config.load = tripled
-    os.environ["GREETING"] = "good evening"
-    np.seterr(divide="raise")
-    PIL.ImageFile.LOAD_TRUNCATED_IMAGES, PIL.Image.MAX_IMAGE_PIXELS = True, None
-    with mpiter.DataLoader(data.Sees(), 1, num_workers=1, multiprocessing_context=sys.argv[1]) as loader:
-        print(next(iter(loader))[0])
-    print(data.Sees()[0])
-    print(before)
+before = data.Sees()[0]
+config.SIZE = 64
+config.WIDTHS.append(3)
+parser = argparse.ArgumentParser()
+parser.add_argument("--size", type=int)
+parser.parse_args(["--size", "9"], config.ARGS)
+config.LATER = argparse.Namespace(size=5)
+config.HOLDER.rate, config.Defaults.depth, config.Defaults.Train.rate = 7, 11, 0.2
+config.cached.cache_clear()
+config.load = tripled
+os.environ["GREETING"] = "good evening"
+np.seterr(divide="raise")
+PIL.ImageFile.LOAD_TRUNCATED_IMAGES, PIL.Image.MAX_IMAGE_PIXELS = True, None
+with mpiter.DataLoader(data.Sees(), 1, num_workers=1, multiprocessing_context=sys.argv[1]) as loader:
+    print(next(iter(loader))[0])
+print(data.Sees()[0])
+print(before)
 """
 
 
-@pytest.mark.parametrize(
-    ("method", "guard"),
-    [("forkserver", "if True:"), ("spawn", "if __name__ == '__main__':")],
-)
-def test_what_a_program_has_set_before_the_first_batch_its_workers_see(tmp_path, method, guard):
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_what_a_program_has_set_before_the_first_batch_its_workers_see(tmp_path, method):
     (tmp_path / "config.py").write_text(CONFIG)
     (tmp_path / "data.py").write_text(DATA)
-    there, here, before = map(json.loads, run(tmp_path, CHANGE.format(guard=guard), method).ended_well().lines)
+    there, here, before = map(json.loads, run(tmp_path, CHANGE, method).ended_well().lines)
     assert there == here
     unchanged = [at for at, (now, then) in enumerate(zip(here, before, strict=True)) if now == then]
     assert unchanged == [9, 10, 11], "of what the program has set, all is looked at"
@@ -127,11 +123,10 @@ class Uses:
     def __getitem__(self, index):
         return config.LATER is None, config.SIZE
 
-if __name__ == "__main__":
-    config.LATER, config.SIZE = (number for number in range(3)), 5
-    config.WIDTHS, config.LARGE = [config.LATER], bytes(65 << 20)
-    with mpiter.batches(Uses(), 2, n_processes=2, backend=mpiter.Process("forkserver")) as stream:
-        print(*(column.tolist() for column in next(stream)))
+config.LATER, config.SIZE = (number for number in range(3)), 5
+config.WIDTHS, config.LARGE = [config.LATER], bytes(65 << 20)
+with mpiter.batches(Uses(), 2, n_processes=2, backend=mpiter.Process("forkserver")) as stream:
+    print(*(column.tolist() for column in next(stream)))
 """
 
 
@@ -144,33 +139,6 @@ def test_one_warning_names_what_cannot_travel_and_the_rest_does(tmp_path):
     assert f"does not reach its workers: {told}" in outcome.err, "and nothing of what each process has for itself"
     assert "worker_init" in outcome.err
     assert "next(stream)" in outcome.err, "the line of the program, not one of ours"
-
-
-BY_IMPORT = """
-import threading
-import mpiter
-
-lock, SIZE = threading.Lock(), 32
-class Options:
-    depth = rate = 3
-
-OPTIONS = Options()
-class Uses:
-    def __len__(self):
-        return 2
-    def __getitem__(self, index):
-        with lock:
-            return SIZE, OPTIONS.rate, Options.depth
-
-if __name__ == "__main__":
-    SIZE, OPTIONS.rate, Options.depth = 64, 2, 5
-    with mpiter.MultiprocessIterator(Uses(), 2, repeat=False, backend=mpiter.Process("forkserver")) as it:
-        print(next(it))
-"""
-
-
-def test_the_variables_of_a_script_that_workers_import_are_its_own(tmp_path):
-    assert run(tmp_path, BY_IMPORT).ended_well().lines == ["[(64, 2, 5), (64, 2, 5)]"]
 
 
 EPOCHS = """

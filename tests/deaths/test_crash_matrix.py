@@ -268,7 +268,7 @@ CELLS: list[tuple[str, str, str, Any]] = [
     ("getitem", "hold the GIL", "forkserver", GOES_ON),
     ("getitem", "wait for ever", "threads", GOES_ON),
 
-    ("packing", "sys.exit", "packed", Error(SampleNotSendable)),
+    ("packing", "sys.exit", "packed", Error(SampleError)),
     ("packing", "SIGSEGV", "forkserver", GOES_ON),
 
     ("sending", "raise", "forkserver", Told(SampleNotSendable)),

@@ -420,30 +420,6 @@ def test_worker_init_fn_runs_where_torchs_worker_info_is_known() -> None:
     assert dataset.length == 8
 
 
-def tells_its_seeds(worker: int) -> None:
-    random.seed(1)
-    torch.manual_seed(12345)
-
-
-class DrawsInWorker(Squares):
-    """Draws from the global generators."""
-
-    def __getitem__(self, index: int) -> list[float]:
-        return [torch.rand(()).item(), random.random(), np.random.random()]
-
-
-@pytest.mark.parametrize(("init", "options"), [(None, {}), (tells_its_seeds, {"collate_fn": list})])
-def test_workers_are_seeded_as_torch_seeds_them_if_one_wants_it(init: Any, options: dict[str, Any]) -> None:
-    seen = []
-    for class_, more in ((Theirs, {}), (Ours, {"seeding": "worker"}), (Ours, {})):
-        torch.manual_seed(7)
-        loader = class_(DrawsInWorker(), 3, num_workers=1, worker_init_fn=init, **options, **more)
-        seen.append([described(batch) for batch in loader])
-        assert class_ is Theirs or loader.close() is None
-    assert seen[0] == seen[1]
-    assert seen[0] != seen[2]
-
-
 # -- state -------------------------------------------------------------------------------------------------------
 
 RESUMABLE = {name: choice for name, choice in CHOICES.items() if name not in ("draws on the way", "draws at once")}
@@ -633,7 +609,6 @@ def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(
         "prefetch_factor": 3,
         "persistent_workers": True,
         "in_order": False,
-        "seeding": "worker",
         "trace": str(tmp_path / "run.json"),
         "on_error": mpiter.Skip(most=2),
     }
@@ -642,7 +617,6 @@ def test_each_argument_is_an_attribute_for_frameworks_that_make_the_loader_anew(
     with Ours([1, 2, 3], 2, num_workers=1, **told) as loader, made_anew(loader) as again:
         assert {name: getattr(again, name) for name in told} == told
         assert epoch(again) == [[1, 2], [3]]
-        assert again._recipe.seeding == "worker"
     assert (tmp_path / "run.json").exists()
 
 

@@ -259,7 +259,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "half a worker": {"num_workers": 1.5},
     "True workers": {"num_workers": True},
     "workers by name": {"num_workers": "2"},
-    "whom to seed for": {"seeding": "batch"},
 }
 
 

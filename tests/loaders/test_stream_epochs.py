@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -120,13 +119,3 @@ def test_so_it_is_with_torchs_loader(stream: Any, num_workers: int) -> None:
         return read(loader), vars(mine)
 
     assert told(DataLoader) == told(torch.utils.data.DataLoader)
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_seeding_of_workers_leaves_the_programs_generators_alone(num_workers: int) -> None:
-    random.seed(3)
-    expected = random.random()
-    random.seed(3)
-    with mpiter.DataLoader(Epochs(), 3, num_workers=num_workers, seeding="worker") as loader:
-        batches(loader)
-    assert random.random() == expected

@@ -53,49 +53,33 @@ def test_a_plain_script_with_classes_and_a_lambda_gives_the_same_under_every_sta
     assert [lines[at : at + 10] == lines[:10] for at in (10, 20, 30)] == [True] * 3, lines
 
 
-GUARDED = """
-    import threading
-    import mpiter
-
-    lock = threading.Lock()  # a global that the dataset's code uses: by value it cannot travel
-
-    class Numbers:
-        def __len__(self):
-            return 10
-        def __getitem__(self, i):
-            with lock:
-                return i * i
-
-    if __name__ == "__main__":
-        for method in ("spawn", "forkserver", "fork"):
-            with mpiter.batches(Numbers(), 5, shuffle=False, n_processes=1, backend=mpiter.Process(method)) as stream:
-                print([batch.tolist() for batch in stream])
-"""
-
-
-def test_what_cannot_travel_by_value_is_imported_from_a_guarded_script(tmp_path):
-    assert run(tmp_path, GUARDED).ended_well().lines == ["[[0, 1, 4, 9, 16], [25, 36, 49, 64, 81]]"] * 3
-
-
-UNGUARDED = """
-    import threading, mpiter
+LOCKED = """
+    import sys, threading, mpiter
     print("the script runs", flush=True)
-    lock = threading.Lock()
+    lock = threading.Lock()  # a global that the dataset's code uses: by value it cannot travel
     class Numbers:
         def __len__(self):
             return 4
         def __getitem__(self, i):
             with lock:
                 return i
-    for batch in mpiter.DataLoader(Numbers(), 2, num_workers=1):
+    method = sys.argv[1] if sys.argv[1:] else None
+    for batch in mpiter.DataLoader(Numbers(), 2, num_workers=1, multiprocessing_context=method):
         print(batch.tolist())
 """
 
 
-def test_a_script_that_is_not_guarded_is_never_run_again(tmp_path):
-    outcome = run(tmp_path, UNGUARDED)
+def test_what_cannot_travel_by_value_is_forked_with_a_warning_that_names_it(tmp_path):
+    outcome = run(tmp_path, LOCKED)
     assert outcome.lines == ["the script runs", "[0, 1]", "[2, 3]"]
+    assert "Numbers.__getitem__:lock (lock) cannot be pickled" in outcome.err
     assert "Forking the workers instead" in outcome.err
+
+
+def test_under_another_start_method_the_error_names_it_and_the_script_is_not_run_again(tmp_path):
+    outcome = run(tmp_path, LOCKED, "spawn")
+    assert outcome.lines == ["the script runs"]
+    assert "DatasetNotPicklable: Numbers.__getitem__:lock (lock) cannot be pickled" in outcome.err
 
 
 class Environment:

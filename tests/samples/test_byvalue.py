@@ -123,7 +123,7 @@ SCRIPT = """
             child.start()
             child.join()
             sys.exit(child.exitcode)
-        backend = mpiter.Process(method)
+        backend, method = mpiter.Process(method), Slots.hidden
         with mpiter.MultiprocessIterator(Things(doubled), 2, shuffle=False, n_processes=2, backend=backend) as it:
             found = [*next(it), *next(it)]
             try:
@@ -132,6 +132,7 @@ SCRIPT = """
                 assert error.args == (4,)
             else:
                 raise AssertionError("nobody refused")
+        assert Slots.hidden is method  # no copy of the class has taken its place
         for at, kind in enumerate(KINDS * 2):
             assert [type(sample[at]) for sample in found] == [kind] * 4, (kind, found)
             assert [sample[at].index for sample in found] == [0, 2, 4, 6]

@@ -21,7 +21,7 @@ def of_right_programs() -> None:
     batch = next(pairs)
     assert_type(batch, mpiter.Batch[tuple[str, int]])
     assert_type([name for name, _ in batch], list[str])
-    loader: mpiter.DataLoader[list[int]] = mpiter.DataLoader([1, 2], 2, seeding="worker", collate_fn=list)
+    loader: mpiter.DataLoader[list[int]] = mpiter.DataLoader([1, 2], 2, collate_fn=list)
     with loader as opened:
         assert_type(opened, mpiter.DataLoader[list[int]])
     for numbers in loader:
@@ -43,5 +43,4 @@ def of_wrong_ones() -> None:
     mpiter.batches([1], 2, on_error="leave out")  # type: ignore[arg-type]
     mpiter.batches([1], 2, ragged="stack")  # type: ignore[arg-type]
     mpiter.batches([1], 2, num_workers=2)  # type: ignore[call-arg]
-    mpiter.DataLoader([1], 2, seeding="epoch")  # type: ignore[arg-type]
     mpiter.nothing  # type: ignore[attr-defined]  # noqa: B018
