@@ -111,7 +111,6 @@ _ELSEWHERE = {  # names that users look for here, and the modules that have them
     **dict.fromkeys(("ResidentFirst", "Staging", "StagingStats"), "staging"),
     **dict.fromkeys(("MPI", "Ray"), "remote"),
     "Echo": "echo",
-    "Live": "tuning",
     "Receipts": "receipts",
     "audit": "audit",
 }

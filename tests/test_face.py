@@ -40,7 +40,7 @@ def test_a_name_that_is_nearly_one_of_ours_is_told_it(name: str, meant: str) -> 
 
 @pytest.mark.parametrize(
     ("name", "place"),
-    [("ImageFolder", "images"), ("Live", "tuning"), ("Receipts", "receipts"), ("Echo", "echo")],
+    [("ImageFolder", "images"), ("Receipts", "receipts"), ("Echo", "echo")],
 )
 def test_a_name_that_lies_elsewhere_is_told_with_its_place(name: str, place: str) -> None:
     with pytest.raises(AttributeError, match=rf"it lies in mpiter\.{place} \(`from mpiter\.{place} import {name}`\)"):

@@ -184,12 +184,12 @@ class _PrefetchLoop:
         counted = tally.batches, seconds, tally.wait_s, tally.fetch_s
         return Look(*counted, self._in_flight, self.room_bytes, worker_bytes)
 
-    def stats(self, looks: bool = True) -> Stats:
+    def stats(self) -> Stats:
         in_flight, team = self._in_flight, self._team
         waiting = self._communicator.count(lambda delivery: delivery.holds_a_slot)
         return Stats(
             **self.tally.counters(),
-            **self.tally.look(looks),
+            **self.tally.look(),
             workers=self._width,
             worker_bytes=sum(map(machine.own_bytes, self.pids)),
             restarts=self._recovery.restarts,

@@ -1,4 +1,4 @@
-"""Searches for the number of workers: a bracket, which needs few trials, and the published Num Worker Tuner.
+"""Searches for the number of workers by a bracket, which needs few trials.
 
 Pure: the measuring is passed in.  The bracket doubles the number while that helps, tries numbers in between that could
 be better, then repeats the best in turn until their times differ clearly or the rounds are used up.  It always tries 0
@@ -29,25 +29,6 @@ class Trial(NamedTuple):
 
 
 Measure = Callable[[int, float], Trial]  # runs a trial with a number of workers, limited to a number of seconds
-
-
-def nwt(measure: Measure, most: int, alpha: float = 0.5, iterations: int = 100) -> tuple[int, list[Trial]]:
-    """Return the number that the Num Worker Tuner of Synn and Kim chooses, and a trial of each from 0 to ``most``.
-
-    A number is chosen if ``iterations`` batches take more than ``alpha`` seconds less than with the number chosen so
-    far.  The paper speaks of mean times; on the mean of a batch 0.5 s would always choose 0, so the rule compares the
-    seconds of all batches together.
-
-    >>> from mpiter.tuning.tune import Loading
-    >>> workers, trials = nwt(Loading(range(10_000), 64, {}, least=10), most=1, iterations=10)
-    >>> workers, len(trials)
-    (0, 2)
-    """
-    trials, chosen = [measure(workers, math.inf) for workers in range(most + 1)], 0
-    for workers, trial in enumerate(trials):
-        if iterations * (trials[chosen].batch_s - trial.batch_s) > alpha:
-            chosen = workers
-    return chosen, trials
 
 
 class Bracket:
