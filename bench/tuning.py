@@ -34,7 +34,7 @@ import mpiter
 from mpiter.engine.pilot import Auto, Setting
 from mpiter.tuning.auto import AutoPilot
 from mpiter.tuning.bracket import Bracket, Measure, Trial
-from mpiter.tuning.tune import Loading
+from mpiter.tuning.tune import measure
 
 SWEEP_ROUNDS, TRIAL_S, BATCH_SIZE = 5, 0.5, 32
 MOST, MOST_SIMULATED = 8, 64
@@ -151,11 +151,11 @@ def take(turn: Turn) -> dict[str, Any]:
 
 
 def sweep(dataset: Any) -> dict[str, Any]:
-    measure, began = Loading(dataset, BATCH_SIZE, {}, seconds=TRIAL_S), time.perf_counter()
+    began = time.perf_counter()
     found: dict[int, list[float]] = {workers: [] for workers in range(MOST + 1)}
     for number in range(SWEEP_ROUNDS):
         for workers in found if number % 2 else reversed(found):
-            found[workers].append(measure(workers).batch_s)
+            found[workers].append(measure(dataset, BATCH_SIZE, workers, TRIAL_S).batch_s)
     middle = {workers: statistics.median(times) for workers, times in found.items()}
     return _swept(middle, time.perf_counter() - began)
 

@@ -24,7 +24,7 @@ class Trial(NamedTuple):
     """The measurements of one trial with some number of workers."""
 
     batch_s: float
-    bytes: int | None = None  # of all processes
+    bytes: int = 0  # of all processes; 0: unknown
     cost_s: float = 0.0  # including the start of the workers and the warm-up
 
 
@@ -67,7 +67,7 @@ class Bracket:
         return statistics.median_low(trial.batch_s for trial in self.of[workers])
 
     def bytes(self, workers: int) -> int:
-        return statistics.median_low(trial.bytes or 0 for trial in self.of[workers])
+        return statistics.median_low(trial.bytes for trial in self.of[workers])
 
     @property
     def _spread(self) -> float:
