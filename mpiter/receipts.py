@@ -63,13 +63,8 @@ class Receipts(AbstractContextManager["Receipts"]):
         self, folder: Folder, rank: int | None = None, size: int | None = None, length: int | None = None, step: int = 0
     ) -> None:
         self.shard, self.terms = Shard(rank, size), (length, step)
-        try:
-            self.folder = os.path.realpath(folder)
-            os.makedirs(self.folder, exist_ok=True)
-        except (OSError, ValueError, TypeError) as error:
-            raise OptionError(f"receipts={folder!r:.200}: the folder cannot be made ({error}).") from error
-        if not os.access(self.folder, os.W_OK | os.X_OK):
-            raise OptionError(f"receipts={folder!r:.200}: this program may not write there.")
+        self.folder = os.path.realpath(folder)
+        os.makedirs(self.folder, exist_ok=True)
         self._lock = threading.RLock()
         self.writer = (-1, 0, 1)  # process id, rank, size; if they change, a new file is begun
         self._file, self._is_broken = "", False
