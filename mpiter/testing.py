@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import os
 import pickle
-import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -24,37 +21,18 @@ from .errors import DatasetNotPicklable, UnevenSamples
 from .iterators.iterators import MultiprocessIterator, SerialIterator
 from .samples.batch import collate, settle_as
 
-__all__ = ["DatasetReport", "check_dataset", "check_resume"]
+__all__ = ["check_dataset", "check_resume"]
 
 _SEED = 20
 _BATCH = 4
 _DESCRIPTORS = "/proc/self/fd"
+_REMEDY = (
+    "Draw a sample's randomness from mpiter.get_rng() or the global generators, which are seeded for each sample, not "
+    "from a generator of the dataset's own."
+)
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetReport:
-    """The measurements of ``check_dataset``.
-
-    Attributes:
-        samples: number of samples that were fetched.
-        sample_s: median of the seconds that fetching a sample takes.
-        slowest_s: seconds that the slowest sample took.
-        sample_bytes: median of the bytes of the arrays in a sample.
-        is_even: True if all samples have the same shapes and types, so that they can be stacked.
-
-    >>> from mpiter.testing import check_dataset
-    >>> check_dataset([(0.5, 1), (1.5, 0)]).is_even
-    True
-    """
-
-    samples: int
-    sample_s: float
-    slowest_s: float
-    sample_bytes: int
-    is_even: bool
-
-
-def check_dataset(dataset: Any, *, samples: int = 32, n_processes: int = 2, uneven: bool = False) -> DatasetReport:
+def check_dataset(dataset: Any, *, samples: int = 32, n_processes: int = 2, uneven: bool = False) -> None:
     """Check that workers can fetch from ``dataset``, and that their samples are those of a plain loop.
 
     The first ``samples`` samples are fetched by this process and by ``n_processes`` workers.  The check fails if the
@@ -63,40 +41,33 @@ def check_dataset(dataset: Any, *, samples: int = 32, n_processes: int = 2, unev
     the samples can't be stacked.
 
     >>> from mpiter.testing import check_dataset
-    >>> check_dataset([(0.5, 1), (1.5, 0)] * 10).samples
-    20
+    >>> check_dataset([(0.5, 1), (1.5, 0)] * 10)
     """
     count = min(samples, len(dataset))
+    options: Any = {"batch_size": _BATCH, "repeat": False, "shuffle": False, "seed": _SEED}
     before = _open_files()
-    seconds, here = [], []
-    with _serial(dataset, 1) as singly:
-        for _ in range(count):
-            began = time.perf_counter()
-            (sample,) = next(singly)
-            seconds.append(time.perf_counter() - began)
-            here.append(copy.deepcopy(sample))
+    here = _fetched(SerialIterator(dataset, **options), count)
     left_open = _open_files() - before
     assert left_open < max(2, count // 2), (
         f"fetching {count} samples has left {left_open} files open; close each file that dataset[index] opens."
     )
-    _compare(here, _fetched(_serial(dataset, _BATCH), count), "when it is fetched once more with the same seed")
+    again = _fetched(SerialIterator(dataset, **options), count)
+    _compare(here, again, "when it is fetched once more with the same seed")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a dataset that can't be pickled would be forked, with a warning
-        workers = MultiprocessIterator(
-            dataset, _BATCH, repeat=False, shuffle=False, seed=_SEED, n_processes=n_processes
-        )
         try:
-            there = _fetched(workers, count)
+            there = _fetched(MultiprocessIterator(dataset, n_processes=n_processes, **options), count)
         except (DatasetNotPicklable, RuntimeWarning) as error:
             raise AssertionError(f"the dataset doesn't reach its workers as it is: {error}") from error
     _compare(here, there, "when a worker fetches it")
-    is_even = _is_even(here)
-    assert is_even or uneven, (
-        "the samples differ in shape or type, so they can't be stacked; mpiter.batches(ragged='list') or 'pad' takes "
-        "them. Pass uneven=True if that is meant."
-    )
-    sample_bytes = int(np.median([*map(_size, here)]))
-    return DatasetReport(count, float(np.median(seconds)), max(seconds), sample_bytes, is_even)
+    if not uneven:
+        try:
+            collate(here, settle_as("raise"))
+        except (UnevenSamples, TypeError, ValueError) as error:
+            raise AssertionError(
+                "the samples differ in shape or type, so they can't be stacked; mpiter.batches(ragged='list') or 'pad' "
+                "takes them. Pass uneven=True if that is meant."
+            ) from error
 
 
 def check_resume(make_loader: Callable[[], Any], *, batches: int = 20) -> int:
@@ -113,24 +84,22 @@ def check_resume(make_loader: Callable[[], Any], *, batches: int = 20) -> int:
     """
     states, whole = [], list[Any]()
     with _closing(make_loader()) as loader:
-        states.append(_saved(loader))
+        states.append(pickle.dumps(loader.state_dict()))
         for batch in islice(_endless(loader), batches):
             whole.append(copy.deepcopy(batch))
-            states.append(_saved(loader))
+            states.append(pickle.dumps(loader.state_dict()))
     assert whole, "the loader has given no batch."
     for place, state in enumerate(states):
         with _closing(make_loader()) as loader:
-            loader.load_state_dict(state)
+            loader.load_state_dict(pickle.loads(state))
             wanted = whole[place:]
-            for at, batch in enumerate(islice(_endless(loader), len(wanted))):
-                assert _same(batch, wanted[at]), (
-                    f"resumed after batch {place}, batch {place + at} is another one than without the interruption. "
-                    f"Draw a sample's randomness from mpiter.get_rng() or the global generators, which are seeded for "
-                    f"each sample, not from a generator of the dataset's own."
-                )
-                wanted[at] = None
-            left = sum(one is not None for one in wanted)
-            assert not left, f"resumed after batch {place}, {left} of {len(wanted)} batches did not come."
+            came = [copy.deepcopy(batch) for batch in islice(_endless(loader), len(wanted))]
+        for at, (batch, other) in enumerate(zip(came, wanted, strict=False), place):
+            assert _same(batch, other), (
+                f"resumed after batch {place}, batch {at} is another one than without the interruption. {_REMEDY}"
+            )
+        left = len(wanted) - len(came)
+        assert not left, f"resumed after batch {place}, {left} of {len(wanted)} batches did not come."
     return len(states)
 
 
@@ -143,10 +112,6 @@ def _closing(loader: Any) -> Iterator[Any]:
         getattr(loader, "close", lambda: None)()
 
 
-def _serial(dataset: Any, batch_size: int) -> SerialIterator:
-    return SerialIterator(dataset, batch_size, repeat=False, shuffle=False, seed=_SEED)
-
-
 def _endless(loader: Any) -> Iterator[Any]:
     """Yield the batches of epoch after epoch, until two are empty: one may be, after a resume at an epoch's end."""
     empty = 0
@@ -155,15 +120,6 @@ def _endless(loader: Any) -> Iterator[Any]:
         for batch in loader:
             empty = 0
             yield batch
-
-
-def _saved(loader: Any) -> Any:
-    """Return the loader's state after a round trip through JSON, or through pickle if it isn't JSON-able."""
-    state = loader.state_dict()
-    try:
-        return json.loads(json.dumps(state))
-    except TypeError:
-        return pickle.loads(pickle.dumps(state))
 
 
 def _fetched(iterator: Any, count: int) -> list[Any]:
@@ -175,27 +131,8 @@ def _fetched(iterator: Any, count: int) -> list[Any]:
 def _compare(here: list[Any], there: list[Any], when: str) -> None:
     for index, (one, other) in enumerate(zip(here, there, strict=True)):
         assert _same(one, other), (
-            f"dataset[{index}] is another sample {when}. It must depend on the index alone: draw randomness from "
-            f"mpiter.get_rng() or the global generators, which are seeded for each sample, not from a generator of the "
-            f"dataset's own."
+            f"dataset[{index}] is another sample {when}. It must depend on the index alone. {_REMEDY}"
         )
-
-
-def _is_even(samples: list[Any]) -> bool:
-    try:
-        collate(samples, settle_as("raise"))
-    except (UnevenSamples, TypeError, ValueError):
-        return False
-    return True
-
-
-def _size(sample: Any) -> int:
-    """Return the bytes of the arrays in a sample."""
-    if isinstance(sample, dict):
-        return sum(map(_size, sample.values()))
-    if isinstance(sample, (list, tuple)):
-        return sum(map(_size, sample))
-    return int(getattr(sample, "nbytes", 0))
 
 
 def _same(one: Any, other: Any) -> bool:
