@@ -44,8 +44,8 @@ class Hook:
     def lost(self, worker: int, was_asked: bool) -> None:
         """A worker has ended: on request if ``was_asked``, else it died."""
 
-    def resized(self, workers: int, n_prefetch: int) -> None:
-        """The number of workers, or the number of finished batches that may wait, has changed."""
+    def resized(self, workers: int) -> None:
+        """The number of workers has changed."""
 
     # -- in the consumer's thread --------------------------------------------------------------------------------
 

@@ -199,7 +199,7 @@ class Loading(Generic[B_co]):
             raise OptionError(f"multiprocessing_context={context!r:.60} is neither a start method nor a context.")
         if context is not None and more.get("backend") is not None:
             raise OptionError("multiprocessing_context says how processes start here: there are none with backend=.")
-        n_prefetch: Any = max(2, most_workers) if found is None else "auto"
+        n_prefetch = max(2, most_workers) if found is None else 2
         if factor is not None:
             n_prefetch = min(max(2, most_workers), factor * most_workers)
             more.setdefault("run_ahead", factor * most_workers - n_prefetch)

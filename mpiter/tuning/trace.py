@@ -181,5 +181,5 @@ class Tracer(Hook):
         how = "has ended, as it was asked to" if was_asked else "was lost, and is replaced"
         self._note(_MARK, PREFETCH, f"worker {worker} {how}")
 
-    def resized(self, workers: int, n_prefetch: int) -> None:
-        self._note(_MARK, PREFETCH, f"{workers} workers, n_prefetch {n_prefetch}")
+    def resized(self, workers: int) -> None:
+        self._note(_MARK, PREFETCH, f"{workers} workers")
