@@ -108,11 +108,6 @@ def test_what_is_rare_is_told_where_there_is_any() -> None:
     assert told.splitlines()[-1] == "2 restarts, 3 odd rows"
 
 
-def test_a_notebook_shows_the_same_lines() -> None:
-    stats = mpiter.Stats(batches=1)
-    assert stats._repr_html_() == f"<pre>{stats}</pre>"
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_iterators_and_loaders_tell_it_in_lines_of_a_screen(workers: int) -> None:
     verdicts = {2: ("workers", "too short"), 0: ("that is fetching itself, without workers",)}[workers]

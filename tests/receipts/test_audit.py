@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -25,10 +26,10 @@ def epoch_of(folder, epoch=0):
     return {found.epoch: found for found in audit(folder).epochs}[epoch]
 
 
-def note(folder, *batches, place=0, rank=0, size=1, end=True, epoch=0, at=None, **promised):
+def note(folder, *batches, place=0, rank=0, size=1, end=True, epoch=0, at=None, length=None, step=0):
     """A rank is handed these batches, each a list of keys."""
-    with Receipts(folder, rank, size, **promised) as receipts:
-        receipts.begin(epoch, place)
+    with closing(Receipts(folder, rank, size)) as receipts:
+        receipts.begin(epoch, place, (length, step))
         for number, keys in enumerate(batches):
             receipts.handed(epoch, place + number, keys, None if at is None else at[number])
         if end:
@@ -173,9 +174,9 @@ def test_a_number_that_is_none_of_those_promised_stands_for_none_of_them(tmp_pat
 
 
 def test_epochs_that_nobody_noted_are_a_gap(tmp_path):
-    with Receipts(tmp_path, 0, 1, length=1) as receipts:
+    with closing(Receipts(tmp_path, 0, 1)) as receipts:
         for epoch in (0, 3):
-            receipts.begin(epoch, 0)
+            receipts.begin(epoch, 0, (1, 0))
             receipts.handed(epoch, 0, [0])
             receipts.end(epoch)
     assert "of the epochs between 0 and 3 nothing was noted" in audit(tmp_path).lines
