@@ -35,9 +35,6 @@ class Hook:
     def answered(self, done: Done) -> None:
         """A worker has fetched a block (rows of one batch)."""
 
-    def queued(self, began: float, ended: float) -> None:
-        """Finished batches were put into the consumer's queue, between the times ``began`` and ``ended``."""
-
     def in_flight(self, batches: int, ready: int) -> None:
         """Called after each feeding: ``batches`` batches are in flight, and ``ready`` of them are finished."""
 

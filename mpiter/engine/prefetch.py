@@ -364,7 +364,7 @@ class _PrefetchLoop:
     def _hand_over(self) -> None:
         """Put finished batches, and the end of the run, into the communicator, as far as it has room."""
         ledger, room = self._ledger, self._communicator.n_prefetch - len(self._communicator.queue)
-        began, deliveries = time.monotonic(), ledger.completed(room)
+        deliveries = ledger.completed(room)
         for batch in deliveries:
             finish(batch, self._rules, self.tally, self._contents)
             if batch.contents is None:
@@ -379,7 +379,6 @@ class _PrefetchLoop:
             self._ended = True
             deliveries.append(ending(self._run.cursor, self._horizon.take_dead_end()))
         if deliveries:
-            self._hooks.tell(Hook.queued, began, time.monotonic())
             self._deliver(deliveries)
 
     def _contents(self, batch: Delivery, failed: frozenset[int]) -> Contents:

@@ -29,10 +29,10 @@ _EVERY_S = 1.0
 _log = logging.getLogger("mpiter")
 
 _HEAD = '"pid":%d,"tid":%d,"ts":%d,"dur":%d,"cat":"mpiter"'
-_WAIT, _STEP, _ORDER, _DELIVER, _OPEN, _FETCH = (
+_WAIT, _STEP, _ORDER, _OPEN, _FETCH = (
     f'{{"ph":"X",{_HEAD},"name":"{name}","args":{{{args}}}}}'
     for name, args in {
-        **dict.fromkeys(("wait", "step", "order", "deliver"), ""),
+        **dict.fromkeys(("wait", "step", "order"), ""),
         "open": '"samples":%d,"bytes":%d',
         "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g',
     }.items()
@@ -168,9 +168,6 @@ class Tracer(Hook):
         self._notes.append((_FETCH, thread, began, began + done.seconds, done.rows, done.queue_s, done.cpu_s))
         if began > self._due:
             self._write(began)
-
-    def queued(self, began: float, ended: float) -> None:
-        self._notes.append((_DELIVER, PREFETCH, began, ended))
 
     def in_flight(self, batches: int, ready: int) -> None:
         if (batches, ready) != self._seen:
