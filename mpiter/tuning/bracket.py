@@ -62,12 +62,15 @@ class Bracket:
         self._spent_s, self._last_cost_s = self._spent_s + trial.cost_s, trial.cost_s
         return True
 
+    def median(self, workers: int) -> Trial:
+        """Return the median of each figure; the lower of two, since disturbances only add to a time."""
+        return Trial(*map(statistics.median_low, zip(*self.of[workers], strict=True)))
+
     def batch_s(self, workers: int) -> float:
-        """Return the median seconds for a batch; the lower of two, since disturbances only add to a time."""
-        return statistics.median_low(trial.batch_s for trial in self.of[workers])
+        return self.median(workers).batch_s
 
     def bytes(self, workers: int) -> int:
-        return statistics.median_low(trial.bytes for trial in self.of[workers])
+        return self.median(workers).bytes
 
     @property
     def _spread(self) -> float:
@@ -145,7 +148,7 @@ class Bracket:
         if chosen:
             parts.append(f"{self.batch_s(0) / self.batch_s(chosen):.2g} times as fast as none")
         if max(self.of) > chosen:
-            parts.append("more of them gain nothing that could be told from noise")
+            parts.append("more gain nothing")
         elif chosen == self._most:
             parts.append("more were not to be tried")
         if self._is_short:

@@ -32,35 +32,21 @@ _log = logging.getLogger("mpiter.tuning")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """The result of all trials with one number of workers."""
-
-    workers: int
-    seconds: float  # for a batch
-    bytes: int  # of all processes, as far as the system says
-    spread: float | None  # the slowest trial's time minus the fastest's, divided by the median; None for one trial
-    trials: int  # the number of trials
-
-
-@dataclass(frozen=True, slots=True)
 class Tuned:
-    """The result of ``tune``: the chosen number, the reason, and a row for each number that was tried."""
+    """The result of ``tune``: the chosen number, the reason, and the median trial of each number that was tried."""
 
     n_processes: int
     reason: str
-    table: tuple[Row, ...]
-    spent_s: float
+    table: dict[int, Trial]
 
     def __str__(self) -> str:
         """Return the table, the choice and the reason as text."""
-        lines = ["workers  seconds a batch  spread      MB  trials"]
-        for row in self.table:
-            spread = "–" if row.spread is None else f"{row.spread:.0%}"
-            mark = "  ← chosen" if row.workers == self.n_processes else ""
-            seconds = f"{row.seconds:#.3g}".rstrip(".").rjust(15)
-            lines.append(f"{row.workers:7}  {seconds}  {spread:>6}  {row.bytes / 1e6:6,.0f}  {row.trials:6}{mark}")
-        lines.append(f"n_processes={self.n_processes}: {self.reason} (measured in {self.spent_s:.1f} s).")
-        return "\n".join(lines)
+        lines = ["workers  seconds a batch      MB"]
+        for workers, trial in self.table.items():
+            mark = "  ← chosen" if workers == self.n_processes else ""
+            seconds = f"{trial.batch_s:#.3g}".rstrip(".").rjust(15)
+            lines.append(f"{workers:7}  {seconds}  {trial.bytes / 1e6:6,.0f}{mark}")
+        return "\n".join([*lines, f"n_processes={self.n_processes}: {self.reason}."])
 
 
 def tune(
@@ -84,13 +70,12 @@ def tune(
 
     >>> from mpiter import batches
     >>> found = tune(range(100_000), 64, max_workers=1, budget_s=2)
-    >>> [row.workers for row in found.table]
+    >>> [*found.table]
     [0, 1]
     >>> stream = batches(range(100_000), 64, n_processes=found.n_processes)
     """
     if not len(as_dataset(dataset)):
         raise OptionError("the dataset is empty: there is nothing to try.")
-    began = time.perf_counter()
     seconds = min(_TRIAL_S, budget_s / _PART)
     most = max(8, 2 * machine.cores()) if max_workers is None else max_workers  # workers may wait for a disk
     memory = machine.own_bytes(os.getpid()) + int(_MEMORY * machine.memory_available())
@@ -100,12 +85,7 @@ def tune(
 
     search = Bracket(trial, most, budget_s, memory)
     chosen, why = search.choose()
-    table = []
-    for workers, trials in sorted(search.of.items()):
-        times, middle = [trial.batch_s for trial in trials], search.batch_s(workers)
-        spread = (max(times) - min(times)) / middle if len(times) > 1 else None
-        table.append(Row(workers, middle, search.bytes(workers), spread, len(times)))
-    return Tuned(chosen, why, tuple(table), time.perf_counter() - began)
+    return Tuned(chosen, why, {workers: search.median(workers) for workers in sorted(search.of)})
 
 
 def measure(
@@ -159,7 +139,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add("--batch-size", type=int, default=32, metavar="B", help="(default 32)")
     add("--budget", type=float, default=BUDGET_S, metavar="S", help="seconds (default %(default)g)")
     add("--max-workers", type=int, metavar="N", help="the most to try (default: 8, or twice the cores)")
-    add("--backend", choices=("process", "thread"), default="process", help="(default process)")
     parser.set_defaults(run=_run)
 
 
@@ -167,10 +146,9 @@ def _run(options: argparse.Namespace) -> int:
     tells = logging.StreamHandler()  # shows each trial on standard error
     _log.addHandler(tells)
     _log.setLevel(logging.INFO)
-    bounds = {"max_workers": options.max_workers, "budget_s": options.budget}
+    dataset, bounds = _named(options.dataset), {"max_workers": options.max_workers, "budget_s": options.budget}
     try:
-        # a list where samples differ in shape
-        print(tune(_named(options.dataset), options.batch_size, **bounds, backend=options.backend, ragged="list"))
+        print(tune(dataset, options.batch_size, **bounds, ragged="list"))  # samples may differ in shape
     finally:
         _log.removeHandler(tells)
     return 0
