@@ -128,10 +128,8 @@ def memory() -> Finding:
 
 
 def limits() -> Finding:
-    """Check the limits of ulimit -n, -u, -v and -f, and pids.max of the control groups."""
-    workers = machine.cores()
-    files, size = map(machine.limit, ("RLIMIT_NOFILE", "RLIMIT_FSIZE"))
-    processes, space = _processes_left(), min(machine.address_space(), size)
+    """Check the limits of ulimit -n and -u, and pids.max of the control groups."""
+    workers, files, processes = machine.cores(), machine.limit("RLIMIT_NOFILE"), _processes_left()
     want_files, want_processes = 48 + 4 * workers, 16 + 4 * workers  # measured, with threads and the fork server
     found, remedies = [], []
     if files < want_files:
@@ -140,11 +138,8 @@ def limits() -> Finding:
     if processes < want_processes:
         found.append(f"{processes} more processes and threads allowed, {want_processes} wanted")
         remedies.append("ulimit -u 4096 (docker run --pids-limit=4096)")
-    if space < 4 * _GB:
-        found.append(f"{_amount(space)} to be mapped, or for a file")
-        remedies.append("ulimit -v unlimited and ulimit -f unlimited")
     if not found:
-        return Finding(GOOD, f"files, processes and address space are enough for {workers} workers")
+        return Finding(GOOD, f"files and processes are enough for {workers} workers")
     return Finding(WARN, "; ".join(found), f"{', '.join(remedies)}; or fewer n_processes.")
 
 

@@ -63,7 +63,7 @@ class Receipts:
         os.makedirs(self.folder, exist_ok=True)
         self._lock = threading.RLock()
         self.writer = (-1, 0, 1)  # process id, rank, size; if they change, a new file is begun
-        self._file, self._is_broken = "", False
+        self._file = ""  # its path; none any more once it couldn't be written
         self._descriptor: int | None = None
         self._release: Any = None
 
@@ -85,7 +85,7 @@ class Receipts:
             if self.writer != writer:
                 self.close()  # in a forked process; the parent's descriptor stays open
                 name = f"rank-{share.rank}-of-{share.size}-{time.time_ns():x}-{os.getpid()}{ENDING}"
-                self._file, self.writer, self._is_broken = os.path.join(self.folder, name), writer, False
+                self._file, self.writer = os.path.join(self.folder, name), writer
             of = {"receipts": 1, "rank": share.rank, "size": share.size, "length": length, "step": step}
             self._write({"epoch": epoch, "place": place} | of)
 
@@ -113,16 +113,18 @@ class Receipts:
     def _write(self, record: dict[str, Any]) -> None:
         line = _encoder.encode(record | {"time": time.time()}).encode() + b"\n"
         with self._lock:
+            if not self._file:
+                return
             try:
-                if self._descriptor is None and not self._is_broken:
+                if self._descriptor is None:
                     self._descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
                     self._release = weakref.finalize(self, os.close, self._descriptor)
-                if self._descriptor is not None and os.write(self._descriptor, line) < len(line):
+                if os.write(self._descriptor, line) < len(line):
                     raise OSError("the disk is full")
             except OSError as error:
                 self.close()
-                self._is_broken = True
                 _log.warning("the receipts %s cannot be written, and end here: %s", self._file, str(error))
+                self._file = ""
 
 
 class Notes(Hook):

@@ -69,9 +69,6 @@ class Bracket:
     def batch_s(self, workers: int) -> float:
         return self.median(workers).batch_s
 
-    def bytes(self, workers: int) -> int:
-        return self.median(workers).bytes
-
     @property
     def _spread(self) -> float:
         """The standard deviation of a trial as a share of its time, from the median difference of repetitions."""
@@ -121,8 +118,8 @@ class Bracket:
     @property
     def _eligible(self) -> list[int]:
         """The tried numbers whose memory is within the limit; if none is, the one that takes least."""
-        tried = sorted(self.of)
-        return [one for one in tried if self.bytes(one) <= self._memory_bytes] or [min(tried, key=self.bytes)]
+        used = {one: self.median(one).bytes for one in sorted(self.of)}
+        return [one for one in used if used[one] <= self._memory_bytes] or [min(used, key=used.__getitem__)]
 
     @property
     def _fewest(self) -> int:
@@ -137,7 +134,7 @@ class Bracket:
 
     def _that_fits(self, fewer: int, now: int, wanted: int) -> int:
         """Return ``wanted``, or fewer if the memory, extrapolated from ``fewer`` and ``now``, wouldn't suffice."""
-        least, size = self.bytes(fewer), self.bytes(now)
+        least, size = self.median(fewer).bytes, self.median(now).bytes
         each = max(1.0, (size - least) / (now - fewer))
         fitting = now + max(0.0, (self._memory_bytes - size) / each) if size else math.inf
         self._is_short = fitting < wanted

@@ -22,10 +22,10 @@ def ram(available, total, host, kills=0):
     return {f"mpiter.machine.{name}": lambda *_, value=value: value for name, value in says.items()}
 
 
-def bounds(files=1024, processes=machine.BEYOND_REACH, space=machine.BEYOND_REACH, **pids):
+def bounds(files=1024, processes=machine.BEYOND_REACH, **pids):
     """What ulimit and a control group allow, for a user who runs nothing yet."""
-    limits = {"RLIMIT_NOFILE": files, "RLIMIT_FSIZE": machine.BEYOND_REACH, "RLIMIT_NPROC": processes}
-    says = {"cores": lambda: 8, "address_space": lambda: space, "limit": limits.__getitem__}
+    limits = {"RLIMIT_NOFILE": files, "RLIMIT_NPROC": processes}
+    says = {"cores": lambda: 8, "limit": limits.__getitem__}
     says |= {"control_groups": lambda: [Path()], "text_of": lambda path: pids.get(path.suffix[1:], "")}
     return {f"mpiter.machine.{name}": value for name, value in says.items()} | {"os.getuid": lambda: 987654}
 
@@ -76,7 +76,6 @@ VERDICTS = [
     ("limits", bounds(files=64), WARN, "64 open files allowed, 80 wanted", "--ulimit nofile=1024"),
     ("limits", bounds(processes=20), WARN, "20 more processes and threads allowed, 48 wanted", "ulimit -u 4096"),
     ("limits", bounds(max="100", current="95"), WARN, "5 more", "docker run --pids-limit=4096"),
-    ("limits", bounds(space=2 * GB), WARN, "2.0 GB to be mapped", "ulimit -v unlimited"),
     ("cores", cpus(8, 8, None), GOOD, "8; n_processes=None takes 8", ""),
     ("cores", cpus(64, 4, 1.5), GOOD, "takes 1; affinity allows 4; the control group allows 1.5", ""),
     ("cores", cpus(8, 8, 0.5), WARN, "n_processes=None takes 1; the control group allows 0.5", "docker run --cpus=2"),
