@@ -31,17 +31,16 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 from cores import Load, Outcome, Service, simulate
 
 import mpiter
-from mpiter.engine.pilot import Auto, Setting
+from mpiter.engine.pilot import Auto
 from mpiter.tuning.auto import AutoPilot
 from mpiter.tuning.bracket import Bracket, Measure, Trial
-from mpiter.tuning.tune import Loading
+from mpiter.tuning.tune import measure
 
 SWEEP_ROUNDS, TRIAL_S, BATCH_SIZE = 5, 0.5, 32
 MOST, MOST_SIMULATED = 8, 64
 NOISE, SEEDS = 0.02, range(10)
 WITHIN, WITHIN_SIMULATED, SHARE = 1.10, 1.05, 0.25
 MEMORY = 0.9  # of what there is: tune() and auto leave a tenth free
-FEW = 2  # batches that wait
 EARLY, LATE_CHANGES = 200, 3  # batches in which auto may change what it likes, and changes after them
 FLIGHT, COUNTED = 1500, (400, 1490)  # batches of a simulated run under auto, and those that are timed in any run
 
@@ -90,7 +89,7 @@ class Simulated:
     @functools.cache  # noqa: B019  # there are few of them, and they last
     def known(self, workers: int) -> tuple[float, float, int]:
         """Seconds a batch, seconds before, bytes."""
-        outcome = simulate(self.load, Setting(workers, FEW), COUNTED[1] + 10, most_bytes=self.memory_bytes)
+        outcome = simulate(self.load, workers, COUNTED[1] + 10, most_bytes=self.memory_bytes)
         return pace(outcome), outcome.taken[0] + 0.2, outcome.peak_bytes
 
     def measure(self, seed: int) -> Measure:
@@ -151,11 +150,11 @@ def take(turn: Turn) -> dict[str, Any]:
 
 
 def sweep(dataset: Any) -> dict[str, Any]:
-    measure, began = Loading(dataset, BATCH_SIZE, {}, seconds=TRIAL_S), time.perf_counter()
+    began = time.perf_counter()
     found: dict[int, list[float]] = {workers: [] for workers in range(MOST + 1)}
     for number in range(SWEEP_ROUNDS):
         for workers in found if number % 2 else reversed(found):
-            found[workers].append(measure(workers).batch_s)
+            found[workers].append(measure(dataset, BATCH_SIZE, workers, TRIAL_S).batch_s)
     middle = {workers: statistics.median(times) for workers, times in found.items()}
     return _swept(middle, time.perf_counter() - began)
 
@@ -170,9 +169,8 @@ def tuner(dataset: Any) -> dict[str, Any]:
     began = time.perf_counter()
     found = mpiter.tune(dataset, BATCH_SIZE, max_workers=MOST)
     spent_s = time.perf_counter() - began
-    (row,) = (row for row in found.table if row.workers == found.n_processes)
-    trials = sum(row.trials for row in found.table)
-    return {"workers": row.workers, "batch_ms": 1e3 * row.seconds, "spent_s": spent_s, "trials": trials}
+    batch_s = found.table[found.n_processes].batch_s
+    return {"workers": found.n_processes, "batch_ms": 1e3 * batch_s, "spent_s": spent_s}
 
 
 def auto(dataset: Any) -> dict[str, Any]:
@@ -189,8 +187,8 @@ def auto(dataset: Any) -> dict[str, Any]:
 
 
 def auto_simulated(case: Simulated) -> dict[str, Any]:
-    pilot = AutoPilot(Auto(most=MOST_SIMULATED), Auto(), memory=lambda stats: float(case.memory_bytes))
-    outcome = simulate(case.load, Setting(1, FEW), FLIGHT, pilot, most_bytes=case.memory_bytes)
+    pilot = AutoPilot(Auto(most=MOST_SIMULATED), memory=lambda stats: float(case.memory_bytes))
+    outcome = simulate(case.load, 1, FLIGHT, pilot, most_bytes=case.memory_bytes)
     late = sum(change.batches > EARLY for change in pilot.changes)
     batch_ms = 1e3 * pace(outcome)
     spent_s = outcome.taken[EARLY]

@@ -95,7 +95,7 @@ def _from_wing(module: str, name: str) -> Callable[..., Any]:
 
 
 Wings.pilot = _from_wing("tuning.auto", "AutoPilot")
-Wings.trace, Wings.receipts = _from_wing("tuning.trace", "tracer"), _from_wing("receipts", "Receipts")
+Wings.trace, Wings.receipts = _from_wing("tuning.trace", "Trace"), _from_wing("receipts", "Receipts")
 BY_NAME["ray"], BY_NAME["mpi"] = _from_wing("remote.ray", "Ray"), _from_wing("remote.mpi", "MPI")
 
 _ELSEWHERE = {  # names that users look for here, and the modules that have them
@@ -107,7 +107,6 @@ _ELSEWHERE = {  # names that users look for here, and the modules that have them
     **dict.fromkeys(("ResidentFirst", "Staging", "StagingStats"), "staging"),
     **dict.fromkeys(("MPI", "Ray"), "remote"),
     "Echo": "echo",
-    "Live": "tuning",
     "Receipts": "receipts",
     "audit": "audit",
 }

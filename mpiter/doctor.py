@@ -1,50 +1,47 @@
 """``mpiter doctor``: checks whether mpiter works on this machine, and says what to do if it doesn't.
 
-What might hang or crash (start methods) is tried in a separate process, which is ended with all its children after a
-time limit.  Guarantees that a check that fails is reported as a finding, never as a traceback, that a warning comes
-with a remedy, and that no process is left running.
+Start methods, which might hang or crash, are tried in another process, which has a minute.  Guarantees that a check
+that fails is reported as a finding, never as a traceback, and that a warning comes with a remedy.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import contextlib
 import importlib.metadata
-import json
 import mmap
 import multiprocessing
 import os
 import platform
-import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from . import machine
 from .transport import memory as shared
 
-_NEEDED = ("numpy", "msgpack", "cloudpickle", "threadpoolctl")  # pip has installed suitable versions
-_SEEN = ("torch", "jax", "chainer", "Pillow", "simplejpeg", "opencv-python-headless")
-_TESTED = (3, 13)  # the newest Python that the tests run on
-_KB, _MB, _GB = 1 << 10, 1 << 20, 1 << 30
+_PACKAGES = (
+    *("numpy", "msgpack", "cloudpickle", "threadpoolctl"),
+    *("torch", "jax", "chainer", "Pillow", "simplejpeg", "opencv-python-headless"),
+)
+_GB = 1 << 30
+_LIMIT_S = 60.0  # for a start method
 GOOD = "good"  # nothing to do
-NOTE = "note"  # nothing to do, but good to know
-WARN = "WARN"  # something will fail or be slow unless the remedy is applied
+WARN = "WARN"  # something may fail or be slow unless the remedy is applied
 BAD = "BAD"  # mpiter does not work here with its defaults
 _TRY_START = """
 import time, mpiter
 began = time.perf_counter()
 with mpiter.batches([7, 7], 2, n_processes=1, backend=mpiter.Process({method!r})) as stream:
     assert list(next(stream)) == [7, 7]
-print(time.perf_counter() - began)
+print(f"{{time.perf_counter() - began:.1f}} s")
 """
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of one check, and the remedy if something is wrong."""
 
     status: str
@@ -56,96 +53,83 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the subcommand ``doctor`` to ``commands``."""
     about = "Examine this machine: packages, start methods, shared memory, memory, limits, cores."
     parser = commands.add_parser("doctor", help="is this machine fit? what to do if not", description=about)
-    parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run all checks and print each finding; return 1, for the exit status, if one is BAD, else 0."""
-    findings = {}
+    is_bad = False
     for check in CHECKS:
-        subject = check.__name__.replace("_", " ")
         try:
-            finding = check()
+            status, found, remedy = check()
         except Exception as error:
-            finding = Finding(NOTE, f"could not be examined ({type(error).__name__}: {error})")
-        findings[subject] = finding
-        if not options.json:
-            print(as_text(subject, finding), flush=True)
-    if options.json:
-        told = [{"subject": subject, **dataclasses.asdict(finding)} for subject, finding in findings.items()]
-        print(json.dumps({"schema": "mpiter.doctor/1", "findings": told}, indent=1))
-    return int(any(finding.status is BAD for finding in findings.values()))
-
-
-def as_text(subject: str, finding: Finding) -> str:
-    told = f"{finding.status:6}{subject:16}{finding.found}" + f"  → {finding.remedy}" * bool(finding.remedy)
-    return textwrap.fill(told, 118, subsequent_indent=" " * 22, break_on_hyphens=False)
+            status, found, remedy = WARN, f"could not be examined ({type(error).__name__}: {error})", ""
+        told = f"{status:6}{check.__name__.replace('_', ' '):16}{found}" + f"  → {remedy}" * bool(remedy)
+        print(textwrap.fill(told, 118, subsequent_indent=" " * 22, break_on_hyphens=False), flush=True)
+        is_bad |= status is BAD
+    return int(is_bad)
 
 
 def software() -> Finding:
-    build = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
-    build += "" if getattr(sys, "_is_gil_enabled", lambda: True)() else " without the GIL"
-    versions = {name: _version(name) for name in (*_NEEDED, *_SEEN)}
-    found = ", ".join([build, *(f"{name} {version}" for name, version in versions.items() if version)])
-    if sys.version_info[:2] > _TESTED:
-        return Finding(NOTE, f"{found}; mpiter is tested up to Python {_TESTED[0]}.{_TESTED[1]}")
-    return Finding(GOOD, found)
+    found = [f"Python {sys.version} on {platform.platform()}"]
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(name)}")
+    return Finding(GOOD, ", ".join(found))
 
 
 def start_methods() -> Finding:
     """Measure how long it takes to the first batch with each start method."""
     default = "forkserver" if sys.platform == "linux" else "spawn"
-    works, told = {}, []
+    works, told = [], []
     for method in multiprocessing.get_all_start_methods():
         try:
-            works[method] = float(ask(_TRY_START.format(method=method), 60))
-            told.append(f"{method} {works[method]:.1f} s")
+            told.append(f"{method} {ask(_TRY_START.format(method=method), _LIMIT_S)}")
+            works.append(method)
         except RuntimeError as error:
             told.append(f"{method} fails ({error})")
     found = f"to the first batch: {', '.join(told)}; {default} is the default"
-    if not works:
-        return Finding(BAD, found, "do what the other findings say; failing that, pass backend='thread'.")
-    if default not in works:
-        return Finding(BAD, found, f"pass backend=mpiter.Process({next(iter(works))!r}).")
-    if len(works) < len(told):
-        return Finding(WARN, found, f"leave backend= as it is: {default} works.")
-    return Finding(GOOD, found)
+    if default in works:
+        return Finding(GOOD, found)
+    if works:
+        return Finding(BAD, found, f"pass backend=mpiter.Process({works[0]!r}).")
+    return Finding(BAD, found, "do what the other findings say; failing that, pass backend='thread'.")
 
 
 def shared_memory() -> Finding:
     """Check whether a memfd can be used, or else an unlinked file."""
-    has_memfd, folder = hasattr(os, "memfd_create"), tempfile.gettempdir()
-    fault = _fault(lambda: _use(shared.memfd())) if has_memfd else "there is none on this system"
-    if not fault:
-        return Finding(GOOD, "memfd works: no mount bounds it, nothing named is left behind")
-    permit = "let the sandbox permit memfd_create, fallocate and mmap (docker run --security-opt seccomp=…)"
-    if worse := _fault(lambda: _use(shared.unlinked_file())):
-        remedy = permit if has_memfd else "set TMPDIR to a folder that can be written."
-        return Finding(BAD, f"no memfd ({fault}), and no unlinked file in {folder} ({worse})", remedy)
-    remedy = f"set TMPDIR to a folder in memory (a tmpfs) if {folder} is on a disk" + f"; or {permit}" * has_memfd
-    return Finding(WARN if has_memfd else NOTE, f"no memfd ({fault}): unlinked files in {folder}", remedy)
+    remedy = (
+        "let the sandbox permit memfd_create, fallocate and mmap (docker run --security-opt seccomp=…), or set TMPDIR "
+        "to a folder in memory (a tmpfs)."
+    )
+    faults = []
+    for name, make in (("memfd", shared.memfd), (f"unlinked files in {tempfile.gettempdir()}", shared.unlinked_file)):
+        try:
+            _use(make())
+        except (OSError, AttributeError) as error:
+            faults.append(f"no {name} ({error})")
+        else:
+            found = "; ".join([*faults, f"{name}: works"])
+            return Finding(WARN, found, remedy) if faults else Finding(GOOD, found)
+    return Finding(BAD, "; ".join(faults), remedy)
 
 
 def memory() -> Finding:
     available, total, host = machine.memory_available(), machine.memory_total(), machine.meminfo("MemTotal")
-    found, more = f"{_amount(available)} of {_amount(total)} available", "end other programs"
+    found = f"{_amount(available)} of {_amount(total)} available"
     if total < host:
         found += f", by control group; the machine has {_amount(host)}"
-        more = "raise the container's limit (docker run --memory)"
-    remedy = f"{more}, or lower batch_size, n_prefetch, run_ahead or n_processes."
-    if available < _GB:
-        return Finding(BAD if available < 128 * _MB else WARN, found, remedy)
     if kills := machine.out_of_memory_kills():
-        return Finding(NOTE, f"{found}; {kills} processes of this control group were killed for memory so far", remedy)
-    return Finding(NOTE if total < host else GOOD, found)
+        found += f"; {kills} processes of this control group were killed for memory so far"
+    if available >= _GB:
+        return Finding(GOOD, found)
+    remedy = "end other programs, raise the container's limit (docker run --memory), or lower batch_size, n_prefetch, "
+    return Finding(WARN, found, remedy + "run_ahead or n_processes.")
 
 
 def limits() -> Finding:
-    """Check the limits of ulimit -n, -u, -v and -f, and pids.max of the control groups."""
-    workers = machine.cores()
-    files, size = map(machine.limit, ("RLIMIT_NOFILE", "RLIMIT_FSIZE"))
-    processes, space = _processes_left(), min(machine.address_space(), size)
+    """Check the limits of ulimit -n and -u, and pids.max of the control groups."""
+    workers, files, processes = machine.cores(), machine.limit("RLIMIT_NOFILE"), _processes_left()
     want_files, want_processes = 48 + 4 * workers, 16 + 4 * workers  # measured, with threads and the fork server
     found, remedies = [], []
     if files < want_files:
@@ -154,28 +138,24 @@ def limits() -> Finding:
     if processes < want_processes:
         found.append(f"{processes} more processes and threads allowed, {want_processes} wanted")
         remedies.append("ulimit -u 4096 (docker run --pids-limit=4096)")
-    if space < 4 * _GB:
-        found.append(f"{_amount(space)} to be mapped, or for a file")
-        remedies.append("ulimit -v unlimited and ulimit -f unlimited")
     if not found:
-        return Finding(GOOD, f"files, processes and address space are enough for {workers} workers")
-    is_bad = files < 40 or processes < 8 or space < 64 * _MB
-    return Finding(BAD if is_bad else WARN, "; ".join(found), f"{', '.join(remedies)}; or fewer n_processes.")
+        return Finding(GOOD, f"files and processes are enough for {workers} workers")
+    return Finding(WARN, "; ".join(found), f"{', '.join(remedies)}; or fewer n_processes.")
 
 
 def cores() -> Finding:
-    present, quota, allowed = os.cpu_count() or 1, machine.quota(), machine.cores()
+    present, quota = os.cpu_count() or 1, machine.quota()
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else present
-    bounds = [f"affinity allows {affinity}"] if affinity < present else []
-    if quota is not None and quota < affinity:
-        bounds.append(f"the control group allows {quota:g}")
-    if not bounds:
-        return Finding(GOOD, f"{present}, all ours; n_processes=None takes {allowed}")
-    found = f"{present}, but {' and '.join(bounds)}; n_processes=None takes {allowed}, os.cpu_count() says {present}"
-    if quota is not None and quota < 1:
-        return Finding(WARN, found, "docker run --cpus=2: program and workers share less than one; or n_processes=0.")
-    remedy = f"libraries that ask os.cpu_count() should use {allowed} (PYTHON_CPU_COUNT={allowed} from Python 3.13 on)."
-    return Finding(NOTE, found, remedy)
+    found = f"{present}; n_processes=None takes {machine.cores()}"
+    if affinity < present:
+        found += f"; affinity allows {affinity}"
+    if quota is not None:
+        found += f"; the control group allows {quota:g}"
+        if quota < 1:
+            return Finding(
+                WARN, found, "docker run --cpus=2: program and workers share less than one; or n_processes=0."
+            )
+    return Finding(GOOD, found)
 
 
 CHECKS = (software, start_methods, shared_memory, memory, limits, cores)
@@ -183,28 +163,14 @@ CHECKS = (software, start_methods, shared_memory, memory, limits, cores)
 
 def ask(code: str, seconds: float) -> str:
     """Run ``code`` in another Python and return what it prints; a RuntimeError says in one line what went wrong."""
-    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{code}"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
-        try:
-            out, err = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"no answer within {seconds:g} s") from None
-        finally:
-            if process.poll() is None:  # also after Ctrl-C; its fork server and workers are in its process group
-                os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
-    if process.returncode:
-        last = (err.strip() or f"ended with exit code {process.returncode}").splitlines()[-1]
-        raise RuntimeError(textwrap.shorten(last, 160, placeholder=" …"))
-    return out.strip()
-
-
-def _fault(trial: Callable[[], object]) -> str:
     try:
-        trial()
-    except (OSError, RuntimeError) as error:
-        return str(error)
-    return ""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"no answer within {seconds:g} s") from None
+    if done.returncode:
+        last = (done.stderr.strip() or f"ended with exit code {done.returncode}").splitlines()[-1]
+        raise RuntimeError(textwrap.shorten(last, 160, placeholder=" …"))
+    return done.stdout.strip()
 
 
 def _use(descriptor: int) -> None:
@@ -231,13 +197,5 @@ def _processes_left() -> int:
     return min(left)
 
 
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
 def _amount(size: int) -> str:
-    unit, name = next(((unit, name) for unit, name in ((_GB, "GB"), (_MB, "MB")) if size >= unit), (_KB, "KB"))
-    return f"{size / unit:.3g} {name}" if size < 1000 * unit else f"{size // unit} {name}"
+    return f"{size / _GB:,.1f} GB"

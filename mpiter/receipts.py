@@ -15,14 +15,12 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from .engine.hook import Hook
 from .engine.run import Delivery
-from .errors import OptionError
 from .order.cursor import Cursor, Pace, Plan, Plans
 from .order.order import Given, Sequential, Shuffled
 from .order.ranks import Shard
@@ -37,67 +35,59 @@ _log = logging.getLogger("mpiter")
 _encoder = json.JSONEncoder(default=lambda key: key.item() if isinstance(key, np.generic) else repr(key)[:200])
 
 
-class Receipts(AbstractContextManager["Receipts"]):
+class Receipts:
     """Logs the batches that one rank of a training is handed, in a folder that all ranks and restarts share.
 
     Args:
         folder: is created if missing.  Each loader needs its own: a second log of a rank counts as a restart.
         rank: this program's number among the ``size`` programs; None: as the launcher says.
         length: promises that each epoch has each of the samples 0 to ``length - 1`` once.
-        step: fewer than ``step`` samples may be left out at the end of an epoch.
 
-    mpiter's iterators and loaders take it, or only the folder, as ``receipts=``; for any other loader:
+    Iterators and loaders take it, or only the folder, as ``receipts=``.
 
-    >>> import tempfile
+    >>> import mpiter, tempfile
     >>> from mpiter.audit import audit
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with Receipts(folder, rank=0, size=1, length=4) as receipts:
-    ...         receipts.begin(epoch=0, place=0)  # where the training starts, or goes on
-    ...         receipts.handed(0, 0, keys=[2, 0, 3, 1])  # epoch, place before the batch, its samples
-    ...         receipts.end(0)
+    ...     receipts = Receipts(folder, rank=0, size=1)
+    ...     with mpiter.batches(range(10), 4, n_processes=0, receipts=receipts) as stream:
+    ...         batches = list(stream)
     ...     audit(folder).is_sound
     True
     """
 
     def __init__(
-        self, folder: Folder, rank: int | None = None, size: int | None = None, length: int | None = None, step: int = 0
+        self, folder: Folder, rank: int | None = None, size: int | None = None, length: int | None = None
     ) -> None:
-        self.shard, self.terms = Shard(rank, size), (length, step)
-        try:
-            self.folder = os.path.realpath(folder)
-            os.makedirs(self.folder, exist_ok=True)
-        except (OSError, ValueError, TypeError) as error:
-            raise OptionError(f"receipts={folder!r:.200}: the folder cannot be made ({error}).") from error
-        if not os.access(self.folder, os.W_OK | os.X_OK):
-            raise OptionError(f"receipts={folder!r:.200}: this program may not write there.")
+        self.shard, self.terms = Shard(rank, size), (length, 0)
+        self.folder = os.path.realpath(folder)
+        os.makedirs(self.folder, exist_ok=True)
         self._lock = threading.RLock()
         self.writer = (-1, 0, 1)  # process id, rank, size; if they change, a new file is begun
-        self._file, self._is_broken = "", False
+        self._file = ""  # its path; none any more once it couldn't be written
         self._descriptor: int | None = None
         self._release: Any = None
 
     def __reduce__(self) -> Any:
-        return Receipts, (self.folder, self.shard.rank, self.shard.size, *self.terms)
+        return Receipts, (self.folder, self.shard.rank, self.shard.size, self.terms[0])
 
     def hook(self, shard: Shard | None) -> Notes:
         """Return the hook that logs each batch that is handed out; ``shard`` is this process's part."""
         return Notes(self, shard)
 
-    def begin(self, epoch: int, place: int, terms: Terms | None = None, shard: Shard | None = None) -> None:
+    def begin(self, epoch: int, place: int, terms: Terms, shard: Shard | None = None) -> None:
         """Log that the training starts or resumes here; what was logged before from this place on becomes void.
 
-        A *place* is a number that grows from batch to batch and that a saved state restores, such as samples so far.
-        A loader passes its ``shard``, which says which rank this is if the constructor wasn't told.
+        A *place* grows from batch to batch.  ``shard`` says which rank this is if the constructor wasn't told.
         """
         share = (self.shard if shard is None or self.shard.rank is not None else shard).share()
-        (length, step), writer = terms or self.terms, (os.getpid(), share.rank, share.size)
+        (length, step), writer = terms, (os.getpid(), share.rank, share.size)
         with self._lock:
             if self.writer != writer:
                 self.close()  # in a forked process; the parent's descriptor stays open
                 name = f"rank-{share.rank}-of-{share.size}-{time.time_ns():x}-{os.getpid()}{ENDING}"
-                self._file, self.writer, self._is_broken = os.path.join(self.folder, name), writer, False
+                self._file, self.writer = os.path.join(self.folder, name), writer
             of = {"receipts": 1, "rank": share.rank, "size": share.size, "length": length, "step": step}
-            self._write({"epoch": int(epoch), "place": int(place)} | of)
+            self._write({"epoch": epoch, "place": place} | of)
 
     def handed(self, epoch: int, place: int, keys: Any, at: int | None = None, **more: Any) -> None:
         """Log a batch: the place before it, and the ``keys`` of its samples, whole numbers or strings.
@@ -105,39 +95,36 @@ class Receipts(AbstractContextManager["Receipts"]):
         ``at`` is its first sample's position in the order of all ranks.  The last ``fills=`` samples are repeated ones
         that fill up an epoch's last step; rows ``skipped=`` were left out as failed; ``failed=True``: it was an error.
         """
-        record: dict[str, Any] = {"epoch": int(epoch), "place": int(place)} | ({} if at is None else {"at": int(at)})
+        record: dict[str, Any] = {"epoch": epoch, "place": place} | ({} if at is None else {"at": at})
         record |= {"keys": keys.tolist() if isinstance(keys, np.ndarray) else list(keys)}
         self._write(record | {name: value for name, value in more.items() if value})
 
     def end(self, epoch: int) -> None:
         """Log that the epoch has ended."""
-        self._write({"epoch": int(epoch)})
+        self._write({"epoch": epoch})
 
     def close(self) -> None:
-        """Close the file; logging another line opens it again."""
+        """Close the file; another line opens it again."""
         with self._lock:
             self._descriptor = None
             if self._release is not None:
                 self._release()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _write(self, record: dict[str, Any]) -> None:
-        if not self._file:
-            raise OptionError("receipts begin with begin(epoch, place): where does the training start?")
         line = _encoder.encode(record | {"time": time.time()}).encode() + b"\n"
         with self._lock:
+            if not self._file:
+                return
             try:
-                if self._descriptor is None and not self._is_broken:
+                if self._descriptor is None:
                     self._descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
                     self._release = weakref.finalize(self, os.close, self._descriptor)
-                if self._descriptor is not None and os.write(self._descriptor, line) < len(line):
+                if os.write(self._descriptor, line) < len(line):
                     raise OSError("the disk is full")
             except OSError as error:
                 self.close()
-                self._is_broken = True
                 _log.warning("the receipts %s cannot be written, and end here: %s", self._file, str(error))
+                self._file = ""
 
 
 class Notes(Hook):

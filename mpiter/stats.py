@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -72,10 +71,6 @@ class Stats:
             ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in rare if count),
         ]
         return "\n".join(filter(None, lines))
-
-    def _repr_html_(self) -> str:
-        """Show a notebook the lines that ``print`` shows."""
-        return f"<pre>{html.escape(str(self))}</pre>"
 
     @property
     def recent_share(self) -> float:

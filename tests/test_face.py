@@ -38,7 +38,7 @@ for door in ("torch", "chainer", "jax", "device"):
         ("nothing", "no attribute 'nothing'$"),
         ("Dataloader", "no attribute 'Dataloader'; did you mean 'DataLoader'"),
         ("Batches", "no attribute 'Batches'; did you mean 'batches'"),
-        ("Live", r"it lies in mpiter\.tuning \(`from mpiter\.tuning import Live`\)"),
+        ("Receipts", r"it lies in mpiter\.receipts \(`from mpiter\.receipts import Receipts`\)"),
         ("Echo", r"it lies in mpiter\.echo \(`from mpiter\.echo import Echo`\)"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import mpiter
 from mpiter.engine import tally as tallying
 from mpiter.engine.tally import Tally
 from mpiter.stats import Stats
-from mpiter.tuning.live import Watcher
 
 
 @pytest.fixture
@@ -105,7 +103,6 @@ def test_one_is_told_in_the_singular_what_is_rare_where_there_is_any_and_the_sam
     assert lines[0].startswith("1 batch, 1 sample;")
     assert "for 1 batch:" in lines[1]
     assert lines[-1] == "2 restarts, 3 odd rows"
-    assert stats._repr_html_() == f"<pre>{stats}</pre>"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -155,15 +152,6 @@ def test_samples_are_counted_whoever_makes_batches_of_them(
         stats = loader.stats()
     assert (stats.workers, stats.batches, stats.samples) == (workers, 2 * batches, 2 * samples)
     assert "the first came after" in str(stats)
-
-
-def test_the_live_view_says_what_stats_says() -> None:
-    """One verdict: a quarter of the time was waited, beside one worker; a batch takes it 50 ms, and a step 75."""
-    stats = Stats(batches=41, samples=41, wait_s=1.5, start_s=0.5, sample_s=0.05, workers=1)
-    looked = replace(stats, recent_s=4.0, recent_wait_s=1.0, recent_batches=40)
-    assert looked.verdict() == "workers can't keep up"
-    assert looked.verdict() in Watcher().view(looked, [], [], 4.0)[0][1]
-    assert str(looked).splitlines()[1].endswith(f": {looked.verdict()}")
 
 
 @pytest.mark.parametrize(

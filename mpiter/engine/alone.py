@@ -179,9 +179,9 @@ class _Reading:
         """Return True if ``cargo`` has the very objects that are read here, even if they have been modified."""
         return all(map(is_, self.cargo, cargo))
 
-    def stats(self, looks: bool = True) -> Stats:
+    def stats(self) -> Stats:
         """A snapshot of the counters."""
-        return Stats(**self.tally.counters(), **self.tally.look(looks))
+        return Stats(**self.tally.counters(), **self.tally.look())
 
     # -- a batch -------------------------------------------------------------------------------------------------
 

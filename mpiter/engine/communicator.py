@@ -25,7 +25,7 @@ class _Communicator(Generic[T]):
     """A queue of at most ``n_prefetch`` deliveries (finished batches); ``taken`` is called with each as it is taken."""
 
     def __init__(self, n_prefetch: int, taken: Callable[[T], None]) -> None:
-        self.n_prefetch = n_prefetch  # may be changed
+        self.n_prefetch = n_prefetch
         self._taken = taken
         self._lock = threading.RLock()  # the garbage collector may call terminate() in the thread that holds it
         self._not_empty = threading.Condition(self._lock)

@@ -35,17 +35,14 @@ class Hook:
     def answered(self, done: Done) -> None:
         """A worker has fetched a block (rows of one batch)."""
 
-    def queued(self, began: float, ended: float) -> None:
-        """Finished batches were put into the consumer's queue, between the times ``began`` and ``ended``."""
-
     def in_flight(self, batches: int, ready: int) -> None:
         """Called after each feeding: ``batches`` batches are in flight, and ``ready`` of them are finished."""
 
     def lost(self, worker: int, was_asked: bool) -> None:
         """A worker has ended: on request if ``was_asked``, else it died."""
 
-    def resized(self, workers: int, n_prefetch: int) -> None:
-        """The number of workers, or the number of finished batches that may wait, has changed."""
+    def resized(self, workers: int) -> None:
+        """The number of workers has changed."""
 
     # -- in the consumer's thread --------------------------------------------------------------------------------
 

@@ -28,8 +28,6 @@ from .hook import Hook
 from .pilot import Wings, auto
 from .rooms import check_serializer
 
-_FIRST_N_PREFETCH = 2
-
 
 class _NoWorkers:
     """The backend for loading without workers, where the consumer's thread fetches."""
@@ -44,7 +42,7 @@ class Options:
     dataset: Any
     batch_size: int = 1  # rows at the most
     n_workers: Any = None  # a number, "auto" or an Auto; None: one for each core
-    n_prefetch: Any = 1  # a number, "auto" or an Auto
+    n_prefetch: int = 1
     dataset_timeout: float | None = 30.0
     sample_timeout: float | None = 600.0
     max_samples: int | None = None  # for a worker's life
@@ -77,11 +75,11 @@ class Options:
                 f"object with __len__ and __getitem__.{streams}"
             )
         whole("batch_size", self.batch_size, least=1)
-        for name, value, least in ((self.workers_name, self.n_workers, 0), ("n_prefetch", self.n_prefetch, 1)):
-            if isinstance(value, str) and value != "auto":
-                raise OptionError(f"{name}={value!r:.60} is unknown; use a whole number or 'auto'.")
-            if auto(value) is None:
-                whole(name, value, least=least, optional=name == self.workers_name)
+        if isinstance(self.n_workers, str) and self.n_workers != "auto":
+            raise OptionError(f"{self.workers_name}={self.n_workers!r:.60} is unknown; use a whole number or 'auto'.")
+        if auto(self.n_workers) is None:
+            whole(self.workers_name, self.n_workers, least=0, optional=True)
+        whole("n_prefetch", self.n_prefetch, least=1)
         whole("run_ahead", self.run_ahead, least=0, optional=True)
         whole("maxtasksperchild", self.max_samples, least=1, optional=True)
         whole("seed", self.seed, optional=True)
@@ -140,10 +138,9 @@ class Options:
 
     def hooks(self) -> list[Hook]:
         """Return new hooks for one loop: those of the trace, the pilot, the receipts and the dataset that there are."""
-        workers, n_prefetch = auto(self.n_workers), auto(self.n_prefetch)
         found = [] if self.trace is None else [self.trace.hook(self.rules(), self.backend.name)]
-        if self.has_workers and (workers or n_prefetch):
-            found.append(Wings.pilot(workers and replace(workers, most=self.workers), n_prefetch))
+        if self.has_workers and (workers := auto(self.n_workers)) is not None:
+            found.append(Wings.pilot(replace(workers, most=self.workers)))
         if self.receipts is not None:
             found.append(self.receipts.hook(self.shard))
         if (make := offered(users(self.dataset), "mpiter_hook")) is not None:
@@ -153,12 +150,6 @@ class Options:
                     f"mpiter_hook() gave a {type(of_dataset).__name__}; derive it from {Hook.__module__}.Hook."
                 )
         return found
-
-    @property
-    def first_n_prefetch(self) -> int:
-        """The number of finished batches that may wait, to begin with ("auto" may change it)."""
-        found = auto(self.n_prefetch)
-        return int(self.n_prefetch) if found is None else max(_FIRST_N_PREFETCH, found.least)
 
     def share(self) -> Share:
         """Return this rank's part of the order."""
@@ -207,7 +198,7 @@ class Options:
             shares_memory=self.backend.shares_memory,
             dear_s=getattr(self.backend, "dear_s", DEAR_S),
             batch_size=self.batch_size,
-            n_prefetch=1 if alone else self.first_n_prefetch,
+            n_prefetch=1 if alone else int(self.n_prefetch),
             run_ahead=0 if alone else self.run_ahead,
             in_order=self.in_order,
             skips_errors=self.on_error != "raise",

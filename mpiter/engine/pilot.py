@@ -1,4 +1,4 @@
-"""Pilots: hooks that change the number of workers, and of batches that may wait, while the loop runs.
+"""Pilots: hooks that change the number of workers while the loop runs.
 
 ``mpiter.tuning`` contains the pilot behind "auto".  ``Wings`` holds what the package registers for the core to call, so
 that the core imports no wing (a package that attaches from outside).
@@ -14,13 +14,6 @@ from ..errors import OptionError
 from ..machine import cores
 from ..worker.block import Done
 from .hook import Hook
-
-
-class Setting(NamedTuple):
-    """The two numbers that a pilot may change: workers, and finished batches that may wait."""
-
-    workers: int
-    n_prefetch: int
 
 
 class Look(NamedTuple):
@@ -41,20 +34,23 @@ class Pilot(Hook):
     def answered(self, done: Done) -> None:
         loop = self.loop
         if loop.is_settled:
-            wanted = self.look(loop.tally.batches, Setting(*loop.setting), loop.look)
+            wanted = self.look(loop.tally.batches, loop.width, loop.look)
             if wanted is not None:
-                loop.resize(*wanted)
+                loop.resize(wanted)
 
-    def look(self, batches: int, now: Setting, look: Callable[[], Look]) -> Setting | None:
-        """Return a new setting, or None to keep ``now``; ``batches`` were handed out so far; ``look`` is slow."""
+    def look(self, batches: int, now: int, look: Callable[[], Look]) -> int | None:
+        """Return another number of workers, or None to keep ``now``; ``batches`` were handed out so far.
+
+        ``look`` is slow, since it reads each worker's memory.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Auto:
-    """As many workers, or waiting batches, as help, from ``least`` to ``most``; ``"auto"`` stands for ``Auto()``.
+    """As many workers as help, from ``least`` to ``most``; ``"auto"`` stands for ``Auto()``.
 
-    With ``most=None`` the limit is the number of cores for workers, and the memory for batches.
+    With ``most=None`` the limit is the number of cores.
 
     >>> import mpiter
     >>> with mpiter.batches(range(6), 4, n_processes=mpiter.Auto(most=2), shuffle=False) as stream:
@@ -81,7 +77,7 @@ class Auto:
 class Wings:
     """Functions by which wings make their hooks; they register them here."""
 
-    pilot: Callable[[Auto | None, Auto | None], Pilot]  # for workers, for waiting batches; None: fixed
+    pilot: Callable[[Auto], Pilot]
     trace: Callable[[str], Any]  # takes the file's name
     receipts: Callable[[Any], Any]  # takes the folder's name
 

@@ -147,15 +147,14 @@ class _PrefetchLoop:
         return (team := self._team) is not None and team.crew.is_settled
 
     @property
-    def setting(self) -> tuple[int, int]:
-        """The number of workers, and of finished batches that may wait."""
-        return self._width, self._communicator.n_prefetch
+    def width(self) -> int:
+        """The number of workers."""
+        return self._rules.workers if (team := self._team) is None else team.crew.width
 
-    def resize(self, workers: int, n_prefetch: int) -> None:
-        """Change the number of workers, and of finished batches that may wait."""
+    def resize(self, workers: int) -> None:
+        """Change the number of workers."""
         self._team.crew.resize(workers)
-        self._communicator.n_prefetch = n_prefetch
-        self._hooks.tell(Hook.resized, workers, n_prefetch)
+        self._hooks.tell(Hook.resized, workers)
 
     # -- what is going on --------------------------------------------------------------------------------------------
 
@@ -184,13 +183,13 @@ class _PrefetchLoop:
         counted = tally.batches, seconds, tally.wait_s, tally.fetch_s
         return Look(*counted, self._in_flight, self.room_bytes, worker_bytes)
 
-    def stats(self, looks: bool = True) -> Stats:
+    def stats(self) -> Stats:
         in_flight, team = self._in_flight, self._team
         waiting = self._communicator.count(lambda delivery: delivery.holds_a_slot)
         return Stats(
             **self.tally.counters(),
-            **self.tally.look(looks),
-            workers=self._width,
+            **self.tally.look(),
+            workers=self.width,
             worker_bytes=sum(map(machine.own_bytes, self.pids)),
             restarts=self._recovery.restarts,
             ready_batches=len(self._communicator.queue),
@@ -270,9 +269,9 @@ class _PrefetchLoop:
         """Return three numbers: the equal blocks to cut a batch into (0: send one row, to see a sample), the blocks
         that a worker may have, and the batches that may be in flight."""
         rules, rooms, horizon, width = self._rules, team.rooms, self._horizon, team.crew.width
-        most = (n_prefetch := self._communicator.n_prefetch) + rules.ahead(width)
+        most = rules.n_prefetch + rules.ahead(width)
         if size := rooms.bytes:
-            most = min(most, max(1 + n_prefetch, team.most_bytes // size - rules.reserve + rules.n_prefetch))
+            most = min(most, max(1, team.most_bytes // size - rules.reserve) + rules.n_prefetch)
         if rooms.is_new:
             horizon.peek()  # which sets horizon.rows
             if rooms.wait_for_a_sample(horizon.rows):
@@ -280,10 +279,6 @@ class _PrefetchLoop:
         batch_s = self.tally.sample_s * horizon.rows
         parts = width if batch_s > rules.dear_s or most <= width else 1
         return parts, _MOST_OUT if batch_s < parts * _DEAR_BLOCK_S else 1, most
-
-    @property
-    def _width(self) -> int:
-        return self._rules.workers if (team := self._team) is None else team.crew.width
 
     @property
     def _in_flight(self) -> int:
@@ -369,7 +364,7 @@ class _PrefetchLoop:
     def _hand_over(self) -> None:
         """Put finished batches, and the end of the run, into the communicator, as far as it has room."""
         ledger, room = self._ledger, self._communicator.n_prefetch - len(self._communicator.queue)
-        began, deliveries = time.monotonic(), ledger.completed(room)
+        deliveries = ledger.completed(room)
         for batch in deliveries:
             finish(batch, self._rules, self.tally, self._contents)
             if batch.contents is None:
@@ -384,7 +379,6 @@ class _PrefetchLoop:
             self._ended = True
             deliveries.append(ending(self._run.cursor, self._horizon.take_dead_end()))
         if deliveries:
-            self._hooks.tell(Hook.queued, began, time.monotonic())
             self._deliver(deliveries)
 
     def _contents(self, batch: Delivery, failed: frozenset[int]) -> Contents:

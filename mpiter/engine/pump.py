@@ -225,9 +225,9 @@ class Pumping:
         """The number of samples that were left out."""
         return self._all_skipped.count
 
-    def stats(self, looks: bool = True) -> Stats:
-        """Return a snapshot of the counters; ``looks`` is False where a pilot asks (see ``Tally.look``)."""
-        found = self._last_stats if self.loop is None else self.loop.stats(looks)
+    def stats(self) -> Stats:
+        """Return a snapshot of the counters."""
+        found = self._last_stats if self.loop is None else self.loop.stats()
         skipped = self._all_skipped
         return replace(found, skipped=skipped.count, skips=skipped.first)
 

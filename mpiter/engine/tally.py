@@ -95,16 +95,16 @@ class Tally:
         self.sample_s += 0.25 * (seconds / samples - self.sample_s)
         self.sample_cpu_s += 0.25 * (cpu_s / samples - self.sample_cpu_s)
 
-    def look(self, looks: bool = True) -> dict[str, Any]:
+    def look(self) -> dict[str, Any]:
         """Return the times for ``Stats`` that cover the period since the last look.
 
         A look within a second of the last one, or before another batch, continues the same period: a progress bar that
-        looks all the time must leave something to see for others.  With ``looks`` False no new period begins.
+        looks all the time must leave something to see for others.
         """
         if self.began is None:
             return {}
         now, wait_s = time.monotonic(), self.wait_s
-        if looks and now - self.looked[0] >= _LOOK_S and self.batches > self.looked[2]:
+        if now - self.looked[0] >= _LOOK_S and self.batches > self.looked[2]:
             self.since, self.looked = self.looked, (now, wait_s, self.batches)
         then, waited, batches = self.since
         return {

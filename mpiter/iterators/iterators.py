@@ -50,7 +50,7 @@ class MultiprocessIterator(DatasetIterator[Batch[T]]):
         repeat: bool = True,
         shuffle: bool | None = None,
         n_processes: int | Literal["auto"] | Auto | None = None,
-        n_prefetch: int | Literal["auto"] | Auto = 1,
+        n_prefetch: int = 1,
         shared_mem: int | None = None,
         order_sampler: Any = None,
         dataset_timeout: float | None = 30.0,
@@ -96,7 +96,7 @@ class MultithreadIterator(DatasetIterator[Batch[T]]):
         n_threads: int | Literal["auto"] | Auto = 1,
         order_sampler: Any = None,
         *,
-        n_prefetch: int | Literal["auto"] | Auto = 1,
+        n_prefetch: int = 1,
         dataset_timeout: float | None = 30.0,
         worker_init: Any = None,
         **options: Unpack[Rare],
@@ -200,7 +200,7 @@ def batches(
     shuffle: bool | None = None,
     epochs: int | None = 1,
     drop_last: bool = False,
-    n_prefetch: int | Literal["auto"] | Auto = 2,
+    n_prefetch: int = 2,
     order_sampler: Any = None,
     dataset_timeout: float | None = 30.0,
     maxtasksperchild: int | None = None,
@@ -223,7 +223,7 @@ def batches(
         shuffle: shuffle each epoch anew; None means True unless there is an ``order_sampler``.
         epochs: the number of epochs that one ``for`` goes through; None for no end.
         drop_last: leave out the last batch of an epoch if it is short.
-        n_prefetch: finished batches that may wait for the consumer; "auto" or ``Auto(most=…)``: as many as help.
+        n_prefetch: finished batches that may wait for the consumer.
         order_sampler: called as ``order_sampler(order, position)`` before each epoch; returns the next order.
         dataset_timeout: seconds without a batch after which a ``TimeoutWarning`` is given; None for no limit.
         maxtasksperchild: samples that a worker fetches before it is replaced by a fresh one.

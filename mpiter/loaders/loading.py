@@ -170,7 +170,9 @@ class Loading(Generic[B_co]):
                 "num_workers=0 the loop itself fetches."
             )
         whole("prefetch_factor", factor, least=1, optional=True)
-        n_prefetch: Any = max(2, most_workers) if found is None else "auto"
+        if context is not None and more.get("backend") is not None:
+            raise OptionError("multiprocessing_context says how processes start here: there are none with backend=.")
+        n_prefetch = max(2, most_workers) if found is None else 2
         if factor is not None:
             n_prefetch = min(max(2, most_workers), factor * most_workers)
             more.setdefault("run_ahead", factor * most_workers - n_prefetch)

@@ -101,7 +101,7 @@ class ShardPumps:
                     dataset=shard,
                     worker_init=recipe.worker_init and partial(_init_shard, recipe.worker_init, at, count),
                     n_workers=1 if recipe.n_workers else 0,
-                    n_prefetch=max(1, recipe.first_n_prefetch // count),
+                    n_prefetch=max(1, recipe.n_prefetch // count),
                     run_ahead=None if recipe.run_ahead is None else recipe.run_ahead // count,
                 ),
                 samples_of,

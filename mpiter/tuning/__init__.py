@@ -1,6 +1,1 @@
-"""Finds the number of workers and shows where the time goes, by hooks and ``stats()``; the core imports none of it."""
-
-from .bracket import nwt
-from .live import Live
-
-__all__ = ["Live", "nwt"]
+"""Finds the number of workers, and records where the time goes; the core imports none of it."""

@@ -1,4 +1,4 @@
-"""Searches for the number of workers: a bracket, which needs few trials, and the published Num Worker Tuner.
+"""Searches for the number of workers by a bracket, which needs few trials.
 
 Pure: the measuring is passed in.  The bracket doubles the number while that helps, tries numbers in between that could
 be better, then repeats the best in turn until their times differ clearly or the rounds are used up.  It always tries 0
@@ -24,30 +24,11 @@ class Trial(NamedTuple):
     """The measurements of one trial with some number of workers."""
 
     batch_s: float
-    bytes: int | None = None  # of all processes
+    bytes: int = 0  # of all processes; 0: unknown
     cost_s: float = 0.0  # including the start of the workers and the warm-up
 
 
 Measure = Callable[[int, float], Trial]  # runs a trial with a number of workers, limited to a number of seconds
-
-
-def nwt(measure: Measure, most: int, alpha: float = 0.5, iterations: int = 100) -> tuple[int, list[Trial]]:
-    """Return the number that the Num Worker Tuner of Synn and Kim chooses, and a trial of each from 0 to ``most``.
-
-    A number is chosen if ``iterations`` batches take more than ``alpha`` seconds less than with the number chosen so
-    far.  The paper speaks of mean times; on the mean of a batch 0.5 s would always choose 0, so the rule compares the
-    seconds of all batches together.
-
-    >>> from mpiter.tuning.tune import Loading
-    >>> workers, trials = nwt(Loading(range(10_000), 64, {}, least=10), most=1, iterations=10)
-    >>> workers, len(trials)
-    (0, 2)
-    """
-    trials, chosen = [measure(workers, math.inf) for workers in range(most + 1)], 0
-    for workers, trial in enumerate(trials):
-        if iterations * (trials[chosen].batch_s - trial.batch_s) > alpha:
-            chosen = workers
-    return chosen, trials
 
 
 class Bracket:
@@ -81,12 +62,12 @@ class Bracket:
         self._spent_s, self._last_cost_s = self._spent_s + trial.cost_s, trial.cost_s
         return True
 
-    def batch_s(self, workers: int) -> float:
-        """Return the median seconds for a batch; the lower of two, since disturbances only add to a time."""
-        return statistics.median_low(trial.batch_s for trial in self.of[workers])
+    def median(self, workers: int) -> Trial:
+        """Return the median of each figure; the lower of two, since disturbances only add to a time."""
+        return Trial(*map(statistics.median_low, zip(*self.of[workers], strict=True)))
 
-    def bytes(self, workers: int) -> int:
-        return statistics.median_low(trial.bytes or 0 for trial in self.of[workers])
+    def batch_s(self, workers: int) -> float:
+        return self.median(workers).batch_s
 
     @property
     def _spread(self) -> float:
@@ -137,8 +118,8 @@ class Bracket:
     @property
     def _eligible(self) -> list[int]:
         """The tried numbers whose memory is within the limit; if none is, the one that takes least."""
-        tried = sorted(self.of)
-        return [one for one in tried if self.bytes(one) <= self._memory_bytes] or [min(tried, key=self.bytes)]
+        used = {one: self.median(one).bytes for one in sorted(self.of)}
+        return [one for one in used if used[one] <= self._memory_bytes] or [min(used, key=used.__getitem__)]
 
     @property
     def _fewest(self) -> int:
@@ -153,7 +134,7 @@ class Bracket:
 
     def _that_fits(self, fewer: int, now: int, wanted: int) -> int:
         """Return ``wanted``, or fewer if the memory, extrapolated from ``fewer`` and ``now``, wouldn't suffice."""
-        least, size = self.bytes(fewer), self.bytes(now)
+        least, size = self.median(fewer).bytes, self.median(now).bytes
         each = max(1.0, (size - least) / (now - fewer))
         fitting = now + max(0.0, (self._memory_bytes - size) / each) if size else math.inf
         self._is_short = fitting < wanted
@@ -164,7 +145,7 @@ class Bracket:
         if chosen:
             parts.append(f"{self.batch_s(0) / self.batch_s(chosen):.2g} times as fast as none")
         if max(self.of) > chosen:
-            parts.append("more of them gain nothing that could be told from noise")
+            parts.append("more gain nothing")
         elif chosen == self._most:
             parts.append("more were not to be tried")
         if self._is_short:

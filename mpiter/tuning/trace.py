@@ -3,13 +3,11 @@
 A ``Tracer`` is a hook of one loop and keeps a note of each event, in the consumer's thread and in the prefetch thread.
 Once a second the notes are appended to the file in the Chrome trace format.  Guarantees that the file is complete JSON
 after each write, so that it can be read even if the program is killed; that it has at most ``MOST`` events; and that a
-full disk ends the trace, not the program.  All loops of a program that name the same path share the file; if another
-program is writing it, this one adds its process id to the name.
+full disk ends the trace, not the program.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
@@ -29,13 +27,12 @@ MOST = 500_000  # events, of about 100,000 batches, in 60 MB
 CONSUMER, PREFETCH, WORKER = 1, 2, 3  # thread numbers in the trace: worker 0 is number 3, worker 1 is number 4
 _EVERY_S = 1.0
 _log = logging.getLogger("mpiter")
-_in_use: weakref.WeakValueDictionary[str, Trace] = weakref.WeakValueDictionary()
 
 _HEAD = '"pid":%d,"tid":%d,"ts":%d,"dur":%d,"cat":"mpiter"'
-_WAIT, _STEP, _ORDER, _DELIVER, _OPEN, _FETCH = (
+_WAIT, _STEP, _ORDER, _OPEN, _FETCH = (
     f'{{"ph":"X",{_HEAD},"name":"{name}","args":{{{args}}}}}'
     for name, args in {
-        **dict.fromkeys(("wait", "step", "order", "deliver"), ""),
+        **dict.fromkeys(("wait", "step", "order"), ""),
         "open": '"samples":%d,"bytes":%d',
         "fetch": '"rows":%d,"queue_s":%.6g,"cpu_s":%.6g',
     }.items()
@@ -47,24 +44,13 @@ _MARK = f'{{"ph":"i","s":"p",{_HEAD},"name":"%s","args":{{}}}}'
 Note = tuple[Any, ...]  # the event's pattern, its thread, its beginning and end, and the pattern's further values
 
 
-def tracer(path: str) -> Trace:
-    """Return the trace for ``trace=path``, the same for all loops of this program; check the path."""
-    real = os.path.realpath(path)
-    folder = os.path.dirname(real)
-    if not os.path.isdir(folder):
-        raise OptionError(f"trace={path!r}: there is no folder {folder}; make it first.")
-    if os.path.exists(real) and not os.path.isfile(real):
-        raise OptionError(f"trace={path!r} is no file that can be written anew; name one, such as 'run.json'.")
-    trace = _in_use.get(real) or Trace(real)
-    _in_use[real] = trace
-    return trace
-
-
 class Trace:
-    """A trace file that several loops may write to; its pickle has the path only."""
+    """A trace file that all loops of an iterator or a loader write to; its pickle has the path only."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self._path = os.path.realpath(path)
+        if os.path.isdir(self._path) or not os.path.isdir(os.path.dirname(self._path)):
+            raise OptionError(f"trace={path!r} must name a file, such as 'run.json', in a folder that exists.")
         self._lock = threading.RLock()  # the garbage collector may end a loop in the thread that holds it
         self._begin()
 
@@ -75,7 +61,7 @@ class Trace:
         self._is_over = False
 
     def __reduce__(self) -> Any:
-        return tracer, (self._path,)
+        return Trace, (self._path,)
 
     def hook(self, rules: Rules, backend: str) -> Tracer:
         """Return the hook that records a new loop, which is named by its ``rules`` and ``backend``."""
@@ -108,17 +94,14 @@ class Trace:
         return pattern % (number, thread, since, max(0, int(1e6 * (ended - self._zero)) - since), *more)
 
     def _opened(self) -> int:
-        """Open the file, empty it and lock it, until this trace is garbage: unclosed loops write until then."""
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            root, ending = os.path.splitext(self._path)
-            _log.warning("another program is writing the trace %s; ours has our pid in its name", self._path)
-            fd = os.open(f"{root}.{self._pid}{ending}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        """Open a new file, until this trace is garbage, since unclosed loops write until then.
+
+        It replaces an older one, rather than emptying it: another program may still write that.
+        """
+        new = f"{self._path}.{self._pid}"
+        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         weakref.finalize(self, os.close, fd).atexit = False
-        os.ftruncate(fd, 0)
+        os.replace(new, self._path)
         return fd
 
 
@@ -186,9 +169,6 @@ class Tracer(Hook):
         if began > self._due:
             self._write(began)
 
-    def queued(self, began: float, ended: float) -> None:
-        self._notes.append((_DELIVER, PREFETCH, began, ended))
-
     def in_flight(self, batches: int, ready: int) -> None:
         if (batches, ready) != self._seen:
             self._seen = batches, ready
@@ -198,5 +178,5 @@ class Tracer(Hook):
         how = "has ended, as it was asked to" if was_asked else "was lost, and is replaced"
         self._note(_MARK, PREFETCH, f"worker {worker} {how}")
 
-    def resized(self, workers: int, n_prefetch: int) -> None:
-        self._note(_MARK, PREFETCH, f"{workers} workers, n_prefetch {n_prefetch}")
+    def resized(self, workers: int) -> None:
+        self._note(_MARK, PREFETCH, f"{workers} workers")

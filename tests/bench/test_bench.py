@@ -15,7 +15,10 @@ from typing import Any
 import driver
 import pytest
 from driver import Claim, at_least, at_most, interleaved, judge, number, spread
+from hypothesis import given
+from hypothesis import strategies as st
 from pairs import slow_but
+from workers import nwt
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 EXPERIMENTS = list(runpy.run_path(str(BENCH / "__main__.py"))["found"]())
@@ -59,6 +62,28 @@ def test_the_command_lists_the_experiments_and_names_an_unknown_one() -> None:
     wrong = subprocess.run([sys.executable, str(BENCH), "overhed"], capture_output=True, text=True, timeout=60)
     assert wrong.returncode == 1
     assert "python3 bench --list" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("seconds", "workers"),
+    [
+        ([14.25, 1.49, 1.41, 1.55, 2.21], 1),  # the published times, one after the other: 1.41 saves too little
+        ([1.09, 1.43, 0.72], 0),  # our own, bench/results/workers.json
+        ([10.0, 9.6, 9.2, 8.8], 2),  # each against what was taken so far
+        ([10.0, 9.45, 9.0, 8.4], 3),
+    ],
+)
+def test_the_num_worker_tuner_takes_a_number_that_saves_more_than_alpha(seconds: list[float], workers: int) -> None:
+    assert nwt(seconds) == workers
+
+
+@given(st.lists(st.floats(0.1, 40.0), min_size=1, max_size=30), st.floats(0.01, 10.0))
+def test_what_it_takes_is_never_slower_than_none_and_within_alpha_of_the_best(
+    seconds: list[float], alpha: float
+) -> None:
+    taken = nwt(seconds, alpha)
+    assert seconds[taken] <= seconds[0]
+    assert all(seconds[taken] - alpha <= other + 1e-9 for other in seconds)
 
 
 # -- the driver --------------------------------------------------------------------------------------------------------

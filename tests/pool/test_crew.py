@@ -12,7 +12,7 @@ from datasets import Squares
 from scripts import lives_still
 
 import mpiter
-from mpiter.engine.pilot import Pilot, Setting, Wings
+from mpiter.engine.pilot import Pilot, Wings
 
 
 class Wanted(Pilot):
@@ -21,9 +21,8 @@ class Wanted(Pilot):
     def __init__(self, *widths: int) -> None:
         self.widths = iter(widths)
 
-    def look(self, batches: int, now: Setting, stats: Any) -> Setting | None:
-        width = next(self.widths, None)
-        return width and Setting(width, now.n_prefetch)
+    def look(self, batches: int, now: int, stats: Any) -> int | None:
+        return next(self.widths, None)
 
 
 def test_a_leaver_that_stays_is_killed_and_its_place_filled_when_it_is_gone(

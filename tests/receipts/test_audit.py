@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -25,10 +26,10 @@ def epoch_of(folder, epoch=0):
     return {found.epoch: found for found in audit(folder).epochs}[epoch]
 
 
-def note(folder, *batches, place=0, rank=0, size=1, end=True, epoch=0, at=None, **promised):
+def note(folder, *batches, place=0, rank=0, size=1, end=True, epoch=0, at=None, length=None, step=0):
     """A rank is handed these batches, each a list of keys."""
-    with Receipts(folder, rank, size, **promised) as receipts:
-        receipts.begin(epoch, place)
+    with closing(Receipts(folder, rank, size)) as receipts:
+        receipts.begin(epoch, place, (length, step))
         for number, keys in enumerate(batches):
             receipts.handed(epoch, place + number, keys, None if at is None else at[number])
         if end:
@@ -79,15 +80,6 @@ def test_what_drop_last_leaves_out_is_not_lost(tmp_path, at):
     assert audit(tmp_path).is_sound
     note(tmp_path, range(4), range(5, 9), at=at and (0, 5), length=10, step=2)
     assert (audit(tmp_path).missing, epoch_of(tmp_path).twice) == ((2, 0) if at is None else (1, 0))
-
-
-def test_logs_of_several_folders_are_joined(tmp_path):
-    train(tmp_path, 2, 5, 100, LENGTH)
-    for log in logs_in(tmp_path):
-        (tmp_path / log.name[:6]).mkdir()
-        log.rename(tmp_path / log.name[:6] / log.name)
-    assert not audit(tmp_path / "rank-0").is_sound
-    assert audit([tmp_path / "rank-0", *logs_in(tmp_path / "rank-1")]).is_sound
 
 
 def test_a_loop_that_stops_at_the_last_batch_is_whole(tmp_path):
@@ -182,9 +174,9 @@ def test_a_number_that_is_none_of_those_promised_stands_for_none_of_them(tmp_pat
 
 
 def test_epochs_that_nobody_noted_are_a_gap(tmp_path):
-    with Receipts(tmp_path, 0, 1, length=1) as receipts:
+    with closing(Receipts(tmp_path, 0, 1)) as receipts:
         for epoch in (0, 3):
-            receipts.begin(epoch, 0)
+            receipts.begin(epoch, 0, (1, 0))
             receipts.handed(epoch, 0, [0])
             receipts.end(epoch)
     assert "of the epochs between 0 and 3 nothing was noted" in audit(tmp_path).lines
@@ -232,11 +224,7 @@ def test_what_no_line_may_be_is_refused_in_a_sentence(tmp_path, capfd):
     for lines in (
         [{}],
         [BATCH],
-        [START | {"rank": 1}],
         [START | {"time": None}],
-        [START, BATCH | {"at": -4}],
-        [START, BATCH | {"keys": [1 << 70]}],
-        [START, BATCH | {"fills": 3}],
         [START, BATCH | {"skipped": [2]}],
     ):
         (tmp_path / "x.receipts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -247,20 +235,6 @@ def test_what_no_line_may_be_is_refused_in_a_sentence(tmp_path, capfd):
         assert len(said.splitlines()) == 1
 
 
-values = st.sampled_from(
-    [None, True, -1, 2, 1 << 65, -0.5, float("nan"), "", "ä", [], [3, 1], [[1], "a"], [1, None, 1.5], {"a": 1}, {}]
-)
-
-
-@anew
-@given(st.lists(st.dictionaries(st.sampled_from([*START, *BATCH, "fills", "skipped", "failed"]), values), max_size=3))
-def test_any_values_are_judged_or_refused(tmp_path_factory, changes):
-    folder = tmp_path_factory.mktemp("receipts")
-    lines = [START, *({**(START if "receipts" in change else BATCH), **change} for change in changes), BATCH]
-    (folder / "x.receipts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert main(["audit", str(folder)]) in (0, 1, 2)
-
-
 def test_the_command_says_it_all_and_its_status_is_0_1_or_2(tmp_path, capfd):
     train(tmp_path, 2, 5, 100, LENGTH, epochs=3)
     assert main(["audit", str(tmp_path)]) == 0
@@ -268,8 +242,6 @@ def test_the_command_says_it_all_and_its_status_is_0_1_or_2(tmp_path, capfd):
     alter(logs_in(tmp_path)[0], lambda lines: lines[:3] + lines[4:])
     assert main(["audit", str(tmp_path)]) == 1
     assert "5 never came" in capfd.readouterr().out
-    assert main(["audit", "--json", str(tmp_path)]) == 1
-    assert json.loads(capfd.readouterr().out)["epochs"][0]["missing"] == 5
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "none"):
         assert main(["audit", str(folder)]) == 2

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mpiter.engine.pilot import Look, Setting
+from mpiter.engine.pilot import Look
 
 _PIECE_S = 8e-3  # of fetching: what a worker is given at a time
 
@@ -53,25 +53,25 @@ class Outcome:
         return (self.taken[last] - self.taken[first]) / (last - first)
 
 
-def window(setting: Setting) -> int:
+def window(workers: int) -> int:
     """Batches that may be on their way."""
-    return setting.n_prefetch + max(64, 3 * setting.workers)
+    return 2 + max(64, 3 * workers)
 
 
 def simulate(
-    load: Load, setting: Setting, batches: int = 500, pilot: Any = None, cores: int = 64, most_bytes: float = 1 << 40
+    load: Load, workers: int, batches: int = 500, pilot: Any = None, cores: int = 64, most_bytes: float = 1 << 40
 ) -> Outcome:
-    """Hand out so many batches; ``setting`` is what a pilot begins with, ``most_bytes`` what batches may take."""
-    free = [load.start_s] * setting.workers
+    """Hand out so many batches; ``workers`` is what a pilot begins with, ``most_bytes`` what batches may take."""
+    free = [load.start_s] * workers
     taken: list[float] = []
     asked = waited = busy = 0.0
     peak, begins = 0, 0
     for batch in range(batches):
-        flight = min(window(setting), max(1, int(most_bytes / 8 / load.room_bytes)))
+        flight = min(window(workers), max(1, int(most_bytes / 8 / load.room_bytes)))
         planned = taken[batch - flight] if batch >= flight else 0.0
-        pieces = _pieces(load, batch, max(1.0, setting.workers / cores))
+        pieces = _pieces(load, batch, max(1.0, workers / cores))
         ready = asked + sum(pieces)
-        if setting.workers:
+        if workers:
             ready = 0.0
             for piece in pieces:
                 done = max(heapq.heappop(free), planned) + load.task_s + piece
@@ -82,18 +82,18 @@ def simulate(
         waited += max(0.0, ready - asked)
         step = load.steps[batch % len(load.steps)]
         now, asked = taken[-1], taken[-1] + load.batch_s + step.cpu_s + step.wait_s
-        peak = max(peak, setting.workers * load.worker_bytes + flight * load.room_bytes)
+        peak = max(peak, workers * load.worker_bytes + flight * load.room_bytes)
         if pilot is None or batch < begins:
             continue
-        size, memory = load.room_bytes, setting.workers * load.worker_bytes
+        size, memory = load.room_bytes, workers * load.worker_bytes
         seen = Look(batch + 1, now - taken[0], waited, busy, flight, size, memory)
-        wanted = pilot.look(batch + 1, setting, _saying(seen))
+        wanted = pilot.look(batch + 1, workers, _saying(seen))
         if wanted is not None:
             start = now + load.start_s
-            free = sorted(free)[: wanted.workers] + [start] * (wanted.workers - setting.workers)
-            setting, begins = wanted, batch + 1
+            free = sorted(free)[:wanted] + [start] * (wanted - workers)
+            workers, begins = wanted, batch + 1
             heapq.heapify(free)
-    return Outcome(tuple(taken), asked, setting.workers, peak)
+    return Outcome(tuple(taken), asked, workers, peak)
 
 
 def _saying(seen: Look) -> Callable[[], Look]:

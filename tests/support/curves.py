@@ -56,5 +56,5 @@ class Fake:
         within = max(1, math.floor((limit_s - start_s) / batch_s)) if limit_s < math.inf else math.inf
         self.tried.append(workers)
         self.costs.append(start_s + batch_s * min(math.ceil(self._trial_s / batch_s), within))
-        used = None if self._bytes_of is None else self._bytes_of(workers)
+        used = 0 if self._bytes_of is None else self._bytes_of(workers)
         return Trial(batch_s, used, self.costs[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 from mpiter.order.cursor import Cursor, Pace, Share
@@ -46,7 +47,7 @@ def train(folder, size, batch_size, steps, length, start=(0, 0), epochs=1, seeds
         pace = Pace(batch_size, wrap=False, epochs=epochs, share=Share(rank, size))
         cursor = Cursor(start[1], start[0], False, Shuffled(length, (seeds or {}).get(rank, 5), start[0]))
         places.append([start])
-        with Receipts(folder, rank, size) as receipts:
+        with closing(Receipts(folder, rank, size)) as receipts:
             notes = Notes(receipts, Shard(rank, size))
             notes.begun(cursor, pace)
             for _ in range(steps[rank]):

@@ -14,10 +14,10 @@ import pytest
 from cores import Load, Service, simulate
 
 import mpiter
-from mpiter.engine.pilot import Auto, Look, Setting, Wings
+from mpiter.engine.pilot import Auto, Look, Wings
 from mpiter.tuning.auto import AutoPilot
 
-GB, DEADLINE_S, FIRST = 1 << 30, 90.0, Setting(1, 2)
+GB, DEADLINE_S, FIRST = 1 << 30, 90.0, 1
 NO_STEP = Service(0.0)
 
 
@@ -54,8 +54,8 @@ LOADS = {
 def test_auto_is_as_good_as_the_best_of_a_sweep_and_steady(name: str) -> None:
     (of, cores), most, batches = LOADS[name], 24 * GB, 1500
     fitting = [count for count in (8, 20, 64) if count * of.worker_bytes <= 0.9 * most]
-    best = min(simulate(of, Setting(workers, 64), batches, cores=cores).batch_s(800) for workers in fitting)
-    pilot = AutoPilot(Auto(most=64), Auto(), memory=lambda stats: most)
+    best = min(simulate(of, workers, batches, cores=cores).batch_s(800) for workers in fitting)
+    pilot = AutoPilot(Auto(most=64), memory=lambda stats: most)
     outcome = simulate(of, FIRST, batches, pilot, cores)
     assert outcome.batch_s(800) <= 1.05 * best, pilot.changes
     assert sum(change.batches > 200 for change in pilot.changes) <= 3
@@ -68,25 +68,21 @@ def test_a_load_that_changes_is_followed() -> None:
     half = 1000
     samples = [one for mean_s in (2e-3, 8e-3) for one in drawn(mean_s, cpu=False)[: 4 * half] * 2]
     of = Load(samples, [Service(0.0, 8e-3)], batch_size=8, start_s=0.3)
-    pilot = AutoPilot(Auto(most=64), Auto(), memory=lambda stats: 1e12)
+    pilot = AutoPilot(Auto(most=64), memory=lambda stats: 1e12)
     outcome = simulate(of, FIRST, 2 * half, pilot)
-    fixed = [simulate(of, Setting(workers, 2), 2 * half) for workers in (4, 8, 16)]
+    fixed = [simulate(of, workers, 2 * half) for workers in (4, 8, 16)]
     best = min(one.taken[half] for one in fixed) + min(one.seconds - one.taken[half] for one in fixed)
     assert outcome.seconds <= 1.1 * best, pilot.changes
     assert any(change.batches > half for change in pilot.changes)
 
 
 def test_a_pilot_keeps_to_what_it_was_told_and_logs_each_change(caplog: pytest.LogCaptureFixture) -> None:
-    pilot = AutoPilot(Auto(2, 5), None, memory=lambda stats: 1e12)
+    pilot = AutoPilot(Auto(2, 5), memory=lambda stats: 1e12)
     with caplog.at_level(logging.INFO, "mpiter.tuning"):
-        assert simulate(load(drawn(10e-3)), Setting(2, 3), 200, pilot).workers == 5
-    assert {change.after.n_prefetch for change in pilot.changes} == {3}
+        assert simulate(load(drawn(10e-3)), 2, 200, pilot).workers == 5
     assert [record.getMessage() for record in caplog.records] == [
         f"after {change.batches} batches {change.reason}" for change in pilot.changes
     ]
-    pilot = AutoPilot(None, Auto(most=5), memory=lambda stats: 1e12)
-    simulate(load(straggling(5e-3), Service(0.0, 8e-3)), Setting(12, 2), 300, pilot)
-    assert {change.after for change in pilot.changes} <= {Setting(12, 5)}
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
@@ -94,12 +90,12 @@ def test_a_pilot_keeps_to_what_it_was_told_and_logs_each_change(caplog: pytest.L
 
 def fly(batches: int, service_s: float, memory: Callable[[float], int], each: Callable[[int], int]) -> AutoPilot:
     """Of a steady load: ``memory`` that there is at a time, and what a worker takes after so many batches."""
-    pilot = AutoPilot(Auto(most=64), None, memory=lambda seen: memory(seen.seconds))
+    pilot = AutoPilot(Auto(most=64), memory=lambda seen: memory(seen.seconds))
     now, step_s, seconds, wait_s = FIRST, 0.02, 0.0, 0.0
     for batch in range(1, batches):
-        took = max(step_s, service_s / now.workers)
+        took = max(step_s, service_s / now)
         seconds, wait_s = seconds + took, wait_s + took - step_s
-        used = each(batch) * now.workers
+        used = each(batch) * now
         seen = Look(batch, seconds, wait_s, batch * service_s, 0, 1, used)
         now = pilot.look(batch, now, lambda seen=seen: seen) or now  # type: ignore[misc]
     return pilot
@@ -107,7 +103,7 @@ def fly(batches: int, service_s: float, memory: Callable[[float], int], each: Ca
 
 def late(pilot: AutoPilot) -> list[int]:
     """To how many workers it has changed after 200 batches."""
-    return [change.after.workers for change in pilot.changes if change.batches > 200]
+    return [change.after for change in pilot.changes if change.batches > 200]
 
 
 def test_workers_that_grow_go_one_by_one_though_all_was_settled() -> None:
@@ -117,7 +113,7 @@ def test_workers_that_grow_go_one_by_one_though_all_was_settled() -> None:
 
 def test_memory_that_comes_and_goes_is_not_followed_for_ever() -> None:
     pilot = fly(4000, 0.8, lambda seconds: (20 if int(seconds / 5) % 2 else 64) * GB, lambda batch: GB)
-    assert 18 in [change.after.workers for change in pilot.changes]
+    assert 18 in [change.after for change in pilot.changes]
     assert len(late(pilot)) <= 3, pilot.changes
 
 
@@ -138,7 +134,7 @@ def test_the_counters_are_read_once_in_many_batches() -> None:
         looks.append(at)
         return Look(at, at * 1e-3, 0.0, at * 1e-3, 0, 1, 0)
 
-    pilot = AutoPilot(Auto(most=4), None, memory=lambda stats: 1e12)
+    pilot = AutoPilot(Auto(most=4), memory=lambda stats: 1e12)
     for at in range(1, 20_000):
         pilot.look(at, FIRST, look)
     assert len(looks) < 300
@@ -148,44 +144,31 @@ def test_the_counters_are_read_once_in_many_batches() -> None:
 
 
 class Store:
-    """Samples that wait for a disk, say: each for a while, every 80th for long."""
+    """Samples that wait for a disk, say."""
 
-    def __init__(self, usual_s: float, rare_s: float = 0.0) -> None:
-        self.usual_s, self.rare_s = usual_s, rare_s
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
 
     def __len__(self) -> int:
         return 400
 
     def __getitem__(self, index: int) -> tuple[int, np.ndarray]:
-        time.sleep(self.rare_s if index % 80 == 79 else self.usual_s)
+        time.sleep(self.seconds)
         return index, mpiter.get_rng().random(3)
 
 
-@pytest.mark.parametrize(
-    ("store", "given", "step_s"),
-    [
-        (Store(0.005), {"n_processes": Auto(most=4)}, 0.0),
-        (Store(0.0, 0.2), {"n_processes": 2, "n_prefetch": "auto"}, 0.002),
-    ],
-    ids=["workers", "batches that wait"],
-)
-def test_real_workers_are_followed_and_the_batches_are_the_same(
-    monkeypatch: pytest.MonkeyPatch, store: Store, given: dict[str, Any], step_s: float
-) -> None:
+def test_real_workers_are_followed_and_the_batches_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     make = Wings.pilot
     monkeypatch.setattr(Wings, "pilot", lambda *asked: made.append(make(*asked)) or made[-1])
     ends, found = time.monotonic() + DEADLINE_S, []
-    with mpiter.batches(store, 4, seed=7, epochs=None, **given) as stream:
+    with mpiter.batches(Store(0.005), 4, seed=7, epochs=None, n_processes=Auto(most=4)) as stream:
         while not made or not made[0].changes:
             assert time.monotonic() < ends, stream.stats()
             found.append([np.array(column) for column in next(stream)])
-            time.sleep(step_s)
         found += [[np.array(column) for column in batch] for batch in itertools.islice(stream, 10)]
         assert stream.stats().workers <= 4
-    after = made[0].changes[0].after
-    assert after > (FIRST if given["n_processes"] != 2 else (2, 2))
-    assert given["n_processes"] != 2 or after.workers == 2
+    assert made[0].changes[0].after > FIRST
     with mpiter.batches(Store(0.0), 4, n_processes=0, seed=7, epochs=None) as alone:
         for batch, expected in zip(found, alone, strict=False):
             assert all(map(np.array_equal, batch, expected))

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import mpiter
-from mpiter.engine.pilot import Pilot, Setting, Wings
-from mpiter.stats import Stats
+from mpiter.engine.pilot import Look, Pilot, Wings
 
 BATCH, MOST = 4, 3
 WIDTHS = (3, 1, 2)
@@ -32,25 +31,25 @@ class Drawing:
 class Script(Pilot):
     """A pilot that has been told what to do after how many batches."""
 
-    def __init__(self, every: int, n_prefetches: tuple[int, ...] = (2,)) -> None:
-        self.made: list[Setting] = []
-        self._every, self._n_prefetches = every, n_prefetches
+    def __init__(self, every: int) -> None:
+        self.made: list[int] = []
+        self._every = every
 
-    def __call__(self, workers: object, n_prefetch: object) -> Script:
+    def __call__(self, workers: object) -> Script:
         return self
 
-    def look(self, batches: int, now: Setting, stats: Callable[[], Stats]) -> Setting | None:
+    def look(self, batches: int, now: int, look: Callable[[], Look]) -> int | None:
         count = len(self.made)
         if count == len(WIDTHS) or batches < self._every * (count + 1):
             return None
-        assert now == (self.made[-1] if self.made else Setting(1, 2))
-        self.made.append(Setting(WIDTHS[count], self._n_prefetches[count % len(self._n_prefetches)]))
+        assert now == (self.made[-1] if self.made else 1)
+        self.made.append(WIDTHS[count])
         return self.made[-1]
 
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Script:
-    made = Script(every=8, n_prefetches=(2, 5, 1))
+    made = Script(every=8)
     monkeypatch.setattr(Wings, "pilot", made)
     return made
 
@@ -87,9 +86,9 @@ def check(found: list[Any], start: int = 0) -> None:
 
 @pytest.mark.parametrize("backend", ["process", "thread"])
 def test_batches_are_the_same_whoever_comes_and_goes(script: Script, backend: str) -> None:
-    with stream(mpiter.Auto(most=MOST), backend, n_prefetch="auto") as batches:
+    with stream(mpiter.Auto(most=MOST), backend) as batches:
         found = until_all_is_done(batches, script)
-        assert [setting.workers for setting in script.made] == list(WIDTHS)
+        assert script.made == list(WIDTHS)
         assert batches.stats().workers == WIDTHS[-1]
         assert batches.stats().restarts == 0, "who was asked to go has not died"
     check(found)

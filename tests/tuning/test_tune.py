@@ -20,10 +20,10 @@ DATA = np.zeros((64, 8), np.float32)
 
 def test_the_result_is_a_table_and_a_choice_from_it() -> None:
     found = mpiter.tune(DATA, 8, max_workers=2, budget_s=2)
-    rows = {row.workers: row for row in found.table}
+    rows = found.table
     assert {0, 1} <= rows.keys() <= {0, 1, 2}
     assert found.n_processes in rows
-    assert all(row.seconds > 0 and row.trials >= 1 for row in found.table)
+    assert all(row.batch_s > 0 for row in rows.values())
     assert rows[1].bytes > rows[0].bytes > 0
     lines = str(found).splitlines()
     assert len(lines) == len(found.table) + 2
@@ -49,17 +49,10 @@ def test_other_arguments_are_those_of_batches() -> None:
 # -- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_what_makes_no_sense_is_refused_before_anything_is_tried() -> None:
-    for options, says in (
-        ({"n_processes": 2}, "n_processes is what tune() finds; pass max_workers="),
-        ({"budget_s": 0}, "budget_s=0 must be a number above 0"),
-        ({"max_workers": -1}, "max_workers=-1 must be at least 0"),
-        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
-        ({"dataset": []}, "the dataset is empty"),
-    ):
-        with pytest.raises(mpiter.OptionError) as raised:
+def test_what_makes_no_sense_is_refused() -> None:
+    for options, says in (({"batch_size": 0}, "batch_size=0 must be at least 1"), ({"dataset": []}, "is empty")):
+        with pytest.raises(mpiter.OptionError, match=says):
             mpiter.tune(**{"dataset": DATA, "batch_size": 8} | options)
-        assert says in str(raised.value)
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
@@ -111,7 +104,6 @@ def test_what_is_asked_wrongly_is_told_with_status_2(capsys: pytest.CaptureFixtu
         ("elephants", "write module:name"),
         ("nowhere:Own", "No module named 'nowhere'"),
         ("mine_to_tune:Onw", "has no attribute 'Onw'"),
-        ("json:loads", "needs arguments"),
     ):
         assert tuned_by_command(name) == 2
         assert says in capsys.readouterr().err
