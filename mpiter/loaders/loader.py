@@ -14,7 +14,7 @@ import numpy as np
 
 from ..datasets.columns import as_dataset
 from ..engine.arguments import OF_LOADERS, OfLoaders, takes
-from ..engine.options import is_object, whole
+from ..engine.options import flag, is_object, whole
 from ..engine.pilot import Auto
 from ..errors import OptionError
 from ..iterators.iterators import Columns
@@ -114,6 +114,8 @@ class DataLoader(Loading[B_co]):
         if batch_size is None and drop_last:
             raise OptionError("batch_size=None makes no batches, so there is none for drop_last to leave out.")
         whole("batch_size", batch_size, least=1, optional=True)
+        flag("drop_last", drop_last)
+        flag("shuffle", shuffle or False)
         is_stream = not hasattr(type(dataset), "__getitem__") or is_torchs_stream(dataset)
         is_drawn = sampler is not None or batch_sampler is not None
         if is_stream and not hasattr(type(dataset), "__iter__"):
@@ -174,5 +176,7 @@ def seed_from(generator: Any, draws: bool) -> int:
     """Return a seed determined by the user's ``generator``, or by NumPy's global one if that is None."""
     if generator is None:
         return seed_for(draws)
-    draw = getattr(generator, "integers", None) or generator.randint
+    draw = getattr(generator, "integers", None) or getattr(generator, "randint", None)
+    if draw is None:
+        raise OptionError(f"generator={generator!r:.60} is no NumPy Generator or RandomState; pass one, or seed=.")
     return int(draw(0, 1 << 63, dtype=np.int64))

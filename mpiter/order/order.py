@@ -145,8 +145,9 @@ class Shuffled(Order):
         if not self._first <= start <= stop <= end:
             if self._length <= _SHORT:
                 self._first, until = 0, self._length
-            else:  # exactly these if a rank has jumped over the others' parts
-                self._first, until = start, max(stop, min(start + _BLOCK, self._length)) if start == end else stop
+            else:  # exactly these if a rank has jumped over the parts of many others
+                is_near = start - end < _BLOCK // 4
+                self._first, until = start, max(stop, min(start + _BLOCK, self._length)) if is_near else stop
             self._found = shuffled(np.arange(self._first, until, dtype=np.int64), self._length, self._keys)
         return self._found[start - self._first : max(start, stop) - self._first]
 
