@@ -46,23 +46,19 @@ class BrokenImage(MpiterError, OSError):
 
 
 class Decoding:
-    """Decodes files; ``names`` lists the decoders, with versions: the first that can decode a file does."""
+    """Decodes files by the function ``fast`` where that gives Pillow's pixels (None: nowhere), else by Pillow."""
 
     def __init__(self, decoder: str, mode: str, upright: bool) -> None:
         check_is_one("mode", mode, MODES)
         self._mode, self._upright = mode, upright
-        found = _versions(decoder)
-        first = next(iter(found))
-        self.names = ", ".join(f"{name} {found[name]}".strip() for name in dict.fromkeys((first, [*found][-1])))
-        self._decode = _OTHERS.get(first)
+        self.fast = _fast(decoder)
 
     def open(self, data: bytes, path: str, wish: Wish | None = None) -> tuple[Any, Region | None]:
         """Return the picture, as an array or, if Pillow has decoded or turned it, as Pillow's image; and a region.
 
         The region is what ``wish`` returns for the picture's height and width; JPEG is decoded no larger than it needs.
         """
-        if not isinstance(data, bytes):
-            data = bytes(memoryview(data))  # a database's buffer, say; raises for None, which isn't an empty file
+        data = bytes(data)  # which may be a database's buffer
         if not data:
             raise BrokenImage(path, "the file is empty")
         with _refusing(path, data):
@@ -75,9 +71,9 @@ class Decoding:
         return as_pillows(found).transpose(_TURNS[turn]) if turn in _TURNS else found, region
 
     def _decoded(self, data: bytes, image: Any, factor: int) -> Any:
-        if self._decode is not None and is_ordinary(image, self._mode):
+        if self.fast is not None and is_ordinary(image, self._mode):
             try:
-                return self._decode(data, image, self._mode, factor)
+                return self.fast(data, image, self._mode, factor)
             except MemoryError:
                 raise
             except Exception:
@@ -115,26 +111,26 @@ def _refusing(path: str, data: bytes) -> Iterator[None]:
 
 
 MODES = ("RGB", "RGBA", "L", "I;16")
-_AUTO = ("simplejpeg", "opencv", "pillow")  # the fastest first
-_MODULES = {"pillow": "PIL", "pillow-simd": "PIL", "simplejpeg": "simplejpeg", "opencv": "cv2", "accimage": "accimage"}
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # of JPEG, except restarts, which may occur among pixels
 
 
-def _versions(decoder: str) -> dict[str, str]:
-    """Return the installed decoders that the option ``decoder`` means, with their versions; Pillow is the last."""
-    check_is_one("decoder", decoder, ("auto", *_MODULES))
-    found = dict[str, str]()
-    for name in _AUTO if decoder == "auto" else dict.fromkeys((decoder.partition("-")[0], "pillow")):
+def _fast(decoder: str) -> Any:
+    """Return the function of an installed decoder that the option ``decoder`` means; None for Pillow."""
+    import PIL
+
+    check_is_one("decoder", decoder, ("auto", "pillow", "pillow-simd", *_FAST))
+    if decoder == "pillow-simd" and ".post" not in PIL.__version__:
+        raise OptionError(f"decoder={decoder!r}, and what is installed is pillow {PIL.__version__}.")
+    for name in _AUTO if decoder == "auto" else {decoder} & _FAST.keys():
+        module, decode = _FAST[name]
         try:
-            version = str(getattr(importlib.import_module(_MODULES[name]), "__version__", ""))
+            importlib.import_module(module)
         except ImportError as error:
-            if decoder != "auto" or name == "pillow":
+            if decoder != "auto":
                 raise OptionError(f"decoder={name!r} cannot be imported; pip install 'mpiter[images]'.") from error
         else:
-            found["pillow-simd" if name == "pillow" and ".post" in version else name] = version
-    if decoder == "pillow-simd" and decoder not in found:
-        raise OptionError(f"decoder={decoder!r}, and what is installed is pillow {version}; use decoder='pillow'.")
-    return found
+            return decode
+    return None
 
 
 @functools.cache
@@ -223,4 +219,5 @@ def _accimage(data: bytes, image: Any, mode: str, factor: int) -> Any:
     return np.ascontiguousarray(planes.transpose(1, 2, 0))
 
 
-_OTHERS = {"simplejpeg": _simplejpeg, "opencv": _opencv, "accimage": _accimage}
+_AUTO = ("simplejpeg", "opencv")  # the fastest first
+_FAST = {"simplejpeg": ("simplejpeg", _simplejpeg), "opencv": ("cv2", _opencv), "accimage": ("accimage", _accimage)}

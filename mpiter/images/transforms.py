@@ -2,20 +2,18 @@
 
 They draw from ``mpiter.get_rng()``, so a sample's draws depend on its place in the order, not on the worker.  A
 transform with ``region`` and ``apply`` tells before decoding which part of a picture it needs, and in what size; then
-fewer pixels may be decoded.  Albumentations' and torchvision's transforms are recognized by their modules' names.
-Pillow resizes; with filter="smooth" OpenCV does, except pictures with alpha or of dtypes that OpenCV can't resize.
+fewer pixels may be decoded.  Pillow resizes.  Albumentations' and torchvision's transforms are recognized by their
+modules' names.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -26,11 +24,7 @@ Size = int | tuple[int, int]  # height and width
 Pair = tuple[float, float]
 LAYOUTS = ("HWC", "CHW")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, the usual ones
-Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", "smooth"]
-_PILLOWS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # Pillow's numbers
-_OPENCV_TYPES = {np.dtype(name) for name in ("uint8", "uint16", "int16", "float32", "float64")}
-_PILLOW_TYPES = {np.dtype(name) for name in ("bool", "uint8", "uint16", "int32", "float32")}  # with a single channel
-_HALVED_FROM = 4.0  # if a picture shrinks so much, it is halved first: blurring all of it takes longer than Pillow
+Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 _TRIES = 10  # to draw a region that lies within the picture, as in torchvision
 
 
@@ -70,10 +64,8 @@ class Resize:
     """
 
     def __init__(self, size: Size, filter: Filter = "bilinear") -> None:
-        self.size: Size = _size(size) if isinstance(size, Iterable) else _size(size)[0]
-        check_is_one("filter", filter, (*_PILLOWS, "smooth"))
-        if filter == "smooth" and not importlib.util.find_spec("cv2"):
-            raise OptionError("filter='smooth' is OpenCV's; install opencv-python-headless, or use 'bilinear'.")
+        self.size: Any = _size(size) if isinstance(size, Iterable) else _size(size)[0]
+        check_is_one("filter", filter, get_args(Filter))
         self._filter = filter
 
     def region(self, height: int, width: int) -> Region:
@@ -105,7 +97,7 @@ class RandomResizedCrop(Resize):
         self, size: Size, scale: Pair = (0.08, 1.0), ratio: Pair = (3 / 4, 4 / 3), filter: Filter = "bilinear"
     ) -> None:
         super().__init__(size, filter)
-        self.size = self._size = _size(size)
+        self.size = _size(size)
         self.scale, self.ratio = scale, ratio
 
     def region(self, height: int, width: int) -> Region:
@@ -118,13 +110,13 @@ class RandomResizedCrop(Resize):
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:
                 top, left = int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1))
-                return Region(top, left, h, w, of, self._size)
+                return Region(top, left, h, w, of, self.size)
         h, w = height, width  # the middle, as near to the ratio as possible
         if width / height < self.ratio[0]:
             h = min(height, max(1, round(width / self.ratio[0])))
         elif width / height > self.ratio[1]:
             w = min(width, max(1, round(height * self.ratio[1])))
-        return Region((height - h) // 2, (width - w) // 2, h, w, of, self._size)
+        return Region((height - h) // 2, (width - w) // 2, h, w, of, self.size)
 
 
 class Crop:
@@ -188,8 +180,6 @@ class Normalize:
         self, mean: Sequence[float] = MEAN, std: Sequence[float] = STD, layout: Literal["CHW", "HWC"] = "CHW"
     ) -> None:
         check_is_one("layout", layout, LAYOUTS)
-        if np.ndim(mean) != 1 or np.shape(mean) != np.shape(std) or not all(std):
-            raise OptionError(f"mean={mean!r} and std={std!r} must be as many numbers, and no std 0.")
         self.layout = layout
         shape = (-1, 1, 1) if layout == "CHW" else (1, 1, -1)
         means, stds = (np.asarray(given, np.float64).reshape(shape) for given in (mean, std))
@@ -216,58 +206,48 @@ class Compose:
     """
 
     def __init__(self, transforms: Iterable[Any]) -> None:
-        flat = (step for one in transforms for step in (one._steps if type(one) is Compose else [one]))
-        self._steps: list[Any] = list(map(adapted, flat))
+        self._steps: list[Any] = list(map(adapted, transforms))
         if not self._steps:
             raise OptionError("Compose needs a transform, at least.")
-        for before, after in pairwise(self._steps):  # a step that takes channels for rows would give wrong pixels
+        for before, after in pairwise(self._steps):
             if getattr(before, "layout", "HWC") == "CHW" and type(after) is not OnArrays:
-                raise OptionError(
-                    f"{type(after).__name__} takes height, width, channels, and {type(before).__name__} before it puts "
-                    f"channels first; put that last, or give it layout='HWC'."
-                )
+                raise OptionError(f"{type(before).__name__} puts channels first; put it last, or give it layout='HWC'.")
         self.layout = next((step.layout for step in reversed(self._steps) if hasattr(step, "layout")), "HWC")
         if hasattr(self._steps[0], "region"):
             self.region = self._steps[0].region
 
     def apply(self, image: Any, region: Region) -> Any:
         """Transform a picture that was decoded for the region."""
-        return reduce(_then, self._steps[1:], self._steps[0].apply(image, region))
+        first, *others = self._steps
+        image = first.apply(image, region)
+        for step in others:
+            image = step(image)
+        return image
 
     def __call__(self, image: Any) -> Any:
-        return reduce(_then, self._steps, image)
-
-
-def _then(image: Any, step: Any) -> Any:
-    return step(image)
+        for step in self._steps:
+            image = step(image)
+        return image
 
 
 def adapted(transform: Any) -> Any:
-    """Return ``transform`` as an object that takes arrays and Pillow's images; its ``region`` stays available."""
-    if isinstance(transform, type) or not (callable(transform) or hasattr(transform, "region")):
+    """Return ``transform`` as an object that takes arrays and Pillow's images."""
+    if isinstance(transform, (Resize, Crop, Flip, Normalize, Compose)):
+        return transform
+    if isinstance(transform, type) or not callable(transform):
         raise OptionError(f"transform={transform!r:.60} is no function; pass one of a picture, or a Compose.")
     library = type(transform).__module__.partition(".")[0]
-    if library == "mpiter" or isinstance(transform, OnArrays):
-        return transform
     return {"albumentations": Albumentation, "torchvision": Torchvision}.get(library, OnArrays)(transform)
 
 
 class OnArrays:
-    """Wraps the user's function, or an object with ``region`` and ``apply``, so that it always gets arrays."""
+    """Wraps the user's function, so that it always gets arrays."""
 
     def __init__(self, transform: Any) -> None:
         self._transform = transform
-        for name in ("region", "layout"):
-            if hasattr(transform, name):
-                setattr(self, name, getattr(transform, name))
 
     def __call__(self, image: Any) -> Any:
-        if callable(self._transform):
-            return self._transform(plain(image))
-        return self.apply(image, self._transform.region(*size_of(image)))
-
-    def apply(self, image: Any, region: Any) -> Any:
-        return self._transform.apply(plain(image), region)
+        return self._transform(plain(image))
 
 
 class Albumentation(OnArrays):
@@ -320,77 +300,34 @@ def size_of(image: Any) -> tuple[int, int]:
 
 def plain(image: Any) -> Any:
     """Return ``image``, an array or Pillow's, as an array of height, width, channels."""
-    image = _with_channels(np.array(image)) if is_pillows(image) else image
+    if is_pillows(image):
+        image = np.array(image)
+        return image[:, :, None] if image.ndim == 2 else image
     size_of(image)
     return image
 
 
 def resized(image: Any, box: tuple[float, float, float, float], size: tuple[int, int], filter: Filter) -> Any:
     """Resize the part ``box`` (left, top, right, bottom) of a picture to ``size`` (height, width)."""
+    from PIL import Image
+
     whole = left, top, right, bottom = tuple(map(round, box))
-    exact = filter == "smooth" or all(abs(a - b) < 1e-6 for a, b in zip(whole, box, strict=True))
     height, width = size_of(image)
-    if exact and whole != (0, 0, width, height):
-        image = image.crop(whole) if is_pillows(image) else image[top:bottom, left:right]
-    if exact and size == size_of(image):
-        return plain(image)
-    within = None if exact else (max(0, box[0]), max(0, box[1]), min(width, box[2]), min(height, box[3]))
-    if filter == "smooth":
-        image = plain(image)
-        has_alpha = image.dtype == np.uint8 and image.shape[2] in (2, 4)  # colours of transparent pixels would show
-        if image.dtype in _OPENCV_TYPES and not has_alpha:
-            return _by_opencv(image, size)
-    return plain(as_pillows(image).resize(size[::-1], _PILLOWS.get(filter, _PILLOWS["bilinear"]), within))
-
-
-def _by_opencv(image: Any, size: tuple[int, int]) -> Any:
-    """Resize by OpenCV: blur the picture according to how much it shrinks, then interpolate between four pixels."""
-    import cv2
-
-    down, across = (old / new for old, new in zip(image.shape[:2], size, strict=True))
-    n, m = 1, 1  # rows and columns of pixels whose mean each pixel is
-    while max(down, across) >= _HALVED_FROM:
-        rows, columns = 1 + (down >= _HALVED_FROM), 1 + (across >= _HALVED_FROM)
-        height, width = image.shape[0] // rows, image.shape[1] // columns
-        image = image[: height * rows, : width * columns]
-        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-        n, m, down, across = n * rows, m * columns, down / rows, across / columns
-    if max(down, across) > 1:
-        image = cv2.sepFilter2D(image, -1, _blur(across, m), _blur(down, n))
-    if n == m == 1:
-        return _with_channels(cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR))
-    places = np.array([[across, 0, (across - 1) / 2], [0, down, (down - 1) / 2]])  # halving may drop the last one
-    how = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-    return _with_channels(cv2.warpAffine(image, places, size[::-1], flags=how, borderMode=cv2.BORDER_REPLICATE))
-
-
-def _with_channels(image: Any) -> Any:
-    """Add the axis of a single channel, which Pillow and OpenCV leave out."""
-    return image[:, :, None] if image.ndim == 2 else image
-
-
-def _blur(shrink: float, mean_of: int) -> Any:
-    """Return the weights of a blur that, with linear interpolation after it, spreads as far as Pillow's "bilinear".
-
-    A triangle of half-width n has the variance (n² - 1) / 6; the mean of k pixels in a row has (1 - 1 / k²) / 12.
-    """
-    square = max(1.0, shrink**2 - (1 - 1 / mean_of**2) / 2)
-    n = int(square**0.5)
-    more = (square - n**2) / (2 * n + 1)
-    steps = np.abs(np.arange(-n, n + 1))
-    narrow, wide = (np.maximum(0, half - steps) / half**2 for half in (n, n + 1))
-    return (1 - more) * narrow + more * wide
+    if any(abs(a - b) >= 1e-6 for a, b in zip(whole, box, strict=True)):  # of a picture that was decoded smaller
+        within = max(0, box[0]), max(0, box[1]), min(width, box[2]), min(height, box[3])
+    else:
+        within = None
+        if whole != (0, 0, width, height):
+            image = image.crop(whole) if is_pillows(image) else image[top:bottom, left:right]
+        if size == size_of(image):
+            return plain(image)
+    return plain(as_pillows(image).resize(size[::-1], Image.Resampling[filter.upper()], within))
 
 
 def as_pillows(image: Any) -> Any:
+    """Return ``image`` as Pillow's, which has no form for some dtypes and numbers of channels: a TypeError says so."""
     if is_pillows(image):
         return image
     from PIL import Image
 
-    channels = image.shape[2]
-    if image.dtype not in _PILLOW_TYPES or not 1 <= channels <= (4 if image.dtype == np.uint8 else 1):
-        raise TypeError(
-            f"Pillow resizes uint8 of up to 4 channels, uint16, int32, float32 or bool of one, not {image.dtype} of "
-            f"shape {image.shape}; OpenCV's filter, 'smooth', takes more channels, and floats."
-        )
-    return Image.fromarray(np.ascontiguousarray(image[:, :, 0] if channels == 1 else image))
+    return Image.fromarray(np.ascontiguousarray(image[:, :, 0] if image.shape[2] == 1 else image))

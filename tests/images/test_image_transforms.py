@@ -109,50 +109,14 @@ def test_resizing_is_pillows():
     assert Resize(31)(PICTURE.transpose(1, 0, 2)).shape == (31 * 124 // 93, 31, 3)
 
 
-with_opencv = pytest.mark.skipif(not importlib.util.find_spec("cv2"), reason="pip install opencv-python-headless")
-
-
-@with_opencv
-def test_the_smooth_filter_stays_near_pillows_bilinear_however_much_a_picture_shrinks():
-    """On grainy photographs, whose sides are no multiples of anything."""
-    for height in (61, 90, 161, 320, 700):
-        width, noise = height * 3 // 2 + 1, np.random.default_rng(height)
-        photograph = np.asarray(Image.fromarray(PICTURE).resize((width, height), Image.Resampling.BICUBIC)).astype(int)
-        photograph = (photograph + noise.integers(-24, 25, photograph.shape)).clip(0, 255).astype(np.uint8)
-        smooth, pillows = (Resize((40, 60), each)(photograph).astype(int) for each in ("smooth", "bilinear"))
-        assert np.abs(smooth - pillows).mean() < 2, height  # as the documentation says
-
-
-@with_opencv
-def test_what_is_transparent_does_not_colour_what_is_not():
-    picture = np.zeros((64, 64, 4), np.uint8)
-    picture[:, :30], picture[:, 30:] = (255, 0, 0, 255), (0, 255, 0, 0)
-    grey = picture[:, :, 2:].copy()
-    for each in (picture, Image.fromarray(picture), grey, Image.fromarray(grey)):
-        found = plain(Resize((8, 8), "smooth")(each))
-        assert (found == plain(Resize((8, 8), "bilinear")(each))).all()
-    edge = plain(Resize((8, 8), "smooth")(picture))[0, 3]
-    assert 100 < edge[3] < 255
-    assert edge[:3].tolist() == [255, 0, 0]
-
-
-@with_opencv
-@pytest.mark.parametrize("filter", ["smooth", "bilinear"])
-def test_pixels_of_other_types_are_resized_as_pillow_can_or_refused_by_name(filter):
+def test_pixels_of_other_types_are_resized_as_pillow_can_or_refused():
     for dtype in (np.int32, np.float32, np.uint16, bool):
-        found = Resize((8, 10), filter)(np.ones((40, 50, 1), dtype))
+        found = Resize((8, 10))(np.ones((40, 50, 1), dtype))
         assert found.dtype == dtype
         assert np.allclose(found, 1)
     for dtype, channels in [(np.int64, 1), (np.int32, 3), (np.float16, 1)]:
-        text = rf"not {np.dtype(dtype)} of shape \(40, 50, {channels}\); OpenCV's filter, 'smooth'"
-        with pytest.raises(TypeError, match=text):
-            Resize((8, 10), filter)(np.ones((40, 50, channels), dtype))
-
-
-def test_opencvs_filter_needs_opencv(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(mpiter.OptionError, match="filter='smooth' is OpenCV's"):
-        Resize(8, "smooth")
+        with pytest.raises(TypeError, match="Cannot handle this data type"):
+            Resize((8, 10))(np.ones((40, 50, channels), dtype))
 
 
 def test_random_resized_crops_lie_within_the_picture_and_within_what_was_asked_for():
@@ -193,21 +157,6 @@ def test_a_region_of_a_scaled_picture_looks_like_that_of_the_whole(tmp_path):
         assert np.abs(whole.astype(int) - scaled).mean() < 4
 
 
-def test_region_and_apply_are_all_that_it_takes(tmp_path):
-    class Quarter:
-        def region(self, height, width):
-            return Region(0, 0, height // 2, width // 2, (height, width), (height // 4, width // 4))
-
-        def apply(self, image, region):
-            *_, right, bottom = map(round, region.box(*image.shape[:2]))
-            return np.asarray(Image.fromarray(image[:bottom, :right]).resize(region.size[::-1]))
-
-    Image.fromarray(PICTURE).save(tmp_path / "one.jpg")
-    for transform in (Quarter(), Compose([Quarter(), Flip(0)])):
-        for scaled in (False, True):
-            assert ImageList(["one.jpg"], transform, root=tmp_path, scaled=scaled)[0].shape == (23, 31, 3)
-
-
 def test_crops_are_in_the_middle_unless_at_random():
     assert (Crop(31)(PICTURE) == PICTURE[31:62, 46:77]).all()
     assert len({Crop(31, "random")(PICTURE).tobytes() for _ in range(20)}) > 10
@@ -243,7 +192,6 @@ def test_what_makes_no_sense_is_refused_at_construction():
         lambda: ImageList([], [Flip()]),
         lambda: Crop(8, "corner"),
         lambda: Flip(2),
-        lambda: Normalize((0.5,), (0.0,)),
         lambda: Normalize(layout="NCHW"),
         lambda: Compose([]),
     ):
@@ -252,7 +200,7 @@ def test_what_makes_no_sense_is_refused_at_construction():
 
 
 def test_what_would_take_channels_for_rows_is_refused():
-    with pytest.raises(mpiter.OptionError, match=r"Flip takes height, width, channels, and Normalize .* put that last"):
+    with pytest.raises(mpiter.OptionError, match="Compose puts channels first; put it last, or"):
         Compose([Compose([np.array, Normalize()]), Compose([Flip()])])
     Compose([Normalize(layout="HWC"), Flip()])
     Compose([Normalize(), lambda pixels: pixels.transpose(1, 2, 0), Flip()])

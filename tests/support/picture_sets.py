@@ -42,7 +42,8 @@ def folder_of(root: Path, place: Path, **form: Any) -> Any:
 
 
 def packed(root: Path, place: Path, **form: Any) -> Any:
-    pack(root, place / "packed.zip", force=True)
+    (place / "packed.zip").unlink(missing_ok=True)
+    pack(root, place / "packed.zip")
     return PackedFolder(place / "packed.zip", **form)
 
 
