@@ -56,7 +56,7 @@ CASES = {
     "128": Case("500x375 JPEG of 80 kB, crops to 128, batches of 32", photographs.SMALL, 256, 128, 32),
     "camera": Case("4000x3000 JPEG of 3.5 MB, crops to 224, batches of 4", photographs.CAMERA, 8, 224, 4),
 }
-DECODERS = ("pillow", "simplejpeg", "opencv", "accimage")
+DECODERS = ("pillow", "simplejpeg", "accimage")
 OURS: dict[str, dict[str, Any]] = {
     **{decoder: {"decoder": decoder} for decoder in DECODERS},
     **{f"{decoder}, scaled": {"decoder": decoder, "scaled": True} for decoder in DECODERS if decoder != "accimage"},

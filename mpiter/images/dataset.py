@@ -18,7 +18,7 @@ import numpy as np
 from ..datasets.packed import Packed
 from ..errors import OptionError
 from .decoding import Decoding
-from .transforms import LAYOUTS, adapted, check_is_one, is_pillows, plain
+from .transforms import adapted, check_is_one, is_pillows, plain
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 Path = str | os.PathLike[str]
@@ -41,14 +41,13 @@ class Pictures:
         scaled: bool = False,
         upright: bool = False,
     ) -> None:
-        check_is_one("layout", layout, LAYOUTS)
+        check_is_one("layout", layout, ("HWC", "CHW"))
         self.root, self.labels = os.fspath(root), labels
         self.paths: Sequence[str] = Packed(names)  # in memory that all workers share: there may be millions
         self._decoding = Decoding(decoder, mode, upright)
         self._augment: Any = plain if transform is None else adapted(transform)
         self._dtype = None if dtype is None else np.dtype(dtype)
-        self._turns = layout == "CHW" and getattr(self._augment, "layout", "HWC") != "CHW"
-        self._scaled = scaled
+        self._turns, self._scaled = layout == "CHW", scaled
         if scaled and not hasattr(self._augment, "region"):
             raise OptionError("scaled=True needs Resize or RandomResizedCrop as the first transform.")
 
@@ -104,7 +103,7 @@ class ImageFolder(Pictures):
         transform: a function of an array (height, width, channels), or a transform of this package, Albumentations or
             torchvision.
         extensions: file name extensions of pictures; other files are ignored.
-        options: ``decoder`` ("auto", "pillow", "pillow-simd", "simplejpeg", "opencv", "accimage"), ``mode`` ("RGB",
+        options: ``decoder`` ("auto", "pillow", "pillow-simd", "simplejpeg", "accimage"), ``mode`` ("RGB",
             "RGBA", "L", "I;16"), ``dtype`` and ``layout`` ("HWC", "CHW") of the resulting arrays, ``scaled`` (True:
             decode JPEG no larger than the transform needs), ``upright`` (True: rotate as the EXIF orientation says).
 

@@ -12,7 +12,6 @@ import functools
 import importlib
 import io
 import os
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -111,26 +110,24 @@ def _refusing(path: str, data: bytes) -> Iterator[None]:
 
 
 MODES = ("RGB", "RGBA", "L", "I;16")
-_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # of JPEG, except restarts, which may occur among pixels
 
 
 def _fast(decoder: str) -> Any:
-    """Return the function of an installed decoder that the option ``decoder`` means; None for Pillow."""
+    """Return the function of the option ``decoder``, whose library must be installed, except for "auto"; or None."""
     import PIL
 
-    check_is_one("decoder", decoder, ("auto", "pillow", "pillow-simd", *_FAST))
+    check_is_one("decoder", decoder, ("auto", "pillow", "pillow-simd", "simplejpeg", "accimage"))
     if decoder == "pillow-simd" and ".post" not in PIL.__version__:
         raise OptionError(f"decoder={decoder!r}, and what is installed is pillow {PIL.__version__}.")
-    for name in _AUTO if decoder == "auto" else {decoder} & _FAST.keys():
-        module, decode = _FAST[name]
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            if decoder != "auto":
-                raise OptionError(f"decoder={name!r} cannot be imported; pip install 'mpiter[images]'.") from error
-        else:
-            return decode
-    return None
+    if decoder.startswith("pillow"):
+        return None
+    try:
+        importlib.import_module("accimage" if decoder == "accimage" else "simplejpeg")
+    except ImportError as error:
+        if decoder == "auto":
+            return None
+        raise OptionError(f"decoder={decoder!r} cannot be imported; pip install 'mpiter[images]'.") from error
+    return _accimage if decoder == "accimage" else _simplejpeg
 
 
 @functools.cache
@@ -191,22 +188,6 @@ def _simplejpeg(data: bytes, image: Any, mode: str, factor: int) -> Any:
     return simplejpeg.decode_jpeg(data, "RGB" if mode == "RGB" else "GRAY", False, False, *least, factor)
 
 
-def _opencv(data: bytes, image: Any, mode: str, factor: int) -> Any:
-    """Decode by OpenCV; raise a ValueError for JPEG that might be broken, where OpenCV would report no error.
-
-    Only sequential JPEG of one scan can be checked before: after its header the next marker must be that of its end.
-    """
-    import cv2
-
-    end = _MARKER.search(data, image.fp.tell())
-    if "progressive" in image.info or end is None or end[0] != b"\xff\xd9":
-        raise ValueError("the pixels are not in one piece")
-    colours = "COLOR" if mode == "RGB" else "GRAYSCALE"
-    how = getattr(cv2, f"IMREAD_REDUCED_{colours}_{factor}" if factor > 1 else f"IMREAD_{colours}")
-    found: Any = cv2.imdecode(np.frombuffer(data, np.uint8), how | cv2.IMREAD_IGNORE_ORIENTATION)
-    return found[:, :, None] if mode == "L" else cv2.cvtColor(found, cv2.COLOR_BGR2RGB)
-
-
 def _accimage(data: bytes, image: Any, mode: str, factor: int) -> Any:
     """Decode by Intel's libraries; accimage reads files only, so it gets the bytes as a file in memory."""
     import accimage
@@ -217,7 +198,3 @@ def _accimage(data: bytes, image: Any, mode: str, factor: int) -> Any:
     planes = np.empty((3 if mode == "RGB" else 1, found.height, found.width), np.uint8)
     found.copyto(planes)
     return np.ascontiguousarray(planes.transpose(1, 2, 0))
-
-
-_AUTO = ("simplejpeg", "opencv")  # the fastest first
-_FAST = {"simplejpeg": ("simplejpeg", _simplejpeg), "opencv": ("cv2", _opencv), "accimage": ("accimage", _accimage)}

@@ -12,7 +12,6 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -22,7 +21,6 @@ from ..worker.seeding import get_rng
 
 Size = int | tuple[int, int]  # height and width
 Pair = tuple[float, float]
-LAYOUTS = ("HWC", "CHW")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, the usual ones
 Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 _TRIES = 10  # to draw a region that lies within the picture, as in torchvision
@@ -144,45 +142,37 @@ class Crop:
 
 
 class Flip:
-    """Mirrors the picture with probability ``p``: left to right, or with "vertical" upside down.
+    """Mirrors the picture left to right with probability ``p``.
 
     >>> import numpy as np
     >>> Flip(p=1)(np.arange(3, dtype=np.uint8).reshape(1, 3, 1)).ravel()
     array([2, 1, 0], dtype=uint8)
     """
 
-    def __init__(self, p: float = 0.5, direction: Literal["horizontal", "vertical"] = "horizontal") -> None:
+    def __init__(self, p: float = 0.5) -> None:
         if not 0 <= p <= 1:
             raise OptionError(f"p={p!r} must be a probability from 0 to 1.")
-        check_is_one("direction", direction, ("horizontal", "vertical"))
-        self.p, self.direction = p, direction
+        self.p = p
 
     def __call__(self, image: Any) -> Any:
         image = plain(image)
         if get_rng().random() >= self.p:
             return image
-        if self.direction == "vertical":
-            return image[::-1]
         return image.take(np.arange(image.shape[1] - 1, -1, -1), axis=1)  # faster than copying a reversed view
 
 
 class Normalize:
-    """Computes ``(pixel / 255 - mean) / std`` of each channel, as float32; ``layout="CHW"`` puts channels first.
+    """Computes ``(pixel / 255 - mean) / std`` of each channel, as float32.
 
-    Must come last.  Without it pixels stay uint8, a quarter of the bytes, and the device may compute the same.
+    Without it pixels stay uint8, a quarter of the bytes, and the device may compute the same.
 
     >>> import numpy as np
-    >>> Normalize(mean=(0.5,), std=(0.5,))(np.full((2, 2, 1), 255, np.uint8)).shape
-    (1, 2, 2)
+    >>> Normalize(mean=(0.5,), std=(0.5,))(np.full((1, 1, 1), 255, np.uint8)).item()
+    1.0
     """
 
-    def __init__(
-        self, mean: Sequence[float] = MEAN, std: Sequence[float] = STD, layout: Literal["CHW", "HWC"] = "CHW"
-    ) -> None:
-        check_is_one("layout", layout, LAYOUTS)
-        self.layout = layout
-        shape = (-1, 1, 1) if layout == "CHW" else (1, 1, -1)
-        means, stds = (np.asarray(given, np.float64).reshape(shape) for given in (mean, std))
+    def __init__(self, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> None:
+        means, stds = (np.asarray(given, np.float64).reshape(-1, 1, 1) for given in (mean, std))
         self._scale, self._shift = (1 / (255 * stds)).astype(np.float32), (-means / stds).astype(np.float32)
 
     def __call__(self, image: Any) -> Any:
@@ -191,10 +181,9 @@ class Normalize:
             raise TypeError(
                 f"Normalize takes uint8 of {self._scale.size} channels, not {pixels.dtype} of {pixels.shape[2]}."
             )
-        pixels = pixels.transpose(2, 0, 1) if self.layout == "CHW" else pixels
-        out = np.multiply(pixels, self._scale, dtype=np.float32, order="C")
+        out = np.multiply(pixels.transpose(2, 0, 1), self._scale, dtype=np.float32, order="C")  # as "CHW" wants it
         out += self._shift
-        return out
+        return out.transpose(1, 2, 0)
 
 
 class Compose:
@@ -209,10 +198,6 @@ class Compose:
         self._steps: list[Any] = list(map(adapted, transforms))
         if not self._steps:
             raise OptionError("Compose needs a transform, at least.")
-        for before, after in pairwise(self._steps):
-            if getattr(before, "layout", "HWC") == "CHW" and type(after) is not OnArrays:
-                raise OptionError(f"{type(before).__name__} puts channels first; put it last, or give it layout='HWC'.")
-        self.layout = next((step.layout for step in reversed(self._steps) if hasattr(step, "layout")), "HWC")
         if hasattr(self._steps[0], "region"):
             self.region = self._steps[0].region
 

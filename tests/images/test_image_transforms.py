@@ -61,7 +61,7 @@ class Noise:
 
 
 PIPELINES = {
-    "ours": Compose([RandomResizedCrop(24), Flip(), Flip(direction="vertical"), Normalize()]),
+    "ours": Compose([RandomResizedCrop(24), Flip(), Normalize()]),
     "crop": Compose([Resize(40), Crop((30, 20), "random", padding=4), Flip()]),
     "a function": Noise(),
 }
@@ -166,7 +166,6 @@ def test_crops_are_in_the_middle_unless_at_random():
 
 def test_flips_happen_as_often_as_told():
     assert (Flip(p=1)(PICTURE) == PICTURE[:, ::-1]).all()
-    assert (Flip(p=1, direction="vertical")(PICTURE) == PICTURE[::-1]).all()
     assert Flip(p=0)(PICTURE) is PICTURE
     flips = sum((Flip()(PICTURE) != PICTURE).any() for _ in range(200))
     assert 60 < flips < 140
@@ -175,12 +174,11 @@ def test_flips_happen_as_often_as_told():
 def test_normalizing_is_what_it_says():
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     wanted = (PICTURE / 255 - mean) / std
-    first = Normalize()(PICTURE)
-    assert (first.dtype, first.shape, first.flags.c_contiguous) == (np.float32, (3, 93, 124), True)
-    assert np.abs(first - wanted.transpose(2, 0, 1)).max() < 1e-5
-    assert np.abs(Normalize(layout="HWC")(PICTURE) - wanted).max() < 1e-5
-    with pytest.raises(TypeError, match="Normalize takes uint8 of 3 channels, not float32 of 124"):
-        Normalize()(first)
+    found = Normalize()(PICTURE)
+    assert (found.dtype, found.shape) == (np.float32, PICTURE.shape)
+    assert np.abs(found - wanted).max() < 1e-5
+    with pytest.raises(TypeError, match="Normalize takes uint8 of 3 channels, not float32 of 3"):
+        Normalize()(found)
 
 
 def test_what_makes_no_sense_is_refused_at_construction():
@@ -192,15 +190,7 @@ def test_what_makes_no_sense_is_refused_at_construction():
         lambda: ImageList([], [Flip()]),
         lambda: Crop(8, "corner"),
         lambda: Flip(2),
-        lambda: Normalize(layout="NCHW"),
         lambda: Compose([]),
     ):
         with pytest.raises(mpiter.OptionError):
             make()
-
-
-def test_what_would_take_channels_for_rows_is_refused():
-    with pytest.raises(mpiter.OptionError, match="Compose puts channels first; put it last, or"):
-        Compose([Compose([np.array, Normalize()]), Compose([Flip()])])
-    Compose([Normalize(layout="HWC"), Flip()])
-    Compose([Normalize(), lambda pixels: pixels.transpose(1, 2, 0), Flip()])

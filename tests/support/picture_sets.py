@@ -19,7 +19,7 @@ BROKEN = (4, 11)  # in the folder that `drawn` spoils
 AUGMENT = Compose([RandomResizedCrop(SIDE), Flip()])
 FORMS: dict[str, dict[str, Any]] = {
     "uint8": {"transform": AUGMENT},
-    "float32 CHW": {"transform": Compose([RandomResizedCrop(SIDE), Flip(), Normalize()])},
+    "float32 CHW": {"transform": Compose([RandomResizedCrop(SIDE), Flip(), Normalize()]), "layout": "CHW"},
     "by options": {"transform": AUGMENT, "layout": "CHW", "dtype": "float32"},
     "fixed": {"transform": Resize((SIDE, SIDE))},  # draws nothing, so that it is the same whoever loads it
 }
