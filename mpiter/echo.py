@@ -91,7 +91,7 @@ class Echo(Generic[B]):
             use of a sample is augmented anew; else the same sample is repeated.
         factor: uses of each sample.
         shuffle_buffer: the most samples to keep, so that the uses of a sample come in different batches.  With 0, each
-            batch is repeated whole, at once; batches made by a ``collate_fn`` or ``ragged="list"`` need that.
+            batch is repeated whole, at once; so are those of a ``collate_fn``, ``ragged="list"`` or ``ragged="pad"``.
         seed: seed of the order of further uses.
 
     >>> import mpiter
@@ -109,19 +109,16 @@ class Echo(Generic[B]):
                 f"an Echo goes around an iterator, batches() or a loader with a batch_size, not around {source!r:.60}."
             )
         collates = getattr(getattr(source, "collate_fn", None), "__module__", "torch").partition(".")[0] != "torch"
-        if shuffle_buffer and (collates or getattr(source, "ragged", "") == "list"):
-            raise OptionError(
-                "where a collate_fn or ragged='list' makes the batches, an Echo cannot tell what in them belongs to a "
-                "sample.  Pass shuffle_buffer=0, which repeats whole batches."
-            )
         dataset = getattr(source, "dataset", None)
         self._bundles = dataset.times if isinstance(dataset, Bundles) else 0
         if self._bundles and factor > self._bundles:
             raise OptionError(f"factor={factor} needs Bundles(dataset, {factor}), not {self._bundles}.")
         self.source: Any = source
-        self._factor, self._mixes, self._seed = int(factor), shuffle_buffer > 0, int(seed)
+        self._factor, self._seed = int(factor), int(seed)
+        self._mixes = shuffle_buffer > 0 and not collates and getattr(source, "ragged", "raise") == "raise"
         length = len(dataset) if isinstance(dataset, Sized) else shuffle_buffer
-        self._each = max(1, min(int(shuffle_buffer) // 2, length) // source.batch_size)  # batches in a block
+        most = min(shuffle_buffer // 2, length) if self._mixes else 0
+        self._each = max(1, most // source.batch_size)  # batches in a block
         self._agreed = {
             "factor": self._factor,
             "block": self._each,
@@ -232,14 +229,7 @@ class Echo(Generic[B]):
         batches = [self._use(self._before[number], repeat.use) for number, _ in repeat.rows]
         if not self._mixes:
             return _copied(batches[0])
-        rows = [rows for _, rows in repeat.rows]
-        try:
-            return _mixed(batches, rows, _length(batches[0]))
-        except (ValueError, RuntimeError) as error:
-            raise OptionError(
-                f"rows of several batches cannot be joined ({error}): their samples differ.  Pass shuffle_buffer=0, "
-                f"which repeats whole batches."
-            ) from error
+        return _mixed(batches, [rows for _, rows in repeat.rows], _length(batches[0]))
 
     def _use(self, batch: Any, use: int) -> Any:
         """Return the batch with use number ``use`` of each sample."""
@@ -303,12 +293,6 @@ class Echo(Generic[B]):
         self._forget()
         self._passes = numbers["pass"]
         self._loaded = {**state, **numbers}
-
-    def reset(self) -> None:
-        """Reset the source and start again."""
-        self.source.reset()
-        self._forget()
-        self._passes, self._loaded = 0, None
 
 
 # -- rows of batches of any structure ----------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Datasets of pictures: they find the files, decode a picture when it is read, and apply a transform.
 
 Runs in the workers, if there are any.  Follows the dataset protocol: ``source(i)`` names the file, ``fetch(i)`` reads
-its bytes, ``read(i)`` decodes them, ``transform(sample)`` augments; ``dataset[i]`` is ``transform(read(i))``, with
-fewer pixels decoded if ``scaled``.  To read pictures from elsewhere, override ``source`` and ``fetch``.
+its bytes, ``read(i)`` decodes them, ``transform(sample)`` augments; ``dataset[i]`` is ``transform(read(i))``.  To read
+pictures from elsewhere, override ``source`` and ``fetch``.
 """
 
 from __future__ import annotations
@@ -38,18 +38,14 @@ class Pictures:
         mode: Literal["RGB", "RGBA", "L", "I;16"] = "RGB",
         dtype: Any = None,
         layout: Literal["HWC", "CHW"] = "HWC",
-        scaled: bool = False,
-        upright: bool = False,
     ) -> None:
         check_is_one("layout", layout, ("HWC", "CHW"))
         self.root, self.labels = os.fspath(root), labels
         self.paths: Sequence[str] = Packed(names)  # in memory that all workers share: there may be millions
-        self._decoding = Decoding(decoder, mode, upright)
+        self._decoding = Decoding(decoder, mode)
         self._augment: Any = plain if transform is None else adapted(transform)
         self._dtype = None if dtype is None else np.dtype(dtype)
-        self._turns, self._scaled = layout == "CHW", scaled
-        if scaled and not hasattr(self._augment, "region"):
-            raise OptionError("scaled=True needs Resize or RandomResizedCrop as the first transform.")
+        self._turns = layout == "CHW"
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -62,15 +58,10 @@ class Pictures:
         """Read the bytes of the file."""
         return bytes_at(self.source(index))
 
-    def read(self, index: int, *, in_full: bool = True) -> Any:
-        """Return the decoded sample, whose picture is an array in full size.
-
-        With ``in_full=False``, return the sample as ``transform`` gets it: its picture is decoded only as large as the
-        transform needs, if the dataset is ``scaled``.
-        """
-        wish = self._augment.region if self._scaled and not in_full else None
-        image, region = self._decoding.open(self.fetch(index), self.source(index), wish)
-        image = plain(image) if in_full else image if region is None else (image, region)
+    def read(self, index: int, *, in_array: bool = True) -> Any:
+        """Return the decoded sample; with ``in_array=False`` its picture may be Pillow's image, as it was decoded."""
+        image = self._decoding.open(self.fetch(index), self.source(index))
+        image = plain(image) if in_array else image
         if self.labels is None:
             return image
         label = self.labels[index]
@@ -83,10 +74,10 @@ class Pictures:
     def __getitem__(self, index: SupportsIndex) -> Any:
         at = range(len(self))[index]
         is_ours = type(self).read is Pictures.read  # a derived class's own may take the index only
-        return self.transform(self.read(at, in_full=False) if is_ours else self.read(at))
+        return self.transform(self.read(at, in_array=False) if is_ours else self.read(at))
 
     def _augmented(self, image: Any) -> Any:
-        image = self._augment.apply(*image) if isinstance(image, tuple) else self._augment(image)  # (image, region)
+        image = self._augment(image)
         image = plain(image) if is_pillows(image) else image
         if not isinstance(image, np.ndarray):
             return image  # a tensor, or any other result of the user's transform
@@ -104,8 +95,7 @@ class ImageFolder(Pictures):
             torchvision.
         extensions: file name extensions of pictures; other files are ignored.
         options: ``decoder`` ("auto", "pillow", "pillow-simd", "simplejpeg", "accimage"), ``mode`` ("RGB",
-            "RGBA", "L", "I;16"), ``dtype`` and ``layout`` ("HWC", "CHW") of the resulting arrays, ``scaled`` (True:
-            decode JPEG no larger than the transform needs), ``upright`` (True: rotate as the EXIF orientation says).
+            "RGBA", "L", "I;16"), ``dtype`` and ``layout`` ("HWC", "CHW") of the resulting arrays.
 
     >>> import os, tempfile
     >>> from PIL import Image

@@ -1,4 +1,4 @@
-"""Decodes a file's bytes: Pillow reads the header, a decoder makes the pixels, which EXIF's orientation may rotate.
+"""Decodes a file's bytes: Pillow reads the header, a decoder makes the pixels.
 
 Runs in the workers, if there are any.  Other decoders get only *ordinary* JPEG, which they decode as Pillow does; what
 they fail at, Pillow decodes.  So all decoders give the same pixels (except accimage, which "auto" never takes), and
@@ -12,17 +12,13 @@ import functools
 import importlib
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ..errors import MpiterError, OptionError
-from .transforms import Region, as_pillows, check_is_one
-
-Wish = Callable[[int, int], Region]
-_ORIENTATION = 0x0112  # the tag in EXIF; its value 1 means upright
-_TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF's values to Pillow's numbers of transpositions
+from .transforms import check_is_one
 
 
 class BrokenImage(MpiterError, OSError):
@@ -47,47 +43,21 @@ class BrokenImage(MpiterError, OSError):
 class Decoding:
     """Decodes files by the function ``fast`` where that gives Pillow's pixels (None: nowhere), else by Pillow."""
 
-    def __init__(self, decoder: str, mode: str, upright: bool) -> None:
+    def __init__(self, decoder: str, mode: str) -> None:
         check_is_one("mode", mode, MODES)
-        self._mode, self._upright = mode, upright
-        self.fast = _fast(decoder)
+        self._mode, self.fast = mode, _fast(decoder)
 
-    def open(self, data: bytes, path: str, wish: Wish | None = None) -> tuple[Any, Region | None]:
-        """Return the picture, as an array or, if Pillow has decoded or turned it, as Pillow's image; and a region.
-
-        The region is what ``wish`` returns for the picture's height and width; JPEG is decoded no larger than it needs.
-        """
+    def open(self, data: bytes, path: str) -> Any:
+        """Return the picture, as an array or, if Pillow has decoded it, as Pillow's image."""
         data = bytes(data)  # which may be a database's buffer
         if not data:
             raise BrokenImage(path, "the file is empty")
         with _refusing(path, data):
             image = opened(data)
-            turn = _turn_of(image) if self._upright else 1
-        height, width = (image.width, image.height) if turn >= 5 else (image.height, image.width)
-        region = wish(height, width) if wish is not None else None
-        with _refusing(path, data):
-            found = self._decoded(data, image, region.factor if region and is_jpeg(image) else 1)
-        return as_pillows(found).transpose(_TURNS[turn]) if turn in _TURNS else found, region
-
-    def _decoded(self, data: bytes, image: Any, factor: int) -> Any:
-        if self.fast is not None and is_ordinary(image, self._mode):
-            try:
-                return self.fast(data, image, self._mode, factor)
-            except MemoryError:
-                raise
-            except Exception:
-                pass  # Pillow tries it below
-        if factor > 1:
-            image.draft(image.mode, (image.width // factor, image.height // factor))
-        return _in_mode(image, self._mode)
-
-
-def _turn_of(image: Any) -> int:
-    if not is_jpeg(image):
-        image.load()  # rotates TIFF, and reads EXIF that comes after the pixels
-    with contextlib.suppress(Exception):  # damaged EXIF counts as none
-        return int(image.getexif().get(_ORIENTATION, 1))
-    return 1
+            if self.fast is not None and is_ordinary(image, self._mode):
+                with contextlib.suppress(ValueError, RuntimeError, OSError):  # Pillow tries it below
+                    return self.fast(data, self._mode)
+            return _in_mode(image, self._mode)
 
 
 @contextlib.contextmanager
@@ -149,13 +119,9 @@ def opened(data: bytes) -> Any:
     return image
 
 
-def is_jpeg(image: Any) -> bool:
-    return image.format in ("JPEG", "MPO")
-
-
 def is_ordinary(image: Any, mode: str) -> bool:
     """True for JPEG that all decoders decode alike: grey as "L" or "RGB", and colour stored as YCbCr as "RGB"."""
-    if not is_jpeg(image) or image.mode not in ("L", "RGB"):
+    if image.format not in ("JPEG", "MPO") or image.mode not in ("L", "RGB"):
         return False
     is_ycc = image.info.get("adobe_transform", 1) == 1 and bytes(each[0] for each in image.layer) != b"RGB"
     return mode in ("L", "RGB") if image.mode == "L" else mode == "RGB" and is_ycc
@@ -176,19 +142,17 @@ def _in_mode(image: Any, mode: str) -> Any:
     return image if image.mode == mode else image.convert(mode)  # convert would copy, which takes as long as resizing
 
 
-# Each returns an array of height, width, channels.  ``image`` is Pillow's, not decoded yet; the numbers of rows and
-# columns are divided by ``factor``: 1, 2, 4 or 8.
+# Each returns an array of height, width, channels.
 
 
-def _simplejpeg(data: bytes, image: Any, mode: str, factor: int) -> Any:
+def _simplejpeg(data: bytes, mode: str) -> Any:
     """Decode by libjpeg-turbo, without the interpreter's lock, in its slow, exact mode, which is Pillow's."""
     import simplejpeg
 
-    least = [-(-side // factor) if factor > 1 else 0 for side in (image.height, image.width)]
-    return simplejpeg.decode_jpeg(data, "RGB" if mode == "RGB" else "GRAY", False, False, *least, factor)
+    return simplejpeg.decode_jpeg(data, "RGB" if mode == "RGB" else "GRAY", fastdct=False, fastupsample=False)
 
 
-def _accimage(data: bytes, image: Any, mode: str, factor: int) -> Any:
+def _accimage(data: bytes, mode: str) -> Any:
     """Decode by Intel's libraries; accimage reads files only, so it gets the bytes as a file in memory."""
     import accimage
 

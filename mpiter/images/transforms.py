@@ -1,17 +1,15 @@
 """Transforms of pictures (uint8 arrays of height, width, channels), and adapters for those of other packages.
 
-They draw from ``mpiter.get_rng()``, so a sample's draws depend on its place in the order, not on the worker.  A
-transform with ``region`` and ``apply`` tells before decoding which part of a picture it needs, and in what size; then
-fewer pixels may be decoded.  Pillow resizes.  Albumentations' and torchvision's transforms are recognized by their
-modules' names.
+They draw from ``mpiter.get_rng()``, so a sample's draws depend on its place in the order, not on the worker.  Pillow
+resizes.  Albumentations' and torchvision's transforms are recognized by their modules' names.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -23,42 +21,15 @@ Size = int | tuple[int, int]  # height and width
 Pair = tuple[float, float]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, the usual ones
 Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
-_TRIES = 10  # to draw a region that lies within the picture, as in torchvision
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """A part of a picture, in pixels of the whole picture, and the size to which that part will be resized.
-
-    >>> Region(0, 100, 2000, 2000, of=(3000, 4000), size=(224, 224)).factor
-    8
-    """
-
-    top: int
-    left: int
-    height: int
-    width: int
-    of: tuple[int, int]  # height and width of the whole
-    size: tuple[int, int]  # height and width that the part will have
-
-    @property
-    def factor(self) -> int:
-        """The factor (1, 2, 4 or 8) by which the decoder may reduce rows and columns."""
-        least = min(self.height // max(1, self.size[0]), self.width // max(1, self.size[1]))
-        return next((factor for factor in (8, 4, 2) if factor <= least), 1)
-
-    def box(self, height: int, width: int) -> tuple[float, float, float, float]:
-        """Return left, top, right and bottom in the picture as decoded to ``height`` rows and ``width`` columns."""
-        down, across = height / self.of[0], width / self.of[1]
-        right, bottom = self.left + self.width, self.top + self.height
-        return self.left * across, self.top * down, right * across, bottom * down
+_TRIES = 10  # to draw a part that lies within the picture, as in torchvision
 
 
 class Resize:
     """Resizes to ``(height, width)``; a single number is the length of the shorter side.
 
-    >>> Resize(8).region(16, 32).size
-    (8, 16)
+    >>> import numpy as np
+    >>> Resize(8)(np.zeros((16, 32, 3), np.uint8)).shape
+    (8, 16, 3)
     """
 
     def __init__(self, size: Size, filter: Filter = "bilinear") -> None:
@@ -66,55 +37,49 @@ class Resize:
         check_is_one("filter", filter, get_args(Filter))
         self._filter = filter
 
-    def region(self, height: int, width: int) -> Region:
-        """Return the whole picture as the region that is needed."""
-        size = self.size
+    def __call__(self, image: Any) -> Any:
+        (height, width), size = size_of(image), self.size
         if isinstance(size, int):
             short = min(height, width)
-            size = (max(1, size * height // short), max(1, size * width // short))
-        return Region(0, 0, height, width, (height, width), size)
-
-    def apply(self, image: Any, region: Region) -> Any:
-        """Transform a picture that was decoded for the region."""
-        return resized(image, region.box(*size_of(image)), region.size, self._filter)
-
-    def __call__(self, image: Any) -> Any:
-        return self.apply(image, self.region(*size_of(image)))
+            size = max(1, size * height // short), max(1, size * width // short)
+        return _resized(image, size, self._filter)
 
 
-class RandomResizedCrop(Resize):
+class RandomResizedCrop:
     """Cuts out a random part, with a share of the area in ``scale`` and width / height in ``ratio``, and resizes it.
 
-    Regions have the same distribution as torchvision's.
+    Parts have the same distribution as torchvision's.
 
-    >>> RandomResizedCrop(8).region(16, 32).size
-    (8, 8)
+    >>> import numpy as np
+    >>> RandomResizedCrop(8)(np.zeros((16, 32, 3), np.uint8)).shape
+    (8, 8, 3)
     """
 
     def __init__(
         self, size: Size, scale: Pair = (0.08, 1.0), ratio: Pair = (3 / 4, 4 / 3), filter: Filter = "bilinear"
     ) -> None:
-        super().__init__(size, filter)
-        self.size = _size(size)
-        self.scale, self.ratio = scale, ratio
+        check_is_one("filter", filter, get_args(Filter))
+        self.size, self.scale, self.ratio, self._filter = _size(size), scale, ratio, filter
 
-    def region(self, height: int, width: int) -> Region:
-        """Draw a random region of a picture."""
-        rng, of = get_rng(), (height, width)
+    def __call__(self, image: Any) -> Any:
+        return _resized(_cut(image, *self.part(*size_of(image))), self.size, self._filter)
+
+    def part(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """Draw a part of a picture; return its top, left, height and width."""
+        rng = get_rng()
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(_TRIES):
             area = height * width * rng.uniform(*self.scale)
             ratio = math.exp(rng.uniform(low, high))
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:
-                top, left = int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1))
-                return Region(top, left, h, w, of, self.size)
+                return int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1)), h, w
         h, w = height, width  # the middle, as near to the ratio as possible
         if width / height < self.ratio[0]:
             h = min(height, max(1, round(width / self.ratio[0])))
         elif width / height > self.ratio[1]:
             w = min(width, max(1, round(height * self.ratio[1])))
-        return Region((height - h) // 2, (width - w) // 2, h, w, of, self.size)
+        return (height - h) // 2, (width - w) // 2, h, w
 
 
 class Crop:
@@ -138,7 +103,7 @@ class Crop:
         if self.at == "random":
             rng = get_rng()
             top, left = int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1))
-        return image[top : top + h, left : left + w]
+        return _cut(image, top, left, h, w)
 
 
 class Flip:
@@ -189,25 +154,14 @@ class Normalize:
 class Compose:
     """Applies transforms one after the other, Albumentations' and torchvision's included.
 
+    >>> import numpy as np
     >>> from mpiter.images import Flip, Resize
-    >>> Compose([Resize(8), Flip()]).region(16, 32).size
-    (8, 16)
+    >>> Compose([Resize(8), Flip()])(np.zeros((16, 32, 3), np.uint8)).shape
+    (8, 16, 3)
     """
 
     def __init__(self, transforms: Iterable[Any]) -> None:
-        self._steps: list[Any] = list(map(adapted, transforms))
-        if not self._steps:
-            raise OptionError("Compose needs a transform, at least.")
-        if hasattr(self._steps[0], "region"):
-            self.region = self._steps[0].region
-
-    def apply(self, image: Any, region: Region) -> Any:
-        """Transform a picture that was decoded for the region."""
-        first, *others = self._steps
-        image = first.apply(image, region)
-        for step in others:
-            image = step(image)
-        return image
+        self._steps = list(map(adapted, transforms))
 
     def __call__(self, image: Any) -> Any:
         for step in self._steps:
@@ -215,41 +169,32 @@ class Compose:
         return image
 
 
-def adapted(transform: Any) -> Any:
-    """Return ``transform`` as an object that takes arrays and Pillow's images."""
-    if isinstance(transform, (Resize, Crop, Flip, Normalize, Compose)):
+def adapted(transform: Any) -> Callable[[Any], Any]:
+    """Return ``transform`` as a function that takes arrays and Pillow's images."""
+    if isinstance(transform, (Resize, RandomResizedCrop, Crop, Flip, Normalize, Compose)):
         return transform
     if isinstance(transform, type) or not callable(transform):
         raise OptionError(f"transform={transform!r:.60} is no function; pass one of a picture, or a Compose.")
     library = type(transform).__module__.partition(".")[0]
-    return {"albumentations": Albumentation, "torchvision": Torchvision}.get(library, OnArrays)(transform)
+    call = {"albumentations": _by_albumentations, "torchvision": _by_torchvision}.get(library, _on_an_array)
+    return partial(call, transform)
 
 
-class OnArrays:
-    """Wraps the user's function, so that it always gets arrays."""
-
-    def __init__(self, transform: Any) -> None:
-        self._transform = transform
-
-    def __call__(self, image: Any) -> Any:
-        return self._transform(plain(image))
+def _on_an_array(transform: Any, image: Any) -> Any:
+    return transform(plain(image))
 
 
-class Albumentation(OnArrays):
-    """Wraps a transform of Albumentations, and seeds its generators for each sample."""
-
-    def __call__(self, image: Any) -> Any:
-        rng, transform = get_rng(), self._transform
-        if hasattr(transform, "set_random_state"):  # older versions draw from the global generators
-            transform.set_random_state(rng, random.Random(int(rng.integers(1 << 62))))
-        return transform(image=plain(image))["image"]
+def _by_albumentations(transform: Any, image: Any) -> Any:
+    """Apply a transform of Albumentations, after seeding its generators."""
+    rng = get_rng()
+    if hasattr(transform, "set_random_state"):  # older versions draw from the global generators
+        transform.set_random_state(rng, random.Random(int(rng.integers(1 << 62))))
+    return transform(image=plain(image))["image"]
 
 
-class Torchvision(OnArrays):
-    """Wraps a transform of torchvision, which takes Pillow's images or tensors and draws from torch's generator."""
-
-    def __call__(self, image: Any) -> Any:
-        return self._transform(as_pillows(image) if isinstance(image, np.ndarray) else image)
+def _by_torchvision(transform: Any, image: Any) -> Any:
+    """Apply a transform of torchvision, which takes Pillow's images or tensors and draws from torch's generator."""
+    return transform(as_pillows(image) if isinstance(image, np.ndarray) else image)
 
 
 def _size(size: Any) -> tuple[int, int]:
@@ -292,21 +237,21 @@ def plain(image: Any) -> Any:
     return image
 
 
-def resized(image: Any, box: tuple[float, float, float, float], size: tuple[int, int], filter: Filter) -> Any:
-    """Resize the part ``box`` (left, top, right, bottom) of a picture to ``size`` (height, width)."""
+def _cut(image: Any, top: int, left: int, height: int, width: int) -> Any:
+    if (height, width) == size_of(image):
+        return image
+    if is_pillows(image):
+        return image.crop((left, top, left + width, top + height))
+    return image[top : top + height, left : left + width]
+
+
+def _resized(image: Any, size: tuple[int, int], filter: Filter) -> Any:
+    """Resize a picture to ``size`` (height, width)."""
     from PIL import Image
 
-    whole = left, top, right, bottom = tuple(map(round, box))
-    height, width = size_of(image)
-    if any(abs(a - b) >= 1e-6 for a, b in zip(whole, box, strict=True)):  # of a picture that was decoded smaller
-        within = max(0, box[0]), max(0, box[1]), min(width, box[2]), min(height, box[3])
-    else:
-        within = None
-        if whole != (0, 0, width, height):
-            image = image.crop(whole) if is_pillows(image) else image[top:bottom, left:right]
-        if size == size_of(image):
-            return plain(image)
-    return plain(as_pillows(image).resize(size[::-1], Image.Resampling[filter.upper()], within))
+    if size == size_of(image):
+        return plain(image)
+    return plain(as_pillows(image).resize(size[::-1], Image.Resampling[filter.upper()]))
 
 
 def as_pillows(image: Any) -> Any:

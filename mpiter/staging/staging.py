@@ -103,9 +103,8 @@ class Staging:
 def size_of(capacity: Any) -> int:
     """Return ``capacity``, such as "200GB", as a number of bytes."""
     if isinstance(capacity, str) and (found := _SIZE.fullmatch(capacity)):
-        number, prefix, binary = found.groups()
-        step = 1024 if binary else 1000
-        capacity = float(number) * step ** (" kmgtp".index(prefix.lower()) if prefix else 0)
+        number, prefix, binary = found.groups("")
+        capacity = float(number) * (1024 if binary else 1000) ** " kmgtp".index(prefix.lower() or " ")
     if not isinstance(capacity, (int, float)) or not 1 <= capacity < 1 << 62:
         raise OptionError(f"capacity={capacity!r:.60} is no size; use a number of bytes, or '200GB', '1.5TB', '64GiB'.")
     return int(capacity)

@@ -113,7 +113,7 @@ class Inverted(ImageFolder):
 
 
 def test_a_read_of_ones_own_is_what_samples_are_made_of(root):
-    for folder in (Inverted(root), Inverted(root, Resize(10), scaled=True)):
+    for folder in (Inverted(root), Inverted(root, Resize(10))):
         whole = folder.read(2)
         assert (whole[0] == 255 - ImageFolder(root).read(2)[0]).all()
         assert (folder[2][0] == folder.transform(whole)[0]).all()
