@@ -188,9 +188,7 @@ def test_a_command_that_is_ended_leaves_no_archive_and_goes_on(folder, tmp_path,
     with monkeypatch.context() as patch:
         patch.setattr(packing, "write_all", write)
         assert main(["pack", str(folder), str(tmp_path / "out.zip")]) == (1 if isinstance(how, OSError) else 130)
-    said = capsys.readouterr().err
-    assert "out.zip.packing; the same command goes on" in said
-    assert ("No space left" in said) == isinstance(how, OSError)
+    assert ("No space left" in capsys.readouterr().err) == isinstance(how, OSError)
     assert not (tmp_path / "out.zip").exists()
     assert pack(folder, tmp_path / "out.zip").resumed > 0
     assert (tmp_path / "out.zip").read_bytes() == (tmp_path / "whole.zip").read_bytes()
