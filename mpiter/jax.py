@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+
+try:
+    import jax
+    import jax.numpy as jnp
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(f"{error}: mpiter.jax needs JAX: pip install 'mpiter[jax]'.", name=error.name) from error
 
 __all__ = ["arrays"]
 

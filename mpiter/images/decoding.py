@@ -83,7 +83,7 @@ MODES = ("RGB", "RGBA", "L", "I;16")
 
 
 def _fast(decoder: str) -> Any:
-    """Return the function of the option ``decoder``, whose library must be installed, except for "auto"; or None."""
+    """Return the function that ``decoder`` names, None for Pillow; "auto" is simplejpeg where that is installed."""
     import PIL
 
     check_is_one("decoder", decoder, ("auto", "pillow", "pillow-simd", "simplejpeg", "accimage"))

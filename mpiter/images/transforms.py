@@ -74,11 +74,8 @@ class RandomResizedCrop:
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:
                 return int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1)), h, w
-        h, w = height, width  # the middle, as near to the ratio as possible
-        if width / height < self.ratio[0]:
-            h = min(height, max(1, round(width / self.ratio[0])))
-        elif width / height > self.ratio[1]:
-            w = min(width, max(1, round(height * self.ratio[1])))
+        h = min(height, max(1, round(width / self.ratio[0])))  # the middle, as near to the ratio as possible
+        w = min(width, max(1, round(height * self.ratio[1])))
         return (height - h) // 2, (width - w) // 2, h, w
 
 
