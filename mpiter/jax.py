@@ -15,7 +15,9 @@ try:
     import jax
     import jax.numpy as jnp
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(f"{error}: mpiter.jax needs JAX: pip install 'mpiter[jax]'.", name=error.name) from error
+    raise ModuleNotFoundError(
+        f"{error}: mpiter.jax needs JAX (pip install 'mpiter[jax]'); mpiter.batches does without it.", name=error.name
+    ) from error
 
 __all__ = ["arrays"]
 
