@@ -131,6 +131,11 @@ class Actors(Workers):
         """Have ``wait`` call ``do`` with Ray's future of ``answer``; if it can't come, report the actor's end."""
         answer.future().add_done_callback(partial(self._post, member, do))
 
+    def _post(self, *word: Any) -> None:
+        """Add an event, unless the actor's end was reported: it would keep an object in Ray's store after ``close``."""
+        if self._workers.get(word[0].number) is word[0]:
+            super()._post(*word)
+
     def _hear(self, member: _Member, do: Callable[[Any], object], future: Any) -> None:
         if self._workers.get(member.number) is not member:
             return
