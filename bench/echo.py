@@ -41,12 +41,12 @@ RATIOS = {"ratio 1": 1.0, "ratio 2": 2.0, "ratio 4": 4.0}
 class Repeats:
     """How samples come several times."""
 
-    factor: float = 1
+    factor: int = 1
     buffer: int = 2048
     augments: bool = False  # each use anew
 
     def of(self, dataset: Any) -> Any:
-        return Bundles(dataset, int(self.factor)) if self.augments else dataset
+        return Bundles(dataset, self.factor) if self.augments else dataset
 
     def over(self, stream: Any) -> Echo[Any]:
         return Echo(stream, self.factor, shuffle_buffer=self.buffer)
@@ -54,7 +54,7 @@ class Repeats:
 
 ECHOES = {
     WITHOUT: Repeats(),
-    **{f"{factor:g}": Repeats(factor, BUFFER) for factor in (1.5, 2, 3, 4)},
+    **{str(factor): Repeats(factor, BUFFER) for factor in (2, 3, 4)},
     "4, examples": Repeats(4, BUFFER, augments=True),
     "4, batches": Repeats(4, 0),
 }
@@ -248,7 +248,7 @@ def claims(summary: Summary) -> Iterator[Claim]:
 
 def curves(summary: Summary) -> Iterator[Curves]:
     """Steps a second by factor, times those without, beside what arithmetic says."""
-    factors = ("1.5", "2", "3", "4")
+    factors = ("2", "3", "4")
     lines: dict[str, list[tuple[float, ...]]] = {}
     for case in RATIOS:
         found = [(float(row), ratio(summary, case, row, WITHOUT, "steps_per_s")) for row in factors]
@@ -268,7 +268,7 @@ EXPERIMENT = Experiment(
     },
     rows={
         WITHOUT: "no echo",
-        **{name: f"factor {name}, augmented" for name in ("1.5", "2", "3", "4")},
+        **{name: f"factor {name}, augmented" for name in ("2", "3", "4")},
         "4, examples": "factor 4, before augmentation",
         "4, batches": "factor 4, whole batches",
         "example": "factor 2, before augmentation",

@@ -1,13 +1,11 @@
 """Decoders side by side: photographs decoded by each, cropped at random and batched, beside what the machine allows.
 
-    python bench/images.py --rows line pillow simplejpeg "simplejpeg, scaled"
+    python bench/images.py --rows line pillow simplejpeg
 
 Generated photographs lie in the page cache: 500x375 to 224, to 128, and a camera's 4000x3000 to 224. The line is one
 process with Pillow, times the cores as they are: as many processes as workers, each decoding and cropping for itself.
-With `scaled=True` a JPEG is decoded no larger than the crop needs, which accimage can't; "best" is that, resized by
-OpenCV to nearly Pillow's pixels. The article on input speed has Pillow-SIMD (installed in Pillow's place) and accimage
-1-2 times as fast as Pillow. Must: ours with Pillow at least 0.95 of the line; of the camera's photographs, scaled
-decoding at least 3 times full decoding. Beside Chainer and torch it is the case `jpeg` of `transport.py`.
+The article on input speed has Pillow-SIMD (installed in Pillow's place) and accimage 1-2 times as fast as Pillow. Must:
+ours with Pillow at least 0.95 of the line. Beside Chainer and torch it is the case `jpeg` of `transport.py`.
 Needs Pillow, which makes the files; another decoder that isn't installed is a line that says so.
 """
 
@@ -36,8 +34,8 @@ from mpiter.images import ImageList, RandomResizedCrop
 FILES = ROOT / ".demo" / "images"
 LENGTH = 1 << 14  # a virtual one, so that no epoch ends in the timed part
 WARM = 6  # batches, at least, before the clock starts: what was fetched while workers started is used up
-ONE, LINE, BEST, FIGURE = "one process", "line", "best", "images_per_s"
-OF_LINE, OF_FULL = 0.95, 3.0
+ONE, LINE, FIGURE = "one process", "line", "images_per_s"
+OF_LINE = 0.95
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,8 @@ CASES = {
     "128": Case("500x375 JPEG of 80 kB, crops to 128, batches of 32", photographs.SMALL, 256, 128, 32),
     "camera": Case("4000x3000 JPEG of 3.5 MB, crops to 224, batches of 4", photographs.CAMERA, 8, 224, 4),
 }
-DECODERS = ("pillow", "simplejpeg", "opencv", "accimage")
-OURS: dict[str, dict[str, Any]] = {
-    **{decoder: {"decoder": decoder} for decoder in DECODERS},
-    **{f"{decoder}, scaled": {"decoder": decoder, "scaled": True} for decoder in DECODERS if decoder != "accimage"},
-    BEST: {"decoder": "auto", "scaled": True},
-}
+DECODERS = ("pillow", "simplejpeg", "accimage")
+OURS: dict[str, dict[str, Any]] = {decoder: {"decoder": decoder} for decoder in DECODERS}
 ROWS = {
     ONE: "a process with Pillow, nobody beside it",
     LINE: "as many processes as workers, with Pillow, each for itself",
@@ -80,7 +74,7 @@ def take(turn: Turn) -> Answer:
     paths = photographs.files_of(FILES, case.size, min(case.photographs, turn.options["photographs"]))
     if turn.row in (ONE, LINE):
         return busy(turn, case, paths)
-    crop = RandomResizedCrop(case.side, filter="smooth" if turn.row == BEST else "bilinear")
+    crop = RandomResizedCrop(case.side)
     pairs = ((paths[index % len(paths)], index % len(paths)) for index in range(LENGTH))
     try:
         dataset = ImageList(pairs, crop, **OURS[turn.row])
@@ -150,8 +144,6 @@ def decode_for_ever(case: Case, paths: list[str], counts: Any, number: int) -> N
 def claims(summary: Summary) -> Iterator[Claim]:
     for case in CASES:
         yield at_least(case, "ours, Pillow", ratio(summary, case, "pillow", LINE, FIGURE), OF_LINE, " of the line")
-    found = ratio(summary, "camera", "simplejpeg, scaled", "simplejpeg", FIGURE)
-    yield at_least("camera", "scaled decoding", found, OF_FULL, " x full decoding")
 
 
 EXPERIMENT = Experiment(

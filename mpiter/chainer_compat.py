@@ -96,5 +96,4 @@ class _Finder(MetaPathFinder):
 if "chainer" not in sys.modules:  # modules may be left from an import that failed
     for name in [name for name in sys.modules if name.startswith("chainer.")]:
         del sys.modules[name]
-if not any((type(finder).__module__, type(finder).__qualname__) == (__name__, "_Finder") for finder in sys.meta_path):
-    sys.meta_path.insert(0, _Finder())
+sys.meta_path.insert(0, _Finder())

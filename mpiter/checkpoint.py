@@ -7,16 +7,15 @@ model.  Guarantees that a file holds the last finished step, is written complete
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
 import math
 import os
-import secrets
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, Self
@@ -29,6 +28,15 @@ from .errors import OptionError, StateError, warn
 from .samples.jsonable import decoded, encoded
 from .typevars import T
 from .worker.seeding import give_back, global_generators, state_of
+
+
+class _State(Enum):
+    """Where the training loop is.  A signal that comes while it is WAITING is delivered at once."""
+
+    OUTSIDE = "the block hasn't begun, or has ended"
+    BETWEEN = "no step of steps() has begun"
+    STEP = "a step of steps() isn't finished"
+    WAITING = "steps() waits for a batch between two steps, so that all parts can be saved"
 
 
 class Checkpoint:
@@ -71,21 +79,17 @@ class Checkpoint:
                 raise OptionError(f"{what}: pass a dict, or mpiter.torch.DataLoader for torch's.")
         self._loaders = {name: part for name, part in self._parts.items() if hasattr(part, "is_new_epoch")}
         self._places: dict[str, Any] = {}  # of the loaders, after the last finished step
-        self._is_open = self._counts_epochs = False
-        self._begun = 0  # 1 while a step of steps() isn't finished
-        self._waits = False  # steps() waits for a batch between two steps, so all parts can be saved
-        self._saved_at = 0.0
+        self._state, self._counts_epochs, self._saved_at = _State.OUTSIDE, False, 0.0
         self._heard: int | None = None  # the signal that is held back
         self._handlers: dict[int, Any] = {}  # as they were before the block
 
     def __enter__(self) -> Self:
         """Load the file; or write it if it is missing, which shows at once whether all parts can be saved."""
-        if self._is_open:
+        if self._state is not _State.OUTSIDE:
             raise StateError("this Checkpoint is in use already; make another one.")
-        self._begun, self._heard, self._handlers = 0, None, {}
-        self._finish()
+        self._heard, self._handlers, self._places = None, {}, self._now()
         self._load() if self.path.exists() else self._save()
-        self._is_open, self._counts_epochs, self._saved_at = True, False, time.monotonic()
+        self._state, self._counts_epochs, self._saved_at = _State.BETWEEN, False, time.monotonic()
         if threading.current_thread() is threading.main_thread():  # Python handles signals in no other thread
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if (handler := signal.getsignal(number)) not in (None, signal.SIG_IGN):
@@ -94,15 +98,15 @@ class Checkpoint:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        self._is_open = False
         try:
             if kind is None:
-                if self._begun:
+                if self._state is _State.STEP:
                     self._finish()
                 self._save()
                 if not self.finished and any(self._moved()):
                     warn("no step has been finished: loop over c.steps(loader), or call c.step() after each step.")
         finally:
+            self._state = _State.OUTSIDE
             for number, handler in reversed(self._handlers.items()):  # Ctrl-C's last: it could interrupt this loop
                 signal.signal(number, handler)
         if kind is None or issubclass(kind, Exception):
@@ -113,21 +117,22 @@ class Checkpoint:
         if hasattr(batches, "is_new_epoch") and not any(part is batches for part in self._loaders.values()):
             what = f"this {type(batches).__name__} is not among the checkpoint's parts, so its place would not be saved"
             raise OptionError(f"{what}: pass it to Checkpoint as well.")
-        if self._begun:  # the last step of an earlier loop, which was left by break
+        if self._state is _State.STEP:  # the last one of an earlier loop, which was left by break
             self._end_step(None)
         may_wait = not getattr(batches, "fetches_here", True)  # in a fetch within next() the parts don't agree
         try:
             for batch in batches:
-                self._waits, self._begun = False, 1
+                self._go_to(_State.STEP)
                 yield batch
-                if self._begun:  # ``step()`` hasn't been called
-                    self._waits = self._end_step(batches) and may_wait
+                if self._state is _State.STEP and self._end_step(batches) and may_wait:  # not if step() was called
+                    self._go_to(_State.WAITING)
         finally:
-            self._waits = False
+            if self._state is _State.WAITING:
+                self._state = _State.BETWEEN
 
     def step(self) -> None:
         """Finish a step, once the model and all else that belongs to it have been updated."""
-        self._begun = 1
+        self._go_to(_State.STEP)
         self._end_step(None)
 
     def epochs(self, total: int) -> Iterator[int]:
@@ -144,15 +149,23 @@ class Checkpoint:
         """Return the states in a file by the names of their parts, which are "0", "1", … for parts without one."""
         return dict(_read(Path(path))["parts"])
 
+    def _go_to(self, state: _State) -> None:
+        if self._state is _State.OUTSIDE:
+            raise StateError("steps belong into the block: with mpiter.Checkpoint(…) as c: …")
+        self._state = state
+
     def _finish(self) -> None:
-        """Count a finished step and note the loaders' states: from the next batch on they are ahead of the model."""
-        self.finished += self._begun
-        self._begun = 0
-        self._places = {name: loader.state_dict() for name, loader in self._loaders.items()}
+        """Count the step, if one has begun, and note the loaders' states, before they are ahead of the model again."""
+        self.finished += self._state is _State.STEP
+        self._go_to(_State.BETWEEN)
+        self._places = self._now()
+
+    def _now(self) -> dict[str, Any]:
+        return {name: loader.state_dict() for name, loader in self._loaders.items()}
 
     def _moved(self) -> Iterator[str]:
         """Return the names of the loaders that have handed out batches since the last finished step."""
-        return (name for name in self._loaders if repr(self._loaders[name].state_dict()) != repr(self._places[name]))
+        return (name for name, state in self._now().items() if repr(state) != repr(self._places[name]))
 
     def _end_step(self, batches: Any) -> bool:
         """Finish the step, then save and handle a signal if needed; after an epoch's last step ``epochs()`` does that.
@@ -168,8 +181,6 @@ class Checkpoint:
 
     def _pause(self) -> None:
         """Save if a save is due or a signal was held back, and call that signal's original handler."""
-        if not self._is_open:
-            raise StateError("steps belong into the block: with mpiter.Checkpoint(…) as c: …")
         if self._heard is not None:
             self._save()
             _say(f"saved: {self.path}")
@@ -185,8 +196,8 @@ class Checkpoint:
         if number == self._heard == signal.SIGINT:
             return self._deliver(frame)
         self._heard = number
-        if self._waits:
-            self._waits = False
+        if self._state is _State.WAITING:
+            self._state = _State.BETWEEN
             return self._pause()
         more = "; Ctrl-C once more, and it ends at once" if number == signal.SIGINT else ""
         _say(f"{signal.Signals(number).name} waits for the end of this step or epoch, to save all{more}.")
@@ -223,28 +234,25 @@ class Checkpoint:
         for name, generator in _generators().items():
             if name in states["generators"]:
                 give_back(generator, states["generators"][name])
-        self._finish()
+        self._places = self._now()
 
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a new file in a ``with`` block; it replaces ``path`` once it is complete and on the disk.
 
-    An error leaves the old file. So does a kill, and the unfinished file, with a dot before its name, until the next.
+    An error leaves the old file. So does a kill, and the unfinished file, ``.NAME-unfinished``, until the next.
     """
-    unfinished = path.with_name(f".{path.name}-{secrets.token_hex(8)}")  # a name that can't be guessed
-    for left in path.parent.glob(glob.escape(f".{path.name}-") + "?" * 16):
-        left.unlink(missing_ok=True)
+    unfinished = path.with_name(f".{path.name}-unfinished")
+    unfinished.unlink(missing_ok=True)
     try:
         with open(unfinished, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-    except BaseException as error:
+    except BaseException:
         unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename is None:  # such as for a full disk
-            error.filename = str(path)
         raise
     machine.write_names(path.parent)
 

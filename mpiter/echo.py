@@ -29,7 +29,6 @@ from .worker import seeding
 __all__ = ["Bundles", "Echo"]
 
 _FAR = 1 << 48  # added to the position that seeds a further use, so that no other sample's is the same
-_LARGEST = 1000
 _SOURCES = ("epoch", "epoch_detail", "stats", "close", "finalize")  # attributes that are looked up in the source
 _Rows = np.ndarray[Any, Any]
 
@@ -90,9 +89,9 @@ class Echo(Generic[B]):
     Args:
         source: an iterator, a ``batches()`` or a loader of mpiter.  If its dataset is ``Bundles(dataset, times)``, each
             use of a sample is augmented anew; else the same sample is repeated.
-        factor: uses of each sample, from 1 on; with 1.5, half of the samples are used a second time.
+        factor: uses of each sample.
         shuffle_buffer: the most samples to keep, so that the uses of a sample come in different batches.  With 0, each
-            batch is repeated whole, at once; batches made by a ``collate_fn`` or ``ragged="list"`` need that.
+            batch is repeated whole, at once; so are those of a ``collate_fn``, ``ragged="list"`` or ``ragged="pad"``.
         seed: seed of the order of further uses.
 
     >>> import mpiter
@@ -101,9 +100,8 @@ class Echo(Generic[B]):
     [0 1] [0 1] [2 3] [2 3]
     """
 
-    def __init__(self, source: Any, factor: float = 2, *, shuffle_buffer: int = 1024, seed: int = 0) -> None:
-        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 1 <= factor <= _LARGEST:
-            raise OptionError(f"factor={factor!r:.60} must be a number from 1 to {_LARGEST}.")
+    def __init__(self, source: Any, factor: int = 2, *, shuffle_buffer: int = 1024, seed: int = 0) -> None:
+        whole("factor", factor, least=1)
         whole("shuffle_buffer", shuffle_buffer, least=0)
         whole("seed", seed, least=0)
         if not hasattr(source, "state_dict") or not getattr(source, "batch_size", None):
@@ -111,20 +109,16 @@ class Echo(Generic[B]):
                 f"an Echo goes around an iterator, batches() or a loader with a batch_size, not around {source!r:.60}."
             )
         collates = getattr(getattr(source, "collate_fn", None), "__module__", "torch").partition(".")[0] != "torch"
-        if shuffle_buffer and (collates or getattr(source, "ragged", "") == "list"):
-            raise OptionError(
-                "where a collate_fn or ragged='list' makes the batches, an Echo cannot tell what in them belongs to a "
-                "sample.  Pass shuffle_buffer=0, which repeats whole batches, or a MultiprocessIterator, whose "
-                "batches are lists of samples."
-            )
         dataset = getattr(source, "dataset", None)
         self._bundles = dataset.times if isinstance(dataset, Bundles) else 0
         if self._bundles and factor > self._bundles:
-            raise OptionError(f"factor={factor!r} needs Bundles(dataset, {-int(-factor // 1)}), not {self._bundles}.")
+            raise OptionError(f"factor={factor} needs Bundles(dataset, {factor}), not {self._bundles}.")
         self.source: Any = source
-        self._factor, self._mixes, self._seed = float(factor), shuffle_buffer > 0, int(seed)
+        self._factor, self._seed = int(factor), int(seed)
+        self._mixes = shuffle_buffer > 0 and not collates and getattr(source, "ragged", "raise") == "raise"
         length = len(dataset) if isinstance(dataset, Sized) else shuffle_buffer
-        self._each = max(1, min(int(shuffle_buffer) // 2, length) // source.batch_size)  # batches in a block
+        most = min(shuffle_buffer // 2, length) if self._mixes else 0
+        self._each = max(1, most // source.batch_size)  # batches in a block
         self._agreed = {
             "factor": self._factor,
             "block": self._each,
@@ -207,18 +201,14 @@ class Echo(Generic[B]):
 
     def _repeats(self) -> list[_Repeat]:
         """Return the further uses of the previous block's samples, in batches of the same sizes."""
+        uses = range(1, self._factor)
+        if not self._mixes:
+            return [_Repeat(use, [(number, np.arange(0))]) for use in uses for number in range(len(self._before))]
         sizes, found = [_length(self._use(batch, 0)) or 0 for batch in self._before], list[_Repeat]()
-        earlier, part = (self._block - 1) * self._each, self._factor % 1
-        for use in range(1, int(self._factor) + (part > 0)):
-            count = len(sizes)
-            if use == int(self._factor):
-                count = int((earlier + count) * part) - int(earlier * part)
-            if not self._mixes:
-                found += [_Repeat(use, [(number, np.arange(0))]) for number in range(count)]
-                continue
+        ends = np.cumsum(sizes, dtype=int)
+        for use in uses if sizes else ():
             order = np.random.default_rng([self._seed, self._passes, self._block, use]).permutation(sum(sizes))
-            ends = np.cumsum(sizes)
-            for chosen in np.split(order, ends[:-1])[:count]:
+            for chosen in np.split(order, ends[:-1]):
                 of = np.searchsorted(ends, chosen, side="right")
                 rows = [(int(one), chosen[of == one] - (ends[one] - sizes[one])) for one in np.unique(of)]
                 found.append(_Repeat(use, rows))
@@ -239,14 +229,7 @@ class Echo(Generic[B]):
         batches = [self._use(self._before[number], repeat.use) for number, _ in repeat.rows]
         if not self._mixes:
             return _copied(batches[0])
-        rows = [rows for _, rows in repeat.rows]
-        try:
-            return _mixed(batches, rows, [_length(batch) for batch in batches])
-        except (ValueError, RuntimeError) as error:
-            raise OptionError(
-                f"rows of several batches cannot be joined ({error}): their samples differ.  Pass shuffle_buffer=0, "
-                f"which repeats whole batches."
-            ) from error
+        return _mixed(batches, [rows for _, rows in repeat.rows], _length(batches[0]))
 
     def _use(self, batch: Any, use: int) -> Any:
         """Return the batch with use number ``use`` of each sample."""
@@ -265,8 +248,7 @@ class Echo(Generic[B]):
 
     def __len__(self) -> int:
         """Return the number of batches in a pass, further uses included."""
-        count = len(self.source)
-        return count * int(self._factor) + int(count * (self._factor % 1))
+        return len(self.source) * self._factor
 
     def __getattr__(self, name: str) -> Any:
         if name in _SOURCES:
@@ -306,18 +288,11 @@ class Echo(Generic[B]):
         if typed(state, "echo", dict) != self._agreed:
             raise StateError(f"the state was saved with echo={state['echo']!r:.120}, here it is {self._agreed}.")
         numbers = {name: number_of(state, name) for name in ("pass", "block")}
-        most = self._each * (1 + -int(-self._factor // 1))
-        numbers["taken"] = number_of(state, "taken", 0, most)
+        numbers["taken"] = number_of(state, "taken", 0, self._each * (1 + self._factor))
         self.source.load_state_dict(typed(state, "source", dict))
         self._forget()
         self._passes = numbers["pass"]
         self._loaded = {**state, **numbers}
-
-    def reset(self) -> None:
-        """Reset the source and start again."""
-        self.source.reset()
-        self._forget()
-        self._passes, self._loaded = 0, None
 
 
 # -- rows of batches of any structure ----------------------------------------------------------------------------
@@ -325,13 +300,13 @@ class Echo(Generic[B]):
 
 def _length(value: Any) -> int | None:
     """Return the number of rows of a batch; None if it has no rows."""
-    if isinstance(value, Batch) or _is_array(value):
-        return len(value) if isinstance(value, Batch) or value.ndim else None
+    if _is_array(value):
+        return len(value) if value.ndim else None
     if isinstance(value, Mapping):
-        return _length(list(value.values()))
+        value = list(value.values())
     if not isinstance(value, (list, tuple)):
         return None
-    lengths = {_length(part) for part in value} - {None}
+    lengths = set() if isinstance(value, Batch) else {_length(part) for part in value} - {None}
     return lengths.pop() if len(lengths) == 1 else len(value)
 
 
@@ -348,24 +323,22 @@ def _is_column(value: Any, length: int | None) -> bool:
     return isinstance(value, Mapping) and all(_is_column(part, length) for part in value.values())
 
 
-def _mixed(batches: list[Any], rows: list[_Rows], lengths: list[int | None]) -> Any:
-    """Return rows of several batches as one batch, a copy that the user may modify."""
+def _mixed(batches: list[Any], rows: list[_Rows], length: int | None) -> Any:
+    """Return rows of several batches, the first of ``length`` rows, as one batch, a copy that the user may modify."""
     first = batches[0]
     if _is_array(first):
         parts = [batch[some] for batch, some in zip(batches, rows, strict=True)]
         return np.concatenate(parts) if isinstance(first, np.ndarray) else sys.modules["torch"].cat(parts)
     if isinstance(first, Mapping):
-        return {name: _mixed([batch[name] for batch in batches], rows, lengths) for name in first}
-    if not isinstance(first, Batch) and all(_is_column(part, lengths[0]) for part in first):
-        return _like(first, [_mixed(list(parts), rows, lengths) for parts in zip(*batches, strict=True)])
-    found = [copy.deepcopy(batch[row]) for batch, some in zip(batches, rows, strict=True) for row in some.tolist()]
-    return Batch.of_rows(found) if isinstance(first, Batch) else _like(first, found)
+        return {name: _mixed([batch[name] for batch in batches], rows, length) for name in first}
+    if isinstance(first, Batch) or not all(_is_column(part, length) for part in first):
+        found = [copy.deepcopy(batch[row]) for batch, some in zip(batches, rows, strict=True) for row in some.tolist()]
+    else:
+        found = [_mixed(list(parts), rows, length) for parts in zip(*batches, strict=True)]
+    if isinstance(first, Batch):
+        return Batch.of_rows(found)
+    return type(first)(*found) if hasattr(first, "_fields") else type(first)(found)
 
 
 def _copied(batch: Any) -> Any:
     return Batch.of_rows(copy.deepcopy([*batch])) if isinstance(batch, Batch) else copy.deepcopy(batch)
-
-
-def _like(value: Any, parts: list[Any]) -> Any:
-    """Return ``parts`` in a container of the type of ``value``."""
-    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)

@@ -6,7 +6,7 @@ only with ``jax_enable_x64``.  Guarantees that a slot (a batch's memory) isn't r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,10 @@ try:
     import jax.numpy as jnp
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"{error}: mpiter.jax needs JAX (pip install jax, or pip install 'mpiter[jax]'). mpiter.batches does without "
-        f"it, and jax.numpy.asarray takes its arrays.",
-        name=error.name,
+        f"{error}: mpiter.jax needs JAX (pip install 'mpiter[jax]'); mpiter.batches does without it.", name=error.name
     ) from error
 
-__all__ = ["arrays", "each"]
+__all__ = ["arrays"]
 
 _WIDE = {"int64", "uint64", "float64", "complex128"}
 
@@ -29,24 +27,16 @@ _WIDE = {"int64", "uint64", "float64", "complex128"}
 def arrays(batch: Any) -> Any:
     """Return ``batch`` with JAX arrays in place of NumPy's; containers, nested to any depth, keep their types.
 
-    >>> import numpy as np
+    >>> import mpiter, numpy as np
+    >>> for x in map(arrays, mpiter.batches([1.0, 2.0, 3.0], 2, n_processes=0, shuffle=False)):
+    ...     print(x)
+    [1. 2.]
+    [3.]
     >>> x, names = arrays((np.ones(3, np.float32), ["a", "b", "c"]))
     >>> float(x.sum()), names
     (3.0, ['a', 'b', 'c'])
     """
     return jax.tree_util.tree_map(_array, batch)
-
-
-def each(batches: Any) -> Iterator[Any]:
-    """Yield the batches of a loader, or of any iterable, as JAX arrays.
-
-    >>> import jax, mpiter
-    >>> for x in each(mpiter.batches([1.0, 2.0, 3.0], 2, n_processes=0, shuffle=False)):
-    ...     print(isinstance(x, jax.Array), x)
-    True [1. 2.]
-    True [3.]
-    """
-    return map(arrays, batches)
 
 
 def _array(value: Any) -> Any:

@@ -61,7 +61,7 @@ OPEN = {
     **{f"torch/{name}": {"torch"} for name in ("loader", "tensors")},
 }
 DOORS = {"chainer", "chainermn", "torch", "jax", "ray", "mpi4py"}
-EXTRAS = {"PIL", "h5py", "lmdb", "cv2", "cupy"}
+EXTRAS = {"PIL", "h5py", "lmdb", "cupy"}
 ALLOWED = {"numpy", "msgpack", "cloudpickle", "threadpoolctl"}
 
 

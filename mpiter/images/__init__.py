@@ -2,9 +2,9 @@
 
 ::
 
-    dataset, pack ─────────────────► decoding ───────────────────────► transforms
-    which files and labels,          reads the header, then the first  region → apply on pixels;
-    source, fetch, read, transform   of simplejpeg, …, Pillow to fit   Albumentations', torchvision's
+    dataset, pack ─────────────────► decoding ────────────────────────► transforms
+    which files and labels,          reads the header, then simplejpeg  on pixels; and those of
+    source, fetch, read, transform   or Pillow makes the pixels         Albumentations, torchvision
 
 mpiter's core doesn't import this package.  Needs Pillow; the extra ``images`` installs simplejpeg too.
 """
@@ -12,7 +12,7 @@ mpiter's core doesn't import this package.  Needs Pillow; the extra ``images`` i
 from .dataset import ImageFolder, ImageList
 from .decoding import BrokenImage
 from .pack import BadArchive, PackedFolder
-from .transforms import Compose, Crop, Flip, Normalize, RandomResizedCrop, Region, Resize
+from .transforms import Compose, Crop, Flip, Normalize, RandomResizedCrop, Resize
 
 __all__ = [
     "BadArchive",
@@ -25,6 +25,5 @@ __all__ = [
     "Normalize",
     "PackedFolder",
     "RandomResizedCrop",
-    "Region",
     "Resize",
 ]

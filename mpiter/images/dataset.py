@@ -1,26 +1,24 @@
 """Datasets of pictures: they find the files, decode a picture when it is read, and apply a transform.
 
 Runs in the workers, if there are any.  Follows the dataset protocol: ``source(i)`` names the file, ``fetch(i)`` reads
-its bytes, ``read(i)`` decodes them, ``transform(sample)`` augments; ``dataset[i]`` is ``transform(read(i))``, with
-fewer pixels decoded if ``scaled``.  To read pictures from elsewhere, override ``source`` and ``fetch``.
+its bytes, ``read(i)`` decodes them, ``transform(sample)`` augments; ``dataset[i]`` is ``transform(read(i))``.  To read
+pictures from elsewhere, override ``source`` and ``fetch``.
 """
 
 from __future__ import annotations
 
 import errno
-import operator
 import os
-import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, SupportsIndex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, NoReturn, SupportsIndex
 
 import numpy as np
 
 from ..datasets.packed import Packed
 from ..errors import OptionError
 from .decoding import Decoding
-from .transforms import LAYOUTS, adapted, check_is_one, is_pillows, plain
+from .transforms import adapted, check_is_one, is_pillows, plain
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 Path = str | os.PathLike[str]
@@ -40,19 +38,14 @@ class Pictures:
         mode: Literal["RGB", "RGBA", "L", "I;16"] = "RGB",
         dtype: Any = None,
         layout: Literal["HWC", "CHW"] = "HWC",
-        scaled: bool = False,
-        upright: bool = False,
     ) -> None:
-        check_is_one("layout", layout, LAYOUTS)
+        check_is_one("layout", layout, ("HWC", "CHW"))
         self.root, self.labels = os.fspath(root), labels
         self.paths: Sequence[str] = Packed(names)  # in memory that all workers share: there may be millions
-        self._decoding = Decoding(decoder, mode, upright)
-        self._augment = adapted(transform if transform is not None else plain)
+        self._decoding = Decoding(decoder, mode)
+        self._augment: Any = plain if transform is None else adapted(transform)
         self._dtype = None if dtype is None else np.dtype(dtype)
-        self._turns = layout == "CHW" and getattr(self._augment, "layout", "HWC") != "CHW"
-        self._scaled = scaled
-        if scaled and not hasattr(self._augment, "region"):
-            raise OptionError("scaled=True needs Resize, RandomResizedCrop, or what says its region as they do, first.")
+        self._turns = layout == "CHW"
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -65,15 +58,10 @@ class Pictures:
         """Read the bytes of the file."""
         return bytes_at(self.source(index))
 
-    def read(self, index: int, *, in_full: bool = True) -> Any:
-        """Return the decoded sample, whose picture is an array in full size.
-
-        With ``in_full=False``, return the sample as ``transform`` gets it: its picture is decoded only as large as the
-        transform needs, if the dataset is ``scaled``.
-        """
-        wish = self._augment.region if self._scaled and not in_full else None
-        image, region = self._decoding.open(self.fetch(index), self.source(index), wish)
-        image = plain(image) if in_full else image if region is None else (image, region)
+    def read(self, index: int, *, in_array: bool = True) -> Any:
+        """Return the decoded sample; with ``in_array=False`` its picture may be Pillow's image, as it was decoded."""
+        image = self._decoding.open(self.fetch(index), self.source(index))
+        image = plain(image) if in_array else image
         if self.labels is None:
             return image
         label = self.labels[index]
@@ -84,19 +72,12 @@ class Pictures:
         return self._augmented(sample) if self.labels is None else (self._augmented(sample[0]), sample[1])
 
     def __getitem__(self, index: SupportsIndex) -> Any:
-        at = operator.index(index)
-        if not -len(self) <= at < len(self):
-            raise IndexError(f"there is no sample {at} among {len(self)}")
-        at %= len(self)
+        at = range(len(self))[index]
         is_ours = type(self).read is Pictures.read  # a derived class's own may take the index only
-        return self.transform(self.read(at, in_full=False) if is_ours else self.read(at))
-
-    def about(self) -> dict[str, str]:
-        """Return the decoders in use, with their versions, for reports about the loading."""
-        return {"decoder": self._decoding.names}
+        return self.transform(self.read(at, in_array=False) if is_ours else self.read(at))
 
     def _augmented(self, image: Any) -> Any:
-        image = self._augment.apply(*image) if isinstance(image, tuple) else self._augment(image)  # (image, region)
+        image = self._augment(image)
         image = plain(image) if is_pillows(image) else image
         if not isinstance(image, np.ndarray):
             return image  # a tensor, or any other result of the user's transform
@@ -113,9 +94,8 @@ class ImageFolder(Pictures):
         transform: a function of an array (height, width, channels), or a transform of this package, Albumentations or
             torchvision.
         extensions: file name extensions of pictures; other files are ignored.
-        options: ``decoder`` ("auto", "pillow", "pillow-simd", "simplejpeg", "opencv", "accimage"), ``mode`` ("RGB",
-            "RGBA", "L", "I;16"), ``dtype`` and ``layout`` ("HWC", "CHW") of the resulting arrays, ``scaled`` (True:
-            decode JPEG no larger than the transform needs), ``upright`` (True: rotate as the EXIF orientation says).
+        options: ``decoder`` ("auto", "pillow", "pillow-simd", "simplejpeg", "accimage"), ``mode`` ("RGB",
+            "RGBA", "L", "I;16"), ``dtype`` and ``layout`` ("HWC", "CHW") of the resulting arrays.
 
     >>> import os, tempfile
     >>> from PIL import Image
@@ -143,34 +123,28 @@ class ImageFolder(Pictures):
 
     def _found(self, root: str) -> tuple[Iterable[str], Iterable[str]]:
         """Return the names of the classes, and of all files."""
-        classes, names, failed = list[str](), list[str](), list[OSError]()
-        for prefix, folders, files in walk(root, failed):
-            classes += [] if prefix else folders
-            names += [prefix + file for file in files]
-        for error in failed:
-            raise error
-        return classes, names
+        found = list(walk(root, _raised))
+        return found[0][1], [prefix + file for prefix, _, files in found for file in files]
 
 
-def walk(top: str, failed: list[OSError]) -> Iterator[tuple[str, list[str], list[str]]]:
+def walk(top: str, onerror: Callable[[OSError], None]) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield ``top`` and each folder below it: its path from ``top`` ("", "cat/", …), and its folders' and files' names.
 
-    Links are followed, except to a folder that contains them.  Errors of listing a folder are added to ``failed``.
+    Links are followed.  ``onerror`` is called with the error of a folder that can't be listed.
     """
-    around = {top: {os.path.realpath(top)}}
-    for folder, folders, files in os.walk(top, onerror=failed.append, followlinks=True):
-        here = around.pop(folder)
-        places = {name: os.path.realpath(os.path.join(folder, name)) for name in folders}
-        folders[:] = [name for name in folders if places[name] not in here]
-        around |= {os.path.join(folder, name): {*here, places[name]} for name in folders}
+    for folder, folders, files in os.walk(top, onerror=onerror, followlinks=True):
         yield "" if folder == top else os.path.join(os.path.relpath(folder, top), ""), folders, files
 
 
-class ImageList(Pictures):
-    """The pictures of a list of paths, or of pairs of path and label; or of a text file with one of these per line.
+def _raised(error: OSError) -> NoReturn:
+    raise error
 
-    Chainer's ``LabeledImageDataset`` and ``ImageDataset`` read the same text files. Without labels a sample is the
-    picture. Paths are relative to ``root``; ``root`` or the paths may be URLs of a store that fsspec can read.
+
+class ImageList(Pictures):
+    """The pictures of a list of paths, or of pairs of path and label; or of a text file with ``path label`` per line.
+
+    Chainer's ``LabeledImageDataset`` reads the same text files. Without labels a sample is the picture. Paths are
+    relative to ``root``; ``root`` or the paths may be URLs of a store that fsspec can read.
 
     >>> ImageList([("cat.jpg", 7), ("dog.jpg", 1)]).labels
     array([7, 1])
@@ -179,27 +153,18 @@ class ImageList(Pictures):
     def __init__(
         self, pairs: Path | Iterable[tuple[Path, Any] | Path], transform: Any = None, root: Path = ".", **options: Any
     ) -> None:
-        if isinstance(pairs, Mapping):
-            raise OptionError("a dict's labels would be lost, as it is a list of its keys; pass its items().")
         items: list[Any] = _lines(pairs) if isinstance(pairs, (str, os.PathLike)) else list(pairs)
-        labelled = {isinstance(item, (tuple, list)) for item in items}
-        if len(labelled) > 1:
-            raise OptionError("the list has paths and pairs; give each picture a label, or none.")
-        labels = np.array([label for _, label in items]) if True in labelled else None
-        names = (os.fspath(item if labels is None else item[0]) for item in items)
+        has_labels = bool(items) and isinstance(items[0], (tuple, list))
+        labels = np.array([label for _, label in items]) if has_labels else None
+        names = (os.fspath(item[0] if has_labels else item) for item in items)
         super().__init__(root, names, labels, transform, **options)
 
 
-def _lines(path: Path) -> list[Any]:
-    """Return the lines of a text file: as pairs of path and label if each ends with a whole number, else as paths."""
+def _lines(path: Path) -> list[tuple[str, int]]:
+    """Return the pairs of path and label in a text file."""
     with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:  # names may be any bytes
-        lines = [line.strip() for line in file if line.strip()]
-    parts = [line.rsplit(None, 1) for line in lines]
-    numbered = [len(part) == 2 and re.fullmatch("[+-]?[0-9]+", part[1]) is not None for part in parts]
-    if any(numbered) and not all(numbered):
-        line = lines[numbered.index(False)]
-        raise OptionError(f"line {line!r:.80} of {os.fspath(path)} has no label, while others have one.")
-    return [(name, int(label)) for name, label in parts] if all(numbered) else lines
+        pairs = [line.rsplit(None, 1) for line in file if line.strip()]
+    return [(name.strip(), int(label)) for name, label in pairs]
 
 
 def bytes_at(source: str) -> bytes:

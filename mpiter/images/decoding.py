@@ -1,4 +1,4 @@
-"""Decodes a file's bytes: Pillow reads the header, a decoder makes the pixels, which EXIF's orientation may rotate.
+"""Decodes a file's bytes: Pillow reads the header, a decoder makes the pixels.
 
 Runs in the workers, if there are any.  Other decoders get only *ordinary* JPEG, which they decode as Pillow does; what
 they fail at, Pillow decodes.  So all decoders give the same pixels (except accimage, which "auto" never takes), and
@@ -12,18 +12,13 @@ import functools
 import importlib
 import io
 import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ..errors import MpiterError, OptionError
-from .transforms import Region, as_pillows, check_is_one
-
-Wish = Callable[[int, int], Region]
-_ORIENTATION = 0x0112  # the tag in EXIF; its value 1 means upright
-_TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF's values to Pillow's numbers of transpositions
+from .transforms import check_is_one
 
 
 class BrokenImage(MpiterError, OSError):
@@ -46,53 +41,23 @@ class BrokenImage(MpiterError, OSError):
 
 
 class Decoding:
-    """Decodes files; ``names`` lists the decoders, with versions: the first that can decode a file does."""
+    """Decodes files by the function ``fast`` where that gives Pillow's pixels (None: nowhere), else by Pillow."""
 
-    def __init__(self, decoder: str, mode: str, upright: bool) -> None:
+    def __init__(self, decoder: str, mode: str) -> None:
         check_is_one("mode", mode, MODES)
-        self._mode, self._upright = mode, upright
-        found = _versions(decoder)
-        first = next(iter(found))
-        self.names = ", ".join(f"{name} {found[name]}".strip() for name in dict.fromkeys((first, [*found][-1])))
-        self._decode = _OTHERS.get(first)
+        self._mode, self.fast = mode, _fast(decoder)
 
-    def open(self, data: bytes, path: str, wish: Wish | None = None) -> tuple[Any, Region | None]:
-        """Return the picture, as an array or, if Pillow has decoded or turned it, as Pillow's image; and a region.
-
-        The region is what ``wish`` returns for the picture's height and width; JPEG is decoded no larger than it needs.
-        """
-        if not isinstance(data, bytes):
-            data = bytes(memoryview(data))  # a database's buffer, say; raises for None, which isn't an empty file
+    def open(self, data: bytes, path: str) -> Any:
+        """Return the picture, as an array or, if Pillow has decoded it, as Pillow's image."""
+        data = bytes(data)  # which may be a database's buffer
         if not data:
             raise BrokenImage(path, "the file is empty")
         with _refusing(path, data):
             image = opened(data)
-            turn = _turn_of(image) if self._upright else 1
-        height, width = (image.width, image.height) if turn >= 5 else (image.height, image.width)
-        region = wish(height, width) if wish is not None else None
-        with _refusing(path, data):
-            found = self._decoded(data, image, region.factor if region and is_jpeg(image) else 1)
-        return as_pillows(found).transpose(_TURNS[turn]) if turn in _TURNS else found, region
-
-    def _decoded(self, data: bytes, image: Any, factor: int) -> Any:
-        if self._decode is not None and is_ordinary(image, self._mode):
-            try:
-                return self._decode(data, image, self._mode, factor)
-            except MemoryError:
-                raise
-            except Exception:
-                pass  # Pillow tries it below
-        if factor > 1:
-            image.draft(image.mode, (image.width // factor, image.height // factor))
-        return _in_mode(image, self._mode)
-
-
-def _turn_of(image: Any) -> int:
-    if not is_jpeg(image):
-        image.load()  # rotates TIFF, and reads EXIF that comes after the pixels
-    with contextlib.suppress(Exception):  # damaged EXIF counts as none
-        return int(image.getexif().get(_ORIENTATION, 1))
-    return 1
+            if self.fast is not None and is_ordinary(image, self._mode):
+                with contextlib.suppress(ValueError, RuntimeError, OSError):  # Pillow tries it below
+                    return self.fast(data, self._mode)
+            return _in_mode(image, self._mode)
 
 
 @contextlib.contextmanager
@@ -115,26 +80,24 @@ def _refusing(path: str, data: bytes) -> Iterator[None]:
 
 
 MODES = ("RGB", "RGBA", "L", "I;16")
-_AUTO = ("simplejpeg", "opencv", "pillow")  # the fastest first
-_MODULES = {"pillow": "PIL", "pillow-simd": "PIL", "simplejpeg": "simplejpeg", "opencv": "cv2", "accimage": "accimage"}
-_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # of JPEG, except restarts, which may occur among pixels
 
 
-def _versions(decoder: str) -> dict[str, str]:
-    """Return the installed decoders that the option ``decoder`` means, with their versions; Pillow is the last."""
-    check_is_one("decoder", decoder, ("auto", *_MODULES))
-    found = dict[str, str]()
-    for name in _AUTO if decoder == "auto" else dict.fromkeys((decoder.partition("-")[0], "pillow")):
-        try:
-            version = str(getattr(importlib.import_module(_MODULES[name]), "__version__", ""))
-        except ImportError as error:
-            if decoder != "auto" or name == "pillow":
-                raise OptionError(f"decoder={name!r} cannot be imported; pip install 'mpiter[images]'.") from error
-        else:
-            found["pillow-simd" if name == "pillow" and ".post" in version else name] = version
-    if decoder == "pillow-simd" and decoder not in found:
-        raise OptionError(f"decoder={decoder!r}, and what is installed is pillow {version}; use decoder='pillow'.")
-    return found
+def _fast(decoder: str) -> Any:
+    """Return the function that ``decoder`` names, None for Pillow; "auto" is simplejpeg where that is installed."""
+    import PIL
+
+    check_is_one("decoder", decoder, ("auto", "pillow", "pillow-simd", "simplejpeg", "accimage"))
+    if decoder == "pillow-simd" and ".post" not in PIL.__version__:
+        raise OptionError(f"decoder={decoder!r}, and what is installed is pillow {PIL.__version__}.")
+    if decoder.startswith("pillow"):
+        return None
+    try:
+        importlib.import_module("accimage" if decoder == "accimage" else "simplejpeg")
+    except ImportError as error:
+        if decoder == "auto":
+            return None
+        raise OptionError(f"decoder={decoder!r} cannot be imported; pip install 'mpiter[images]'.") from error
+    return _accimage if decoder == "accimage" else _simplejpeg
 
 
 @functools.cache
@@ -156,13 +119,9 @@ def opened(data: bytes) -> Any:
     return image
 
 
-def is_jpeg(image: Any) -> bool:
-    return image.format in ("JPEG", "MPO")
-
-
 def is_ordinary(image: Any, mode: str) -> bool:
     """True for JPEG that all decoders decode alike: grey as "L" or "RGB", and colour stored as YCbCr as "RGB"."""
-    if not is_jpeg(image) or image.mode not in ("L", "RGB"):
+    if image.format not in ("JPEG", "MPO") or image.mode not in ("L", "RGB"):
         return False
     is_ycc = image.info.get("adobe_transform", 1) == 1 and bytes(each[0] for each in image.layer) != b"RGB"
     return mode in ("L", "RGB") if image.mode == "L" else mode == "RGB" and is_ycc
@@ -183,35 +142,17 @@ def _in_mode(image: Any, mode: str) -> Any:
     return image if image.mode == mode else image.convert(mode)  # convert would copy, which takes as long as resizing
 
 
-# Each returns an array of height, width, channels.  ``image`` is Pillow's, not decoded yet; the numbers of rows and
-# columns are divided by ``factor``: 1, 2, 4 or 8.
+# Each returns an array of height, width, channels.
 
 
-def _simplejpeg(data: bytes, image: Any, mode: str, factor: int) -> Any:
+def _simplejpeg(data: bytes, mode: str) -> Any:
     """Decode by libjpeg-turbo, without the interpreter's lock, in its slow, exact mode, which is Pillow's."""
     import simplejpeg
 
-    least = [-(-side // factor) if factor > 1 else 0 for side in (image.height, image.width)]
-    return simplejpeg.decode_jpeg(data, "RGB" if mode == "RGB" else "GRAY", False, False, *least, factor)
+    return simplejpeg.decode_jpeg(data, "RGB" if mode == "RGB" else "GRAY", fastdct=False, fastupsample=False)
 
 
-def _opencv(data: bytes, image: Any, mode: str, factor: int) -> Any:
-    """Decode by OpenCV; raise a ValueError for JPEG that might be broken, where OpenCV would report no error.
-
-    Only sequential JPEG of one scan can be checked before: after its header the next marker must be that of its end.
-    """
-    import cv2
-
-    end = _MARKER.search(data, image.fp.tell())
-    if "progressive" in image.info or end is None or end[0] != b"\xff\xd9":
-        raise ValueError("the pixels are not in one piece")
-    colours = "COLOR" if mode == "RGB" else "GRAYSCALE"
-    how = getattr(cv2, f"IMREAD_REDUCED_{colours}_{factor}" if factor > 1 else f"IMREAD_{colours}")
-    found: Any = cv2.imdecode(np.frombuffer(data, np.uint8), how | cv2.IMREAD_IGNORE_ORIENTATION)
-    return found[:, :, None] if mode == "L" else cv2.cvtColor(found, cv2.COLOR_BGR2RGB)
-
-
-def _accimage(data: bytes, image: Any, mode: str, factor: int) -> Any:
+def _accimage(data: bytes, mode: str) -> Any:
     """Decode by Intel's libraries; accimage reads files only, so it gets the bytes as a file in memory."""
     import accimage
 
@@ -221,6 +162,3 @@ def _accimage(data: bytes, image: Any, mode: str, factor: int) -> Any:
     planes = np.empty((3 if mode == "RGB" else 1, found.height, found.width), np.uint8)
     found.copyto(planes)
     return np.ascontiguousarray(planes.transpose(1, 2, 0))
-
-
-_OTHERS = {"simplejpeg": _simplejpeg, "opencv": _opencv, "accimage": _accimage}

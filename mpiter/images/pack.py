@@ -1,7 +1,7 @@
 """Packed folders: ``PackedFolder`` reads an ``ImageFolder`` from one ZIP archive, ``mpiter pack`` writes it.
 
 ``PackedFolder`` runs in the workers, if there are any.  ``zipfile`` reads the index once; then it is kept as names in
-shared memory and an array.  If the archive was cut, damaged or replaced since, reading raises an error.
+shared memory and an array.  If the archive is cut, damaged or replaced, reading raises an error.
 
 ``pack`` writes the archive, uncompressed.  Guarantees that the same folder gives the same bytes (names are sorted,
 times in UTC); that until the archive is whole and on the disk, its name ends with ``.packing``; that after an
@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import operator
 import os
 import sys
 import time
 import weakref
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,11 +33,10 @@ from .decoding import BrokenImage
 _LOCAL_BYTES = 30  # of the fixed part of a member's record; its name, an extra field and the data follow
 _NO_CLASSES = {"", "__MACOSX"}  # of names that begin with a slash, and of files that macOS adds to archives
 _INDEX_OF = b"mpiter pack, index "
-_state = operator.attrgetter("st_size", "st_mtime_ns")  # they change when a file is written to
 
 
 class BadArchive(MpiterError, ValueError):
-    """Raised for a file that is no ZIP archive, is incomplete, or has changed; the message says which, and what to do.
+    """Raised for a file that is no ZIP archive, or is incomplete; the message says why, and what to do.
 
     >>> from mpiter.images import PackedFolder
     >>> PackedFolder("/dev/null")
@@ -65,14 +62,9 @@ class PackedFolder(ImageFolder):
     def __init__(self, root: Path, transform: Any = None, **options: Any) -> None:
         self.root = os.fspath(root)
         self._fd = self._opened()
-        self._state = _state(os.fstat(self._fd))
         self._members = self._index()
         super().__init__(root, transform, **options)
-        found = [self._members[name] for name in self.paths]
-        for info in found:
-            if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                what = f"{self.root}/{info.filename} is encrypted, or compressed by method {info.compress_type}"
-                raise BadArchive(f"{what}, which can't be read here; pack the folder with `mpiter pack`.")
+        found = (self._members[name] for name in self.paths)
         figures = [(i.header_offset, i.compress_size, i.file_size, i.CRC, i.compress_type) for i in found]
         self._figures = np.array(figures, np.uint64)
         del self._members  # they take much memory
@@ -84,10 +76,9 @@ class PackedFolder(ImageFolder):
         try:
             with open(self._fd, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
                 members = archive.infolist()
-                if archive.comment.startswith(_INDEX_OF) and archive.comment != _index_comment(members):
+                differs = archive.comment.startswith(_INDEX_OF) and archive.comment != _index_comment(members)
+                if differs or any(each.header_offset < 0 for each in members):
                     raise zipfile.BadZipFile("its index is damaged")
-                if any(not 0 <= each.header_offset <= self._state[0] - each.compress_size for each in members):
-                    raise zipfile.BadZipFile("its index names places beyond its ends")
                 return archive.NameToInfo
         except Exception as error:  # zipfile raises many types for damaged bytes
             raise BadArchive(
@@ -107,10 +98,7 @@ class PackedFolder(ImageFolder):
             with contextlib.suppress(zlib.error, OverflowError):
                 data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(deflated, size + 1)
         if not head.startswith(b"PK\3\4") or len(data) != size or zlib.crc32(data) != crc:
-            if _state(os.fstat(self._fd)) != self._state:
-                raise BadArchive(f"{self.root} has changed since its index was read; make the dataset anew.")
-            what = "it is cut short" if len(data) < size else "its checksum differs"
-            raise BrokenImage(self.source(index), f"{what}; copy or pack {self.root} again")
+            raise BrokenImage(self.source(index), f"its checksum differs; copy or pack {self.root} again")
         return data
 
     def _opened(self) -> int:
@@ -150,22 +138,21 @@ class Report(NamedTuple):
     left_out: list[tuple[str, str]]  # names, and the reasons
 
 
-def pack(folder: Path, out: Path, *, force: bool = False, only: Sequence[str] = (), tell: bool = False) -> Report:
+def pack(folder: Path, out: Path, *, tell: bool = False) -> Report:
     """Pack the files below ``folder`` into ``out``; continue if an earlier run was interrupted.
 
-    A file's name must match one of the patterns ``only``, if there are any; ``force`` overwrites an existing archive,
-    once the new one is whole; ``tell`` prints the progress to standard error.
+    ``tell`` prints the progress to standard error.
     """
     root, path = os.fspath(folder), os.fspath(out)
     if not os.path.isdir(root):
         raise OptionError(f"{root!r} is not a folder.")
-    if os.path.exists(path) and not (force and os.path.isfile(path)):
-        raise OptionError(f"{path} exists: name another file, or write over a file with --force, in Python force=True.")
+    if os.path.exists(path):
+        raise OptionError(f"{path} exists: delete it, or name another file.")
     part, left_out, resumed = f"{path}.packing", list[tuple[str, str]](), 0
-    ours = {os.path.relpath(os.path.realpath(each), os.path.realpath(root)) for each in (path, part)}
-    names = sorted(set(_listed(root, only, left_out)) - ours)
+    ours = os.path.relpath(os.path.realpath(part), os.path.realpath(root))
+    names = sorted(name for name in _listed(root, left_out) if name != ours)
     if all(name.endswith("/") for name in names):
-        raise OptionError(f"{root} has no files to pack{' whose names match ' if only else ''}{' or '.join(only)}.")
+        raise OptionError(f"{root} has no files to pack.")
     with open(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
         members, at = list[zipfile.ZipInfo](), 0
         for done, name in enumerate(names):
@@ -191,13 +178,10 @@ def pack(folder: Path, out: Path, *, force: bool = False, only: Sequence[str] = 
     return Report(sum(not info.is_dir() for info in members), resumed, left_out)
 
 
-def _listed(root: str, only: Sequence[str], left_out: list[tuple[str, str]]) -> Iterator[str]:
+def _listed(root: str, left_out: list[tuple[str, str]]) -> Iterator[str]:
     """Yield the names of the files below ``root``, and of folders without files, which may be classes."""
-    failed = list[OSError]()
-    for prefix, folders, files in walk(root, failed):
-        found = [prefix + name for name in files if not only or any(fnmatchcase(name, pattern) for pattern in only)]
-        yield from found or ([prefix] if prefix and not folders else [])
-    left_out += [(error.filename, str(error.strerror)) for error in failed]
+    for prefix, folders, files in walk(root, lambda error: left_out.append((error.filename, str(error.strerror)))):
+        yield from [prefix + name for name in files] or ([prefix] if prefix and not folders else [])
 
 
 def _member(fd: int, at: int, root: str, name: str) -> tuple[zipfile.ZipInfo, bytes | None]:
@@ -226,18 +210,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser("pack", help="make one large file of a folder of small ones", description=about)
     parser.add_argument("folder", help="with the files, and folders of files")
     parser.add_argument("out", help="the archive; OUT.packing while it is written")
-    parser.add_argument("--force", action="store_true", help="over an archive that is there")
-    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="files that match; repeatable")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    try:
-        report = pack(options.folder, options.out, force=options.force, only=options.only, tell=True)
-    except (OSError, KeyboardInterrupt):
-        if os.path.exists(f"{options.out}.packing"):
-            print(f"what was packed lies in {options.out}.packing; the same command goes on", file=sys.stderr)
-        raise
+    report = pack(options.folder, options.out, tell=True)
     for name, why in report.left_out:
         print(f"left out: {name}: {why}", file=sys.stderr)
     print(f"{options.out}: {report.files:,} files, {report.resumed:,} packed before; {len(report.left_out):,} not")

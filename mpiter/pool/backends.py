@@ -18,13 +18,15 @@ from operator import is_
 from typing import Any, Protocol
 
 from ..datasets import ship
-from ..errors import OptionError, WorkerStartError, warn
+from ..errors import MpiterError, OptionError, WorkerStartError, warn
 from ..samples.byvalue import name_classes
 from ..samples.envelope import dumps
 from ..samples.tensors import torch_with
 from .anypool import AnyPool, Threads
 from .pool import Pool
 from .starting import start_server
+
+_REMEDY = "Open such things in worker_init or on first use, and leave them out in __getstate__."  # forking doesn't help
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,16 @@ class Launch:
     pool: Callable[..., Any]  # takes (workers, initializer, initargs, bell=)
     dumps: Callable[[Any], bytes]  # pickles something for the workers
     grows: bool = True  # workers can be started and ended one by one
+
+
+def packed(cargo: tuple[Any, Any], hold: Any, pool: Callable[..., Any], grows: bool = True) -> Launch:
+    """Return the launch for workers that can't be forked; ``hold`` keeps the dataset's buffers."""
+    try:
+        return Launch(ship.Shipment(cargo, hold=hold), pool, ship.by_value, grows)
+    except (MemoryError, Warning, MpiterError):
+        raise
+    except Exception as error:
+        raise ship.explain(cargo[0], "dataset", error, _REMEDY) from error
 
 
 class Backend(Protocol):

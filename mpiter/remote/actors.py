@@ -132,7 +132,7 @@ class Actors(Workers):
         answer.future().add_done_callback(partial(self._post, member, do))
 
     def _post(self, *word: Any) -> None:
-        """Add an event, unless the actor's end was already reported; called in Ray's threads."""
+        """Add an event, unless the actor's end was reported: it would keep an object in Ray's store after ``close``."""
         if self._workers.get(word[0].number) is word[0]:
             super()._post(*word)
 
@@ -247,7 +247,6 @@ def _end(member: _Member) -> None:
 # -- the cluster ----------------------------------------------------------------------------------------------------
 
 
-_TO_ANSWER_S = 5.0  # that a cluster may take to accept a connection
 _LONGEST = 600  # characters of Ray's explanation of a death
 
 
@@ -255,10 +254,7 @@ def connect(address: str | None) -> None:
     """Connect to the Ray cluster at ``address``, or start one; do nothing if connected to it already."""
     if ray.is_initialized() and address in {None, "auto", ray.get_runtime_context().gcs_address}:
         return
-    host, _, port = (address or "").rpartition(":")
     try:
-        if host and port.isdigit():  # Ray would try for a minute, and print much
-            socket.create_connection((host, int(port)), _TO_ANSWER_S).close()
         ray.init(address=address)
     except (OSError, RuntimeError, ValueError) as error:
         where = "here" if address is None else f"at {address}"
@@ -300,7 +296,7 @@ def _no_place(options: dict[str, Any], seconds: float) -> WorkerStartError:
     wanted = {"CPU": options["num_cpus"], **(options["resources"] or {})}
     told = ", ".join(f"{wanted[one]:g} {one} ({free.get(one, 0):g} of {has.get(one, 0):g} free)" for one in wanted)
     return WorkerStartError(
-        f"Ray has found no place for a worker in {seconds:g} s; each wants {told}. Free some of it, add "
-        f"nodes, or lower cpus_per_worker or resources of mpiter.remote.Ray; start_timeout says how long to wait. "
-        f"Where there is room, no process starts: the logs of that node, in /tmp/ray/session_latest/logs, say why."
+        f"Ray has found no place for a worker in {seconds:g} s; each wants {told}. Free some of it, add nodes, or "
+        f"lower cpus_per_worker or resources of mpiter.remote.Ray. Where there is room, no process starts: the logs of "
+        f"that node, in /tmp/ray/session_latest/logs, say why."
     )

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import math
 import pickle
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
@@ -26,10 +25,9 @@ from ..engine import lifetime
 from ..errors import OptionError, WorkerCrashed
 from ..loaders.shards import Streamed
 from ..pool.anypool import AnyPool
-from ..pool.backends import Launch
-from ..worker.board import Cell, Line
+from ..pool.backends import Launch, packed
+from ..worker.board import Cell
 from ..worker.worker import Setup, begin, forget
-from .ray import launched
 
 _COMMAND = "python -m mpi4py.futures train.py"
 _RESUME = (
@@ -58,14 +56,13 @@ class MPI:
         """Refuse options that MPI's ranks can't serve."""
         if options.shard is not None:
             raise OptionError(
-                f"shard={options.shard!r} is for several trainers, and with backend='mpi' all other ranks load for one."
-                f" Pass either: for several trainers run `mpiexec -n 4 python train.py` with shard='auto' and "
-                f"backend='process', whose workers are each trainer's own."
+                f"with backend='mpi' all other ranks load for one trainer. For several trainers, with "
+                f"shard={options.shard!r}, run `mpiexec -n 4 python train.py`, and leave backend unset."
             )
         if isinstance(options.dataset, Streamed):
             raise OptionError(
-                "backend='mpi' reads no streams: a stream is read on where it was left, and MPI gives a block to "
-                "whichever rank is free. Give the dataset [] and len(), or leave backend unset."
+                "backend='mpi' reads no streams, since MPI gives a block to whichever rank is free. Give the dataset "
+                "[] and len(), or leave backend unset."
             )
         if options.workers > (most := self.count_workers()):
             raise OptionError(
@@ -77,7 +74,7 @@ class MPI:
         """Pack the dataset to be sent to each rank; raise an error if a rank was lost before."""
         _ending.raise_if_lost()
         _ending.prepare()
-        return launched(cargo, _Sent, _RankPool, grows=False)
+        return packed(cargo, _Sent, _RankPool, grows=False)
 
 
 def _ranks() -> int:
@@ -119,7 +116,7 @@ class _RankPool(AnyPool):
     def __init__(self, workers: int, initializer: Any, initargs: tuple[Setup], **calls: Any) -> None:
         (setup,) = initargs
         self._lines = [setup.board.cells(number) for number in range(workers)]
-        self._dataset, self._patience = setup.dataset, setup.rules.sample_timeout or math.inf
+        self._dataset, self._patience = setup.dataset, setup.rules.sample_timeout
         super().__init__(_Pool, workers, initializer, initargs, **calls)
         self._most = _ranks() - 1  # ``workers`` may be fewer
         self._open.append(self)
@@ -130,15 +127,10 @@ class _RankPool(AnyPool):
             cells[Cell.READY], cells[Cell.SINCE] = 1, time.monotonic_ns()
         super()._post(block, value)
 
-    def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
-        """Return the workers that are at work; none if a Pool with a longer timeout may be using all ranks."""
-        others = [pool._patience for pool in list(self._open) if pool.out(0)]
-        return super().busy(lines) if self._patience >= max(others, default=0.0) else ()
-
     def kill(self, number: int) -> None:
         """Raise the error that ends the run: a rank has not answered for too long, and can't be replaced."""
         _ending.lost = (
-            f"no MPI rank has answered for {self._patience:g} s (sample_timeout), with {self.out(0)} blocks to do: one "
+            f"no MPI rank has answered for {self._patience} s (sample_timeout), with {self.out(0)} blocks to do: one "
             f"is lost, stopped or stuck in a sample. {_RESUME}"
         )
         _ending.raise_if_lost()

@@ -8,16 +8,12 @@ into a slot (the memory of a batch).
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
-from ..datasets import ship
-from ..errors import MpiterError, OptionError
-from ..pool.backends import Launch
-
-_REMEDY = "Open such things in worker_init or on first use, and leave them out in __getstate__."
+from ..errors import OptionError
+from ..pool.backends import Launch, packed
 
 
 @dataclass(eq=False)
@@ -59,10 +55,6 @@ class Ray:
                 f"address={self.address!r:.60} is for Ray's client, whose object store is elsewhere; run the program "
                 f"on a node of the cluster, with address='auto'."
             )
-        if not (isinstance(self.cpus_per_worker, (int, float)) and self.cpus_per_worker >= 0):
-            raise OptionError(f"cpus_per_worker={self.cpus_per_worker!r:.60} must be a number from 0 on.")
-        if not (isinstance(self.start_timeout, (int, float)) and self.start_timeout > 0):
-            raise OptionError(f"start_timeout={self.start_timeout!r:.60} must be a number of seconds above 0.")
 
     def launch(self, cargo: tuple[Any, Any]) -> Launch:
         """Connect to Ray, and put the dataset into its object store."""
@@ -70,14 +62,4 @@ class Ray:
 
         actors.connect(self.address)
         wanted = {"num_cpus": self.cpus_per_worker, "runtime_env": self.runtime_env, "resources": self.resources}
-        return launched(cargo, actors.InStore, partial(actors.Actors, wanted, self.start_timeout), grows=True)
-
-
-def launched(cargo: tuple[Any, Any], hold: Any, pool: Callable[..., Any], grows: bool) -> Launch:
-    """Pack the dataset, whose buffers ``hold`` keeps; if it can't be pickled, the error names the attribute."""
-    try:
-        return Launch(ship.Shipment(cargo, hold=hold), pool, ship.by_value, grows)
-    except (MemoryError, Warning, MpiterError):
-        raise
-    except Exception as error:
-        raise ship.explain(cargo[0], "dataset", error, _REMEDY) from error
+        return packed(cargo, actors.InStore, partial(actors.Actors, wanted, self.start_timeout))

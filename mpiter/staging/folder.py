@@ -138,15 +138,14 @@ class Folder:
                         os.unlink(os.path.join(self._copies, part))
                     else:
                         sizes.append(os.stat(os.path.join(self._copies, part)).st_size)
-            if (sum(sizes), len(sizes)) != (ledger.size, ledger.copies):
-                ledger.add(sum(sizes) - ledger.size, len(sizes) - ledger.copies)
+            ledger.add(sum(sizes) - ledger.size, len(sizes) - ledger.copies)
 
 
 class Ledger:
     """The total bytes and the number of all copies, raised before one is written, lowered after one is deleted."""
 
     def __init__(self, fd: int, capacity: int) -> None:
-        self._fd, self.changed = fd, os.fstat(fd).st_mtime  # seconds since 1970
+        self._fd = fd
         self.size, self.copies = _LEDGER.unpack(os.pread(fd, _LEDGER.size, 0).ljust(_LEDGER.size, b"\0"))
         self.is_full = self.size + self.size // max(self.copies, 1) > capacity  # no room for another of average size
 

@@ -15,11 +15,9 @@ import os
 import queue
 import re
 import threading
-import time
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -36,9 +34,10 @@ from ..typevars import T
 from .folder import Folder
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGTP]?)(i?)B?\s*", re.IGNORECASE)
+_AHEAD = 1 << 14  # samples that may be copied beyond those that are planned, enough for any store
 _PATIENCE_S = 5.0  # for another process to finish a copy, which may hang or be stopped: far below sample_timeout
 _LINES = 1021  # sets of counters, one for each thread
-_LINE = np.dtype([(name, np.int64) for name in ("hits", "fallbacks", "copied", "samples", "held")])
+_LINE = np.dtype([(name, np.int64) for name in ("hits", "fallbacks", "copied")])
 
 
 class Staging:
@@ -50,7 +49,6 @@ class Staging:
     Args:
         tier: the folder of the copies, "~/…" too; one of a tmpfs, such as "/dev/shm/copies", keeps them in memory.
         capacity: the limit for all copies, of all datasets and processes: "200GB", "1.5TB", "64GiB", or a number.
-        ahead: samples that may be copied beyond those that the iterator has planned; 16,384 suffice for any store.
         workers: threads of this process that copy ahead; with 0, only samples that a worker has read are kept.
 
     >>> import tempfile
@@ -62,27 +60,23 @@ class Staging:
     ...     __getitem__ = lambda self, index: int(self.fetch(index))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     staged = Staging(folder, "1MB").of(Numbers())
-    ...     print(staged[3], staged[3], staged.about()["staging"])
-    3 3 50% of 2 reads were local; 1 of 6 samples held; 0.0 of 1.0 MB used
+    ...     print(staged[3], staged[3])
+    3 3
     """
 
-    def __init__(self, tier: str | os.PathLike[str], capacity: Any, *, ahead: int = 1 << 14, workers: int = 4) -> None:
-        whole("ahead", ahead, least=1)
+    def __init__(self, tier: str | os.PathLike[str], capacity: Any, *, workers: int = 4) -> None:
         whole("workers", workers, least=0)
-        name = os.fsdecode(tier) if isinstance(tier, (str, os.PathLike)) else ""
-        if not name or "://" in name:
-            raise OptionError(f"tier={tier!r:.60} is no folder of this machine; name one.")
-        self._counts, self._began = Counts(), time.time()
+        name = os.path.expanduser(os.fspath(tier))
+        if "://" in name:
+            raise OptionError(f"tier={name!r:.60} is no folder of this machine; name one.")
+        self._counts, self._workers = Counts(), int(workers)
         try:
-            self._folder = Folder(os.path.expanduser(name), size_of(capacity))
+            self._folder = Folder(name, size_of(capacity))
         except OSError as error:
             raise OptionError(f"copies cannot be kept in {name}: {error.strerror}; take another tier.") from error
-        self._ahead, self._workers = int(ahead), int(workers)
 
     def of(self, dataset: T) -> T:
         """Return a copy of ``dataset``, staged: its ``fetch`` reads and keeps copies."""
-        if isinstance(dataset, type):
-            raise OptionError(f"{dataset.__name__} is a class; stage one of its objects, {dataset.__name__}(…).")
         missing = [f"{name}(i)" for name in ("source", "fetch") if offered(dataset, name) is None]
         if missing:
             raise OptionError(
@@ -91,11 +85,9 @@ class Staging:
             )
         staged: Any = copy.copy(dataset)
         fetch = StagedFetch(dataset, self._folder, self._counts)
-        about = partial(_about, offered(staged, "about"), self)
-        hook = partial(Stager, fetch, min(self._ahead, len(staged)), self._workers)
-        for name, value in (("fetch", fetch), ("about", about), ("mpiter_hook", hook)):
+        hook = partial(Stager, fetch, min(_AHEAD, len(staged)), self._workers)
+        for name, value in (("fetch", fetch), ("mpiter_hook", hook)):
             object.__setattr__(staged, name, value)  # works for frozen dataclasses too
-        self._counts.add(samples=len(staged), held=int(fetch.held().sum()))
         return staged  # type: ignore[no-any-return]
 
     def stats(self) -> StagingStats:
@@ -104,30 +96,18 @@ class Staging:
         try:
             used = self._folder.used()
         except OSError:  # the tier is gone
-            return StagingStats(total["hits"], total["fallbacks"], capacity=capacity)
-        has_all = total["samples"] > 0 and (used.is_full or total["held"] >= total["samples"])
-        return StagingStats(
-            **total,
-            held_bytes=used.size,
-            capacity=capacity,
-            is_full=used.is_full,
-            staged_s=max(0.0, used.changed - self._began) if has_all else None,
-        )
-
-
-def _about(own: Any, staging: Staging) -> dict[str, str]:
-    return {**({} if own is None else own()), "staging": str(staging.stats())}
+            return StagingStats(**total, capacity=capacity)
+        return StagingStats(**total, held=used.copies, held_bytes=used.size, capacity=capacity)
 
 
 def size_of(capacity: Any) -> int:
     """Return ``capacity``, such as "200GB", as a number of bytes."""
     if isinstance(capacity, str) and (found := _SIZE.fullmatch(capacity)):
-        number, prefix, binary = found.groups()
-        step = 1024 if binary else 1000
-        capacity = float(number) * step ** (" kmgtp".index(prefix.lower()) if prefix else 0)
-    if not isinstance(capacity, Real) or isinstance(capacity, bool) or not 1 <= float(capacity) < 1 << 62:
+        number, prefix, binary = found.groups("")
+        capacity = float(number) * (1024 if binary else 1000) ** " kmgtp".index(prefix.lower() or " ")
+    if not isinstance(capacity, (int, float)) or not 1 <= capacity < 1 << 62:
         raise OptionError(f"capacity={capacity!r:.60} is no size; use a number of bytes, or '200GB', '1.5TB', '64GiB'.")
-    return int(float(capacity))
+    return int(capacity)
 
 
 # -- what takes the place of fetch ------------------------------------------------------------------------------------
@@ -152,7 +132,7 @@ class StagedFetch:
         with contextlib.ExitStack() as stack:
             is_ours = False
             try:
-                if not self._has_ended and (not self._folder.used().is_full or self._folder.has(key)):  # it's damaged
+                if not self._has_ended and not self._folder.used().is_full:
                     is_ours = stack.enter_context(self._folder.claim(key, _PATIENCE_S))
             except OSError as error:
                 self._end(error)
@@ -160,24 +140,20 @@ class StagedFetch:
             if data is not None:
                 self._counts.add(hits=1)
                 return data
-            data = self._from_store(index)
+            data = bytes(self._dataset.fetch(index))
             self._counts.add(fallbacks=1)
             if is_ours:
                 self._keep(key, data)
             return data
 
-    def _from_store(self, index: int) -> bytes:
-        return bytes(memoryview(self._dataset.fetch(index)))  # takes any buffer, but no list
-
     def _keep(self, key: str, data: bytes) -> bool:
         """Write a copy; return False if there is no room or the tier has failed."""
-        self._counts.add(held=-self._folder.has(key))  # a damaged copy
         try:
             has_kept = self._folder.keep(key, data)
         except OSError as error:
             self._end(error)
             return False
-        self._counts.add(held=has_kept, copied=has_kept)
+        self._counts.add(copied=has_kept)
         return has_kept
 
     def _end(self, error: OSError) -> None:
@@ -193,7 +169,7 @@ class StagedFetch:
         if self._folder.has(key):
             return True
         with self._folder.claim(key) as is_ours:
-            return not is_ours or self._folder.has(key) or self._keep(key, self._from_store(index))
+            return not is_ours or self._folder.has(key) or self._keep(key, bytes(self._dataset.fetch(index)))
 
     def held(self) -> NDArray[np.bool_]:
         """Return for each sample whether it has a copy."""
@@ -260,27 +236,21 @@ class StagingStats:
         hits: samples that were read from the tier, the folder of copies.
         fallbacks: samples that a worker has read from the store, since the tier did not have them.
         copied: samples that were copied into the tier.
-        samples: samples of the staged datasets.
-        held: samples that the tier has, without those that another program has copied meanwhile.
-        held_bytes: bytes of all copies in the tier, other datasets' included.
+        held: copies in the tier, other datasets' included.
+        held_bytes: bytes of these copies.
         capacity: the limit for ``held_bytes``.
-        is_full: True if there is no room for one more copy of the average size.
-        staged_s: seconds until the tier was full or had every sample; None before that.
 
     >>> from mpiter.staging import StagingStats
-    >>> print(StagingStats(hits=3, fallbacks=1, samples=4, held=3, held_bytes=3_000_000, capacity=1_000_000_000))
-    75% of 4 reads were local; 3 of 4 samples held; 3.0 of 1,000.0 MB used
+    >>> print(StagingStats(hits=3, fallbacks=1, held=3, held_bytes=3_000_000, capacity=1_000_000_000))
+    75% of 4 reads were local; 3 copies held; 3.0 of 1,000.0 MB used
     """
 
     hits: int = 0
     fallbacks: int = 0
     copied: int = 0
-    samples: int = 0
     held: int = 0
     held_bytes: int = 0
     capacity: int = 0
-    is_full: bool = False
-    staged_s: float | None = None
 
     @property
     def hit_rate(self) -> float:
@@ -288,18 +258,11 @@ class StagingStats:
         read = self.hits + self.fallbacks
         return self.hits / read if read else 0.0
 
-    def since(self, before: StagingStats) -> StagingStats:
-        """Return hits, fallbacks and copied since the snapshot ``before``, and the other figures as they are."""
-        hits, fallbacks = self.hits - before.hits, self.fallbacks - before.fallbacks
-        return replace(self, hits=hits, fallbacks=fallbacks, copied=self.copied - before.copied)
-
     def __str__(self) -> str:
-        end = "full" if self.held < self.samples else "complete"
         return (
-            f"{self.hit_rate:.0%} of {self.hits + self.fallbacks:,} reads were local; "
-            f"{self.held:,} of {self.samples:,} samples held; "
+            f"{self.hit_rate:.0%} of {self.hits + self.fallbacks:,} reads were local; {self.held:,} copies held; "
             f"{self.held_bytes / 1e6:,.1f} of {self.capacity / 1e6:,.1f} MB used"
-        ) + ("" if self.staged_s is None else f"; {end} after {self.staged_s:.1f} s")
+        )
 
 
 class Counts:

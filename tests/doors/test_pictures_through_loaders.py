@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from loader_kinds import NO_TORCH
-from picture_sets import BROKEN, FORMS, KINDS, LENGTH, are_same, drawn, plain, staged
+from picture_sets import BROKEN, FORMS, KINDS, LENGTH, are_same, drawn, plain
 
 import mpiter
 from mpiter.images import BrokenImage, ImageFolder
-from mpiter.staging import ResidentFirst
 
 CELLS = [("folder", "uint8"), ("packed and staged", "float32 CHW")]
 
@@ -55,21 +54,6 @@ def test_broken_pictures_are_left_out_or_named(tmp_path):
         assert all("04.jpg" in error or "11.jpg" in error for _, error in stream.stats().skips)
     with mpiter.DataLoader(dataset, 4) as loader, pytest.raises(BrokenImage, match=r"04\.jpg"):
         plain(loader)
-
-
-def test_local_ones_come_first_in_loaders_which_resume(whole, tmp_path):
-    dataset = staged(whole, tmp_path, **FORMS["fixed"])
-    local = sorted(dataset[index][0].tobytes() for index in range(8))
-    with mpiter.DataLoader(dataset, 4, sampler=ResidentFirst(dataset, seed=1), num_workers=1) as loader:
-        epoch = iter(loader)
-        first = plain(epoch, 2)
-        state = loader.state_dict()
-        rest = plain(epoch)
-    assert sorted(x.tobytes() for pictures, _ in first for x in pictures) == local
-    assert sorted(label for _, labels in first + rest for label in labels) == sorted([0, 1, 2] * (LENGTH // 3))
-    with mpiter.DataLoader(dataset, 4, sampler=ResidentFirst(dataset, seed=1)) as loader:
-        loader.load_state_dict(state)
-        assert are_same(plain(loader), rest)
 
 
 @pytest.mark.torch

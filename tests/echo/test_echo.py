@@ -91,9 +91,9 @@ each_source = pytest.mark.parametrize(
 )
 ECHOES: dict[str, dict[str, Any]] = {
     "twice": {"factor": 2, "shuffle_buffer": 16},
-    "often": {"factor": 3.4, "shuffle_buffer": 8},
+    "often": {"factor": 3, "shuffle_buffer": 8},
     "all of it": {"factor": 2},
-    "some whole batches": {"factor": 1.5, "shuffle_buffer": 0},
+    "whole batches": {"factor": 2, "shuffle_buffer": 0},
 }
 each_echo = pytest.mark.parametrize(
     ("make", "options"),
@@ -126,9 +126,7 @@ def test_every_sample_comes_as_often_as_told_and_is_fetched_once(make: Make, opt
             found = [plain(batch) for batch in echo]
         assert dataset.reads == LENGTH
         counts = Counter(number for batch in found for _, number, _ in batch)
-        assert set(counts) == set(range(LENGTH))
-        assert set(counts.values()) <= {int(factor), -int(-factor // 1)}
-        assert abs(counts.total() - factor * LENGTH) <= BATCH
+        assert counts == dict.fromkeys(range(LENGTH), factor)
         assert all(len({number for _, number, _ in batch}) == len(batch) for batch in found), "no batch has one twice"
         assert all(array == [10.0 * number] * 3 for batch in found for array, number, _ in batch)
         draws = {sample[2] for batch in found for sample in batch}
@@ -181,13 +179,9 @@ def test_rows_that_differ_are_mixed_as_samples_and_else_repeated_as_batches() ->
         found = [row for batch in Echo(source, 2) for row in batch]
     assert Counter(int(row[0, 0]) for row in found) == dict.fromkeys(range(LENGTH), 2)
     assert all((row == ragged[row[0, 0]]).all() for row in found)
-    with stream(ragged, ragged="pad") as source, pytest.raises(mpiter.OptionError, match="Pass shuffle_buffer=0"):
-        [*Echo(source, 2)]
-    for source in (stream(ragged, ragged="list"), loader(ragged, collate_fn=list)):
+    for source in (stream(ragged, ragged="pad"), stream(ragged, ragged="list"), loader(ragged, collate_fn=list)):
         with source:
-            with pytest.raises(mpiter.OptionError, match=r"a collate_fn or ragged='list' .* Pass shuffle_buffer=0"):
-                Echo(source, 2)
-            found = [*Echo(source, 2, shuffle_buffer=0)]
+            found = [*Echo(source, 2)]
         assert all(
             all((a == b).all() for a, b in zip(*pair, strict=True))
             for pair in zip(found[::2], found[1::2], strict=True)
@@ -259,13 +253,13 @@ def test_a_state_resumes_exactly_from_many_places(make: Make, options: Any, augm
 @given(
     st.integers(1, 40),
     st.integers(1, 15),
-    st.sampled_from([1, 1.3, 2, 2.5, 4]),
+    st.integers(1, 4),
     st.sampled_from([0, 1, 4, 20, 100]),
     st.booleans(),
     st.integers(0, 12),
 )
 def test_whatever_the_sizes_a_state_resumes_exactly(
-    length: int, batch_size: int, factor: float, buffer: int, wraps: bool, after: int
+    length: int, batch_size: int, factor: int, buffer: int, wraps: bool, after: int
 ) -> None:
     def made() -> Echo[Any]:
         source = mpiter.SerialIterator(range(length), batch_size, repeat=wraps, seed=1)
@@ -320,8 +314,6 @@ def test_epochs_are_the_sources() -> None:
             ends += echo.is_new_epoch
         assert echo.epoch == ends == int(40 * BATCH / (2 * LENGTH))
         assert echo.stats().samples == source.stats().samples < 40 * BATCH
-        echo.reset()
-        assert (echo.epoch_detail, len(next(echo))) == (0.0, BATCH)
 
 
 def test_a_pass_has_a_length() -> None:
@@ -397,8 +389,8 @@ def test_ctrl_c_while_a_batch_is_awaited_loses_and_repeats_nothing(monkeypatch: 
 
 def test_what_cannot_be_echoed_is_refused_by_type_and_remedy() -> None:
     for options, says in (
-        ({"factor": 0.5}, "factor=0.5 must be a number from 1 to 1000"),
-        ({"factor": True}, "factor=True must be"),
+        ({"factor": 0}, "factor=0 must be at least 1"),
+        ({"factor": 1.5}, "factor=1.5 must be"),
         ({"shuffle_buffer": -1}, "shuffle_buffer=-1 must be at least 0"),
     ):
         with stream(range(4)) as source, pytest.raises(mpiter.OptionError, match=says):
@@ -411,7 +403,7 @@ def test_what_cannot_be_echoed_is_refused_by_type_and_remedy() -> None:
         stream(Bundles(Augmented(), 2)) as source,
         pytest.raises(mpiter.OptionError, match=r"needs Bundles\(dataset, 3"),
     ):
-        Echo(source, 2.5)
+        Echo(source, 3)
 
 
 def test_a_state_of_another_echo_or_a_damaged_one_is_refused() -> None:

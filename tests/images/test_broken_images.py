@@ -19,8 +19,7 @@ from PIL import Image
 from mpiter.images import BrokenImage, ImageList
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
-HERE = {"simplejpeg": "simplejpeg", "opencv": "cv2"}
-DECODERS = ["pillow", *(name for name in HERE if importlib.util.find_spec(HERE[name])), "auto"]
+DECODERS = ["pillow", *(["simplejpeg"] if importlib.util.find_spec("simplejpeg") else []), "auto"]
 KINDS = image_files.kinds()
 JPEG, PNG = KINDS["jpeg"], KINDS["png"]
 

@@ -233,7 +233,7 @@ def test_the_ray_that_there_is_has_to_be_the_one_at_the_address(ray: Any) -> Non
     there = ray.get_runtime_context().gcs_address
     with ordered(Squares(6), backend=Ray(there)) as it:
         assert labels_of(it) == [*range(6)]
-    for address in ("203.0.113.1:nowhere", f"127.0.0.1:{there.rpartition(':')[2]}", "127.0.0.1:9"):
+    for address in ("203.0.113.1:nowhere", f"127.0.0.1:{there.rpartition(':')[2]}"):
         with ordered(Squares(), backend=Ray(address)) as it:  # noqa: SIM117
             with pytest.raises(mpiter.errors.WorkerStartError, match=f"there is no Ray to be had at {address}: .*"):
                 next(it)
@@ -267,12 +267,7 @@ def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         mpiter.batches(Squares(), 4, backend="ray")
 
 
-def test_options_that_make_no_sense_are_refused() -> None:
+def test_the_address_of_rays_client_is_refused() -> None:
     pytest.importorskip("ray", reason=ray_here.REASON)
-    for options, text in (
-        ({"address": "ray://here:1"}, "with address='auto'"),
-        ({"cpus_per_worker": -1}, "from 0 on"),
-        ({"start_timeout": 0}, "above 0"),
-    ):
-        with pytest.raises(mpiter.OptionError, match=text):
-            Ray(**options)
+    with pytest.raises(mpiter.OptionError, match="with address='auto'"):
+        Ray("ray://here:1")

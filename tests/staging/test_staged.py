@@ -33,11 +33,10 @@ def test_each_sample_is_read_from_the_store_once_however_many_want_it(tmp_path):
     assert found == gone_through(Store(tmp_path / "other"), epochs=3)[0]
     assert store.reads() == dict.fromkeys(range(40), 1)
     seen = staging.stats()
-    assert (seen.held, seen.samples, seen.copied, seen.is_full) == (40, 40, 40, False)
+    assert (seen.held, seen.copied) == (40, 40)
     assert seen.hits + seen.fallbacks == 120
     assert seen.hits >= 80
-    assert seen.staged_s is not None
-    assert "40 of 40 samples held" in str(seen)
+    assert "40 copies held" in str(seen)
 
 
 def test_later_epochs_hit_what_there_is_room_for(tmp_path):
@@ -47,11 +46,9 @@ def test_later_epochs_hit_what_there_is_room_for(tmp_path):
         for _ in stream:
             assert bytes_below(tmp_path) <= staging.stats().capacity
         first = staging.stats()
-        assert first.is_full
-        assert first.staged_s is not None
         assert sum(len(index) for index, _ in stream) == 100
-        assert abs(staging.stats().since(first).hit_rate - 0.5) <= 0.02
-    assert staging.stats().held == first.held, "what is kept stays"
+        assert abs(staging.stats().hits - first.hits - 50) <= 2
+    assert staging.stats().held == first.held == 50, "what is kept stays"
     assert staging.stats().held_bytes <= staging.stats().capacity
 
 
@@ -67,25 +64,24 @@ def test_another_dataset_and_another_program_find_the_copies(tmp_path):
     assert store.reads() == dict.fromkeys(range(40), 1)
 
 
-def test_a_damaged_copy_is_noticed_and_made_again_in_a_full_tier_too(tmp_path):
+def test_a_damaged_copy_is_noticed_and_made_again(tmp_path):
     store = Store(tmp_path)
-    staging = Staging(tmp_path / "tier", 3 * (SIZE + TAIL), workers=0)
+    staging = Staging(tmp_path / "tier", "1MB", workers=0)
     staged = staging.of(store)
     assert all(store.is_right(*staged[index]) for index in range(40))
     kept = sorted((tmp_path / "tier").glob("mpiter-staged-*/*/*/*"))
     before = staging.stats()
-    assert before.is_full
     first, *others = kept[0].read_bytes()
     kept[0].write_bytes(bytes([first ^ 1, *others]))
     kept[1].write_bytes(kept[1].read_bytes()[:-20])
     kept[2].write_bytes(b"")
     del staging, staged
-    staging = Staging(tmp_path / "tier", 3 * (SIZE + TAIL), workers=0)
+    staging = Staging(tmp_path / "tier", "1MB", workers=0)
     staged = staging.of(store)
     for _ in range(2):
         assert all(store.is_right(*staged[index]) for index in range(40))
     seen = staging.stats()
-    assert (seen.held, seen.copied, seen.hits) == (3, 3, 3)
+    assert (seen.held, seen.copied, seen.hits) == (40, 3, 77)
     assert bytes_below(tmp_path / "tier") == before.held_bytes == seen.held_bytes
 
 
@@ -135,9 +131,9 @@ def test_workers_that_are_killed_hold_up_nobody(tmp_path):
                 os.kill(stream.worker_pids[number % 2], signal.SIGKILL)
     assert sorted(seen) == sorted([*range(100)] * 2)
     before = staging.stats()
-    assert 97 <= before.held <= 100, "each of the three may have been killed before it counted what it had kept"
+    assert before.held == 100
     assert all(store.is_right(*staged[index]) for index in range(100))
-    assert staging.stats().since(before).hits == 100
+    assert staging.stats().hits - before.hits == 100
 
 
 class Hanging(Store):
@@ -195,16 +191,13 @@ def test_another_tier_may_come_before(tmp_path):
     assert store.reads() == dict.fromkeys(range(40), 1)
 
 
-def test_two_datasets_share_the_bound_and_others_samples_are_not_counted(tmp_path):
+def test_two_datasets_share_the_bound(tmp_path):
     one, other = Store(tmp_path / "1"), Store(tmp_path / "2")
     staging = Staging(tmp_path / "tier", 50 * (SIZE + TAIL), workers=0)
     for dataset in map(staging.of, (one, other)):
         assert all(one.is_right(*dataset[index]) for index in range(40))
     stats = staging.stats()
-    assert (stats.held, stats.samples, stats.held_bytes) == (50, 80, stats.capacity)
-    few = Staging(tmp_path / "tier", "1MB")
-    few.of(Store(tmp_path / "1", 10))
-    assert (few.stats().held, few.stats().samples) == (10, 10)
+    assert (stats.held, stats.held_bytes) == (50, stats.capacity)
 
 
 def test_a_staged_dataset_is_one_of_the_users_class(tmp_path):
@@ -214,8 +207,6 @@ def test_a_staged_dataset_is_one_of_the_users_class(tmp_path):
     assert "fetch" not in vars(store), "the user's own is as it was"
     again = pickle.loads(pickle.dumps(staged))
     assert again[3] == staged[3] == store[3]
-    assert again.about()["store"] == "a folder"
-    assert again.about()["staging"].startswith("50% of 2 reads were local")
 
 
 def test_sizes_are_read_as_people_write_them(tmp_path):
@@ -225,22 +216,20 @@ def test_sizes_are_read_as_people_write_them(tmp_path):
 
 def test_what_makes_no_sense_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for capacity in ("", "GB", "-1GB", 0, -5, True, None, "1e400", float("nan"), float("inf"), "5 apples"):
+    for capacity in ("", "GB", "-1GB", 0, -5, None, "1e400", float("nan"), float("inf"), "5 apples"):
         with pytest.raises(mpiter.OptionError, match="is no size"):
             Staging(tmp_path / "tier", capacity)
-    for options in ({"ahead": 0}, {"workers": -1}, {"workers": "many"}):
+    for options in ({"workers": -1}, {"workers": "many"}):
         with pytest.raises(mpiter.OptionError, match=next(iter(options))):
             Staging(tmp_path / "tier", 1000, **options)
-    for tier in (None, "", 3, "s3://bucket/tier"):
-        with pytest.raises(mpiter.OptionError, match="is no folder of this machine"):
-            Staging(tier, "1MB")
+    with pytest.raises(mpiter.OptionError, match="is no folder of this machine"):
+        Staging("s3://bucket/tier", "1MB")
     (tmp_path / "file").write_text("mine")
     with pytest.raises(mpiter.OptionError, match=r"copies cannot be kept in .*file/x: Not a directory; take another"):
         Staging(tmp_path / "file" / "x", "1MB")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    for dataset, says in (([1, 2], "list has no method source"), (Store, r"^Store is a class; stage one of its obj")):
-        with pytest.raises(mpiter.OptionError, match=says):
-            Staging(tmp_path / "tier", 1000).of(dataset)
+    with pytest.raises(mpiter.OptionError, match="list has no method source"):
+        Staging(tmp_path / "tier", 1000).of([1, 2])
 
 
 def test_a_url_is_fetched_by_fsspec(tmp_path):

@@ -8,7 +8,7 @@ from stores import Watched
 
 import mpiter
 from mpiter.echo import Bundles
-from mpiter.staging import Staging
+from mpiter.staging import Staging, staging
 
 
 def read_of(store, since=0):
@@ -16,11 +16,12 @@ def read_of(store, since=0):
     return list(map(int, Path(store.log).read_text().split()))[since:]
 
 
-def test_samples_are_copied_in_the_order_in_which_they_will_be_wanted_and_no_more_than_so_many(tmp_path):
+def test_samples_are_copied_in_the_order_in_which_they_will_be_wanted_and_no_more_than_so_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(staging, "_AHEAD", 10)
     with mpiter.batches(range(100), 4, n_processes=0, seed=7) as plain:
         wanted = [int(index) for batch in plain for index in batch]
     store = Watched(tmp_path, 100)
-    staged = Staging(tmp_path / "tier", "1MB", ahead=10, workers=1).of(store)
+    staged = Staging(tmp_path / "tier", "1MB", workers=1).of(store)
     with mpiter.batches(staged, 4, n_processes=0, seed=7) as stream:
         start = stream.state_dict()
         next(stream)

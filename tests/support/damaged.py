@@ -43,7 +43,7 @@ def damaged(number: int, files: list[bytes]) -> bytes:
 
 def became(data: bytes, path: str, decoding: Decoding) -> str | list[int]:
     try:
-        picture = plain(decoding.open(data, path)[0])
+        picture = plain(decoding.open(data, path))
     except BrokenImage as error:
         return f"{error.path}: {error.reason}"
     assert picture.ndim == 3
@@ -57,7 +57,7 @@ def main(first: int, last: int, *decoders: str) -> None:
     broken = {f"file {number}": damaged(number, files) for number in range(first, last)}
     found = {}
     for decoder in decoders:
-        decoding = Decoding(decoder, "RGB", True)
+        decoding = Decoding(decoder, "RGB")
         found[decoder] = [became(data, path, decoding) for path, data in broken.items()]
     print(json.dumps(found))
 

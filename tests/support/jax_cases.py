@@ -52,7 +52,7 @@ def test_what_is_no_number_comes_along():
 
 def test_each_batch_of_a_loader():
     with mpiter.DataLoader([np.full(2, i, np.float32) for i in range(4)], 2) as loader:
-        assert [float(x.sum()) for x in mpiter.jax.each(loader)] == [2.0, 10.0]
+        assert [float(x.sum()) for x in map(mpiter.jax.arrays, loader)] == [2.0, 10.0]
 
 
 def test_a_checkpoint_holds_them_as_numpys(tmp_path):

@@ -19,7 +19,7 @@ BROKEN = (4, 11)  # in the folder that `drawn` spoils
 AUGMENT = Compose([RandomResizedCrop(SIDE), Flip()])
 FORMS: dict[str, dict[str, Any]] = {
     "uint8": {"transform": AUGMENT},
-    "float32 CHW": {"transform": Compose([RandomResizedCrop(SIDE), Flip(), Normalize()])},
+    "float32 CHW": {"transform": Compose([RandomResizedCrop(SIDE), Flip(), Normalize()]), "layout": "CHW"},
     "fixed": {"transform": Resize((SIDE, SIDE))},  # draws nothing, so that it is the same whoever loads it
 }
 
@@ -41,7 +41,8 @@ def folder_of(root: Path, place: Path, **form: Any) -> Any:
 
 
 def packed(root: Path, place: Path, **form: Any) -> Any:
-    pack(root, place / "packed.zip", force=True)
+    (place / "packed.zip").unlink(missing_ok=True)
+    pack(root, place / "packed.zip")
     return PackedFolder(place / "packed.zip", **form)
 
 

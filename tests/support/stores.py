@@ -39,9 +39,6 @@ class Store:
     def __getitem__(self, index: int) -> Any:
         return index, np.frombuffer(self.fetch(index), np.uint8).astype(np.int64).sum()
 
-    def about(self) -> dict[str, str]:
-        return {"store": "a folder"}
-
     def reads(self) -> collections.Counter[int]:
         """How often each sample was read."""
         path = Path(self.log)
