@@ -1,6 +1,6 @@
 """Lightning in two processes: it makes the loader anew with a DistributedSampler, and one state is for both.
 
-With ``shard="auto"`` it finds a sampler there already, and adds none.
+With ``shard="auto"`` the loader shares out by itself, and Lightning is told to add no sampler.
 """
 
 import lightning
@@ -46,6 +46,7 @@ def trained(loader_class, folder=None, resume=None, **options):
         accelerator="cpu",
         devices=2,
         strategy="ddp",
+        use_distributed_sampler="shard" not in options,
         logger=False,
         enable_checkpointing=bool(callbacks),
         enable_progress_bar=False,
@@ -56,7 +57,7 @@ def trained(loader_class, folder=None, resume=None, **options):
     trainer.fit(model, loader, ckpt_path=resume, weights_only=False)
     used = trainer.train_dataloader
     assert type(used) is loader_class
-    assert isinstance(used.sampler, DistributedSampler)
+    assert isinstance(used.sampler, DistributedSampler) == ("shard" not in options)
     return model.seen, [weight.tolist() for weight in model.parameters()]
 
 
