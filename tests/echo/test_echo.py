@@ -334,7 +334,7 @@ def test_a_death_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "died").exists()
 
 
-@pytest.mark.parametrize("options", [ECHOES["twice"], ECHOES["some whole batches"]])
+@pytest.mark.parametrize("options", [ECHOES["twice"], ECHOES["whole batches"]])
 def test_an_error_comes_once_and_the_rest_goes_on_resumed_or_not(options: Any) -> None:
     def rest(echo: Echo[Any]) -> list[Any]:
         found = []
