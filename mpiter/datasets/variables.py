@@ -31,7 +31,7 @@ _INSTALLED = tuple(sysconfig.get_path(name) + "/" for name in ("stdlib", "platst
 
 
 class Variable(NamedTuple):
-    """One variable of a module, or an attribute of a class or function there."""
+    """A variable of a module, or an attribute of one of its classes or functions, as it is sent to the workers."""
 
     module: str
     path: tuple[str, ...]

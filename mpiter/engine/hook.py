@@ -30,7 +30,7 @@ class Hook:
     # -- in the prefetch thread; without workers only the first two, in the consumer's ---------------------------
 
     def planned(self, plan: Plan, plans: Plans, began: float, ended: float) -> None:
-        """A batch was planned between the times ``began`` and ``ended``; ``plans`` tells what comes after it."""
+        """A batch was planned, which took from ``began`` to ``ended``; ``plans`` plans the batches after it."""
 
     def answered(self, done: Done) -> None:
         """A worker has fetched a block (rows of one batch)."""

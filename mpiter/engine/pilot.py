@@ -39,9 +39,9 @@ class Pilot(Hook):
                 loop.resize(wanted)
 
     def look(self, batches: int, now: int, look: Callable[[], Look]) -> int | None:
-        """Return another number of workers, or None to keep ``now``; ``batches`` were handed out so far.
+        """Return the number of workers to change to, or None to keep ``now``; ``batches`` were handed out so far.
 
-        ``look`` is slow, since it reads each worker's memory.
+        ``look()`` returns the measurements; call it seldom, since it is slow: it reads each worker's memory.
         """
         raise NotImplementedError
 

@@ -50,7 +50,10 @@ class Host:
 
 
 class Rooms:
-    """The rooms of one iterator; with ``in_slots`` False, rows are sent to this process and copied into the slots."""
+    """Hands out the memory for the batches of one iterator.
+
+    With ``in_slots``, workers write into the slots themselves; else they send the rows, which are copied there here.
+    """
 
     def __init__(self, host: Host, copy: bool, in_slots: bool, as_objects: bool) -> None:
         self._host, self._copy, self._in_slots, self._as_objects = host, copy, in_slots, as_objects

@@ -185,7 +185,10 @@ def _listed(root: str, left_out: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def _member(fd: int, at: int, root: str, name: str) -> tuple[zipfile.ZipInfo, bytes | None]:
-    """Return a member's ZIP record for offset ``at``, and its bytes; None for bytes that an earlier run has written."""
+    """Return the ZIP record of the file ``name`` for offset ``at`` of ``fd``, and the bytes to write there.
+
+    The bytes are None if an earlier run has already written them.
+    """
     path, info = os.path.join(root, name), zipfile.ZipInfo(name)
     about = os.stat(path)
     info.header_offset, info.external_attr = at, _A_FOLDER

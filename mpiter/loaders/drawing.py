@@ -180,7 +180,10 @@ class Drawn(Plans):
                 self._has_ended = isinstance(keys, Exception)  # last, so that the loop finds the error
 
     def _ask(self, count: int | None, whole: bool = False) -> list[Any] | Exception | None:
-        """Return the sampler's next ``count`` keys or its next list of keys; its error; or None at the end."""
+        """Return the sampler's next ``count`` keys, or the next list of keys that it gives.
+
+        If the sampler raises an exception, return that; at its end, or with ``whole`` if too few keys are left, None.
+        """
         try:
             found = self._keys or self.begin()
             some = next(found) if self._size is None else islice(found, count)
@@ -203,7 +206,7 @@ class Drawn(Plans):
         self._lots = {position: lot for position, lot in self._lots.items() if lot.keys is not error}
 
     def place(self, position: int) -> Place:
-        """Return the place of the batch at ``position``, from which the sampler can go on."""
+        """Return the ``Place`` to save, from which the sampler can continue with the batch at ``position``."""
         return self._lots[position].before if position in self._lots else self._last
 
     def knows(self, cursor: Cursor) -> bool:

@@ -175,5 +175,5 @@ class ShardPumps:
 
 
 def _elements_of(opened: Any) -> int | None:
-    """Return the number of elements in a shard's batch; None at its end."""
+    """Return the number of elements in ``opened``, what a shard has given; None if that is the end of the shard."""
     return None if len(opened[0]) < 2 else opened[0][2]

@@ -79,10 +79,11 @@ class _ForkServer(mp_forkserver.ForkServer):
 
 
 class _Preload(list[str]):
-    """The modules that the fork server imports, with the ``sys.path`` of this program.
+    """The list of modules that the fork server imports.
 
-    The server's command line has this list's ``repr``, which first sets the path.  Otherwise the server would look only
-    in the working directory and in installed packages, and might find another mpiter, or none.
+    The server's command line contains the ``repr`` of this list, which here is an expression that first sets the
+    ``sys.path`` of this program.  Otherwise the server would look only in the working directory and in installed
+    packages, and might find another mpiter, or none.
     """
 
     def __repr__(self) -> str:

@@ -318,7 +318,7 @@ class Batch(list[T]):
 
 
 def _detaching(name: str) -> Callable[..., Any]:
-    """Return the list method ``name``, which modifies the list, so that it also detaches the columns."""
+    """Return the list method ``name``, which modifies a list, such that the batch also forgets its columns."""
     method = getattr(list, name)
 
     @functools.wraps(method)

@@ -87,7 +87,7 @@ def _view(data: Any, form: str, shape: tuple[int, ...]) -> memoryview:
 
 
 def _with_slots(cls: type, reduced: Any) -> Any:
-    """Return cloudpickle's reduction of a class, with its ``__slots__`` added."""
+    """Return ``reduced``, cloudpickle's ``__reduce__`` value of a class, with the ``__slots__`` that it leaves out."""
     make, (*head, namespace, tracker, extra), *rest = reduced
     if "__slots__" in cls.__dict__ and isinstance(namespace, dict) and not issubclass(cls, tuple):
         namespace = {**namespace, "__slots__": cls.__dict__["__slots__"]}

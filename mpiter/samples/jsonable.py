@@ -42,7 +42,10 @@ def encoded(value: Any, beside: _Memory = None) -> Any:
 
 
 def decoded(plain: Any, beside: Sequence[Any] = ()) -> Any:
-    """Return the value that ``encoded`` has written; raise a StateError if it is damaged."""
+    """Return the value that ``encoded`` has turned into ``plain`` and the arrays ``beside``.
+
+    Raise a StateError if they are damaged.
+    """
     try:
         return _decoded(plain, beside)
     except Exception as error:

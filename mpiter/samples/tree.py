@@ -387,7 +387,9 @@ def is_record(node: Node) -> bool:
 def scatter(
     node: Node, samples: Sequence[Any], columns: Iterator[Column], start: int, asides: list[Sequence[Any]]
 ) -> bool:
-    """Write ``samples`` into the rows from ``start`` on, and append to ``asides`` a list for each leaf without column.
+    """Write ``samples`` into the rows from ``start`` on.
+
+    For each leaf that has no column, append the list of its values to ``asides``.
 
     Return False if a sample doesn't fit the tree; some columns of these rows may then have been written.
     """

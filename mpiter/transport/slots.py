@@ -116,7 +116,7 @@ class Slots:
         return memoryview(self._arena.map)[slot.start : slot.start + slot.size]
 
     def give_back(self, slot: Slot) -> None:
-        """Return a slot that was never leased."""
+        """Make a slot free again that was acquired but not leased."""
         if slot.size == self.size:
             self._free.append(slot)
         else:

@@ -71,7 +71,10 @@ class Bracket:
 
     @property
     def _spread(self) -> float:
-        """The standard deviation of a trial as a share of its time, from the median difference of repetitions."""
+        """The standard deviation of a trial's time, divided by that time.
+
+        It is estimated from the median difference between two trials of the same number of workers.
+        """
         differences = [_PRIOR * _MIDDLE] * _PRIOR_COUNTS
         for trials in self.of.values():
             differences += [abs(math.log(a.batch_s / b.batch_s)) for a, b in itertools.pairwise(trials)]

@@ -115,7 +115,7 @@ def globals_mark() -> tuple[Any, ...]:
 
 
 def drawn_between(before: tuple[Any, ...], after: tuple[Any, ...]) -> frozenset[str]:
-    """Return the names of the generators whose marks differ."""
+    """Return the names of the generators that were drawn from between the calls of ``globals_mark`` that gave these."""
     if before == after:
         return NONE
     names = ("random", "numpy", "torch")
@@ -128,7 +128,7 @@ def _words_at(address: int) -> memoryview:
 
 @functools.lru_cache(maxsize=1)
 def _numpys_words(generator: Any) -> memoryview | None:
-    """Return the memory of numpy's generator, its words and then the index; None if it is no Mersenne twister."""
+    """Return a view of a Mersenne twister of NumPy's in memory, 624 words and the index; None for other generators."""
     return _words_at(generator.ctypes.state_address) if type(generator) is np.random.MT19937 else None
 
 
