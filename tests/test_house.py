@@ -129,9 +129,3 @@ def test_every_module_says_what_it_is_in_at_most_fifteen_lines():
         assert len(text) > 40, module
         if not module.endswith("__init__"):  # which hold the pictures
             assert len(text.splitlines()) <= 15, module
-
-
-def test_nothing_is_left_to_do_later():
-    for path in MPITER.glob("**/*.py"):
-        found = re.search(r"\bTODO:|\bFIXME\b|\bXXX\b", path.read_text())
-        assert found is None, f"{path.name}: {found.group()}"

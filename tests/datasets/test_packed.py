@@ -163,15 +163,6 @@ def test_an_item_that_cannot_be_packed_is_named_by_its_place() -> None:
     assert "fork" not in str(e.value)
 
 
-def test_an_error_of_the_items_own_is_left_as_it_is() -> None:
-    def items() -> Iterator[int]:
-        yield 1
-        raise OSError("gone")
-
-    with pytest.raises(OSError, match="gone"):
-        Packed(items())
-
-
 def test_memory_that_runs_out_is_an_error_with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "_AT_ONCE", 100)
     monkeypatch.setattr(packed.machine, "memory_available", lambda: 50)
@@ -250,13 +241,6 @@ def test_by_way_of_a_file_it_travels_by_value(tmp_path: Path, protocol: int) -> 
     loaded = pickle.loads(file.read_bytes())
     assert size < file.stat().st_size < 2 * size  # once for both
     assert ([*loaded["whole"]], [*loaded["part"]]) == (ITEMS, ITEMS[3:5])
-
-
-def test_out_of_band_buffers_are_taken_as_they_come() -> None:
-    buffers: list[pickle.PickleBuffer] = []
-    pickled = pickle.dumps(Packed(ITEMS), 5, buffer_callback=buffers.append)
-    assert len(pickled) < 500
-    assert list(pickle.loads(pickled, buffers=[bytes(buffer) for buffer in buffers])) == ITEMS
 
 
 def test_workers_stay_as_long_as_it_is_the_same() -> None:

@@ -8,7 +8,6 @@ what the user gets to see of it all.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import signal
@@ -333,19 +332,6 @@ def test_a_sample_that_ends_its_worker_twice_is_an_error_that_shows_where(staged
     assert "in __getitem__" in full_text(error)
     assert seen == [*quiet[:at], error, *quiet[at + 1 :]]
     assert stage.it.stats().restarts == 2
-
-
-def test_a_sample_that_ends_its_worker_each_time_is_left_out_if_asked(
-    staged: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage = staged("getitem", "SIGSEGV", times=None, on_error="skip")
-    seen = stage.everything()
-    assert stage.it.stats().skipped == 1
-    stage.trap.remove()
-    assert seen == [plain_batch(stage.it.dataset[index] for index in batch if index != FATAL) for batch in order()]
-    shown = [record.exc_info for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(shown) == 2
-    assert all("in __getitem__" in str(where) for where in shown), "no error could show it"
 
 
 def test_workers_that_die_whatever_they_do_come_to_an_end_which_tells_it_all(staged: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from datasets import Gated, Squares
 from loader_kinds import IMPORTS, Maker, both_kinds, epoch, flat, makers, some, until_the_end
-from scripts import Script, interrupt_once_waiting, lives_still, run, wait_until
+from scripts import lives_still, run, wait_until
 
 import mpiter
 
@@ -123,18 +123,6 @@ def test_a_late_batch_is_an_error_and_may_still_come(with_workers: Maker, tmp_pa
     assert all(isinstance(error, mpiter.BatchTimeout) for error in errors)
 
 
-def test_after_a_caught_interrupt_no_batch_is_lost(with_workers: Maker, tmp_path: Path) -> None:
-    gate = tmp_path / "open"
-    batches = iter(with_workers(Gated(str(gate), free=4, length=12), 4))
-    next(batches)
-    with pytest.raises(KeyboardInterrupt):
-        waiter = interrupt_once_waiting()
-        next(batches)
-    waiter.join()
-    gate.touch()
-    assert [labels for _, labels in epoch(batches)] == [[4, 5, 6, 7], [8, 9, 10, 11]]
-
-
 # -- programs that end -------------------------------------------------------------------------------------------
 
 LOADER = """
@@ -174,16 +162,6 @@ train(DataLoader(Dataset(), batch_sampler=[[0], *[list(range(100_000))] * 20], n
     outcome = run(tmp_path, program(more), "stuck")
     assert outcome.code == 1
     assert outcome.err.count("Traceback") == outcome.err.count("ZeroDivisionError") - 1 == 1
-    assert outcome.left_running == []
-
-
-def test_ctrl_c_is_one_keyboard_interrupt(tmp_path: Path) -> None:
-    script = Script(tmp_path, program("print('ready', flush=True)\nfor batch in batches: pass"), "stuck")
-    script.reads("ready")
-    script.ctrl_c()
-    outcome = script.ends()
-    assert outcome.code == -signal.SIGINT
-    assert outcome.err.count("Traceback") == outcome.err.count("KeyboardInterrupt") == 1
     assert outcome.left_running == []
 
 

@@ -125,18 +125,6 @@ def unkillable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     wait_until(lambda: not any(map(lives, left)), "they are gone after all")
 
 
-def test_close_does_not_wait_for_an_unkillable_worker(unkillable: Any) -> None:
-    dataset, spare = unkillable
-    it = mpiter.MultiprocessIterator(dataset, 4, shuffle=False, n_processes=1, run_ahead=0)
-    for _ in range(3):
-        next(it)
-    wait_until(lambda: it._pump.loop.lines[0].active, "the worker is held up")
-    pid = spare(it, 0)
-    it.close()  # pytest's own limit is the deadline here; what it takes is in docs/guarantees.md
-    assert it.worker_pids == ()
-    assert lives_still(pid)
-
-
 def test_the_slots_of_an_unkillable_worker_are_never_used_again(unkillable: Any) -> None:
     dataset, spare = unkillable
     with mpiter.MultiprocessIterator(

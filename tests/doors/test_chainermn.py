@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import shutil
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,16 +16,14 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from launched import clear_away, running_in, segments
+from launched import MPIEXEC, clear_away, running_in, segments
 from scripts import Script
 
 import mpiter
 
 pytest.importorskip("chainer", reason="Chainer is not installed: run `python3 tests`")
 
-_PLACES = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-MPIEXEC = shutil.which("mpiexec", path=_PLACES)
-if MPIEXEC is None or find_spec("mpi4py") is None:
+if not MPIEXEC or find_spec("mpi4py") is None:
     pytest.skip(
         "mpi4py and mpiexec are not installed: `pip install mpi4py mpich`, or run `python3 tests --all`",
         allow_module_level=True,

@@ -171,16 +171,6 @@ def test_memory_that_is_no_slot_is_not_touched():
     assert not cuda.calls
 
 
-def test_a_refusal_is_remembered():
-    cuda = FakeCuda(refuses=True)
-    locks = PageLocks(cuda.lock, cuda.unlock)
-    with mpiter.batches([np.zeros(10)] * 8, 8, n_processes=1, epochs=3, shuffle=False, n_prefetch=1) as batches:
-        for x in batches:
-            assert not locks.cover(x.ctypes.data)
-            assert not locks.cover(x.ctypes.data)
-        assert cuda.calls <= slots_of(batches).count
-
-
 # -- one batch ahead, with a stand-in for CUDA -------------------------------------------------------------------
 
 

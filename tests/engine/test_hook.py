@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mpiter
-from mpiter.engine.hook import Hook, Hooks
+from mpiter.engine.hook import Hook
 
 EVENTS = ("begun", "planned", "answered", "waited", "handed_out", "close")
 
@@ -78,20 +78,6 @@ def test_a_hook_that_fails_is_told_nothing_more_and_stops_nobody(event: str, n_p
             assert sum(len(batch) for batch in stream) == 48
         assert hook.told[event] == 1
         assert hook.told["close"] == 1
-
-
-def test_a_hook_may_fail_in_both_threads_at_once() -> None:
-    class Nested(Hook):
-        def lost(self, worker: int, was_asked: bool) -> None:
-            if worker:  # while this is told, it fails elsewhere
-                hooks.tell(Hook.lost, worker - 1, was_asked)
-            raise ValueError("no more")
-
-    other = Told()
-    hooks = Hooks([Nested(), other])
-    hooks.tell(Hook.lost, 1, False)
-    hooks.tell(Hook.begun)
-    assert other.told["begun"] == 1
 
 
 def test_what_is_no_hook_is_refused_and_one_travels_without_what_fetches() -> None:

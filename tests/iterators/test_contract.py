@@ -471,16 +471,6 @@ def test_a_limit_of_skipping_is_a_whole_number(most: Any) -> None:
 # -- several at once, and the end --------------------------------------------------------------------------------
 
 
-def test_two_iterators_over_different_datasets_do_not_mix(default: dict[str, Any]) -> None:
-    with (
-        iterator(Shaped("dict"), 4, shuffle=False, **default) as one,
-        iterator(list(range(100, 120)), 4, shuffle=False, **default) as other,
-    ):
-        for at in range(0, 20, 4):
-            assert [sample["label"] for sample in next(one)] == list(range(at, at + 4))
-            assert next(other) == list(range(100 + at, 104 + at))
-
-
 def test_out_of_order_delivery_brings_every_batch_once(default: dict[str, Any]) -> None:
     with iterator(list(range(100)), 5, repeat=False, in_order=False, **default) as it:
         assert sorted(itertools.chain.from_iterable(it)) == list(range(100))

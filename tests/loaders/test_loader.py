@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 from collections.abc import Iterator
@@ -168,11 +167,6 @@ def test_the_end_comes_again_and_again(loader: Maker) -> None:
         next(ending)
 
 
-def test_a_context_says_how_workers_start(with_workers: Maker) -> None:
-    context = multiprocessing.get_context("forkserver")
-    assert epoch(with_workers([1, 2, 3], 2, multiprocessing_context=context)) == [[1, 2], [3]]
-
-
 def test_writing_into_a_batch_changes_nobody_elses_data(loader: Maker) -> None:
     data = np.zeros((8, 3))
     for _ in range(2):
@@ -180,10 +174,6 @@ def test_writing_into_a_batch_changes_nobody_elses_data(loader: Maker) -> None:
             assert not batch.any()
             batch[...] = 7
     assert not data.any()
-
-
-def test_an_empty_dataset_gives_no_batches(with_workers: Maker) -> None:
-    assert epoch(with_workers([], 3)) == epoch(with_workers([], 3, collate_fn=list)) == []
 
 
 # -- errors ------------------------------------------------------------------------------------------------------

@@ -126,8 +126,7 @@ class Scratched:
 
 
 @pytest.mark.filterwarnings("ignore:the stream has no state_dict:RuntimeWarning")
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("scratches", [{6}, {0, 1, 2, 3, 23}])
+@pytest.mark.parametrize(("workers", "scratches"), [(0, {6}), (2, {0, 1, 2, 3, 23})])
 def test_elements_that_fail_cost_the_batch_that_they_would_be_in_and_no_other(workers, scratches):
     batches = [list(range(n, n + 4)) for n in range(0, 24, 4)]
     wanted = ["torn" if scratches & {*batch} else batch for batch in batches]
@@ -155,25 +154,6 @@ def test_a_refused_state_stays_refused():
     for other in (DataLoader(Sharded(), 4), DataLoader(DATA, 4), DataLoader(DATA, batch_sampler=[[1]])):
         with pytest.raises(StateError, match="kind"):
             other.load_state_dict(state)
-
-
-def test_an_iterator_within_a_dataset_leaves_its_randomness_alone():
-    class Nesting:
-        def __len__(self):
-            return 4
-
-        def __getitem__(self, index):
-            list(mpiter.batches(np.arange(4), 2, n_processes=0, seed=0))
-            return mpiter.get_rng().random(), np.random.rand()
-
-    def drawn(**options):
-        with DataLoader(Nesting(), 4, seed=1, **options) as loader:
-            return [np.asarray(column).tolist() for column in next(iter(loader))]
-
-    wanted = drawn()
-    assert len(set(wanted[0])) == len(set(wanted[1])) == 4
-    together = drawn(collate_fn=lambda samples: tuple(zip(*samples, strict=True)))
-    assert together == wanted
 
 
 def test_what_makes_no_sense_is_refused_at_once():

@@ -155,47 +155,22 @@ def test_more_than_the_most_are_an_error_in_the_batchs_place(loader: Maker, way:
     assert isinstance(errors[0].__cause__, OSError)
 
 
-def nothing(_: Any) -> None:
-    pass
-
-
-def close(it: Any) -> None:
-    it.close()
-    it.reset()
-
-
-def with_a_loader(between: Any, **options: Any) -> Any:
-    return lambda kind, most: rounds_of_a_loader(kind, most, between, options)
-
-
-def with_an_iterator(class_: Any, between: Any, **options: Any) -> Any:
-    return lambda _, most: rounds_of_an_iterator(class_, most, between, options)
-
-
-def rounds_of_a_loader(kind: str, most: int, between: Any, options: dict[str, Any]) -> Iterator[Any]:
+def rounds_of_a_loader(kind: str, most: int) -> Iterator[Any]:
     with makers(kind, 2) as loader:
-        batches = loader(Files(), BATCH, on_error=mpiter.Skip(most=most), **options)
+        batches = loader(Files(), BATCH, on_error=mpiter.Skip(most=most), persistent_workers=False)
         while True:
             yield until_the_end(iter(batches))[1], batches.stats()
-            between(batches)
 
 
-def rounds_of_an_iterator(class_: Any, most: int, between: Any, options: dict[str, Any]) -> Iterator[Any]:
-    with class_(Files(), BATCH, repeat=False, shuffle=False, on_error=mpiter.Skip(most=most), **options) as it:
+def rounds_of_an_iterator(_: str, most: int) -> Iterator[Any]:
+    on_error = mpiter.Skip(most=most)
+    with mpiter.MultiprocessIterator(Files(), BATCH, False, False, n_processes=2, on_error=on_error) as it:
         while True:
             yield until_the_end(it)[1], it.stats()
-            between(it)
+            it.reset()
 
 
-AGAIN: dict[str, Any] = {
-    "a loader, its workers end": with_a_loader(nothing, persistent_workers=False),
-    "a loader without workers": with_a_loader(nothing, num_workers=0),
-    "an iterator": with_an_iterator(mpiter.MultiprocessIterator, lambda it: it.reset(), n_processes=2),
-    "an iterator, closed meanwhile": with_an_iterator(mpiter.SerialIterator, close),
-}
-
-
-@pytest.mark.parametrize("again", AGAIN.values(), ids=AGAIN)
+@pytest.mark.parametrize("again", [rounds_of_a_loader, rounds_of_an_iterator])
 def test_the_most_and_the_count_are_of_all_epochs_whoever_fetches(kind: str, again: Any) -> None:
     rounds = again(kind, 2 * len(BROKEN))
     for number in (1, 2):

@@ -20,7 +20,7 @@ from typing import Any
 import chores
 import numpy as np
 import pytest
-from chores import Chore, EndsWhenOpened, Pids, Sore, SoreWhenOpened
+from chores import Chore, Pids, Sore, SoreWhenOpened
 from scripts import lives_still, run, wait_until
 
 import mpiter
@@ -144,13 +144,6 @@ def forked() -> Iterator[Callable[..., Used]]:
 # -- what is asked is answered -------------------------------------------------------------------------------------
 
 
-def test_each_worker_is_initialized_once(ours: Callable[..., Used], tmp_path: Path) -> None:
-    pool = ours(3, chores.equip, ("a", 1)).ready()
-    met = dict(pool.get(*[pool.ask(chores.meet, tmp_path, 3) for _ in range(3)]))
-    assert set(met) == set(pool.pool.pids.values())
-    assert all(equipment == [("a", 1)] for equipment in met.values())
-
-
 def test_what_cannot_be_pickled_cannot_be_asked(forked: Callable[..., Used]) -> None:
     pool = forked(1)
     for func, args in ((lambda: 1, ()), (chores.same, (threading.Lock(),))):
@@ -244,13 +237,6 @@ def test_a_death_loses_the_blocks_of_the_dead_and_no_others(ours: Callable[..., 
     assert sorted(pool.pool.pids) == [0, 1]
     assert pool.pool.pids[1] == before[1]
     assert (pool.died, pool.lost) == ([end], {})
-
-
-def test_a_worker_that_a_question_ends_tells_its_code(ours: Callable[..., Used]) -> None:
-    pool = ours(1).ready()
-    number = pool.ask(chores.same, EndsWhenOpened())
-    pool.until(lambda: pool.died)
-    assert (pool.died[0].code, pool.died[0].blocks) == (7, pool.chores_of(number))
 
 
 def test_answers_that_were_sent_before_the_end_count_however_it_is_told(

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_equipment: list[Any] = []
-
 
 class Chore(NamedTuple):
     """A block for ``do``."""
@@ -34,7 +32,6 @@ class Sore(Exception):
 
 def equip(*things: Any) -> None:
     """An initializer."""
-    _equipment.append(things)
 
 
 def square(number: int) -> int:
@@ -61,13 +58,6 @@ def _wait_for(condition: Any) -> None:
     while not condition():
         assert time.monotonic() < end, "nobody came"
         time.sleep(0.001)
-
-
-def meet(folder: Path, company: int) -> tuple[int, list[Any]]:
-    """Come back once so many workers are here: who this is, and what it was equipped with."""
-    (folder / str(os.getpid())).touch()
-    _wait_for(lambda: len(os.listdir(folder)) >= company)
-    return os.getpid(), _equipment
 
 
 def wait_at(gate: Path) -> int:
@@ -110,13 +100,6 @@ def end_with_a_child(gate: Path) -> None:
         _wait_for(gate.exists)
         os._exit(0)
     os._exit(6)
-
-
-class EndsWhenOpened:
-    """An argument that a worker doesn't survive."""
-
-    def __reduce__(self) -> Any:
-        return os._exit, (7,)
 
 
 class SoreWhenOpened:

@@ -26,18 +26,12 @@ def encoded(image: Any, form: str, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def turned(orientation: int) -> Any:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return exif
-
-
 def kinds() -> dict[str, bytes]:
     """A file of each kind, by name."""
     rgb, odd = Image.fromarray(smooth()), Image.fromarray(smooth(61, 47, 1))
     wide = (smooth()[:, :, 0].astype(np.uint16) << 8) | smooth(seed=3)[:, :, 1]
     alpha = Image.fromarray(np.dstack([smooth(), smooth(seed=2)[:, :, :1]]))
-    found = {
+    return {
         "jpeg": encoded(rgb, "JPEG", quality=88),
         "jpeg, odd sides": encoded(odd, "JPEG", quality=75),
         "jpeg, not subsampled": encoded(rgb, "JPEG", quality=95, subsampling=0),
@@ -65,12 +59,3 @@ def kinds() -> dict[str, bytes]:
         "webp": encoded(rgb, "WEBP", lossless=True),
         "ppm": encoded(rgb, "PPM"),
     }
-    for orientation in range(1, 9):
-        found[f"jpeg, turned {orientation}"] = encoded(odd, "JPEG", exif=turned(orientation))
-    found["png, turned"] = encoded(odd, "PNG", exif=turned(6))
-    png = encoded(odd, "PNG")
-    exif = found["png, turned"][33:]
-    exif = exif[: exif.index(b"IDAT") - 4]
-    found["png, turned behind its pixels"] = png[:-12] + exif + png[-12:]
-    found["webp, turned"] = encoded(odd, "WEBP", exif=turned(8), lossless=True)
-    return found

@@ -72,19 +72,6 @@ def test_what_is_printed_while_an_answer_is_collected_is_not_lost(capsys):
     assert heard == list(range(len(heard)))
 
 
-def test_a_replaced_stdout_of_the_caller_gets_the_prints(monkeypatch):
-    class Tape(list):
-        def write(self, text):
-            self.append(text)
-
-        def flush(self): ...
-
-    tape = Tape()
-    monkeypatch.setattr(sys, "stdout", tape)
-    fetched(Samples(lambda i: print("once")), n_processes=1)
-    assert "".join(tape) == "once\n" * 8
-
-
 def test_log_records_of_workers_reach_the_callers_loggers(caplog):
     def say(i):
         logging.getLogger("my.dataset").warning("sample %d of %s", i, "many")
@@ -172,13 +159,6 @@ def test_the_worker_init_argument_is_called_with_the_workers_info(tmp_path, back
     workers = 1 if backend == "serial" else WORKERS
     fetched(Samples(lambda i: once_all_are_there(tmp_path, workers)), worker_init=greet, backend=backend)
     assert infos(tmp_path) == [f"{i} {workers} {backend}" for i in range(workers)]
-
-
-@pytest.mark.parametrize("backend", ["process", "thread", "serial"])
-def test_there_is_no_worker_info_outside_of_a_fetch(backend):
-    within = fetched(Samples(lambda i: mpiter.get_worker_info().backend), backend=backend)
-    assert set(within) == {backend}
-    assert mpiter.get_worker_info() is None
 
 
 VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
