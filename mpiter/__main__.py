@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -36,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = options.run(options)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:  # the reader, such as `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return WRONG
     except (MpiterError, OSError) as error:
         print(f"mpiter: {error}", file=sys.stderr)
         return MISUSED if isinstance(error, OptionError) else WRONG

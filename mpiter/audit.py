@@ -138,7 +138,7 @@ def _read(path: Path, runs: list[_Run], lines: list[_Line]) -> None:
                 keys = np.array(keys, np.int64) if {*map(type, keys)} <= {int} else np.array([*map(str, keys)])
                 name = f"rank {runs[-1].who[0]} of {runs[-1].who[1]} at place {at[1]}, line {number} of {path.name}"
                 lines.append(_Line(runs[-1], at, name, record.get("at", -1), keys, kinds))
-    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise OptionError(f"{path}: line {number} is damaged, or no receipt ({error!r:.90}).") from error
 
 

@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from .errors import warn
+from .errors import OptionError, warn
 from .samples.batch import Batch
 from .stats import Stats
 from .transport.memory import arena_at
@@ -42,7 +42,10 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
         return changed
     if isinstance(tree, (list, tuple)):
         parts = [mapped(value, change) for value in tree]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+        try:
+            return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+        except TypeError:  # a subclass whose constructor takes other arguments
+            return parts
     return change(tree)
 
 
@@ -123,6 +126,8 @@ class DevicePrefetcher:
         self._scale: tuple[Any, Any] | None = None
         if normalize is not None:
             mean, std = (torch.as_tensor(part, dtype=torch.float32).reshape(-1) for part in normalize)
+            if len(mean) != len(std) or not bool((std > 0).all()):
+                raise OptionError("normalize=(mean, std) takes as many of the one as of the other, and std above 0.")
             self._scale = tuple(part.to(self.device).reshape(1, -1, 1, 1) for part in (mean, std))
         self._state: Any = None  # the loader's after the last batch handed out, if it is a batch ahead; else None
         self._was_new_epoch = False
@@ -158,6 +163,9 @@ class DevicePrefetcher:
         """Return the tensor, which is on the device already, converted and normalised."""
         scale = self._scale
         if scale is not None and tensor.ndim == 4:
+            if tensor.shape[1] != scale[0].shape[1]:
+                channels = f"{scale[0].shape[1]} channels, but there are images of shape {tuple(tensor.shape[1:])}"
+                raise OptionError(f"normalize= has {channels}; channels come first.")
             return tensor.float().sub(scale[0]).div_(scale[1]).to(self.dtype or torch.float32)
         if self.dtype is not None and (tensor.is_floating_point() or tensor.ndim == 4):
             return tensor.to(self.dtype)

@@ -25,7 +25,7 @@ from .transport import memory as shared
 
 _PACKAGES = (
     *("numpy", "msgpack", "cloudpickle", "threadpoolctl"),
-    *("torch", "jax", "chainer", "Pillow", "simplejpeg", "opencv-python-headless"),
+    *("torch", "jax", "chainer", "Pillow", "simplejpeg"),
 )
 _GB = 1 << 30
 _LIMIT_S = 60.0  # for a start method

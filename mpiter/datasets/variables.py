@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import os
 import pickle
 import sys
 import sysconfig
 from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from operator import attrgetter, methodcaller
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -164,8 +166,16 @@ def _function(module: str, get: str, put: str, default: Any = None) -> Setting:
     return Setting(module, put, methodcaller(get), lambda found, value: getattr(found, put)(value), default)
 
 
+def _umask(_: Any) -> int:
+    """Return the umask, without changing it for a moment as ``os.umask`` does."""
+    return int(Path("/proc/self/status").read_text().partition("Umask:")[2].split()[0], 8)
+
+
+_ZONE = ("tzname", "timezone", "daylight", "tzset.__name__")  # sent only to have ``tzset`` called
 _SETTINGS = (
     _function("sys", "getrecursionlimit", "setrecursionlimit"),
+    Setting("os", "umask", _umask, lambda _, mask: os.umask(mask)),
+    Setting("time", "tzset", attrgetter(*_ZONE), lambda time, _: time.tzset()),
     Setting("locale", "setlocale", lambda it: it.setlocale(it.LC_ALL), lambda it, all: it.setlocale(it.LC_ALL, all)),
     Setting("decimal", "setcontext", lambda it: it.getcontext().copy(), lambda it, value: it.setcontext(value.copy())),
     _function("csv", "field_size_limit", "field_size_limit"),

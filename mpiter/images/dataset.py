@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn, SupportsIndex
 
 import numpy as np
@@ -130,9 +131,15 @@ class ImageFolder(Pictures):
 def walk(top: str, onerror: Callable[[OSError], None]) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield ``top`` and each folder below it: its path from ``top`` ("", "cat/", …), and its folders' and files' names.
 
-    Links are followed.  ``onerror`` is called with the error of a folder that can't be listed.
+    Links are followed, except to a folder that contains them.  ``onerror`` is called with the error of a folder that
+    can't be listed.
     """
+    around = {top: {os.path.realpath(top)}}
     for folder, folders, files in os.walk(top, onerror=onerror, followlinks=True):
+        here = around.pop(folder)
+        places = {name: os.path.realpath(os.path.join(folder, name)) for name in folders}
+        folders[:] = [name for name in folders if places[name] not in here]
+        around |= {os.path.join(folder, name): {*here, places[name]} for name in folders}
         yield "" if folder == top else os.path.join(os.path.relpath(folder, top), ""), folders, files
 
 
@@ -141,10 +148,10 @@ def _raised(error: OSError) -> NoReturn:
 
 
 class ImageList(Pictures):
-    """The pictures of a list of paths, or of pairs of path and label; or of a text file with ``path label`` per line.
+    """The pictures of a list of paths, or of pairs of path and label; or of a text file with one of these per line.
 
-    Chainer's ``LabeledImageDataset`` reads the same text files. Without labels a sample is the picture. Paths are
-    relative to ``root``; ``root`` or the paths may be URLs of a store that fsspec can read.
+    Chainer's ``LabeledImageDataset`` and ``ImageDataset`` read the same text files. Without labels a sample is the
+    picture. Paths are relative to ``root``; ``root`` or the paths may be URLs of a store that fsspec can read.
 
     >>> ImageList([("cat.jpg", 7), ("dog.jpg", 1)]).labels
     array([7, 1])
@@ -153,18 +160,27 @@ class ImageList(Pictures):
     def __init__(
         self, pairs: Path | Iterable[tuple[Path, Any] | Path], transform: Any = None, root: Path = ".", **options: Any
     ) -> None:
+        if isinstance(pairs, Mapping):
+            raise OptionError("a dict's labels would be lost, as it is a list of its keys; pass its items().")
         items: list[Any] = _lines(pairs) if isinstance(pairs, (str, os.PathLike)) else list(pairs)
-        has_labels = bool(items) and isinstance(items[0], (tuple, list))
-        labels = np.array([label for _, label in items]) if has_labels else None
-        names = (os.fspath(item[0] if has_labels else item) for item in items)
+        labelled = {isinstance(item, (tuple, list)) for item in items}
+        if len(labelled) > 1:
+            raise OptionError("the list has paths and pairs; give each picture a label, or none.")
+        labels = np.array([label for _, label in items]) if True in labelled else None
+        names = (os.fspath(item if labels is None else item[0]) for item in items)
         super().__init__(root, names, labels, transform, **options)
 
 
-def _lines(path: Path) -> list[tuple[str, int]]:
-    """Return the pairs of path and label in a text file."""
+def _lines(path: Path) -> list[Any]:
+    """Return the lines of a text file: as pairs of path and label if each ends with a whole number, else as paths."""
     with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:  # names may be any bytes
-        pairs = [line.rsplit(None, 1) for line in file if line.strip()]
-    return [(name.strip(), int(label)) for name, label in pairs]
+        lines = [line.strip() for line in file if line.strip()]
+    parts = [line.rsplit(None, 1) for line in lines]
+    numbered = [len(part) == 2 and re.fullmatch("[+-]?[0-9]+", part[1]) is not None for part in parts]
+    if any(numbered) and not all(numbered):
+        line = lines[numbered.index(False)]
+        raise OptionError(f"line {line!r:.80} of {os.fspath(path)} has no label, while others have one.")
+    return [(name, int(label)) for name, label in parts] if all(numbered) else lines
 
 
 def bytes_at(source: str) -> bytes:

@@ -49,7 +49,7 @@ class Decoding:
 
     def open(self, data: bytes, path: str) -> Any:
         """Return the picture, as an array or, if Pillow has decoded it, as Pillow's image."""
-        data = bytes(data)  # which may be a database's buffer
+        data = bytes(memoryview(data))  # which may be a database's buffer
         if not data:
             raise BrokenImage(path, "the file is empty")
         with _refusing(path, data):

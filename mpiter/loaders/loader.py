@@ -70,7 +70,8 @@ class DataLoader(Loading[B_co]):
         multiprocessing_context: how processes start: "fork", "forkserver", "spawn" or a context; None is forkserver.
         generator: a NumPy ``Generator`` or ``RandomState`` that the seed is drawn from.
         prefetch_factor: the most batches in flight for each worker; None for as many as the workers need.
-        options: the rare options, which ``mpiter.engine.arguments.OfLoaders`` describes, and ``ragged``.
+        options: the rare options, which ``mpiter.engine.arguments.OfLoaders`` describes, and ``ragged``: what to do
+            with samples that differ in shape, or have None in places: "raise", make a "list", or "pad" with zeros.
 
     Attributes that an iterable dataset sets while a worker reads a copy of it are lost after the epoch; with
     ``num_workers=0`` your own object is read, and keeps them.
@@ -107,6 +108,9 @@ class DataLoader(Loading[B_co]):
         if pin_memory:
             raise OptionError("pin_memory is torch's: use mpiter.torch.DataLoader.")
         is_object("dataset", dataset)
+        for name, called in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
+            if called is not None and not callable(called):
+                raise OptionError(f"{name}={called!r:.60} cannot be called; pass a function.")
         if sampler is not None and shuffle:
             raise OptionError("sampler and shuffle=True exclude each other; shuffle in the sampler.")
         if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):

@@ -18,7 +18,7 @@ from typing import Any, Generic, Self
 from ..datasets.columns import Table, users
 from ..engine.alone import pump_for
 from ..engine.arguments import OfLoaders
-from ..engine.options import Options, whole
+from ..engine.options import Options, seconds, whole
 from ..engine.pilot import auto
 from ..engine.tally import Skipped
 from ..errors import BatchTimeout, IteratorClosed, OptionError, SampleError, StateError
@@ -169,7 +169,11 @@ class Loading(Generic[B_co]):
                 "timeout, persistent_workers, prefetch_factor and multiprocessing_context need workers: with "
                 "num_workers=0 the loop itself fetches."
             )
+        seconds("timeout", timeout or None)
         whole("prefetch_factor", factor, least=1, optional=True)
+        is_method = context is None or isinstance(context, str)
+        if not is_method and not hasattr(context, "get_start_method"):
+            raise OptionError(f"multiprocessing_context={context!r:.60} is neither a start method nor a context.")
         if context is not None and more.get("backend") is not None:
             raise OptionError("multiprocessing_context says how processes start here: there are none with backend=.")
         n_prefetch = max(2, most_workers) if found is None else 2
@@ -177,7 +181,7 @@ class Loading(Generic[B_co]):
             n_prefetch = min(max(2, most_workers), factor * most_workers)
             more.setdefault("run_ahead", factor * most_workers - n_prefetch)
         if more.get("backend") is None:
-            more["backend"] = Process(getattr(context, "get_start_method", lambda: context)())
+            more["backend"] = Process(context if is_method else context.get_start_method())
         made = Options(
             dataset=served,
             is_settled=True,
@@ -370,7 +374,7 @@ class Loading(Generic[B_co]):
     def is_new_epoch(self) -> bool:
         """True if the last batch completed an epoch; False where the number of batches isn't known."""
         current = self._pass
-        return current is not None and not self._next.generators is not None and self._rest(current.position) == 0
+        return current is not None and self._next.generators is None and self._rest(current.position) == 0
 
     # -- ending --------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Chainer's iterator state machine: from one *cursor*, a position between two batches, to the next.
 
-Pure: no thread, no clock.  A *plan* describes one coming batch as *stretches*, contiguous ranges
+No thread and no clock is used here.  A *plan* describes one coming batch as *stretches*, contiguous ranges
 of positions, each within one epoch.  The epoch arithmetic is exactly Chainer's (``wrap=True`` is its ``repeat=True``: a
 batch runs on into the next epoch, several times if it is larger than the dataset; ``wrap=False`` with ``epochs=1`` its
 ``repeat=False``: the last batch is short).  The order sampler is asked once per epoch boundary, with the order and the

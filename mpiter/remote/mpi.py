@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import math
 import pickle
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ from ..errors import OptionError, WorkerCrashed
 from ..loaders.shards import Streamed
 from ..pool.anypool import AnyPool
 from ..pool.backends import Launch, packed
-from ..worker.board import Cell
+from ..worker.board import Cell, Line
 from ..worker.worker import Setup, begin, forget
 
 _COMMAND = "python -m mpi4py.futures train.py"
@@ -116,7 +117,7 @@ class _RankPool(AnyPool):
     def __init__(self, workers: int, initializer: Any, initargs: tuple[Setup], **calls: Any) -> None:
         (setup,) = initargs
         self._lines = [setup.board.cells(number) for number in range(workers)]
-        self._dataset, self._patience = setup.dataset, setup.rules.sample_timeout
+        self._dataset, self._patience = setup.dataset, setup.rules.sample_timeout or math.inf
         super().__init__(_Pool, workers, initializer, initargs, **calls)
         self._most = _ranks() - 1  # ``workers`` may be fewer
         self._open.append(self)
@@ -127,10 +128,15 @@ class _RankPool(AnyPool):
             cells[Cell.READY], cells[Cell.SINCE] = 1, time.monotonic_ns()
         super()._post(block, value)
 
+    def busy(self, lines: Mapping[int, Line]) -> Collection[int]:
+        """Return the workers that are at work; none if a Pool with a longer timeout may be using all ranks."""
+        others = [pool._patience for pool in list(self._open) if pool.out(0)]
+        return super().busy(lines) if self._patience >= max(others, default=0.0) else ()
+
     def kill(self, number: int) -> None:
         """Raise the error that ends the run: a rank has not answered for too long, and can't be replaced."""
         _ending.lost = (
-            f"no MPI rank has answered for {self._patience} s (sample_timeout), with {self.out(0)} blocks to do: one "
+            f"no MPI rank has answered for {self._patience:g} s (sample_timeout), with {self.out(0)} blocks to do: one "
             f"is lost, stopped or stuck in a sample. {_RESUME}"
         )
         _ending.raise_if_lost()

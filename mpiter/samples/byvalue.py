@@ -25,7 +25,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-from cloudpickle import cloudpickle as identifiers  # in which both sides know a class
+from cloudpickle import cloudpickle as identifiers  # in which both sides know a class; private, so bounded
 
 from . import tensors
 
@@ -193,7 +193,7 @@ def name_classes() -> None:
         found = [one for one in type.__subclasses__(cls) if id(one) not in seen]
         seen.update(map(id, found))
         classes += found
-        with contextlib.suppress(TypeError):  # a class that can't be hashed
+        with contextlib.suppress(Exception):  # a class that can't be hashed
             if vars(sys.modules.get(cls.__module__, cls)).get(cls.__qualname__) is not cls:
                 identifiers._get_or_create_tracker_id(cls)
 
@@ -224,5 +224,9 @@ def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
         with contextlib.suppress(ValueError):  # a variable that has no value yet
             used = inspect.getclosurevars(value)
             return [(f"{path}:{name}", part) for name, part in {**used.nonlocals, **used.globals}.items()]
+    if isinstance(value, type):
+        held = [part for cls in value.__mro__ if cls.__module__ == value.__module__ for part in vars(cls).items()]
+        code = [(f"{path}.{name}", getattr(part, "fget", getattr(part, "__func__", part))) for name, part in held]
+        return [(name, part) for name, part in code if not inspect.isdatadescriptor(part)]  # such as a slot
     parts = [(f"{path}.{key}", part) for key, part in getattr(value, "__dict__", {}).items()]
-    return parts if isinstance(value, type) else [*parts, (type(value).__qualname__, type(value))]
+    return [*parts, (type(value).__qualname__, type(value))]

@@ -18,6 +18,7 @@ import threading
 import weakref
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -105,9 +106,9 @@ def size_of(capacity: Any) -> int:
     if isinstance(capacity, str) and (found := _SIZE.fullmatch(capacity)):
         number, prefix, binary = found.groups("")
         capacity = float(number) * (1024 if binary else 1000) ** " kmgtp".index(prefix.lower() or " ")
-    if not isinstance(capacity, (int, float)) or not 1 <= capacity < 1 << 62:
+    if not isinstance(capacity, Real) or not 1 <= float(capacity) < 1 << 62:
         raise OptionError(f"capacity={capacity!r:.60} is no size; use a number of bytes, or '200GB', '1.5TB', '64GiB'.")
-    return int(capacity)
+    return int(float(capacity))
 
 
 # -- what takes the place of fetch ------------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ class StagedFetch:
             if data is not None:
                 self._counts.add(hits=1)
                 return data
-            data = bytes(self._dataset.fetch(index))
+            data = self._from_store(index)
             self._counts.add(fallbacks=1)
             if is_ours:
                 self._keep(key, data)
@@ -161,6 +162,9 @@ class StagedFetch:
             self._has_ended = True
             warn(f"nothing more is staged: {error.strerror}. What is there is used; the rest comes from the store.")
 
+    def _from_store(self, index: int) -> bytes:
+        return bytes(memoryview(self._dataset.fetch(index)))  # takes any buffer, but no number and no list
+
     def copy(self, index: int) -> bool:
         """Copy a sample, unless a copy exists or is being made; return False if there is no room."""
         if self._has_ended or self._folder.used().is_full:
@@ -169,7 +173,7 @@ class StagedFetch:
         if self._folder.has(key):
             return True
         with self._folder.claim(key) as is_ours:
-            return not is_ours or self._folder.has(key) or self._keep(key, bytes(self._dataset.fetch(index)))
+            return not is_ours or self._folder.has(key) or self._keep(key, self._from_store(index))
 
     def held(self) -> NDArray[np.bool_]:
         """Return for each sample whether it has a copy."""

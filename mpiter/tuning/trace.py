@@ -49,7 +49,8 @@ class Trace:
 
     def __init__(self, path: str) -> None:
         self._path = os.path.realpath(path)
-        if os.path.isdir(self._path) or not os.path.isdir(os.path.dirname(self._path)):
+        is_other = os.path.exists(self._path) and not os.path.isfile(self._path)  # a folder, or a device
+        if is_other or not os.path.isdir(os.path.dirname(self._path)):
             raise OptionError(f"trace={path!r} must name a file, such as 'run.json', in a folder that exists.")
         self._lock = threading.RLock()  # the garbage collector may end a loop in the thread that holds it
         self._begin()

@@ -6,6 +6,7 @@ Runs in the consumer process.  Each trial loads batches as a program would; ``br
 from __future__ import annotations
 
 import argparse
+import inspect
 import logging
 import math
 import os
@@ -18,6 +19,7 @@ from typing import Any
 
 from .. import machine
 from ..datasets.columns import as_dataset
+from ..engine.options import seconds, whole
 from ..errors import OptionError
 from ..iterators.iterators import batches
 from .bracket import Bracket, Trial
@@ -74,14 +76,16 @@ def tune(
     [0, 1]
     >>> stream = batches(range(100_000), 64, n_processes=found.n_processes)
     """
+    whole("max_workers", max_workers, least=0, optional=True)
+    seconds("budget_s", budget_s)
     if not len(as_dataset(dataset)):
         raise OptionError("the dataset is empty: there is nothing to try.")
-    seconds = min(_TRIAL_S, budget_s / _PART)
+    each_s = min(_TRIAL_S, budget_s / _PART)
     most = max(8, 2 * machine.cores()) if max_workers is None else max_workers  # workers may wait for a disk
     memory = machine.own_bytes(os.getpid()) + int(_MEMORY * machine.memory_available())
 
     def trial(workers: int, limit_s: float) -> Trial:
-        return measure(dataset, batch_size, workers, seconds, limit_s, step, **loading)
+        return measure(dataset, batch_size, workers, each_s, limit_s, step, **loading)
 
     search = Bracket(trial, most, budget_s, memory)
     chosen, why = search.choose()
@@ -161,4 +165,12 @@ def _named(name: str) -> Any:
         made = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(f"{name} cannot be found ({error}); write module:name, of a dataset or its class.") from error
-    return made if hasattr(type(made), "__getitem__") else made()
+    if hasattr(type(made), "__getitem__"):
+        return made
+    try:
+        inspect.signature(made).bind()
+    except TypeError as error:
+        raise OptionError(
+            f"{name} makes no dataset ({error}); name one, or a function that needs no arguments."
+        ) from error
+    return made()

@@ -37,7 +37,8 @@ def given(value=MISSING):
 """
 
 DATA = """
-import json, os, pickle
+import json, os, pickle, time
+from pathlib import Path
 import numpy as np
 import PIL.Image, PIL.ImageFile
 import config
@@ -53,18 +54,21 @@ class Sees:
             config.LATER and config.LATER.size, HOLDER.rate,
             [config.Defaults.depth, config.Defaults.Train.rate], config.load(3), given(), given(config.MISSING),
             pickle.loads(self.record) is self.kinds[0] is config.Kind.CAR,
-            os.environ.get("GREETING"), np.geterr(), PIL.ImageFile.LOAD_TRUNCATED_IMAGES, PIL.Image.MAX_IMAGE_PIXELS,
+            os.environ.get("GREETING"), time.localtime(0).tm_hour,
+            Path("/proc/self/status").read_text().split("Umask:")[1][:6],
+            np.geterr(), PIL.ImageFile.LOAD_TRUNCATED_IMAGES, PIL.Image.MAX_IMAGE_PIXELS,
         ])
 """
 
 CHANGE = """
-import argparse, os, sys
+import argparse, os, sys, time
 import numpy as np
 import PIL.Image, PIL.ImageFile
 import config, data, mpiter
 def tripled(number):
     return 3 * number
 
+list(mpiter.batches([1], 1, n_processes=1))  # the fork server is there already
 before = data.Sees()[0]
 config.SIZE = 64
 config.WIDTHS.append(3)
@@ -75,7 +79,9 @@ config.LATER = argparse.Namespace(size=5)
 config.HOLDER.rate, config.Defaults.depth, config.Defaults.Train.rate = 7, 11, 0.2
 config.cached.cache_clear()
 config.load = tripled
-os.environ["GREETING"] = "good evening"
+os.environ["GREETING"], os.environ["TZ"] = "good evening", "XYZ-9"
+time.tzset()
+os.umask(0o077)
 np.seterr(divide="raise")
 PIL.ImageFile.LOAD_TRUNCATED_IMAGES, PIL.Image.MAX_IMAGE_PIXELS = True, None
 with mpiter.DataLoader(data.Sees(), 1, num_workers=1, multiprocessing_context=sys.argv[1]) as loader:

@@ -63,7 +63,10 @@ def test_other_extensions_count_if_they_are_named(root):
         ImageFolder(root, extensions=[".bmp"])
 
 
-def test_links_are_followed(root):
+def test_links_are_followed_but_not_round_in_circles(root):
+    os.symlink("..", root / "ant" / "up")
+    os.symlink(".", root / "ant" / "here")
+    os.symlink(".", root / "ant" / "here too")
     os.symlink("itself.jpg", root / "zebra" / "itself.jpg")
     os.symlink("../cat/deep", root / "zebra" / "cats")
     assert list(ImageFolder(root).paths) == [*IN_ORDER, "zebra/itself.jpg", "zebra/cats/1.png"]
@@ -134,7 +137,7 @@ def test_bytes_that_lie_elsewhere_may_be_a_buffer(root):
     wanted = Kept(root / "cat/2.jpg", bytes)[0]
     for kind in (bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)):
         assert (Kept(root / "cat/2.jpg", kind)[0] == wanted).all()
-    with pytest.raises(TypeError, match="'NoneType' object to bytes"):
+    with pytest.raises(TypeError, match="not 'NoneType'"):
         Kept(root / "cat/2.jpg", lambda data: None)[0]
 
 
@@ -145,17 +148,26 @@ def test_a_list_has_labels_or_none(root):
     assert (plain[0] == labelled[0][0]).all()
     assert (plain[1] == labelled[1][0]).all()
     assert ImageList([("cat/2.jpg", 0.5)], root=root)[0][1] == 0.5
-    with pytest.raises(TypeError, match="not tuple"):
+    with pytest.raises(mpiter.OptionError, match="the list has paths and pairs"):
         ImageList(["cat/2.jpg", ("cat/10.jpg", 1)], root=root)
+    with pytest.raises(mpiter.OptionError, match=r"a dict's labels would be lost, .*; pass its items\(\)"):
+        ImageList({"cat/2.jpg": 3}, root=root)
     with pytest.raises(TypeError, match="not int"):
         ImageList([(3, "cat/2.jpg")], root=root)
 
 
-def test_a_text_file_has_a_pair_a_line(root):
+def test_a_text_file_has_a_pair_or_a_path_a_line(root):
     (root / "pairs.txt").write_text("cat/2.jpg 3\n\nant/é ü.jpg\t-1\n", encoding="utf-8")
     pairs = ImageList(root / "pairs.txt", root=root)
     assert [label for _, label in pairs] == [3, -1]
     assert list(pairs.paths) == ["cat/2.jpg", "ant/é ü.jpg"]
+    (root / "paths.txt").write_text("cat/2.jpg\nant/é ü.jpg\n", encoding="utf-8")
+    paths = ImageList(str(root / "paths.txt"), root=root)
+    assert list(paths.paths) == list(pairs.paths)
+    assert paths[0].shape == (20, 30, 3)
+    (root / "both.txt").write_text("cat/2.jpg 3\ncat/10.jpg\n")
+    with pytest.raises(mpiter.OptionError, match=r"line 'cat/10\.jpg' of .*both\.txt has no label"):
+        ImageList(root / "both.txt", root=root)
 
 
 def test_text_files_of_other_systems_are_read(root):

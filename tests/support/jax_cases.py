@@ -50,7 +50,7 @@ def test_what_is_no_number_comes_along():
     assert tree[2].tolist() == ["b"]
 
 
-def test_each_batch_of_a_loader():
+def test_the_batches_of_a_loader():
     with mpiter.DataLoader([np.full(2, i, np.float32) for i in range(4)], 2) as loader:
         assert [float(x.sum()) for x in map(mpiter.jax.arrays, loader)] == [2.0, 10.0]
 
