@@ -104,6 +104,50 @@ def test_a_plain_script_has_its_samples_from_the_other_ranks(tmp_path: Path) -> 
     assert facts["counts"] == [1] * 4
 
 
+IMPATIENT = (
+    TELL
+    + """
+import threading
+import time
+import mpiter
+
+class Slow:
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        time.sleep(1.5)  # three times as long as the other one waits
+        return index
+
+is_over = threading.Event()
+found = []
+
+def read_on():
+    with mpiter.batches(range(8), 4, epochs=None, backend="mpi", sample_timeout=0.5) as stream:
+        for batch in stream:
+            found.append(len(batch))
+            if is_over.is_set():
+                return
+
+other = threading.Thread(target=read_on)
+other.start()
+with mpiter.batches(Slow(), 1, shuffle=False, backend="mpi", sample_timeout=60) as stream:
+    slow = [batch.tolist() for batch in stream]
+is_over.set()
+other.join()
+tell("impatient", 0, slow=slow, found=sorted(set(found)))
+"""
+)
+
+
+def test_an_impatient_iterator_waits_for_the_slow_samples_of_another(tmp_path: Path) -> None:
+    code, _, err = Launched(tmp_path, by_futures(3), IMPATIENT).ends()
+    assert (code, err) == (0, "")
+    (facts,) = told(tmp_path, "impatient", 1)
+    assert facts["slow"] == [[0], [1]]
+    assert facts["found"] == [4]
+
+
 LARGE = (
     TELL
     + """
