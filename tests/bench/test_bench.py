@@ -143,6 +143,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_turn_that_fails_hangs_or_lacks_its_package_is_a_line_in_a_result_that_is_not_written_over(
     tmp_path: Path,
 ) -> None:
